@@ -1,0 +1,234 @@
+//! The index database: ordered tables of byte strings, atomic batches, a durable flush.
+//!
+//! What is always true: everything in here can be rebuilt from packs and stubs, and nothing reads it as
+//! the only copy of anything. So its loss costs time and never data.
+//!
+//! [`SledDb`] keeps it on disk and is the only code that knows sled; [`MemDb`] keeps it in memory, for
+//! tests and for read-only work beside a damaged index. [`Runs`] stores many small rows in few keys.
+
+mod mem;
+mod runs;
+mod sled;
+
+pub use mem::MemDb;
+pub use runs::{Codec, Layout, Plain, Runs};
+pub use sled::SledDb;
+
+use std::path::PathBuf;
+
+/// A family of keys. The byte is on disk (the first of each key): never reuse one for another meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Table {
+    /// Single values by name: format version, positions, the clean-shutdown mark.
+    Meta = b'm',
+    /// The store: chunk and recipe ids to pack addresses, as [`Runs`].
+    Chunks = b'c',
+    /// Similarity: features to the chunks that have them, as [`Runs`].
+    Features = b'f',
+    /// Similarity: sketched chunk ids to their short numbers, as [`Runs`].
+    Sketched = b's',
+    /// Similarity: chunk numbers to the contents (recipes) that contain them, as [`Runs`].
+    Contained = b'r',
+    /// Similarity: content (recipe) numbers to what is known of the content.
+    Contents = b't',
+    /// Overlay: file id to size, times and recipe as last indexed.
+    Files = b'i',
+    /// Overlay: recipe ids to the files whose content they are, as [`Runs`].
+    Holders = b'h',
+    /// Overlay: directory id or file id to the names it is found under.
+    Names = b'n',
+    /// Overlay: files closed but not yet committed when the program stopped.
+    Pending = b'p',
+}
+
+/// What went wrong in the index database. None of it is a loss of user data: the index can be rebuilt.
+#[derive(Debug, thiserror::Error)]
+pub enum DbError {
+    /// The database could not be opened, read or written.
+    #[error("index {path}: {reason}")]
+    Broken {
+        /// Where the database lies.
+        path: PathBuf,
+        /// What it said.
+        reason: String,
+    },
+    /// Another process has it open.
+    #[error("index {path} is in use by another process")]
+    Locked {
+        /// Where the database lies.
+        path: PathBuf,
+    },
+    /// A value does not have the form that this program writes.
+    #[error("index row in table {table:?} is damaged: {reason}")]
+    Row {
+        /// The table it was found in.
+        table: Table,
+        /// What was expected of it.
+        reason: &'static str,
+    },
+}
+
+/// Result of a database operation.
+pub type DbResult<T> = Result<T, DbError>;
+
+/// A value as the database holds it: shared, so that reading it copies nothing.
+pub type Value = std::sync::Arc<[u8]>;
+
+/// Changes that become visible together or not at all.
+#[derive(Debug, Default)]
+pub struct Batch {
+    changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
+        self.changes.push((full_key(table, key), Some(value)));
+    }
+
+    /// Removes `key`; removing what is not there is no error.
+    pub fn remove(&mut self, table: Table, key: &[u8]) {
+        self.changes.push((full_key(table, key), None));
+    }
+
+    /// Whether there is nothing to apply.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Takes over the changes of `other`, after this one's.
+    pub fn append(&mut self, mut other: Batch) {
+        self.changes.append(&mut other.changes);
+    }
+}
+
+/// An ordered key-value database. All methods may be called from many threads.
+pub trait Db: Send + Sync {
+    /// The value at `key`.
+    fn get(&self, table: Table, key: &[u8]) -> DbResult<Option<Value>>;
+
+    /// The entry with the greatest key that is not above `key`.
+    fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>>;
+
+    /// Calls `visit` with each entry from `from` on, in key order, until it returns false.
+    fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()>;
+
+    /// Makes all changes of a batch, atomically. Durable only after [`Db::flush`].
+    fn apply(&self, batch: Batch) -> DbResult<()>;
+
+    /// Makes everything applied before durable: it survives a power cut once this has returned.
+    fn flush(&self) -> DbResult<()>;
+
+    /// Bytes that the database takes on disk.
+    fn bytes_on_disk(&self) -> u64;
+
+    /// Sets one value.
+    fn put(&self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {
+        let mut batch = Batch::new();
+        batch.put(table, key, value.to_vec());
+        self.apply(batch)
+    }
+
+    /// Removes every entry of `table`.
+    fn clear(&self, table: Table) -> DbResult<()> {
+        let mut batch = Batch::new();
+        self.scan(table, &[], &mut |key, _| {
+            batch.remove(table, key);
+            true
+        })?;
+        self.apply(batch)
+    }
+}
+
+fn full_key(table: Table, key: &[u8]) -> Vec<u8> {
+    let mut full = Vec::with_capacity(1 + key.len());
+    full.push(table as u8);
+    full.extend_from_slice(key);
+    full
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keeps_its_contract(db: &dyn Db) {
+        let mut batch = Batch::new();
+        for key in [b"b", b"d", b"f"] {
+            batch.put(Table::Chunks, key, key.to_vec());
+        }
+        batch.put(Table::Contained, b"z", vec![1]);
+        batch.put(Table::Chunks, b"x", vec![]);
+        batch.remove(Table::Chunks, b"x");
+        db.apply(batch).unwrap();
+        db.flush().unwrap();
+        assert_eq!(db.get(Table::Chunks, b"d").unwrap().as_deref(), Some(&b"d"[..]));
+        assert_eq!(db.get(Table::Chunks, b"x").unwrap(), None);
+        assert_eq!(db.get(Table::Contained, b"d").unwrap(), None);
+        let below = |key: &[u8]| db.at_or_below(Table::Chunks, key).unwrap().map(|(key, _)| key);
+        assert_eq!(below(b"a"), None, "the table before it must not leak in");
+        assert_eq!(below(b"d"), Some(b"d".to_vec()));
+        assert_eq!(below(b"e"), Some(b"d".to_vec()));
+        assert_eq!(below(b"zz"), Some(b"f".to_vec()));
+        let mut seen = Vec::new();
+        db.scan(Table::Chunks, b"c", &mut |key, _| {
+            seen.push(key.to_vec());
+            true
+        })
+        .unwrap();
+        assert_eq!(seen, [b"d", b"f"]);
+        db.clear(Table::Chunks).unwrap();
+        assert_eq!(below(b"zz"), None);
+        assert!(db.get(Table::Contained, b"z").unwrap().is_some());
+    }
+
+    #[test]
+    fn memory_keeps_the_contract() {
+        keeps_its_contract(&MemDb::new());
+    }
+
+    #[test]
+    fn sled_keeps_the_contract_and_the_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
+        let db = SledDb::open(&path, 16 << 20).unwrap();
+        keeps_its_contract(&db);
+        assert!(matches!(
+            SledDb::open(&path, 16 << 20),
+            Err(DbError::Locked { .. })
+        ));
+        drop(db);
+        let db = SledDb::open(&path, 16 << 20).unwrap();
+        assert!(db.get(Table::Contained, b"z").unwrap().is_some());
+    }
+
+    /// Whatever sled makes of damage, it comes out as an error or as missing rows, never as a panic.
+    #[test]
+    fn a_damaged_sled_does_not_panic() {
+        for (file, at) in [("conf", 0), ("db", 0), ("db", 600), ("db", 5000)] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("index");
+            let db = SledDb::open(&path, 16 << 20).unwrap();
+            for i in 0..2000u32 {
+                db.put(Table::Chunks, &i.to_be_bytes(), &[7; 100]).unwrap();
+            }
+            db.flush().unwrap();
+            drop(db);
+            let mut bytes = std::fs::read(path.join(file)).unwrap();
+            let end = bytes.len().min(at + 100_000);
+            bytes.get_mut(at..end).unwrap_or_default().fill(0xa5);
+            std::fs::write(path.join(file), bytes).unwrap();
+            let Ok(db) = SledDb::open(&path, 16 << 20) else {
+                continue;
+            };
+            for i in 0..2000u32 {
+                let _ = db.get(Table::Chunks, &i.to_be_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! dedupfs: a storage-deduplicating overlay filesystem, as a library.
+
+pub mod chunk;
+pub mod db;
+pub mod id;
+pub mod recipe;
