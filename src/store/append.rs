@@ -1,0 +1,322 @@
+//! The appending end of the store: the one pack that grows, and making it durable.
+//!
+//! What must always be true: a frame is in the index only once it is wholly in its pack; a pack is durable
+//! before the next one is created, so that only the newest pack can lose anything; after a failed write or
+//! fsync nothing is written until the store is opened again, because the kernel reports such a failure once
+//! and then calls the lost pages clean.
+//!
+//! Order: frames -> index in memory. [`Appender::sync`] makes all that was appended before it durable.
+//! Sealing: footer -> fsync -> next pack, its header fsynced and its name too.
+//!
+//! Locks, outermost first: `synced`, `tail`, `disk`.
+
+use super::error::StoreError;
+use super::frame::{HEADER_BYTES, Header};
+use super::index::Position;
+use super::pack::{Entry, PACK_HEADER_BYTES, Packs, encode_footer, encode_header, sync_dir};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// No pack grows beyond what 32-bit offsets reach, with room for a footer.
+const PACK_BYTES_LIMIT: u64 = 3 << 30;
+
+/// Frames ready to be appended, but for their headers' checksums.
+#[derive(Default)]
+pub(super) struct Frames {
+    /// Room for a header, then a payload, for each frame.
+    pub(super) bytes: Vec<u8>,
+    pub(super) headers: Vec<Header>,
+}
+
+impl Frames {
+    /// Keeps only the frames that `keep` says.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Header) -> Result<bool, StoreError>) -> Result<(), StoreError> {
+        let (mut from, mut to) = (0, 0);
+        let mut kept = Vec::with_capacity(self.headers.len());
+        for header in &self.headers {
+            let len = header.frame_len() as usize;
+            if keep(header)? {
+                self.bytes.copy_within(from..from + len, to);
+                to += len;
+                kept.push(*header);
+            }
+            from += len;
+        }
+        self.bytes.truncate(to);
+        self.headers = kept;
+        Ok(())
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.headers.clear();
+    }
+}
+
+/// The pack that grows.
+pub(super) struct Growing {
+    pub(super) file: Arc<File>,
+    pub(super) pack: u32,
+    pub(super) len: u32,
+    /// What its footer will list.
+    pub(super) entries: Vec<Entry>,
+}
+
+/// The end of the store. Rows are published to the index under its lock.
+pub(super) struct Tail {
+    pub(super) growing: Option<Growing>,
+    pub(super) next_pack: u32,
+    /// Bytes ever appended by this process.
+    appended: u64,
+}
+
+impl Tail {
+    /// Everything before this has been appended.
+    pub(super) fn position(&self) -> Position {
+        match &self.growing {
+            Some(growing) => Position {
+                pack: growing.pack,
+                offset: growing.len,
+            },
+            None => Position {
+                pack: self.next_pack,
+                offset: 0,
+            },
+        }
+    }
+}
+
+/// Appends frames and makes them durable.
+pub(super) struct Appender {
+    packs: Arc<Packs>,
+    pack_bytes_max: u32,
+    tail: Mutex<Tail>,
+    /// How much of `Tail::appended` is durable. Held while syncing: who waits for it finds the work done.
+    synced: Mutex<u64>,
+    /// Held around each fsync and the setting of `failed`, so that no fsync comes between the two.
+    disk: Mutex<()>,
+    failed: AtomicBool,
+    pub(super) stored_bytes: AtomicU64,
+    #[cfg(test)]
+    pub(super) faults: Faults,
+}
+
+/// Where tests make the disk fail.
+#[cfg(test)]
+#[derive(Default)]
+pub(super) struct Faults {
+    /// Writes fail once this many more bytes are written, if set.
+    pub(super) room: Mutex<Option<u64>>,
+    pub(super) fail_sync: AtomicBool,
+    pub(super) syncs: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Appender {
+    pub(super) fn new(
+        packs: Arc<Packs>,
+        pack_bytes_max: u32,
+        growing: Option<Growing>,
+        next_pack: u32,
+        stored_bytes: u64,
+    ) -> Appender {
+        let tail = Tail {
+            growing,
+            next_pack,
+            appended: 0,
+        };
+        Appender {
+            packs,
+            pack_bytes_max,
+            tail: Mutex::new(tail),
+            synced: Mutex::new(0),
+            disk: Mutex::new(()),
+            failed: AtomicBool::new(false),
+            stored_bytes: AtomicU64::new(stored_bytes),
+            #[cfg(test)]
+            faults: Faults::default(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        match self.failed.load(Ordering::SeqCst) {
+            true => Err(StoreError::Failed),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses writes from now on.
+    pub(super) fn fail(&self) {
+        self.failed.store(true, Ordering::SeqCst);
+    }
+
+    /// The end of the store, for appending or for a look that no append may disturb.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Tail> {
+        lock(&self.tail)
+    }
+
+    /// Appends frames and hands those that are wholly written to `publish`, also when a later one fails.
+    pub(super) fn append(
+        &self,
+        tail: &mut Tail,
+        frames: &mut Frames,
+        mut publish: impl FnMut(&[Entry]),
+    ) -> Result<(), StoreError> {
+        let (mut byte, mut next) = (0, 0);
+        while next < frames.headers.len() {
+            self.check()?;
+            let growing = self.room(tail, frames.headers[next].frame_len())?;
+            let (start, first) = (byte, next);
+            let mut at = growing.len;
+            let mut entries = Vec::new();
+            while let Some(header) = frames.headers.get(next) {
+                let fits = u64::from(at) + header.frame_len() <= u64::from(self.pack_bytes_max);
+                if next > first && !fits {
+                    break;
+                }
+                let head = header.encode(self.packs.place(growing.pack, at));
+                frames.bytes[byte..byte + HEADER_BYTES].copy_from_slice(&head);
+                entries.push(Entry::of(header, growing.pack, at));
+                byte += header.frame_len() as usize;
+                at += header.frame_len() as u32;
+                next += 1;
+            }
+            self.write(growing, &frames.bytes[start..byte])?;
+            growing.entries.extend_from_slice(&entries);
+            publish(&entries);
+            tail.appended += (byte - start) as u64;
+        }
+        Ok(())
+    }
+
+    /// The growing pack, with room for a frame of `len` bytes; a full one is sealed, a new one made. A frame
+    /// longer than a pack may be gets a pack of its own.
+    fn room<'a>(&self, tail: &'a mut Tail, len: u64) -> Result<&'a mut Growing, StoreError> {
+        let fits = |growing: &Growing| {
+            growing.len == PACK_HEADER_BYTES || u64::from(growing.len) + len <= u64::from(self.pack_bytes_max)
+        };
+        let limit = PACK_BYTES_LIMIT - u64::from(PACK_HEADER_BYTES);
+        if len > limit {
+            return Err(StoreError::TooLarge { bytes: len, max: limit });
+        }
+        match tail.growing.take() {
+            Some(growing) if fits(&growing) => Ok(tail.growing.insert(growing)),
+            full => {
+                if let Some(full) = full {
+                    if let Err(e) = self.seal(full) {
+                        self.fail();
+                        return Err(e);
+                    }
+                }
+                let created = self.create(tail.next_pack)?;
+                tail.next_pack += 1;
+                Ok(tail.growing.insert(created))
+            }
+        }
+    }
+
+    fn seal(&self, mut growing: Growing) -> Result<(), StoreError> {
+        let place = self.packs.place(growing.pack, growing.len);
+        let footer = encode_footer(std::mem::take(&mut growing.entries), place);
+        self.write(&mut growing, &footer)?;
+        self.fdatasync(&growing)
+    }
+
+    fn create(&self, pack: u32) -> Result<Growing, StoreError> {
+        let path = self.packs.path(pack);
+        let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let result = made.map_err(|e| StoreError::io("create", &path, e)).and_then(|file| {
+            let mut growing = Growing {
+                file: Arc::new(file),
+                pack,
+                len: 0,
+                entries: Vec::new(),
+            };
+            self.write(&mut growing, &encode_header(self.packs.store, pack))?;
+            self.fdatasync(&growing)?;
+            sync_dir(&self.packs.dir)?;
+            Ok(growing)
+        });
+        if result.is_err() {
+            self.fail();
+        }
+        result
+    }
+
+    /// Writes at the end of a pack. If that fails the pack is cut back to what it was, if it can be.
+    fn write(&self, growing: &mut Growing, bytes: &[u8]) -> Result<(), StoreError> {
+        self.check()?;
+        if let Err(e) = self.write_bytes(&growing.file, bytes, u64::from(growing.len)) {
+            self.fail();
+            let path = self.packs.path(growing.pack);
+            if let Err(e) = growing.file.set_len(u64::from(growing.len)) {
+                tracing::warn!(path = %path.display(), error = %e, "a partial append could not be cut back");
+            }
+            return Err(StoreError::io("write", &path, e));
+        }
+        growing.len += bytes.len() as u32;
+        self.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write_bytes(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(room) = lock(&self.faults.room).as_mut() {
+            let fits = bytes.len().min(*room as usize);
+            *room -= fits as u64;
+            if fits < bytes.len() {
+                file.write_all_at(&bytes[..fits], at)?;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        file.write_all_at(bytes, at)
+    }
+
+    fn fdatasync(&self, growing: &Growing) -> Result<(), StoreError> {
+        let _disk = lock(&self.disk);
+        self.check()?;
+        #[cfg(test)]
+        self.faults.syncs.fetch_add(1, Ordering::SeqCst);
+        let result = growing.file.sync_data();
+        #[cfg(test)]
+        let result = match self.faults.fail_sync.load(Ordering::SeqCst) {
+            true => Err(io::Error::from_raw_os_error(libc::EIO)),
+            false => result,
+        };
+        result.map_err(|e| {
+            self.fail();
+            StoreError::io("fdatasync", &self.packs.path(growing.pack), e)
+        })
+    }
+
+    /// Makes everything appended before this call durable. Concurrent callers share an fdatasync.
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
+        self.check()?;
+        let target = self.lock().appended;
+        let mut synced = lock(&self.synced);
+        if *synced < target {
+            let (growing, upto) = {
+                let tail = self.lock();
+                let growing = tail.growing.as_ref().map(|growing| Growing {
+                    file: Arc::clone(&growing.file),
+                    pack: growing.pack,
+                    len: growing.len,
+                    entries: Vec::new(),
+                });
+                (growing, tail.appended)
+            };
+            // Sealed packs became durable before the growing one was made.
+            if let Some(growing) = growing {
+                self.fdatasync(&growing)?;
+            }
+            *synced = upto;
+        }
+        self.check()
+    }
+}

@@ -1,0 +1,168 @@
+//! What can go wrong in the store, and how damage is described.
+//!
+//! Damage is a finding about bytes on disk; [`StoreError`] is why one call failed. A frame that does not
+//! verify becomes both: the call fails with [`StoreError::Damaged`] and nobody sees its bytes.
+
+use crate::db::DbError;
+use crate::id::{ChunkId, PackId, RecipeId};
+use serde::{Serialize, Serializer};
+use std::fmt::{self, Display};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What kind of thing is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DamageKind {
+    /// The header of a pack file. Its frames can still be whole.
+    PackHeader,
+    /// A pack file that is missing or cannot be read.
+    Pack,
+    /// A frame or a range of bytes where frames should be: what stood there is lost.
+    Frame,
+    /// A frame as above, but a whole copy of the same content was stored later: nothing is lost.
+    Superseded,
+    /// The footer of a sealed pack: nothing is lost, a rebuild reads the frames instead.
+    Footer,
+    /// The index does not lead to a frame that is there, or leads to none: rebuild the index.
+    Index,
+}
+
+/// One finding about bytes on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// What kind of thing is damaged.
+    pub kind: DamageKind,
+    /// The chunk that it concerns, where known.
+    #[serde(serialize_with = "as_text")]
+    pub chunk: Option<ChunkId>,
+    /// The recipe that it concerns, where known.
+    #[serde(serialize_with = "as_text")]
+    pub recipe: Option<RecipeId>,
+    /// The pack file it was found in.
+    #[serde(serialize_with = "pack_as_text")]
+    pub pack: PackId,
+    /// Where in the pack file, in bytes.
+    pub offset: u64,
+    /// What was expected and what was found.
+    pub reason: String,
+}
+
+fn as_text<T: Display, S: Serializer>(id: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+    match id {
+        Some(id) => to.collect_str(id),
+        None => to.serialize_none(),
+    }
+}
+
+fn pack_as_text<S: Serializer>(pack: &PackId, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(pack)
+}
+
+impl Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pack {} offset {}: ", self.pack, self.offset)?;
+        if let Some(chunk) = &self.chunk {
+            write!(f, "chunk {chunk}: ")?;
+        }
+        if let Some(recipe) = &self.recipe {
+            write!(f, "recipe {recipe}: ")?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// Something that the store is asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A chunk.
+    Chunk(ChunkId),
+    /// A recipe.
+    Recipe(RecipeId),
+}
+
+impl Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Object::Chunk(id) => write!(f, "chunk {id}"),
+            Object::Recipe(id) => write!(f, "recipe {id}"),
+        }
+    }
+}
+
+/// Why a call on the store failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The store does not hold it.
+    #[error("{object} is not in the store")]
+    Missing {
+        /// What was asked for.
+        object: Object,
+    },
+    /// The bytes on disk do not verify. They were not handed out.
+    #[error("damaged: {damage}")]
+    Damaged {
+        /// What is damaged, and where.
+        damage: Damage,
+    },
+    /// An earlier write or fsync failed, so the store takes no writes until it is opened again.
+    #[error("the store refuses writes because an earlier one failed; open it again")]
+    Failed,
+    /// A pack was written by a newer program.
+    #[error("{path}: format {found} is newer than {known}, the newest this program knows")]
+    NewerFormat {
+        /// The pack file.
+        path: PathBuf,
+        /// Its format version.
+        found: u32,
+        /// The newest version that this program reads.
+        known: u32,
+    },
+    /// A pack belongs to another store.
+    #[error("{path} belongs to another store")]
+    Foreign {
+        /// The pack file.
+        path: PathBuf,
+    },
+    /// The filesystem or a quota is full.
+    #[error("{path}: no space left")]
+    Full {
+        /// The file that could not grow.
+        path: PathBuf,
+    },
+    /// A chunk or recipe is longer than a frame can hold.
+    #[error("{bytes} bytes are too many for one frame; the most is {max}")]
+    TooLarge {
+        /// How long it is.
+        bytes: u64,
+        /// How long it may be.
+        max: u64,
+    },
+    /// The operating system refused.
+    #[error("{operation} {path}: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The index database failed. No data is lost by it.
+    #[error(transparent)]
+    Db(#[from] DbError),
+}
+
+impl StoreError {
+    pub(super) fn io(operation: &'static str, path: &Path, source: io::Error) -> StoreError {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
+            _ => StoreError::Io {
+                operation,
+                path,
+                source,
+            },
+        }
+    }
+}

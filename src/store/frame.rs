@@ -1,0 +1,261 @@
+//! A frame: one chunk, recipe or footer, framed so that it can be found and checked without an index.
+//!
+//! ```text
+//! offset size
+//!      0    4  magic
+//!      4    1  kind: 1 chunk, 2 recipe, 3 footer
+//!      5    1  codec of the payload: 0 raw, 1 zstd
+//!      6    2  flags: 0; a reader refuses a payload with flags it does not know
+//!      8    4  stored length: bytes of payload
+//!     12    4  raw length: bytes once decoded
+//!     16   32  BLAKE3 of the raw bytes
+//!     48    4  CRC-32 of the payload
+//!     52    4  CRC-32 of bytes 0 to 52, then the store id, pack number and offset of this frame
+//!     56       payload
+//! ```
+//!
+//! Numbers are little-endian. What must always be true: a frame verifies only in the store and at the place
+//! it was written to, because place and store are part of its checksum. So a file that happens to contain
+//! frames (a copy of a pack, say) can never be mistaken for frames when a damaged pack is searched. The
+//! header has a checksum of its own so that a damaged payload can be stepped over exactly.
+
+use crate::id::{ChunkId, RecipeId, StoreId};
+use crate::recipe::CHUNK_BYTES_MAX;
+use std::cell::RefCell;
+use std::sync::Arc;
+use zstd::bulk::{Compressor, Decompressor};
+
+/// Bytes of a frame before its payload.
+pub(super) const HEADER_BYTES: usize = 56;
+/// First bytes of every frame.
+pub(super) const MAGIC: [u8; 4] = [0xd5, b'f', b'r', 0x9e];
+/// No encoded recipe may be longer: about 30 million chunks.
+pub(super) const RECIPE_BYTES_MAX: u32 = 1 << 30;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// Bytes of a file.
+    Chunk = 1,
+    /// An encoded recipe.
+    Recipe = 2,
+    /// The table of contents of a sealed pack.
+    Footer = 3,
+}
+
+impl Kind {
+    pub(super) fn of(byte: u8) -> Option<Kind> {
+        [Kind::Chunk, Kind::Recipe, Kind::Footer]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+
+    /// The most raw bytes that a frame of this kind may claim.
+    pub(super) fn raw_bytes_max(self) -> u32 {
+        match self {
+            Kind::Chunk => CHUNK_BYTES_MAX,
+            Kind::Recipe | Kind::Footer => RECIPE_BYTES_MAX,
+        }
+    }
+}
+
+/// How a payload is written.
+pub(super) const CODEC_RAW: u8 = 0;
+/// One zstd frame.
+pub(super) const CODEC_ZSTD: u8 = 1;
+
+/// Key of the index: a 32-byte id and the kind. A chunk and a recipe of the same bytes are two things.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key(pub(super) [u8; Key::BYTES]);
+
+impl Key {
+    pub(super) const BYTES: usize = 33;
+
+    pub(super) fn new(id: &[u8; 32], kind: u8) -> Key {
+        let mut key = [kind; Key::BYTES];
+        key[..32].copy_from_slice(id);
+        Key(key)
+    }
+
+    pub(super) fn chunk(id: &ChunkId) -> Key {
+        Key::new(&id.0, Kind::Chunk as u8)
+    }
+
+    pub(super) fn kind(&self) -> u8 {
+        self.0[32]
+    }
+
+    pub(super) fn id(&self) -> &[u8; 32] {
+        self.0.first_chunk().expect("a key starts with 32 bytes of id")
+    }
+
+    pub(super) fn chunk_id(&self) -> Option<ChunkId> {
+        (self.kind() == Kind::Chunk as u8).then(|| ChunkId(*self.id()))
+    }
+
+    pub(super) fn recipe_id(&self) -> Option<RecipeId> {
+        let id = self.0.first_chunk().expect("a key is longer than a recipe id");
+        (self.kind() == Kind::Recipe as u8).then_some(RecipeId(*id))
+    }
+}
+
+/// Where a frame stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) store: StoreId,
+    pub(super) pack: u32,
+    pub(super) offset: u32,
+}
+
+/// A frame's header. The kind is a plain byte because a newer program may have written others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) kind: u8,
+    pub(super) codec: u8,
+    pub(super) flags: u16,
+    pub(super) stored_len: u32,
+    pub(super) raw_len: u32,
+    pub(super) id: [u8; 32],
+    pub(super) payload_crc: u32,
+}
+
+impl Header {
+    pub(super) fn encode(&self, place: Place) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4] = self.kind;
+        out[5] = self.codec;
+        out[6..8].copy_from_slice(&self.flags.to_le_bytes());
+        out[8..12].copy_from_slice(&self.stored_len.to_le_bytes());
+        out[12..16].copy_from_slice(&self.raw_len.to_le_bytes());
+        out[16..48].copy_from_slice(&self.id);
+        out[48..52].copy_from_slice(&self.payload_crc.to_le_bytes());
+        let crc = header_crc(&out, place);
+        out[52..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a header that must stand at `place`.
+    pub(super) fn parse(bytes: &[u8], place: Place) -> Result<Header, &'static str> {
+        let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or("a frame header is cut short")?;
+        if bytes[..4] != MAGIC {
+            return Err("no frame starts here");
+        }
+        if u32_at(bytes, 52) != header_crc(bytes, place) {
+            return Err("the frame header does not match its checksum");
+        }
+        let mut id = [0; 32];
+        id.copy_from_slice(&bytes[16..48]);
+        let header = Header {
+            kind: bytes[4],
+            codec: bytes[5],
+            flags: u16::from_le_bytes([bytes[6], bytes[7]]),
+            stored_len: u32_at(bytes, 8),
+            raw_len: u32_at(bytes, 12),
+            id,
+            payload_crc: u32_at(bytes, 48),
+        };
+        let max = Kind::of(header.kind).map_or(RECIPE_BYTES_MAX, Kind::raw_bytes_max);
+        if header.raw_len > max || header.stored_len > max {
+            return Err("the frame claims to be longer than any may be");
+        }
+        Ok(header)
+    }
+
+    pub(super) fn key(&self) -> Key {
+        Key::new(&self.id, self.kind)
+    }
+
+    /// Bytes of the whole frame.
+    pub(super) fn frame_len(&self) -> u64 {
+        HEADER_BYTES as u64 + u64::from(self.stored_len)
+    }
+
+    /// Decodes a payload whose checksum must match.
+    pub(super) fn decode(&self, payload: &[u8]) -> Result<Arc<[u8]>, &'static str> {
+        if crc32fast::hash(payload) != self.payload_crc {
+            return Err("the payload does not match its checksum");
+        }
+        if self.flags != 0 {
+            return Err("the frame has flags that this program does not know");
+        }
+        match self.codec {
+            CODEC_RAW if payload.len() == self.raw_len as usize => Ok(payload.into()),
+            CODEC_RAW => Err("the raw payload is not as long as the frame says"),
+            CODEC_ZSTD => self.inflate(payload),
+            _ => Err("the frame has a codec that this program does not know"),
+        }
+    }
+
+    fn inflate(&self, payload: &[u8]) -> Result<Arc<[u8]>, &'static str> {
+        thread_local! {
+            static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+        }
+        let mut raw: Arc<[u8]> = std::iter::repeat_n(0, self.raw_len as usize).collect();
+        let target = Arc::get_mut(&mut raw).expect("nobody else has it yet");
+        let written = DECOMPRESSOR.with_borrow_mut(|slot| {
+            let decompressor = match slot {
+                Some(decompressor) => decompressor,
+                None => slot.insert(Decompressor::new().map_err(|_| "zstd could not start")?),
+            };
+            decompressor
+                .decompress_to_buffer(payload, target)
+                .map_err(|_| "the payload does not decompress")
+        })?;
+        if written != raw.len() {
+            return Err("the payload does not decompress to the length the frame says");
+        }
+        Ok(raw)
+    }
+}
+
+/// Appends room for a header and the encoded payload of `raw` to `out`; the header is for the appender to
+/// fill in, because its checksum depends on where the frame will stand.
+pub(super) fn build(
+    out: &mut Vec<u8>,
+    kind: Kind,
+    id: [u8; 32],
+    raw: &[u8],
+    compressor: &mut Compressor<'static>,
+) -> Header {
+    let start = out.len() + HEADER_BYTES;
+    out.resize(start + zstd::zstd_safe::compress_bound(raw.len()), 0);
+    let packed = compressor.compress_to_buffer(raw, &mut out[start..]);
+    // Less than about 3% saved is not worth decompressing for. zstd does not fail here, with room for its
+    // worst case; if it did, raw is always right.
+    let codec = match packed {
+        Ok(len) if len + raw.len() / 32 < raw.len() => {
+            out.truncate(start + len);
+            CODEC_ZSTD
+        }
+        _ => {
+            out.truncate(start);
+            out.extend_from_slice(raw);
+            CODEC_RAW
+        }
+    };
+    let payload = &out[start..];
+    Header {
+        kind: kind as u8,
+        codec,
+        flags: 0,
+        stored_len: payload.len() as u32,
+        raw_len: raw.len() as u32,
+        id,
+        payload_crc: crc32fast::hash(payload),
+    }
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn header_crc(bytes: &[u8; HEADER_BYTES], place: Place) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&bytes[..52]);
+    crc.update(&place.store.0);
+    crc.update(&place.pack.to_le_bytes());
+    crc.update(&place.offset.to_le_bytes());
+    crc.finalize()
+}

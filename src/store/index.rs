@@ -1,0 +1,300 @@
+//! The chunk index: from a key to the address of its frame.
+//!
+//! Two parts answer as one: rows in the database ([`Runs`] in `Table::Chunks`) and recent rows in memory,
+//! which are merged into the database in sorted bulk. The Meta row "store.position" says up to which byte
+//! of the packs the rows in the database are complete; the frames after it are read again on open.
+//!
+//! What must always be true: everything here can be rebuilt from the packs; the position in the database
+//! never runs ahead of what is durable in the packs or of the rows that are durable in the database. The
+//! order is therefore: fdatasync pack, rows, flush, position, flush.
+
+use super::error::StoreError;
+use super::frame::{Key, Kind};
+use super::pack::{Address, Entry};
+use crate::db::{Db, DbError, Layout, Runs, Table};
+use crate::id::{RecipeId, StoreId};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+const ROW_BYTES: usize = Key::BYTES + 16;
+const LAYOUT: Layout = Layout {
+    table: Table::Chunks,
+    row_len: ROW_BYTES,
+    key_len: Key::BYTES,
+};
+const POSITION_KEY: &[u8] = b"store.position";
+const POSITION_VERSION: u8 = 1;
+
+/// A point in the sequence of all packs. Ordered as frames are appended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Position {
+    pub(super) pack: u32,
+    pub(super) offset: u32,
+}
+
+/// What is counted along with the index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counters {
+    pub(super) chunks: u64,
+    pub(super) recipes: u64,
+    /// Raw bytes of the chunks.
+    pub(super) unique_bytes: u64,
+}
+
+impl Counters {
+    pub(super) fn add(&mut self, key: &Key, address: &Address) {
+        match Kind::of(key.kind()) {
+            Some(Kind::Chunk) => {
+                self.chunks += 1;
+                self.unique_bytes += u64::from(address.raw_len);
+            }
+            Some(Kind::Recipe) => self.recipes += 1,
+            Some(Kind::Footer) | None => {}
+        }
+    }
+}
+
+#[derive(Default)]
+struct Recent {
+    fresh: BTreeMap<Key, Address>,
+    /// On their way into the database; still looked up here until they are all there.
+    merging: BTreeMap<Key, Address>,
+}
+
+/// The index. Rows found in memory are newer than rows in the database.
+pub(super) struct Index {
+    db: Arc<dyn Db>,
+    runs: Runs,
+    recent: RwLock<Recent>,
+    /// Rows ever added: lets a writer see cheaply that nothing changed since it looked.
+    generation: AtomicU64,
+}
+
+impl Index {
+    pub(super) fn new(db: Arc<dyn Db>) -> Index {
+        Index {
+            db,
+            runs: Runs::new(LAYOUT),
+            recent: RwLock::default(),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    fn recent(&self) -> RwLockReadGuard<'_, Recent> {
+        self.recent.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recent_mut(&self) -> RwLockWriteGuard<'_, Recent> {
+        self.recent.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The address in memory, if there.
+    pub(super) fn find_recent(&self, key: &Key) -> Option<Address> {
+        let recent = self.recent();
+        recent.fresh.get(key).or_else(|| recent.merging.get(key)).copied()
+    }
+
+    pub(super) fn find_in_db(&self, key: &Key) -> Result<Option<Address>, StoreError> {
+        let row = self.runs.find(&*self.db, &key.0)?;
+        Ok(row.map(|row| address_of(&row)))
+    }
+
+    pub(super) fn find(&self, key: &Key) -> Result<Option<Address>, StoreError> {
+        // Memory first: a row leaves it only once it is in the database.
+        match self.find_recent(key) {
+            Some(address) => Ok(Some(address)),
+            None => self.find_in_db(key),
+        }
+    }
+
+    /// A recipe's key and address by the 16 bytes that name it.
+    pub(super) fn find_recipe(&self, id: &RecipeId) -> Result<Option<Entry>, StoreError> {
+        let (mut low, mut high) = ([0; Key::BYTES], [0xff; Key::BYTES]);
+        low[..16].copy_from_slice(&id.0);
+        high[..16].copy_from_slice(&id.0);
+        {
+            let recent = self.recent();
+            for map in [&recent.fresh, &recent.merging] {
+                let mut rows = map.range(Key(low)..=Key(high));
+                if let Some((&key, &address)) = rows.find(|(key, _)| key.recipe_id().is_some()) {
+                    return Ok(Some(Entry { key, address }));
+                }
+            }
+        }
+        let mut found = None;
+        self.runs.scan(&*self.db, &id.0, |row| {
+            let entry = entry_of(row);
+            if entry.key.recipe_id().is_some() {
+                found = Some(entry);
+            }
+            found.is_none()
+        })?;
+        Ok(found)
+    }
+
+    pub(super) fn insert(&self, entries: &[Entry]) {
+        let mut recent = self.recent_mut();
+        recent.fresh.extend(entries.iter().map(|entry| (entry.key, entry.address)));
+        self.generation.fetch_add(entries.len() as u64, Ordering::Release);
+    }
+
+    /// Rows in memory that no merge has taken up yet.
+    pub(super) fn fresh_rows(&self) -> usize {
+        self.recent().fresh.len()
+    }
+
+    /// Takes the recent rows for [`Index::merge_frozen`]. One merge at a time: the caller holds a lock.
+    pub(super) fn freeze(&self) {
+        let mut recent = self.recent_mut();
+        let fresh = std::mem::take(&mut recent.fresh);
+        recent.merging.extend(fresh);
+    }
+
+    /// Brings the frozen rows into the database, durably. On an error they stay in memory.
+    pub(super) fn merge_frozen(&self) -> Result<(), StoreError> {
+        let mut rows = Vec::with_capacity(self.recent().merging.len() * ROW_BYTES);
+        for (key, address) in &self.recent().merging {
+            put_row(&mut rows, key, address);
+        }
+        self.merge_rows(rows)?;
+        self.recent_mut().merging = BTreeMap::new();
+        Ok(())
+    }
+
+    fn merge_rows(&self, rows: Vec<u8>) -> Result<(), StoreError> {
+        if !rows.is_empty() {
+            self.runs.merge(&*self.db, rows, Vec::new())?;
+            self.db.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Adds many entries to the database at once, past the recent rows: for rebuilding.
+    pub(super) fn bulk(&self, entries: &[Entry]) -> Result<(), StoreError> {
+        let mut rows = Vec::with_capacity(entries.len() * ROW_BYTES);
+        for entry in entries {
+            put_row(&mut rows, &entry.key, &entry.address);
+        }
+        self.merge_rows(rows)
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) -> Result<(), StoreError> {
+        // The position first: without it, rows left over by a crash in between are known to be worthless.
+        let mut batch = crate::db::Batch::new();
+        batch.remove(Table::Meta, POSITION_KEY);
+        self.db.apply(batch)?;
+        self.db.flush()?;
+        *self.recent_mut() = Recent::default();
+        self.db.clear(Table::Chunks)?;
+        Ok(())
+    }
+
+    /// Visits every row of the database, then every row in memory, until `visit` breaks.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(Entry) -> ControlFlow<()>) -> Result<(), StoreError> {
+        let mut stopped = false;
+        self.runs.scan(&*self.db, &[], |row| {
+            stopped = visit(entry_of(row)).is_break();
+            !stopped
+        })?;
+        let rows: Vec<Entry> = {
+            let recent = self.recent();
+            let maps = [&recent.merging, &recent.fresh].into_iter();
+            maps.flatten().map(|(&key, &address)| Entry { key, address }).collect()
+        };
+        if !stopped {
+            let _ = rows.into_iter().try_for_each(visit);
+        }
+        Ok(())
+    }
+
+    /// The position and counters in the database; `None` if there are none that belong to this store.
+    pub(super) fn load_position(&self, store: StoreId) -> Result<Option<(Position, Counters)>, StoreError> {
+        let Some(value) = self.db.get(Table::Meta, POSITION_KEY)? else {
+            return Ok(None);
+        };
+        Ok(decode_position(&value, store))
+    }
+
+    /// Writes the position, durably.
+    pub(super) fn save_position(&self, store: StoreId, at: Position, counters: Counters) -> Result<(), StoreError> {
+        self.db
+            .put(Table::Meta, POSITION_KEY, &encode_position(store, at, counters))?;
+        Ok(self.db.flush()?)
+    }
+}
+
+/// Whether an error says that the index itself is unusable and a rebuild may help.
+pub(super) fn is_bad_row(error: &StoreError) -> bool {
+    matches!(error, StoreError::Db(DbError::Row { .. }))
+}
+
+fn encode_position(store: StoreId, at: Position, counters: Counters) -> Vec<u8> {
+    let mut out = vec![POSITION_VERSION];
+    out.extend_from_slice(&store.0);
+    out.extend_from_slice(&at.pack.to_le_bytes());
+    out.extend_from_slice(&at.offset.to_le_bytes());
+    for count in [counters.chunks, counters.recipes, counters.unique_bytes] {
+        out.extend_from_slice(&count.to_le_bytes());
+    }
+    let crc = crc32fast::hash(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out
+}
+
+fn decode_position(value: &[u8], store: StoreId) -> Option<(Position, Counters)> {
+    let (body, crc) = value.split_last_chunk::<4>()?;
+    if u32::from_le_bytes(*crc) != crc32fast::hash(body) {
+        return None;
+    }
+    let (&version, rest) = body.split_first()?;
+    let (id, rest) = rest.split_first_chunk::<16>()?;
+    let (pack, rest) = rest.split_first_chunk::<4>()?;
+    let (offset, counts) = rest.split_first_chunk::<4>()?;
+    let counts: &[u8; 24] = counts.try_into().ok()?;
+    let count = |i: usize| counts[8 * i..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let at = Position {
+        pack: u32::from_le_bytes(*pack),
+        offset: u32::from_le_bytes(*offset),
+    };
+    let counters = Counters {
+        chunks: count(0),
+        recipes: count(1),
+        unique_bytes: count(2),
+    };
+    (version == POSITION_VERSION && *id == store.0).then_some((at, counters))
+}
+
+/// Big-endian, so that equal keys (there are none) would sort by place.
+fn put_row(out: &mut Vec<u8>, key: &Key, address: &Address) {
+    out.extend_from_slice(&key.0);
+    for number in [address.pack, address.offset, address.stored_len, address.raw_len] {
+        out.extend_from_slice(&number.to_be_bytes());
+    }
+}
+
+fn entry_of(row: &[u8]) -> Entry {
+    Entry {
+        key: Key(*row.first_chunk().expect("a row is longer than its key")),
+        address: address_of(row),
+    }
+}
+
+fn address_of(row: &[u8]) -> Address {
+    let number = |i: usize| {
+        let bytes = row[Key::BYTES + 4 * i..].first_chunk().expect("a row has four numbers");
+        u32::from_be_bytes(*bytes)
+    };
+    Address {
+        pack: number(0),
+        offset: number(1),
+        stored_len: number(2),
+        raw_len: number(3),
+    }
+}

@@ -1,0 +1,276 @@
+//! The store: chunks and recipes by id. Packs are the truth, the index is rebuildable.
+//!
+//! ```text
+//! Writer (one a thread) --compress--> append (the growing pack) --> index (memory, then database)
+//! read / read_at  <--  cache of decoded chunks  <--  frame, verified  <--  index
+//! ```
+//!
+//! What must always be true: everything can be rebuilt from `packs/` alone; a read gives the right bytes or
+//! an error; a pack is only ever appended to, and not at all once it is sealed by its footer.
+//!
+//! Order in which things become durable: frames -> fdatasync of the pack ([`Store::sync`]; from here other
+//! things may depend on them) -> rows -> database flush -> position -> database flush ([`Store::persist`],
+//! which only saves work on the next open).
+//!
+//! It does not delete anything, does not know files, and takes no lock against other processes.
+
+mod append;
+mod error;
+mod frame;
+mod index;
+mod open;
+mod pack;
+mod prefetch;
+mod read;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod writer;
+
+pub use error::{Damage, DamageKind, Object, StoreError};
+pub use writer::Writer;
+
+use crate::db::Db;
+use crate::id::{ChunkId, RecipeId, StoreId};
+use crate::recipe::{ChunkRef, Recipe};
+use append::{Appender, Frames};
+use frame::Key;
+use index::{Counters, Position};
+use prefetch::Prefetcher;
+use read::Reader;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Decoded bytes, shared with the cache.
+pub type Bytes = Arc<[u8]>;
+
+/// Recent rows are merged into the database when there are so many.
+const RECENT_ROWS: usize = 64 << 10;
+/// Who finds so many recent rows waits for the merge that runs: memory stays bounded.
+const RECENT_ROWS_MAX: usize = 4 * RECENT_ROWS;
+
+/// What can be set when a store is opened. None of it is fixed in the store.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Most bytes of decoded chunks and recipes kept in memory.
+    pub cache_bytes: u64,
+    /// Level of zstd for new frames.
+    pub zstd_level: i32,
+    /// Threads that decode ahead; with 0 hints do nothing.
+    pub prefetch_threads: usize,
+    /// A pack is sealed before it grows beyond this, its footer not counted.
+    pub pack_bytes_max: u32,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        StoreOptions {
+            cache_bytes: 64 << 20,
+            zstd_level: 1,
+            prefetch_threads: cores.min(4),
+            pack_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// Counts, cheap to ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct StoreStats {
+    /// Unique chunks.
+    pub chunks: u64,
+    /// Unique recipes.
+    pub recipes: u64,
+    /// Pack files.
+    pub packs: u64,
+    /// Bytes of the unique chunks, decoded.
+    pub unique_bytes: u64,
+    /// Bytes of the pack files.
+    pub stored_bytes: u64,
+    /// Damage found since the store was opened and not healed since.
+    pub damaged: u64,
+    /// Bytes in the cache now.
+    pub cache_bytes: u64,
+}
+
+/// A store that is open. Shared as `Arc<Store>`; every method may be called from many threads.
+pub struct Store {
+    id: StoreId,
+    options: StoreOptions,
+    reader: Arc<Reader>,
+    appender: Appender,
+    counters: Mutex<Counters>,
+    /// What the database says is covered; held while merging, so that one merge runs at a time.
+    persisted: Mutex<Position>,
+    /// Pack files found when opening, and damage found then.
+    packs_found: Vec<u32>,
+    damage_found: Vec<Damage>,
+    prefetcher: Prefetcher,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store {
+    /// Opens the store in `dir`, which is made if missing: `dir/packs` and the index in `db`.
+    ///
+    /// Frames that the index does not cover are read again; an index that does not fit the packs is rebuilt.
+    /// `progress` is told bytes done and bytes to do. A torn end of the newest pack is cut off; other damage
+    /// is reported by [`Store::damage`] and left as it is.
+    pub fn open(
+        dir: &Path,
+        id: StoreId,
+        db: Arc<dyn Db>,
+        options: StoreOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Store, StoreError> {
+        open::open(dir, id, db, options, progress)
+    }
+
+    /// Whether a chunk is stored and not known to be damaged.
+    pub fn known(&self, id: &ChunkId) -> Result<bool, StoreError> {
+        self.reader.known(&Key::chunk(id))
+    }
+
+    /// A writer; give each thread its own.
+    pub fn writer(self: &Arc<Self>) -> Writer {
+        Writer::new(Arc::clone(self))
+    }
+
+    /// Makes everything that any writer flushed before this call durable.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.appender.sync()
+    }
+
+    /// Brings the index up to date on disk, so that the next open has nothing to read again.
+    pub fn persist(&self) -> Result<(), StoreError> {
+        self.persist_locked(&mut lock(&self.persisted))
+    }
+
+    fn persist_locked(&self, persisted: &mut Position) -> Result<(), StoreError> {
+        let (position, counters) = {
+            let tail = self.appender.lock();
+            self.reader.index.freeze();
+            (tail.position(), *lock(&self.counters))
+        };
+        self.appender.sync()?;
+        self.reader.index.merge_frozen()?;
+        if *persisted != position {
+            self.reader.index.save_position(self.id, position, counters)?;
+            *persisted = position;
+        }
+        Ok(())
+    }
+
+    /// Merges recent rows if there are many. A failing index is no reason to refuse data.
+    fn persist_if_due(&self) -> Result<(), StoreError> {
+        let rows = self.reader.index.fresh_rows();
+        let result = if rows < RECENT_ROWS {
+            return Ok(());
+        } else if rows < RECENT_ROWS_MAX {
+            match self.persisted.try_lock() {
+                Ok(mut persisted) => self.persist_locked(&mut persisted),
+                Err(_) => return Ok(()),
+            }
+        } else {
+            self.persist()
+        };
+        match result {
+            Err(StoreError::Db(e)) => {
+                tracing::warn!(error = %e, "the chunk index could not be written; it is rebuilt from the packs if lost");
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Appends a writer's frames, looked up when the index was at `generation`.
+    fn append(&self, frames: &mut Frames, generation: u64) -> Result<(), StoreError> {
+        let mut tail = self.appender.lock();
+        self.appender.check()?;
+        if self.reader.index.generation() != generation {
+            frames.retain(|header| Ok(!self.reader.known(&header.key())?))?;
+        }
+        self.appender.append(&mut tail, frames, |entries| {
+            self.reader.index.insert(entries);
+            let mut counters = lock(&self.counters);
+            for entry in entries {
+                if !self.reader.healed(&entry.key) {
+                    counters.add(&entry.key, &entry.address);
+                }
+            }
+        })
+    }
+
+    /// A chunk's bytes.
+    pub fn read(&self, id: &ChunkId) -> Result<Bytes, StoreError> {
+        self.reader.chunk(id)
+    }
+
+    /// A recipe.
+    pub fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
+        self.reader.recipe(id)
+    }
+
+    /// A hint that these chunks will be read soon. Costs nothing when the threads are busy: it is dropped.
+    pub fn prefetch(&self, chunks: &[ChunkRef]) {
+        self.prefetcher.hint(&self.reader, chunks);
+    }
+
+    /// Fills `buf` from byte `offset` of a file; gives less only at its end.
+    pub fn read_at(&self, recipe: &Recipe, offset: u64, buf: &mut [u8]) -> Result<usize, StoreError> {
+        self.reader.read_at(recipe, offset, buf)
+    }
+
+    /// Counts; cheap.
+    pub fn stats(&self) -> StoreStats {
+        let counters = *lock(&self.counters);
+        StoreStats {
+            chunks: counters.chunks,
+            recipes: counters.recipes,
+            packs: self.pack_count(),
+            unique_bytes: counters.unique_bytes,
+            stored_bytes: self.appender.stored_bytes.load(Ordering::Relaxed),
+            damaged: (self.damage_found.len() + self.reader.damaged_count()) as u64,
+            cache_bytes: self.reader.cache_bytes(),
+        }
+    }
+
+    fn pack_count(&self) -> u64 {
+        let next = self.appender.lock().next_pack;
+        let first_new = self.packs_found.last().map_or(0, |last| last + 1);
+        self.packs_found.len() as u64 + u64::from(next - first_new)
+    }
+
+    /// Damage that was seen while opening. It does not change afterwards.
+    pub fn damage(&self) -> &[Damage] {
+        &self.damage_found
+    }
+
+    /// Checks every frame of every pack, and that the index finds it. With `deep` each is decoded and hashed.
+    ///
+    /// `progress` is told bytes done and bytes to do, `found` each finding; the frames checked are counted.
+    /// It never changes anything, and other threads may go on reading and writing.
+    pub fn verify(
+        &self,
+        deep: bool,
+        progress: &mut dyn FnMut(u64, u64),
+        found: &mut dyn FnMut(Damage),
+    ) -> Result<u64, StoreError> {
+        verify::verify(self, deep, progress, found)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Only saves work: whatever is missing in the index is found in the packs.
+        if self.appender.check().is_ok() {
+            if let Err(e) = self.persist() {
+                tracing::warn!(error = %e, "the chunk index could not be written on close");
+            }
+        }
+    }
+}

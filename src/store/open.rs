@@ -1,0 +1,441 @@
+//! Opening: from the packs and whatever index there is to a store that can be used.
+//!
+//! | found | done |
+//! | --- | --- |
+//! | the index covers all packs | nothing is read but headers and the newest pack |
+//! | frames after the index's position | read, from footers where they verify, and added |
+//! | no position, or one that the packs do not bear out | the table is cleared and rebuilt from all packs |
+//! | a torn end of the newest pack: nothing after it verifies, no index covered it | cut off |
+//! | bad bytes anywhere else | reported; nothing is cut, and the pack is not appended to if they end it |
+//! | a pack of another store or a newer format | refused, before anything is changed |
+//!
+//! What must always be true: only the newest pack is ever written to, and bytes of frames that verify are
+//! never removed. Frames that no index covers may be in the page cache only, and called clean after a failed
+//! fsync, so they are written once more in place and fsynced before anything can depend on them.
+
+use super::append::{Appender, Growing};
+use super::error::{Damage, DamageKind, StoreError};
+use super::frame::Kind;
+use super::index::{Counters, Index, Position, is_bad_row};
+use super::pack::{Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_header, read_footer, read_header, sync_dir};
+use super::prefetch::Prefetcher;
+use super::read::Reader;
+use super::scan::{Item, Scanner};
+use super::{Store, StoreOptions};
+use crate::db::Db;
+use crate::id::{PackId, StoreId};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// Rows gathered before they are merged, when rebuilding: about 30 MiB.
+const REBUILD_ROWS: usize = 512 << 10;
+/// Findings kept from opening. More are only logged.
+const DAMAGE_MAX: usize = 10_000;
+
+/// A pack file as found.
+struct Found {
+    pack: u32,
+    file: File,
+    len: u64,
+    /// So short that its creation was cut off.
+    blank: bool,
+    header_ok: bool,
+}
+
+pub(super) fn open(
+    dir: &Path,
+    id: StoreId,
+    db: Arc<dyn Db>,
+    options: StoreOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Store, StoreError> {
+    let packs_dir = dir.join("packs");
+    if !packs_dir.is_dir() {
+        std::fs::create_dir_all(&packs_dir).map_err(|e| StoreError::io("create", &packs_dir, e))?;
+        sync_dir(dir)?;
+    }
+    let packs = Arc::new(Packs::new(packs_dir, id));
+    let index = Index::new(db);
+    let mut damage = Vec::new();
+    let numbers = packs.list()?;
+    let found = find(&packs, &numbers, &mut damage)?;
+    let next_pack = numbers.last().map_or(0, |last| last + 1);
+
+    let stored = index.load_position(id)?.filter(|(at, _)| is_borne_out(*at, &found, next_pack));
+    let load = |stored, damage: &mut Vec<Damage>, progress: &mut dyn FnMut(u64, u64)| {
+        let mut loader = Loader::new(&packs, &index, stored)?;
+        let growing = loader.load(&found, next_pack, damage, progress)?;
+        loader.finish().map(|counters| (growing, counters))
+    };
+    let found_before = damage.len();
+    let mut base = stored;
+    let (end, counters) = match load(stored, &mut damage, progress) {
+        // A block of rows that cannot be read: the index is worthless, the packs are not.
+        Err(e) if stored.is_some() && is_bad_row(&e) => {
+            damage.truncate(found_before);
+            base = None;
+            load(None, &mut damage, progress)?
+        }
+        other => other?,
+    };
+    for finding in &damage {
+        tracing::warn!(%finding, "damage in the store");
+    }
+
+    let mut failed = false;
+    let growing = end.growing.and_then(|end| match take_over(&packs, end, base.map(|(at, _)| at)) {
+        Ok(growing) => growing,
+        Err(e) => {
+            tracing::warn!(error = %e, "the newest pack cannot be written: the store is read-only");
+            failed = true;
+            None
+        }
+    });
+    let lens = found.iter().filter(|found| growing.as_ref().is_none_or(|growing| growing.pack != found.pack));
+    let stored_bytes = lens.map(|found| found.len).sum::<u64>() + growing.as_ref().map_or(0, |g| u64::from(g.len));
+    let appender = Appender::new(Arc::clone(&packs), options.pack_bytes_max, growing, next_pack, stored_bytes);
+    if failed {
+        appender.fail();
+    }
+    let position = appender.lock().position();
+    let persisted = match base {
+        Some((at, _)) => at,
+        None if failed => Position::default(),
+        None => {
+            index.save_position(id, position, counters)?;
+            position
+        }
+    };
+    let reader = Arc::new(Reader::new(index, packs, options.cache_bytes));
+    let prefetcher = Prefetcher::start(&reader, options.prefetch_threads);
+    Ok(Store {
+        id,
+        options,
+        reader,
+        appender,
+        counters: Mutex::new(counters),
+        persisted: Mutex::new(persisted),
+        packs_found: numbers,
+        damage_found: damage,
+        prefetcher,
+    })
+}
+
+/// Opens every pack file and reads its header. Changes nothing.
+fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<Found>, StoreError> {
+    let mut found = Vec::with_capacity(numbers.len());
+    for &pack in numbers {
+        let path = packs.path(pack);
+        let opened = File::open(&path).and_then(|file| {
+            let meta = file.metadata()?;
+            match meta.is_file() {
+                true => read_header(&file).map(|header| (file, meta.len(), header)),
+                false => Err(io::ErrorKind::IsADirectory.into()),
+            }
+        });
+        let (file, len, header) = match opened {
+            Ok(opened) => opened,
+            Err(e) if e.raw_os_error() == Some(libc::EIO) || e.kind() == io::ErrorKind::IsADirectory => {
+                note(damage, DamageKind::Pack, pack, 0, format!("the pack cannot be read: {e}"));
+                continue;
+            }
+            Err(e) => return Err(StoreError::io("open", &path, e)),
+        };
+        let blank = len <= u64::from(PACK_HEADER_BYTES) && header == PackHeader::Damaged;
+        let header_ok = match header {
+            PackHeader::Whole { version, .. } if version > FORMAT => {
+                return Err(StoreError::NewerFormat {
+                    path,
+                    found: version,
+                    known: FORMAT,
+                });
+            }
+            PackHeader::Whole { store, .. } if store != packs.store => return Err(StoreError::Foreign { path }),
+            PackHeader::Whole { pack: number, .. } => number == pack,
+            PackHeader::Damaged => false,
+        };
+        if !header_ok && !(blank && numbers.last() == Some(&pack)) {
+            note(damage, DamageKind::PackHeader, pack, 0, "the pack header does not verify".to_owned());
+        }
+        found.push(Found {
+            pack,
+            file,
+            len,
+            blank,
+            header_ok,
+        });
+    }
+    Ok(found)
+}
+
+fn note(damage: &mut Vec<Damage>, kind: DamageKind, pack: u32, offset: u64, reason: String) {
+    if damage.len() < DAMAGE_MAX {
+        damage.push(Damage {
+            kind,
+            chunk: None,
+            recipe: None,
+            pack: PackId(pack),
+            offset,
+            reason,
+        });
+    }
+}
+
+/// Whether the packs reach as far as the index says that they do.
+fn is_borne_out(at: Position, found: &[Found], next_pack: u32) -> bool {
+    match found.iter().find(|found| found.pack == at.pack) {
+        Some(found) => u64::from(at.offset) <= found.len,
+        None => at.offset == 0 && at.pack == next_pack,
+    }
+}
+
+/// How the newest pack ends, if it may be appended to.
+struct End {
+    pack: u32,
+    /// Where its last whole frame ends.
+    len: u32,
+    found_len: u64,
+    blank: bool,
+    entries: Vec<Entry>,
+    sealed: bool,
+}
+
+struct Loaded {
+    growing: Option<End>,
+}
+
+/// Reads frames that the index does not cover into it.
+struct Loader<'a> {
+    packs: &'a Packs,
+    index: &'a Index,
+    /// Up to here the index is complete. None: it is being rebuilt.
+    base: Option<Position>,
+    counters: Counters,
+    gathered: Vec<Entry>,
+}
+
+impl<'a> Loader<'a> {
+    fn new(packs: &'a Packs, index: &'a Index, stored: Option<(Position, Counters)>) -> Result<Loader<'a>, StoreError> {
+        if stored.is_none() {
+            index.clear()?;
+        }
+        Ok(Loader {
+            packs,
+            index,
+            base: stored.map(|(at, _)| at),
+            counters: stored.map(|(_, counters)| counters).unwrap_or_default(),
+            gathered: Vec::new(),
+        })
+    }
+
+    fn load(
+        &mut self,
+        found: &[Found],
+        next_pack: u32,
+        damage: &mut Vec<Damage>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Loaded, StoreError> {
+        let base = self.base.unwrap_or_default();
+        let total = found.iter().filter(|f| f.pack >= base.pack).map(|f| f.len).sum();
+        let mut done = 0;
+        let mut growing = None;
+        for one in found {
+            let newest = one.pack + 1 == next_pack;
+            if one.pack < base.pack && !newest {
+                continue;
+            }
+            let start = match one.pack.cmp(&base.pack) {
+                std::cmp::Ordering::Less => u32::MAX,
+                std::cmp::Ordering::Equal => base.offset,
+                std::cmp::Ordering::Greater => 0,
+            };
+            let footer = read_footer(&one.file, self.packs.store, one.pack, one.len)
+                .map_err(|e| StoreError::io("read", &self.packs.path(one.pack), e));
+            match footer {
+                Ok(Some((_, entries))) => {
+                    for entry in entries.iter().filter(|entry| entry.address.offset >= start) {
+                        self.add(entry)?;
+                    }
+                    if newest && one.header_ok {
+                        growing = Some(End {
+                            pack: one.pack,
+                            len: one.len as u32,
+                            found_len: one.len,
+                            blank: false,
+                            entries: Vec::new(),
+                            sealed: true,
+                        });
+                    }
+                }
+                _ => {
+                    let mut report = |at| progress(done + at, total);
+                    let end = self.scan(one, start, newest, damage, &mut report)?;
+                    growing = end.filter(|_| newest);
+                }
+            }
+            done += if one.pack >= base.pack { one.len } else { 0 };
+            progress(done, total);
+        }
+        Ok(Loaded { growing })
+    }
+
+    /// Reads a pack without a footer; the newest from its beginning, to know what its footer must list.
+    fn scan(
+        &mut self,
+        one: &Found,
+        start: u32,
+        newest: bool,
+        damage: &mut Vec<Damage>,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<Option<End>, StoreError> {
+        let from = if newest { PACK_HEADER_BYTES } else { start.max(PACK_HEADER_BYTES) };
+        let mut scanner = Scanner::new(self.packs, one.pack, &one.file, u64::from(from), one.len);
+        let mut end = End {
+            pack: one.pack,
+            len: PACK_HEADER_BYTES,
+            found_len: one.len,
+            blank: one.blank,
+            entries: Vec::new(),
+            sealed: false,
+        };
+        // Bad ranges after the last whole frame: perhaps a torn end.
+        let mut trailing: Vec<(u32, String)> = Vec::new();
+        let mut has_footer = false;
+        while let Some(item) = scanner.next() {
+            match item {
+                Item::Frame { offset, header } => {
+                    for (at, reason) in trailing.drain(..) {
+                        note(damage, DamageKind::Frame, one.pack, u64::from(at), reason);
+                    }
+                    let entry = Entry::of(&header, one.pack, offset);
+                    if offset >= start {
+                        self.add(&entry)?;
+                    }
+                    has_footer |= header.kind == Kind::Footer as u8;
+                    if newest {
+                        end.entries.push(entry);
+                    }
+                    end.len = scanner.at() as u32;
+                }
+                Item::Bad { offset, reason, .. } => trailing.push((offset, reason)),
+            }
+            report(scanner.at());
+        }
+        // Frames below the index's position were durable: if one of them is bad, that is no torn write.
+        let torn = newest && one.header_ok && trailing.iter().all(|(at, _)| *at >= start);
+        if torn {
+            if let Some((at, reason)) = trailing.first() {
+                tracing::info!(pack = %PackId(one.pack), at, reason, "the newest pack has a torn end");
+            }
+        } else if !one.blank {
+            for (at, reason) in trailing.drain(..) {
+                note(damage, DamageKind::Frame, one.pack, u64::from(at), reason);
+            }
+        }
+        Ok((one.blank || (torn && !has_footer)).then_some(end))
+    }
+
+    fn add(&mut self, entry: &Entry) -> Result<(), StoreError> {
+        if !matches!(Kind::of(entry.key.kind()), Some(Kind::Chunk | Kind::Recipe)) {
+            return Ok(());
+        }
+        let Some(base) = self.base else {
+            self.gathered.push(*entry);
+            return if self.gathered.len() >= REBUILD_ROWS { self.merge() } else { Ok(()) };
+        };
+        // A row after the position was left by a merge that a crash cut short: the counters do not have it.
+        // A row before it means that this frame healed an older one.
+        let counted = self.index.find_recent(&entry.key).is_some()
+            || self.index.find_in_db(&entry.key)?.is_some_and(|old| {
+                let at = Position {
+                    pack: old.pack,
+                    offset: old.offset,
+                };
+                at < base
+            });
+        if !counted {
+            self.counters.add(&entry.key, &entry.address);
+        }
+        self.index.insert(std::slice::from_ref(entry));
+        Ok(())
+    }
+
+    fn merge(&mut self) -> Result<(), StoreError> {
+        self.index.bulk(&self.gathered)?;
+        self.gathered.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Counters, StoreError> {
+        if self.base.is_none() {
+            self.merge()?;
+            let counters = &mut self.counters;
+            self.index.for_each(|entry| {
+                counters.add(&entry.key, &entry.address);
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(self.counters)
+    }
+}
+
+/// Makes the newest pack ready for appending: a torn end is cut, and what no index covers is made durable.
+fn take_over(packs: &Packs, end: End, base: Option<Position>) -> Result<Option<Growing>, StoreError> {
+    let path = packs.path(end.pack);
+    let failed = |operation| {
+        let path = path.clone();
+        move |e| StoreError::io(operation, &path, e)
+    };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .map_err(failed("open for writing"))?;
+    let mut changed = false;
+    if end.blank {
+        file.set_len(0).map_err(failed("cut"))?;
+        file.write_all_at(&encode_header(packs.store, end.pack), 0)
+            .map_err(failed("write"))?;
+        changed = true;
+    } else if end.found_len > u64::from(end.len) {
+        file.set_len(u64::from(end.len)).map_err(failed("cut"))?;
+        changed = true;
+    }
+    let durable = match base {
+        Some(base) if base.pack > end.pack => end.len,
+        Some(base) if base.pack == end.pack => base.offset,
+        Some(_) | None => 0,
+    };
+    changed |= durable < end.len;
+    rewrite(&file, u64::from(durable), u64::from(end.len)).map_err(failed("rewrite"))?;
+    if changed {
+        file.sync_all().map_err(failed("fsync"))?;
+        sync_dir(&packs.dir)?;
+    }
+    Ok((!end.sealed).then(|| Growing {
+        file: Arc::new(file),
+        pack: end.pack,
+        len: end.len,
+        entries: end.entries,
+    }))
+}
+
+/// Writes bytes again as they are, so that the next fsync really writes them.
+fn rewrite(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let mut at = from;
+    let mut buf = vec![0; 1 << 20];
+    while at < to {
+        let part = &mut buf[..(to - at).min(1 << 20) as usize];
+        match file.read_exact_at(part, at) {
+            Ok(()) => file.write_all_at(part, at)?,
+            // What cannot be read cannot be relied on either.
+            Err(e) => tracing::warn!(at, error = %e, "a part of the newest pack cannot be read"),
+        }
+        at += part.len() as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! Pack files: their names, headers and footers, and the ones that are open for reading.
+//!
+//! ```text
+//! pack   = header frame* [footer frame]
+//! header = magic (8) | format version u32 | pack number u32 | store id (16) | 0 u32 | CRC-32 of the 36 bytes
+//! footer = a frame of kind 3; payload = entry* | offset of the footer frame u32 | end magic (4)
+//! entry  = id (32) | kind u8 | offset u32 | stored length u32 | raw length u32, sorted by id and kind
+//! ```
+//!
+//! What must always be true: a pack that ends in a footer is sealed and never changes again. The layout of
+//! the header is the same in every format version, so that an older program can say what it cannot read.
+
+use super::error::StoreError;
+use super::frame::{self, CODEC_RAW, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
+use crate::id::{PackId, StoreId};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes of a pack file before its first frame.
+pub(super) const PACK_HEADER_BYTES: u32 = 40;
+/// The format version that this program writes, and the newest that it reads.
+pub(super) const FORMAT: u32 = 1;
+const PACK_MAGIC: [u8; 8] = *b"dedupfs\x1a";
+const END_MAGIC: [u8; 4] = [0xd5, b'e', b'n', b'd'];
+const TRAILER_BYTES: usize = 8;
+const ENTRY_BYTES: usize = 45;
+/// Pack files kept open for reading.
+const OPEN_FILES: usize = 256;
+
+/// Where a frame stands and how long it is; where the index leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) pack: u32,
+    pub(super) offset: u32,
+    pub(super) stored_len: u32,
+    pub(super) raw_len: u32,
+}
+
+/// A frame in a pack, by name.
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) address: Address,
+}
+
+impl Entry {
+    pub(super) fn of(header: &Header, pack: u32, offset: u32) -> Entry {
+        Entry {
+            key: header.key(),
+            address: Address {
+                pack,
+                offset,
+                stored_len: header.stored_len,
+                raw_len: header.raw_len,
+            },
+        }
+    }
+}
+
+/// What the first bytes of a pack file say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PackHeader {
+    Whole { version: u32, store: StoreId, pack: u32 },
+    Damaged,
+}
+
+pub(super) fn encode_header(store: StoreId, pack: u32) -> [u8; PACK_HEADER_BYTES as usize] {
+    encode_header_version(store, pack, FORMAT)
+}
+
+pub(super) fn encode_header_version(
+    store: StoreId,
+    pack: u32,
+    version: u32,
+) -> [u8; PACK_HEADER_BYTES as usize] {
+    let mut out = [0; PACK_HEADER_BYTES as usize];
+    out[..8].copy_from_slice(&PACK_MAGIC);
+    out[8..12].copy_from_slice(&version.to_le_bytes());
+    out[12..16].copy_from_slice(&pack.to_le_bytes());
+    out[16..32].copy_from_slice(&store.0);
+    let crc = crc32fast::hash(&out[..36]);
+    out[36..].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+pub(super) fn read_header(file: &File) -> io::Result<PackHeader> {
+    let mut bytes = [0; PACK_HEADER_BYTES as usize];
+    match file.read_exact_at(&mut bytes, 0) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(PackHeader::Damaged),
+        Err(e) => return Err(e),
+    }
+    if bytes[..8] != PACK_MAGIC || u32_at(&bytes, 36) != crc32fast::hash(&bytes[..36]) {
+        return Ok(PackHeader::Damaged);
+    }
+    let mut store = [0; 16];
+    store.copy_from_slice(&bytes[16..32]);
+    Ok(PackHeader::Whole {
+        version: u32_at(&bytes, 8),
+        store: StoreId(store),
+        pack: u32_at(&bytes, 12),
+    })
+}
+
+/// The footer frame, whole, for a pack whose next frame would stand at `place`.
+pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place) -> Vec<u8> {
+    entries.sort_unstable_by_key(|entry| (entry.key, entry.address.offset));
+    let mut out = vec![0; HEADER_BYTES];
+    for entry in &entries {
+        out.extend_from_slice(&entry.key.0);
+        out.extend_from_slice(&entry.address.offset.to_le_bytes());
+        out.extend_from_slice(&entry.address.stored_len.to_le_bytes());
+        out.extend_from_slice(&entry.address.raw_len.to_le_bytes());
+    }
+    out.extend_from_slice(&place.offset.to_le_bytes());
+    out.extend_from_slice(&END_MAGIC);
+    let payload = &out[HEADER_BYTES..];
+    let header = Header {
+        kind: Kind::Footer as u8,
+        codec: CODEC_RAW,
+        flags: 0,
+        stored_len: payload.len() as u32,
+        raw_len: payload.len() as u32,
+        id: *blake3::hash(payload).as_bytes(),
+        payload_crc: crc32fast::hash(payload),
+    };
+    out[..HEADER_BYTES].copy_from_slice(&header.encode(place));
+    out
+}
+
+/// The table of contents of a sealed pack of `len` bytes and the offset of its footer; `None` if it is not
+/// sealed or its footer does not verify in every respect.
+pub(super) fn read_footer(file: &File, store: StoreId, pack: u32, len: u64) -> io::Result<Option<(u32, Vec<Entry>)>> {
+    if len < u64::from(PACK_HEADER_BYTES) + (HEADER_BYTES + TRAILER_BYTES) as u64 || len > u64::from(u32::MAX) {
+        return Ok(None);
+    }
+    let mut trailer = [0; TRAILER_BYTES];
+    file.read_exact_at(&mut trailer, len - TRAILER_BYTES as u64)?;
+    let offset = u32_at(&trailer, 0);
+    let frame_len = len.saturating_sub(u64::from(offset));
+    if trailer[4..] != END_MAGIC || offset < PACK_HEADER_BYTES || frame_len < (HEADER_BYTES + TRAILER_BYTES) as u64 {
+        return Ok(None);
+    }
+    let mut head = [0; HEADER_BYTES];
+    file.read_exact_at(&mut head, u64::from(offset))?;
+    let Ok(header) = Header::parse(&head, Place { store, pack, offset }) else {
+        return Ok(None);
+    };
+    if header.kind != Kind::Footer as u8 || header.frame_len() != frame_len {
+        return Ok(None);
+    }
+    let mut payload = vec![0; header.stored_len as usize];
+    file.read_exact_at(&mut payload, u64::from(offset) + HEADER_BYTES as u64)?;
+    let Ok(payload) = header.decode(&payload) else {
+        return Ok(None);
+    };
+    Ok(parse_entries(&payload, pack, offset).map(|entries| (offset, entries)))
+}
+
+/// Whether the last bytes of a pack say that a footer starts at `offset`.
+pub(super) fn claims_footer_at(file: &File, len: u64, offset: u32) -> bool {
+    let mut trailer = [0; TRAILER_BYTES];
+    let at = len.saturating_sub(TRAILER_BYTES as u64);
+    file.read_exact_at(&mut trailer, at).is_ok() && trailer[4..] == END_MAGIC && u32_at(&trailer, 0) == offset
+}
+
+/// The entries of a footer payload that stands at `footer_offset`; `None` if it is not one.
+pub(super) fn parse_entries(payload: &[u8], pack: u32, footer_offset: u32) -> Option<Vec<Entry>> {
+    let (rows, trailer) = payload.split_last_chunk::<TRAILER_BYTES>()?;
+    if !rows.len().is_multiple_of(ENTRY_BYTES) || u32_at(trailer, 0) != footer_offset {
+        return None;
+    }
+    let entry = |row: &[u8]| {
+        let address = Address {
+            pack,
+            offset: u32_at(row, 33),
+            stored_len: u32_at(row, 37),
+            raw_len: u32_at(row, 41),
+        };
+        let end = u64::from(address.offset) + HEADER_BYTES as u64 + u64::from(address.stored_len);
+        let key = Key(*row.first_chunk()?);
+        let max = Kind::of(key.kind()).map_or(frame::RECIPE_BYTES_MAX, Kind::raw_bytes_max);
+        let sane = address.offset >= PACK_HEADER_BYTES && end <= u64::from(footer_offset) && address.raw_len <= max;
+        sane.then_some(Entry { key, address })
+    };
+    rows.chunks_exact(ENTRY_BYTES).map(entry).collect()
+}
+
+/// The directory of packs and the pack files that are open for reading, a bounded number of them.
+pub(super) struct Packs {
+    pub(super) dir: PathBuf,
+    pub(super) store: StoreId,
+    open: quick_cache::sync::Cache<u32, Arc<File>>,
+}
+
+impl Packs {
+    pub(super) fn new(dir: PathBuf, store: StoreId) -> Packs {
+        Packs {
+            dir,
+            store,
+            open: quick_cache::sync::Cache::new(OPEN_FILES),
+        }
+    }
+
+    pub(super) fn path(&self, pack: u32) -> PathBuf {
+        self.dir.join(format!("{}.pack", PackId(pack)))
+    }
+
+    pub(super) fn place(&self, pack: u32, offset: u32) -> Place {
+        Place {
+            store: self.store,
+            pack,
+            offset,
+        }
+    }
+
+    pub(super) fn file(&self, pack: u32) -> io::Result<Arc<File>> {
+        self.open
+            .get_or_insert_with(&pack, || File::open(self.path(pack)).map(Arc::new))
+    }
+
+    /// The numbers of all pack files, ascending. Other names are left alone.
+    pub(super) fn list(&self) -> Result<Vec<u32>, StoreError> {
+        let failed = |e| StoreError::io("list", &self.dir, e);
+        let mut packs = Vec::new();
+        for entry in std::fs::read_dir(&self.dir).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let digits = name.to_str().and_then(|name| name.strip_suffix(".pack"));
+            packs.extend(digits.and_then(pack_number));
+        }
+        packs.sort_unstable();
+        Ok(packs)
+    }
+}
+
+fn pack_number(digits: &str) -> Option<u32> {
+    let number = u32::from_str_radix(digits, 16).ok()?;
+    (PackId(number).to_string() == digits).then_some(number)
+}
+
+/// Makes names created in `dir` durable.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|e| StoreError::io("fsync", dir, e))
+}

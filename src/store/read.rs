@@ -1,0 +1,236 @@
+//! Reading: from an id to verified bytes, through a cache of decoded chunks that is bounded in bytes.
+//!
+//! What must always be true: bytes leave here only from a frame whose place, name, lengths and checksums
+//! verify. Content found damaged is remembered, so that it is no longer "known" and the next put of the
+//! same content stores it again.
+//!
+//! It does not hash chunks again on each read; `verify` with `deep` does.
+
+use super::Bytes;
+use super::error::{Damage, DamageKind, Object, StoreError};
+use super::frame::{HEADER_BYTES, Header, Key};
+use super::index::Index;
+use super::pack::{Address, Entry, Packs};
+use crate::id::{ChunkId, PackId, RecipeId};
+use crate::recipe::{ChunkRef, Recipe};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What an entry costs beyond its bytes, about.
+const ENTRY_OVERHEAD_BYTES: u64 = 112;
+/// A thread's buffer for stored bytes is given back when it grew beyond this.
+const SCRATCH_BYTES_KEPT: usize = 1 << 20;
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<ChunkId, Bytes> for ByBytes {
+    fn weight(&self, _: &ChunkId, bytes: &Bytes) -> u64 {
+        bytes.len() as u64 + ENTRY_OVERHEAD_BYTES
+    }
+}
+
+impl Weighter<RecipeId, Arc<Recipe>> for ByBytes {
+    fn weight(&self, _: &RecipeId, recipe: &Arc<Recipe>) -> u64 {
+        recipe.chunks().len() as u64 * 44 + ENTRY_OVERHEAD_BYTES
+    }
+}
+
+/// The reading side of the store, shared with the decode-ahead threads.
+pub(super) struct Reader {
+    pub(super) index: Index,
+    pub(super) packs: Arc<Packs>,
+    chunks: Cache<ChunkId, Bytes, ByBytes>,
+    recipes: Cache<RecipeId, Arc<Recipe>, ByBytes>,
+    damaged: Mutex<HashSet<Key>>,
+    /// Size of `damaged`, so that the usual case, none, takes no lock.
+    damaged_count: AtomicUsize,
+}
+
+impl Reader {
+    pub(super) fn new(index: Index, packs: Arc<Packs>, cache_bytes: u64) -> Reader {
+        let recipe_bytes = cache_bytes / 8;
+        let chunk_bytes = cache_bytes - recipe_bytes;
+        Reader {
+            index,
+            packs,
+            chunks: Cache::with_weighter((chunk_bytes / (16 << 10)) as usize, chunk_bytes, ByBytes),
+            recipes: Cache::with_weighter((recipe_bytes / 1024) as usize, recipe_bytes, ByBytes),
+            damaged: Mutex::default(),
+            damaged_count: AtomicUsize::new(0),
+        }
+    }
+
+    fn damaged(&self) -> MutexGuard<'_, HashSet<Key>> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn damaged_count(&self) -> usize {
+        self.damaged_count.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_damaged(&self, key: &Key) -> bool {
+        self.damaged_count() > 0 && self.damaged().contains(key)
+    }
+
+    /// Forgets that a key was damaged, because it was stored again; whether it was.
+    pub(super) fn healed(&self, key: &Key) -> bool {
+        if self.damaged_count() == 0 {
+            return false;
+        }
+        let mut damaged = self.damaged();
+        let was = damaged.remove(key);
+        self.damaged_count.store(damaged.len(), Ordering::Release);
+        was
+    }
+
+    /// Remembers that the frame of a key, found at `address`, is no good.
+    pub(super) fn note_damaged(&self, key: Key, address: &Address) {
+        let mut damaged = self.damaged();
+        // It may have been stored again since it was looked up.
+        if self.index.find_recent(&key).is_none_or(|now| now == *address) {
+            damaged.insert(key);
+        }
+        self.damaged_count.store(damaged.len(), Ordering::Release);
+    }
+
+    pub(super) fn known(&self, key: &Key) -> Result<bool, StoreError> {
+        Ok(!self.is_damaged(key) && self.index.find(key)?.is_some())
+    }
+
+    pub(super) fn cache_bytes(&self) -> u64 {
+        self.chunks.weight() + self.recipes.weight()
+    }
+
+    pub(super) fn is_cached(&self, id: &ChunkId) -> bool {
+        self.chunks.contains_key(id)
+    }
+
+    /// A chunk, decoded by one thread even if many ask at once.
+    pub(super) fn chunk(&self, id: &ChunkId) -> Result<Bytes, StoreError> {
+        self.chunks.get_or_insert_with(id, || {
+            let key = Key::chunk(id);
+            match self.index.find(&key)? {
+                Some(address) => self.load(key, &address),
+                None => Err(StoreError::Missing {
+                    object: Object::Chunk(*id),
+                }),
+            }
+        })
+    }
+
+    pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
+        self.recipes.get_or_insert_with(id, || {
+            let Some(Entry { key, address }) = self.index.find_recipe(id)? else {
+                return Err(StoreError::Missing {
+                    object: Object::Recipe(*id),
+                });
+            };
+            let bytes = self.load(key, &address)?;
+            let recipe = Recipe::decode(&bytes).map_err(|e| self.damage(key, &address, e.to_string()))?;
+            Ok(Arc::new(recipe))
+        })
+    }
+
+    fn damage(&self, key: Key, address: &Address, reason: String) -> StoreError {
+        self.note_damaged(key, address);
+        StoreError::Damaged {
+            damage: Damage {
+                kind: DamageKind::Frame,
+                chunk: key.chunk_id(),
+                recipe: key.recipe_id(),
+                pack: PackId(address.pack),
+                offset: u64::from(address.offset),
+                reason,
+            },
+        }
+    }
+
+    /// Reads and verifies the frame that the index names.
+    fn load(&self, key: Key, address: &Address) -> Result<Bytes, StoreError> {
+        thread_local! {
+            static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let result = self.load_with(key, address, scratch);
+            if scratch.capacity() > SCRATCH_BYTES_KEPT {
+                *scratch = Vec::new();
+            }
+            result
+        })
+    }
+
+    fn load_with(&self, key: Key, address: &Address, scratch: &mut Vec<u8>) -> Result<Bytes, StoreError> {
+        let failed = |operation, e: io::Error| match (e.kind(), e.raw_os_error()) {
+            (io::ErrorKind::UnexpectedEof, _) => self.damage(key, address, "the pack ends before the frame".to_owned()),
+            (io::ErrorKind::NotFound, _) => self.damage(key, address, "the pack file is missing".to_owned()),
+            (_, Some(libc::EIO)) => self.damage(key, address, format!("it cannot be read: {e}")),
+            _ => StoreError::io(operation, &self.packs.path(address.pack), e),
+        };
+        let file = self.packs.file(address.pack).map_err(|e| failed("open", e))?;
+        // The length comes from the index, which may be damaged: cap it before memory is taken.
+        let max = super::frame::RECIPE_BYTES_MAX;
+        if address.stored_len > max {
+            return Err(self.damage(key, address, "the index names an impossible length".to_owned()));
+        }
+        scratch.resize(HEADER_BYTES + address.stored_len as usize, 0);
+        file.read_exact_at(scratch, u64::from(address.offset))
+            .map_err(|e| failed("read", e))?;
+        let place = self.packs.place(address.pack, address.offset);
+        Header::parse(scratch, place)
+            .and_then(|header| {
+                if header.key() != key {
+                    return Err("another frame stands where the index leads");
+                }
+                if header.stored_len != address.stored_len || header.raw_len != address.raw_len {
+                    return Err("the frame is not as long as the index says");
+                }
+                header.decode(&scratch[HEADER_BYTES..])
+            })
+            .map_err(|reason| self.damage(key, address, reason.to_owned()))
+    }
+
+    /// Fills `buf` from `offset` of a recipe's file; less only at its end.
+    pub(super) fn read_at(&self, recipe: &Recipe, offset: u64, buf: &mut [u8]) -> Result<usize, StoreError> {
+        let Some(mut index) = recipe.chunk_at(offset) else {
+            return Ok(0);
+        };
+        let mut skip = (offset - recipe.start_of(index)) as usize;
+        let mut done = 0;
+        while done < buf.len() && index < recipe.chunks().len() {
+            let wanted = recipe.chunks()[index];
+            let bytes = self.chunk(&wanted.id)?;
+            if bytes.len() != wanted.len as usize {
+                return Err(self.disagrees(wanted, bytes.len()));
+            }
+            let part = &bytes[skip..];
+            let len = part.len().min(buf.len() - done);
+            buf[done..done + len].copy_from_slice(&part[..len]);
+            done += len;
+            skip = 0;
+            index += 1;
+        }
+        Ok(done)
+    }
+
+    /// Both verify and they disagree: storing the chunk again would not help, so it stays known.
+    fn disagrees(&self, wanted: ChunkRef, len: usize) -> StoreError {
+        let address = self.index.find(&Key::chunk(&wanted.id)).ok().flatten();
+        StoreError::Damaged {
+            damage: Damage {
+                kind: DamageKind::Frame,
+                chunk: Some(wanted.id),
+                recipe: None,
+                pack: PackId(address.map_or(0, |address| address.pack)),
+                offset: address.map_or(0, |address| u64::from(address.offset)),
+                reason: format!("the recipe says {} bytes, the chunk has {len}", wanted.len),
+            },
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Walks the frames of a pack in order, finding its way again after damage. Reads, never writes.
+//!
+//! What must always be true: every byte of the walked range is covered by exactly one item, and an item is
+//! [`Item::Frame`] only if header, place and payload all verify. Memory is bounded by the largest frame.
+
+use super::frame::{HEADER_BYTES, Header, MAGIC};
+use super::pack::Packs;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// What stands in a range of a pack.
+pub(super) enum Item {
+    /// A frame that verifies.
+    Frame { offset: u32, header: Header },
+    /// Bytes up to `end` that are no whole frame; with a header, only the payload is wrong.
+    Bad {
+        offset: u32,
+        end: u64,
+        header: Option<Header>,
+        reason: String,
+    },
+}
+
+/// A position in the walk over one pack.
+pub(super) struct Scanner<'a> {
+    packs: &'a Packs,
+    pack: u32,
+    file: &'a File,
+    at: u64,
+    end: u64,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+impl<'a> Scanner<'a> {
+    /// Walks the bytes `at..end` of a pack.
+    pub(super) fn new(packs: &'a Packs, pack: u32, file: &'a File, at: u64, end: u64) -> Scanner<'a> {
+        Scanner {
+            packs,
+            pack,
+            file,
+            at,
+            // Offsets have 32 bits. No program of ours makes a larger pack.
+            end: end.min(u64::from(u32::MAX)),
+            window: Vec::new(),
+            window_at: 0,
+        }
+    }
+
+    /// How far the walk has come, in bytes from the start of the pack.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The next item, or `None` at the end. A range that cannot be read is a bad one.
+    pub(super) fn next(&mut self) -> Option<Item> {
+        self.next_with(|_, _| Ok(()))
+    }
+
+    /// As [`Scanner::next`]; a frame that verifies is then shown to `check` with its payload.
+    pub(super) fn next_with(&mut self, check: impl FnOnce(&Header, &[u8]) -> Result<(), &'static str>) -> Option<Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let offset = self.at as u32;
+        let header = match self.header_at(self.at) {
+            Ok(Ok(header)) => header,
+            Ok(Err(reason)) => return Some(self.resync(reason.to_owned())),
+            Err(e) => return Some(self.resync(format!("it cannot be read: {e}"))),
+        };
+        let end = self.at + header.frame_len();
+        let payload = match self.bytes(self.at + HEADER_BYTES as u64, u64::from(header.stored_len)) {
+            Ok(payload) => payload,
+            Err(e) => return Some(self.resync(format!("a payload cannot be read: {e}"))),
+        };
+        let sound = if crc32fast::hash(payload) != header.payload_crc {
+            Err("the payload does not match its checksum")
+        } else {
+            check(&header, payload)
+        };
+        self.at = end;
+        Some(match sound {
+            Ok(()) => Item::Frame { offset, header },
+            Err(reason) => Item::Bad {
+                offset,
+                end,
+                header: Some(header),
+                reason: reason.to_owned(),
+            },
+        })
+    }
+
+    /// A header that verifies and whose frame ends within the range.
+    fn header_at(&mut self, at: u64) -> io::Result<Result<Header, &'static str>> {
+        let place = self.packs.place(self.pack, at as u32);
+        let end = self.end;
+        let bytes = self.bytes(at, (HEADER_BYTES as u64).min(end - at))?;
+        Ok(Header::parse(bytes, place).and_then(|header| {
+            let fits = at + header.frame_len() <= end;
+            fits.then_some(header).ok_or("a frame is cut short")
+        }))
+    }
+
+    /// Steps to the next place where a header verifies.
+    fn resync(&mut self, reason: String) -> Item {
+        let start = self.at;
+        let mut at = start + 1;
+        'search: while at < self.end {
+            let len = (self.end - at).min(WINDOW_BYTES);
+            let found = match self.bytes(at, len) {
+                Ok(bytes) => bytes.windows(MAGIC.len()).position(|window| window == MAGIC),
+                Err(_) => {
+                    // Unreadable: on with the next disk block.
+                    at = (at | 4095) + 1;
+                    continue 'search;
+                }
+            };
+            match found {
+                Some(skip) => {
+                    at += skip as u64;
+                    if matches!(self.header_at(at), Ok(Ok(_))) {
+                        break;
+                    }
+                    at += 1;
+                }
+                // The last bytes of the window may be the start of a magic number.
+                None if at + len < self.end => at += len - (MAGIC.len() as u64 - 1),
+                None => at = self.end,
+            }
+        }
+        self.at = at.min(self.end);
+        Item::Bad {
+            offset: start as u32,
+            end: self.at,
+            header: None,
+            reason,
+        }
+    }
+
+    /// `len` bytes at `at`, which lie within the range, through the window.
+    fn bytes(&mut self, at: u64, len: u64) -> io::Result<&[u8]> {
+        let inside = at >= self.window_at && at + len <= self.window_at + self.window.len() as u64;
+        if !inside {
+            let want = len.max(WINDOW_BYTES).min(self.end - at);
+            self.window_at = at;
+            self.window.resize(want as usize, 0);
+            let read = self.file.read_exact_at(&mut self.window, at).or_else(|e| {
+                // One bad block must not hide its neighbours: read no more than was asked for.
+                self.window.truncate(len as usize);
+                match want == len {
+                    true => Err(e),
+                    false => self.file.read_exact_at(&mut self.window, at),
+                }
+            });
+            if let Err(e) = read {
+                self.window.clear();
+                return Err(e);
+            }
+        }
+        let start = (at - self.window_at) as usize;
+        Ok(&self.window[start..start + len as usize])
+    }
+}

@@ -1,0 +1,570 @@
+use super::pack::{PACK_HEADER_BYTES, encode_header, encode_header_version};
+use super::*;
+use crate::db::{Batch, MemDb, SledDb, Table};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+const ID: StoreId = StoreId([7; 16]);
+
+fn options() -> StoreOptions {
+    StoreOptions {
+        cache_bytes: 1 << 20,
+        prefetch_threads: 1,
+        pack_bytes_max: 20_000,
+        ..StoreOptions::default()
+    }
+}
+
+fn try_open(dir: &Path, db: &Arc<MemDb>) -> Result<Arc<Store>, StoreError> {
+    let db: Arc<dyn Db> = Arc::clone(db) as _;
+    Store::open(dir, ID, db, options(), &mut |_, _| {}).map(Arc::new)
+}
+
+fn open(dir: &Path, db: &Arc<MemDb>) -> Arc<Store> {
+    try_open(dir, db).unwrap()
+}
+
+fn new_db() -> Arc<MemDb> {
+    Arc::new(MemDb::new())
+}
+
+/// Chunk content number `n`: every other one incompressible.
+fn content(n: u64) -> Vec<u8> {
+    let mut x = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let len = 50 + n as usize * 37 % 900;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        if n % 2 == 0 { x as u8 } else { b'a' + (x % 3) as u8 }
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn put(store: &Arc<Store>, numbers: impl IntoIterator<Item = u64>) -> RecipeId {
+    let mut writer = store.writer();
+    let mut chunks = Vec::new();
+    for n in numbers {
+        let bytes = content(n);
+        let id = ChunkId::of(&bytes);
+        writer.put(id, &bytes).unwrap();
+        let len = bytes.len() as u32;
+        chunks.push(ChunkRef { id, len });
+    }
+    let id = writer.put_recipe(&Recipe::new(chunks)).unwrap();
+    writer.flush().unwrap();
+    id
+}
+
+fn holds(store: &Store, n: u64) -> bool {
+    let bytes = content(n);
+    match store.read(&ChunkId::of(&bytes)) {
+        Ok(read) => {
+            assert_eq!(read[..], bytes[..]);
+            true
+        }
+        Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => false,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn packs(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir.join("packs")).unwrap();
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+fn verify(store: &Store) -> Vec<Damage> {
+    let mut shallow = Vec::new();
+    store.verify(false, &mut |_, _| {}, &mut |damage| shallow.push(damage)).unwrap();
+    let mut deep = Vec::new();
+    store.verify(true, &mut |_, _| {}, &mut |damage| deep.push(damage)).unwrap();
+    let key = |d: &Damage| (d.pack, d.offset, d.to_string());
+    shallow.sort_by_key(key);
+    deep.sort_by_key(key);
+    assert_eq!(shallow, deep, "the damage made here shows without hashing");
+    deep
+}
+
+/// Leaves without persisting, as a killed process would.
+fn kill(store: Arc<Store>) {
+    store.appender.fail();
+    drop(store);
+}
+
+fn copy(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    fs::create_dir(to.path().join("packs")).unwrap();
+    for path in packs(from) {
+        fs::copy(&path, to.path().join("packs").join(path.file_name().unwrap())).unwrap();
+    }
+    to
+}
+
+fn offset_of(store: &Store, n: u64) -> (u32, u64) {
+    let key = Key::chunk(&ChunkId::of(&content(n)));
+    let address = store.reader.index.find(&key).unwrap().unwrap();
+    (address.pack, u64::from(address.offset))
+}
+
+fn flip(path: &Path, at: u64) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at as usize] ^= 0x40;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn round_trip_through_reopen() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..3 {
+        // A persisted index, a lost one, one in sled.
+        let db: Arc<dyn Db> = match round {
+            2 => Arc::new(SledDb::open(&dir.path().join("index"), 8 << 20).unwrap()),
+            _ => new_db(),
+        };
+        let open = || Arc::new(Store::open(dir.path(), ID, Arc::clone(&db), options(), &mut |_, _| {}).unwrap());
+        let store = open();
+        let recipe = put(&store, 0..200);
+        store.sync().unwrap();
+        let stats = store.stats();
+        assert_eq!((stats.chunks, stats.recipes), (200, 1));
+        assert!(stats.packs > 2);
+        drop(store);
+        let store = open();
+        let again = store.stats();
+        assert_eq!(StoreStats { cache_bytes: 0, ..stats }, StoreStats { cache_bytes: 0, ..again });
+        assert_eq!(store.appender.lock().position(), *lock(&store.persisted));
+        let recipe = store.recipe(&recipe).unwrap();
+        let whole: Vec<u8> = (0..200).flat_map(content).collect();
+        store.prefetch(recipe.chunks());
+        for (offset, len) in [(0, whole.len()), (0, 10), (77, 5000), (whole.len() - 3, 100), (whole.len(), 1), (1 << 40, 4)] {
+            let mut buf = vec![0; len];
+            let read = store.read_at(&recipe, offset as u64, &mut buf).unwrap();
+            assert_eq!(buf[..read], whole[offset.min(whole.len())..(offset + len).min(whole.len())]);
+        }
+        assert!(verify(&store).is_empty());
+        let sizes: u64 = packs(dir.path()).iter().map(|path| path.metadata().unwrap().len()).sum();
+        assert_eq!(store.stats().stored_bytes, sizes);
+    }
+}
+
+#[test]
+fn known_is_once_appended_and_duplicates_are_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), &new_db());
+    let bytes = content(1);
+    let id = ChunkId::of(&bytes);
+    let (mut a, mut b) = (store.writer(), store.writer());
+    assert!(a.put(id, &bytes).unwrap());
+    assert!(!a.put(id, &bytes).unwrap(), "it is in the buffer");
+    assert!(!store.known(&id).unwrap());
+    assert!(b.put(id, &bytes).unwrap());
+    assert!(b.put(ChunkId::of(&content(2)), &content(2)).unwrap());
+    a.flush().unwrap();
+    let stored = store.stats().stored_bytes;
+    assert!(store.known(&id).unwrap());
+    b.flush().unwrap();
+    assert_eq!(store.stats().chunks, 2);
+    let second = offset_of(&store, 2).1;
+    assert_eq!(second, stored, "the duplicate left no frame");
+    assert!(holds(&store, 1) && holds(&store, 2));
+}
+
+#[test]
+fn writers_race_on_equal_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = new_db();
+    let store = open(dir.path(), &db);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for start in [0, 100, 200] {
+                    put(&store, start..start + 100);
+                    store.sync().unwrap();
+                }
+            });
+        }
+        scope.spawn(|| (0..20).for_each(|_| store.persist().unwrap()));
+    });
+    assert_eq!((store.stats().chunks, store.stats().recipes), (300, 3));
+    assert!((0..300).all(|n| holds(&store, n)));
+    let mut frames = 0;
+    frames += store.verify(true, &mut |_, _| {}, &mut |d| panic!("{d}")).unwrap();
+    assert_eq!(frames, 303 + store.stats().packs - 1, "each frame once, and a footer in each sealed pack");
+    let stats = store.stats();
+    kill(store);
+    for db in [db, new_db()] {
+        let again = open(dir.path(), &db).stats();
+        assert_eq!((again.chunks, again.recipes, again.unique_bytes), (300, 3, stats.unique_bytes));
+    }
+}
+
+#[test]
+fn an_index_behind_ahead_or_garbage_is_mended() {
+    let dir = tempfile::tempdir().unwrap();
+    let behind = new_db();
+    let store = open(dir.path(), &behind);
+    put(&store, 0..50);
+    store.persist().unwrap();
+    put(&store, 50..120);
+    kill(store);
+    let early = copy(dir.path());
+
+    let store = open(dir.path(), &behind);
+    assert!((0..120).all(|n| holds(&store, n)));
+    assert_eq!((store.stats().chunks, store.stats().recipes), (120, 2));
+    assert!(verify(&store).is_empty());
+    put(&store, 120..200);
+    drop(store);
+
+    // The packs of before under the index of after: it is ahead.
+    let store = open(early.path(), &behind);
+    assert_eq!(store.stats().chunks, 120);
+    assert!((0..120).all(|n| holds(&store, n)) && !holds(&store, 150));
+    assert!(!store.known(&ChunkId::of(&content(150))).unwrap());
+    assert!(verify(&store).is_empty());
+    drop(store);
+
+    let garbage = new_db();
+    let mut batch = Batch::new();
+    batch.put(Table::Meta, b"store.position", vec![1; 53]);
+    batch.put(Table::Chunks, b"", vec![9; 1001]);
+    batch.put(Table::Chunks, &[128; 33], vec![9; 49]);
+    garbage.apply(batch).unwrap();
+    let store = open(dir.path(), &garbage);
+    assert!((0..200).all(|n| holds(&store, n)));
+    assert_eq!(store.stats().chunks, 200);
+}
+
+#[test]
+fn a_tail_torn_at_every_byte_costs_only_what_is_torn() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = new_db();
+    let store = open(dir.path(), &db);
+    put(&store, 0..5);
+    store.sync().unwrap();
+    let synced = store.stats().stored_bytes;
+    put(&store, 5..8);
+    let all = store.stats().stored_bytes;
+    kill(store);
+    let path = &packs(dir.path())[0];
+    let bytes = fs::read(path).unwrap();
+    for cut in synced..all {
+        for zeros in [false, true] {
+            let mut torn = bytes[..cut as usize].to_vec();
+            if zeros {
+                torn.resize(all as usize, 0);
+            }
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir(dir.path().join("packs")).unwrap();
+            fs::write(dir.path().join("packs/00000000.pack"), torn).unwrap();
+            let store = open(dir.path(), &new_db());
+            assert!(store.damage().is_empty(), "{:?}", store.damage());
+            assert!((0..5).all(|n| holds(&store, n)));
+            put(&store, 3..20);
+            assert!((0..20).all(|n| holds(&store, n)));
+            drop(store);
+            let store = open(dir.path(), &new_db());
+            assert!((0..20).all(|n| holds(&store, n)));
+            assert_eq!(store.stats().packs, 1);
+        }
+    }
+}
+
+#[test]
+fn a_pack_cut_off_while_being_made_is_used_again() {
+    for len in 0..PACK_HEADER_BYTES as usize {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("packs")).unwrap();
+        fs::write(dir.path().join("packs/00000000.pack"), &encode_header(ID, 0)[..len]).unwrap();
+        let store = open(dir.path(), &new_db());
+        assert!(store.damage().is_empty());
+        put(&store, 0..3);
+        drop(store);
+        let store = open(dir.path(), &new_db());
+        assert!((0..3).all(|n| holds(&store, n)) && verify(&store).is_empty());
+    }
+}
+
+#[test]
+fn damage_inside_is_skipped_and_never_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = new_db();
+    let store = open(dir.path(), &db);
+    put(&store, 0..10);
+    let (_, at) = offset_of(&store, 4);
+    let (_, last) = offset_of(&store, 9);
+    store.persist().unwrap();
+    kill(store);
+    let path = packs(dir.path())[0].clone();
+    let len = fs::metadata(&path).unwrap().len();
+    flip(&path, at + 9);
+    // Without an index: what stood there is skipped.
+    let store = open(dir.path(), &new_db());
+    assert_eq!((store.damage().len(), store.damage()[0].offset), (1, at));
+    assert_eq!((0..10).filter(|n| !holds(&store, *n)).collect::<Vec<_>>(), [4]);
+    kill(store);
+    assert_eq!(fs::metadata(&path).unwrap().len(), len);
+    // With an index the last frames were durable: they are damaged, not torn. A new pack is begun.
+    flip(&path, last + 60);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let recipe_at = bytes.windows(4).rposition(|w| w == frame::MAGIC).unwrap();
+    flip(&path, recipe_at as u64 + 60);
+    let store = open(dir.path(), &db);
+    put(&store, 20..25);
+    assert_eq!(fs::metadata(&path).unwrap().len(), len);
+    assert_eq!(packs(dir.path()).len(), 2);
+    let found: Vec<u64> = verify(&store).iter().map(|d| d.offset).collect();
+    assert_eq!(found, [at, last, recipe_at as u64]);
+}
+
+#[test]
+fn damaged_content_is_stored_again_and_healed() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = new_db();
+    let store = open(dir.path(), &db);
+    let recipe = put(&store, 0..100);
+    store.persist().unwrap();
+    let id = ChunkId::of(&content(7));
+    let (pack, offset) = offset_of(&store, 7);
+    let recipe_key = store.reader.index.find_recipe(&recipe).unwrap().unwrap();
+    flip(&packs(dir.path())[pack as usize], offset + 60);
+    flip(
+        &packs(dir.path())[recipe_key.address.pack as usize],
+        u64::from(recipe_key.address.offset) + 70,
+    );
+    assert!(store.known(&id).unwrap(), "nobody has looked yet");
+    match store.read(&id) {
+        Err(StoreError::Damaged { damage }) => {
+            assert_eq!((damage.chunk, damage.pack.0, damage.offset), (Some(id), pack, offset));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(store.recipe(&recipe), Err(StoreError::Damaged { .. })));
+    assert!(!store.known(&id).unwrap());
+    assert_eq!(store.stats().damaged, 2);
+    let before = store.stats();
+    assert_eq!(put(&store, 0..100), recipe);
+    assert!(holds(&store, 7));
+    assert_eq!(store.recipe(&recipe).unwrap().chunks().len(), 100);
+    let after = store.stats();
+    assert_eq!((after.damaged, after.chunks, after.unique_bytes), (0, before.chunks, before.unique_bytes));
+    let kinds: Vec<_> = verify(&store).iter().map(|d| d.kind).collect();
+    assert_eq!(kinds, [DamageKind::Superseded; 2]);
+    kill(store);
+    for db in [db, new_db()] {
+        let store = open(dir.path(), &db);
+        assert!((0..100).all(|n| holds(&store, n)), "the later copy wins");
+        assert_eq!(store.stats().chunks, before.chunks);
+    }
+}
+
+#[test]
+fn a_full_disk_stops_writes_and_loses_nothing() {
+    let whole = {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path(), &new_db());
+        put(&store, 0..60);
+        store.stats().stored_bytes
+    };
+    // Anywhere: in a header, a frame, a footer.
+    for room in (0..whole).step_by(97) {
+        let dir = tempfile::tempdir().unwrap();
+        let db = new_db();
+        let store = open(dir.path(), &db);
+        *lock(&store.appender.faults.room) = Some(room);
+        let mut writer = store.writer();
+        let result = (0..60).try_for_each(|n| {
+            writer.put(ChunkId::of(&content(n)), &content(n))?;
+            writer.flush()
+        });
+        assert!(matches!(result, Err(StoreError::Full { .. })), "{room}: {result:?}");
+        assert!(matches!(store.sync(), Err(StoreError::Failed)));
+        let new = content(1000);
+        assert!(matches!(writer.put(ChunkId::of(&new), &new), Err(StoreError::Failed)));
+        let held: Vec<u64> = (0..60).filter(|n| holds(&store, *n)).collect();
+        drop((writer, store));
+        let store = open(dir.path(), &db);
+        assert!(store.damage().is_empty(), "{room}: {:?}", store.damage());
+        assert!(held.iter().all(|n| holds(&store, *n)));
+        put(&store, 0..70);
+        assert!((0..70).all(|n| holds(&store, n)) && verify(&store).is_empty());
+    }
+}
+
+#[test]
+fn a_failed_fsync_stops_writes_until_reopened() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = new_db();
+    let store = open(dir.path(), &db);
+    put(&store, 0..5);
+    store.appender.faults.fail_sync.store(true, Ordering::SeqCst);
+    assert!(matches!(store.sync(), Err(StoreError::Io { .. })));
+    store.appender.faults.fail_sync.store(false, Ordering::SeqCst);
+    assert!(matches!(store.sync(), Err(StoreError::Failed)), "the next fsync would lie");
+    assert!(matches!(store.persist(), Err(StoreError::Failed)));
+    assert!(holds(&store, 3));
+    drop(store);
+    let store = open(dir.path(), &db);
+    assert!((0..5).all(|n| holds(&store, n)));
+    store.sync().unwrap();
+}
+
+#[test]
+fn syncs_are_shared() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), &new_db());
+    put(&store, 0..5);
+    let before = store.appender.faults.syncs.load(Ordering::SeqCst);
+    std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| store.sync().unwrap()))));
+    assert_eq!(store.appender.faults.syncs.load(Ordering::SeqCst), before + 1);
+}
+
+#[test]
+fn newer_and_foreign_packs_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = new_db();
+    drop(open(dir.path(), &db));
+    let path = dir.path().join("packs/00000003.pack");
+    fs::write(&path, encode_header_version(ID, 3, 9)).unwrap();
+    assert!(matches!(try_open(dir.path(), &db), Err(StoreError::NewerFormat { found: 9, known: 1, .. })));
+    fs::write(&path, encode_header(StoreId([8; 16]), 3)).unwrap();
+    assert!(matches!(try_open(dir.path(), &db), Err(StoreError::Foreign { .. })));
+    assert_eq!(fs::metadata(&path).unwrap().len(), u64::from(PACK_HEADER_BYTES));
+}
+
+#[test]
+fn other_names_and_directories_do_not_disturb() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("packs/00000000.pack")).unwrap();
+    fs::write(dir.path().join("packs/0000000A.pack"), b"upper case").unwrap();
+    fs::write(dir.path().join("packs/note.txt"), b"").unwrap();
+    let store = open(dir.path(), &new_db());
+    assert_eq!(store.damage()[0].kind, DamageKind::Pack);
+    put(&store, 0..10);
+    assert!((0..10).all(|n| holds(&store, n)));
+    assert_eq!(verify(&store)[0].kind, DamageKind::Pack);
+}
+
+#[test]
+fn a_missing_pack_is_damage_and_heals() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = new_db();
+    let store = open(dir.path(), &db);
+    put(&store, 0..200);
+    drop(store);
+    fs::remove_file(&packs(dir.path())[1]).unwrap();
+    let store = open(dir.path(), &db);
+    let lost: Vec<u64> = (0..200).filter(|n| !holds(&store, *n)).collect();
+    assert!(!lost.is_empty() && lost.len() < 100);
+    let found = verify(&store);
+    assert_eq!(found.iter().filter(|d| d.chunk.is_some()).count(), lost.len());
+    assert!(found.iter().all(|d| d.pack.0 == 1 && d.kind == DamageKind::Pack));
+    put(&store, 0..200);
+    assert!((0..200).all(|n| holds(&store, n)));
+}
+
+#[test]
+fn no_cache_still_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let none = StoreOptions {
+        cache_bytes: 0,
+        prefetch_threads: 0,
+        ..options()
+    };
+    let store = Arc::new(Store::open(dir.path(), ID, new_db(), none, &mut |_, _| {}).unwrap());
+    let recipe = put(&store, 0..30);
+    assert_eq!(store.recipe(&recipe).unwrap().id(), recipe);
+    assert!((0..30).all(|n| holds(&store, n)));
+    assert_eq!(store.stats().cache_bytes, 0);
+}
+
+#[test]
+fn an_embedded_pack_is_never_taken_for_frames() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = open(dir.path(), &new_db());
+    put(&other, [2, 4, 6]);
+    drop(other);
+    let inner = fs::read(&packs(dir.path())[0]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), &new_db());
+    let mut writer = store.writer();
+    writer.put(ChunkId::of(&inner), &inner).unwrap();
+    writer.flush().unwrap();
+    drop((writer, store));
+    flip(&packs(dir.path())[0], u64::from(PACK_HEADER_BYTES) + 20);
+    let store = open(dir.path(), &new_db());
+    assert_eq!(store.stats().chunks, 0);
+    assert!([2, 4, 6].iter().all(|n| !holds(&store, *n)));
+}
+
+fn sample() -> (tempfile::TempDir, Arc<MemDb>, BTreeMap<u32, Vec<u8>>) {
+    let dir = tempfile::tempdir().unwrap();
+    let db = new_db();
+    let store = open(dir.path(), &db);
+    put(&store, 0..100);
+    drop(store);
+    let bytes = packs(dir.path()).into_iter().map(|path| fs::read(path).unwrap());
+    let bytes = bytes.enumerate().map(|(i, bytes)| (i as u32, bytes)).collect();
+    (dir, db, bytes)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// One byte changed anywhere: reads are right or fail, verify names the place, other content is there.
+    #[test]
+    fn a_flipped_byte_is_found(at: prop::sample::Index, pick: prop::sample::Index, bit in 0u8..8) {
+        let (dir, db, bytes) = sample();
+        let pack = pick.index(bytes.len()) as u32;
+        let mut changed = bytes[&pack].clone();
+        let at = at.index(changed.len());
+        changed[at] ^= 1 << bit;
+        fs::write(&packs(dir.path())[pack as usize], &changed).unwrap();
+        let copied = copy(dir.path());
+        let store = open(dir.path(), &db);
+        let found = verify(&store);
+        prop_assert_eq!(found.len(), 1, "{:?}", found);
+        prop_assert_eq!(found[0].pack.0, pack);
+        prop_assert!(found[0].offset <= at as u64);
+        let lost = (0..100).filter(|n| !holds(&store, *n)).count();
+        prop_assert_eq!(lost, usize::from(found[0].chunk.is_some()));
+        prop_assert_eq!(found[0].kind == DamageKind::Frame, found[0].chunk.is_some() || found[0].recipe.is_some());
+        drop(store);
+        // The same without an index.
+        let store = open(copied.path(), &new_db());
+        prop_assert!((0..100).filter(|n| !holds(&store, *n)).count() <= 1);
+        put(&store, 0..100);
+        prop_assert!((0..100).all(|n| holds(&store, n)));
+    }
+
+    /// Whatever pack files hold, opening, reading, writing and checking neither panics nor loses the rest.
+    #[test]
+    fn garbage_packs(
+        garbage in prop::collection::vec(any::<u8>(), 0..5000),
+        header: bool, number in 0u32..8, cut: prop::sample::Index, paste: prop::sample::Index
+    ) {
+        let (dir, _, bytes) = sample();
+        let mut file = if header { encode_header(ID, number).to_vec() } else { Vec::new() };
+        file.extend_from_slice(&garbage);
+        // Some whole frames from another place among it.
+        file.extend_from_slice(&bytes[&0][cut.index(bytes[&0].len())..]);
+        file.extend_from_slice(&garbage[paste.index(garbage.len() + 1).min(garbage.len())..]);
+        let path = dir.path().join(format!("packs/{number:08x}.pack"));
+        let replaced = bytes.contains_key(&number);
+        fs::write(path, file).unwrap();
+        let store = open(dir.path(), &new_db());
+        let held = (0..100).filter(|n| holds(&store, *n)).count();
+        prop_assert!(held >= if replaced { 10 } else { 100 }, "{}", held);
+        verify(&store);
+        put(&store, 0..120);
+        prop_assert!((0..120).all(|n| holds(&store, n)));
+        drop(store);
+        let store = open(dir.path(), &new_db());
+        prop_assert!((0..120).all(|n| holds(&store, n)));
+    }
+}

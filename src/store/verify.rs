@@ -1,0 +1,318 @@
+//! Verification of every frame of every pack, and of the index against the packs. It changes nothing.
+//!
+//! Packs are handed to all cores; each is walked in order. A row of the index that leads into a bad range
+//! names the content that is lost there. Appends may go on: what comes after the start is not looked at.
+
+use super::Store;
+use super::error::{Damage, DamageKind, StoreError};
+use super::frame::{HEADER_BYTES, Header, Key, Kind};
+use super::index::Position;
+use super::pack::{Address, Entry, PACK_HEADER_BYTES, PackHeader, claims_footer_at, parse_entries, read_header};
+use super::scan::{Item, Scanner};
+use crate::id::PackId;
+use crossbeam::channel::{Sender, bounded};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What a worker tells the caller's thread.
+enum Message {
+    Progress { bytes: u64, frames: u64 },
+    Found(Damage),
+    /// Bytes whose content only the index can name.
+    Unknown { pack: u32, range: BadRange },
+}
+
+struct BadRange {
+    start: u32,
+    end: u64,
+    reason: String,
+    named: bool,
+}
+
+pub(super) fn verify(
+    store: &Store,
+    deep: bool,
+    progress: &mut dyn FnMut(u64, u64),
+    found: &mut dyn FnMut(Damage),
+) -> Result<u64, StoreError> {
+    let packs = &store.reader.packs;
+    let (upto, numbers) = {
+        let tail = store.appender.lock();
+        (tail.position(), packs.list()?)
+    };
+    let mut jobs = Vec::with_capacity(numbers.len());
+    for pack in numbers {
+        let path = packs.path(pack);
+        match std::fs::metadata(&path) {
+            Ok(_) if pack == upto.pack && upto.offset > 0 => jobs.push((pack, u64::from(upto.offset))),
+            Ok(meta) if meta.is_file() => jobs.push((pack, meta.len())),
+            Ok(_) => found(damage(DamageKind::Pack, None, pack, 0, "it is not a file".to_owned())),
+            Err(e) => return Err(StoreError::io("look at", &path, e)),
+        }
+    }
+    let total = jobs.iter().map(|(_, len)| len).sum();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let mut unknown: HashMap<u32, BTreeMap<u32, BadRange>> = HashMap::new();
+    let (mut done, mut frames) = (0, 0);
+    let (messages, inbox) = bounded(1024);
+    crossbeam::thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores.min(jobs.len()))
+            .map(|_| {
+                let (messages, next, jobs) = (messages.clone(), &next, &jobs);
+                scope.spawn(move |_| -> Result<(), StoreError> {
+                    while let Some(&(pack, len)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let job = Job {
+                            store,
+                            deep,
+                            pack,
+                            len,
+                            messages: &messages,
+                        };
+                        job.run()?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        drop(messages);
+        for message in &inbox {
+            match message {
+                Message::Progress { bytes, frames: more } => {
+                    done += bytes;
+                    frames += more;
+                    progress(done, total);
+                }
+                Message::Found(damage) => found(damage),
+                Message::Unknown { pack, range } => {
+                    unknown.entry(pack).or_default().insert(range.start, range);
+                }
+            }
+        }
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().expect("a worker does not panic on any bytes"))
+    })
+    .expect("a worker does not panic on any bytes")?;
+    check_rows(store, upto, &jobs, &mut unknown, found)?;
+    for (pack, ranges) in unknown {
+        for range in ranges.into_values().filter(|range| !range.named) {
+            found(damage(DamageKind::Frame, None, pack, u64::from(range.start), range.reason));
+        }
+    }
+    Ok(frames)
+}
+
+/// Looks at every row of the index: does it lead to a place that exists and is not bad?
+fn check_rows(
+    store: &Store,
+    upto: Position,
+    jobs: &[(u32, u64)],
+    unknown: &mut HashMap<u32, BTreeMap<u32, BadRange>>,
+    found: &mut dyn FnMut(Damage),
+) -> Result<(), StoreError> {
+    let lens: HashMap<u32, u64> = jobs.iter().copied().collect();
+    // Rows in the database are older than those in memory for the same key: only the current one counts.
+    let mut suspects = Vec::new();
+    store.reader.index.for_each(|Entry { key, address }| {
+        let at = Position {
+            pack: address.pack,
+            offset: address.offset,
+        };
+        if at >= upto {
+            return ControlFlow::Continue(());
+        }
+        let end = u64::from(address.offset) + HEADER_BYTES as u64 + u64::from(address.stored_len);
+        let ranges = unknown.get_mut(&address.pack);
+        let range = ranges.and_then(|ranges| ranges.range_mut(..=address.offset).next_back());
+        match (lens.get(&address.pack), range) {
+            (None, _) => suspects.push((key, address, DamageKind::Pack, "the pack file is missing".to_owned())),
+            (Some(len), _) if end > *len => {
+                suspects.push((key, address, DamageKind::Pack, "the pack ends before the frame".to_owned()));
+            }
+            (Some(_), Some((_, range))) if u64::from(address.offset) < range.end => {
+                range.named = true;
+                suspects.push((key, address, DamageKind::Frame, range.reason.clone()));
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })?;
+    for (key, address, kind, reason) in suspects {
+        let now = store.reader.index.find(&key)?;
+        let kind = if now == Some(address) { kind } else { DamageKind::Superseded };
+        found(damage(kind, Some(key), address.pack, u64::from(address.offset), reason));
+    }
+    Ok(())
+}
+
+fn damage(kind: DamageKind, key: Option<Key>, pack: u32, offset: u64, reason: String) -> Damage {
+    Damage {
+        kind,
+        chunk: key.and_then(|key| key.chunk_id()),
+        recipe: key.and_then(|key| key.recipe_id()),
+        pack: PackId(pack),
+        offset,
+        reason,
+    }
+}
+
+/// The check of one pack.
+struct Job<'a> {
+    store: &'a Store,
+    deep: bool,
+    pack: u32,
+    len: u64,
+    messages: &'a Sender<Message>,
+}
+
+impl Job<'_> {
+    fn tell(&self, message: Message) {
+        // The receiver only goes away with the whole verification.
+        let _ = self.messages.send(message);
+    }
+
+    fn found(&self, kind: DamageKind, key: Option<Key>, offset: u64, reason: &str) {
+        self.tell(Message::Found(damage(kind, key, self.pack, offset, reason.to_owned())));
+    }
+
+    fn run(&self) -> Result<(), StoreError> {
+        let packs = &self.store.reader.packs;
+        let path = packs.path(self.pack);
+        let file = File::open(&path).map_err(|e| StoreError::io("open", &path, e))?;
+        match read_header(&file) {
+            Ok(PackHeader::Whole { store, pack, .. }) if store == packs.store && pack == self.pack => {}
+            Ok(_) => self.found(DamageKind::PackHeader, None, 0, "the pack header does not verify"),
+            Err(e) => self.found(DamageKind::PackHeader, None, 0, &format!("it cannot be read: {e}")),
+        }
+        let mut scanner = Scanner::new(packs, self.pack, &file, u64::from(PACK_HEADER_BYTES), self.len);
+        let mut told = 0;
+        let mut frames = 0;
+        let mut entries: BTreeMap<u32, Entry> = BTreeMap::new();
+        let mut footer = None;
+        let mut lost = false;
+        loop {
+            let mut payload_of_footer = None;
+            let item = scanner.next_with(|header, payload| {
+                if header.kind == Kind::Footer as u8 {
+                    payload_of_footer = Some(payload.to_vec());
+                }
+                if self.deep { deep_check(header, payload) } else { Ok(()) }
+            });
+            let Some(item) = item else { break };
+            match item {
+                Item::Frame { offset, header } => {
+                    frames += 1;
+                    match payload_of_footer {
+                        Some(payload) => footer = Some((offset, payload)),
+                        None => {
+                            let entry = Entry::of(&header, self.pack, offset);
+                            self.check_index(&entry)?;
+                            entries.insert(offset, entry);
+                        }
+                    }
+                }
+                Item::Bad {
+                    offset,
+                    header: Some(header),
+                    reason,
+                    ..
+                } => {
+                    frames += 1;
+                    let entry = Entry::of(&header, self.pack, offset);
+                    let kind = match header.kind == Kind::Footer as u8 {
+                        true => DamageKind::Footer,
+                        false => self.kind_of_loss(&entry)?,
+                    };
+                    self.found(kind, Some(entry.key), u64::from(offset), &reason);
+                    entries.insert(offset, entry);
+                }
+                Item::Bad { offset, end, reason, .. } if end == self.len && claims_footer_at(&file, end, offset) => {
+                    self.found(DamageKind::Footer, None, u64::from(offset), &reason);
+                }
+                Item::Bad { offset, end, reason, .. } => {
+                    lost = true;
+                    let range = BadRange {
+                        start: offset,
+                        end,
+                        reason,
+                        named: false,
+                    };
+                    self.tell(Message::Unknown { pack: self.pack, range });
+                }
+            }
+            if scanner.at() - told >= 4 << 20 {
+                let bytes = scanner.at() - told;
+                told = scanner.at();
+                self.tell(Message::Progress { bytes, frames });
+                frames = 0;
+            }
+        }
+        if let Some((offset, payload)) = footer {
+            self.check_footer(offset, &payload, &entries, lost);
+        }
+        self.tell(Message::Progress {
+            bytes: self.len - told,
+            frames,
+        });
+        Ok(())
+    }
+
+    /// Whether the index leads to this whole frame, or to a later one of the same content.
+    fn check_index(&self, entry: &Entry) -> Result<(), StoreError> {
+        if !matches!(Kind::of(entry.key.kind()), Some(Kind::Chunk | Kind::Recipe)) {
+            return Ok(());
+        }
+        let offset = u64::from(entry.address.offset);
+        match self.store.reader.index.find(&entry.key)? {
+            None => self.found(DamageKind::Index, Some(entry.key), offset, "the index does not know it"),
+            Some(now) if is_older(&now, &entry.address) => {
+                self.found(DamageKind::Index, Some(entry.key), offset, "the index leads to an older copy");
+            }
+            Some(now) if now != entry.address && !is_older(&entry.address, &now) => {
+                self.found(DamageKind::Index, Some(entry.key), offset, "the index has other lengths for it");
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    fn kind_of_loss(&self, entry: &Entry) -> Result<DamageKind, StoreError> {
+        let now = self.store.reader.index.find(&entry.key)?;
+        Ok(match now {
+            Some(now) if is_older(&entry.address, &now) => DamageKind::Superseded,
+            _ => DamageKind::Frame,
+        })
+    }
+
+    /// Whether a footer lists exactly the frames before it. What a bad range held is not known here.
+    fn check_footer(&self, offset: u32, payload: &[u8], entries: &BTreeMap<u32, Entry>, lost: bool) {
+        let at = u64::from(offset);
+        let Some(listed) = parse_entries(payload, self.pack, offset) else {
+            return self.found(DamageKind::Footer, None, at, "the footer is not a list of frames");
+        };
+        let same = |entry: &&Entry| {
+            let stands = entries.get(&entry.address.offset);
+            stands.is_some_and(|stands| stands.key == entry.key && stands.address == entry.address)
+        };
+        let right = listed.iter().filter(same).count();
+        if right != entries.len() || (right != listed.len() && !lost) {
+            self.found(DamageKind::Footer, None, at, "the footer does not list the frames of its pack");
+        }
+    }
+}
+
+fn is_older(one: &Address, other: &Address) -> bool {
+    (one.pack, one.offset) < (other.pack, other.offset)
+}
+
+/// Decodes and hashes a payload. Kinds and codecs of newer programs are left to them.
+fn deep_check(header: &Header, payload: &[u8]) -> Result<(), &'static str> {
+    let raw = header.decode(payload)?;
+    match *blake3::hash(&raw).as_bytes() == header.id {
+        true => Ok(()),
+        false => Err("the content does not have the hash that names it"),
+    }
+}
