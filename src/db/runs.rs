@@ -13,7 +13,7 @@ use super::{Batch, Db, DbError, DbResult, Table};
 
 /// A block is split when its encoding grows over this. Sixteen of them still fit the quarter of a segment
 /// up to which sled keeps a tree node in its log instead of in a file of its own.
-pub const BLOCK_BYTES_MAX: usize = 4096;
+const BLOCK_BYTES_MAX: usize = 4096;
 /// Blocks are made this full when they are split.
 const BLOCK_BYTES_TARGET: usize = BLOCK_BYTES_MAX * 2 / 3;
 /// Applied at once while merging, so that a bulk write does not hold all its blocks in memory.

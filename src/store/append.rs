@@ -33,7 +33,10 @@ pub(super) struct Frames {
 
 impl Frames {
     /// Keeps only the frames that `keep` says.
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Header) -> Result<bool, StoreError>) -> Result<(), StoreError> {
+    pub(super) fn retain(
+        &mut self,
+        mut keep: impl FnMut(&Header) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
         let (mut from, mut to) = (0, 0);
         let mut kept = Vec::with_capacity(self.headers.len());
         for header in &self.headers {
@@ -203,7 +206,10 @@ impl Appender {
         };
         let limit = PACK_BYTES_LIMIT - u64::from(PACK_HEADER_BYTES);
         if len > limit {
-            return Err(StoreError::TooLarge { bytes: len, max: limit });
+            return Err(StoreError::TooLarge {
+                bytes: len,
+                max: limit,
+            });
         }
         match tail.growing.take() {
             Some(growing) if fits(&growing) => Ok(tail.growing.insert(growing)),
@@ -230,19 +236,25 @@ impl Appender {
 
     fn create(&self, pack: u32) -> Result<Growing, StoreError> {
         let path = self.packs.path(pack);
-        let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
-        let result = made.map_err(|e| StoreError::io("create", &path, e)).and_then(|file| {
-            let mut growing = Growing {
-                file: Arc::new(file),
-                pack,
-                len: 0,
-                entries: Vec::new(),
-            };
-            self.write(&mut growing, &encode_header(self.packs.store, pack))?;
-            self.fdatasync(&growing)?;
-            sync_dir(&self.packs.dir)?;
-            Ok(growing)
-        });
+        let made = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path);
+        let result = made
+            .map_err(|e| StoreError::io("create", &path, e))
+            .and_then(|file| {
+                let mut growing = Growing {
+                    file: Arc::new(file),
+                    pack,
+                    len: 0,
+                    entries: Vec::new(),
+                };
+                self.write(&mut growing, &encode_header(self.packs.store, pack))?;
+                self.fdatasync(&growing)?;
+                sync_dir(&self.packs.dir)?;
+                Ok(growing)
+            });
         if result.is_err() {
             self.fail();
         }

@@ -140,7 +140,9 @@ impl Index {
 
     pub(super) fn insert(&self, entries: &[Entry]) {
         let mut recent = self.recent_mut();
-        recent.fresh.extend(entries.iter().map(|entry| (entry.key, entry.address)));
+        recent
+            .fresh
+            .extend(entries.iter().map(|entry| (entry.key, entry.address)));
         self.generation.fetch_add(entries.len() as u64, Ordering::Release);
     }
 
@@ -206,7 +208,9 @@ impl Index {
         let rows: Vec<Entry> = {
             let recent = self.recent();
             let maps = [&recent.merging, &recent.fresh].into_iter();
-            maps.flatten().map(|(&key, &address)| Entry { key, address }).collect()
+            maps.flatten()
+                .map(|(&key, &address)| Entry { key, address })
+                .collect()
         };
         if !stopped {
             let _ = rows.into_iter().try_for_each(visit);
@@ -223,7 +227,12 @@ impl Index {
     }
 
     /// Writes the position, durably.
-    pub(super) fn save_position(&self, store: StoreId, at: Position, counters: Counters) -> Result<(), StoreError> {
+    pub(super) fn save_position(
+        &self,
+        store: StoreId,
+        at: Position,
+        counters: Counters,
+    ) -> Result<(), StoreError> {
         self.db
             .put(Table::Meta, POSITION_KEY, &encode_position(store, at, counters))?;
         Ok(self.db.flush()?)
@@ -258,7 +267,11 @@ fn decode_position(value: &[u8], store: StoreId) -> Option<(Position, Counters)>
     let (pack, rest) = rest.split_first_chunk::<4>()?;
     let (offset, counts) = rest.split_first_chunk::<4>()?;
     let counts: &[u8; 24] = counts.try_into().ok()?;
-    let count = |i: usize| counts[8 * i..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let count = |i: usize| {
+        counts[8 * i..]
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    };
     let at = Position {
         pack: u32::from_le_bytes(*pack),
         offset: u32::from_le_bytes(*offset),
@@ -288,7 +301,9 @@ fn entry_of(row: &[u8]) -> Entry {
 
 fn address_of(row: &[u8]) -> Address {
     let number = |i: usize| {
-        let bytes = row[Key::BYTES + 4 * i..].first_chunk().expect("a row has four numbers");
+        let bytes = row[Key::BYTES + 4 * i..]
+            .first_chunk()
+            .expect("a row has four numbers");
         u32::from_be_bytes(*bytes)
     };
     Address {

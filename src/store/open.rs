@@ -17,7 +17,9 @@ use super::append::{Appender, Growing};
 use super::error::{Damage, DamageKind, StoreError};
 use super::frame::Kind;
 use super::index::{Counters, Index, Position, is_bad_row};
-use super::pack::{Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_header, read_footer, read_header, sync_dir};
+use super::pack::{
+    Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_header, read_footer, read_header, sync_dir,
+};
 use super::prefetch::Prefetcher;
 use super::read::Reader;
 use super::scan::{Item, Scanner};
@@ -65,7 +67,9 @@ pub(super) fn open(
     let found = find(&packs, &numbers, &mut damage)?;
     let next_pack = numbers.last().map_or(0, |last| last + 1);
 
-    let stored = index.load_position(id)?.filter(|(at, _)| is_borne_out(*at, &found, next_pack));
+    let stored = index
+        .load_position(id)?
+        .filter(|(at, _)| is_borne_out(*at, &found, next_pack));
     let load = |stored, damage: &mut Vec<Damage>, progress: &mut dyn FnMut(u64, u64)| {
         let mut loader = Loader::new(&packs, &index, stored)?;
         let growing = loader.load(&found, next_pack, damage, progress)?;
@@ -87,17 +91,28 @@ pub(super) fn open(
     }
 
     let mut failed = false;
-    let growing = end.growing.and_then(|end| match take_over(&packs, end, base.map(|(at, _)| at)) {
-        Ok(growing) => growing,
-        Err(e) => {
-            tracing::warn!(error = %e, "the newest pack cannot be written: the store is read-only");
-            failed = true;
-            None
-        }
-    });
-    let lens = found.iter().filter(|found| growing.as_ref().is_none_or(|growing| growing.pack != found.pack));
-    let stored_bytes = lens.map(|found| found.len).sum::<u64>() + growing.as_ref().map_or(0, |g| u64::from(g.len));
-    let appender = Appender::new(Arc::clone(&packs), options.pack_bytes_max, growing, next_pack, stored_bytes);
+    let growing = end
+        .growing
+        .and_then(|end| match take_over(&packs, end, base.map(|(at, _)| at)) {
+            Ok(growing) => growing,
+            Err(e) => {
+                tracing::warn!(error = %e, "the newest pack cannot be written: the store is read-only");
+                failed = true;
+                None
+            }
+        });
+    let lens = found
+        .iter()
+        .filter(|found| growing.as_ref().is_none_or(|growing| growing.pack != found.pack));
+    let stored_bytes =
+        lens.map(|found| found.len).sum::<u64>() + growing.as_ref().map_or(0, |g| u64::from(g.len));
+    let appender = Appender::new(
+        Arc::clone(&packs),
+        options.pack_bytes_max,
+        growing,
+        next_pack,
+        stored_bytes,
+    );
     if failed {
         appender.fail();
     }
@@ -140,7 +155,13 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
         let (file, len, header) = match opened {
             Ok(opened) => opened,
             Err(e) if e.raw_os_error() == Some(libc::EIO) || e.kind() == io::ErrorKind::IsADirectory => {
-                note(damage, DamageKind::Pack, pack, 0, format!("the pack cannot be read: {e}"));
+                note(
+                    damage,
+                    DamageKind::Pack,
+                    pack,
+                    0,
+                    format!("the pack cannot be read: {e}"),
+                );
                 continue;
             }
             Err(e) => return Err(StoreError::io("open", &path, e)),
@@ -154,12 +175,20 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
                     known: FORMAT,
                 });
             }
-            PackHeader::Whole { store, .. } if store != packs.store => return Err(StoreError::Foreign { path }),
+            PackHeader::Whole { store, .. } if store != packs.store => {
+                return Err(StoreError::Foreign { path });
+            }
             PackHeader::Whole { pack: number, .. } => number == pack,
             PackHeader::Damaged => false,
         };
         if !header_ok && !(blank && numbers.last() == Some(&pack)) {
-            note(damage, DamageKind::PackHeader, pack, 0, "the pack header does not verify".to_owned());
+            note(
+                damage,
+                DamageKind::PackHeader,
+                pack,
+                0,
+                "the pack header does not verify".to_owned(),
+            );
         }
         found.push(Found {
             pack,
@@ -219,7 +248,11 @@ struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    fn new(packs: &'a Packs, index: &'a Index, stored: Option<(Position, Counters)>) -> Result<Loader<'a>, StoreError> {
+    fn new(
+        packs: &'a Packs,
+        index: &'a Index,
+        stored: Option<(Position, Counters)>,
+    ) -> Result<Loader<'a>, StoreError> {
         if stored.is_none() {
             index.clear()?;
         }
@@ -292,7 +325,11 @@ impl<'a> Loader<'a> {
         damage: &mut Vec<Damage>,
         report: &mut dyn FnMut(u64),
     ) -> Result<Option<End>, StoreError> {
-        let from = if newest { PACK_HEADER_BYTES } else { start.max(PACK_HEADER_BYTES) };
+        let from = if newest {
+            PACK_HEADER_BYTES
+        } else {
+            start.max(PACK_HEADER_BYTES)
+        };
         let mut scanner = Scanner::new(self.packs, one.pack, &one.file, u64::from(from), one.len);
         let mut end = End {
             pack: one.pack,
@@ -345,7 +382,11 @@ impl<'a> Loader<'a> {
         }
         let Some(base) = self.base else {
             self.gathered.push(*entry);
-            return if self.gathered.len() >= REBUILD_ROWS { self.merge() } else { Ok(()) };
+            return if self.gathered.len() >= REBUILD_ROWS {
+                self.merge()
+            } else {
+                Ok(())
+            };
         };
         // A row after the position was left by a merge that a crash cut short: the counters do not have it.
         // A row before it means that this frame healed an older one.

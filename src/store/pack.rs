@@ -133,15 +133,24 @@ pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place) -> Vec<u8> {
 
 /// The table of contents of a sealed pack of `len` bytes and the offset of its footer; `None` if it is not
 /// sealed or its footer does not verify in every respect.
-pub(super) fn read_footer(file: &File, store: StoreId, pack: u32, len: u64) -> io::Result<Option<(u32, Vec<Entry>)>> {
-    if len < u64::from(PACK_HEADER_BYTES) + (HEADER_BYTES + TRAILER_BYTES) as u64 || len > u64::from(u32::MAX) {
+pub(super) fn read_footer(
+    file: &File,
+    store: StoreId,
+    pack: u32,
+    len: u64,
+) -> io::Result<Option<(u32, Vec<Entry>)>> {
+    if len < u64::from(PACK_HEADER_BYTES) + (HEADER_BYTES + TRAILER_BYTES) as u64 || len > u64::from(u32::MAX)
+    {
         return Ok(None);
     }
     let mut trailer = [0; TRAILER_BYTES];
     file.read_exact_at(&mut trailer, len - TRAILER_BYTES as u64)?;
     let offset = u32_at(&trailer, 0);
     let frame_len = len.saturating_sub(u64::from(offset));
-    if trailer[4..] != END_MAGIC || offset < PACK_HEADER_BYTES || frame_len < (HEADER_BYTES + TRAILER_BYTES) as u64 {
+    if trailer[4..] != END_MAGIC
+        || offset < PACK_HEADER_BYTES
+        || frame_len < (HEADER_BYTES + TRAILER_BYTES) as u64
+    {
         return Ok(None);
     }
     let mut head = [0; HEADER_BYTES];
@@ -183,7 +192,8 @@ pub(super) fn parse_entries(payload: &[u8], pack: u32, footer_offset: u32) -> Op
         let end = u64::from(address.offset) + HEADER_BYTES as u64 + u64::from(address.stored_len);
         let key = Key(*row.first_chunk()?);
         let max = Kind::of(key.kind()).map_or(frame::RECIPE_BYTES_MAX, Kind::raw_bytes_max);
-        let sane = address.offset >= PACK_HEADER_BYTES && end <= u64::from(footer_offset) && address.raw_len <= max;
+        let sane =
+            address.offset >= PACK_HEADER_BYTES && end <= u64::from(footer_offset) && address.raw_len <= max;
         sane.then_some(Entry { key, address })
     };
     rows.chunks_exact(ENTRY_BYTES).map(entry).collect()

@@ -168,7 +168,9 @@ impl Reader {
 
     fn load_with(&self, key: Key, address: &Address, scratch: &mut Vec<u8>) -> Result<Bytes, StoreError> {
         let failed = |operation, e: io::Error| match (e.kind(), e.raw_os_error()) {
-            (io::ErrorKind::UnexpectedEof, _) => self.damage(key, address, "the pack ends before the frame".to_owned()),
+            (io::ErrorKind::UnexpectedEof, _) => {
+                self.damage(key, address, "the pack ends before the frame".to_owned())
+            }
             (io::ErrorKind::NotFound, _) => self.damage(key, address, "the pack file is missing".to_owned()),
             (_, Some(libc::EIO)) => self.damage(key, address, format!("it cannot be read: {e}")),
             _ => StoreError::io(operation, &self.packs.path(address.pack), e),

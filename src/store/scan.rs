@@ -61,7 +61,10 @@ impl<'a> Scanner<'a> {
     }
 
     /// As [`Scanner::next`]; a frame that verifies is then shown to `check` with its payload.
-    pub(super) fn next_with(&mut self, check: impl FnOnce(&Header, &[u8]) -> Result<(), &'static str>) -> Option<Item> {
+    pub(super) fn next_with(
+        &mut self,
+        check: impl FnOnce(&Header, &[u8]) -> Result<(), &'static str>,
+    ) -> Option<Item> {
         if self.at >= self.end {
             return None;
         }

@@ -71,7 +71,8 @@ impl Writer {
         self.store.appender.check()?;
         if self.compressor.is_none() {
             let made = Compressor::new(self.store.options.zstd_level);
-            self.compressor = Some(made.map_err(|e| StoreError::io("start zstd for", &self.store.reader.packs.dir, e))?);
+            self.compressor =
+                Some(made.map_err(|e| StoreError::io("start zstd for", &self.store.reader.packs.dir, e))?);
         }
         let compressor = self.compressor.as_mut().expect("it was just made");
         let header = build(&mut self.frames.bytes, kind, id, raw, compressor);
