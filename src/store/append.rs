@@ -215,10 +215,7 @@ impl Appender {
             Some(growing) if fits(&growing) => Ok(tail.growing.insert(growing)),
             full => {
                 if let Some(full) = full {
-                    if let Err(e) = self.seal(full) {
-                        self.fail();
-                        return Err(e);
-                    }
+                    self.seal(full).inspect_err(|_| self.fail())?;
                 }
                 let created = self.create(tail.next_pack)?;
                 tail.next_pack += 1;

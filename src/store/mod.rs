@@ -267,10 +267,9 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         // Only saves work: whatever is missing in the index is found in the packs.
-        if self.appender.check().is_ok() {
-            if let Err(e) = self.persist() {
-                tracing::warn!(error = %e, "the chunk index could not be written on close");
-            }
+        let result = self.appender.check().and_then(|()| self.persist());
+        if let Err(e) = result {
+            tracing::warn!(error = %e, "the chunk index was not written on close");
         }
     }
 }

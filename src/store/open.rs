@@ -181,7 +181,8 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
             PackHeader::Whole { pack: number, .. } => number == pack,
             PackHeader::Damaged => false,
         };
-        if !header_ok && !(blank && numbers.last() == Some(&pack)) {
+        let torn = blank && numbers.last() == Some(&pack);
+        if !header_ok && !torn {
             note(
                 damage,
                 DamageKind::PackHeader,

@@ -38,7 +38,11 @@ fn content(n: u64) -> Vec<u8> {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        if n % 2 == 0 { x as u8 } else { b'a' + (x % 3) as u8 }
+        if n.is_multiple_of(2) {
+            x as u8
+        } else {
+            b'a' + (x % 3) as u8
+        }
     };
     (0..len).map(|_| next()).collect()
 }
