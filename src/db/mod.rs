@@ -32,6 +32,8 @@ pub enum Table {
     Contained = b'r',
     /// Similarity: content (recipe) numbers to what is known of the content.
     Contents = b't',
+    /// Similarity: recipe ids to content numbers, as [`Runs`].
+    Numbered = b'u',
     /// Overlay: file id to size, times and recipe as last indexed.
     Files = b'i',
     /// Overlay: recipe ids to the files whose content they are, as [`Runs`].

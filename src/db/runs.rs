@@ -13,7 +13,7 @@ use super::{Batch, Db, DbError, DbResult, Table};
 
 /// A block is split when its encoding grows over this. Sixteen of them still fit the quarter of a segment
 /// up to which sled keeps a tree node in its log instead of in a file of its own.
-pub const BLOCK_BYTES_MAX: usize = 4096;
+pub(super) const BLOCK_BYTES_MAX: usize = 4096;
 /// Blocks are made this full when they are split.
 const BLOCK_BYTES_TARGET: usize = BLOCK_BYTES_MAX * 2 / 3;
 /// Applied at once while merging, so that a bulk write does not hold all its blocks in memory.
@@ -114,6 +114,45 @@ impl<C: Codec> Runs<C> {
             }
         })?;
         damage.map_or(Ok(()), Err)
+    }
+
+    /// Calls `visit` with the position of a prefix in `prefixes` and each row that starts with it; `visit`
+    /// returns false to pass over the other rows of that prefix.
+    ///
+    /// `prefixes` must be sorted. A block is decoded once for all prefixes that lie within it.
+    pub fn scan_each<P: AsRef<[u8]>>(
+        &self,
+        db: &dyn Db,
+        prefixes: &[P],
+        mut visit: impl FnMut(usize, &[u8]) -> bool,
+    ) -> DbResult<()> {
+        let Layout { table, row_len, .. } = self.layout;
+        let mut rows = Vec::new();
+        for (i, prefix) in prefixes.iter().enumerate() {
+            let prefix = prefix.as_ref();
+            // Only a row above the prefix's own shows that they all are in this block.
+            let ends_within = |rows: &[u8]| {
+                let last = rows.len().checked_sub(row_len).map(|at| &rows[at..]);
+                last.is_some_and(|last| last > prefix && !last.starts_with(prefix))
+            };
+            // Prefixes ascend, so rows at hand start at or below this one's block.
+            if !ends_within(&rows) {
+                let Some((_, block)) = db.at_or_below(table, prefix)? else {
+                    continue;
+                };
+                rows = self.decode(&block)?;
+                if !ends_within(&rows) {
+                    self.scan(db, prefix, |row| visit(i, row))?;
+                    continue;
+                }
+            }
+            let at = lower_bound(&rows, row_len, prefix);
+            rows[at * row_len..]
+                .chunks_exact(row_len)
+                .take_while(|row| row.starts_with(prefix))
+                .all(|row| visit(i, row));
+        }
+        Ok(())
     }
 
     /// Removes the rows with the given keys, then adds rows, replacing those of the same key.
@@ -279,6 +318,15 @@ mod tests {
                 let mut found = 0;
                 runs.scan(&db, &prefix, |_| { found += 1; true }).unwrap();
                 prop_assert_eq!(found, expected.iter().filter(|row| row.starts_with(&prefix)).count());
+            }
+            let mut prefixes: Vec<_> = (0..50_000u32).step_by(41).map(|key| (key / 7).to_be_bytes()).collect();
+            prefixes.extend((0..9u8).map(|i| [0, 0, i * 20, 255]));
+            prefixes.sort();
+            let mut each = vec![Vec::new(); prefixes.len()];
+            runs.scan_each(&db, &prefixes, |i, row| { each[i].push(row.to_vec()); true }).unwrap();
+            for (prefix, found) in prefixes.iter().zip(each) {
+                let expected: Vec<_> = expected.iter().filter(|row| row.starts_with(prefix)).cloned().collect();
+                prop_assert_eq!(found, expected);
             }
             let mut keys = 0;
             db.scan(Table::Chunks, &[], &mut |_, block| { keys += 1; block.len() <= BLOCK_BYTES_MAX }).unwrap();
