@@ -4,3 +4,4 @@ pub mod chunk;
 pub mod db;
 pub mod id;
 pub mod recipe;
+pub mod similarity;
