@@ -24,7 +24,7 @@ pub const MATCH_BYTES_MIN: usize = 32;
 /// Read around a segment, so that each match that overlaps it is seen whole.
 const MARGIN_BYTES: u64 = MATCH_BYTES_MIN as u64;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
-const STEP_BYTES: usize = 128 << 10;
+const STEP_BYTES: u64 = 128 << 10;
 
 /// Bytes that can be read at any place.
 pub trait Source {
@@ -197,15 +197,29 @@ fn common_start(a: &[u8], b: &[u8]) -> usize {
     while at + 256 <= len && a[at..at + 256] == b[at..at + 256] {
         at += 256;
     }
+    while let (Some(x), Some(y)) = (a[at..].first_chunk(), b[at..].first_chunk()) {
+        let differs = u128::from_le_bytes(*x) ^ u128::from_le_bytes(*y);
+        if differs != 0 {
+            return at + differs.trailing_zeros() as usize / 8;
+        }
+        at += 16;
+    }
     at + a[at..].iter().zip(&b[at..]).take_while(|(a, b)| a == b).count()
 }
 
 fn common_end(a: &[u8], b: &[u8]) -> usize {
-    a.iter()
-        .rev()
-        .zip(b.iter().rev())
-        .take_while(|(a, b)| a == b)
-        .count()
+    let len = a.len().min(b.len());
+    let (a, b) = (&a[a.len() - len..], &b[b.len() - len..]);
+    let mut left = len;
+    while let (Some(x), Some(y)) = (a[..left].last_chunk(), b[..left].last_chunk()) {
+        let differs = u128::from_le_bytes(*x) ^ u128::from_le_bytes(*y);
+        if differs != 0 {
+            return len - left + differs.leading_zeros() as usize / 8;
+        }
+        left -= 16;
+    }
+    let rest = a[..left].iter().rev().zip(b[..left].iter().rev());
+    len - left + rest.take_while(|(a, b)| a == b).count()
 }
 
 fn read_exact_at(source: &dyn Source, mut offset: u64, mut buf: &mut [u8]) -> io::Result<()> {
@@ -225,10 +239,11 @@ fn read_exact_at(source: &dyn Source, mut offset: u64, mut buf: &mut [u8]) -> io
 
 fn common_prefix(a: &dyn Source, b: &dyn Source) -> io::Result<u64> {
     let end = a.len().min(b.len());
-    let (mut a_buf, mut b_buf) = (vec![0; STEP_BYTES], vec![0; STEP_BYTES]);
+    let step = end.min(STEP_BYTES);
+    let (mut a_buf, mut b_buf) = (vec![0; step as usize], vec![0; step as usize]);
     let mut at = 0;
     while at < end {
-        let len = STEP_BYTES.min((end - at) as usize);
+        let len = step.min(end - at) as usize;
         read_exact_at(a, at, &mut a_buf[..len])?;
         read_exact_at(b, at, &mut b_buf[..len])?;
         let same = common_start(&a_buf[..len], &b_buf[..len]);
@@ -243,10 +258,11 @@ fn common_prefix(a: &dyn Source, b: &dyn Source) -> io::Result<u64> {
 /// Of what the prefix leaves.
 fn common_suffix(a: &dyn Source, b: &dyn Source, prefix: u64) -> io::Result<u64> {
     let end = a.len().min(b.len()) - prefix;
-    let (mut a_buf, mut b_buf) = (vec![0; STEP_BYTES], vec![0; STEP_BYTES]);
+    let step = end.min(STEP_BYTES);
+    let (mut a_buf, mut b_buf) = (vec![0; step as usize], vec![0; step as usize]);
     let mut length = 0;
     while length < end {
-        let len = STEP_BYTES.min((end - length) as usize);
+        let len = step.min(end - length) as usize;
         read_exact_at(a, a.len() - length - len as u64, &mut a_buf[..len])?;
         read_exact_at(b, b.len() - length - len as u64, &mut b_buf[..len])?;
         let same = common_end(&a_buf[..len], &b_buf[..len]);

@@ -152,6 +152,6 @@ mod tests {
     fn short_input_and_runs() {
         assert!(selected(&[1; GRAM_BYTES - 1], 0).is_empty());
         assert_eq!(selected(&[1; GRAM_BYTES], 0).len(), 1);
-        assert_eq!(selected(&[0; 100_000], 0).len(), 1);
+        assert_eq!(selected(&vec![0; 100_000], 0).len(), 1);
     }
 }

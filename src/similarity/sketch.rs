@@ -222,7 +222,7 @@ mod tests {
             assert!(features * 10 > floor * 8, "{len}: {features}");
         }
         assert!(Sketch::of_chunk(&[1; 23]).is_empty());
-        assert_eq!(Sketch::of_chunk(&[0; 64 << 10]).len(), 1);
+        assert_eq!(Sketch::of_chunk(&vec![0; 64 << 10]).len(), 1);
     }
 
     proptest! {

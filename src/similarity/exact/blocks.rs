@@ -70,12 +70,11 @@ impl<'a> Blocks<'a> {
 
     /// The first place in `a`, from `at` on, where a block may occur.
     pub(super) fn next_candidate(&self, a: &[u8], at: usize) -> Option<usize> {
-        let places = a.get(at..)?.windows(BLOCK_BYTES);
-        let found = places.enumerate().find(|(_, window)| {
+        let found = a.get(at..)?.windows(BLOCK_BYTES).position(|window| {
             let bit = hash(words_at(window, 0)) >> self.filter_shift;
             self.filter[(bit / 64) as usize] >> (bit % 64) & 1 == 1
         });
-        found.map(|(i, _)| at + i)
+        Some(at + found?)
     }
 
     /// Calls `visit` with the place of each block that equals `a[at..at + 16]`, until it returns true.

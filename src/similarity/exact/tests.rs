@@ -168,3 +168,21 @@ fn a_source_that_shrinks_is_an_error() {
     }
     assert!(compare(&Liar, &&[1u8; 1000][..], 1 << 20).is_err());
 }
+
+/// Prints how fast large files go: `cargo test --release -- --ignored --nocapture speed`.
+#[test]
+#[ignore = "a measurement, not a check"]
+#[expect(clippy::print_stderr, reason = "it is for reading")]
+fn speed() {
+    let noise = |seed| super::super::tests::noise(32 << 20, seed);
+    let bytes = noise(1);
+    let mut edited = bytes.clone();
+    (0..30usize).for_each(|i| edited.insert(1000 + i * 1_000_003, b'!'));
+    let other = noise(2);
+    for (name, b) in [("the same", &bytes), ("30 edits", &edited), ("unrelated", &other)] {
+        let start = std::time::Instant::now();
+        compare(&&bytes[..], &&b[..], 512 << 20).unwrap();
+        let rate = 64.0 * 1.048576 / start.elapsed().as_secs_f64();
+        eprintln!("32 MiB with {name}: {rate:.0} MB/s of both");
+    }
+}
