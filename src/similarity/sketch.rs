@@ -19,7 +19,7 @@ impl Default for SketchParams {
     /// See `docs/decisions/0003-similarity-default.md` for the measurements.
     fn default() -> Self {
         SketchParams {
-            floor_features: 32,
+            floor_features: 24,
             level_min: 2,
         }
     }
@@ -218,7 +218,7 @@ mod tests {
                 assert!(!sketch.is_empty());
                 features += sketch.len();
             }
-            let floor = ((len - 23) / 4).min(32) * 100;
+            let floor = ((len - 23) / 4).min(24) * 100;
             assert!(features * 10 > floor * 8, "{len}: {features}");
         }
         assert!(Sketch::of_chunk(&[1; 23]).is_empty());
