@@ -23,7 +23,8 @@ pub(super) struct Blocks<'a> {
     heads: Vec<u32>,
     /// Next block of the same bucket.
     next: Vec<u32>,
-    /// One bit for each hash that occurs, so that most places that match nothing cost one look into cache.
+    /// A Bloom filter of the hashes that occur, all bits of a hash in one word: most places that match nothing
+    /// cost one look into cache. About one in 150 passes.
     filter: Vec<u64>,
     head_shift: u32,
     filter_shift: u32,
@@ -39,7 +40,7 @@ impl<'a> Blocks<'a> {
             .div_ceil(BLOCK_BYTES)
             .min((bytes.len() - start) / BLOCK_BYTES);
         let head_bits = count.next_power_of_two().ilog2().max(1);
-        let filter_bits = (count * FILTER_BITS_PER_BLOCK).next_power_of_two().ilog2().max(6);
+        let filter_bits = (count * FILTER_BITS_PER_BLOCK).next_power_of_two().ilog2().max(7);
         let mut blocks = Blocks {
             bytes,
             start,
@@ -47,7 +48,7 @@ impl<'a> Blocks<'a> {
             next: vec![NONE; count],
             filter: vec![0; 1 << (filter_bits - 6)],
             head_shift: 64 - head_bits,
-            filter_shift: 64 - filter_bits,
+            filter_shift: 64 - (filter_bits - 6),
         };
         let mut before = [None; 2];
         for block in 0..count {
@@ -62,8 +63,7 @@ impl<'a> Blocks<'a> {
             let hash = hash(words);
             let head = &mut blocks.heads[(hash >> blocks.head_shift) as usize];
             blocks.next[block] = std::mem::replace(head, block as u32);
-            let bit = hash >> blocks.filter_shift;
-            blocks.filter[(bit / 64) as usize] |= 1 << (bit % 64);
+            blocks.filter[(hash >> blocks.filter_shift) as usize] |= filter_bits_of(hash);
         }
         blocks
     }
@@ -71,8 +71,9 @@ impl<'a> Blocks<'a> {
     /// The first place in `a`, from `at` on, where a block may occur.
     pub(super) fn next_candidate(&self, a: &[u8], at: usize) -> Option<usize> {
         let found = a.get(at..)?.windows(BLOCK_BYTES).position(|window| {
-            let bit = hash(words_at(window, 0)) >> self.filter_shift;
-            self.filter[(bit / 64) as usize] >> (bit % 64) & 1 == 1
+            let hash = hash(words_at(window, 0));
+            let bits = filter_bits_of(hash);
+            self.filter[(hash >> self.filter_shift) as usize] & bits == bits
         });
         Some(at + found?)
     }
@@ -94,6 +95,11 @@ impl<'a> Blocks<'a> {
             block = self.next[block as usize];
         }
     }
+}
+
+/// Three bits of a word, from parts of the hash that do not choose the word.
+fn filter_bits_of(hash: u64) -> u64 {
+    1 << (hash >> 16 & 63) | 1 << (hash >> 22 & 63) | 1 << (hash >> 28 & 63)
 }
 
 fn words_at(bytes: &[u8], at: usize) -> (u64, u64) {
