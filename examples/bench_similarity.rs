@@ -1,7 +1,8 @@
 //! Measures the similarity index on a directory of files: `bench_similarity DIR [FILES [QUERIES]]`.
 //!
-//! A sample of files is taken by the hash of their paths' first directories, so that releases stay together. The
-//! truth is `exact::compare` of each queried file with every file that shares a hash of 32 bytes with it.
+//! Files are sampled by the hash of their names, so that a file of all releases is in the sample or is not.
+//! The truth is `exact::compare` of each queried file with every file that has enough of its 32-byte grams:
+//! a query that repeats itself so much that its distinct grams are under 1/504 of its length may lack pairs.
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use dedupfs::chunk::ChunkParams;
@@ -140,7 +141,7 @@ fn truth(files: &[File], queries: &[usize]) -> Vec<HashMap<usize, f64>> {
         }
         for (q, grams) in shared {
             let query = &files[queries[q as usize]];
-            // 32 grams a match at most cover: fewer cannot make up 20%.
+            // One gram covers 32 bytes; distinct grams this few cannot make up 20%, unless the file repeats itself.
             if queries[q as usize] != i && grams.len() * 63 >= query.bytes.len() / 8 {
                 let common = exact::compare(&&query.bytes[..], &&file.bytes[..], MEMORY_BYTES).unwrap();
                 truth[q as usize].insert(i, common.a_bytes as f64 / query.bytes.len() as f64);
