@@ -29,18 +29,13 @@ fn main() {
 
 fn row(name: &str, mib: f64, seconds: f64, ceiling: Option<f64>) -> f64 {
     let rate = mib / seconds;
-    let ratio = ceiling.map_or(String::new(), |ceiling| {
-        format!("{:.2} of ceiling", rate / ceiling)
-    });
+    let ratio = ceiling.map_or(String::new(), |ceiling| format!("{:.2} of ceiling", rate / ceiling));
     println!("{name:<52} {rate:>9.0} MiB/s  {ratio}");
     rate
 }
 
 fn gather(dir: &Path, room: &mut usize, files: &mut Vec<Vec<u8>>) {
-    let mut entries: Vec<_> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .collect();
+    let mut entries: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap()).collect();
     entries.sort_by_key(std::fs::DirEntry::path);
     for entry in entries {
         let kind = entry.file_type().unwrap();
@@ -72,30 +67,16 @@ fn data(dir: &Path, work: &Path, mib: usize) {
         for len in params.cut(file, true) {
             let bytes = &file[start..start + len as usize];
             start += len as usize;
-            chunks.push((
-                ChunkRef {
-                    id: ChunkId::of(bytes),
-                    len,
-                },
-                bytes,
-            ));
+            chunks.push((ChunkRef { id: ChunkId::of(bytes), len }, bytes));
         }
         pieces.push(chunks);
     }
     let mut seen = std::collections::HashSet::new();
-    let unique: Vec<&[u8]> = pieces
-        .iter()
-        .flatten()
-        .filter(|(c, _)| seen.insert(c.id))
-        .map(|(_, b)| *b)
-        .collect();
+    let unique: Vec<&[u8]> =
+        pieces.iter().flatten().filter(|(c, _)| seen.insert(c.id)).map(|(_, b)| *b).collect();
     let all_mib = files.iter().map(Vec::len).sum::<usize>() as f64 / 1048576.0;
     let unique_mib = unique.iter().map(|b| b.len()).sum::<usize>() as f64 / 1048576.0;
-    println!(
-        "{} files, {all_mib:.0} MiB; {} unique chunks, {unique_mib:.0} MiB",
-        files.len(),
-        unique.len()
-    );
+    println!("{} files, {all_mib:.0} MiB; {} unique chunks, {unique_mib:.0} MiB", files.len(), unique.len());
 
     let mut compressor = zstd::bulk::Compressor::new(1).unwrap();
     let mut out = vec![0; 1 << 20];
@@ -107,23 +88,14 @@ fn data(dir: &Path, work: &Path, mib: usize) {
             out[..len].to_vec()
         })
         .collect();
-    let zstd_rate = row(
-        "ceiling: zstd 1 of unique chunks, one core",
-        unique_mib,
-        start.elapsed().as_secs_f64(),
-        None,
-    );
+    let zstd_rate =
+        row("ceiling: zstd 1 of unique chunks, one core", unique_mib, start.elapsed().as_secs_f64(), None);
     let mut decompressor = zstd::bulk::Decompressor::new().unwrap();
     let start = Instant::now();
     for bytes in &packed {
         decompressor.decompress_to_buffer(bytes, &mut out[..]).unwrap();
     }
-    let decode_rate = row(
-        "ceiling: decompress, one core",
-        unique_mib,
-        start.elapsed().as_secs_f64(),
-        None,
-    );
+    let decode_rate = row("ceiling: decompress, one core", unique_mib, start.elapsed().as_secs_f64(), None);
 
     for threads in [1, 2] {
         let _ = std::fs::remove_dir_all(work);
@@ -142,9 +114,7 @@ fn data(dir: &Path, work: &Path, mib: usize) {
                         for (chunk, bytes) in chunks {
                             writer.put(chunk.id, bytes).unwrap();
                         }
-                        writer
-                            .put_recipe(&Recipe::new(chunks.iter().map(|(c, _)| *c).collect()))
-                            .unwrap();
+                        writer.put_recipe(&Recipe::new(chunks.iter().map(|(c, _)| *c).collect())).unwrap();
                     }
                     writer.flush().unwrap();
                 });
@@ -161,12 +131,7 @@ fn data(dir: &Path, work: &Path, mib: usize) {
             put,
             Some(zstd_rate * threads as f64),
         );
-        row(
-            &format!("put + sync, {threads} writers"),
-            unique_mib,
-            synced,
-            Some(zstd_rate * threads as f64),
-        );
+        row(&format!("put + sync, {threads} writers"), unique_mib, synced, Some(zstd_rate * threads as f64));
         row(
             &format!("put + sync + persist, {threads} writers"),
             unique_mib,
@@ -187,42 +152,26 @@ fn data(dir: &Path, work: &Path, mib: usize) {
         );
     }
 
-    let packs: u64 = std::fs::read_dir(work.join("packs"))
-        .unwrap()
-        .map(|e| e.unwrap().metadata().unwrap().len())
-        .sum();
+    let packs: u64 =
+        std::fs::read_dir(work.join("packs")).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
     let packs_mib = packs as f64 / 1048576.0;
     drop_caches(work);
     let start = Instant::now();
     for entry in std::fs::read_dir(work.join("packs")).unwrap() {
         std::fs::read(entry.unwrap().path()).unwrap();
     }
-    let disk_rate = row(
-        "ceiling: reading the pack files, cold",
-        packs_mib,
-        start.elapsed().as_secs_f64(),
-        None,
-    );
-    let options = StoreOptions {
-        cache_bytes: 64 << 20,
-        ..StoreOptions::default()
-    };
+    let disk_rate =
+        row("ceiling: reading the pack files, cold", packs_mib, start.elapsed().as_secs_f64(), None);
+    let options = StoreOptions { cache_bytes: 64 << 20, ..StoreOptions::default() };
     drop_caches(work);
     let start = Instant::now();
     let store =
         Arc::new(Store::open(work, ID, Arc::new(MemDb::new()), options.clone(), &mut |_, _| {}).unwrap());
-    row(
-        "rebuild from packs, cold (pack bytes)",
-        packs_mib,
-        start.elapsed().as_secs_f64(),
-        Some(disk_rate),
-    );
+    row("rebuild from packs, cold (pack bytes)", packs_mib, start.elapsed().as_secs_f64(), Some(disk_rate));
     for deep in [false, true] {
         drop_caches(work);
         let start = Instant::now();
-        let frames = store
-            .verify(deep, &mut |_, _| {}, &mut |d| println!("{d}"))
-            .unwrap();
+        let frames = store.verify(deep, &mut |_, _| {}, &mut |d| println!("{d}")).unwrap();
         row(
             &format!("verify deep={deep}, {frames} frames, cold (pack bytes)"),
             packs_mib,
@@ -235,10 +184,8 @@ fn data(dir: &Path, work: &Path, mib: usize) {
 }
 
 fn reads(work: &Path, options: &StoreOptions, pieces: &[Vec<(ChunkRef, &[u8])>], decode_rate: f64) {
-    let recipes: Vec<Recipe> = pieces
-        .iter()
-        .map(|p| Recipe::new(p.iter().map(|(c, _)| *c).collect()))
-        .collect();
+    let recipes: Vec<Recipe> =
+        pieces.iter().map(|p| Recipe::new(p.iter().map(|(c, _)| *c).collect())).collect();
     let ids: Vec<RecipeId> = recipes.iter().map(Recipe::id).collect();
     let mut buf = vec![0; 128 << 10];
     for (name, cold, ahead) in [
@@ -330,11 +277,7 @@ fn rows(work: &Path, millions: f64) {
     let _ = std::fs::remove_dir_all(work);
     std::fs::create_dir_all(work).unwrap();
     let db = SledDb::open(&work.join("index"), 32 << 20).unwrap();
-    let runs: Runs = Runs::new(Layout {
-        table: Table::Chunks,
-        row_len: 49,
-        key_len: 33,
-    });
+    let runs: Runs = Runs::new(Layout { table: Table::Chunks, row_len: 49, key_len: 33 });
     let count = (millions * 1e6) as u64;
     let start = Instant::now();
     let key = |n: u64| {
@@ -357,9 +300,7 @@ fn rows(work: &Path, millions: f64) {
     let start = Instant::now();
     let (mut x, mut count_found) = (1u64, 0);
     for _ in 0..100_000 {
-        x = x
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         count_found += u64::from(runs.find(&db, &key((x >> 20) % count)).unwrap().is_some());
     }
     assert_eq!(count_found, 100_000);

@@ -74,10 +74,7 @@ macro_rules! hex_id {
             type Err = ParseIdError;
 
             fn from_str(text: &str) -> Result<Self, ParseIdError> {
-                let error = || ParseIdError {
-                    digits: 2 * $bytes,
-                    found: text.to_owned(),
-                };
+                let error = || ParseIdError { digits: 2 * $bytes, found: text.to_owned() };
                 if text.len() != 2 * $bytes || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
                     return Err(error());
                 }

@@ -4,4 +4,5 @@ pub mod chunk;
 pub mod db;
 pub mod id;
 pub mod recipe;
+pub mod similarity;
 pub mod store;

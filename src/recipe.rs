@@ -95,18 +95,13 @@ impl Recipe {
         }
         let mut chunks = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            let (id, tail) = rest
-                .split_first_chunk::<32>()
-                .ok_or(RecipeError("it is cut short"))?;
+            let (id, tail) = rest.split_first_chunk::<32>().ok_or(RecipeError("it is cut short"))?;
             rest = tail;
             let len = take_varint(&mut rest).ok_or(RecipeError("it is cut short"))?;
             if !(1..=u64::from(CHUNK_BYTES_MAX)).contains(&len) {
                 return Err(RecipeError("a chunk length is out of range"));
             }
-            chunks.push(ChunkRef {
-                id: ChunkId(*id),
-                len: len as u32,
-            });
+            chunks.push(ChunkRef { id: ChunkId(*id), len: len as u32 });
         }
         if !rest.is_empty() {
             return Err(RecipeError("bytes follow its last chunk"));
@@ -150,10 +145,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn recipe(lens: &[u32]) -> Recipe {
-        let chunk = |(i, &len): (usize, &u32)| ChunkRef {
-            id: ChunkId::of(&i.to_le_bytes()),
-            len,
-        };
+        let chunk = |(i, &len): (usize, &u32)| ChunkRef { id: ChunkId::of(&i.to_le_bytes()), len };
         Recipe::new(lens.iter().enumerate().map(chunk).collect())
     }
 

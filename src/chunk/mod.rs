@@ -28,11 +28,7 @@ pub struct ChunkParamsError {
 impl Default for ChunkParams {
     /// 16 KiB on average.
     fn default() -> Self {
-        ChunkParams {
-            min: 4 << 10,
-            avg: 16 << 10,
-            max: 64 << 10,
-        }
+        ChunkParams { min: 4 << 10, avg: 16 << 10, max: 64 << 10 }
     }
 }
 
@@ -43,11 +39,7 @@ impl ChunkParams {
             return Err(ChunkParamsError { avg });
         }
         let avg = avg as u32;
-        Ok(ChunkParams {
-            min: avg / 4,
-            avg,
-            max: avg * 4,
-        })
+        Ok(ChunkParams { min: avg / 4, avg, max: avg * 4 })
     }
 
     /// The lengths of the chunks of `bytes`, in order.

@@ -27,11 +27,7 @@ impl Db for MemDb {
 
     fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>> {
         let range = (Included(vec![table as u8]), Included(full_key(table, key)));
-        Ok(self
-            .read()
-            .range(range)
-            .next_back()
-            .map(|(key, value)| (key[1..].to_vec(), value.clone())))
+        Ok(self.read().range(range).next_back().map(|(key, value)| (key[1..].to_vec(), value.clone())))
     }
 
     fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()> {

@@ -32,12 +32,14 @@ pub enum Table {
     Contained = b'r',
     /// Similarity: content (recipe) numbers to what is known of the content.
     Contents = b't',
+    /// Similarity: recipe ids to content numbers, as [`Runs`].
+    Numbered = b'u',
     /// Overlay: file id to size, times and recipe as last indexed.
     Files = b'i',
     /// Overlay: recipe ids to the files whose content they are, as [`Runs`].
     Holders = b'h',
-    /// Overlay: directory id or file id to the names it is found under.
-    Names = b'n',
+    /// Overlay: inode and the directory that holds a name of it, as [`Runs`].
+    Parents = b'n',
     /// Overlay: files closed but not yet committed when the program stopped.
     Pending = b'p',
 }
@@ -198,10 +200,7 @@ mod tests {
         let path = dir.path().join("index");
         let db = SledDb::open(&path, 16 << 20).unwrap();
         keeps_its_contract(&db);
-        assert!(matches!(
-            SledDb::open(&path, 16 << 20),
-            Err(DbError::Locked { .. })
-        ));
+        assert!(matches!(SledDb::open(&path, 16 << 20), Err(DbError::Locked { .. })));
         drop(db);
         let db = SledDb::open(&path, 16 << 20).unwrap();
         assert!(db.get(Table::Contained, b"z").unwrap().is_some());

@@ -64,19 +64,12 @@ impl<C: Codec> Runs<C> {
     /// Rows laid out as `layout` says.
     pub const fn new(layout: Layout) -> Runs<C> {
         assert!(layout.key_len > 0 && layout.key_len <= layout.row_len);
-        Runs {
-            layout,
-            codec: std::marker::PhantomData,
-        }
+        Runs { layout, codec: std::marker::PhantomData }
     }
 
     /// The row whose key is `key` (of `key_len` bytes).
     pub fn find(&self, db: &dyn Db, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
-        let Layout {
-            table,
-            row_len,
-            key_len,
-        } = self.layout;
+        let Layout { table, row_len, key_len } = self.layout;
         debug_assert_eq!(key.len(), key_len);
         let Some((_, block)) = db.at_or_below(table, key)? else {
             return Ok(None);
@@ -116,16 +109,51 @@ impl<C: Codec> Runs<C> {
         damage.map_or(Ok(()), Err)
     }
 
+    /// Calls `visit` with the position of a prefix in `prefixes` and each row that starts with it; `visit`
+    /// returns false to pass over the other rows of that prefix.
+    ///
+    /// `prefixes` must be sorted. A block is decoded once for all prefixes that lie within it.
+    pub fn scan_each<P: AsRef<[u8]>>(
+        &self,
+        db: &dyn Db,
+        prefixes: &[P],
+        mut visit: impl FnMut(usize, &[u8]) -> bool,
+    ) -> DbResult<()> {
+        let Layout { table, row_len, .. } = self.layout;
+        let mut rows = Vec::new();
+        for (i, prefix) in prefixes.iter().enumerate() {
+            let prefix = prefix.as_ref();
+            // Only a row above the prefix's own shows that they all are in this block.
+            let ends_within = |rows: &[u8]| {
+                let last = rows.len().checked_sub(row_len).map(|at| &rows[at..]);
+                last.is_some_and(|last| last > prefix && !last.starts_with(prefix))
+            };
+            // Prefixes ascend, so rows at hand start at or below this one's block.
+            if !ends_within(&rows) {
+                let Some((_, block)) = db.at_or_below(table, prefix)? else {
+                    continue;
+                };
+                rows = self.decode(&block)?;
+                if !ends_within(&rows) {
+                    self.scan(db, prefix, |row| visit(i, row))?;
+                    continue;
+                }
+            }
+            let at = lower_bound(&rows, row_len, prefix);
+            rows[at * row_len..]
+                .chunks_exact(row_len)
+                .take_while(|row| row.starts_with(prefix))
+                .all(|row| visit(i, row));
+        }
+        Ok(())
+    }
+
     /// Removes the rows with the given keys, then adds rows, replacing those of the same key.
     ///
     /// `puts` are rows and `removes` are keys, each end to end, in any order. Each touched block is read
     /// and written once; batches are applied as they fill, so only each block is atomic.
     pub fn merge(&self, db: &dyn Db, puts: Vec<u8>, removes: Vec<u8>) -> DbResult<()> {
-        let Layout {
-            table,
-            row_len,
-            key_len,
-        } = self.layout;
+        let Layout { table, row_len, key_len } = self.layout;
         let mut changes: Vec<(&[u8], Option<&[u8]>)> = removes
             .chunks_exact(key_len)
             .map(|key| (key, None))
@@ -171,11 +199,7 @@ impl<C: Codec> Runs<C> {
 
     /// Writes `rows` under `block_key` and, where they are too many, under new keys; returns how many.
     fn write_block(&self, batch: &mut Batch, block_key: &[u8], rows: &[u8]) -> usize {
-        let Layout {
-            table,
-            row_len,
-            key_len,
-        } = self.layout;
+        let Layout { table, row_len, key_len } = self.layout;
         if rows.is_empty() && !block_key.is_empty() {
             batch.remove(table, block_key);
             return 1;
@@ -198,10 +222,8 @@ impl<C: Codec> Runs<C> {
 
     fn decode(&self, block: &[u8]) -> DbResult<Vec<u8>> {
         let mut rows = Vec::with_capacity(block.len());
-        C::decode(block, self.layout.row_len, &mut rows).ok_or(DbError::Row {
-            table: self.layout.table,
-            reason: "a block of sorted rows",
-        })?;
+        C::decode(block, self.layout.row_len, &mut rows)
+            .ok_or(DbError::Row { table: self.layout.table, reason: "a block of sorted rows" })?;
         Ok(rows)
     }
 }
@@ -211,11 +233,7 @@ fn lower_bound(rows: &[u8], row_len: usize, key: &[u8]) -> usize {
     let (mut low, mut high) = (0, rows.len() / row_len);
     while low < high {
         let middle = (low + high) / 2;
-        if &rows[middle * row_len..(middle + 1) * row_len] < key {
-            low = middle + 1
-        } else {
-            high = middle
-        }
+        if &rows[middle * row_len..(middle + 1) * row_len] < key { low = middle + 1 } else { high = middle }
     }
     low
 }
@@ -246,11 +264,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    const LAYOUT: Layout = Layout {
-        table: Table::Chunks,
-        row_len: 6,
-        key_len: 4,
-    };
+    const LAYOUT: Layout = Layout { table: Table::Chunks, row_len: 6, key_len: 4 };
 
     proptest! {
         /// Against a plain map: bulk merges with removals, point look-ups and prefix scans.
@@ -279,6 +293,15 @@ mod tests {
                 let mut found = 0;
                 runs.scan(&db, &prefix, |_| { found += 1; true }).unwrap();
                 prop_assert_eq!(found, expected.iter().filter(|row| row.starts_with(&prefix)).count());
+            }
+            let mut prefixes: Vec<_> = (0..50_000u32).step_by(41).map(|key| (key / 7).to_be_bytes()).collect();
+            prefixes.extend((0..9u8).map(|i| [0, 0, i * 20, 255]));
+            prefixes.sort();
+            let mut each = vec![Vec::new(); prefixes.len()];
+            runs.scan_each(&db, &prefixes, |i, row| { each[i].push(row.to_vec()); true }).unwrap();
+            for (prefix, found) in prefixes.iter().zip(each) {
+                let expected: Vec<_> = expected.iter().filter(|row| row.starts_with(prefix)).cloned().collect();
+                prop_assert_eq!(found, expected);
             }
             let mut keys = 0;
             db.scan(Table::Chunks, &[], &mut |_, block| { keys += 1; block.len() <= BLOCK_BYTES_MAX }).unwrap();

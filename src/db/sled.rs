@@ -27,13 +27,10 @@ impl SledDb {
                 .open()
         };
         match catch_unwind(open) {
-            Ok(Ok(db)) => Ok(SledDb {
-                path: path.to_owned(),
-                db,
-            }),
-            Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => Err(DbError::Locked {
-                path: path.to_owned(),
-            }),
+            Ok(Ok(db)) => Ok(SledDb { path: path.to_owned(), db }),
+            Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
+                Err(DbError::Locked { path: path.to_owned() })
+            }
             Ok(Err(e)) => Err(broken(path, &e)),
             Err(panic) => Err(panicked(path, panic)),
         }
@@ -53,10 +50,7 @@ fn is_lock_conflict(error: &std::io::Error) -> bool {
 }
 
 fn broken(path: &Path, error: &dyn std::error::Error) -> DbError {
-    DbError::Broken {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    }
+    DbError::Broken { path: path.to_owned(), reason: error.to_string() }
 }
 
 fn panicked(path: &Path, panic: Box<dyn std::any::Any + Send>) -> DbError {
@@ -65,10 +59,7 @@ fn panicked(path: &Path, panic: Box<dyn std::any::Any + Send>) -> DbError {
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("it panicked");
-    DbError::Broken {
-        path: path.to_owned(),
-        reason: text.to_owned(),
-    }
+    DbError::Broken { path: path.to_owned(), reason: text.to_owned() }
 }
 
 impl Db for SledDb {

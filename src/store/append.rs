@@ -80,14 +80,8 @@ impl Tail {
     /// Everything before this has been appended.
     pub(super) fn position(&self) -> Position {
         match &self.growing {
-            Some(growing) => Position {
-                pack: growing.pack,
-                offset: growing.len,
-            },
-            None => Position {
-                pack: self.next_pack,
-                offset: 0,
-            },
+            Some(growing) => Position { pack: growing.pack, offset: growing.len },
+            None => Position { pack: self.next_pack, offset: 0 },
         }
     }
 }
@@ -129,11 +123,7 @@ impl Appender {
         next_pack: u32,
         stored_bytes: u64,
     ) -> Appender {
-        let tail = Tail {
-            growing,
-            next_pack,
-            appended: 0,
-        };
+        let tail = Tail { growing, next_pack, appended: 0 };
         Appender {
             packs,
             pack_bytes_max,
@@ -206,10 +196,7 @@ impl Appender {
         };
         let limit = PACK_BYTES_LIMIT - u64::from(PACK_HEADER_BYTES);
         if len > limit {
-            return Err(StoreError::TooLarge {
-                bytes: len,
-                max: limit,
-            });
+            return Err(StoreError::TooLarge { bytes: len, max: limit });
         }
         match tail.growing.take() {
             Some(growing) if fits(&growing) => Ok(tail.growing.insert(growing)),
@@ -233,25 +220,14 @@ impl Appender {
 
     fn create(&self, pack: u32) -> Result<Growing, StoreError> {
         let path = self.packs.path(pack);
-        let made = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path);
-        let result = made
-            .map_err(|e| StoreError::io("create", &path, e))
-            .and_then(|file| {
-                let mut growing = Growing {
-                    file: Arc::new(file),
-                    pack,
-                    len: 0,
-                    entries: Vec::new(),
-                };
-                self.write(&mut growing, &encode_header(self.packs.store, pack))?;
-                self.fdatasync(&growing)?;
-                sync_dir(&self.packs.dir)?;
-                Ok(growing)
-            });
+        let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let result = made.map_err(|e| StoreError::io("create", &path, e)).and_then(|file| {
+            let mut growing = Growing { file: Arc::new(file), pack, len: 0, entries: Vec::new() };
+            self.write(&mut growing, &encode_header(self.packs.store, pack))?;
+            self.fdatasync(&growing)?;
+            sync_dir(&self.packs.dir)?;
+            Ok(growing)
+        });
         if result.is_err() {
             self.fail();
         }

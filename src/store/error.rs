@@ -158,11 +158,7 @@ impl StoreError {
         let path = path.to_owned();
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
-            _ => StoreError::Io {
-                operation,
-                path,
-                source,
-            },
+            _ => StoreError::Io { operation, path, source },
         }
     }
 }

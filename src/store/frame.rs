@@ -46,9 +46,7 @@ pub(super) enum Kind {
 
 impl Kind {
     pub(super) fn of(byte: u8) -> Option<Kind> {
-        [Kind::Chunk, Kind::Recipe, Kind::Footer]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        [Kind::Chunk, Kind::Recipe, Kind::Footer].into_iter().find(|kind| *kind as u8 == byte)
     }
 
     /// The most raw bytes that a frame of this kind may claim.
@@ -199,9 +197,7 @@ impl Header {
                 Some(decompressor) => decompressor,
                 None => slot.insert(Decompressor::new().map_err(|_| "zstd could not start")?),
             };
-            decompressor
-                .decompress_to_buffer(payload, target)
-                .map_err(|_| "the payload does not decompress")
+            decompressor.decompress_to_buffer(payload, target).map_err(|_| "the payload does not decompress")
         })?;
         if written != raw.len() {
             return Err("the payload does not decompress to the length the frame says");

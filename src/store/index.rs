@@ -19,11 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const ROW_BYTES: usize = Key::BYTES + 16;
-const LAYOUT: Layout = Layout {
-    table: Table::Chunks,
-    row_len: ROW_BYTES,
-    key_len: Key::BYTES,
-};
+const LAYOUT: Layout = Layout { table: Table::Chunks, row_len: ROW_BYTES, key_len: Key::BYTES };
 const POSITION_KEY: &[u8] = b"store.position";
 const POSITION_VERSION: u8 = 1;
 
@@ -74,12 +70,7 @@ pub(super) struct Index {
 
 impl Index {
     pub(super) fn new(db: Arc<dyn Db>) -> Index {
-        Index {
-            db,
-            runs: Runs::new(LAYOUT),
-            recent: RwLock::default(),
-            generation: AtomicU64::new(0),
-        }
+        Index { db, runs: Runs::new(LAYOUT), recent: RwLock::default(), generation: AtomicU64::new(0) }
     }
 
     fn recent(&self) -> RwLockReadGuard<'_, Recent> {
@@ -140,9 +131,7 @@ impl Index {
 
     pub(super) fn insert(&self, entries: &[Entry]) {
         let mut recent = self.recent_mut();
-        recent
-            .fresh
-            .extend(entries.iter().map(|entry| (entry.key, entry.address)));
+        recent.fresh.extend(entries.iter().map(|entry| (entry.key, entry.address)));
         self.generation.fetch_add(entries.len() as u64, Ordering::Release);
     }
 
@@ -208,9 +197,7 @@ impl Index {
         let rows: Vec<Entry> = {
             let recent = self.recent();
             let maps = [&recent.merging, &recent.fresh].into_iter();
-            maps.flatten()
-                .map(|(&key, &address)| Entry { key, address })
-                .collect()
+            maps.flatten().map(|(&key, &address)| Entry { key, address }).collect()
         };
         if !stopped {
             let _ = rows.into_iter().try_for_each(visit);
@@ -233,8 +220,7 @@ impl Index {
         at: Position,
         counters: Counters,
     ) -> Result<(), StoreError> {
-        self.db
-            .put(Table::Meta, POSITION_KEY, &encode_position(store, at, counters))?;
+        self.db.put(Table::Meta, POSITION_KEY, &encode_position(store, at, counters))?;
         Ok(self.db.flush()?)
     }
 }
@@ -267,20 +253,9 @@ fn decode_position(value: &[u8], store: StoreId) -> Option<(Position, Counters)>
     let (pack, rest) = rest.split_first_chunk::<4>()?;
     let (offset, counts) = rest.split_first_chunk::<4>()?;
     let counts: &[u8; 24] = counts.try_into().ok()?;
-    let count = |i: usize| {
-        counts[8 * i..]
-            .first_chunk()
-            .map_or(0, |bytes| u64::from_le_bytes(*bytes))
-    };
-    let at = Position {
-        pack: u32::from_le_bytes(*pack),
-        offset: u32::from_le_bytes(*offset),
-    };
-    let counters = Counters {
-        chunks: count(0),
-        recipes: count(1),
-        unique_bytes: count(2),
-    };
+    let count = |i: usize| counts[8 * i..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let at = Position { pack: u32::from_le_bytes(*pack), offset: u32::from_le_bytes(*offset) };
+    let counters = Counters { chunks: count(0), recipes: count(1), unique_bytes: count(2) };
     (version == POSITION_VERSION && *id == store.0).then_some((at, counters))
 }
 
@@ -293,23 +268,13 @@ fn put_row(out: &mut Vec<u8>, key: &Key, address: &Address) {
 }
 
 fn entry_of(row: &[u8]) -> Entry {
-    Entry {
-        key: Key(*row.first_chunk().expect("a row is longer than its key")),
-        address: address_of(row),
-    }
+    Entry { key: Key(*row.first_chunk().expect("a row is longer than its key")), address: address_of(row) }
 }
 
 fn address_of(row: &[u8]) -> Address {
     let number = |i: usize| {
-        let bytes = row[Key::BYTES + 4 * i..]
-            .first_chunk()
-            .expect("a row has four numbers");
+        let bytes = row[Key::BYTES + 4 * i..].first_chunk().expect("a row has four numbers");
         u32::from_be_bytes(*bytes)
     };
-    Address {
-        pack: number(0),
-        offset: number(1),
-        stored_len: number(2),
-        raw_len: number(3),
-    }
+    Address { pack: number(0), offset: number(1), stored_len: number(2), raw_len: number(3) }
 }

@@ -67,9 +67,7 @@ pub(super) fn open(
     let found = find(&packs, &numbers, &mut damage)?;
     let next_pack = numbers.last().map_or(0, |last| last + 1);
 
-    let stored = index
-        .load_position(id)?
-        .filter(|(at, _)| is_borne_out(*at, &found, next_pack));
+    let stored = index.load_position(id)?.filter(|(at, _)| is_borne_out(*at, &found, next_pack));
     let load = |stored, damage: &mut Vec<Damage>, progress: &mut dyn FnMut(u64, u64)| {
         let mut loader = Loader::new(&packs, &index, stored)?;
         let growing = loader.load(&found, next_pack, damage, progress)?;
@@ -91,28 +89,19 @@ pub(super) fn open(
     }
 
     let mut failed = false;
-    let growing = end
-        .growing
-        .and_then(|end| match take_over(&packs, end, base.map(|(at, _)| at)) {
-            Ok(growing) => growing,
-            Err(e) => {
-                tracing::warn!(error = %e, "the newest pack cannot be written: the store is read-only");
-                failed = true;
-                None
-            }
-        });
-    let lens = found
-        .iter()
-        .filter(|found| growing.as_ref().is_none_or(|growing| growing.pack != found.pack));
+    let growing = end.growing.and_then(|end| match take_over(&packs, end, base.map(|(at, _)| at)) {
+        Ok(growing) => growing,
+        Err(e) => {
+            tracing::warn!(error = %e, "the newest pack cannot be written: the store is read-only");
+            failed = true;
+            None
+        }
+    });
+    let lens = found.iter().filter(|found| growing.as_ref().is_none_or(|growing| growing.pack != found.pack));
     let stored_bytes =
         lens.map(|found| found.len).sum::<u64>() + growing.as_ref().map_or(0, |g| u64::from(g.len));
-    let appender = Appender::new(
-        Arc::clone(&packs),
-        options.pack_bytes_max,
-        growing,
-        next_pack,
-        stored_bytes,
-    );
+    let appender =
+        Appender::new(Arc::clone(&packs), options.pack_bytes_max, growing, next_pack, stored_bytes);
     if failed {
         appender.fail();
     }
@@ -155,13 +144,7 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
         let (file, len, header) = match opened {
             Ok(opened) => opened,
             Err(e) if e.raw_os_error() == Some(libc::EIO) || e.kind() == io::ErrorKind::IsADirectory => {
-                note(
-                    damage,
-                    DamageKind::Pack,
-                    pack,
-                    0,
-                    format!("the pack cannot be read: {e}"),
-                );
+                note(damage, DamageKind::Pack, pack, 0, format!("the pack cannot be read: {e}"));
                 continue;
             }
             Err(e) => return Err(StoreError::io("open", &path, e)),
@@ -169,11 +152,7 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
         let blank = len <= u64::from(PACK_HEADER_BYTES) && header == PackHeader::Damaged;
         let header_ok = match header {
             PackHeader::Whole { version, .. } if version > FORMAT => {
-                return Err(StoreError::NewerFormat {
-                    path,
-                    found: version,
-                    known: FORMAT,
-                });
+                return Err(StoreError::NewerFormat { path, found: version, known: FORMAT });
             }
             PackHeader::Whole { store, .. } if store != packs.store => {
                 return Err(StoreError::Foreign { path });
@@ -183,35 +162,16 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
         };
         let torn = blank && numbers.last() == Some(&pack);
         if !header_ok && !torn {
-            note(
-                damage,
-                DamageKind::PackHeader,
-                pack,
-                0,
-                "the pack header does not verify".to_owned(),
-            );
+            note(damage, DamageKind::PackHeader, pack, 0, "the pack header does not verify".to_owned());
         }
-        found.push(Found {
-            pack,
-            file,
-            len,
-            blank,
-            header_ok,
-        });
+        found.push(Found { pack, file, len, blank, header_ok });
     }
     Ok(found)
 }
 
 fn note(damage: &mut Vec<Damage>, kind: DamageKind, pack: u32, offset: u64, reason: String) {
     if damage.len() < DAMAGE_MAX {
-        damage.push(Damage {
-            kind,
-            chunk: None,
-            recipe: None,
-            pack: PackId(pack),
-            offset,
-            reason,
-        });
+        damage.push(Damage { kind, chunk: None, recipe: None, pack: PackId(pack), offset, reason });
     }
 }
 
@@ -326,11 +286,7 @@ impl<'a> Loader<'a> {
         damage: &mut Vec<Damage>,
         report: &mut dyn FnMut(u64),
     ) -> Result<Option<End>, StoreError> {
-        let from = if newest {
-            PACK_HEADER_BYTES
-        } else {
-            start.max(PACK_HEADER_BYTES)
-        };
+        let from = if newest { PACK_HEADER_BYTES } else { start.max(PACK_HEADER_BYTES) };
         let mut scanner = Scanner::new(self.packs, one.pack, &one.file, u64::from(from), one.len);
         let mut end = End {
             pack: one.pack,
@@ -383,20 +339,13 @@ impl<'a> Loader<'a> {
         }
         let Some(base) = self.base else {
             self.gathered.push(*entry);
-            return if self.gathered.len() >= REBUILD_ROWS {
-                self.merge()
-            } else {
-                Ok(())
-            };
+            return if self.gathered.len() >= REBUILD_ROWS { self.merge() } else { Ok(()) };
         };
         // A row after the position was left by a merge that a crash cut short: the counters do not have it.
         // A row before it means that this frame healed an older one.
         let counted = self.index.find_recent(&entry.key).is_some()
             || self.index.find_in_db(&entry.key)?.is_some_and(|old| {
-                let at = Position {
-                    pack: old.pack,
-                    offset: old.offset,
-                };
+                let at = Position { pack: old.pack, offset: old.offset };
                 at < base
             });
         if !counted {
@@ -432,16 +381,11 @@ fn take_over(packs: &Packs, end: End, base: Option<Position>) -> Result<Option<G
         let path = path.clone();
         move |e| StoreError::io(operation, &path, e)
     };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .map_err(failed("open for writing"))?;
+    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("open for writing"))?;
     let mut changed = false;
     if end.blank {
         file.set_len(0).map_err(failed("cut"))?;
-        file.write_all_at(&encode_header(packs.store, end.pack), 0)
-            .map_err(failed("write"))?;
+        file.write_all_at(&encode_header(packs.store, end.pack), 0).map_err(failed("write"))?;
         changed = true;
     } else if end.found_len > u64::from(end.len) {
         file.set_len(u64::from(end.len)).map_err(failed("cut"))?;

@@ -50,12 +50,7 @@ impl Entry {
     pub(super) fn of(header: &Header, pack: u32, offset: u32) -> Entry {
         Entry {
             key: header.key(),
-            address: Address {
-                pack,
-                offset,
-                stored_len: header.stored_len,
-                raw_len: header.raw_len,
-            },
+            address: Address { pack, offset, stored_len: header.stored_len, raw_len: header.raw_len },
         }
     }
 }
@@ -98,11 +93,7 @@ pub(super) fn read_header(file: &File) -> io::Result<PackHeader> {
     }
     let mut store = [0; 16];
     store.copy_from_slice(&bytes[16..32]);
-    Ok(PackHeader::Whole {
-        version: u32_at(&bytes, 8),
-        store: StoreId(store),
-        pack: u32_at(&bytes, 12),
-    })
+    Ok(PackHeader::Whole { version: u32_at(&bytes, 8), store: StoreId(store), pack: u32_at(&bytes, 12) })
 }
 
 /// The footer frame, whole, for a pack whose next frame would stand at `place`.
@@ -183,12 +174,8 @@ pub(super) fn parse_entries(payload: &[u8], pack: u32, footer_offset: u32) -> Op
         return None;
     }
     let entry = |row: &[u8]| {
-        let address = Address {
-            pack,
-            offset: u32_at(row, 33),
-            stored_len: u32_at(row, 37),
-            raw_len: u32_at(row, 41),
-        };
+        let address =
+            Address { pack, offset: u32_at(row, 33), stored_len: u32_at(row, 37), raw_len: u32_at(row, 41) };
         let end = u64::from(address.offset) + HEADER_BYTES as u64 + u64::from(address.stored_len);
         let key = Key(*row.first_chunk()?);
         let max = Kind::of(key.kind()).map_or(frame::RECIPE_BYTES_MAX, Kind::raw_bytes_max);
@@ -208,11 +195,7 @@ pub(super) struct Packs {
 
 impl Packs {
     pub(super) fn new(dir: PathBuf, store: StoreId) -> Packs {
-        Packs {
-            dir,
-            store,
-            open: quick_cache::sync::Cache::new(OPEN_FILES),
-        }
+        Packs { dir, store, open: quick_cache::sync::Cache::new(OPEN_FILES) }
     }
 
     pub(super) fn path(&self, pack: u32) -> PathBuf {
@@ -220,16 +203,11 @@ impl Packs {
     }
 
     pub(super) fn place(&self, pack: u32, offset: u32) -> Place {
-        Place {
-            store: self.store,
-            pack,
-            offset,
-        }
+        Place { store: self.store, pack, offset }
     }
 
     pub(super) fn file(&self, pack: u32) -> io::Result<Arc<File>> {
-        self.open
-            .get_or_insert_with(&pack, || File::open(self.path(pack)).map(Arc::new))
+        self.open.get_or_insert_with(&pack, || File::open(self.path(pack)).map(Arc::new))
     }
 
     /// The numbers of all pack files, ascending. Other names are left alone.
@@ -253,7 +231,5 @@ fn pack_number(digits: &str) -> Option<u32> {
 
 /// Makes names created in `dir` durable.
 pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
-    File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|e| StoreError::io("fsync", dir, e))
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| StoreError::io("fsync", dir, e))
 }

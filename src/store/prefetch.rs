@@ -26,16 +26,10 @@ impl Prefetcher {
             let (reader, queue) = (Arc::clone(reader), queue.clone());
             let name = format!("prefetch-{i}");
             // A thread that cannot be started is one hint taker less.
-            std::thread::Builder::new()
-                .name(name)
-                .spawn(move || decode(&reader, &queue))
-                .ok()
+            std::thread::Builder::new().name(name).spawn(move || decode(&reader, &queue)).ok()
         };
         let threads: Vec<_> = (0..threads).filter_map(start).collect();
-        Prefetcher {
-            hints: (!threads.is_empty()).then_some(hints),
-            threads,
-        }
+        Prefetcher { hints: (!threads.is_empty()).then_some(hints), threads }
     }
 
     pub(super) fn hint(&self, reader: &Reader, chunks: &[ChunkRef]) {

@@ -118,9 +118,7 @@ impl Reader {
             let key = Key::chunk(id);
             match self.index.find(&key)? {
                 Some(address) => self.load(key, &address),
-                None => Err(StoreError::Missing {
-                    object: Object::Chunk(*id),
-                }),
+                None => Err(StoreError::Missing { object: Object::Chunk(*id) }),
             }
         })
     }
@@ -128,9 +126,7 @@ impl Reader {
     pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
         self.recipes.get_or_insert_with(id, || {
             let Some(Entry { key, address }) = self.index.find_recipe(id)? else {
-                return Err(StoreError::Missing {
-                    object: Object::Recipe(*id),
-                });
+                return Err(StoreError::Missing { object: Object::Recipe(*id) });
             };
             let bytes = self.load(key, &address)?;
             let recipe = Recipe::decode(&bytes).map_err(|e| self.damage(key, &address, e.to_string()))?;
@@ -182,8 +178,7 @@ impl Reader {
             return Err(self.damage(key, address, "the index names an impossible length".to_owned()));
         }
         scratch.resize(HEADER_BYTES + address.stored_len as usize, 0);
-        file.read_exact_at(scratch, u64::from(address.offset))
-            .map_err(|e| failed("read", e))?;
+        file.read_exact_at(scratch, u64::from(address.offset)).map_err(|e| failed("read", e))?;
         let place = self.packs.place(address.pack, address.offset);
         Header::parse(scratch, place)
             .and_then(|header| {

@@ -16,12 +16,7 @@ pub(super) enum Item {
     /// A frame that verifies.
     Frame { offset: u32, header: Header },
     /// Bytes up to `end` that are no whole frame; with a header, only the payload is wrong.
-    Bad {
-        offset: u32,
-        end: u64,
-        header: Option<Header>,
-        reason: String,
-    },
+    Bad { offset: u32, end: u64, header: Option<Header>, reason: String },
 }
 
 /// A position in the walk over one pack.
@@ -87,12 +82,7 @@ impl<'a> Scanner<'a> {
         self.at = end;
         Some(match sound {
             Ok(()) => Item::Frame { offset, header },
-            Err(reason) => Item::Bad {
-                offset,
-                end,
-                header: Some(header),
-                reason: reason.to_owned(),
-            },
+            Err(reason) => Item::Bad { offset, end, header: Some(header), reason: reason.to_owned() },
         })
     }
 
@@ -135,12 +125,7 @@ impl<'a> Scanner<'a> {
             }
         }
         self.at = at.min(self.end);
-        Item::Bad {
-            offset: start as u32,
-            end: self.at,
-            header: None,
-            reason,
-        }
+        Item::Bad { offset: start as u32, end: self.at, header: None, reason }
     }
 
     /// `len` bytes at `at`, which lie within the range, through the window.

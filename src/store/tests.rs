@@ -38,11 +38,7 @@ fn content(n: u64) -> Vec<u8> {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        if n.is_multiple_of(2) {
-            x as u8
-        } else {
-            b'a' + (x % 3) as u8
-        }
+        if n.is_multiple_of(2) { x as u8 } else { b'a' + (x % 3) as u8 }
     };
     (0..len).map(|_| next()).collect()
 }
@@ -83,13 +79,9 @@ fn packs(dir: &Path) -> Vec<PathBuf> {
 
 fn verify(store: &Store) -> Vec<Damage> {
     let mut shallow = Vec::new();
-    store
-        .verify(false, &mut |_, _| {}, &mut |damage| shallow.push(damage))
-        .unwrap();
+    store.verify(false, &mut |_, _| {}, &mut |damage| shallow.push(damage)).unwrap();
     let mut deep = Vec::new();
-    store
-        .verify(true, &mut |_, _| {}, &mut |damage| deep.push(damage))
-        .unwrap();
+    store.verify(true, &mut |_, _| {}, &mut |damage| deep.push(damage)).unwrap();
     let key = |d: &Damage| (d.pack, d.offset, d.to_string());
     shallow.sort_by_key(key);
     deep.sort_by_key(key);
@@ -144,40 +136,20 @@ fn round_trip_through_reopen() {
         drop(store);
         let store = open();
         let again = store.stats();
-        assert_eq!(
-            StoreStats {
-                cache_bytes: 0,
-                ..stats
-            },
-            StoreStats {
-                cache_bytes: 0,
-                ..again
-            }
-        );
+        assert_eq!(StoreStats { cache_bytes: 0, ..stats }, StoreStats { cache_bytes: 0, ..again });
         assert_eq!(store.appender.lock().position(), *lock(&store.persisted));
         let recipe = store.recipe(&recipe).unwrap();
         let whole: Vec<u8> = (0..200).flat_map(content).collect();
         store.prefetch(recipe.chunks());
-        for (offset, len) in [
-            (0, whole.len()),
-            (0, 10),
-            (77, 5000),
-            (whole.len() - 3, 100),
-            (whole.len(), 1),
-            (1 << 40, 4),
-        ] {
+        for (offset, len) in
+            [(0, whole.len()), (0, 10), (77, 5000), (whole.len() - 3, 100), (whole.len(), 1), (1 << 40, 4)]
+        {
             let mut buf = vec![0; len];
             let read = store.read_at(&recipe, offset as u64, &mut buf).unwrap();
-            assert_eq!(
-                buf[..read],
-                whole[offset.min(whole.len())..(offset + len).min(whole.len())]
-            );
+            assert_eq!(buf[..read], whole[offset.min(whole.len())..(offset + len).min(whole.len())]);
         }
         assert!(verify(&store).is_empty());
-        let sizes: u64 = packs(dir.path())
-            .iter()
-            .map(|path| path.metadata().unwrap().len())
-            .sum();
+        let sizes: u64 = packs(dir.path()).iter().map(|path| path.metadata().unwrap().len()).sum();
         assert_eq!(store.stats().stored_bytes, sizes);
     }
 }
@@ -223,22 +195,13 @@ fn writers_race_on_equal_content() {
     assert_eq!((store.stats().chunks, store.stats().recipes), (300, 3));
     assert!((0..300).all(|n| holds(&store, n)));
     let mut frames = 0;
-    frames += store
-        .verify(true, &mut |_, _| {}, &mut |d| panic!("{d}"))
-        .unwrap();
-    assert_eq!(
-        frames,
-        303 + store.stats().packs - 1,
-        "each frame once, and a footer in each sealed pack"
-    );
+    frames += store.verify(true, &mut |_, _| {}, &mut |d| panic!("{d}")).unwrap();
+    assert_eq!(frames, 303 + store.stats().packs - 1, "each frame once, and a footer in each sealed pack");
     let stats = store.stats();
     kill(store);
     for db in [db, new_db()] {
         let again = open(dir.path(), &db).stats();
-        assert_eq!(
-            (again.chunks, again.recipes, again.unique_bytes),
-            (300, 3, stats.unique_bytes)
-        );
+        assert_eq!((again.chunks, again.recipes, again.unique_bytes), (300, 3, stats.unique_bytes));
     }
 }
 
@@ -319,11 +282,7 @@ fn a_pack_cut_off_while_being_made_is_used_again() {
     for len in 0..PACK_HEADER_BYTES as usize {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("packs")).unwrap();
-        fs::write(
-            dir.path().join("packs/00000000.pack"),
-            &encode_header(ID, 0)[..len],
-        )
-        .unwrap();
+        fs::write(dir.path().join("packs/00000000.pack"), &encode_header(ID, 0)[..len]).unwrap();
         let store = open(dir.path(), &new_db());
         assert!(store.damage().is_empty());
         put(&store, 0..3);
@@ -354,12 +313,7 @@ fn damage_inside_is_skipped_and_never_cut() {
     assert_eq!(fs::metadata(&path).unwrap().len(), len);
     // With an index the last frames were durable: they are damaged, not torn. A new pack is begun.
     flip(&path, last + 60);
-    fs::OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(len)
-        .unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
     let bytes = fs::read(&path).unwrap();
     let recipe_at = bytes.windows(4).rposition(|w| w == frame::MAGIC).unwrap();
     flip(&path, recipe_at as u64 + 60);
@@ -382,17 +336,11 @@ fn damaged_content_is_stored_again_and_healed() {
     let (pack, offset) = offset_of(&store, 7);
     let recipe_key = store.reader.index.find_recipe(&recipe).unwrap().unwrap();
     flip(&packs(dir.path())[pack as usize], offset + 60);
-    flip(
-        &packs(dir.path())[recipe_key.address.pack as usize],
-        u64::from(recipe_key.address.offset) + 70,
-    );
+    flip(&packs(dir.path())[recipe_key.address.pack as usize], u64::from(recipe_key.address.offset) + 70);
     assert!(store.known(&id).unwrap(), "nobody has looked yet");
     match store.read(&id) {
         Err(StoreError::Damaged { damage }) => {
-            assert_eq!(
-                (damage.chunk, damage.pack.0, damage.offset),
-                (Some(id), pack, offset)
-            );
+            assert_eq!((damage.chunk, damage.pack.0, damage.offset), (Some(id), pack, offset));
         }
         other => panic!("{other:?}"),
     }
@@ -404,10 +352,7 @@ fn damaged_content_is_stored_again_and_healed() {
     assert!(holds(&store, 7));
     assert_eq!(store.recipe(&recipe).unwrap().chunks().len(), 100);
     let after = store.stats();
-    assert_eq!(
-        (after.damaged, after.chunks, after.unique_bytes),
-        (0, before.chunks, before.unique_bytes)
-    );
+    assert_eq!((after.damaged, after.chunks, after.unique_bytes), (0, before.chunks, before.unique_bytes));
     let kinds: Vec<_> = verify(&store).iter().map(|d| d.kind).collect();
     assert_eq!(kinds, [DamageKind::Superseded; 2]);
     kill(store);
@@ -441,16 +386,10 @@ fn a_full_disk_stops_writes_and_loses_nothing() {
             writer.put(ChunkId::of(&content(n)), &content(n))?;
             writer.flush()
         });
-        assert!(
-            matches!(result, Err(StoreError::Full { .. })),
-            "{room}: {result:?}"
-        );
+        assert!(matches!(result, Err(StoreError::Full { .. })), "{room}: {result:?}");
         assert!(matches!(store.sync(), Err(StoreError::Failed)));
         let new = content(1000);
-        assert!(matches!(
-            writer.put(ChunkId::of(&new), &new),
-            Err(StoreError::Failed)
-        ));
+        assert!(matches!(writer.put(ChunkId::of(&new), &new), Err(StoreError::Failed)));
         let held: Vec<u64> = (0..60).filter(|n| holds(&store, *n)).collect();
         drop((writer, store));
         let store = open(dir.path(), &db);
@@ -470,10 +409,7 @@ fn a_failed_fsync_stops_writes_until_reopened() {
     store.appender.faults.fail_sync.store(true, Ordering::SeqCst);
     assert!(matches!(store.sync(), Err(StoreError::Io { .. })));
     store.appender.faults.fail_sync.store(false, Ordering::SeqCst);
-    assert!(
-        matches!(store.sync(), Err(StoreError::Failed)),
-        "the next fsync would lie"
-    );
+    assert!(matches!(store.sync(), Err(StoreError::Failed)), "the next fsync would lie");
     assert!(matches!(store.persist(), Err(StoreError::Failed)));
     assert!(holds(&store, 3));
     drop(store);
@@ -499,19 +435,9 @@ fn newer_and_foreign_packs_are_refused() {
     drop(open(dir.path(), &db));
     let path = dir.path().join("packs/00000003.pack");
     fs::write(&path, encode_header_version(ID, 3, 9)).unwrap();
-    assert!(matches!(
-        try_open(dir.path(), &db),
-        Err(StoreError::NewerFormat {
-            found: 9,
-            known: 1,
-            ..
-        })
-    ));
+    assert!(matches!(try_open(dir.path(), &db), Err(StoreError::NewerFormat { found: 9, known: 1, .. })));
     fs::write(&path, encode_header(StoreId([8; 16]), 3)).unwrap();
-    assert!(matches!(
-        try_open(dir.path(), &db),
-        Err(StoreError::Foreign { .. })
-    ));
+    assert!(matches!(try_open(dir.path(), &db), Err(StoreError::Foreign { .. })));
     assert_eq!(fs::metadata(&path).unwrap().len(), u64::from(PACK_HEADER_BYTES));
 }
 
@@ -549,11 +475,7 @@ fn a_missing_pack_is_damage_and_heals() {
 #[test]
 fn no_cache_still_reads() {
     let dir = tempfile::tempdir().unwrap();
-    let none = StoreOptions {
-        cache_bytes: 0,
-        prefetch_threads: 0,
-        ..options()
-    };
+    let none = StoreOptions { cache_bytes: 0, prefetch_threads: 0, ..options() };
     let store = Arc::new(Store::open(dir.path(), ID, new_db(), none, &mut |_, _| {}).unwrap());
     let recipe = put(&store, 0..30);
     assert_eq!(store.recipe(&recipe).unwrap().id(), recipe);

@@ -56,13 +56,7 @@ pub(super) fn verify(
         match std::fs::metadata(&path) {
             Ok(_) if pack == upto.pack && upto.offset > 0 => jobs.push((pack, u64::from(upto.offset))),
             Ok(meta) if meta.is_file() => jobs.push((pack, meta.len())),
-            Ok(_) => found(damage(
-                DamageKind::Pack,
-                None,
-                pack,
-                0,
-                "it is not a file".to_owned(),
-            )),
+            Ok(_) => found(damage(DamageKind::Pack, None, pack, 0, "it is not a file".to_owned())),
             Err(e) => return Err(StoreError::io("look at", &path, e)),
         }
     }
@@ -78,13 +72,7 @@ pub(super) fn verify(
                 let (messages, next, jobs) = (messages.clone(), &next, &jobs);
                 scope.spawn(move |_| -> Result<(), StoreError> {
                     while let Some(&(pack, len)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let job = Job {
-                            store,
-                            deep,
-                            pack,
-                            len,
-                            messages: &messages,
-                        };
+                        let job = Job { store, deep, pack, len, messages: &messages };
                         job.run()?;
                     }
                     Ok(())
@@ -113,13 +101,7 @@ pub(super) fn verify(
     check_rows(store, upto, &jobs, &mut unknown, found)?;
     for (pack, ranges) in unknown {
         for range in ranges.into_values().filter(|range| !range.named) {
-            found(damage(
-                DamageKind::Frame,
-                None,
-                pack,
-                u64::from(range.start),
-                range.reason,
-            ));
+            found(damage(DamageKind::Frame, None, pack, u64::from(range.start), range.reason));
         }
     }
     Ok(frames)
@@ -137,10 +119,7 @@ fn check_rows(
     // Rows in the database are older than those in memory for the same key: only the current one counts.
     let mut suspects = Vec::new();
     store.reader.index.for_each(|Entry { key, address }| {
-        let at = Position {
-            pack: address.pack,
-            offset: address.offset,
-        };
+        let at = Position { pack: address.pack, offset: address.offset };
         if at >= upto {
             return ControlFlow::Continue(());
         }
@@ -148,19 +127,11 @@ fn check_rows(
         let ranges = unknown.get_mut(&address.pack);
         let range = ranges.and_then(|ranges| ranges.range_mut(..=address.offset).next_back());
         match (lens.get(&address.pack), range) {
-            (None, _) => suspects.push((
-                key,
-                address,
-                DamageKind::Pack,
-                "the pack file is missing".to_owned(),
-            )),
+            (None, _) => {
+                suspects.push((key, address, DamageKind::Pack, "the pack file is missing".to_owned()))
+            }
             (Some(len), _) if end > *len => {
-                suspects.push((
-                    key,
-                    address,
-                    DamageKind::Pack,
-                    "the pack ends before the frame".to_owned(),
-                ));
+                suspects.push((key, address, DamageKind::Pack, "the pack ends before the frame".to_owned()));
             }
             (Some(_), Some((_, range))) if u64::from(address.offset) < range.end => {
                 range.named = true;
@@ -172,18 +143,8 @@ fn check_rows(
     })?;
     for (key, address, kind, reason) in suspects {
         let now = store.reader.index.find(&key)?;
-        let kind = if now == Some(address) {
-            kind
-        } else {
-            DamageKind::Superseded
-        };
-        found(damage(
-            kind,
-            Some(key),
-            address.pack,
-            u64::from(address.offset),
-            reason,
-        ));
+        let kind = if now == Some(address) { kind } else { DamageKind::Superseded };
+        found(damage(kind, Some(key), address.pack, u64::from(address.offset), reason));
     }
     Ok(())
 }
@@ -215,13 +176,7 @@ impl Job<'_> {
     }
 
     fn found(&self, kind: DamageKind, key: Option<Key>, offset: u64, reason: &str) {
-        self.tell(Message::Found(damage(
-            kind,
-            key,
-            self.pack,
-            offset,
-            reason.to_owned(),
-        )));
+        self.tell(Message::Found(damage(kind, key, self.pack, offset, reason.to_owned())));
     }
 
     fn run(&self) -> Result<(), StoreError> {
@@ -231,12 +186,7 @@ impl Job<'_> {
         match read_header(&file) {
             Ok(PackHeader::Whole { store, pack, .. }) if store == packs.store && pack == self.pack => {}
             Ok(_) => self.found(DamageKind::PackHeader, None, 0, "the pack header does not verify"),
-            Err(e) => self.found(
-                DamageKind::PackHeader,
-                None,
-                0,
-                &format!("it cannot be read: {e}"),
-            ),
+            Err(e) => self.found(DamageKind::PackHeader, None, 0, &format!("it cannot be read: {e}")),
         }
         let mut scanner = Scanner::new(packs, self.pack, &file, u64::from(PACK_HEADER_BYTES), self.len);
         let mut told = 0;
@@ -250,11 +200,7 @@ impl Job<'_> {
                 if header.kind == Kind::Footer as u8 {
                     payload_of_footer = Some(payload.to_vec());
                 }
-                if self.deep {
-                    deep_check(header, payload)
-                } else {
-                    Ok(())
-                }
+                if self.deep { deep_check(header, payload) } else { Ok(()) }
             });
             let Some(item) = item else { break };
             match item {
@@ -269,12 +215,7 @@ impl Job<'_> {
                         }
                     }
                 }
-                Item::Bad {
-                    offset,
-                    header: Some(header),
-                    reason,
-                    ..
-                } => {
+                Item::Bad { offset, header: Some(header), reason, .. } => {
                     frames += 1;
                     let entry = Entry::of(&header, self.pack, offset);
                     let kind = match header.kind == Kind::Footer as u8 {
@@ -284,25 +225,15 @@ impl Job<'_> {
                     self.found(kind, Some(entry.key), u64::from(offset), &reason);
                     entries.insert(offset, entry);
                 }
-                Item::Bad {
-                    offset, end, reason, ..
-                } if end == self.len && claims_footer_at(&file, end, offset) => {
+                Item::Bad { offset, end, reason, .. }
+                    if end == self.len && claims_footer_at(&file, end, offset) =>
+                {
                     self.found(DamageKind::Footer, None, u64::from(offset), &reason);
                 }
-                Item::Bad {
-                    offset, end, reason, ..
-                } => {
+                Item::Bad { offset, end, reason, .. } => {
                     lost = true;
-                    let range = BadRange {
-                        start: offset,
-                        end,
-                        reason,
-                        named: false,
-                    };
-                    self.tell(Message::Unknown {
-                        pack: self.pack,
-                        range,
-                    });
+                    let range = BadRange { start: offset, end, reason, named: false };
+                    self.tell(Message::Unknown { pack: self.pack, range });
                 }
             }
             if scanner.at() - told >= 4 << 20 {
@@ -315,10 +246,7 @@ impl Job<'_> {
         if let Some((offset, payload)) = footer {
             self.check_footer(offset, &payload, &entries, lost);
         }
-        self.tell(Message::Progress {
-            bytes: self.len - told,
-            frames,
-        });
+        self.tell(Message::Progress { bytes: self.len - told, frames });
         Ok(())
     }
 
@@ -329,27 +257,12 @@ impl Job<'_> {
         }
         let offset = u64::from(entry.address.offset);
         match self.store.reader.index.find(&entry.key)? {
-            None => self.found(
-                DamageKind::Index,
-                Some(entry.key),
-                offset,
-                "the index does not know it",
-            ),
+            None => self.found(DamageKind::Index, Some(entry.key), offset, "the index does not know it"),
             Some(now) if is_older(&now, &entry.address) => {
-                self.found(
-                    DamageKind::Index,
-                    Some(entry.key),
-                    offset,
-                    "the index leads to an older copy",
-                );
+                self.found(DamageKind::Index, Some(entry.key), offset, "the index leads to an older copy");
             }
             Some(now) if now != entry.address && !is_older(&entry.address, &now) => {
-                self.found(
-                    DamageKind::Index,
-                    Some(entry.key),
-                    offset,
-                    "the index has other lengths for it",
-                );
+                self.found(DamageKind::Index, Some(entry.key), offset, "the index has other lengths for it");
             }
             Some(_) => {}
         }
@@ -376,12 +289,7 @@ impl Job<'_> {
         };
         let right = listed.iter().filter(same).count();
         if right != entries.len() || (right != listed.len() && !lost) {
-            self.found(
-                DamageKind::Footer,
-                None,
-                at,
-                "the footer does not list the frames of its pack",
-            );
+            self.found(DamageKind::Footer, None, at, "the footer does not list the frames of its pack");
         }
     }
 }

@@ -30,13 +30,7 @@ pub struct Writer {
 
 impl Writer {
     pub(super) fn new(store: Arc<Store>) -> Writer {
-        Writer {
-            store,
-            compressor: None,
-            frames: Frames::default(),
-            buffered: HashSet::new(),
-            generation: 0,
-        }
+        Writer { store, compressor: None, frames: Frames::default(), buffered: HashSet::new(), generation: 0 }
     }
 
     /// Stores a chunk unless it is known; true if it was not. `id` must be the BLAKE3 of `bytes`.
@@ -56,10 +50,7 @@ impl Writer {
     fn add(&mut self, kind: Kind, id: [u8; 32], raw: &[u8]) -> Result<bool, StoreError> {
         let max = kind.raw_bytes_max();
         if raw.len() > max as usize {
-            return Err(StoreError::TooLarge {
-                bytes: raw.len() as u64,
-                max: u64::from(max),
-            });
+            return Err(StoreError::TooLarge { bytes: raw.len() as u64, max: u64::from(max) });
         }
         let key = Key::new(&id, kind as u8);
         if self.frames.headers.is_empty() {

@@ -1,0 +1,137 @@
+//! Bit strings, most significant bit first, with Rice codes for gaps.
+//!
+//! Rice coding (Rice and Plaunt 1971): a number is its quotient by `2^k` in unary and the rest in `k` bits.
+//! It comes within half a bit of the entropy of gaps between evenly spread features. A quotient of
+//! [`UNARY_MAX`] or more is an escape: the number follows in 40 bits.
+
+/// Longest unary part.
+const UNARY_MAX: u64 = 20;
+const ESCAPED_BITS: u32 = 40;
+
+pub(super) struct BitWriter {
+    out: Vec<u8>,
+    held: u64,
+    count: u32,
+}
+
+impl BitWriter {
+    /// Writes after what `out` holds.
+    pub(super) fn new(out: Vec<u8>) -> BitWriter {
+        BitWriter { out, held: 0, count: 0 }
+    }
+
+    /// Writes the low `width` (0 to 40) bits of `value`, whose other bits are zero.
+    pub(super) fn put(&mut self, value: u64, width: u32) {
+        debug_assert!(width <= 40 && value >> width == 0);
+        self.held = self.held << width | value;
+        self.count += width;
+        while self.count >= 8 {
+            self.count -= 8;
+            self.out.push((self.held >> self.count) as u8);
+        }
+    }
+
+    pub(super) fn put_rice(&mut self, value: u64, k: u32) {
+        let quotient = value >> k;
+        if quotient >= UNARY_MAX {
+            self.put((1 << UNARY_MAX) - 1, UNARY_MAX as u32);
+            self.put(value, ESCAPED_BITS);
+        } else {
+            self.put(((1 << quotient) - 1) << 1, quotient as u32 + 1);
+            self.put(value & ((1 << k) - 1), k);
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        if self.count > 0 {
+            self.put(0, 8 - self.count);
+        }
+        self.out
+    }
+}
+
+pub(super) struct BitReader<'a> {
+    rest: &'a [u8],
+    /// The next `count` bits are at its top.
+    held: u64,
+    count: u32,
+}
+
+impl BitReader<'_> {
+    pub(super) fn new(rest: &[u8]) -> BitReader<'_> {
+        BitReader { rest, held: 0, count: 0 }
+    }
+
+    #[inline]
+    fn fill(&mut self) {
+        if let Some((word, _)) = self.rest.split_first_chunk::<8>() {
+            let bytes = (63 - self.count) / 8;
+            // Bits past `count` are the right ones already; the next fill puts the same there again.
+            self.held |= u64::from_be_bytes(*word) >> self.count;
+            self.count += 8 * bytes;
+            self.rest = &self.rest[bytes as usize..];
+        } else {
+            while let (true, Some((&byte, rest))) = (self.count <= 56, self.rest.split_first()) {
+                self.held |= u64::from(byte) << (56 - self.count);
+                self.count += 8;
+                self.rest = rest;
+            }
+        }
+    }
+
+    /// The next `width` (0 to 40) bits, or `None` at the end.
+    #[inline]
+    pub(super) fn take(&mut self, width: u32) -> Option<u64> {
+        if self.count < width {
+            self.fill();
+            if self.count < width {
+                return None;
+            }
+        }
+        let value = self.held >> 1 >> (63 - width);
+        self.held <<= width;
+        self.count -= width;
+        Some(value)
+    }
+
+    #[inline]
+    pub(super) fn take_rice(&mut self, k: u32) -> Option<u64> {
+        if self.count <= UNARY_MAX as u32 {
+            self.fill();
+        }
+        let quotient = u64::from(self.held.leading_ones()).min(UNARY_MAX);
+        if quotient == UNARY_MAX {
+            self.take(UNARY_MAX as u32)?;
+            return self.take(ESCAPED_BITS);
+        }
+        self.take(quotient as u32 + 1)?;
+        Some(quotient << k | self.take(k)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn round_trips(values in prop::collection::vec((0u64..1 << 40, 0u32..40, 0u32..=40, any::<bool>()), 0..200)) {
+            let mut writer = BitWriter::new(vec![7]);
+            let fit = |value: u64, width: u32| value & ((1u64 << width) - 1);
+            for &(value, shrink, k, rice) in &values {
+                let value = value >> shrink;
+                if rice { writer.put_rice(value, k) } else { writer.put(fit(value, k), k) }
+            }
+            let bytes = writer.finish();
+            let mut reader = BitReader::new(&bytes[1..]);
+            for &(value, shrink, k, rice) in &values {
+                let value = value >> shrink;
+                let (read, expected) =
+                    if rice { (reader.take_rice(k), value) } else { (reader.take(k), fit(value, k)) };
+                prop_assert_eq!(read, Some(expected));
+            }
+            prop_assert!(reader.take(8).is_none());
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Grams: every run of [`GRAM_BYTES`] bytes, hashed while rolling over the input, some of them selected.
+//!
+//! What must always be true: a gram's selection and feature depend on its bytes alone, not on where it
+//! stands; and what is selected at one level is selected at every lower level. Both are on disk: changing
+//! anything here makes an existing index useless.
+//!
+//! FracMinHash, also called scaled MinHash (Irber et al. 2022, "Lightweight compositional analysis of
+//! metagenomes with FracMinHash and minimum metagenome covers"; Hera, Pierce-Ward and Koslicki 2023,
+//! "Deriving confidence intervals for mutation rates across a wide range of evolutionary distances using
+//! FracMinHash"): a gram is kept if its hash is below a bound, here `2^64 / 2^level`. The rolling
+//! hash is a cyclic polynomial (Cohen 1997, "Recursive hashing functions for n-grams"), multiplied by an odd
+//! constant so that the high bits, which select, depend on all of it.
+
+/// Length of a gram in bytes.
+pub const GRAM_BYTES: usize = 24;
+/// The coarsest level: one gram in 2^7 = 128 is selected.
+pub const LEVEL_MAX: u8 = 7;
+/// Number of levels, [`LEVEL_MAX`] included.
+pub(crate) const LEVELS: usize = LEVEL_MAX as usize + 1;
+/// Bits of a feature. Of 2^30 postings in an index, one look-up in a thousand meets a stranger's.
+pub const FEATURE_BITS: u32 = 40;
+
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+static ENTER: [u64; 256] = table(0);
+static LEAVE: [u64; 256] = table(GRAM_BYTES as u32);
+
+const fn table(rotation: u32) -> [u64; 256] {
+    let mut table = [0; 256];
+    let mut seed = 0x6465_6475_7066_7331;
+    let mut i = 0;
+    while i < 256 {
+        seed = SPREAD.wrapping_add(seed);
+        table[i] = mix(seed).rotate_left(rotation);
+        i += 1;
+    }
+    table
+}
+
+/// The finalizer of SplitMix64: a bijection in which every bit of the input moves every bit of the output.
+const fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The hash of a selected gram: its level lies in the leading bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GramHash(u64);
+
+impl GramHash {
+    /// The highest level, up to [`LEVEL_MAX`], at which this gram is selected.
+    pub(crate) fn level(self) -> u8 {
+        (self.0.leading_zeros() as u8).min(LEVEL_MAX)
+    }
+
+    /// What the index knows the gram by: [`FEATURE_BITS`] bits that are independent of the level.
+    pub(crate) fn feature(self) -> u64 {
+        mix(self.0) >> (64 - FEATURE_BITS)
+    }
+}
+
+/// Appends the grams of `bytes` that are selected at `level`, in order, repeats included, save that a run
+/// of the same gram (all one byte) is given once. O(bytes), no allocation but `out`'s.
+pub(crate) fn select(bytes: &[u8], level: u8, out: &mut Vec<GramHash>) {
+    let Some((first, _)) = bytes.split_at_checked(GRAM_BYTES) else {
+        return;
+    };
+    let bound = u64::MAX >> level;
+    let mut last = 0;
+    let mut rolled = first.iter().fold(0u64, |h, &byte| h.rotate_left(1) ^ ENTER[usize::from(byte)]);
+    let mut see = |rolled: u64| {
+        let hash = rolled.wrapping_mul(SPREAD);
+        // Zero, the start value of `last`, is a hash as any other, but one gram in 2^64.
+        if hash <= bound && hash != last {
+            last = hash;
+            out.push(GramHash(hash));
+        }
+    };
+    see(rolled);
+    for (&entering, &leaving) in bytes[GRAM_BYTES..].iter().zip(bytes) {
+        rolled = rolled.rotate_left(1) ^ ENTER[usize::from(entering)] ^ LEAVE[usize::from(leaving)];
+        see(rolled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn selected(bytes: &[u8], level: u8) -> Vec<GramHash> {
+        let mut out = Vec::new();
+        select(bytes, level, &mut out);
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn a_gram_hashes_alike_wherever_it_stands(before in prop::collection::vec(0u8..3, 0..99), gram: [u8; GRAM_BYTES]) {
+            let mut bytes = before;
+            bytes.extend_from_slice(&gram);
+            prop_assert_eq!(selected(&gram, 0).pop(), selected(&bytes, 0).pop());
+        }
+
+        #[test]
+        fn levels_are_nested(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            for level in 0..LEVEL_MAX {
+                let finer: Vec<_> = selected(&bytes, level).into_iter().filter(|g| g.level() > level).collect();
+                prop_assert_eq!(finer, selected(&bytes, level + 1));
+            }
+        }
+    }
+
+    /// Text of few words must be sampled as evenly as noise: the shares of grams selected, and the spread of
+    /// features over buckets.
+    #[test]
+    fn low_entropy_text_is_sampled_evenly() {
+        for alphabet in [b"ab".as_slice(), b"0123456789", b"\x00\x01", b"etaoin shrdlu\n"] {
+            let mut x = 88172645463325252u64;
+            let bytes: Vec<u8> = (0..400_000)
+                .map(|_| {
+                    x ^= x << 13;
+                    x ^= x >> 7;
+                    x ^= x << 17;
+                    alphabet[(x >> 33) as usize % alphabet.len()]
+                })
+                .collect();
+            let mut all = selected(&bytes, 0);
+            all.sort_unstable();
+            all.dedup();
+            let share = all.iter().filter(|g| g.level() == LEVEL_MAX).count() as f64 / all.len() as f64;
+            assert!((share * 128.0 - 1.0).abs() < 0.1, "{alphabet:?}: {share}");
+            let mut buckets = [0u32; 256];
+            for gram in &all {
+                buckets[(gram.feature() >> (FEATURE_BITS - 8)) as usize] += 1;
+            }
+            let expected = all.len() as f64 / 256.0;
+            let chi2: f64 = buckets.iter().map(|&n| (f64::from(n) - expected).powi(2) / expected).sum();
+            assert!(chi2 < 255.0 + 6.0 * (2.0f64 * 255.0).sqrt(), "{alphabet:?}: {chi2}");
+        }
+    }
+
+    #[test]
+    fn short_input_and_runs() {
+        assert!(selected(&[1; GRAM_BYTES - 1], 0).is_empty());
+        assert_eq!(selected(&[1; GRAM_BYTES], 0).len(), 1);
+        assert_eq!(selected(&vec![0; 100_000], 0).len(), 1);
+    }
+}

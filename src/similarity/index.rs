@@ -1,0 +1,344 @@
+//! The index: chunks and contents in, buffered in memory, merged into the database in sorted bulk.
+//!
+//! What must always be true:
+//! - A number, of a chunk or of a content, is given out once: the counters are stored before any row that
+//!   uses them. Numbers ascend.
+//! - Rows are merged in the order features, chunks, containments, contents, names; so after a crash in the
+//!   middle a chunk that is known has its features and a content that is known has its chunks.
+//! - Rows are merged from a buffer that queries still see; seeing a row twice changes no answer.
+//!
+//! Locks, in this order: `merging`, `state`. The first is held for a whole bulk merge, the second only for
+//! moments, save by a sweep.
+
+use super::buffer::Buffer;
+use super::rows::{
+    CONTAINED, CONTENTS, ChunkRow, ContentRow, Counts, FEATURES, IdKey, NUMBERED, SKETCHED, chunk_key,
+    containment, head, numbered, numbered_number, posting, recipe_key,
+};
+use super::sketch::Sketch;
+use super::{SimilarityError, sweep};
+use crate::db::{Db, Table};
+use crate::id::{ChunkId, RecipeId};
+use crate::recipe::Recipe;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+type Result<T> = std::result::Result<T, SimilarityError>;
+
+const META_KEY: &[u8] = b"similarity";
+const META_VERSION: u8 = 1;
+
+/// Settings of the index that do not change what is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct SimilarityOptions {
+    /// About how many bytes of memory additions may take before they are merged into the database. A merge
+    /// rewrites most of the feature table once that is large, so more memory means fewer rewrites.
+    pub buffer_bytes: usize,
+    /// A feature that more contents than this have says nothing, and is not followed.
+    pub frequency_cap: usize,
+}
+
+impl Default for SimilarityOptions {
+    fn default() -> Self {
+        SimilarityOptions { buffer_bytes: 64 << 20, frequency_cap: 500 }
+    }
+}
+
+/// How much the index holds. After a crash the numbers may count a few additions that were lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimilarityStats {
+    /// Sketched chunks.
+    pub chunks: u64,
+    /// Contents that queries can find.
+    pub contents: u64,
+    /// (feature, chunk) pairs.
+    pub postings: u64,
+}
+
+/// Counters that outlive a restart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Meta {
+    pub(super) next_chunk: u64,
+    pub(super) next_content: u64,
+    pub(super) stats: SimilarityStats,
+    /// Contents removed since the last sweep.
+    pub(super) dead: u64,
+    /// Chunks numbered below this were all merged before the last merge: a sweep may take them.
+    pub(super) settled: u64,
+}
+
+impl Meta {
+    fn fields(&mut self) -> [&mut u64; 7] {
+        [
+            &mut self.next_chunk,
+            &mut self.next_content,
+            &mut self.stats.chunks,
+            &mut self.stats.contents,
+            &mut self.stats.postings,
+            &mut self.dead,
+            &mut self.settled,
+        ]
+    }
+
+    fn load(db: &dyn Db) -> Result<Meta> {
+        let mut meta = Meta::default();
+        let Some(value) = db.get(Table::Meta, META_KEY)? else {
+            return Ok(meta);
+        };
+        if value.first() != Some(&META_VERSION) || value.len() != 1 + 8 * meta.fields().len() {
+            return Err(SimilarityError::Format);
+        }
+        for (field, bytes) in meta.fields().into_iter().zip(value[1..].chunks_exact(8)) {
+            *field = u64::from_le_bytes(head(bytes));
+        }
+        Ok(meta)
+    }
+
+    pub(super) fn store(mut self, db: &dyn Db) -> Result<()> {
+        let mut value = vec![META_VERSION];
+        self.fields().iter().for_each(|field| value.extend_from_slice(&field.to_le_bytes()));
+        Ok(db.put(Table::Meta, META_KEY, &value)?)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) meta: Meta,
+    pub(super) buffer: Buffer,
+    /// The buffer that is being merged, or whose merge failed.
+    pub(super) merging: Option<Arc<Buffer>>,
+}
+
+impl State {
+    /// Both buffers, the newer first.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        std::iter::once(&self.buffer).chain(self.merging.as_deref())
+    }
+
+    pub(super) fn is_dead(&self, content: u32) -> bool {
+        self.buffers().any(|buffer| buffer.dead.contains_key(&content))
+    }
+
+    fn chunk(&self, db: &dyn Db, key: &IdKey) -> Result<Option<ChunkRow>> {
+        if let Some(row) = self.buffers().find_map(|buffer| buffer.sketched.get(key)) {
+            return Ok(Some(*row));
+        }
+        Ok(SKETCHED.find(db, key)?.map(|row| ChunkRow::of_row(&row)))
+    }
+
+    fn content_number(&self, db: &dyn Db, key: &IdKey) -> Result<Option<u32>> {
+        let number = match self.buffers().find_map(|buffer| buffer.numbered.get(key)) {
+            Some(number) => Some(*number),
+            None => NUMBERED.find(db, key)?.map(|row| numbered_number(&row)),
+        };
+        Ok(number.filter(|&number| !self.is_dead(number)))
+    }
+}
+
+/// The similarity index. All methods may be called from many threads.
+pub struct Similarity {
+    pub(super) db: Arc<dyn Db>,
+    pub(super) options: SimilarityOptions,
+    merging: Mutex<()>,
+    state: RwLock<State>,
+}
+
+impl Similarity {
+    /// Opens the index in `db`, empty if there is none.
+    ///
+    /// Fails with [`SimilarityError::Format`] if another version wrote it.
+    pub fn open(db: Arc<dyn Db>, options: SimilarityOptions) -> Result<Similarity> {
+        let meta = Meta::load(&*db)?;
+        Ok(Similarity {
+            db,
+            options,
+            merging: Mutex::default(),
+            state: RwLock::new(State { meta, ..State::default() }),
+        })
+    }
+
+    /// Whether the chunk was sketched, so that it need not be again.
+    pub fn knows_chunk(&self, id: &ChunkId) -> Result<bool> {
+        Ok(self.read().chunk(&*self.db, &chunk_key(id))?.is_some())
+    }
+
+    /// Adds a chunk's sketch; without effect if the chunk is known. May merge the buffer, which takes time.
+    pub fn add_chunk(&self, id: ChunkId, sketch: Sketch) -> Result<()> {
+        let key = chunk_key(&id);
+        let mut state = self.write();
+        if state.chunk(&*self.db, &key)?.is_some() {
+            return Ok(());
+        }
+        let number = take_number(&mut state.meta.next_chunk)?;
+        state.meta.stats.chunks += 1;
+        state.meta.stats.postings += sketch.len() as u64;
+        let counts = Counts { level: sketch.level(), at: sketch.counts() };
+        state.buffer.add_chunk(key, ChunkRow { number, counts }, &sketch);
+        self.merge_if_large(state)
+    }
+
+    /// Adds a content, all chunks of which must have been added; without effect if it is known.
+    ///
+    /// Fails with [`SimilarityError::UnknownChunk`] if one is missing: either it never was added, or no
+    /// content had it for a while and it was swept. Adding it and trying again is then right.
+    pub fn add_content(&self, id: RecipeId, recipe: &Recipe) -> Result<()> {
+        let key = recipe_key(&id);
+        let mut state = self.write();
+        if state.content_number(&*self.db, &key)?.is_some() {
+            return Ok(());
+        }
+        let mut seen = HashSet::new();
+        let mut chunks = Vec::new();
+        for chunk in recipe.chunks().iter().filter(|chunk| seen.insert(chunk.id)) {
+            let row = state.chunk(&*self.db, &chunk_key(&chunk.id))?;
+            chunks.push(row.ok_or(SimilarityError::UnknownChunk(chunk.id))?);
+        }
+        let number = take_number(&mut state.meta.next_content)?;
+        state.meta.stats.contents += 1;
+        let content = ContentRow { recipe: id, size: recipe.size(), counts: united(&chunks) };
+        state.buffer.contents.insert(number, content);
+        state.buffer.numbered.insert(key, number);
+        for chunk in chunks {
+            state.buffer.add_containment(chunk, number);
+        }
+        self.merge_if_large(state)
+    }
+
+    /// Whether the content was added and not removed since.
+    pub fn has_content(&self, id: &RecipeId) -> Result<bool> {
+        Ok(self.read().content_number(&*self.db, &recipe_key(id))?.is_some())
+    }
+
+    /// Removes a content from all answers; without effect if it is not known. Its rows go with later merges.
+    pub fn remove_content(&self, id: &RecipeId) -> Result<()> {
+        let key = recipe_key(id);
+        let mut state = self.write();
+        let Some(number) = state.content_number(&*self.db, &key)? else {
+            return Ok(());
+        };
+        state.meta.stats.contents = state.meta.stats.contents.saturating_sub(1);
+        state.meta.dead += 1;
+        state.buffer.contents.remove(&number);
+        state.buffer.numbered.remove(&key);
+        // Also when it was only in this buffer: the name may be in an older one under a dead number.
+        state.buffer.dead.insert(number, key);
+        self.merge_if_large(state)
+    }
+
+    /// Merges everything buffered into the database. Durable once the caller has flushed that.
+    pub fn flush(&self) -> Result<()> {
+        let _merging = self.lock_merging();
+        self.merge()
+    }
+
+    /// How much the index holds.
+    pub fn stats(&self) -> SimilarityStats {
+        self.read().meta.stats
+    }
+
+    /// Removes everything, as before a rebuild.
+    pub fn clear(&self) -> Result<()> {
+        let _merging = self.lock_merging();
+        let mut state = self.write();
+        // First what says that something is known, last the counters: an interrupted clear leaves no number
+        // to be given out twice.
+        for table in [Table::Numbered, Table::Contents, Table::Sketched, Table::Contained, Table::Features] {
+            self.db.clear(table)?;
+        }
+        *state = State::default();
+        state.meta.store(&*self.db)
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_merging(&self) -> MutexGuard<'_, ()> {
+        self.merging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn merge_if_large(&self, state: RwLockWriteGuard<'_, State>) -> Result<()> {
+        let limit = self.options.buffer_bytes;
+        if state.buffer.bytes() < limit {
+            return Ok(());
+        }
+        drop(state);
+        let _merging = self.lock_merging();
+        // Another thread may have merged it while this one waited.
+        if self.read().buffer.bytes() < limit {
+            return Ok(());
+        }
+        self.merge()
+    }
+
+    /// Under the merging lock. After an error the buffer stays visible and the next merge starts with it.
+    fn merge(&self) -> Result<()> {
+        loop {
+            let (buffer, meta) = {
+                let mut state = self.write();
+                if state.merging.is_none() {
+                    if state.buffer.is_empty() {
+                        return Ok(());
+                    }
+                    state.merging = Some(Arc::new(std::mem::take(&mut state.buffer)));
+                }
+                match &state.merging {
+                    Some(buffer) => (buffer.clone(), state.meta),
+                    None => return Ok(()),
+                }
+            };
+            meta.store(&*self.db)?;
+            merge_rows(&*self.db, &buffer)?;
+            let mut state = self.write();
+            state.merging = None;
+            if sweep::is_due(&state.meta) {
+                sweep::sweep(&*self.db, &mut state)?;
+            }
+            state.meta.settled = meta.next_chunk;
+        }
+    }
+}
+
+fn take_number(next: &mut u64) -> Result<u32> {
+    let number = u32::try_from(*next).map_err(|_| SimilarityError::Full)?;
+    *next += 1;
+    Ok(number)
+}
+
+/// The counts of a content, from the coarsest level of its chunks on, at which all of them can be added up.
+fn united(chunks: &[ChunkRow]) -> Counts {
+    let with_features = || chunks.iter().filter(|chunk| chunk.counts.at.iter().any(|&n| n > 0));
+    let level = with_features().map(|chunk| chunk.counts.level).max().unwrap_or(0);
+    let mut at = [0u32; super::gram::LEVELS];
+    for chunk in with_features() {
+        for (sum, n) in at.iter_mut().zip(chunk.counts.at).skip(usize::from(level)) {
+            *sum = sum.saturating_add(n);
+        }
+    }
+    Counts { level, at }
+}
+
+fn merge_rows(db: &dyn Db, buffer: &Buffer) -> Result<()> {
+    let mut rows = Vec::with_capacity(buffer.postings_len() * 9);
+    buffer.postings().for_each(|(feature, chunk)| rows.extend_from_slice(&posting(feature, chunk)));
+    FEATURES.merge(db, rows, Vec::new())?;
+    let rows = buffer.sketched.iter().flat_map(|(key, row)| row.to_row(key)).collect();
+    SKETCHED.merge(db, rows, Vec::new())?;
+    let mut rows = Vec::new();
+    for (&chunk, (level, contents)) in &buffer.contained {
+        let live = contents.iter().filter(|content| !buffer.dead.contains_key(content));
+        live.for_each(|&content| rows.extend_from_slice(&containment(chunk, content, *level)));
+    }
+    CONTAINED.merge(db, rows, Vec::new())?;
+    let rows = buffer.contents.iter().flat_map(|(&number, row)| row.to_row(number)).collect();
+    let removed = buffer.dead.keys().flat_map(|number| number.to_be_bytes()).collect();
+    CONTENTS.merge(db, rows, removed)?;
+    let rows = buffer.numbered.iter().flat_map(|(key, &number)| numbered(key, number)).collect();
+    let removed = buffer.dead.values().flatten().copied().collect();
+    NUMBERED.merge(db, rows, removed)?;
+    Ok(())
+}

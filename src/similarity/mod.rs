@@ -1,0 +1,49 @@
+//! Similarity: which contents resemble a file, found from samples of their bytes.
+//!
+//! Each unique chunk is sketched once, when it is new ([`Sketch`]); the [`Similarity`] index maps features to
+//! chunks and chunks to the contents that contain them. So its size and the time it takes go with unique
+//! bytes, identical files are one content, and a rename costs nothing. [`Similarity::query`] answers with
+//! estimates; [`exact::compare`] turns a candidate into a fact, from bytes that the caller provides.
+//!
+//! What must always be true: the index is only ever a hint. All of it can be rebuilt from the stored bytes,
+//! a stale or missing row costs a candidate and never data. This module never reads the store.
+//!
+//! Definitions are in `docs/similarity.md`, the choice of method and its parameters in
+//! `docs/decisions/0003-similarity-default.md`.
+
+mod bits;
+mod buffer;
+pub mod exact;
+mod gram;
+mod index;
+mod query;
+mod rows;
+mod sketch;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+pub use gram::{FEATURE_BITS, GRAM_BYTES, LEVEL_MAX};
+pub use index::{Similarity, SimilarityOptions, SimilarityStats};
+pub use query::{Answer, Candidate};
+pub use sketch::{QuerySketch, Sketch, SketchParams};
+
+use crate::db::DbError;
+use crate::id::ChunkId;
+
+/// What can go wrong in the similarity index. None of it is a loss of user data: it can be rebuilt.
+#[derive(Debug, thiserror::Error)]
+pub enum SimilarityError {
+    /// The database failed.
+    #[error("similarity index: {0}")]
+    Db(#[from] DbError),
+    /// A content names a chunk that was not added, or that was swept since: sketch it, add it, try again.
+    #[error("similarity index: chunk {0} was not sketched")]
+    UnknownChunk(ChunkId),
+    /// The index was written by another version of this program. Clear it and rebuild.
+    #[error("similarity index: written in a form that this program does not know")]
+    Format,
+    /// All 2^32 chunk or content numbers are given out. Clear it and rebuild.
+    #[error("similarity index: out of numbers; rebuild it")]
+    Full,
+}

@@ -1,0 +1,238 @@
+//! Sketches: the sample of a chunk's, or of a queried file's, grams that stands for it.
+//!
+//! What must always be true: a sketch holds exactly the distinct features of those grams that its level
+//! selects, so two sketches can be compared at the coarser of their levels, and a file's sketch is the
+//! union of its chunks'. Grams that straddle a cut are not seen.
+
+use super::gram::{self, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
+
+/// How densely chunks are sampled. On disk: an index is built with one set of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SketchParams {
+    /// A short chunk is sampled more densely, so that it has about this many features.
+    pub floor_features: u32,
+    /// The densest level used for that: one gram in `2^level_min`.
+    pub level_min: u8,
+}
+
+impl Default for SketchParams {
+    /// See `docs/decisions/0003-similarity-default.md` for the measurements.
+    fn default() -> Self {
+        SketchParams { floor_features: 24, level_min: 2 }
+    }
+}
+
+impl SketchParams {
+    /// The level, from `level_min` to [`LEVEL_MAX`], for a chunk of `len` bytes: of the densities
+    /// `1/2^level` the coarsest that still gives `floor_features` features.
+    pub fn level_of(&self, len: usize) -> u8 {
+        let spacing = len / self.floor_features.max(1) as usize;
+        let level = spacing.checked_ilog2().unwrap_or(0) as u8;
+        level.clamp(self.level_min.min(LEVEL_MAX), LEVEL_MAX)
+    }
+}
+
+/// A feature with the highest level that selects its gram: 40 bits over 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Feature(u64);
+
+impl Feature {
+    fn of(gram: GramHash) -> Feature {
+        Feature(gram.feature() << 8 | u64::from(gram.level()))
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0 >> 8
+    }
+
+    pub(crate) fn level(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+/// The sketch of one chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sketch {
+    level: u8,
+    /// Sorted, each once.
+    features: Vec<Feature>,
+}
+
+impl Sketch {
+    /// Sketches a chunk with the default parameters. About one pass over the bytes.
+    pub fn of_chunk(bytes: &[u8]) -> Sketch {
+        Sketch::with_params(bytes, SketchParams::default())
+    }
+
+    /// Sketches a chunk with other parameters: for measuring. Never mix them in one index.
+    ///
+    /// A chunk that has grams has at least one feature: if none is selected, the level goes down until one is.
+    pub fn with_params(bytes: &[u8], params: SketchParams) -> Sketch {
+        let mut level = params.level_of(bytes.len());
+        let mut grams = Vec::with_capacity((bytes.len() >> level) * 5 / 4 + 16);
+        gram::select(bytes, level, &mut grams);
+        while grams.is_empty() && level > 0 && bytes.len() >= GRAM_BYTES {
+            level -= 1;
+            gram::select(bytes, level, &mut grams);
+        }
+        let mut features: Vec<Feature> = grams.into_iter().map(Feature::of).collect();
+        features.sort_unstable();
+        features.dedup_by_key(|f| f.bits());
+        Sketch { level, features }
+    }
+
+    /// The level: one gram in `2^level` was kept.
+    pub fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// Number of distinct features.
+    pub fn len(&self) -> usize {
+        self.features.len()
+    }
+
+    /// Whether the chunk was too short to have any feature.
+    pub fn is_empty(&self) -> bool {
+        self.features.is_empty()
+    }
+
+    pub(crate) fn features(&self) -> &[Feature] {
+        &self.features
+    }
+
+    /// Number of features that each level selects; it means something from the sketch's own level on.
+    pub(crate) fn counts(&self) -> [u32; LEVELS] {
+        let mut counts = [0; LEVELS];
+        for feature in &self.features {
+            counts[..=usize::from(feature.level())].iter_mut().for_each(|n| *n += 1);
+        }
+        counts[..usize::from(self.level)].fill(0);
+        counts
+    }
+}
+
+/// The sketch of a whole file that is asked about, put together from its chunks'.
+#[derive(Clone, Debug, Default)]
+pub struct QuerySketch {
+    bytes: u64,
+    params: SketchParams,
+    entries: Vec<(Feature, u8)>,
+    compact_at: usize,
+}
+
+impl QuerySketch {
+    /// The sketch of an empty file.
+    pub fn new() -> QuerySketch {
+        QuerySketch::default()
+    }
+
+    /// As [`QuerySketch::new`], with other parameters: for measuring.
+    pub fn with_params(params: SketchParams) -> QuerySketch {
+        QuerySketch { params, ..QuerySketch::default() }
+    }
+
+    /// Adds the next chunk of the file.
+    pub fn add_chunk(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        let sketch = Sketch::with_params(bytes, self.params);
+        self.entries.extend(sketch.features.iter().map(|&f| (f, sketch.level)));
+        // A file that repeats itself must not grow without end.
+        if self.entries.len() > self.compact_at {
+            compact(&mut self.entries);
+            self.compact_at = (2 * self.entries.len()).max(1 << 16);
+        }
+    }
+
+    /// Length of the file in bytes, as far as it was added.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The distinct features with the finest level at which each was selected, sorted by feature.
+    pub(crate) fn features(&self) -> Vec<(Feature, u8)> {
+        let mut entries = self.entries.clone();
+        compact(&mut entries);
+        entries
+    }
+}
+
+/// Sorts, and keeps of each feature the entry of the finest level.
+fn compact(entries: &mut Vec<(Feature, u8)>) {
+    entries.sort_unstable();
+    entries.dedup_by_key(|(feature, _)| feature.bits());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn noise(len: usize, seed: u64) -> Vec<u8> {
+        let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 24) as u8
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn levels_follow_length() {
+        let params = SketchParams { floor_features: 32, level_min: 2 };
+        let levels = [0, 40, 127, 256, 512, 4095, 4096, 16 << 10, 1 << 24].map(|len| params.level_of(len));
+        assert_eq!(levels, [2, 2, 2, 3, 4, 6, 7, 7, 7]);
+    }
+
+    /// What is on disk must not change by accident.
+    #[test]
+    fn golden() {
+        let bytes: Vec<u8> = (0..20_000u32).flat_map(|i| (i * i).to_le_bytes()).collect();
+        let sketch = Sketch::of_chunk(&bytes[..16 << 10]);
+        let sum = sketch.features.iter().fold(0u64, |sum, f| sum.rotate_left(5) ^ f.0);
+        assert_eq!((sketch.level(), sketch.len(), sum), (7, 127, 9714531645443089518));
+    }
+
+    #[test]
+    fn the_floor_holds() {
+        for len in [24, 40, 64, 100, 500, 2000, 9000, 16 << 10] {
+            let mut features = 0;
+            for seed in 0..100 {
+                let sketch = Sketch::of_chunk(&noise(len, seed));
+                assert!(!sketch.is_empty());
+                features += sketch.len();
+            }
+            let floor = ((len - 23) / 4).min(24) * 100;
+            assert!(features * 10 > floor * 8, "{len}: {features}");
+        }
+        assert!(Sketch::of_chunk(&[1; 23]).is_empty());
+        assert_eq!(Sketch::of_chunk(&vec![0; 64 << 10]).len(), 1);
+    }
+
+    proptest! {
+        /// A coarser sketch is the part of a finer one that its level selects.
+        #[test]
+        fn densities_are_nested(len in 24usize..6000, seed: u64, fine in 1u32..64, coarse in 1u32..64) {
+            let bytes = noise(len, seed);
+            let of = |m: u32| Sketch::with_params(&bytes, SketchParams { floor_features: m, level_min: 0 });
+            let (fine, coarse) = (of(fine.max(coarse)), of(fine.min(coarse)));
+            let filtered: Vec<_> = fine.features.iter().filter(|f| f.level() >= coarse.level).copied().collect();
+            prop_assert!(fine.level <= coarse.level);
+            prop_assert_eq!(&filtered, &coarse.features);
+            prop_assert_eq!(coarse.counts()[usize::from(coarse.level)] as usize, coarse.len());
+        }
+
+        #[test]
+        fn a_query_is_the_union_of_its_chunks(lens in prop::collection::vec(0usize..9000, 0..6)) {
+            let chunks: Vec<_> = lens.iter().map(|&len| noise(len, len as u64 % 3)).collect();
+            let mut query = QuerySketch::new();
+            chunks.iter().for_each(|c| query.add_chunk(c));
+            let mut union: Vec<_> = chunks.iter().flat_map(|c| Sketch::of_chunk(c).features).collect();
+            union.sort_unstable();
+            union.dedup();
+            prop_assert_eq!(query.features().into_iter().map(|(f, _)| f).collect::<Vec<_>>(), union);
+            prop_assert_eq!(query.bytes(), lens.iter().sum::<usize>() as u64);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The index against a naive model, and the estimates against exact comparison.
+
+use super::*;
+use crate::chunk::ChunkParams;
+use crate::db::{Db, MemDb, SledDb};
+use crate::id::{ChunkId, RecipeId};
+use crate::recipe::{ChunkRef, Recipe};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(super) fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn chunks(bytes: &[u8]) -> Vec<&[u8]> {
+    let mut rest = bytes;
+    let mut chunks = Vec::new();
+    for len in ChunkParams::default().cut(bytes, true) {
+        let (chunk, tail) = rest.split_at(len as usize);
+        chunks.push(chunk);
+        rest = tail;
+    }
+    chunks
+}
+
+fn recipe_of(bytes: &[u8]) -> Recipe {
+    let chunk = |chunk: &&[u8]| ChunkRef { id: ChunkId::of(chunk), len: chunk.len() as u32 };
+    Recipe::new(chunks(bytes).iter().map(chunk).collect())
+}
+
+fn add(index: &Similarity, bytes: &[u8]) -> RecipeId {
+    for chunk in chunks(bytes) {
+        let id = ChunkId::of(chunk);
+        if !index.knows_chunk(&id).unwrap() {
+            index.add_chunk(id, Sketch::of_chunk(chunk)).unwrap();
+        }
+    }
+    let recipe = recipe_of(bytes);
+    index.add_content(recipe.id(), &recipe).unwrap();
+    recipe.id()
+}
+
+fn sketch(bytes: &[u8]) -> QuerySketch {
+    let mut sketch = QuerySketch::new();
+    chunks(bytes).iter().for_each(|chunk| sketch.add_chunk(chunk));
+    sketch
+}
+
+fn ask(index: &Similarity, bytes: &[u8], min: f64) -> Vec<Candidate> {
+    index.query(&sketch(bytes), min, usize::MAX).unwrap().candidates
+}
+
+fn open(db: &Arc<MemDb>) -> Similarity {
+    Similarity::open(db.clone(), SimilarityOptions::default()).unwrap()
+}
+
+#[test]
+fn finds_what_it_should() {
+    let index = open(&Arc::new(MemDb::new()));
+    let (large, other, tiny) = (noise(300_000, 1), noise(200_000, 2), noise(40, 3));
+    let (large_id, other_id) = (add(&index, &large), add(&index, &other));
+    let (tiny_id, empty_id) = (add(&index, &tiny), add(&index, &[]));
+    assert!(index.has_content(&empty_id).unwrap());
+    assert_eq!(ask(&index, &[], 0.0), []);
+
+    let itself = ask(&index, &large, 0.25);
+    assert_eq!(itself.len(), 1);
+    assert_eq!((itself[0].recipe, itself[0].size), (large_id, 300_000));
+    assert_eq!(itself[0].containment, 1.0);
+    assert!(itself[0].resemblance > 0.99);
+    assert_eq!(itself[0].bytes_common, 300_000);
+
+    let small_in_large = ask(&index, &large[100_000..120_000], 0.25);
+    assert_eq!(small_in_large[0].recipe, large_id);
+    assert!(small_in_large[0].containment > 0.8);
+    assert!((0.04..0.1).contains(&small_in_large[0].contained_in));
+
+    let both = [&other[..100_000], &large[..60_000]].concat();
+    let found = ask(&index, &both, 0.15);
+    let of = |id| found.iter().find(|c| c.recipe == id).unwrap();
+    assert!((of(other_id).containment - 0.625).abs() < 0.1, "{found:?}");
+    assert!((of(other_id).contained_in - 0.5).abs() < 0.1);
+    assert!((of(large_id).contained_in - 0.2).abs() < 0.1);
+    assert_eq!(ask(&index, &noise(50_000, 9), 0.01), []);
+
+    let tiny_edited = [&tiny[..39], b"?"].concat();
+    assert_eq!(ask(&index, &tiny_edited, 0.5)[0].recipe, tiny_id);
+}
+
+#[test]
+fn names_and_copies_cost_nothing() {
+    let index = open(&Arc::new(MemDb::new()));
+    let bytes = noise(100_000, 1);
+    add(&index, &bytes);
+    let stats = index.stats();
+    add(&index, &bytes);
+    index.flush().unwrap();
+    add(&index, &bytes);
+    assert_eq!(index.stats(), stats);
+    assert_eq!(stats.contents, 1);
+    assert_eq!(stats.chunks as usize, recipe_of(&bytes).chunks().len());
+}
+
+#[test]
+fn a_missing_chunk_is_an_error() {
+    let index = open(&Arc::new(MemDb::new()));
+    let recipe = recipe_of(b"never sketched");
+    let error = index.add_content(recipe.id(), &recipe).unwrap_err();
+    assert!(matches!(error, SimilarityError::UnknownChunk(id) if id == recipe.chunks()[0].id));
+    assert!(!index.has_content(&recipe.id()).unwrap());
+}
+
+#[test]
+fn frequent_features_are_suppressed_and_counted() {
+    let options = SimilarityOptions { frequency_cap: 5, ..SimilarityOptions::default() };
+    let index = Similarity::open(Arc::new(MemDb::new()), options).unwrap();
+    let template = noise(3000, 1);
+    let pages: Vec<_> = (2..10).map(|seed| [&template[..], &noise(3000, seed)].concat()).collect();
+    pages.iter().for_each(|page| {
+        add(&index, page);
+    });
+    let answer = index.query(&sketch(&pages[0]), 0.1, 100).unwrap();
+    assert_eq!(answer.candidates.len(), 1, "only itself: {answer:?}");
+    assert!(answer.candidates[0].containment > 0.99);
+    assert!(answer.suppressed_features > 5);
+    index.flush().unwrap();
+    assert_eq!(index.query(&sketch(&pages[0]), 0.1, 100).unwrap(), answer);
+}
+
+#[test]
+fn another_version_is_refused() {
+    let db = Arc::new(MemDb::new());
+    let index = open(&db);
+    add(&index, &noise(100, 1));
+    index.flush().unwrap();
+    db.put(crate::db::Table::Meta, b"similarity", &[99, 1, 2]).unwrap();
+    let error = Similarity::open(db.clone(), SimilarityOptions::default()).err().unwrap();
+    assert!(matches!(error, SimilarityError::Format));
+}
+
+#[test]
+fn clear_and_rebuild() {
+    let db = Arc::new(MemDb::new());
+    let index = open(&db);
+    let bytes = noise(50_000, 1);
+    add(&index, &bytes);
+    index.flush().unwrap();
+    index.clear().unwrap();
+    assert_eq!(index.stats(), SimilarityStats::default());
+    assert_eq!(ask(&index, &bytes, 0.1), []);
+    add(&index, &bytes);
+    assert_eq!(ask(&index, &bytes, 0.1).len(), 1);
+}
+
+#[test]
+fn a_sweep_leaves_what_is_shared() {
+    let db = Arc::new(MemDb::new());
+    let index = open(&db);
+    let shared = noise(100_000, 0);
+    let files: Vec<_> = (1..9).map(|seed| [&shared[..], &noise(50_000, seed)].concat()).collect();
+    let ids: Vec<_> = files.iter().map(|file| add(&index, file)).collect();
+    index.flush().unwrap();
+    // A chunk counts as settled, and may be swept, from the next merge on.
+    let kept = add(&index, &noise(100, 77));
+    index.flush().unwrap();
+    let full = index.stats();
+    ids[1..].iter().for_each(|id| index.remove_content(id).unwrap());
+    assert_eq!(ask(&index, &files[1], 0.1).len(), 1);
+    index.flush().unwrap();
+    let swept = index.stats();
+    assert_eq!(swept.contents, 2);
+    assert!(swept.postings * 2 < full.postings, "{swept:?} of {full:?}");
+    let index = open(&db);
+    assert_eq!(index.stats(), swept);
+    assert!(index.has_content(&kept).unwrap());
+    let found = ask(&index, &files[0], 0.1);
+    assert_eq!((found.len(), found[0].recipe, found[0].containment), (1, ids[0], 1.0));
+    // What was swept can come back.
+    add(&index, &files[3]);
+    assert_eq!(ask(&index, &files[3], 0.9)[0].recipe, ids[3]);
+}
+
+#[test]
+fn threads_add_while_others_ask() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Arc::new(SledDb::open(&dir.path().join("index"), 16 << 20).unwrap());
+    let options = SimilarityOptions { buffer_bytes: 200_000, ..SimilarityOptions::default() };
+    let index = Similarity::open(db, options).unwrap();
+    let common = noise(40_000, 99);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (index, common) = (&index, &common);
+            scope.spawn(move || {
+                for i in 0..25 {
+                    let bytes = [&common[..], &noise(30_000, 100 + thread * 25 + i)].concat();
+                    let id = add(index, &bytes);
+                    let found = ask(index, &bytes, 0.9);
+                    assert_eq!((found[0].recipe, found[0].containment), (id, 1.0));
+                }
+            });
+        }
+    });
+    assert_eq!(index.stats().contents, 100);
+    assert_eq!(ask(&index, &common, 0.5).len(), 100);
+    index.flush().unwrap();
+    assert_eq!(ask(&index, &common, 0.5).len(), 100);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(usize),
+    Remove(usize),
+    Flush,
+    Reopen,
+}
+
+/// Files that share parts with each other.
+fn library() -> Vec<Vec<u8>> {
+    let parts: Vec<_> = (0..6).map(|seed| noise(2000 + seed as usize * 7000, seed)).collect();
+    (0..12usize)
+        .map(|i| [&parts[i % 6][..], &parts[(i / 2) % 6], &noise(i * 300, 50 + i as u64)].concat())
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Against an index that is built afresh, in one go, from what should be in it.
+    #[test]
+    fn any_history_answers_as_a_fresh_index(steps in prop::collection::vec(prop_oneof![
+        5 => (0usize..12).prop_map(Step::Add),
+        3 => (0usize..12).prop_map(Step::Remove),
+        1 => Just(Step::Flush),
+        1 => Just(Step::Reopen),
+    ], 1..40)) {
+        let library = library();
+        let ids: Vec<_> = library.iter().map(|bytes| recipe_of(bytes).id()).collect();
+        let db = Arc::new(MemDb::new());
+        let mut index = open(&db);
+        let mut model = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Add(i) => { add(&index, &library[i]); model.insert(i, ()); }
+                Step::Remove(i) => { index.remove_content(&ids[i]).unwrap(); model.remove(&i); }
+                Step::Flush => index.flush().unwrap(),
+                Step::Reopen => { index.flush().unwrap(); index = open(&db); }
+            }
+        }
+        let fresh = open(&Arc::new(MemDb::new()));
+        model.keys().for_each(|&i| { add(&fresh, &library[i]); });
+        for round in 0..2 {
+            prop_assert_eq!(index.stats().contents as usize, model.len());
+            for (i, bytes) in library.iter().enumerate() {
+                prop_assert_eq!(index.has_content(&ids[i]).unwrap(), model.contains_key(&i));
+                prop_assert_eq!(ask(&index, bytes, 0.05), ask(&fresh, bytes, 0.05), "file {} round {}", i, round);
+            }
+            index.flush().unwrap();
+        }
+    }
+
+    /// Estimates lie near the exact shares, on files with an edited half.
+    #[test]
+    fn estimates_are_near_the_truth(seed: u64, len in 20_000usize..200_000, share in 0.1f64..0.9) {
+        let whole = noise(len, seed);
+        let kept = (len as f64 * share) as usize;
+        let edited = [&whole[..kept], &noise(len - kept, seed ^ 1)].concat();
+        let index = open(&Arc::new(MemDb::new()));
+        add(&index, &whole);
+        let found = ask(&index, &edited, 0.05);
+        let truth = exact::compare(&&edited[..], &&whole[..], 1 << 22).unwrap();
+        let truth = truth.a_bytes as f64 / len as f64;
+        let slack = 4.0 * (1.0 / (len as f64 / 128.0)).sqrt();
+        prop_assert!((found[0].containment - truth).abs() < slack, "{} for {truth}", found[0].containment);
+        prop_assert!((found[0].contained_in - truth).abs() < slack);
+    }
+}
