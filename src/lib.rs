@@ -3,6 +3,7 @@
 pub mod chunk;
 pub mod db;
 pub mod id;
+pub mod overlay;
 pub mod recipe;
 pub mod similarity;
 pub mod store;

@@ -1,0 +1,301 @@
+//! The backing directory: every system call that the overlay makes on it.
+//!
+//! All access is relative to descriptors: the root's, opened before anything is mounted over it, and an
+//! `O_PATH` descriptor for each inode in use. Such a descriptor keeps the inode's number from being
+//! given to another file. Nothing here looks at stubs.
+
+use super::error::{OverlayError, Result};
+use super::stub::Time;
+use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetTime};
+use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, Stat, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Name of the directory in the backing root that holds the store; never shown.
+pub const STATE_DIR: &str = ".dedupfs";
+/// Name of the note in the backing root for whoever finds the bare directory; never shown.
+pub const NOTE: &str = "DEDUPFS-README.txt";
+
+/// A directory tree that an overlay lies over.
+pub struct Backing {
+    root: OwnedFd,
+    dev: u64,
+    ino: u64,
+    /// Whether this process may act in other users' names.
+    privileged: bool,
+}
+
+/// Inode number and device: what makes a file the same file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Identity {
+    /// Device of the filesystem it is on.
+    pub dev: u64,
+    /// Number on that device.
+    pub ino: u64,
+}
+
+impl Backing {
+    /// Opens the directory at `path`.
+    pub fn open(path: &Path) -> Result<Backing> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::openat(CWD, path, flags, Mode::empty())
+            .map_err(|e| OverlayError::io("open directory", path, e))?;
+        let stat = fs::fstat(&root)?;
+        let privileged = rustix::process::geteuid().is_root();
+        Ok(Backing { root, dev: stat.st_dev, ino: stat.st_ino, privileged })
+    }
+
+    /// The root's descriptor.
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// The root's identity.
+    pub fn identity(&self) -> Identity {
+        Identity { dev: self.dev, ino: self.ino }
+    }
+
+    /// Whether this process is root.
+    pub fn privileged(&self) -> bool {
+        self.privileged
+    }
+
+    /// Where the root is now.
+    pub fn root_path(&self) -> Result<PathBuf> {
+        Ok(path_of(&self.root)?)
+    }
+
+    /// Path below the root of the file that `fd` refers to; `None` if it has no name there any more.
+    pub fn relative_path(&self, fd: impl AsFd) -> Result<Option<PathBuf>> {
+        let root = self.root_path()?;
+        let path = path_of(&fd)?;
+        let Ok(relative) = path.strip_prefix(&root) else {
+            return Ok(None);
+        };
+        let here = fs::fstat(&fd)?;
+        // The kernel marks unlinked files by a suffix that a name may have too: ask whether it is the same.
+        match stat_at(&self.root, relative.as_os_str()) {
+            Ok(there) if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) => {
+                Ok(Some(relative.to_owned()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Number under which the inode is known to users. Inodes on the root's device keep their own.
+    pub fn node(&self, id: Identity) -> NodeId {
+        if id == self.identity() {
+            ROOT
+        } else if id.dev == self.dev && id.ino > 1 && id.ino < 1 << 63 {
+            NodeId(id.ino)
+        } else {
+            NodeId(1 << 63 | id.ino ^ id.dev.rotate_left(40))
+        }
+    }
+
+    /// Runs `make`, which creates something, in the caller's name where this process may.
+    pub fn as_caller<T>(&self, caller: Caller, make: impl FnOnce() -> T) -> T {
+        if !self.privileged || (caller.uid == 0 && caller.gid == 0) {
+            return make();
+        }
+        let _guard = FsIds::become_caller(caller);
+        make()
+    }
+
+    /// Permission bits for a new file: the umask does not count where the directory has a default ACL.
+    pub fn mode_for(&self, dir: impl AsFd, mode: u32, umask: u32) -> Mode {
+        let mut probe = [0u8; 0];
+        let acl = fs::getxattr(proc_path(&dir), "system.posix_acl_default", &mut probe);
+        let masked = if matches!(acl, Err(Errno::NODATA | Errno::NOTSUP)) { mode & !umask } else { mode };
+        Mode::from_raw_mode(masked & 0o7777)
+    }
+}
+
+/// Switches this thread's filesystem user and group until dropped.
+struct FsIds {
+    uid: libc::c_int,
+    gid: libc::c_int,
+}
+
+impl FsIds {
+    fn become_caller(caller: Caller) -> FsIds {
+        // SAFETY: both calls take plain numbers and change only the credentials of this thread.
+        unsafe {
+            let gid = libc::setfsgid(caller.gid);
+            let uid = libc::setfsuid(caller.uid);
+            FsIds { uid, gid }
+        }
+    }
+}
+
+impl Drop for FsIds {
+    fn drop(&mut self) {
+        // SAFETY: as above; the numbers are the ones that were in force before.
+        unsafe {
+            libc::setfsuid(self.uid as libc::uid_t);
+            libc::setfsgid(self.gid as libc::gid_t);
+        }
+    }
+}
+
+/// Path by which an `O_PATH` descriptor can be used where a path is wanted.
+pub fn proc_path(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// The current path of what `fd` refers to, by the kernel's account.
+pub fn path_of(fd: impl AsFd) -> rustix::io::Result<PathBuf> {
+    let target = fs::readlinkat(CWD, proc_path(fd), Vec::new())?;
+    Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+}
+
+/// Opens an `O_PATH` descriptor for `name` in `dir`, without following a symlink.
+pub fn open_path(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Attributes of `name` (which may have several components, or be empty for `dir` itself).
+pub fn stat_at(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<Stat> {
+    fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)
+}
+
+/// Opens the regular file behind an `O_PATH` descriptor for I/O. Never blocks on somebody's lease.
+pub fn open_io(path_fd: impl AsFd, access: OFlags) -> rustix::io::Result<File> {
+    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    fs::openat(CWD, proc_path(path_fd), flags, Mode::empty()).map(File::from)
+}
+
+/// Opens the directory behind an `O_PATH` descriptor for listing.
+pub fn open_dir(path_fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
+    fs::openat(path_fd, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Takes a write lease: granted only while nobody else has the file open or mapped.
+pub fn lease(file: &File) -> rustix::io::Result<()> {
+    static IGNORE_SIGIO: std::sync::Once = std::sync::Once::new();
+    IGNORE_SIGIO.call_once(|| {
+        // SAFETY: SIG_IGN is a valid disposition. A broken lease announces itself by SIGIO, whose default
+        // is to end the process; who wants the file drops the lease itself, so the signal tells nothing.
+        unsafe {
+            libc::signal(libc::SIGIO, libc::SIG_IGN);
+        }
+    });
+    set_lease(file, libc::F_WRLCK)
+}
+
+/// Drops the lease, if it is still held.
+pub fn unlease(file: &File) {
+    let _ = set_lease(file, libc::F_UNLCK);
+}
+
+/// Whether the write lease is held and nobody is waiting for it to go.
+pub fn holds_lease(file: &File) -> bool {
+    // SAFETY: F_GETLEASE takes no argument and reads nothing of ours.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
+}
+
+fn set_lease(file: &File, kind: libc::c_int) -> rustix::io::Result<()> {
+    // SAFETY: F_SETLEASE takes an integer; the descriptor is open for as long as `file` lives.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) } == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
+/// Modification time of a stat result.
+pub fn mtime(stat: &Stat) -> Time {
+    Time { sec: stat.st_mtime, nsec: stat.st_mtime_nsec as u32 }
+}
+
+/// Inode change time of a stat result.
+pub fn ctime(stat: &Stat) -> Time {
+    Time { sec: stat.st_ctime, nsec: stat.st_ctime_nsec as u32 }
+}
+
+/// Identity of a stat result.
+pub fn identity(stat: &Stat) -> Identity {
+    Identity { dev: stat.st_dev, ino: stat.st_ino }
+}
+
+/// Sets access and modification time; `None` leaves one as it is.
+pub fn set_times(
+    path_fd: impl AsFd,
+    atime: Option<SetTime>,
+    mtime: Option<SetTime>,
+) -> rustix::io::Result<()> {
+    let spec = |time: Option<SetTime>| match time {
+        None => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT as _ },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW as _ },
+        Some(SetTime::At(time)) => Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() },
+    };
+    let times = Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
+    fs::utimensat(CWD, proc_path(path_fd), &times, AtFlags::empty())
+}
+
+/// Kind of an inode by its mode.
+pub fn kind(mode: u32) -> Kind {
+    match fs::FileType::from_raw_mode(mode) {
+        fs::FileType::Directory => Kind::Directory,
+        fs::FileType::Symlink => Kind::Symlink,
+        fs::FileType::Fifo => Kind::Fifo,
+        fs::FileType::Socket => Kind::Socket,
+        fs::FileType::CharacterDevice => Kind::CharDevice,
+        fs::FileType::BlockDevice => Kind::BlockDevice,
+        _ => Kind::File,
+    }
+}
+
+/// Attributes as the backing filesystem has them.
+pub fn attr(node: NodeId, stat: &Stat) -> Attr {
+    Attr {
+        node,
+        kind: kind(stat.st_mode),
+        perm: (stat.st_mode & 0o7777) as u16,
+        size: stat.st_size as u64,
+        blocks: stat.st_blocks as u64,
+        nlink: stat.st_nlink as u32,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        rdev: stat.st_rdev,
+        blksize: stat.st_blksize as u32,
+        atime: Time { sec: stat.st_atime, nsec: stat.st_atime_nsec as u32 },
+        mtime: mtime(stat),
+        ctime: ctime(stat),
+        settled: true,
+    }
+}
+
+/// The xattr `name`, or `None` if there is none. Any other failure is an error.
+pub fn get_xattr(path_fd: impl AsFd, name: &OsStr) -> rustix::io::Result<Option<Vec<u8>>> {
+    let path = proc_path(path_fd);
+    let mut value = vec![0; 256];
+    loop {
+        match fs::getxattr(&path, name, &mut value[..]) {
+            Ok(len) => {
+                value.truncate(len);
+                return Ok(Some(value));
+            }
+            Err(Errno::RANGE) => value = vec![0; 64 << 10],
+            Err(Errno::NODATA) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Names of all xattrs, each ended by a zero byte.
+pub fn list_xattrs(path_fd: impl AsFd) -> rustix::io::Result<Vec<u8>> {
+    let mut list = vec![0; 64 << 10];
+    let len = fs::listxattr(proc_path(path_fd), &mut list[..])?;
+    list.truncate(len);
+    Ok(list)
+}
+
+/// Whether a name in the root is hidden from users of the overlay.
+pub fn is_hidden(name: &OsStr) -> bool {
+    name.as_bytes() == STATE_DIR.as_bytes() || name.as_bytes() == NOTE.as_bytes()
+}

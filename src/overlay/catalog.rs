@@ -1,0 +1,402 @@
+//! The catalog: which file has which content, and where files are, as last indexed.
+//!
+//! It answers "which files have this recipe" and "where is inode N". All of it can be found again by
+//! walking the tree, and none of it is believed: a path is looked up in the backing directory before it
+//! is told to anyone. Names are not kept at all: the catalog knows the directory that an inode is in, and
+//! the directory itself knows the name, so a rename within a directory costs nothing and one across
+//! directories changes one row.
+//!
+//! Changes gather in memory and are merged in bulk; after a crash the last of them are missing until the
+//! tree is scanned again.
+
+use super::backing::{self, Backing};
+use super::error::Result;
+use super::stub::Time;
+use crate::db::{Db, Layout, Runs, Table};
+use crate::id::{FileId, RecipeId};
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What is known of a file since it was last indexed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRow {
+    /// Its content.
+    pub recipe: RecipeId,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its mtime.
+    pub mtime: Time,
+}
+
+const FILE_LEN: usize = 8 + 16 + 8 + 12;
+const HOLDER_LEN: usize = 16 + 8;
+const PARENT_LEN: usize = 8 + 8;
+/// Changes are merged into the database when this many have gathered.
+const PENDING_MAX: usize = 8192;
+/// Deeper directories than this are taken for a loop of stale rows.
+const DEPTH_MAX: usize = 4096;
+
+const FILES: Runs = Runs::new(Layout { table: Table::Files, row_len: FILE_LEN, key_len: 8 });
+const HOLDERS: Runs = Runs::new(Layout { table: Table::Holders, row_len: HOLDER_LEN, key_len: HOLDER_LEN });
+const PARENTS: Runs = Runs::new(Layout { table: Table::Parents, row_len: PARENT_LEN, key_len: PARENT_LEN });
+
+/// The catalog of one overlay.
+pub struct Catalog {
+    db: Arc<dyn Db>,
+    pending: Mutex<Pending>,
+}
+
+#[derive(Default)]
+struct Pending {
+    files: BTreeMap<FileId, Option<FileRow>>,
+    /// Rows by their bytes, and whether they are to be there.
+    holders: BTreeMap<[u8; HOLDER_LEN], bool>,
+    parents: BTreeMap<[u8; PARENT_LEN], bool>,
+    /// Contents that lost a file and may have none left.
+    orphaned: HashSet<RecipeId>,
+    /// Directory that was recorded last: files are mostly committed directory by directory.
+    last_dir: Option<(PathBuf, FileId)>,
+}
+
+impl Catalog {
+    /// The catalog kept in `db`.
+    pub fn new(db: Arc<dyn Db>) -> Catalog {
+        Catalog { db, pending: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of `file`.
+    pub fn file(&self, file: FileId) -> Result<Option<FileRow>> {
+        self.file_in(&self.lock(), file)
+    }
+
+    fn file_in(&self, pending: &Pending, file: FileId) -> Result<Option<FileRow>> {
+        match pending.files.get(&file) {
+            Some(row) => Ok(*row),
+            None => Ok(FILES.find(&*self.db, &file.0.to_be_bytes())?.map(|row| decode_file(&row))),
+        }
+    }
+
+    /// Records what `file` is now. Returns what it was before.
+    pub fn set_file(&self, file: FileId, row: FileRow) -> Result<Option<FileRow>> {
+        let mut pending = self.lock();
+        let old = self.file_in(&pending, file)?;
+        if old != Some(row) {
+            pending.files.insert(file, Some(row));
+        }
+        if old.map(|old| old.recipe) != Some(row.recipe) {
+            pending.drop_holder(old, file);
+            pending.holders.insert(holder(row.recipe, file), true);
+        }
+        self.merge_if_full(pending)?;
+        Ok(old)
+    }
+
+    /// Forgets `file`: it is gone, or has become empty.
+    pub fn remove_file(&self, file: FileId) -> Result<()> {
+        let mut pending = self.lock();
+        if let Some(old) = self.file_in(&pending, file)? {
+            pending.drop_holder(Some(old), file);
+            pending.files.insert(file, None);
+        }
+        self.merge_if_full(pending)
+    }
+
+    /// The files whose content is `recipe`.
+    pub fn holders(&self, recipe: &RecipeId) -> Result<Vec<FileId>> {
+        let pending = self.lock();
+        let mut files = Vec::new();
+        HOLDERS.scan(&*self.db, &recipe.0, |row| {
+            if pending.holders.get(row) != Some(&false) {
+                files.push(file_at(row, 16));
+            }
+            true
+        })?;
+        let (from, to) = (holder(*recipe, FileId(0)), holder(*recipe, FileId(u64::MAX)));
+        files.extend(
+            pending.holders.range(from..=to).filter(|(_, add)| **add).map(|(row, _)| file_at(row, 16)),
+        );
+        files.sort();
+        files.dedup();
+        Ok(files)
+    }
+
+    /// Records that inode `child` has a name in directory `parent`.
+    pub fn add_parent(&self, child: FileId, parent: FileId) -> Result<()> {
+        let mut pending = self.lock();
+        pending.parents.insert(pair(child, parent), true);
+        self.merge_if_full(pending)
+    }
+
+    /// Records that inode `child` has no name in directory `parent` any more.
+    pub fn remove_parent(&self, child: FileId, parent: FileId) -> Result<()> {
+        let mut pending = self.lock();
+        pending.parents.insert(pair(child, parent), false);
+        // A directory that moved takes the remembered path with it.
+        pending.last_dir = None;
+        self.merge_if_full(pending)
+    }
+
+    /// Records where the file at `path` (below the root) is, with the directories above it.
+    pub fn place(&self, backing: &Backing, file: FileId, path: &Path) -> Result<()> {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let known = self.lock().last_dir.as_ref().filter(|(known, _)| known == dir).map(|(_, id)| *id);
+        let dir_id = match known {
+            Some(id) => id,
+            None => {
+                let id = self.place_dir(backing, dir)?;
+                self.lock().last_dir = Some((dir.to_owned(), id));
+                id
+            }
+        };
+        self.add_parent(file, dir_id)
+    }
+
+    fn place_dir(&self, backing: &Backing, dir: &Path) -> Result<FileId> {
+        let mut parent = FileId(backing.identity().ino);
+        let mut path = PathBuf::new();
+        for component in dir.components() {
+            path.push(component);
+            let id = FileId(backing::stat_at(backing.root(), path.as_os_str())?.st_ino);
+            self.add_parent(id, parent)?;
+            parent = id;
+        }
+        Ok(parent)
+    }
+
+    /// A path below the root at which `inode` is now, or `None` if the rows lead nowhere.
+    ///
+    /// Reads each directory on the way until it finds the name: O(entries of those directories).
+    pub fn path_of(&self, backing: &Backing, inode: FileId) -> Result<Option<PathBuf>> {
+        self.path_within(backing, inode, DEPTH_MAX)
+    }
+
+    fn path_within(&self, backing: &Backing, inode: FileId, depth: usize) -> Result<Option<PathBuf>> {
+        if inode.0 == backing.identity().ino {
+            return Ok(Some(PathBuf::new()));
+        }
+        if depth == 0 {
+            return Ok(None);
+        }
+        for parent in self.parents(inode)? {
+            let Some(dir) = self.path_within(backing, parent, depth - 1)? else {
+                continue;
+            };
+            if let Some(name) = name_in(backing, &dir, inode) {
+                return Ok(Some(dir.join(OsStr::from_bytes(&name))));
+            }
+        }
+        Ok(None)
+    }
+
+    fn parents(&self, inode: FileId) -> Result<Vec<FileId>> {
+        let pending = self.lock();
+        let mut parents = Vec::new();
+        PARENTS.scan(&*self.db, &inode.0.to_be_bytes(), |row| {
+            if pending.parents.get(row) != Some(&false) {
+                parents.push(file_at(row, 8));
+            }
+            true
+        })?;
+        let (from, to) = (pair(inode, FileId(0)), pair(inode, FileId(u64::MAX)));
+        parents.extend(
+            pending.parents.range(from..=to).filter(|(_, add)| **add).map(|(row, _)| file_at(row, 8)),
+        );
+        parents.sort();
+        parents.dedup();
+        Ok(parents)
+    }
+
+    /// Merges what has gathered into the database. Durable after the database's flush.
+    pub fn flush(&self) -> Result<()> {
+        self.merge(&mut self.lock())
+    }
+
+    /// Contents that lost their last file since the last call.
+    pub fn take_orphans(&self) -> Result<Vec<RecipeId>> {
+        let orphaned = std::mem::take(&mut self.lock().orphaned);
+        let mut orphans = Vec::new();
+        for recipe in orphaned {
+            if self.holders(&recipe)?.is_empty() {
+                orphans.push(recipe);
+            }
+        }
+        Ok(orphans)
+    }
+
+    /// Number of files and their bytes. Reads the whole table: O(files).
+    pub fn totals(&self) -> Result<(u64, u64)> {
+        self.flush()?;
+        let (mut files, mut bytes) = (0, 0);
+        FILES.scan(&*self.db, &[], |row| {
+            files += 1;
+            bytes += decode_file(row).size;
+            true
+        })?;
+        Ok((files, bytes))
+    }
+
+    fn merge_if_full(&self, mut pending: MutexGuard<'_, Pending>) -> Result<()> {
+        if pending.files.len() + pending.holders.len() + pending.parents.len() < PENDING_MAX {
+            return Ok(());
+        }
+        self.merge(&mut pending)
+    }
+
+    fn merge(&self, pending: &mut Pending) -> Result<()> {
+        let (mut puts, mut removes) = (Vec::new(), Vec::new());
+        for (file, row) in &pending.files {
+            match row {
+                Some(row) => puts.extend(encode_file(*file, row)),
+                None => removes.extend(file.0.to_be_bytes()),
+            }
+        }
+        FILES.merge(&*self.db, puts, removes)?;
+        let (puts, removes) = split(&pending.holders);
+        HOLDERS.merge(&*self.db, puts, removes)?;
+        let (puts, removes) = split(&pending.parents);
+        PARENTS.merge(&*self.db, puts, removes)?;
+        pending.files.clear();
+        pending.holders.clear();
+        pending.parents.clear();
+        Ok(())
+    }
+}
+
+impl Pending {
+    fn drop_holder(&mut self, old: Option<FileRow>, file: FileId) {
+        if let Some(old) = old {
+            self.holders.insert(holder(old.recipe, file), false);
+            self.orphaned.insert(old.recipe);
+        }
+    }
+}
+
+fn split<const N: usize>(rows: &BTreeMap<[u8; N], bool>) -> (Vec<u8>, Vec<u8>) {
+    let (mut puts, mut removes) = (Vec::new(), Vec::new());
+    for (row, add) in rows {
+        if *add { &mut puts } else { &mut removes }.extend(row);
+    }
+    (puts, removes)
+}
+
+fn holder(recipe: RecipeId, file: FileId) -> [u8; HOLDER_LEN] {
+    let mut row = [0; HOLDER_LEN];
+    row[..16].copy_from_slice(&recipe.0);
+    row[16..].copy_from_slice(&file.0.to_be_bytes());
+    row
+}
+
+fn pair(child: FileId, parent: FileId) -> [u8; PARENT_LEN] {
+    let mut row = [0; PARENT_LEN];
+    row[..8].copy_from_slice(&child.0.to_be_bytes());
+    row[8..].copy_from_slice(&parent.0.to_be_bytes());
+    row
+}
+
+fn number_at(row: &[u8], at: usize) -> u64 {
+    row[at..at + 8].iter().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+fn file_at(row: &[u8], at: usize) -> FileId {
+    FileId(number_at(row, at))
+}
+
+fn encode_file(file: FileId, row: &FileRow) -> [u8; FILE_LEN] {
+    let mut out = [0; FILE_LEN];
+    out[..8].copy_from_slice(&file.0.to_be_bytes());
+    out[8..24].copy_from_slice(&row.recipe.0);
+    out[24..32].copy_from_slice(&row.size.to_be_bytes());
+    out[32..40].copy_from_slice(&row.mtime.sec.to_be_bytes());
+    out[40..44].copy_from_slice(&row.mtime.nsec.to_be_bytes());
+    out
+}
+
+fn decode_file(row: &[u8]) -> FileRow {
+    let mut recipe = [0; 16];
+    recipe.copy_from_slice(&row[8..24]);
+    let nsec = row[40..44].iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
+    let mtime = Time { sec: number_at(row, 32) as i64, nsec };
+    FileRow { recipe: RecipeId(recipe), size: number_at(row, 24), mtime }
+}
+
+/// The name of `inode` in the directory at `dir` below the root.
+fn name_in(backing: &Backing, dir: &Path, inode: FileId) -> Option<Vec<u8>> {
+    let path = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
+    let fd = rustix::fs::openat(backing.root(), path, flags, rustix::fs::Mode::empty()).ok()?;
+    let mut buffer = Vec::with_capacity(32 << 10);
+    let mut entries = rustix::fs::RawDir::new(fd, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = entry.ok()?;
+        let name = entry.file_name().to_bytes();
+        if entry.ino() == inode.0 && name != b"." && name != b".." {
+            return Some(name.to_vec());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::MemDb;
+
+    fn row(n: u8) -> FileRow {
+        FileRow { recipe: RecipeId([n; 16]), size: n.into(), mtime: Time { sec: -5, nsec: 7 } }
+    }
+
+    #[test]
+    fn holders_follow_changes_before_and_after_a_merge() {
+        let catalog = Catalog::new(Arc::new(MemDb::new()));
+        for merge in [false, true] {
+            catalog.set_file(FileId(1), row(1)).unwrap();
+            catalog.set_file(FileId(2), row(1)).unwrap();
+            let step = || {
+                if merge {
+                    catalog.flush().unwrap()
+                }
+            };
+            step();
+            assert_eq!(catalog.holders(&row(1).recipe).unwrap(), [FileId(1), FileId(2)]);
+            assert_eq!(catalog.set_file(FileId(2), row(2)).unwrap(), Some(row(1)));
+            step();
+            assert_eq!(catalog.holders(&row(1).recipe).unwrap(), [FileId(1)]);
+            catalog.remove_file(FileId(1)).unwrap();
+            step();
+            assert_eq!(catalog.holders(&row(1).recipe).unwrap(), []);
+            assert_eq!(catalog.file(FileId(1)).unwrap(), None);
+            assert_eq!(catalog.take_orphans().unwrap(), [row(1).recipe]);
+            catalog.remove_file(FileId(2)).unwrap();
+            catalog.take_orphans().unwrap();
+        }
+    }
+
+    #[test]
+    fn paths_follow_renames() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::fs::write(dir.path().join("a/b/f"), "x").unwrap();
+        let backing = Backing::open(dir.path()).unwrap();
+        let catalog = Catalog::new(Arc::new(MemDb::new()));
+        let id = |path: &str| FileId(backing::stat_at(backing.root(), OsStr::new(path)).unwrap().st_ino);
+        let file = id("a/b/f");
+        catalog.place(&backing, file, Path::new("a/b/f")).unwrap();
+        catalog.flush().unwrap();
+        assert_eq!(catalog.path_of(&backing, file).unwrap(), Some("a/b/f".into()));
+        std::fs::rename(dir.path().join("a/b/f"), dir.path().join("a/b/g")).unwrap();
+        assert_eq!(catalog.path_of(&backing, file).unwrap(), Some("a/b/g".into()));
+        let (a, b) = (id("a"), id("a/b"));
+        std::fs::rename(dir.path().join("a/b"), dir.path().join("c")).unwrap();
+        assert_eq!(catalog.path_of(&backing, file).unwrap(), None, "not known yet, and not made up");
+        catalog.remove_parent(b, a).unwrap();
+        catalog.add_parent(b, FileId(backing.identity().ino)).unwrap();
+        assert_eq!(catalog.path_of(&backing, file).unwrap(), Some("c/g".into()));
+    }
+}

@@ -1,0 +1,341 @@
+//! THE write path: closed files become chunks, recipes and stubs.
+//!
+//! A round takes some files through these steps together, so that they share one fsync:
+//! chunk -> store.put and sketch -> recipe -> store.sync -> stub -> catalog.
+//!
+//! A file is only emptied after its recipe is durable, and each step of that is in [`Overlay::make_stub`].
+//! While a file is being read nobody else has it open or mapped: a write lease says so, and is held until
+//! the file is empty. Whoever wants the file meanwhile takes the lease away and goes on at once; the
+//! round then finds the phase changed and leaves that file as it is.
+//!
+//! The database is not flushed here: the store finds its frames again by reading on from where the index
+//! ends, and everything else in the index can be found again by a scan.
+
+use super::backing;
+use super::error::{OverlayError, Result};
+use super::growing::Growing;
+use super::ingest::Round;
+use super::inode::{Content, Inode, Phase, State as InodeState};
+use super::stub::{State, Stub, Time};
+use super::types::SetTime;
+use super::{FileRow, Overlay};
+use crate::id::RecipeId;
+use crate::recipe::{ChunkRef, Recipe};
+use rustix::fs::{OFlags, Stat};
+use rustix::io::Errno;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const ROUND_FILES: usize = 512;
+const ROUND_BYTES: u64 = 64 << 20;
+/// A file that a program keeps mapped or running is indexed as it is after this many attempts.
+const ATTEMPTS_BEFORE_INDEXING: u8 = 6;
+/// Blocks that a stub costs where other xattrs leave no room for its record in the inode.
+const XATTR_BLOCKS: u64 = 8;
+
+/// A file taken into a round.
+struct Taken {
+    inode: Arc<Inode>,
+    file: Arc<File>,
+    /// As it was when the lease was taken.
+    before: Stat,
+    convert: bool,
+    retry: bool,
+    prefix: Growing,
+}
+
+/// Where in the round's chunks a file's are.
+struct Read {
+    taken: Taken,
+    slots: Range<usize>,
+}
+
+impl Overlay {
+    /// Commits files from the queue until it is stopped.
+    pub(super) fn commit_queue(&self) {
+        while let Some(mut files) = self.queue.take(ROUND_FILES) {
+            let mut bytes = 0;
+            let size = |inode: &Inode| {
+                inode.path_fd().and_then(rustix::fs::fstat).map_or(0, |stat| stat.st_size as u64)
+            };
+            let fits = files.iter().take_while(|inode| {
+                bytes += size(inode);
+                bytes <= ROUND_BYTES
+            });
+            let count = fits.count().max(1);
+            self.queue.put_back(files.drain(count..));
+            self.commit_round(files);
+            self.queue.done(count);
+        }
+    }
+
+    fn commit_round(&self, files: Vec<Arc<Inode>>) {
+        let taken: Vec<Taken> = files.into_iter().filter_map(|inode| self.take_file(inode)).collect();
+        let mut round = self.contents.ingest.round(self.keeps_bytes());
+        let mut read = Vec::with_capacity(taken.len());
+        for mut taken in taken {
+            match read_file(&mut round, &mut taken) {
+                Ok(slots) => read.push(Read { taken, slots }),
+                Err(e) => {
+                    tracing::error!("{}: read: {e}; it stays plain", self.name_of(&taken.inode));
+                    self.give_up(taken);
+                }
+            }
+        }
+        let stored = round.finish().and_then(|chunks| self.store_recipes(&read, &chunks));
+        let recipes = match stored {
+            Ok(recipes) => recipes,
+            Err(e) => {
+                tracing::error!("{} files stay plain and will be tried again: {e}", read.len());
+                read.into_iter().for_each(|read| self.give_up(read.taken));
+                return;
+            }
+        };
+        for (read, (id, recipe)) in read.into_iter().zip(recipes) {
+            self.finish_file(read.taken, id, &recipe);
+        }
+    }
+
+    /// Recipes of the files read, stored and durable with all their chunks.
+    fn store_recipes(&self, read: &[Read], chunks: &[ChunkRef]) -> Result<Vec<(RecipeId, Recipe)>> {
+        let mut writer = self.contents.store.writer();
+        let mut recipes = Vec::with_capacity(read.len());
+        for Read { taken, slots } in read {
+            let all = taken.prefix.chunks.iter().chain(&chunks[slots.clone()]).copied().collect();
+            let recipe = Recipe::new(all);
+            let id = if taken.convert { writer.put_recipe(&recipe)? } else { recipe.id() };
+            recipes.push((id, recipe));
+        }
+        writer.flush()?;
+        self.contents.store.sync()?;
+        Ok(recipes)
+    }
+
+    /// Takes a queued file into a round, if it is to be committed now.
+    fn take_file(&self, inode: Arc<Inode>) -> Option<Taken> {
+        match self.try_take(&inode) {
+            Ok(Some(taken)) => return Some(taken),
+            Ok(None) => {}
+            Err(e) => tracing::warn!("{}: not committed: {e}", self.name_of(&inode)),
+        }
+        self.inodes.release(inode);
+        None
+    }
+
+    fn try_take(&self, inode: &Arc<Inode>) -> Result<Option<Taken>> {
+        let mut state = self.lock_loaded(inode)?;
+        state.queued = false;
+        if state.opens > 0 || !matches!(state.phase, Phase::Idle) {
+            return Ok(None);
+        }
+        let Some(Content::Plain(_)) = state.content else {
+            state.dirty = false;
+            return Ok(None);
+        };
+        let stat = rustix::fs::fstat(&inode.path_fd()?)?;
+        if stat.st_nlink == 0 {
+            return Ok(None);
+        }
+        if stat.st_size == 0 {
+            state.dirty = false;
+            self.catalog.remove_file(inode.file_id())?;
+            return Ok(None);
+        }
+        let wanted = self.keeps_bytes() && saves_space(inode, &stat);
+        let (file, convert, retry) = open_leased(inode, wanted)?;
+        if retry && state.attempts != ATTEMPTS_BEFORE_INDEXING {
+            self.try_again(inode, &mut state);
+            return Ok(None);
+        }
+        let file = Arc::new(file);
+        let before = rustix::fs::fstat(&*file)?;
+        if convert {
+            state.phase = Phase::Converting(file.clone());
+        }
+        state.dirty = false;
+        let mut prefix = state.growing.take().unwrap_or_default();
+        drop(state);
+        if !prefix.still_true(&file) {
+            prefix = Growing::default();
+        }
+        Ok(Some(Taken { inode: inode.clone(), file, before, convert, retry, prefix }))
+    }
+
+    fn try_again(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        if !state.queued {
+            state.queued = true;
+            self.queue.push_again(inode.clone(), state.attempts);
+            state.attempts = state.attempts.saturating_add(1);
+        }
+    }
+
+    /// Leaves a file as it is, to be tried again later.
+    fn give_up(&self, taken: Taken) {
+        let mut state = taken.inode.lock();
+        if is_ours(&state, &taken) {
+            state.interrupt_conversion();
+        }
+        state.dirty = true;
+        self.try_again(&taken.inode, &mut state);
+        drop(state);
+        drop(taken.file);
+        self.inodes.release(taken.inode);
+    }
+
+    fn finish_file(&self, taken: Taken, id: RecipeId, recipe: &Recipe) {
+        if let Err(e) = self.try_finish(&taken, id, recipe) {
+            tracing::error!("{}: {e}", self.name_of(&taken.inode));
+        }
+        // The descriptor goes first: it would keep the next lease from being granted.
+        drop(taken.file);
+        self.inodes.release(taken.inode);
+    }
+
+    fn try_finish(&self, taken: &Taken, id: RecipeId, recipe: &Recipe) -> Result<()> {
+        let Taken { inode, file, before, .. } = taken;
+        {
+            let mut state = inode.lock();
+            if taken.convert && !is_ours(&state, taken) {
+                self.enqueue_if_due(inode, &mut state);
+                return Ok(());
+            }
+            let now = rustix::fs::fstat(&**file)?;
+            let same = now.st_size == before.st_size
+                && backing::mtime(&now) == backing::mtime(before)
+                && backing::ctime(&now) == backing::ctime(before)
+                && recipe.size() == now.st_size as u64;
+            if !same || state.opens > 0 || (taken.convert && !backing::holds_lease(file)) {
+                if is_ours(&state, taken) {
+                    state.interrupt_conversion();
+                }
+                state.dirty = true;
+                self.enqueue_if_due(inode, &mut state);
+                return Ok(());
+            }
+            if taken.convert {
+                let made = self.make_stub(inode, &mut state, file, &now, id);
+                backing::unlease(file);
+                state.phase = Phase::Idle;
+                made?;
+                self.converted.fetch_add(1, Ordering::Relaxed);
+                state.attempts = 0;
+            } else if taken.retry {
+                self.try_again(inode, &mut state);
+            }
+        }
+        self.contents.similarity.add_content(id, recipe)?;
+        self.record(inode, id, before)
+    }
+
+    /// Turns a plain file into a stub of a durable recipe. The caller holds the inode's mutex and the lease.
+    fn make_stub(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        file: &File,
+        stat: &Stat,
+        recipe: RecipeId,
+    ) -> Result<()> {
+        let (mtime, ctime) = (backing::mtime(stat), backing::ctime(stat));
+        let shown = match state.content {
+            Some(Content::Plain(Some(record))) => record.shown_ctime(mtime, ctime),
+            _ => ctime,
+        };
+        let stub = Stub {
+            state: State::Unsettled,
+            size: stat.st_size as u64,
+            mtime,
+            ctime: Some(shown),
+            stamp_ms: Time::now().millis(),
+            blocks: stat.st_blocks as u64,
+            recipe,
+        };
+        match self.write_record(inode, &stub) {
+            Ok(()) => {}
+            // No room or no support for it: then the file stays as it is.
+            Err(
+                Errno::NOSPC | Errno::DQUOT | Errno::NOTSUP | Errno::TOOBIG | Errno::ACCESS | Errno::PERM,
+            ) => {
+                return Ok(());
+            }
+            Err(e) => return Err(e.into()),
+        }
+        // From here the recipe is the content. What fails now is taken up again when the file is next met.
+        state.content = None;
+        rustix::fs::ftruncate(file, 0)?;
+        backing::set_times(file, None, Some(SetTime::At(mtime)))?;
+        let settled = stub.stamped(State::Settled);
+        self.write_record(inode, &settled)?;
+        state.content = Some(Content::Stub(settled));
+        Ok(())
+    }
+
+    /// Records in the catalog what a file is and where.
+    pub(super) fn record(&self, inode: &Inode, recipe: RecipeId, stat: &Stat) -> Result<()> {
+        let Some(path) = self.backing.relative_path(&inode.path_fd()?)? else {
+            return self.catalog.remove_file(inode.file_id());
+        };
+        let row = FileRow { recipe, size: stat.st_size as u64, mtime: backing::mtime(stat) };
+        self.catalog.set_file(inode.file_id(), row)?;
+        self.catalog.place(&self.backing, inode.file_id(), &path)
+    }
+}
+
+fn is_ours(state: &InodeState, taken: &Taken) -> bool {
+    matches!(&state.phase, Phase::Converting(file) if Arc::ptr_eq(file, &taken.file))
+}
+
+fn read_file(round: &mut Round, taken: &mut Taken) -> std::io::Result<Range<usize>> {
+    let mut offset = taken.prefix.bytes;
+    round.add(true, |buffer| {
+        let len = taken.file.read_at(buffer, offset)?;
+        offset += len as u64;
+        Ok(len)
+    })
+}
+
+/// Whether a stub would take less room than the file, and can stand for it.
+fn saves_space(inode: &Inode, stat: &Stat) -> bool {
+    if !Stub::fits(stat.st_size as u64, backing::mtime(stat), backing::ctime(stat)) {
+        return false;
+    }
+    let Ok(names) = inode.path_fd().and_then(backing::list_xattrs) else {
+        return false;
+    };
+    let mut others =
+        names.split(|&byte| byte == 0).filter(|n| !n.is_empty() && *n != super::stub::XATTR.as_bytes());
+    let cost = match others.next() {
+        // Emptying a file takes its capabilities away.
+        Some(first) if first == b"security.capability" || others.any(|n| n == b"security.capability") => {
+            return false;
+        }
+        Some(_) => XATTR_BLOCKS,
+        None => 0,
+    };
+    stat.st_blocks as u64 > cost
+}
+
+/// Opens a file for committing: leased and to be converted, or only to be indexed, and then whether it is
+/// worth trying again.
+fn open_leased(inode: &Inode, convert: bool) -> Result<(File, bool, bool)> {
+    let read_only = || backing::open_io(&inode.path_fd()?, OFlags::RDONLY).map_err(OverlayError::from);
+    if !convert {
+        return Ok((read_only()?, false, false));
+    }
+    let file = match backing::open_io(&inode.path_fd()?, OFlags::RDWR) {
+        Ok(file) => file,
+        Err(Errno::TXTBSY) => return Ok((read_only()?, false, true)),
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => return Ok((read_only()?, false, false)),
+        Err(e) => return Err(e.into()),
+    };
+    match backing::lease(&file) {
+        Ok(()) => Ok((file, true, false)),
+        // Open or mapped elsewhere.
+        Err(Errno::AGAIN) => Ok((file, false, true)),
+        // Not ours to lease, or a filesystem without leases.
+        Err(_) => Ok((file, false, false)),
+    }
+}

@@ -1,0 +1,273 @@
+//! Contents without names: bytes in, a recipe's id out, and which contents resemble each other.
+//!
+//! This is what another filesystem embeds to deduplicate: it keeps its own names, and for each file the
+//! 16 bytes of a [`RecipeId`]. The overlay is its first user.
+
+use super::error::{OverlayError, Result};
+use super::ingest::Ingest;
+use super::similar::{Ranking, SimilarOptions};
+use crate::chunk::ChunkParams;
+use crate::db::{Db, SledDb};
+use crate::id::{ChunkId, RecipeId, StoreId};
+use crate::recipe::{ChunkRef, Recipe};
+use crate::similarity::exact::{self, Source};
+use crate::similarity::{Answer, Candidate, QuerySketch, Similarity, SimilarityOptions};
+use crate::store::{Store, StoreOptions};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Fewer bytes in common than this are no resemblance.
+const COMMON_BYTES_MIN: u64 = 64;
+/// Bytes of memory for one comparison.
+const COMPARE_MEMORY: usize = 256 << 20;
+/// Candidates compared for each match wanted: estimates may rank some too high.
+const CANDIDATES_PER_MATCH: usize = 4;
+const WINDOW_BYTES: usize = 4 << 20;
+const INDEX_CACHE_BYTES: u64 = 32 << 20;
+
+/// A deduplicated set of contents. All methods may be called from many threads.
+pub struct Contents {
+    pub(super) store: Arc<Store>,
+    pub(super) similarity: Arc<Similarity>,
+    pub(super) ingest: Ingest,
+    db: Arc<dyn Db>,
+    /// Held while a directory of our own is open.
+    _lock: Option<File>,
+}
+
+/// What two contents have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shares {
+    /// Share of the one asked about that is in the other, 0 to 1.
+    pub containment: f64,
+    /// Share of the other that is in the one asked about, 0 to 1.
+    pub contained_in: f64,
+    /// Bytes in common over bytes in either, 0 to 1.
+    pub resemblance: f64,
+    /// Bytes of the one asked about that are in the other.
+    pub bytes_common: u64,
+    /// Whether both are the same to the byte.
+    pub identical: bool,
+    /// Whether the figures were computed from the bytes, or estimated from sketches.
+    pub verified: bool,
+}
+
+impl Shares {
+    /// Whether they reach what `options` ask for.
+    pub fn reach(&self, options: &SimilarOptions) -> bool {
+        let reached = match options.by {
+            Ranking::Resemblance => self.resemblance,
+            Ranking::Containment | Ranking::Bytes => self.containment.max(self.contained_in),
+        };
+        reached >= options.min && (self.bytes_common >= COMMON_BYTES_MIN || self.identical)
+    }
+}
+
+impl Contents {
+    /// Puts together what was opened elsewhere. Starts `threads` workers.
+    pub fn new(
+        store: Arc<Store>,
+        similarity: Arc<Similarity>,
+        db: Arc<dyn Db>,
+        params: ChunkParams,
+        threads: usize,
+    ) -> Contents {
+        let ingest = Ingest::start(&store, &similarity, params, threads);
+        Contents { store, similarity, ingest, db, _lock: None }
+    }
+
+    /// Opens the contents kept in directory `dir`, made if missing. One process at a time may have it open.
+    pub fn open(dir: &Path, params: ChunkParams) -> Result<Contents> {
+        let io = |operation| move |e: io::Error| OverlayError::io(operation, dir, e);
+        std::fs::create_dir_all(dir).map_err(io("create"))?;
+        let mut id_file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(dir.join("id"))
+            .map_err(io("open the id of"))?;
+        id_file.try_lock().map_err(|e| io("lock")(e.into()))?;
+        let mut id = Vec::new();
+        id_file.read_to_end(&mut id).map_err(io("read the id of"))?;
+        let id = match <[u8; 16]>::try_from(&id[..]) {
+            Ok(id) => id,
+            Err(_) if id.is_empty() => {
+                let mut id = [0; 16];
+                File::open("/dev/urandom")
+                    .and_then(|mut file| file.read_exact(&mut id))
+                    .map_err(io("name"))?;
+                id_file.write_all(&id).and_then(|()| id_file.sync_all()).map_err(io("write the id of"))?;
+                id
+            }
+            Err(_) => {
+                return Err(io("read the id of")(io::Error::other("expected 16 bytes in the file `id`")));
+            }
+        };
+        let db: Arc<dyn Db> = Arc::new(SledDb::open(&dir.join("index"), INDEX_CACHE_BYTES)?);
+        let store = Store::open(dir, StoreId(id), db.clone(), StoreOptions::default(), &mut |_, _| {})?;
+        let similarity = Similarity::open(db.clone(), SimilarityOptions::default())?;
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        let contents = Contents::new(Arc::new(store), Arc::new(similarity), db, params, threads);
+        Ok(Contents { _lock: Some(id_file), ..contents })
+    }
+
+    /// Takes in all that `bytes` has: chunks it, stores each new chunk once, and sketches it. What is
+    /// returned can be read at once; it is durable after [`Contents::sync`].
+    pub fn put(&self, mut bytes: impl Read) -> Result<RecipeId> {
+        let mut round = self.ingest.round(true);
+        round
+            .add(true, |buffer| bytes.read(buffer))
+            .map_err(|e| OverlayError::io("read", "the content", e))?;
+        let recipe = Recipe::new(round.finish()?);
+        let mut writer = self.store.writer();
+        let id = writer.put_recipe(&recipe)?;
+        writer.flush()?;
+        self.similarity.add_content(id, &recipe)?;
+        Ok(id)
+    }
+
+    /// Makes everything put before durable, and the index with it.
+    pub fn sync(&self) -> Result<()> {
+        self.store.sync()?;
+        self.similarity.flush()?;
+        self.store.persist()?;
+        Ok(self.db.flush()?)
+    }
+
+    /// Length in bytes of a content.
+    pub fn size(&self, id: &RecipeId) -> Result<u64> {
+        Ok(self.store.recipe(id)?.size())
+    }
+
+    /// Reads a content at `offset`: the whole buffer, unless the content ends before.
+    pub fn read_at(&self, id: &RecipeId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        Ok(self.store.read_at(&*self.store.recipe(id)?, offset, buffer)?)
+    }
+
+    /// Lets similarity forget a content that no file has any more. Its bytes stay in the store.
+    pub fn forget(&self, id: &RecipeId) -> Result<()> {
+        Ok(self.similarity.remove_content(id)?)
+    }
+
+    /// The contents that resemble content `id`, best first, without itself.
+    pub fn similar(&self, id: &RecipeId, options: &SimilarOptions) -> Result<Vec<(RecipeId, Shares)>> {
+        let query = Stored::new(self, id)?;
+        let (_, answer) = self.query(&query, options)?;
+        let mut found = Vec::new();
+        for candidate in answer.candidates.iter().filter(|candidate| candidate.recipe != *id) {
+            let open = || Ok(Box::new(Stored::new(self, &candidate.recipe)?) as Box<dyn Source>);
+            let shares = self.shares(&query, id, candidate, options, open)?;
+            if shares.reach(options) {
+                found.push((candidate.recipe, shares));
+            }
+        }
+        found.sort_by(|a, b| options.by.better(&a.1, &b.1));
+        found.truncate(options.limit);
+        Ok(found)
+    }
+
+    /// Asks the index; also tells what recipe the query itself would have.
+    pub(super) fn query(&self, query: &dyn Source, options: &SimilarOptions) -> Result<(RecipeId, Answer)> {
+        let (sketch, recipe) = self.sketch(query).map_err(|e| OverlayError::io("read", "the query", e))?;
+        let wanted = options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(32);
+        Ok((recipe, self.similarity.query(&sketch, options.min, wanted)?))
+    }
+
+    /// What the query and a candidate have in common: from their bytes, or estimated if that is asked for.
+    pub(super) fn shares(
+        &self,
+        query: &dyn Source,
+        recipe: &RecipeId,
+        candidate: &Candidate,
+        options: &SimilarOptions,
+        open: impl FnOnce() -> Result<Box<dyn Source>>,
+    ) -> Result<Shares> {
+        if candidate.recipe == *recipe {
+            return Ok(Shares {
+                containment: 1.0,
+                contained_in: 1.0,
+                resemblance: 1.0,
+                bytes_common: query.len(),
+                identical: true,
+                verified: true,
+            });
+        }
+        if options.estimate {
+            let &Candidate { containment, contained_in, resemblance, bytes_common, .. } = candidate;
+            let (identical, verified) = (false, false);
+            return Ok(Shares { containment, contained_in, resemblance, bytes_common, identical, verified });
+        }
+        let other = open()?;
+        let common = exact::compare(query, &*other, COMPARE_MEMORY)
+            .map_err(|e| OverlayError::io("read", "a candidate", e))?;
+        let share = |part: u64, whole: u64| {
+            if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+        };
+        let both = common.a_bytes.min(common.b_bytes);
+        Ok(Shares {
+            containment: share(common.a_bytes, query.len()),
+            contained_in: share(common.b_bytes, other.len()),
+            resemblance: share(both, query.len() + other.len() - both),
+            bytes_common: common.a_bytes,
+            identical: common.identical,
+            verified: true,
+        })
+    }
+
+    /// The sketch of some content, and the recipe that it would have. One pass, some MiB of memory.
+    fn sketch(&self, source: &dyn Source) -> io::Result<(QuerySketch, RecipeId)> {
+        let mut sketch = QuerySketch::new();
+        let mut chunks = Vec::new();
+        let params = self.ingest.params();
+        let most = WINDOW_BYTES.max(4 * params.max as usize) as u64;
+        let mut window = vec![0; most.min(source.len() + 1) as usize];
+        let (mut filled, mut offset) = (0, 0);
+        loop {
+            let len = source.read_at(offset, &mut window[filled..])?;
+            filled += len;
+            offset += len as u64;
+            let last = offset >= source.len() || len == 0;
+            let mut start = 0;
+            for len in params.cut(&window[..filled], last) {
+                let bytes = &window[start..start + len as usize];
+                sketch.add_chunk(bytes);
+                chunks.push(ChunkRef { id: ChunkId::of(bytes), len });
+                start += len as usize;
+            }
+            window.copy_within(start..filled, 0);
+            filled -= start;
+            if last {
+                return Ok((sketch, Recipe::new(chunks).id()));
+            }
+        }
+    }
+}
+
+/// A content in the store, to be compared.
+pub(super) struct Stored {
+    store: Arc<Store>,
+    recipe: Arc<Recipe>,
+}
+
+impl Stored {
+    fn new(contents: &Contents, id: &RecipeId) -> Result<Stored> {
+        Ok(Stored::of(&contents.store, contents.store.recipe(id)?))
+    }
+
+    pub(super) fn of(store: &Arc<Store>, recipe: Arc<Recipe>) -> Stored {
+        Stored { store: store.clone(), recipe }
+    }
+}
+
+impl Source for Stored {
+    fn len(&self) -> u64 {
+        self.recipe.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.store.read_at(&self.recipe, offset, buffer).map_err(io::Error::other)
+    }
+}

@@ -1,0 +1,61 @@
+use crate::db::DbError;
+use crate::similarity::SimilarityError;
+use crate::store::StoreError;
+use std::path::PathBuf;
+
+/// What went wrong in the overlay.
+#[derive(Debug, thiserror::Error)]
+pub enum OverlayError {
+    /// The backing filesystem refused: its own answer is passed on as it is.
+    #[error("{0}")]
+    Os(#[from] rustix::io::Errno),
+    /// An I/O operation of ours on the backing directory failed.
+    #[error("{operation} {path}: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// No inode is known under the number that was given.
+    #[error("no inode is known under number {0}")]
+    Stale(u64),
+    /// The name or xattr is reserved for dedupfs.
+    #[error("{0} is reserved for dedupfs")]
+    Reserved(String),
+    /// The stub's record cannot be believed, so its content is not known.
+    #[error("{path}: stub record: {reason}; run `dedupctl check`")]
+    BadStub {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with the record.
+        reason: String,
+    },
+    /// The overlay was opened for reading only.
+    #[error("the overlay is read-only")]
+    ReadOnly,
+    /// The content could not be read from or written to the store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The index failed. It can be rebuilt.
+    #[error(transparent)]
+    Db(#[from] DbError),
+    /// The similarity index failed. It can be rebuilt.
+    #[error(transparent)]
+    Similarity(#[from] SimilarityError),
+    /// A worker thread ended before its work was done.
+    #[error("a worker thread stopped; the log says why")]
+    WorkerGone,
+}
+
+impl OverlayError {
+    /// An I/O error with what was tried on what.
+    pub fn io(operation: &'static str, path: impl Into<PathBuf>, source: impl Into<std::io::Error>) -> Self {
+        OverlayError::Io { operation, path: path.into(), source: source.into() }
+    }
+}
+
+/// Result of an overlay operation.
+pub type Result<T> = std::result::Result<T, OverlayError>;

@@ -1,0 +1,384 @@
+//! Open files: the state machine of an inode's I/O, and reading and writing through this process.
+//!
+//! | the file is | open | how its I/O goes |
+//! | --- | --- | --- |
+//! | plain, closed | any | passthrough if the caller can register it, else cached |
+//! | plain, open | any | as it does already |
+//! | stub | to read | cached, from the store |
+//! | stub | to write | written back first, then as plain; cached if a reader has it open |
+//! | stub | to truncate | emptied, then as plain |
+//! | being converted | any | the conversion is given up |
+//! | being written back | to read | cached, from the store |
+//! | being written back | to write | waits |
+//!
+//! Page cache: the kernel may keep pages from one cached open to the next. After anything that bypassed
+//! them, the next cached open drops them, and only once that open has been *released* are pages trusted
+//! again: an earlier promise has shown old records through a mapping.
+
+use super::error::{OverlayError, Result};
+use super::inode::{Content, Inode, Mode, OpenFile, PassToken, State as InodeState};
+use super::types::{Attr, Caller, Kind, NodeId};
+use super::{Dedup, Overlay, backing};
+use crate::recipe::Recipe;
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How many chunks are decoded ahead of a sequential reader.
+const AHEAD_CHUNKS: usize = 64;
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "each is the flag of that name")]
+pub struct OpenFlags {
+    pub write: bool,
+    pub truncate: bool,
+    pub exclusive: bool,
+}
+
+/// An open file.
+pub struct Handle {
+    inode: Arc<Inode>,
+    write: bool,
+    /// Whether this open made the kernel drop its pages, so that they can be trusted once it is released.
+    renews_pages: bool,
+    next_offset: AtomicU64,
+    ahead: AtomicUsize,
+}
+
+/// How an open file's I/O goes.
+pub enum Io {
+    /// Through this process and the kernel's page cache.
+    Cached {
+        /// Whether pages that the kernel has are still good.
+        keep_pages: bool,
+    },
+    /// By the kernel itself, under what the caller registered.
+    Pass(PassToken),
+}
+
+/// The result of opening a file.
+pub struct Opened {
+    /// To be given to [`Overlay::read`] and the like, and at last to [`Overlay::release`].
+    pub handle: Arc<Handle>,
+    /// How its I/O goes.
+    pub io: Io,
+}
+
+impl Handle {
+    /// The open file's inode number.
+    pub fn node(&self) -> NodeId {
+        self.inode.node
+    }
+}
+
+/// Registers a backing file (open for reading and writing) for passthrough; `None` if that cannot be.
+pub type Register<'a> = dyn Fn(&File) -> Option<PassToken> + 'a;
+
+impl Overlay {
+    /// Opens the regular file `node`.
+    pub fn open(&self, node: NodeId, flags: OpenFlags, register: &Register) -> Result<Opened> {
+        let inode = self.inodes.get(node)?;
+        if self.read_only && flags.write {
+            return Err(OverlayError::ReadOnly);
+        }
+        let mut state = self.lock_loaded(&inode)?;
+        state.interrupt_conversion();
+        if let Some(Content::Unknown(reason)) = state.content {
+            return Err(self.bad_stub(&inode, reason));
+        }
+        if flags.truncate {
+            state = self.empty(&inode, state)?;
+        } else if flags.write {
+            state = self.make_plain(&inode, state)?;
+        }
+        self.open_locked(&inode, state, flags.write, None, register)
+    }
+
+    /// Creates and opens a regular file.
+    pub fn create(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        mode: u32,
+        caller: Caller,
+        flags: OpenFlags,
+        register: &Register,
+    ) -> Result<(Attr, Opened)> {
+        self.check_writable(parent, name)?;
+        let dir = self.inode(parent)?.path_fd()?;
+        let mode = self.backing.mode_for(&dir, mode, caller.umask);
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = self.backing.as_caller(caller, || rustix::fs::openat(&dir, name, how, mode));
+        let file = match made {
+            Ok(fd) => File::from(fd),
+            // Somebody else was quicker: then it is an open of theirs.
+            Err(Errno::EXIST) if !flags.exclusive => {
+                let attr = self.lookup(parent, name)?;
+                let opened = self.open(attr.node, flags, register);
+                return opened.map(|opened| (attr, opened)).inspect_err(|_| self.forget(attr.node, 1));
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let inode = self.enter_new(&file)?;
+        let mut state = inode.lock();
+        state.content = Some(Content::Plain(None));
+        let opened = self.open_locked(&inode, state, true, Some(file), register)?;
+        Ok((self.attr_of(&inode)?, opened))
+    }
+
+    fn enter_new(&self, file: &File) -> Result<Arc<Inode>> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let path_fd =
+            rustix::fs::openat(rustix::fs::CWD, backing::proc_path(file), flags, rustix::fs::Mode::empty())?;
+        let stat = rustix::fs::fstat(&path_fd)?;
+        self.inodes.enter(&self.backing, path_fd, &stat, 1)
+    }
+
+    fn open_locked(
+        &self,
+        inode: &Arc<Inode>,
+        mut state: MutexGuard<'_, InodeState>,
+        write: bool,
+        file: Option<File>,
+        register: &Register,
+    ) -> Result<Opened> {
+        let stub = match state.content {
+            Some(Content::Stub(stub)) => Some(stub),
+            _ => None,
+        };
+        match stub {
+            Some(stub) if state.recipe.is_none() => state.recipe = Some(self.recipe_of(inode, &stub)?),
+            Some(_) => {}
+            None => self.open_backing(inode, &mut state, write, file)?,
+        }
+        let io = match (&state.mode, stub, &state.io) {
+            (Mode::Pass(token), ..) => Io::Pass(token.clone()),
+            (Mode::None, None, Some(OpenFile { file, writable: true })) => match register(file) {
+                Some(token) => Io::Pass(token),
+                None => Io::Cached { keep_pages: state.pages_valid },
+            },
+            _ => Io::Cached { keep_pages: state.pages_valid },
+        };
+        state.mode = match &io {
+            Io::Pass(token) => {
+                state.pages_valid = false;
+                Mode::Pass(token.clone())
+            }
+            Io::Cached { .. } => Mode::Cached,
+        };
+        state.opens += 1;
+        state.writers += u32::from(write);
+        let renews_pages = matches!(io, Io::Cached { keep_pages: false });
+        let handle = Handle {
+            inode: inode.clone(),
+            write,
+            renews_pages,
+            next_offset: AtomicU64::new(0),
+            ahead: AtomicUsize::new(0),
+        };
+        Ok(Opened { handle: Arc::new(handle), io })
+    }
+
+    /// Makes sure that an inode about to be open has its backing file open, writable if need be.
+    fn open_backing(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        write: bool,
+        file: Option<File>,
+    ) -> Result<()> {
+        if let Some(file) = file {
+            state.io = Some(OpenFile { file: Arc::new(file), writable: true });
+        }
+        if state.io.as_ref().is_some_and(|io| io.writable || !write) {
+            return Ok(());
+        }
+        let wanted = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let (file, writable) = match backing::open_io(&inode.path_fd()?, wanted) {
+            Ok(file) => (file, !self.read_only),
+            // A file that may only be read, or a program that is running.
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !write => {
+                (backing::open_io(&inode.path_fd()?, OFlags::RDONLY)?, false)
+            }
+            // One that may only be written: reads would fail, and are not allowed to the caller either.
+            Err(Errno::ACCESS) => (backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?, true),
+            Err(e) => return Err(e.into()),
+        };
+        state.io = Some(OpenFile { file: Arc::new(file), writable });
+        Ok(())
+    }
+
+    /// Ends an open. The last one to end lets the file be committed.
+    pub fn release(&self, handle: &Handle) {
+        let inode = &handle.inode;
+        let mut state = inode.lock();
+        state.opens = state.opens.saturating_sub(1);
+        if handle.write {
+            state.writers = state.writers.saturating_sub(1);
+            state.dirty = true;
+        }
+        if handle.renews_pages && matches!(state.mode, Mode::Cached) {
+            state.pages_valid = true;
+        }
+        if state.opens == 0 {
+            state.mode = Mode::None;
+            state.io = None;
+            state.recipe = None;
+        }
+        self.enqueue_if_due(inode, &mut state);
+    }
+
+    /// Puts a file that changed and that nobody has open into the commit queue.
+    pub(super) fn enqueue_if_due(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        let due = state.dirty && state.opens == 0 && !state.queued && inode.home && inode.kind == Kind::File;
+        if !due || self.read_only {
+            return;
+        }
+        state.queued = true;
+        let after = match self.dedup {
+            Dedup::Idle(time) => time,
+            Dedup::OnClose | Dedup::Off => Duration::ZERO,
+        };
+        self.queue.push(inode.clone(), after);
+    }
+
+    /// Reads up to `size` bytes at `offset`; fewer only at the end of the file.
+    pub fn read(&self, handle: &Handle, offset: u64, size: usize) -> Result<Vec<u8>> {
+        enum From {
+            Recipe(Arc<Recipe>),
+            File(Arc<File>),
+        }
+        let from = {
+            let state = handle.inode.lock();
+            match (&state.content, &state.recipe, &state.io) {
+                (Some(Content::Stub(_)), Some(recipe), _) => From::Recipe(recipe.clone()),
+                (_, _, Some(io)) => From::File(io.file.clone()),
+                _ => return Err(Errno::BADF.into()),
+            }
+        };
+        let mut buffer = vec![0; size];
+        let len = match from {
+            From::Recipe(recipe) => {
+                self.read_ahead(handle, &recipe, offset, size);
+                self.contents.store.read_at(&recipe, offset, &mut buffer).inspect_err(|e| {
+                    tracing::error!("{}: {e}", self.name_of(&handle.inode));
+                })?
+            }
+            From::File(file) => read_full(&file, &mut buffer, offset)?,
+        };
+        buffer.truncate(len);
+        Ok(buffer)
+    }
+
+    /// Lets chunks be decoded before they are asked for, as long as a reader goes straight on.
+    fn read_ahead(&self, handle: &Handle, recipe: &Recipe, offset: u64, size: usize) {
+        let sequential = handle.next_offset.swap(offset + size as u64, Ordering::Relaxed) == offset;
+        let Some(here) = recipe.chunk_at(offset + size as u64) else {
+            return;
+        };
+        if !sequential {
+            handle.ahead.store(here, Ordering::Relaxed);
+            return;
+        }
+        let until = (here + AHEAD_CHUNKS).min(recipe.chunks().len());
+        let from = handle.ahead.fetch_max(until, Ordering::Relaxed).max(here);
+        if from < until {
+            self.contents.store.prefetch(&recipe.chunks()[from..until]);
+        }
+    }
+
+    /// Writes `data` at `offset`, all of it or an error.
+    pub fn write(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+        let file = self.plain_file(handle)?;
+        let written = file.write_all_at(data, offset);
+        written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO).into())
+    }
+
+    /// Makes a file's content and size durable, and with `data_only` false its attributes too.
+    pub fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
+        let io = handle.inode.lock().io.clone();
+        let file = match io {
+            Some(io) => io.file,
+            // A stub's bytes are durable, but the record that says so may not be yet.
+            None => Arc::new(backing::open_io(&handle.inode.path_fd()?, OFlags::RDONLY)?),
+        };
+        if data_only {
+            rustix::fs::fdatasync(&*file)?
+        } else {
+            rustix::fs::fsync(&*file)?
+        }
+        Ok(())
+    }
+
+    /// Allocates, punches or zeroes a range, as fallocate(2) does.
+    pub fn fallocate(&self, handle: &Handle, mode: i32, offset: u64, len: u64) -> Result<()> {
+        let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
+        Ok(rustix::fs::fallocate(&*self.plain_file(handle)?, flags, offset, len)?)
+    }
+
+    /// Finds data (`hole` false) or a hole at or after `offset`. A stub is data from end to end.
+    pub fn seek(&self, handle: &Handle, offset: u64, hole: bool) -> Result<u64> {
+        let (content, io) = {
+            let state = handle.inode.lock();
+            (state.content, state.io.clone())
+        };
+        if let Some(Content::Stub(stub)) = content {
+            let within = offset < stub.size;
+            return if within { Ok(if hole { stub.size } else { offset }) } else { Err(Errno::NXIO.into()) };
+        }
+        let file = io.ok_or(Errno::BADF)?.file;
+        let from = if hole { rustix::fs::SeekFrom::Hole(offset) } else { rustix::fs::SeekFrom::Data(offset) };
+        Ok(rustix::fs::seek(&*file, from)?)
+    }
+
+    fn plain_file(&self, handle: &Handle) -> Result<Arc<File>> {
+        let state = handle.inode.lock();
+        match &state.io {
+            Some(OpenFile { file, writable: true }) if handle.write => Ok(file.clone()),
+            _ => Err(Errno::BADF.into()),
+        }
+    }
+
+    /// Makes a file empty: a stub without writing its content back first.
+    pub(super) fn empty<'a>(
+        &self,
+        inode: &'a Inode,
+        mut state: MutexGuard<'a, InodeState>,
+    ) -> Result<MutexGuard<'a, InodeState>> {
+        while state.is_hydrating() {
+            state = inode.wait(state);
+        }
+        self.before_change(inode, &mut state)?;
+        match state.content {
+            Some(Content::Stub(_)) => self.discard_content(inode, &mut state)?,
+            _ => {
+                let file = backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?;
+                rustix::fs::ftruncate(&file, 0)?;
+            }
+        }
+        state.growing = None;
+        state.dirty = true;
+        Ok(state)
+    }
+}
+
+/// Reads until `buffer` is full or the file ends: a short read in the middle is not the end.
+pub(super) fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    let mut len = 0;
+    while len < buffer.len() {
+        match file.read_at(&mut buffer[len..], offset + len as u64) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::IO).into()),
+        }
+    }
+    Ok(len)
+}

@@ -1,0 +1,94 @@
+//! Files that stay open while they grow: chunked in steps, so that only the tail is left at close.
+
+use super::Overlay;
+use super::backing;
+use super::error::Result;
+use super::inode::{Content, Inode, Phase};
+use crate::recipe::{ChunkRef, Recipe};
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// A step is taken when a file has grown by this much since the last.
+pub const STEP_BYTES: u64 = 8 << 20;
+
+/// What was taken from a file so far. It is only a claim: bytes may have been overwritten since, so a
+/// commit believes it only after hashing them again ([`Growing::still_true`]).
+#[derive(Clone, Default)]
+pub struct Growing {
+    /// Chunks from the file's start on.
+    pub chunks: Vec<ChunkRef>,
+    /// Bytes that they cover.
+    pub bytes: u64,
+}
+
+impl Growing {
+    /// Whether the file still begins with these chunks. Reads and hashes them: about the speed of memory,
+    /// several times faster than compressing them again.
+    pub fn still_true(&self, file: &File) -> bool {
+        let mut buffer = Vec::new();
+        let mut offset = 0;
+        self.chunks.iter().all(|chunk| {
+            buffer.resize(chunk.len as usize, 0);
+            let read = file.read_exact_at(&mut buffer, offset);
+            offset += u64::from(chunk.len);
+            read.is_ok() && crate::id::ChunkId::of(&buffer) == chunk.id
+        })
+    }
+}
+
+impl Overlay {
+    /// Takes a step on every file that is open for writing and has grown enough. Returns how many.
+    pub(super) fn step_growing_files(&self) -> usize {
+        let open = self.inodes.collect(|inode| inode.home && inode.lock().writers > 0);
+        let mut steps = 0;
+        for inode in open {
+            match self.step(&inode) {
+                Ok(taken) => steps += usize::from(taken),
+                Err(e) => tracing::warn!("{}: not chunked while it grows: {e}", self.name_of(&inode)),
+            }
+            self.inodes.release(inode);
+        }
+        steps
+    }
+
+    fn step(&self, inode: &Arc<Inode>) -> Result<bool> {
+        let before = {
+            let state = inode.lock();
+            let plain = matches!(state.content, Some(Content::Plain(_)));
+            if !plain || state.writers == 0 || !matches!(state.phase, Phase::Idle) {
+                return Ok(false);
+            }
+            state.growing.clone().unwrap_or_default()
+        };
+        let stat = rustix::fs::fstat(&inode.path_fd()?)?;
+        if (stat.st_size as u64) < before.bytes + STEP_BYTES {
+            return Ok(false);
+        }
+        let file = backing::open_io(&inode.path_fd()?, OFlags::RDONLY)?;
+        let mut round = self.contents.ingest.round(self.keeps_bytes());
+        let mut offset = before.bytes;
+        let added = round.add(false, |buffer| {
+            let len = file.read_at(buffer, offset)?;
+            offset += len as u64;
+            Ok(len)
+        });
+        added.map_err(|e| super::OverlayError::io("read", self.name_of(inode), e))?;
+        let taken = round.finish()?;
+        let mut grown = before;
+        grown.bytes += taken.iter().map(|chunk| u64::from(chunk.len)).sum::<u64>();
+        grown.chunks.extend(taken);
+        let recipe = Recipe::new(grown.chunks.clone());
+        let mut state = inode.lock();
+        if state.writers == 0 || !matches!(state.phase, Phase::Idle) {
+            return Ok(false);
+        }
+        state.growing = Some(grown);
+        drop(state);
+        let id = recipe.id();
+        self.contents.similarity.add_content(id, &recipe)?;
+        self.record(inode, id, &stat)?;
+        Ok(true)
+    }
+}

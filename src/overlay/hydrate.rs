@@ -1,0 +1,152 @@
+//! Writing a stub's content back into its file, before anyone writes to it.
+//!
+//! Order: record HYDRATING -> bytes -> fdatasync -> times -> record PLAIN -> fsync -> answer. From the first
+//! step to the last the recipe is the truth, so a crash in between costs nothing; and the change to plain
+//! is durable before anybody is let in to write, since what they sync themselves never passes here.
+
+use super::error::{OverlayError, Result};
+use super::inode::{Content, Inode, Phase, State as InodeState};
+use super::stub::{State, Stub, XATTR};
+use super::types::SetTime;
+use super::{Overlay, backing};
+use crate::recipe::Recipe;
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, MutexGuard};
+
+const BLOCK: usize = 4096;
+
+impl Overlay {
+    /// Makes sure that the file holds its own content, and waits for whoever is at that already.
+    pub(super) fn make_plain<'a>(
+        &self,
+        inode: &'a Inode,
+        mut state: MutexGuard<'a, InodeState>,
+    ) -> Result<MutexGuard<'a, InodeState>> {
+        loop {
+            state.interrupt_conversion();
+            if state.is_hydrating() {
+                state = inode.wait(state);
+                continue;
+            }
+            let stub = match state.content {
+                Some(Content::Stub(stub)) => stub,
+                Some(Content::Unknown(reason)) => return Err(self.bad_stub(inode, reason)),
+                _ => return Ok(state),
+            };
+            state.phase = Phase::Hydrating;
+            drop(state);
+            let result = self.write_back(inode, stub);
+            state = inode.lock();
+            state.phase = Phase::Idle;
+            if let Ok(plain) = &result {
+                state.content = Some(Content::Plain(Some(*plain)));
+                state.recipe = None;
+                state.growing = None;
+            }
+            inode.notify();
+            result?;
+        }
+    }
+
+    /// Makes a stub an empty plain file, without writing anything back.
+    pub(super) fn discard_content(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+        rustix::fs::fremovexattr(&file, XATTR)?;
+        // Durable before any write can be: else recovery would take such a write for our own leftovers.
+        file.sync_all().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))?;
+        rustix::fs::ftruncate(&file, 0)?;
+        state.content = Some(Content::Plain(None));
+        state.recipe = None;
+        state.pages_valid = false;
+        Ok(())
+    }
+
+    /// The recipe of a stub.
+    pub(super) fn recipe_of(&self, inode: &Inode, stub: &Stub) -> Result<Arc<Recipe>> {
+        let recipe = self.contents.store.recipe(&stub.recipe).inspect_err(|e| {
+            tracing::error!("{}: {e}", self.name_of(inode));
+        })?;
+        if recipe.size() != stub.size {
+            return Err(self.bad_stub(inode, "its size is not that of its recipe"));
+        }
+        Ok(recipe)
+    }
+
+    pub(super) fn bad_stub(&self, inode: &Inode, reason: &str) -> OverlayError {
+        OverlayError::BadStub { path: self.name_of(inode).into(), reason: reason.to_owned() }
+    }
+
+    fn write_back(&self, inode: &Inode, stub: Stub) -> Result<Stub> {
+        if self.read_only {
+            return Err(OverlayError::ReadOnly);
+        }
+        let recipe = self.recipe_of(inode, &stub)?;
+        let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+        self.write_record(inode, &stub.stamped(State::Hydrating))?;
+        let written = self.write_bytes(inode, &file, &recipe, stub.blocks).and_then(|()| {
+            backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
+            let plain = stub.stamped(State::Plain);
+            self.write_record(inode, &plain)?;
+            file.sync_all().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))?;
+            Ok(plain)
+        });
+        if let Err(e) = &written {
+            tracing::error!("{}: could not be written back: {e}", self.name_of(inode));
+            self.take_back(inode, &file, stub);
+        }
+        written
+    }
+
+    fn write_bytes(&self, inode: &Inode, file: &File, recipe: &Recipe, blocks: u64) -> Result<()> {
+        let io = |e| OverlayError::io("write", self.name_of(inode), e);
+        let sparse = blocks * 512 < recipe.size();
+        self.contents.store.prefetch(&recipe.chunks()[..recipe.chunks().len().min(64)]);
+        for (i, chunk) in recipe.chunks().iter().enumerate() {
+            if let Some(ahead) = recipe.chunks().get(i + 64) {
+                self.contents.store.prefetch(std::slice::from_ref(ahead));
+            }
+            let bytes = self.contents.store.read(&chunk.id).inspect_err(|e| {
+                tracing::error!("{}: {e}", self.name_of(inode));
+            })?;
+            let start = recipe.start_of(i);
+            if sparse {
+                write_sparse(file, &bytes, start).map_err(io)?;
+            } else {
+                file.write_all_at(&bytes, start).map_err(io)?;
+            }
+        }
+        file.set_len(recipe.size()).map_err(io)?;
+        file.sync_data().map_err(io)
+    }
+
+    /// After a failure (a full disk, a damaged chunk): a stub again, with nothing lost.
+    fn take_back(&self, inode: &Inode, file: &File, stub: Stub) {
+        let undone = rustix::fs::ftruncate(file, 0)
+            .and_then(|()| backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime))))
+            .and_then(|()| self.write_record(inode, &stub.stamped(State::Settled)));
+        if let Err(e) = undone {
+            // The record still says HYDRATING, which the next mount takes back in the same way.
+            tracing::error!(
+                "{}: an unfinished write-back stays until the next mount: {e}",
+                self.name_of(inode)
+            );
+        }
+    }
+}
+
+/// Writes all but whole blocks of zeros, which stay holes.
+fn write_sparse(file: &File, bytes: &[u8], start: u64) -> std::io::Result<()> {
+    let first = (start.next_multiple_of(BLOCK as u64) - start).min(bytes.len() as u64) as usize;
+    let (head, rest) = bytes.split_at(first);
+    file.write_all_at(head, start)?;
+    let mut offset = start + first as u64;
+    for block in rest.chunks(BLOCK) {
+        if block.iter().any(|&byte| byte != 0) {
+            file.write_all_at(block, offset)?;
+        }
+        offset += block.len() as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Bytes in, chunks out: reads files into segments and has workers hash, store and sketch their chunks.
+//!
+//! One thread reads and cuts (some GB/s), the workers hash, compress and sketch. Segments of about a
+//! mebibyte travel through a bounded channel, many small files to a segment, so memory is bounded by
+//! `segments in flight * segment size` whatever the files are, and a chunk is never handed over alone.
+//!
+//! When [`Round::finish`] returns, every chunk is appended to a pack and visible, but only durable after
+//! [`Store::sync`].
+
+use super::error::{OverlayError, Result};
+use crate::chunk::ChunkParams;
+use crate::id::ChunkId;
+use crate::recipe::ChunkRef;
+use crate::similarity::{Similarity, Sketch};
+use crate::store::{Store, Writer};
+use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+const SEGMENT_BYTES: usize = 1 << 20;
+
+/// The worker threads and what they work for.
+pub struct Ingest {
+    params: ChunkParams,
+    segments: Option<Sender<Segment>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// Some bytes and where to cut them.
+struct Segment {
+    bytes: Vec<u8>,
+    lens: Vec<u32>,
+    /// Whether chunks are stored, or only hashed and sketched.
+    keep: bool,
+    first_slot: usize,
+    done: Sender<Done>,
+}
+
+struct Done {
+    first_slot: usize,
+    chunks: Result<Vec<ChunkRef>>,
+    /// The segment's buffer, to be filled again.
+    bytes: Vec<u8>,
+}
+
+impl Ingest {
+    /// Starts `threads` workers that store into `store` and sketch into `similarity`.
+    pub fn start(
+        store: &Arc<Store>,
+        similarity: &Arc<Similarity>,
+        params: ChunkParams,
+        threads: usize,
+    ) -> Ingest {
+        let (sender, receiver) = bounded::<Segment>(2 * threads);
+        let workers = (0..threads.max(1))
+            .map(|i| {
+                let (store, similarity, receiver) = (store.clone(), similarity.clone(), receiver.clone());
+                std::thread::Builder::new()
+                    .name(format!("ingest-{i}"))
+                    .spawn(move || work(&store, &similarity, &receiver))
+                    .expect("a thread can be started")
+            })
+            .collect();
+        Ingest { params, segments: Some(sender), workers }
+    }
+
+    /// How files are cut.
+    pub fn params(&self) -> ChunkParams {
+        self.params
+    }
+
+    /// Begins a round: a group of files whose chunks are waited for together.
+    pub fn round(&self, keep: bool) -> Round<'_> {
+        let (done, results) = unbounded();
+        Round {
+            ingest: self,
+            keep,
+            segment_bytes: SEGMENT_BYTES.max(4 * self.params.max as usize),
+            chunks: Vec::new(),
+            outstanding: 0,
+            bytes: Vec::new(),
+            filled: 0,
+            lens: Vec::new(),
+            cut: 0,
+            spare: Vec::new(),
+            done,
+            results,
+            failed: None,
+        }
+    }
+}
+
+impl Drop for Ingest {
+    fn drop(&mut self) {
+        self.segments = None;
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+fn work(store: &Arc<Store>, similarity: &Similarity, segments: &Receiver<Segment>) {
+    let mut writer = store.writer();
+    for segment in segments {
+        let chunks = ingest_segment(&mut writer, similarity, &segment);
+        let Segment { first_slot, bytes, done, .. } = segment;
+        // A round that was given up does not listen any more.
+        let _ = done.send(Done { first_slot, chunks, bytes });
+    }
+}
+
+fn ingest_segment(writer: &mut Writer, similarity: &Similarity, segment: &Segment) -> Result<Vec<ChunkRef>> {
+    let mut chunks = Vec::with_capacity(segment.lens.len());
+    let mut rest = &segment.bytes[..];
+    for &len in &segment.lens {
+        let (bytes, tail) = rest.split_at(len as usize);
+        rest = tail;
+        let id = ChunkId::of(bytes);
+        if segment.keep {
+            writer.put(id, bytes)?;
+        }
+        if !similarity.knows_chunk(&id)? {
+            similarity.add_chunk(id, Sketch::of_chunk(bytes))?;
+        }
+        chunks.push(ChunkRef { id, len });
+    }
+    writer.flush()?;
+    Ok(chunks)
+}
+
+/// A group of files on their way through the workers.
+pub struct Round<'a> {
+    ingest: &'a Ingest,
+    keep: bool,
+    segment_bytes: usize,
+    /// One slot for each chunk of the round, filled as workers answer.
+    chunks: Vec<Option<ChunkRef>>,
+    outstanding: usize,
+    /// The segment being filled: always of full length, `filled` of it in use, `cut` of that cut into
+    /// `lens`.
+    bytes: Vec<u8>,
+    filled: usize,
+    lens: Vec<u32>,
+    cut: usize,
+    spare: Vec<Vec<u8>>,
+    done: Sender<Done>,
+    results: Receiver<Done>,
+    failed: Option<OverlayError>,
+}
+
+impl Round<'_> {
+    /// Adds the bytes that `read` delivers (as `Read::read` does) until it delivers none.
+    ///
+    /// With `last` they end a file and all are covered. Without it the tail that more bytes could still
+    /// cut differently is left out. Returns where the chunks will be in the result of [`Round::finish`].
+    pub fn add(
+        &mut self,
+        last: bool,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<Range<usize>> {
+        let first = self.slots();
+        self.bytes.resize(self.segment_bytes, 0);
+        loop {
+            if self.filled == self.segment_bytes {
+                self.cut_bytes(false);
+                self.dispatch();
+            }
+            match read(&mut self.bytes[self.filled..]) {
+                Ok(0) => break,
+                Ok(len) => self.filled += len,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    self.filled = self.cut;
+                    return Err(e);
+                }
+            }
+        }
+        self.cut_bytes(last);
+        self.filled = self.cut;
+        if self.filled >= self.segment_bytes / 2 {
+            self.dispatch();
+        }
+        Ok(first..self.slots())
+    }
+
+    /// Waits for all chunks of the round; they are in the order in which they were added.
+    pub fn finish(mut self) -> Result<Vec<ChunkRef>> {
+        self.dispatch();
+        while self.outstanding > 0 {
+            let done = self.results.recv().map_err(|_| OverlayError::WorkerGone)?;
+            self.accept(done);
+        }
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        self.chunks.into_iter().collect::<Option<_>>().ok_or(OverlayError::WorkerGone)
+    }
+
+    fn slots(&self) -> usize {
+        self.chunks.len() + self.lens.len()
+    }
+
+    fn cut_bytes(&mut self, last: bool) {
+        let lens = self.ingest.params.cut(&self.bytes[self.cut..self.filled], last);
+        self.cut += lens.iter().map(|&len| len as usize).sum::<usize>();
+        self.lens.extend(lens);
+    }
+
+    fn dispatch(&mut self) {
+        while let Ok(done) = self.results.try_recv() {
+            self.accept(done);
+        }
+        let lens = std::mem::take(&mut self.lens);
+        if lens.is_empty() {
+            return;
+        }
+        let mut next = self.spare.pop().unwrap_or_default();
+        next.resize(self.segment_bytes, 0);
+        let tail = self.filled - self.cut;
+        next[..tail].copy_from_slice(&self.bytes[self.cut..self.filled]);
+        let bytes = std::mem::replace(&mut self.bytes, next);
+        (self.filled, self.cut) = (tail, 0);
+        let first_slot = self.chunks.len();
+        self.chunks.resize(first_slot + lens.len(), None);
+        let segment = Segment { bytes, lens, keep: self.keep, first_slot, done: self.done.clone() };
+        let sender = self.ingest.segments.as_ref().expect("workers live as long as the ingest");
+        match sender.send(segment) {
+            Ok(()) => self.outstanding += 1,
+            Err(_) => self.failed = Some(OverlayError::WorkerGone),
+        }
+    }
+
+    fn accept(&mut self, done: Done) {
+        self.outstanding -= 1;
+        self.spare.push(done.bytes);
+        match done.chunks {
+            Ok(chunks) => {
+                for (slot, chunk) in self.chunks[done.first_slot..].iter_mut().zip(chunks) {
+                    *slot = Some(chunk);
+                }
+            }
+            Err(e) => self.failed = Some(e),
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Names, attributes and directories: the backing directory's own, but for what is hidden and what stubs
+//! look like.
+
+use super::Overlay;
+use super::backing::{self, Backing};
+use super::error::{OverlayError, Result};
+use super::inode::{Content, Inode, State as InodeState};
+use super::stub::XATTR;
+use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr};
+use crate::id::FileId;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, RenameFlags, Stat, StatVfs};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An open directory.
+pub struct DirHandle {
+    node: NodeId,
+    dev: u64,
+    /// The descriptor, and the cookie at which it stands.
+    position: Mutex<(OwnedFd, u64)>,
+}
+
+/// One entry of a directory.
+#[derive(Debug)]
+pub struct DirEntry {
+    /// Its name.
+    pub name: OsString,
+    /// The number that looking it up would give.
+    pub node: NodeId,
+    /// What it is; `None` where the backing filesystem does not say in listings.
+    pub kind: Option<Kind>,
+    /// Where to go on after it.
+    pub next: u64,
+}
+
+impl Overlay {
+    /// Finds `name` in directory `parent`; counts one look-up on what is found.
+    pub fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Attr> {
+        if parent == ROOT && backing::is_hidden(name) {
+            return Err(Errno::NOENT.into());
+        }
+        let dir = self.inode(parent)?;
+        let path_fd = backing::open_path(&dir.path_fd()?, name)?;
+        let stat = rustix::fs::fstat(&path_fd)?;
+        let inode = self.inodes.enter(&self.backing, path_fd, &stat, 1)?;
+        self.attr_from(&inode, &stat).inspect_err(|_| self.forget(inode.node, 1))
+    }
+
+    /// As [`Overlay::lookup`], for listings: a file whose content is not known is there all the same, and
+    /// only asking for its attributes is an error.
+    pub fn lookup_listed(&self, parent: NodeId, name: &OsStr) -> Result<Attr> {
+        match self.lookup(parent, name) {
+            Err(OverlayError::BadStub { .. }) => {
+                let path_fd = backing::open_path(self.inode(parent)?.path_fd()?, name)?;
+                let stat = rustix::fs::fstat(&path_fd)?;
+                let inode = self.inodes.enter(&self.backing, path_fd, &stat, 1)?;
+                Ok(Attr { settled: false, ..backing::attr(inode.node, &stat) })
+            }
+            other => other,
+        }
+    }
+
+    /// Takes back `lookups` look-ups on an inode.
+    pub fn forget(&self, node: NodeId, lookups: u64) {
+        if node != ROOT {
+            self.inodes.forget(node, lookups);
+        }
+    }
+
+    /// Up to `count` names of inodes that nothing here needs held: when whoever holds look-ups on them gives
+    /// these back, their descriptors are closed. Each is given by its directory's number and its name.
+    pub fn idle_names(&self, count: usize) -> Vec<(NodeId, OsString)> {
+        let mut names = Vec::new();
+        let mut wanted = count;
+        let idle = self.inodes.collect(|inode| {
+            let state = inode.lock();
+            let idle = wanted > 0 && inode.kind != Kind::Directory && state.opens == 0 && !state.queued;
+            wanted -= usize::from(idle);
+            idle
+        });
+        for inode in idle {
+            if let Some(path) = self.path_of(&inode) {
+                let dir = path.parent().unwrap_or(Path::new(""));
+                let stat = backing::stat_at(self.backing.root(), dir.as_os_str());
+                if let (Ok(stat), Some(name)) = (stat, path.file_name()) {
+                    names.push((self.backing.node(backing::identity(&stat)), name.to_owned()));
+                }
+            }
+            self.inodes.release(inode);
+        }
+        names
+    }
+
+    /// Attributes of an inode.
+    pub fn getattr(&self, node: NodeId) -> Result<Attr> {
+        self.attr_of(&*self.inode(node)?)
+    }
+
+    pub(super) fn attr_of(&self, inode: &Inode) -> Result<Attr> {
+        let stat = rustix::fs::fstat(&inode.path_fd()?)?;
+        self.attr_from(inode, &stat)
+    }
+
+    fn attr_from(&self, inode: &Inode, stat: &Stat) -> Result<Attr> {
+        let mut attr = backing::attr(inode.node, stat);
+        if inode.kind != Kind::File || !inode.home {
+            return Ok(attr);
+        }
+        let mut state = self.lock_loaded(inode)?;
+        let stat = match state.content {
+            // Nobody here writes to a stub's file: whoever did was at the bare directory.
+            Some(Content::Stub(_)) if stat.st_size != 0 && !state.is_hydrating() && state.opens == 0 => {
+                state.content = None;
+                drop(state);
+                state = self.lock_loaded(inode)?;
+                state.dirty = true;
+                rustix::fs::fstat(&inode.path_fd()?)?
+            }
+            // A conversion may have come between the caller's stat and the lock.
+            _ => rustix::fs::fstat(&inode.path_fd()?)?,
+        };
+        attr = backing::attr(inode.node, &stat);
+        attr.settled = state.writers == 0 && !state.dirty && !state.queued;
+        match state.content {
+            Some(Content::Stub(stub)) => {
+                attr.size = stub.size;
+                attr.blocks = stub.blocks;
+                if state.is_hydrating() {
+                    attr.mtime = stub.mtime;
+                    attr.ctime = stub.ctime.unwrap_or(attr.ctime);
+                } else {
+                    attr.ctime = stub.shown_ctime(attr.mtime, attr.ctime);
+                }
+            }
+            Some(Content::Plain(Some(record))) => attr.ctime = record.shown_ctime(attr.mtime, attr.ctime),
+            Some(Content::Unknown(reason)) => return Err(self.bad_stub(inode, reason)),
+            Some(Content::Plain(None)) | None => {}
+        }
+        Ok(attr)
+    }
+
+    /// Changes attributes of an inode, and returns them all.
+    pub fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr> {
+        self.check_not_read_only()?;
+        let inode = self.inode(node)?;
+        let changed = if inode.kind == Kind::File && inode.home {
+            let mut state = self.lock_loaded(&inode)?;
+            while state.is_hydrating() {
+                state = inode.wait(state);
+            }
+            self.before_change(&inode, &mut state)?;
+            if let Some(size) = set.size {
+                state = self.resize(&inode, state, size)?;
+            }
+            if set.mode.is_some_and(|mode| mode & 0o600 != 0o600) && !self.backing.privileged() {
+                // Without those bits an ordinary user's daemon could not read the stub's record.
+                state = self.make_plain(&inode, state)?;
+            }
+            let changed = self.set_on_backing(&inode, set);
+            self.enqueue_if_due(&inode, &mut state);
+            changed
+        } else {
+            if let Some(size) = set.size {
+                let file = backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?;
+                rustix::fs::ftruncate(&file, size)?;
+            }
+            self.set_on_backing(&inode, set)
+        };
+        changed?;
+        self.attr_of(&inode)
+    }
+
+    fn resize<'a>(
+        &self,
+        inode: &'a Inode,
+        state: std::sync::MutexGuard<'a, InodeState>,
+        size: u64,
+    ) -> Result<std::sync::MutexGuard<'a, InodeState>> {
+        if size == 0 {
+            return self.empty(inode, state);
+        }
+        let mut state = self.make_plain(inode, state)?;
+        let file = backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?;
+        rustix::fs::ftruncate(&file, size)?;
+        state.dirty = true;
+        Ok(state)
+    }
+
+    fn set_on_backing(&self, inode: &Inode, set: SetAttr) -> Result<()> {
+        let path = backing::proc_path(&inode.path_fd()?);
+        if set.uid.is_some() || set.gid.is_some() {
+            let uid = set.uid.map(rustix::fs::Uid::from_raw);
+            let gid = set.gid.map(rustix::fs::Gid::from_raw);
+            rustix::fs::chownat(&inode.path_fd()?, "", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = set.mode {
+            rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            backing::set_times(&inode.path_fd()?, set.atime, set.mtime)?;
+        }
+        Ok(())
+    }
+
+    /// Target of a symlink.
+    pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
+        let inode = self.inode(node)?;
+        Ok(rustix::fs::readlinkat(&inode.path_fd()?, "", Vec::new())?.into_bytes())
+    }
+
+    /// Creates a node: a fifo, socket, device or empty regular file.
+    pub fn mknod(&self, parent: NodeId, name: &OsStr, mode: u32, rdev: u64, caller: Caller) -> Result<Attr> {
+        self.make(parent, name, mode, caller, |dir, mode_bits| {
+            rustix::fs::mknodat(dir, name, rustix::fs::FileType::from_raw_mode(mode), mode_bits, rdev)
+        })
+    }
+
+    /// Creates a directory.
+    pub fn mkdir(&self, parent: NodeId, name: &OsStr, mode: u32, caller: Caller) -> Result<Attr> {
+        self.make(parent, name, mode, caller, |dir, mode| rustix::fs::mkdirat(dir, name, mode))
+    }
+
+    /// Creates a symlink.
+    pub fn symlink(&self, parent: NodeId, name: &OsStr, target: &Path, caller: Caller) -> Result<Attr> {
+        self.make(parent, name, 0o777, caller, |dir, _| rustix::fs::symlinkat(target, dir, name))
+    }
+
+    fn make(
+        &self,
+        parent: NodeId,
+        name: &OsStr,
+        mode: u32,
+        caller: Caller,
+        make: impl FnOnce(&OwnedFd, Mode) -> rustix::io::Result<()>,
+    ) -> Result<Attr> {
+        self.check_writable(parent, name)?;
+        let dir = self.inode(parent)?.path_fd()?;
+        let mode = self.backing.mode_for(&dir, mode, caller.umask);
+        self.backing.as_caller(caller, || make(&dir, mode))?;
+        self.lookup(parent, name)
+    }
+
+    /// Gives an inode another name.
+    pub fn link(&self, node: NodeId, parent: NodeId, name: &OsStr) -> Result<Attr> {
+        self.check_writable(parent, name)?;
+        let (inode, dir) = (self.inode(node)?, self.inode(parent)?);
+        self.touch(&inode, || {
+            let source = backing::proc_path(&inode.path_fd()?);
+            rustix::fs::linkat(CWD, source, &dir.path_fd()?, name, AtFlags::SYMLINK_FOLLOW)
+        })?;
+        if inode.home {
+            self.indexed(self.catalog.add_parent(inode.file_id(), dir.file_id()));
+        }
+        self.lookup(parent, name)
+    }
+
+    /// The change itself has been made by now, and the index can be rebuilt: a failure there is logged.
+    fn indexed(&self, result: Result<()>) {
+        if let Err(e) = result {
+            tracing::error!("a change of names did not reach the index; `dedupctl scan` mends that: {e}");
+        }
+    }
+
+    /// Removes a name of a file.
+    pub fn unlink(&self, parent: NodeId, name: &OsStr) -> Result<()> {
+        self.check_writable(parent, name)?;
+        let dir = self.inode(parent)?;
+        let stat = backing::stat_at(&dir.path_fd()?, name)?;
+        let unlink = || rustix::fs::unlinkat(&dir.path_fd()?, name, AtFlags::empty());
+        match self.inodes.find(self.backing.node(backing::identity(&stat))) {
+            Some(inode) => self.touch(&inode, unlink)?,
+            None => unlink()?,
+        }
+        self.indexed(self.forget_name(&stat, &dir));
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: NodeId, name: &OsStr) -> Result<()> {
+        self.check_writable(parent, name)?;
+        let dir = self.inode(parent)?;
+        let stat = backing::stat_at(&dir.path_fd()?, name)?;
+        rustix::fs::unlinkat(&dir.path_fd()?, name, AtFlags::REMOVEDIR)?;
+        self.indexed(self.forget_name(&stat, &dir));
+        Ok(())
+    }
+
+    /// Renames; `flags` as for renameat2(2).
+    pub fn rename(&self, from: (NodeId, &OsStr), to: (NodeId, &OsStr), flags: u32) -> Result<()> {
+        self.check_writable(from.0, from.1)?;
+        self.check_writable(to.0, to.1)?;
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        let (source_dir, target_dir) = (self.inode(from.0)?, self.inode(to.0)?);
+        let source = backing::stat_at(&source_dir.path_fd()?, from.1)?;
+        let target = backing::stat_at(&target_dir.path_fd()?, to.1).ok();
+        let known = |stat: &Stat| self.inodes.find(self.backing.node(backing::identity(stat)));
+        if let Some(inode) = target.as_ref().and_then(known) {
+            self.touch(&inode, || Ok(()))?;
+        }
+        let rename =
+            || rustix::fs::renameat_with(&source_dir.path_fd()?, from.1, &target_dir.path_fd()?, to.1, flags);
+        match known(&source) {
+            Some(inode) => self.touch(&inode, rename)?,
+            None => rename()?,
+        }
+        let exchanged = flags.contains(RenameFlags::EXCHANGE);
+        match target {
+            // Renaming one name of a file over another of its names does nothing.
+            Some(target) if backing::identity(&target) == backing::identity(&source) => return Ok(()),
+            Some(target) if exchanged => self.indexed(self.move_name(&target, &target_dir, &source_dir)),
+            Some(target) => self.indexed(self.forget_name(&target, &target_dir)),
+            None => {}
+        }
+        self.indexed(self.move_name(&source, &source_dir, &target_dir));
+        Ok(())
+    }
+
+    /// Does something to an inode that moves its ctime.
+    fn touch(&self, inode: &Arc<Inode>, change: impl FnOnce() -> rustix::io::Result<()>) -> Result<()> {
+        if inode.kind != Kind::File || !inode.home {
+            return Ok(change()?);
+        }
+        let mut state = self.lock_loaded(inode)?;
+        self.before_change(inode, &mut state)?;
+        let changed = change();
+        self.enqueue_if_due(inode, &mut state);
+        Ok(changed?)
+    }
+
+    /// The catalog's side of an inode having left one directory for another.
+    fn move_name(&self, stat: &Stat, from: &Inode, to: &Inode) -> Result<()> {
+        let home = stat.st_dev == self.backing.identity().dev;
+        if from.identity == to.identity || !home {
+            return Ok(());
+        }
+        self.catalog.remove_parent(FileId(stat.st_ino), from.file_id())?;
+        self.catalog.add_parent(FileId(stat.st_ino), to.file_id())
+    }
+
+    /// The catalog's side of a name having been removed.
+    fn forget_name(&self, stat: &Stat, dir: &Inode) -> Result<()> {
+        if stat.st_dev != self.backing.identity().dev {
+            return Ok(());
+        }
+        let file = FileId(stat.st_ino);
+        match backing::kind(stat.st_mode) {
+            Kind::File if stat.st_nlink <= 1 => {
+                self.catalog.remove_parent(file, dir.file_id())?;
+                self.catalog.remove_file(file)
+            }
+            Kind::Directory => self.catalog.remove_parent(file, dir.file_id()),
+            // Another name may be in the same directory: the row stays, and is not believed anyway.
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens a directory.
+    pub fn opendir(&self, node: NodeId) -> Result<DirHandle> {
+        let inode = self.inode(node)?;
+        let fd = backing::open_dir(&inode.path_fd()?)?;
+        Ok(DirHandle { node, dev: inode.identity.dev, position: Mutex::new((fd, 0)) })
+    }
+
+    /// Calls `visit` with the entries of a directory after cookie `from`, until it returns false.
+    pub fn readdir(&self, dir: &DirHandle, from: u64, mut visit: impl FnMut(DirEntry) -> bool) -> Result<()> {
+        let mut position = dir.position.lock().unwrap_or_else(PoisonError::into_inner);
+        let (fd, stands_at) = &mut *position;
+        if *stands_at != from {
+            rustix::fs::seek(&*fd, rustix::fs::SeekFrom::Start(from))?;
+        }
+        // Where the descriptor ends up is only known if all that it gave was taken.
+        *stands_at = u64::MAX;
+        let mut buffer = Vec::with_capacity(32 << 10);
+        let mut entries = RawDir::new(&*fd, buffer.spare_capacity_mut());
+        let mut last = from;
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+            let next = entry.next_entry_cookie();
+            last = next;
+            if dir.node == ROOT && backing::is_hidden(&name) {
+                continue;
+            }
+            let node = match name.as_bytes() {
+                b"." => dir.node,
+                b".." if dir.node == ROOT => ROOT,
+                _ => self.backing.node(backing::Identity { dev: dir.dev, ino: entry.ino() }),
+            };
+            let kind = match entry.file_type() {
+                rustix::fs::FileType::Unknown => None,
+                known => Some(backing::kind(known.as_raw_mode())),
+            };
+            if !visit(DirEntry { name, node, kind, next }) {
+                return Ok(());
+            }
+        }
+        *stands_at = last;
+        Ok(())
+    }
+
+    /// Makes a directory's entries durable.
+    pub fn fsyncdir(&self, dir: &DirHandle) -> Result<()> {
+        let position = dir.position.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(rustix::fs::fsync(&position.0)?)
+    }
+
+    /// Space and inodes of the backing filesystem.
+    pub fn statfs(&self) -> Result<StatVfs> {
+        Ok(rustix::fs::fstatvfs(self.backing.root())?)
+    }
+
+    /// An xattr's value; `None` if there is none.
+    pub fn getxattr(&self, node: NodeId, name: &OsStr) -> Result<Option<Vec<u8>>> {
+        if name == XATTR {
+            return Ok(None);
+        }
+        Ok(backing::get_xattr(self.inode(node)?.path_fd()?, name)?)
+    }
+
+    /// Names of all xattrs, each ended by a zero byte.
+    pub fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
+        let all = backing::list_xattrs(self.inode(node)?.path_fd()?)?;
+        let shown =
+            all.split_inclusive(|&byte| byte == 0).filter(|name| name[..name.len() - 1] != *XATTR.as_bytes());
+        Ok(shown.flatten().copied().collect())
+    }
+
+    /// Sets an xattr; `flags` as for setxattr(2).
+    pub fn setxattr(&self, node: NodeId, name: &OsStr, value: &[u8], flags: u32) -> Result<()> {
+        self.check_xattr(name)?;
+        let inode = self.inode(node)?;
+        let flags = rustix::fs::XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        self.touch(&inode, || rustix::fs::setxattr(backing::proc_path(&inode.path_fd()?), name, value, flags))
+    }
+
+    /// Removes an xattr.
+    pub fn removexattr(&self, node: NodeId, name: &OsStr) -> Result<()> {
+        self.check_xattr(name)?;
+        let inode = self.inode(node)?;
+        self.touch(&inode, || rustix::fs::removexattr(backing::proc_path(&inode.path_fd()?), name))
+    }
+
+    fn check_xattr(&self, name: &OsStr) -> Result<()> {
+        self.check_not_read_only()?;
+        if name == XATTR {
+            return Err(OverlayError::Reserved(XATTR.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn check_not_read_only(&self) -> Result<()> {
+        if self.read_only { Err(OverlayError::ReadOnly) } else { Ok(()) }
+    }
+
+    pub(super) fn check_writable(&self, parent: NodeId, name: &OsStr) -> Result<()> {
+        self.check_not_read_only()?;
+        if parent == ROOT && backing::is_hidden(name) {
+            return Err(OverlayError::Reserved(name.to_string_lossy().into_owned()));
+        }
+        Ok(())
+    }
+
+    /// The inode known under a number; the root always is.
+    pub(super) fn inode(&self, node: NodeId) -> Result<Arc<Inode>> {
+        if node == ROOT && self.inodes.find(ROOT).is_none() {
+            let path_fd = Backing::root(&self.backing).try_clone_to_owned().map_err(|_| Errno::MFILE)?;
+            let stat = rustix::fs::fstat(&path_fd)?;
+            return self.inodes.enter(&self.backing, path_fd, &stat, 1);
+        }
+        self.inodes.get(node)
+    }
+}

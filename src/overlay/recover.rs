@@ -1,0 +1,221 @@
+//! What a file is, decided from what is found on disk: the record in its xattr and the bytes in it.
+//!
+//! | record | file | it is | action |
+//! | --- | --- | --- | --- |
+//! | none | any | plain | |
+//! | plain | any | plain | |
+//! | settled | empty | stub | |
+//! | settled | not empty | plain: changed behind our back | drop the record, log |
+//! | unsettled | empty | stub | settle |
+//! | unsettled | not empty, whole | plain: the conversion had not come to emptying it | drop the record |
+//! | unsettled | not empty, cut short, mtime as recorded | stub | empty, settle |
+//! | unsettled | not empty, otherwise | plain: changed behind our back | drop the record, log |
+//! | hydrating | any | stub: the bytes were being written back | empty, settle |
+//! | of a newer version | any | unknown: reading it is an error | log |
+//! | not ours | empty | unknown: reading it is an error | log |
+//! | not ours | not empty | plain | log |
+//!
+//! "Cut short" happens when a power cut comes between the record and the end of a delayed write: the
+//! recipe is durable by then and is the whole content. All this is looked at when a file is first met, so
+//! recovery takes no time at mount and happens for each file before anything is done to it.
+
+use super::Overlay;
+use super::backing;
+use super::error::Result;
+use super::inode::{Content, Inode, State as InodeState};
+use super::stub::{State, Stub, StubError, XATTR};
+use super::types::{Kind, SetTime};
+use rustix::fs::Stat;
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::sync::MutexGuard;
+
+/// What is to be done about a file as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// Nothing: it is this.
+    Keep(Content),
+    /// It is plain: drop the record; the text says why if that is worth a log line.
+    DropRecord(Option<&'static str>),
+    /// It is a stub: write the settled record.
+    Settle(Stub),
+    /// It is a stub: empty the file, then write the settled record.
+    Empty(Stub),
+}
+
+fn decide(record: std::result::Result<Option<Stub>, StubError>, stat: &Stat) -> Action {
+    let empty = stat.st_size == 0;
+    let record = match record {
+        Ok(None) => return Action::Keep(Content::Plain(None)),
+        Ok(Some(record)) => record,
+        Err(StubError::Newer) => {
+            return Action::Keep(Content::Unknown("it was written by a newer version of dedupfs"));
+        }
+        Err(_) if empty => {
+            return Action::Keep(Content::Unknown("it was altered, or belongs to another store"));
+        }
+        Err(_) => return Action::DropRecord(Some("its record is not of this store")),
+    };
+    match record.state {
+        State::Plain => Action::Keep(Content::Plain(Some(record))),
+        State::Settled if empty => Action::Keep(Content::Stub(record)),
+        State::Settled => Action::DropRecord(Some("the stub was written to behind the overlay's back")),
+        State::Unsettled if empty => Action::Settle(record),
+        State::Unsettled if stat.st_size as u64 == record.size => Action::DropRecord(None),
+        State::Unsettled if backing::mtime(stat) == record.mtime && (stat.st_size as u64) < record.size => {
+            Action::Empty(record)
+        }
+        State::Unsettled => Action::DropRecord(Some("it was written to behind the overlay's back")),
+        State::Hydrating => Action::Empty(record),
+    }
+}
+
+impl Overlay {
+    /// Locks a regular file's state with its content known.
+    pub(super) fn lock_loaded<'a>(&self, inode: &'a Inode) -> Result<MutexGuard<'a, InodeState>> {
+        let mut state = inode.lock();
+        if state.content.is_none() {
+            state.content = Some(self.load(inode)?);
+        }
+        Ok(state)
+    }
+
+    fn load(&self, inode: &Inode) -> Result<Content> {
+        if inode.kind != Kind::File || !inode.home {
+            return Ok(Content::Plain(None));
+        }
+        let stat = rustix::fs::fstat(&inode.path_fd()?)?;
+        let record = match backing::get_xattr(&inode.path_fd()?, OsStr::new(XATTR)) {
+            Ok(value) => value.map(|value| Stub::decode(&value, &self.key)).transpose(),
+            Err(Errno::NOTSUP) => Ok(None),
+            Err(Errno::ACCESS) => {
+                // Of a file of our own that may be a stub; another user's cannot be one that we made.
+                let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+                let content = if ours && stat.st_size == 0 {
+                    Content::Unknown("its xattr may not be read: give its owner read permission")
+                } else {
+                    Content::Plain(None)
+                };
+                return Ok(content);
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let action = decide(record, &stat);
+        if self.read_only {
+            return Ok(match action {
+                Action::Keep(content) => content,
+                Action::DropRecord(_) => Content::Plain(None),
+                Action::Settle(stub) | Action::Empty(stub) => Content::Stub(stub),
+            });
+        }
+        self.carry_out(inode, action)
+    }
+
+    fn carry_out(&self, inode: &Inode, action: Action) -> Result<Content> {
+        match action {
+            Action::Keep(content) => {
+                if let Content::Unknown(reason) = content {
+                    tracing::error!("{}: its content is not known: {reason}", self.name_of(inode));
+                }
+                Ok(content)
+            }
+            Action::DropRecord(reason) => {
+                if let Some(reason) = reason {
+                    tracing::warn!("{}: taken as a plain file: {reason}", self.name_of(inode));
+                }
+                rustix::fs::removexattr(backing::proc_path(&inode.path_fd()?), XATTR)?;
+                Ok(Content::Plain(None))
+            }
+            Action::Empty(stub) => {
+                tracing::info!("{}: an interrupted conversion is taken back", self.name_of(inode));
+                let file = backing::open_io(&inode.path_fd()?, rustix::fs::OFlags::RDWR)?;
+                rustix::fs::ftruncate(&file, 0)?;
+                self.settle_record(inode, stub)
+            }
+            Action::Settle(stub) => self.settle_record(inode, stub),
+        }
+    }
+
+    fn settle_record(&self, inode: &Inode, stub: Stub) -> Result<Content> {
+        backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
+        let settled = stub.stamped(State::Settled);
+        self.write_record(inode, &settled)?;
+        Ok(Content::Stub(settled))
+    }
+
+    /// Writes a file's record.
+    pub(super) fn write_record(&self, inode: &Inode, record: &Stub) -> rustix::io::Result<()> {
+        let value = record.encode(&self.key);
+        rustix::fs::setxattr(
+            backing::proc_path(&inode.path_fd()?),
+            XATTR,
+            &value,
+            rustix::fs::XattrFlags::empty(),
+        )
+    }
+
+    /// To be called before anything that moves a file's ctime: a conversion under way is given up, and a
+    /// ctime saved by a recent one must not hide the change.
+    pub(super) fn before_change(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        state.interrupt_conversion();
+        let Some(Content::Stub(record) | Content::Plain(Some(record))) = &mut state.content else {
+            return Ok(());
+        };
+        if record.covers(super::stub::Time::now().millis()) {
+            let cleared = Stub { ctime: None, ..*record };
+            self.write_record(inode, &cleared)?;
+            *record = cleared;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::RecipeId;
+    use crate::overlay::stub::Time;
+
+    const MTIME: Time = Time { sec: 100, nsec: 5 };
+
+    fn record(state: State) -> Stub {
+        let recipe = RecipeId([1; 16]);
+        Stub { state, size: 10, mtime: MTIME, ctime: None, stamp_ms: 0, blocks: 8, recipe }
+    }
+
+    fn stat(size: i64, mtime: Time) -> Stat {
+        let mut stat = rustix::fs::stat("/").unwrap();
+        stat.st_size = size;
+        stat.st_mtime = mtime.sec;
+        stat.st_mtime_nsec = mtime.nsec.into();
+        stat
+    }
+
+    #[test]
+    fn the_table() {
+        let later = Time { sec: 101, nsec: 0 };
+        let plain = Action::Keep(Content::Plain(None));
+        let dropped = |action| matches!(action, Action::DropRecord(Some(_)));
+        assert_eq!(decide(Ok(None), &stat(3, later)), plain);
+        for (state, size, mtime, expected) in [
+            (State::Plain, 10, later, Some(Action::Keep(Content::Plain(Some(record(State::Plain)))))),
+            (State::Settled, 0, MTIME, Some(Action::Keep(Content::Stub(record(State::Settled))))),
+            (State::Settled, 4, MTIME, None),
+            (State::Unsettled, 0, later, Some(Action::Settle(record(State::Unsettled)))),
+            (State::Unsettled, 10, MTIME, Some(Action::DropRecord(None))),
+            (State::Unsettled, 4, MTIME, Some(Action::Empty(record(State::Unsettled)))),
+            (State::Unsettled, 4, later, None),
+            (State::Unsettled, 40, MTIME, None),
+            (State::Hydrating, 0, later, Some(Action::Empty(record(State::Hydrating)))),
+            (State::Hydrating, 10, MTIME, Some(Action::Empty(record(State::Hydrating)))),
+        ] {
+            let action = decide(Ok(Some(record(state))), &stat(size, mtime));
+            match expected {
+                Some(expected) => assert_eq!(action, expected),
+                None => assert!(dropped(action), "{state:?} {size}"),
+            }
+        }
+        assert!(matches!(decide(Err(StubError::Guard), &stat(0, later)), Action::Keep(Content::Unknown(_))));
+        assert!(dropped(decide(Err(StubError::Guard), &stat(9, later))));
+    }
+}

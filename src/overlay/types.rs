@@ -1,0 +1,95 @@
+//! The overlay's vocabulary: attributes and callers, without any FUSE type.
+
+use super::stub::Time;
+
+/// Number by which the overlay's users name an inode: 1 is the root, others come from look-ups.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    pub(super) fn next(self) -> NodeId {
+        NodeId(self.0 + 1)
+    }
+}
+
+/// The root directory.
+pub const ROOT: NodeId = NodeId(1);
+
+/// What kind of thing an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "each name is the thing")]
+pub enum Kind {
+    File,
+    Directory,
+    Symlink,
+    Fifo,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+/// Attributes of an inode, as a program asking through the mount sees them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attr {
+    /// Its number.
+    pub node: NodeId,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits, with setuid, setgid and sticky (12 bits).
+    pub perm: u16,
+    /// Length in bytes of the content, also for a stub.
+    pub size: u64,
+    /// 512-byte blocks; for a stub those that the plain file took.
+    pub blocks: u64,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, for devices.
+    pub rdev: u64,
+    /// Preferred block size for I/O in bytes.
+    pub blksize: u32,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of the inode; conversions do not show in it.
+    pub ctime: Time,
+    /// Whether these can only change by calls to the overlay: a file that the kernel writes to by itself,
+    /// or that may still be mapped, changes without any.
+    pub settled: bool,
+}
+
+/// On whose behalf something is created: a daemon running as root makes files in this user's name.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// The caller's umask.
+    pub umask: u32,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug)]
+pub enum SetTime {
+    /// The current time.
+    Now,
+    /// A given time.
+    At(Time),
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "each is the attribute of that name")]
+pub struct SetAttr {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+}
