@@ -2,6 +2,7 @@
 
 pub mod chunk;
 pub mod db;
+pub mod fuse;
 pub mod id;
 pub mod overlay;
 pub mod recipe;

@@ -1,0 +1,103 @@
+//! Between the overlay's types and fuser's.
+
+use crate::overlay::stub::Time;
+use crate::overlay::{Attr, Kind, NodeId, SetTime};
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(super) fn node(ino: INodeNo) -> NodeId {
+    NodeId(ino.0)
+}
+
+pub(super) fn kind(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+pub(super) fn attr(attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.node.0),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: system_time(attr.atime),
+        mtime: system_time(attr.mtime),
+        ctime: system_time(attr.ctime),
+        crtime: UNIX_EPOCH,
+        kind: kind(attr.kind),
+        perm: attr.perm,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        // The kernel's FUSE protocol has 32 bits for it, in the encoding that old stat(2) used.
+        rdev: encode_dev(attr.rdev),
+        blksize: attr.blksize,
+        flags: 0,
+    }
+}
+
+fn encode_dev(dev: u64) -> u32 {
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    minor & 0xff | major << 8 | (minor & !0xff) << 12
+}
+
+pub(super) fn decode_dev(dev: u32) -> u64 {
+    rustix::fs::makedev((dev & 0xfff00) >> 8, dev & 0xff | dev >> 12 & 0xfff00)
+}
+
+fn system_time(time: Time) -> SystemTime {
+    let nanos = Duration::from_nanos(time.nsec.into());
+    if time.sec >= 0 {
+        UNIX_EPOCH + Duration::from_secs(time.sec as u64) + nanos
+    } else {
+        UNIX_EPOCH - Duration::from_secs(time.sec.unsigned_abs()) + nanos
+    }
+}
+
+pub(super) fn set_time(time: TimeOrNow) -> SetTime {
+    let TimeOrNow::SpecificTime(time) = time else {
+        return SetTime::Now;
+    };
+    let at = match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Time { sec: after.as_secs() as i64, nsec: after.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            let (sec, nsec) = (before.as_secs() as i64, before.subsec_nanos());
+            if nsec == 0 {
+                Time { sec: -sec, nsec }
+            } else {
+                Time { sec: -sec - 1, nsec: 1_000_000_000 - nsec }
+            }
+        }
+    };
+    SetTime::At(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_round_trip() {
+        for time in
+            [Time { sec: -3, nsec: 250 }, Time { sec: -3, nsec: 0 }, Time { sec: 5, nsec: 999_999_999 }]
+        {
+            let SetTime::At(back) = set_time(TimeOrNow::SpecificTime(system_time(time))) else { panic!() };
+            assert_eq!(back, time);
+        }
+    }
+
+    #[test]
+    fn devices_round_trip() {
+        for (major, minor) in [(1, 3), (259, 300), (8, 1)] {
+            let dev = rustix::fs::makedev(major, minor);
+            assert_eq!(decode_dev(encode_dev(dev)), dev);
+        }
+    }
+}

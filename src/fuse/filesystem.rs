@@ -1,0 +1,580 @@
+//! The kernel's requests, one method each.
+
+use super::convert::{self, attr, kind, node};
+use super::errno::errno;
+use crate::overlay::{
+    Attr, Caller, DirHandle, Handle, Io, OpenFlags as Open, Opened, Overlay, OverlayError, PassToken, SetAttr,
+};
+use fuser::{
+    BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Asked of any inode of the mount, this xattr tells how to reach the daemon. It is not listed.
+pub(super) const CONTROL_XATTR: &str = "user.dedupfs.control";
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Names that are not there are not remembered: they may appear below a separate mount point.
+const GENERATION: Generation = Generation(0);
+
+/// Open things by the number that the kernel knows them by.
+struct Table<T> {
+    next: AtomicU64,
+    shards: [Mutex<HashMap<u64, Arc<T>>>; 16],
+}
+
+impl<T> Table<T> {
+    fn new() -> Table<T> {
+        Table { next: AtomicU64::new(1), shards: Default::default() }
+    }
+
+    fn shard(&self, number: u64) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<T>>> {
+        self.shards[number as usize % 16].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, item: Arc<T>) -> FileHandle {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.shard(number).insert(number, item);
+        FileHandle(number)
+    }
+
+    fn get(&self, handle: FileHandle) -> Result<Arc<T>, OverlayError> {
+        let found = self.shard(handle.0).get(&handle.0).cloned();
+        found.ok_or(OverlayError::Os(rustix::io::Errno::BADF))
+    }
+
+    fn remove(&self, handle: FileHandle) -> Option<Arc<T>> {
+        self.shard(handle.0).remove(&handle.0)
+    }
+}
+
+/// An overlay as fuser wants to see it.
+pub(super) struct OverlayFs {
+    overlay: Arc<Overlay>,
+    files: Table<Handle>,
+    dirs: Table<DirHandle>,
+    /// How long the kernel may believe names and attributes.
+    ttl: Duration,
+    passthrough: bool,
+    control_info: Vec<u8>,
+}
+
+impl OverlayFs {
+    pub(super) fn new(
+        overlay: Arc<Overlay>,
+        ttl: Duration,
+        passthrough: bool,
+        control_info: Vec<u8>,
+    ) -> OverlayFs {
+        OverlayFs { overlay, files: Table::new(), dirs: Table::new(), ttl, passthrough, control_info }
+    }
+
+    fn attr_ttl(&self, attr: &Attr) -> Duration {
+        if attr.settled { self.ttl } else { Duration::ZERO }
+    }
+
+    fn entry(&self, reply: ReplyEntry, result: Result<Attr, OverlayError>) {
+        match result {
+            Ok(found) => reply.entry_with_ttls(&self.attr_ttl(&found), &self.ttl, &attr(&found), GENERATION),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn attr(&self, reply: ReplyAttr, result: Result<Attr, OverlayError>) {
+        match result {
+            Ok(found) => reply.attr(&self.attr_ttl(&found), &attr(&found)),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    /// Registers a file with the kernel, if passthrough is on. Any failure means doing without.
+    fn register(
+        &self,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+        file: &File,
+    ) -> Option<PassToken> {
+        if !self.passthrough {
+            return None;
+        }
+        match register(file) {
+            Ok(id) => Some(Arc::new(id)),
+            Err(e) => {
+                tracing::debug!("no passthrough for a file: {e}");
+                None
+            }
+        }
+    }
+}
+
+fn empty(reply: ReplyEmpty, result: Result<(), OverlayError>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(errno(&e)),
+    }
+}
+
+fn open_flags(flags: i32) -> Open {
+    Open {
+        write: OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY || flags & libc::O_TRUNC != 0,
+        truncate: flags & libc::O_TRUNC != 0,
+        exclusive: flags & libc::O_EXCL != 0,
+    }
+}
+
+fn caller(request: &Request, umask: u32) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), umask }
+}
+
+fn cached_flags(keep_pages: bool) -> FopenFlags {
+    if keep_pages { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+}
+
+impl Filesystem for OverlayFs {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for wanted in [
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+        ] {
+            // A kernel without one of these does the same things, only less well.
+            let _ = config.add_capabilities(wanted);
+        }
+        if self.passthrough {
+            let depth = config.set_max_stack_depth(1);
+            self.passthrough = depth.is_ok() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
+        }
+        let _ = config.set_max_write(WRITE_BYTES_MAX);
+        let _ = config.set_max_background(64);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(reply, self.overlay.lookup(node(parent), name));
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
+        self.overlay.forget(node(ino), lookups);
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.attr(reply, self.overlay.getattr(node(ino)));
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (atime, mtime) = (atime.map(convert::set_time), mtime.map(convert::set_time));
+        let set = SetAttr { mode, uid, gid, size, atime, mtime };
+        self.attr(reply, self.overlay.setattr(node(ino), set));
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.overlay.readlink(node(ino)) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let rdev = convert::decode_dev(rdev);
+        self.entry(reply, self.overlay.mknod(node(parent), name, mode, rdev, caller(request, umask)));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.entry(reply, self.overlay.mkdir(node(parent), name, mode, caller(request, umask)));
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.overlay.unlink(node(parent), name));
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.overlay.rmdir(node(parent), name));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        self.entry(reply, self.overlay.symlink(node(parent), name, target, caller(request, 0)));
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = ((node(parent), name), (node(newparent), newname));
+        empty(reply, self.overlay.rename(from, to, flags.bits()));
+    }
+
+    fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        self.entry(reply, self.overlay.link(node(ino), node(newparent), newname));
+    }
+
+    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let register = |file: &File| self.register(|file| reply.open_backing(file), file);
+        match self.overlay.open(node(ino), open_flags(flags.0), &register) {
+            Ok(Opened { handle, io }) => {
+                let fh = self.files.add(handle);
+                match &io {
+                    Io::Cached { keep_pages } => reply.opened(fh, cached_flags(*keep_pages)),
+                    Io::Pass(token) => match token.downcast_ref::<BackingId>() {
+                        Some(id) => reply.opened_passthrough(fh, FopenFlags::empty(), id),
+                        None => reply.error(Errno::EIO),
+                    },
+                }
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let register = |file: &File| self.register(|file| reply.open_backing(file), file);
+        let caller = caller(request, umask);
+        match self.overlay.create(node(parent), name, mode, caller, open_flags(flags), &register) {
+            Ok((made, Opened { handle, io })) => {
+                let fh = self.files.add(handle);
+                // The creator writes to it next, past us: its attributes are not to be believed for long.
+                let ttl = Duration::ZERO;
+                match &io {
+                    Io::Cached { keep_pages } => {
+                        reply.created(&ttl, &attr(&made), GENERATION, fh, cached_flags(*keep_pages));
+                    }
+                    Io::Pass(token) => match token.downcast_ref::<BackingId>() {
+                        Some(id) => {
+                            reply.created_passthrough(
+                                &ttl,
+                                &attr(&made),
+                                GENERATION,
+                                fh,
+                                FopenFlags::empty(),
+                                id,
+                            );
+                        }
+                        None => reply.error(Errno::EIO),
+                    },
+                }
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let read = self.files.get(fh).and_then(|handle| self.overlay.read(&handle, offset, size as usize));
+        match read {
+            Ok(data) => reply.data(&data),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.files.get(fh).and_then(|handle| self.overlay.write(&handle, offset, data)) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        // Nothing is held back here that a close would have to wait for; the kernel need not ask again.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        if let Some(handle) = self.files.remove(fh) {
+            self.overlay.release(&handle);
+        }
+        reply.ok();
+    }
+
+    fn fsync(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        empty(reply, self.files.get(fh).and_then(|handle| self.overlay.fsync(&handle, datasync)));
+    }
+
+    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.overlay.opendir(node(ino)) {
+            Ok(dir) => reply.opened(self.dirs.add(Arc::new(dir)), FopenFlags::empty()),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.dirs.get(fh).and_then(|dir| {
+            self.overlay.readdir(&dir, offset, |entry| {
+                let known = entry.kind.map_or(fuser::FileType::RegularFile, kind);
+                !reply.add(INodeNo(entry.node.0), entry.next, known, &entry.name)
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.dirs.get(fh).and_then(|dir| {
+            self.overlay.readdir(&dir, offset, |entry| {
+                let dots = matches!(entry.name.as_bytes(), b"." | b"..");
+                let found = if dots {
+                    // The kernel takes only the number of these.
+                    self.overlay.getattr(node(ino)).map(|dir| Attr { node: entry.node, ..dir })
+                } else {
+                    self.overlay.lookup_listed(node(ino), &entry.name)
+                };
+                // What has gone since it was listed is left out, as if it had gone before.
+                let Ok(found) = found else { return true };
+                let ttl = self.attr_ttl(&found);
+                let number = INodeNo(found.node.0);
+                let full = reply.add(number, entry.next, &entry.name, &ttl, &attr(&found), GENERATION);
+                if full && !dots {
+                    self.overlay.forget(found.node, 1);
+                }
+                !full
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.dirs.remove(fh);
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.dirs.get(fh).and_then(|dir| self.overlay.fsyncdir(&dir)));
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.overlay.statfs() {
+            Ok(s) => reply.statfs(
+                s.f_blocks,
+                s.f_bfree,
+                s.f_bavail,
+                s.f_files,
+                s.f_ffree,
+                s.f_bsize as u32,
+                s.f_namemax as u32,
+                s.f_frsize as u32,
+            ),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.overlay.setxattr(node(ino), name, value, flags as u32));
+    }
+
+    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let value = if name == CONTROL_XATTR {
+            Ok(Some(self.control_info.clone()))
+        } else {
+            self.overlay.getxattr(node(ino), name)
+        };
+        match value {
+            Ok(Some(value)) => sized(reply, size, &value),
+            Ok(None) => reply.error(Errno::ENODATA),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        match self.overlay.listxattr(node(ino)) {
+            Ok(names) => sized(reply, size, &names),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.overlay.removexattr(node(ino), name));
+    }
+
+    fn access(&self, _request: &Request, _ino: INodeNo, _mask: fuser::AccessFlags, reply: ReplyEmpty) {
+        // The kernel checks permissions itself (`default_permissions`).
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        empty(
+            reply,
+            self.files.get(fh).and_then(|handle| self.overlay.fallocate(&handle, mode, offset, length)),
+        );
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let hole = match whence {
+            libc::SEEK_DATA => false,
+            libc::SEEK_HOLE => true,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(from) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
+        match self.files.get(fh).and_then(|handle| self.overlay.seek(&handle, from, hole)) {
+            Ok(found) => reply.offset(found as i64),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+}
+
+/// A value, or its length if that is all that was asked for.
+fn sized(reply: ReplyXattr, size: u32, value: &[u8]) {
+    if size == 0 {
+        reply.size(value.len() as u32);
+    } else if value.len() > size as usize {
+        reply.error(Errno::ERANGE);
+    } else {
+        reply.data(value);
+    }
+}

@@ -1,0 +1,9 @@
+//! The FUSE adapter: kernel requests in, overlay calls out. No decision about files is made here.
+
+mod convert;
+mod errno;
+mod filesystem;
+mod helper;
+mod session;
+
+pub use session::{MountError, MountOptions, Mounted, clear_dead_mount, mount};

@@ -1,0 +1,212 @@
+//! Mounting, serving and unmounting.
+
+use super::filesystem::OverlayFs;
+use super::helper;
+use crate::overlay::Overlay;
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// In place nobody but us reaches the tree, so the kernel may believe what it was told for long.
+const TTL_IN_PLACE: Duration = Duration::from_secs(3600);
+/// With a mount point of its own, the bare directory stays open to everybody.
+const TTL_ELSEWHERE: Duration = Duration::from_secs(1);
+
+const DEVICE: &str = "/dev/fuse";
+/// How often the number of descriptors is looked at.
+const TRIM_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// Let nothing be changed.
+    pub read_only: bool,
+    /// Let other users in (always checked against modes and owners).
+    pub allow_other: bool,
+    /// Let the kernel do the I/O of plain files by itself, where this process may ask for that.
+    pub passthrough: bool,
+    /// Whether the mount point is the backing directory itself.
+    pub in_place: bool,
+    /// What the xattr `user.dedupfs.control` answers on every inode.
+    pub control_info: Vec<u8>,
+    /// Requests served at a time.
+    pub threads: usize,
+}
+
+/// Why a filesystem could not be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel's FUSE device is missing.
+    #[error(
+        "/dev/fuse is missing: the kernel's fuse module is not loaded (`modprobe fuse`), or this is a container without it"
+    )]
+    NoDevice,
+    /// udev lets everybody open it; here something else set its mode.
+    #[error(
+        "/dev/fuse may not be opened by this user: expected mode 0666, as udev sets it (`chmod 0666 /dev/fuse`)"
+    )]
+    DeviceClosed,
+    /// An ordinary user needs the setuid helper.
+    #[error("fusermount3 was not found: install the package `fuse3`")]
+    NoHelper,
+    /// Files are open in it.
+    #[error("{0} is in use: some program has files open or its working directory there")]
+    Busy(PathBuf),
+    /// `allow_other` needs the administrator's consent.
+    #[error("allow_other is not allowed to ordinary users here: put `user_allow_other` into /etc/fuse.conf")]
+    AllowOther,
+    /// Anything else.
+    #[error("mount {path}: {source}")]
+    Io {
+        /// The mount point.
+        path: PathBuf,
+        /// What the system or the helper said.
+        source: io::Error,
+    },
+}
+
+/// A mounted filesystem. It stays mounted when this is dropped.
+pub struct Mounted {
+    mountpoint: PathBuf,
+    gone: Gone,
+}
+
+/// Whether the filesystem was unmounted, and who waits for that.
+type Gone = Arc<(Mutex<bool>, Condvar)>;
+
+/// Mounts an overlay; returns when the kernel has been answered and requests are being served.
+pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, MountError> {
+    let privileged = overlay.backing().privileged();
+    match File::options().read(true).write(true).open(DEVICE) {
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(MountError::DeviceClosed),
+        Err(_) => return Err(MountError::NoDevice),
+    }
+    if !privileged {
+        helper::find()?;
+    }
+    let name = overlay.backing().root_path().unwrap_or_else(|_| PathBuf::from("dedupfs"));
+    let name = name.to_string_lossy().replace(',', "_");
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(name),
+        MountOption::Subtype("dedupfs".to_owned()),
+        MountOption::DefaultPermissions,
+        if options.read_only { MountOption::RO } else { MountOption::RW },
+    ];
+    if privileged {
+        config.mount_options.extend([MountOption::Suid, MountOption::Dev]);
+    }
+    // For root, a mount that only root can use would be of little use.
+    config.acl = if options.allow_other || privileged { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = options.threads > 1;
+    let ttl = if options.in_place { TTL_IN_PLACE } else { TTL_ELSEWHERE };
+    let passthrough = options.passthrough && privileged;
+    let filesystem = OverlayFs::new(overlay.clone(), ttl, passthrough, options.control_info);
+    let path = options.mountpoint;
+    let failed = |e| MountError::of(&path, e);
+    let session = Session::new(filesystem, &path, &config).map_err(failed)?;
+    let gone: Gone = Arc::default();
+    let tell = gone.clone();
+    let (trimmed, notifier, until) = (overlay.clone(), session.notifier(), gone.clone());
+    let trim = move || trim_descriptors(&trimmed, &notifier, &until);
+    std::thread::Builder::new().name("trim".to_owned()).spawn(trim).map_err(failed)?;
+    let serve = move || {
+        if let Err(e) = session.run() {
+            tracing::error!("the FUSE session ended: {e}");
+        }
+        *tell.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        tell.1.notify_all();
+    };
+    std::thread::Builder::new().name("fuse".to_owned()).spawn(serve).map_err(failed)?;
+    Ok(Mounted { mountpoint: path, gone })
+}
+
+impl Mounted {
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Waits until it was unmounted, by whomever.
+    pub fn wait_gone(&self) {
+        let mut gone = self.gone.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*gone {
+            gone = self.gone.1.wait(gone).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether it was unmounted within `time`.
+    pub fn gone_within(&self, time: Duration) -> bool {
+        gone_within(&self.gone, time)
+    }
+
+    /// Unmounts. While files are open in it this fails with [`MountError::Busy`]; with `lazy` it vanishes
+    /// from the tree now and ends when the last of them is closed.
+    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        if self.gone_within(Duration::ZERO) {
+            return Ok(());
+        }
+        unmount_path(&self.mountpoint, lazy)
+    }
+}
+
+fn gone_within(gone: &Gone, time: Duration) -> bool {
+    let wait =
+        gone.1.wait_timeout_while(gone.0.lock().unwrap_or_else(PoisonError::into_inner), time, |gone| !*gone);
+    *wait.unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// Keeps the number of descriptors below the process's limit where the overlay cannot do that by itself:
+/// each inode that the kernel remembers costs one then. Asked to forget a name, it gives the inode back.
+fn trim_descriptors(overlay: &Overlay, notifier: &fuser::Notifier, gone: &Gone) {
+    while !gone_within(gone, TRIM_INTERVAL) {
+        let surplus = overlay.surplus_inodes();
+        if surplus == 0 {
+            continue;
+        }
+        let names = overlay.idle_names(surplus);
+        tracing::debug!("{surplus} inodes too many, {} of them to be forgotten", names.len());
+        for (dir, name) in names {
+            // A name that the kernel has dropped by itself meanwhile is no error.
+            let _ = notifier.inval_entry(fuser::INodeNo(dir.0), &name);
+        }
+    }
+}
+
+/// Clears away a mount whose daemon is gone: anything that touches it fails with ENOTCONN.
+pub fn clear_dead_mount(path: &Path) -> Result<bool, MountError> {
+    // Not stat: the kernel would answer that from what it remembers of the dead mount's root.
+    match rustix::fs::statfs(path) {
+        Err(Errno::NOTCONN) => unmount_path(path, true).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+fn unmount_path(path: &Path, lazy: bool) -> Result<(), MountError> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match unmount(path, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::Busy(path.to_owned())),
+        Err(Errno::PERM) => helper::unmount(path, lazy),
+        Err(e) => Err(MountError::of(path, e.into())),
+    }
+}
+
+impl MountError {
+    /// What went wrong with the mount on `path`.
+    pub(super) fn of(path: &Path, source: io::Error) -> MountError {
+        if source.to_string().contains("user_allow_other") {
+            return MountError::AllowOther;
+        }
+        MountError::Io { path: path.to_owned(), source }
+    }
+}
