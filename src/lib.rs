@@ -1,10 +1,13 @@
 //! dedupfs: a storage-deduplicating overlay filesystem, as a library.
 
+pub mod admin;
 pub mod chunk;
+pub mod config;
 pub mod db;
 pub mod fuse;
 pub mod id;
 pub mod overlay;
 pub mod recipe;
+pub mod repo;
 pub mod similarity;
 pub mod store;

@@ -1,0 +1,153 @@
+//! What can be asked of a store besides file operations: one action a file, the same for a daemon and for
+//! a program that opened the store itself.
+//!
+//! Requests and reports are plain values that travel as JSON. Reports have the fields that `--json` shows;
+//! paths in them are text, and bytes that are not UTF-8 show as U+FFFD. Nothing here prints.
+
+mod catch_up;
+mod check;
+mod scan;
+mod settle;
+mod similar;
+mod status;
+pub(crate) mod text;
+
+pub use catch_up::catch_up;
+pub use check::{CheckReport, Damaged};
+pub use settle::SettleReport;
+pub use similar::{SimilarMatch, SimilarReport};
+pub use status::StatusReport;
+
+use crate::overlay::{OverlayError, ScanReport, SimilarOptions};
+use crate::repo::Repo;
+use crate::store::StoreError;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Something to do. Paths are below the overlay's root if not said otherwise.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Request {
+    /// Policy, sizes, index, queue.
+    Status,
+    /// Take in what is there already.
+    Scan {
+        /// File or directory.
+        #[serde(with = "text")]
+        path: PathBuf,
+    },
+    /// Wait until every closed file is chunked, indexed and durable.
+    Settle,
+    /// Find files that resemble one.
+    Similar {
+        /// The file: below the root, or with `outside` an absolute path.
+        #[serde(with = "text")]
+        path: PathBuf,
+        /// Whether the file is not one of the overlay.
+        outside: bool,
+        /// How to look.
+        options: SimilarOptions,
+    },
+    /// Verify what is stored.
+    Check {
+        /// Whose stubs to check.
+        #[serde(with = "text")]
+        path: PathBuf,
+        /// Decode and hash everything too.
+        deep: bool,
+    },
+    /// Finish conversions in flight and unmount. Only a daemon can.
+    Unmount,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "each answers the request of that name")]
+pub enum Response {
+    Status(StatusReport),
+    Scan(ScanReport),
+    Settle(SettleReport),
+    Similar(SimilarReport),
+    Check(CheckReport),
+    Unmount,
+}
+
+/// How far long work has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What is being done.
+    pub what: String,
+    /// Done so far.
+    pub done: u64,
+    /// To be done; 0 if not known.
+    pub total: u64,
+    /// What is counted.
+    pub unit: Unit,
+}
+
+/// What progress counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Files.
+    Files,
+}
+
+impl Progress {
+    /// Progress in bytes.
+    pub fn bytes(what: &str, done: u64, total: u64) -> Progress {
+        Progress { what: what.to_owned(), done, total, unit: Unit::Bytes }
+    }
+
+    /// Progress in files.
+    pub fn files(what: &str, done: u64, total: u64) -> Progress {
+        Progress { what: what.to_owned(), done, total, unit: Unit::Files }
+    }
+}
+
+/// Is told the progress; false asks to stop, which actions that only wait do.
+pub type Report<'a> = &'a mut dyn FnMut(Progress) -> bool;
+
+/// Why an action failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The overlay.
+    #[error(transparent)]
+    Overlay(#[from] OverlayError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Only a daemon can do this.
+    #[error("{0}: nothing is mounted, so there is nothing to unmount")]
+    NotMounted(PathBuf),
+    /// Whoever asked does not wait any more.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// What an action works on.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// The open store.
+    pub repo: &'a Repo,
+    /// Where its overlay is mounted.
+    pub mountpoint: Option<&'a Path>,
+}
+
+/// Does what is requested. A store opened for the purpose needs the overlay's threads to be started for
+/// [`Request::Scan`] and [`Request::Settle`].
+pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result<Response, AdminError> {
+    match request {
+        Request::Status => status::status(context).map(Response::Status),
+        Request::Scan { path } => scan::scan(context.repo, &path, report).map(Response::Scan),
+        Request::Settle => settle::settle(context.repo, report).map(Response::Settle),
+        Request::Similar { path, outside, options } => {
+            similar::similar(context, &path, outside, &options).map(Response::Similar)
+        }
+        Request::Check { path, deep } => check::check(context.repo, &path, deep, report).map(Response::Check),
+        Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
+    }
+}

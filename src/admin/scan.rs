@@ -1,0 +1,17 @@
+use super::{AdminError, Progress, Report};
+use crate::overlay::{OverlayError, ScanReport};
+use crate::repo::Repo;
+use std::path::Path;
+
+/// Takes in what is below `path`.
+pub(super) fn scan(repo: &Repo, path: &Path, report: Report<'_>) -> Result<ScanReport, AdminError> {
+    // The whole tree: then there is nothing left to catch up with, unless someone is at that already.
+    let backlog = (path.as_os_str().is_empty() && repo.behind()).then(|| repo.backlog());
+    let done = repo.overlay().scan(path, &mut |_, _, bytes, bytes_all| {
+        report(Progress::bytes("scanning", bytes, bytes_all));
+    })?;
+    if let Some(backlog) = backlog {
+        repo.caught_up(backlog).map_err(OverlayError::from)?;
+    }
+    Ok(done)
+}

@@ -1,0 +1,24 @@
+use super::{AdminError, Progress, Report, catch_up};
+use crate::repo::Repo;
+use serde::{Deserialize, Serialize};
+
+/// What `settle` came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettleReport {
+    /// Files closed and not yet taken in: 0 unless new ones were closed meanwhile.
+    pub pending: u64,
+}
+
+/// Waits until every closed file is chunked, indexed and durable.
+pub(super) fn settle(repo: &Repo, report: Report<'_>) -> Result<SettleReport, AdminError> {
+    catch_up(repo, report)?;
+    let mut most = 0;
+    let settled = repo.overlay().settle(&mut |pending| {
+        most = most.max(pending as u64);
+        report(Progress::files("settling", most - pending as u64, most))
+    })?;
+    if !settled {
+        return Err(AdminError::Interrupted);
+    }
+    Ok(SettleReport { pending: repo.overlay().pending() as u64 })
+}

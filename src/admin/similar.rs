@@ -1,0 +1,72 @@
+use super::text::shown;
+use super::{AdminError, Context};
+use crate::overlay::SimilarOptions;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Files that resemble one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SimilarReport {
+    /// The file asked about.
+    pub query: String,
+    /// Best first.
+    pub matches: Vec<SimilarMatch>,
+    /// Features not followed because too many files have them.
+    pub suppressed_features: u64,
+    /// Whether files may be missing because the index does not know them yet.
+    pub behind: bool,
+}
+
+/// A file that resembles the one asked about. Shares are 0 to 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SimilarMatch {
+    /// Where it is, below the overlay's root.
+    pub path: String,
+    /// Where that is in the system.
+    pub absolute: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Share of the file asked about that is in this one.
+    pub containment: f64,
+    /// Share of this file that is in the one asked about.
+    pub contained_in: f64,
+    /// Bytes in common over bytes in either.
+    pub resemblance: f64,
+    /// Bytes of the file asked about that are in this one.
+    pub bytes_common: u64,
+    /// Whether both are the same to the byte.
+    pub identical: bool,
+    /// Whether the figures were computed from the bytes, or estimated.
+    pub verified: bool,
+}
+
+pub(super) fn similar(
+    context: Context<'_>,
+    path: &Path,
+    outside: bool,
+    options: &SimilarOptions,
+) -> Result<SimilarReport, AdminError> {
+    let overlay = context.repo.overlay();
+    let found = match outside {
+        true => overlay.similar_outside(path, options)?,
+        false => overlay.similar_inside(path, options)?,
+    };
+    let top = context.mountpoint.unwrap_or(&context.repo.layout().root);
+    let matches = found.matches.into_iter().map(|found| SimilarMatch {
+        path: shown(&found.path),
+        absolute: shown(&top.join(&found.path)),
+        size: found.size,
+        containment: found.shares.containment,
+        contained_in: found.shares.contained_in,
+        resemblance: found.shares.resemblance,
+        bytes_common: found.shares.bytes_common,
+        identical: found.shares.identical,
+        verified: found.shares.verified,
+    });
+    Ok(SimilarReport {
+        query: shown(path),
+        matches: matches.collect(),
+        suppressed_features: found.suppressed_features as u64,
+        behind: context.repo.behind(),
+    })
+}

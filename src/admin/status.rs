@@ -1,0 +1,87 @@
+use super::text::shown;
+use super::{AdminError, Context};
+use crate::config::dedup_text;
+use serde::{Deserialize, Serialize};
+
+/// The state of an overlay. Sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The directory that is overlaid.
+    pub root: String,
+    /// Where the store is.
+    pub store: String,
+    /// Its identity.
+    pub store_id: String,
+    /// Whether a daemon has it mounted.
+    pub mounted: bool,
+    /// Where.
+    pub mountpoint: Option<String>,
+    /// Whether nothing may be changed.
+    pub read_only: bool,
+    /// When files are converted: `on-close`, `idle:TIME` or `off`.
+    pub policy: String,
+    /// Average length of a chunk.
+    pub chunk_avg: u64,
+    /// Files known.
+    pub files: u64,
+    /// Bytes in them.
+    pub logical_bytes: u64,
+    /// Bytes of the distinct chunks.
+    pub unique_bytes: u64,
+    /// Bytes of the packs on disk.
+    pub stored_bytes: u64,
+    /// `logical_bytes` over `stored_bytes`; 1 while nothing is stored.
+    pub ratio: f64,
+    /// Distinct chunks.
+    pub chunks: u64,
+    /// Bytes of the index on disk.
+    pub index_bytes: u64,
+    /// Files closed and not yet taken in.
+    pub pending: u64,
+    /// Damage seen since the store was opened.
+    pub damaged: u64,
+    /// Whether the index may not know every file (a scan is due or running).
+    pub behind: bool,
+    /// Resident memory of the process that answers, in bytes.
+    pub memory: u64,
+    /// That process.
+    pub pid: u32,
+}
+
+pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
+    let repo = context.repo;
+    let overlay = repo.overlay();
+    let (files, logical_bytes) = overlay.catalog().totals()?;
+    let stats = overlay.store().stats();
+    let ratio = if stats.stored_bytes == 0 { 1.0 } else { logical_bytes as f64 / stats.stored_bytes as f64 };
+    Ok(StatusReport {
+        root: shown(&repo.layout().root),
+        store: shown(&repo.layout().state),
+        store_id: repo.id().to_string(),
+        mounted: context.mountpoint.is_some(),
+        mountpoint: context.mountpoint.map(shown),
+        read_only: repo.read_only(),
+        policy: dedup_text(overlay.dedup()),
+        chunk_avg: repo.chunk_params().avg.into(),
+        files,
+        logical_bytes,
+        unique_bytes: stats.unique_bytes,
+        stored_bytes: stats.stored_bytes,
+        ratio,
+        chunks: stats.chunks,
+        index_bytes: repo.index_bytes(),
+        pending: overlay.pending() as u64,
+        damaged: stats.damaged,
+        behind: repo.behind(),
+        memory: resident_bytes(),
+        pid: std::process::id(),
+    })
+}
+
+/// Resident memory of this process; 0 if the kernel does not say.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}

@@ -1,0 +1,138 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a store could not be created or opened. Each names the object, what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+pub enum RepoError {
+    /// The directory to overlay cannot be used.
+    #[error("{path}: expected {expected}, found {found}")]
+    Unsuitable {
+        /// What was looked at.
+        path: PathBuf,
+        /// What it has to be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// The directory has no store yet.
+    #[error("{path}: no dedupfs store here (there is no .dedupfs)")]
+    NoStore {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directory has one already.
+    #[error("{path}: there is a store already, in {state}")]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+        /// Where its store is.
+        state: PathBuf,
+    },
+    /// The directory lies inside an overlay or a store.
+    #[error("{path}: lies inside the overlay of {outer}, and overlays cannot be nested")]
+    Nested {
+        /// The directory.
+        path: PathBuf,
+        /// Root of the overlay around it.
+        outer: PathBuf,
+    },
+    /// The store given is not the one of this directory.
+    #[error("{path}: expected the store {expected}, found {found}")]
+    OtherStore {
+        /// The directory.
+        path: PathBuf,
+        /// The store that was asked for.
+        expected: PathBuf,
+        /// The one that it has.
+        found: PathBuf,
+    },
+    /// Another process has it open.
+    #[error("{path}: the store is in use by {holder}")]
+    Locked {
+        /// Where the store is.
+        path: PathBuf,
+        /// `process N`, or `another process`.
+        holder: String,
+    },
+    /// A newer program wrote it.
+    #[error("{path}: store format {found} is newer than {known}, the newest that this program knows")]
+    NewerFormat {
+        /// The file that says so.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The version of this program.
+        known: u64,
+    },
+    /// A file of the store does not have the form that this program writes.
+    #[error("{path}: {reason}")]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system refused.
+    #[error("{operation} {path}: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// A part of the store could not be opened.
+    #[error("{path}: {part} could not be opened: {reason}")]
+    Part {
+        /// Where the store is.
+        path: PathBuf,
+        /// `the packs`, `the index` and so on.
+        part: &'static str,
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl RepoError {
+    pub(super) fn io(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> RepoError {
+        RepoError::Io { operation, path: path.to_owned(), source: source.into() }
+    }
+
+    pub(super) fn form(path: &Path, reason: impl Into<String>) -> RepoError {
+        RepoError::Form { path: path.to_owned(), reason: reason.into() }
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            RepoError::Unsuitable { .. } => return None,
+            RepoError::NoStore { path } => {
+                format!("make one with `dedupctl init {0}`, or mount it with `dedupfs {0}`", path.display())
+            }
+            RepoError::Exists { path, .. } => format!("mount it with `dedupfs {}`", path.display()),
+            RepoError::Nested { outer, .. } => {
+                format!("use {} itself, or a directory outside it", outer.display())
+            }
+            RepoError::OtherStore { .. } => "leave out --store, or give the store that was found".to_owned(),
+            RepoError::Locked { .. } => {
+                "if it is mounted, `dedupctl status` shows where and `dedupctl unmount` ends it; \
+                 otherwise wait for the other command to end"
+                    .to_owned()
+            }
+            RepoError::NewerFormat { .. } => "use a newer dedupfs; nothing was changed".to_owned(),
+            RepoError::Form { path, .. } if path.ends_with("config.toml") => {
+                "correct the file, or delete it for the defaults".to_owned()
+            }
+            RepoError::Form { .. } => "bring the file back from a backup of the store".to_owned(),
+            RepoError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                "run this as the owner of the store, or as root".to_owned()
+            }
+            RepoError::Io { .. } => return None,
+            RepoError::Part { .. } => {
+                "`dedupctl check --rebuild` makes a new index from the packs".to_owned()
+            }
+        };
+        Some(hint)
+    }
+}

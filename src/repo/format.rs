@@ -1,0 +1,58 @@
+use super::error::RepoError;
+use super::layout::read_text;
+use crate::chunk::ChunkParams;
+use crate::id::StoreId;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The newest version of the state directory that this program reads, and the one that it writes.
+pub(super) const VERSION: u64 = 1;
+
+/// What `format.toml` says. It is written last when a store is made: with it the store is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Format {
+    pub id: StoreId,
+    pub chunk: ChunkParams,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Form {
+    version: u64,
+    store: String,
+    chunk: ChunkParams,
+}
+
+impl Format {
+    pub(super) fn to_text(self) -> String {
+        let Format { id, chunk } = self;
+        format!(
+            "# The format of this dedupfs store. Do not change this file: the store would not be readable.\n\
+             version = {VERSION}\nstore = \"{id}\"\n\n\
+             # Chunk sizes in bytes, fixed when the store was made.\n\
+             [chunk]\nmin = {}\navg = {}\nmax = {}\n",
+            chunk.min, chunk.avg, chunk.max
+        )
+    }
+
+    /// Reads the file at `path`. A newer version is told apart before anything else in it is looked at.
+    pub(super) fn read(path: &Path) -> Result<Format, RepoError> {
+        let text = read_text(path)?.ok_or_else(|| RepoError::form(path, "missing"))?;
+        let bad = |e: toml::de::Error| RepoError::form(path, e.to_string().trim_end());
+        let table: toml::Table = toml::from_str(&text).map_err(bad)?;
+        let version = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
+        if version > VERSION as i64 {
+            return Err(RepoError::NewerFormat {
+                path: path.to_owned(),
+                found: version as u64,
+                known: VERSION,
+            });
+        }
+        let form: Form = toml::from_str(&text).map_err(bad)?;
+        let id = form.store.parse().map_err(|e| RepoError::form(path, format!("store: {e}")))?;
+        match ChunkParams::with_average(form.chunk.avg.into()) {
+            Ok(params) if params == form.chunk => Ok(Format { id, chunk: params }),
+            Ok(_) => Err(RepoError::form(path, "chunk: expected min = avg / 4 and max = avg * 4")),
+            Err(e) => Err(RepoError::form(path, e.to_string())),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Making a new store.
+//!
+//! Order: every file is durable before `format.toml` is put in its place by a rename; a store without it
+//! does not exist, and what an interrupted attempt left behind is taken over by the next.
+
+use super::error::RepoError;
+use super::format::Format;
+use super::layout::{
+    self, BACKING, BackPointer, CONFIG, FORMAT, INDEX, KEY, Layout, PACKS, POINTER, Pointer,
+};
+use super::{CLEAN, INDEX_CACHE_BYTES};
+use crate::chunk::ChunkParams;
+use crate::config::Config;
+use crate::db::{Db, SledDb, Table};
+use crate::id::StoreId;
+use crate::overlay::{NOTE, STATE_DIR};
+use rustix::rand::GetRandomFlags;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+const NOTE_TEXT: &str = "\
+This directory is managed by dedupfs, a deduplicating overlay filesystem.
+
+Files here that are empty (0 bytes) but should not be are kept in the store: the directory .dedupfs next
+to this note, or the place that .dedupfs/store.toml names. To see them with their content:
+
+    dedupfs DIR              mounts the overlay over this directory itself
+    dedupfs DIR MOUNTPOINT   mounts it somewhere else
+    dedupctl export DIR      turns everything back into plain files, for good
+
+Copy or back up the files from the mounted overlay. Who copies the bare directory has to take .dedupfs
+and all extended attributes (user.dedupfs) along: `cp -a`, `rsync -aX`, `tar --xattrs`.
+Do not delete .dedupfs: it holds the only copy of those files.
+";
+
+/// What a new store is to be like.
+#[derive(Clone, Debug, Default)]
+pub struct InitOptions {
+    /// Sizes of chunks.
+    pub chunk: ChunkParams,
+    /// Settings to begin with.
+    pub config: Config,
+}
+
+/// Makes the store of `dir`, in `store` or else in `dir` itself.
+pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> Result<Layout, RepoError> {
+    let root = check_directory(dir)?;
+    if let Some(Layout { state, .. }) = Layout::of(&root)? {
+        return Err(RepoError::Exists { path: root, state });
+    }
+    check_not_nested(&root)?;
+    let inside = root.join(STATE_DIR);
+    let state = match store {
+        Some(store) => prepare_elsewhere(&root, store)?,
+        None => inside.clone(),
+    };
+    make_dir(&inside)?;
+    write_durable(&root.join(NOTE), NOTE_TEXT.as_bytes(), 0o644)?;
+    if !layout::exists(&state.join(FORMAT))? {
+        if state != inside {
+            make_dir(&state)?;
+            write_durable(
+                &state.join(BACKING),
+                to_toml(&BackPointer { root: root.clone() }, &state)?.as_bytes(),
+                0o600,
+            )?;
+        }
+        fill(&state, options)?;
+    }
+    if state != inside {
+        write_durable(
+            &inside.join(POINTER),
+            to_toml(&Pointer { store: state.clone() }, &inside)?.as_bytes(),
+            0o600,
+        )?;
+    }
+    sync_dir(&root)?;
+    Ok(Layout { root, state })
+}
+
+fn fill(state: &Path, options: &InitOptions) -> Result<(), RepoError> {
+    let packs = state.join(PACKS);
+    if packs.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(RepoError::form(&state.join(FORMAT), "missing, although there are packs with data"));
+    }
+    make_dir(&packs)?;
+    write_durable(&state.join(KEY), &random::<32>()?, 0o600)?;
+    write_durable(&state.join(CONFIG), options.config.to_text().as_bytes(), 0o600)?;
+    // The index begins clean: so one that is found missing was lost, and is not a new one.
+    let index = state.join(INDEX);
+    let part = |e: crate::db::DbError| RepoError::Part {
+        path: state.to_owned(),
+        part: "the index",
+        reason: e.to_string(),
+    };
+    let db = SledDb::open(&index, INDEX_CACHE_BYTES).map_err(part)?;
+    db.put(Table::Meta, CLEAN, &[1]).map_err(part)?;
+    db.flush().map_err(part)?;
+    drop(db);
+    let format = Format { id: StoreId(random()?), chunk: options.chunk };
+    write_durable(&state.join(FORMAT), format.to_text().as_bytes(), 0o600)
+}
+
+/// The canonical path of `dir` if an overlay can lie over it.
+fn check_directory(dir: &Path) -> Result<std::path::PathBuf, RepoError> {
+    let unsuitable =
+        |expected, found: String| RepoError::Unsuitable { path: dir.to_owned(), expected, found };
+    let root = dir.canonicalize().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => unsuitable("a directory", "nothing of that name".to_owned()),
+        _ => RepoError::io("find", dir, e),
+    })?;
+    let stat = root.metadata().map_err(|e| RepoError::io("look at", dir, e))?;
+    if !stat.is_dir() {
+        return Err(unsuitable("a directory", "a file".to_owned()));
+    }
+    root.read_dir().map_err(|e| RepoError::io("read directory", dir, e))?;
+    let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    rustix::fs::access(&root, access).map_err(|e| RepoError::io("write to directory", dir, e))?;
+    if root.parent().is_none() {
+        return Err(unsuitable("a directory below /", "the root of the whole system".to_owned()));
+    }
+    Ok(root)
+}
+
+/// Neither inside another overlay nor inside a store.
+fn check_not_nested(path: &Path) -> Result<(), RepoError> {
+    for dir in path.ancestors().skip(1) {
+        let store_itself = layout::exists(&dir.join(FORMAT))? && layout::exists(&dir.join(PACKS))?;
+        if store_itself || Layout::of(dir)?.is_some() {
+            return Err(RepoError::Nested { path: path.to_owned(), outer: dir.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Checks the place of a store outside its directory, and returns its canonical path.
+fn prepare_elsewhere(root: &Path, store: &Path) -> Result<std::path::PathBuf, RepoError> {
+    let parent = match store.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let state = match store.canonicalize() {
+        Ok(state) => state,
+        Err(_) => {
+            let parent = parent.canonicalize().map_err(|e| RepoError::io("find", parent, e))?;
+            parent.join(store.file_name().unwrap_or(STATE_DIR.as_ref()))
+        }
+    };
+    let unsuitable = |expected, found: String| RepoError::Unsuitable { path: state.clone(), expected, found };
+    if state.starts_with(root) || root.starts_with(&state) {
+        return Err(unsuitable(
+            "a store outside the directory it is for",
+            format!("{} and it overlap", root.display()),
+        ));
+    }
+    if layout::exists(&state.join(FORMAT))? {
+        let owner: Option<BackPointer> = layout::read_toml(&state.join(BACKING))?;
+        if owner.is_none_or(|owner| owner.root != root) {
+            return Err(unsuitable("an empty or new directory", "the store of another directory".to_owned()));
+        }
+        return Ok(state);
+    }
+    check_not_nested(&state)?;
+    if let Ok(entries) = state.read_dir() {
+        let ours = [KEY, CONFIG, INDEX, PACKS, BACKING];
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if !ours.iter().any(|ours| name == *ours) && !name.as_encoded_bytes().ends_with(b".new") {
+                return Err(unsuitable("an empty or new directory", format!("{:?} in it", name)));
+            }
+        }
+    }
+    Ok(state)
+}
+
+fn make_dir(path: &Path) -> Result<(), RepoError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        Err(e) => return Err(RepoError::io("make directory", path, e)),
+    }
+    let stat = path.metadata().map_err(|e| RepoError::io("look at", path, e))?;
+    if stat.uid() != rustix::process::geteuid().as_raw() && !rustix::process::geteuid().is_root() {
+        let found = format!("one of user {}", stat.uid());
+        return Err(RepoError::Unsuitable { path: path.to_owned(), expected: "a directory of ours", found });
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+        .map_err(|e| RepoError::io("chmod", path, e))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], RepoError> {
+    let mut bytes = [0; N];
+    let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty());
+    match filled {
+        Ok(len) if len == N => Ok(bytes),
+        Ok(_) => Err(RepoError::io(
+            "read",
+            Path::new("random numbers"),
+            io::Error::from(io::ErrorKind::UnexpectedEof),
+        )),
+        Err(e) => Err(RepoError::io("read", Path::new("random numbers"), e)),
+    }
+}
+
+fn to_toml(value: &impl serde::Serialize, path: &Path) -> Result<String, RepoError> {
+    toml::to_string(value).map_err(|e| RepoError::form(path, format!("its path cannot be written down: {e}")))
+}
+
+/// Puts a file in place whole or not at all, and makes it durable.
+pub(super) fn write_durable(path: &Path, bytes: &[u8], mode: u32) -> Result<(), RepoError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let temporary = Path::new(&name);
+    let write = || {
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(temporary)?;
+        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(temporary, path)
+    };
+    write().map_err(|e| RepoError::io("write", path, e))?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+fn sync_dir(path: &Path) -> Result<(), RepoError> {
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| RepoError::io("fsync directory", path, e))
+}

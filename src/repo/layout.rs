@@ -1,0 +1,123 @@
+//! Where a store is: from a directory to its state directory and back.
+//!
+//! The state directory is `DIR/.dedupfs`, unless that holds `store.toml`, which points elsewhere. A store
+//! elsewhere holds `backing.toml`, which points back. Nothing here changes anything.
+
+use super::error::RepoError;
+use crate::overlay::STATE_DIR;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub(super) const FORMAT: &str = "format.toml";
+pub(super) const KEY: &str = "key";
+pub(super) const CONFIG: &str = "config.toml";
+pub(super) const LOCK: &str = "lock";
+pub(super) const INDEX: &str = "index";
+pub(super) const PACKS: &str = "packs";
+/// In `DIR/.dedupfs`: the store is elsewhere.
+pub(super) const POINTER: &str = "store.toml";
+/// In a store elsewhere: whose it is.
+pub(super) const BACKING: &str = "backing.toml";
+/// In the state directory while the overlay is mounted: how to reach the daemon.
+pub const DAEMON: &str = "daemon.json";
+/// In the state directory: what the daemon in the background has to say.
+pub const LOG: &str = "dedupfs.log";
+
+/// The two directories of an overlay. Both paths are absolute and free of symlinks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The directory that is overlaid.
+    pub root: PathBuf,
+    /// The directory that holds the store's files.
+    pub state: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Pointer {
+    pub store: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct BackPointer {
+    pub root: PathBuf,
+}
+
+impl Layout {
+    /// The store of directory `dir`, or `None` if it has none.
+    pub fn of(dir: &Path) -> Result<Option<Layout>, RepoError> {
+        let root = dir.canonicalize().map_err(|e| RepoError::io("find", dir, e))?;
+        let state = root.join(STATE_DIR);
+        if exists(&state.join(FORMAT))? {
+            return Ok(Some(Layout { root, state }));
+        }
+        let pointer = state.join(POINTER);
+        let Some(Pointer { store }) = read_toml(&pointer)? else {
+            return Ok(None);
+        };
+        if !exists(&store.join(FORMAT))? {
+            let reason = format!("expected a store in {}, found none", store.display());
+            return Err(RepoError::form(&pointer, reason));
+        }
+        Ok(Some(Layout { root, state: store }))
+    }
+
+    /// The store whose overlay contains `path`, which need not be a directory and may be its root.
+    pub fn around(path: &Path) -> Result<Option<Layout>, RepoError> {
+        let path = path.canonicalize().map_err(|e| RepoError::io("find", path, e))?;
+        for dir in path.ancestors() {
+            // A path inside the state directory belongs to the overlay too.
+            if let Some(layout) = Layout::of(dir)? {
+                return Ok(Some(layout));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The store that a user named: the state directory itself, or a directory that has one.
+    pub fn named(store: &Path) -> Result<Option<Layout>, RepoError> {
+        let state = store.canonicalize().map_err(|e| RepoError::io("find", store, e))?;
+        if !exists(&state.join(FORMAT))? {
+            return Layout::of(&state);
+        }
+        if let Some(BackPointer { root }) = read_toml(&state.join(BACKING))? {
+            return Ok(Some(Layout { root, state }));
+        }
+        let inside = state.file_name().is_some_and(|name| name == STATE_DIR);
+        match state.parent() {
+            Some(root) if inside => Ok(Some(Layout { root: root.to_owned(), state: state.clone() })),
+            _ => {
+                Err(RepoError::form(&state.join(BACKING), "missing, so it is not known whose store this is"))
+            }
+        }
+    }
+
+    /// A file of the state directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.state.join(name)
+    }
+}
+
+pub(super) fn exists(path: &Path) -> Result<bool, RepoError> {
+    match path.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(e) => Err(RepoError::io("look at", path, e)),
+    }
+}
+
+pub(super) fn read_text(path: &Path) -> Result<Option<String>, RepoError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => Err(RepoError::io("read", path, e)),
+    }
+}
+
+pub(super) fn read_toml<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, RepoError> {
+    let Some(text) = read_text(path)? else {
+        return Ok(None);
+    };
+    let value = toml::from_str(&text).map_err(|e| RepoError::form(path, e.to_string().trim_end()))?;
+    Ok(Some(value))
+}

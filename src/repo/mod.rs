@@ -1,0 +1,284 @@
+//! A store on disk with its overlay: made, locked, opened, wired together, closed. Nothing else.
+//!
+//! The state directory holds `format.toml`, `key`, `config.toml`, `packs/`, `index/` and `lock`; see
+//! [`Layout`] for where it is. It is only reached through a descriptor that is opened first, so it stays
+//! reachable when the overlay is mounted over the directory that contains it.
+//!
+//! What is always true: one process at a time has a store open; the mark `clean` is in the index only
+//! while nobody has, and only if everything that the overlay knew reached the index. Its absence makes
+//! [`Repo::behind`] true until the tree has been scanned. All it says is about the index: no data hangs
+//! on it.
+
+mod error;
+mod format;
+mod init;
+mod layout;
+mod lock;
+mod open;
+#[cfg(test)]
+mod tests;
+
+pub use error::RepoError;
+pub use init::InitOptions;
+pub use layout::{DAEMON, LOG, Layout};
+
+use crate::chunk::ChunkParams;
+use crate::config::Config;
+use crate::db::{Batch, Db, DbResult, Table};
+use crate::id::StoreId;
+use crate::overlay::stub::GuardKey;
+use crate::overlay::{self, Backing, Dedup, Overlay};
+use format::Format;
+use lock::Lock;
+use rustix::fs::{CWD, Mode, OFlags};
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Row of [`Table::Meta`]: the index was closed in good order.
+const CLEAN: &[u8] = b"clean";
+const INDEX_CACHE_BYTES: u64 = 32 << 20;
+
+/// How to open a store. What is `None` is read from its `config.toml`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// When files are converted.
+    pub dedup: Option<Dedup>,
+    /// Change nothing in the overlay.
+    pub read_only: bool,
+    /// Bytes of decoded chunks kept in memory.
+    pub cache_bytes: Option<u64>,
+    /// Move the index aside and make a new one.
+    pub rebuild: bool,
+}
+
+/// How far opening has come, when the index has to catch up with the packs.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// Bytes of packs read.
+    pub done_bytes: u64,
+    /// Bytes of packs to read.
+    pub total_bytes: u64,
+}
+
+/// An open store and the overlay that it belongs to.
+pub struct Repo {
+    overlay: Arc<Overlay>,
+    db: Arc<dyn Db>,
+    id: StoreId,
+    layout: Layout,
+    chunk: ChunkParams,
+    read_only: bool,
+    /// Whether some file may not be in the index.
+    behind: AtomicBool,
+    /// What there is to catch up with; held by who does it.
+    backlog: Mutex<Backlog>,
+    state: OwnedFd,
+    // Last, so that the lock is held until everything else is closed.
+    _lock: Lock,
+}
+
+/// What the index has to catch up with.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    /// The whole tree has to be scanned.
+    pub all: bool,
+    /// These files have to be.
+    pub files: Vec<PathBuf>,
+}
+
+impl Repo {
+    /// Makes the store of directory `dir`: in `store`, or in `dir/.dedupfs`. Refuses to where there is one.
+    pub fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> Result<Layout, RepoError> {
+        init::init(dir, store, options)
+    }
+
+    /// Opens the store. `progress` is called while the index catches up with the packs.
+    pub fn open(
+        layout: &Layout,
+        options: &OpenOptions,
+        progress: &mut dyn FnMut(Opening),
+    ) -> Result<Repo, RepoError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let state = rustix::fs::openat(CWD, &layout.state, flags, Mode::empty())
+            .map_err(|e| RepoError::io("open", &layout.state, e))?;
+        let dir = proc_path(&state);
+        let format = Format::read(&layout.file(layout::FORMAT))?;
+        let config_path = layout.file(layout::CONFIG);
+        let config = match layout::read_text(&config_path)? {
+            Some(text) => Config::parse(&text).map_err(|e| RepoError::form(&config_path, e.to_string()))?,
+            None => Config::default(),
+        };
+        let key = read_key(&layout.file(layout::KEY))?;
+        let lock = Lock::take(&dir, &layout.state)?;
+        let backing = Backing::open(&layout.root).map_err(|e| part(layout, "the directory", e))?;
+        let mut dedup = options.dedup.or(config.dedup).unwrap_or(Dedup::OnClose);
+        if dedup != Dedup::Off && !options.read_only && !keeps_xattrs(&layout.root) {
+            tracing::warn!(
+                "{}: this filesystem keeps no user xattrs, so files stay as they are and are only indexed",
+                layout.root.display()
+            );
+            dedup = Dedup::Off;
+        }
+        let cache_bytes = options.cache_bytes.or(config.cache_bytes);
+        let opened = open::open_parts(layout, &dir, format.id, cache_bytes, options, progress)
+            .map_err(|e| readable(e, &dir, &layout.state))?;
+        let overlay = Overlay::new(overlay::Parts {
+            backing,
+            store: opened.store,
+            similarity: opened.similarity,
+            db: opened.db.clone(),
+            key,
+            params: format.chunk,
+            dedup,
+            read_only: options.read_only,
+            threads: std::thread::available_parallelism().map_or(2, usize::from),
+        })
+        .map_err(|e| part(layout, "the overlay", replace(&e, &dir, &layout.state)))?;
+        let backlog = Backlog { all: !opened.clean, files: opened.left };
+        Ok(Repo {
+            overlay: Arc::new(overlay),
+            db: opened.db,
+            id: format.id,
+            layout: layout.clone(),
+            chunk: format.chunk,
+            read_only: options.read_only,
+            behind: AtomicBool::new(backlog.all || !backlog.files.is_empty()),
+            backlog: Mutex::new(backlog),
+            state,
+            _lock: lock,
+        })
+    }
+
+    /// The overlay.
+    pub fn overlay(&self) -> &Arc<Overlay> {
+        &self.overlay
+    }
+
+    /// Identity of the store.
+    pub fn id(&self) -> StoreId {
+        self.id
+    }
+
+    /// Where it is.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// How files are cut.
+    pub fn chunk_params(&self) -> ChunkParams {
+        self.chunk
+    }
+
+    /// Whether nothing may be changed.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// A file of the state directory, by a path that holds while an overlay is mounted over it.
+    pub fn state_file(&self, name: &str) -> PathBuf {
+        proc_path(&self.state).join(name)
+    }
+
+    /// Writes a file of the state directory, whole or not at all.
+    pub fn write_state_file(&self, name: &str, bytes: &[u8]) -> Result<(), RepoError> {
+        init::write_durable(&self.state_file(name), bytes, 0o600)
+    }
+
+    /// Bytes that the index takes on disk.
+    pub fn index_bytes(&self) -> u64 {
+        self.db.bytes_on_disk()
+    }
+
+    /// Whether files may be missing in the index: the last user of the store did not end in good order,
+    /// or left work behind. Never blocks.
+    pub fn behind(&self) -> bool {
+        self.behind.load(Ordering::Acquire)
+    }
+
+    /// What there is to catch up with. Who holds it does so, and then calls [`Repo::caught_up`].
+    pub fn backlog(&self) -> MutexGuard<'_, Backlog> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that the index knows every file again.
+    pub fn caught_up(&self, mut backlog: MutexGuard<'_, Backlog>) -> DbResult<()> {
+        *backlog = Backlog::default();
+        self.behind.store(false, Ordering::Release);
+        self.db.clear(Table::Pending)
+    }
+
+    /// Replaces the path by which the state directory is reached by its name: for messages.
+    pub fn readable(&self, message: &dyn Display) -> String {
+        replace(message, &proc_path(&self.state), &self.layout.state)
+    }
+
+    /// Closes in good order. `left` are files that were closed but not taken in yet: they are whole, and
+    /// the next to open the store takes them in.
+    pub fn close(self, left: Vec<PathBuf>) -> Result<(), RepoError> {
+        if self.read_only {
+            return Ok(());
+        }
+        let behind_whole_tree = match self.backlog.try_lock() {
+            Ok(backlog) => backlog.all,
+            // Somebody was at it and did not come to the end.
+            Err(_) => self.behind(),
+        };
+        let close = || {
+            self.overlay.persist().map_err(|e| e.to_string())?;
+            let mut batch = Batch::new();
+            for path in &left {
+                batch.put(Table::Pending, path.as_os_str().as_bytes(), Vec::new());
+            }
+            if !behind_whole_tree {
+                batch.put(Table::Meta, CLEAN, vec![1]);
+            }
+            self.db.apply(batch).and_then(|()| self.db.flush()).map_err(|e| e.to_string())
+        };
+        close().map_err(|reason| part(&self.layout, "the index", self.readable(&reason)))
+    }
+}
+
+fn part(layout: &Layout, part: &'static str, reason: impl Display) -> RepoError {
+    RepoError::Part { path: layout.state.clone(), part, reason: reason.to_string() }
+}
+
+fn proc_path(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+fn replace(message: &dyn Display, from: &Path, to: &Path) -> String {
+    // With the slash: /proc/self/fd/1 is also the beginning of /proc/self/fd/12.
+    message.to_string().replace(&format!("{}/", from.display()), &format!("{}/", to.display()))
+}
+
+fn readable(error: RepoError, from: &Path, to: &Path) -> RepoError {
+    match error {
+        RepoError::Part { path, part, reason } => {
+            RepoError::Part { path, part, reason: replace(&reason, from, to) }
+        }
+        other => other,
+    }
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+fn read_key(path: &Path) -> Result<GuardKey, RepoError> {
+    let bytes = std::fs::read(path).map_err(|e| RepoError::io("read", path, e))?;
+    let found = bytes.len();
+    let key = bytes.try_into();
+    key.map(GuardKey).map_err(|_| RepoError::form(path, format!("expected a key of 32 bytes, found {found}")))
+}
+
+/// Whether the filesystem of `root` keeps xattrs in the user namespace. Changes nothing.
+pub fn keeps_xattrs(root: &Path) -> bool {
+    let mut value = [0; 1];
+    let asked = rustix::fs::getxattr(root, "user.dedupfs.probe", &mut value[..]);
+    !matches!(asked, Err(rustix::io::Errno::NOTSUP))
+}

@@ -1,0 +1,133 @@
+//! Opening what a store is made of, and making a new index where the old one is of no use.
+//!
+//! What is always true: an index that cannot be used is moved aside, never deleted, and a new one is
+//! filled from the packs. Nothing but the index is ever replaced.
+
+use super::error::RepoError;
+use super::layout::{INDEX, Layout};
+use super::{CLEAN, INDEX_CACHE_BYTES, OpenOptions, Opening};
+use crate::db::{Batch, Db, DbError, MemDb, SledDb, Table};
+use crate::id::StoreId;
+use crate::similarity::{Similarity, SimilarityOptions};
+use crate::store::{Store, StoreError, StoreOptions};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The parts that share the index.
+pub(super) struct Parts {
+    pub db: Arc<dyn Db>,
+    pub store: Arc<Store>,
+    pub similarity: Arc<Similarity>,
+    /// Whether the index was closed in good order last time.
+    pub clean: bool,
+    /// Files that were not taken in any more then.
+    pub left: Vec<PathBuf>,
+}
+
+enum Failure {
+    /// The index is of no use.
+    Index(String),
+    Other(RepoError),
+}
+
+pub(super) fn open_parts(
+    layout: &Layout,
+    dir: &Path,
+    id: StoreId,
+    cache_bytes: Option<u64>,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(Opening),
+) -> Result<Parts, RepoError> {
+    let index = dir.join(INDEX);
+    if options.rebuild && index.exists() {
+        move_aside(layout, &index, "old")?;
+    }
+    match attempt(layout, dir, id, cache_bytes, options, progress) {
+        Ok(parts) => Ok(parts),
+        Err(Failure::Other(e)) => Err(e),
+        Err(Failure::Index(reason)) => {
+            let aside = move_aside(layout, &index, "damaged")?;
+            tracing::warn!(
+                "the index is damaged ({reason}); it was moved to {} and is made anew",
+                aside.display()
+            );
+            attempt(layout, dir, id, cache_bytes, options, progress).map_err(|failure| match failure {
+                Failure::Other(e) => e,
+                Failure::Index(reason) => part(layout, "the index", reason),
+            })
+        }
+    }
+}
+
+fn attempt(
+    layout: &Layout,
+    dir: &Path,
+    id: StoreId,
+    cache_bytes: Option<u64>,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(Opening),
+) -> Result<Parts, Failure> {
+    let db: Arc<dyn Db> = match SledDb::open(&dir.join(INDEX), INDEX_CACHE_BYTES) {
+        Ok(db) => Arc::new(db),
+        Err(DbError::Locked { .. }) => {
+            let holder = "another process".to_owned();
+            return Err(Failure::Other(RepoError::Locked { path: layout.state.clone(), holder }));
+        }
+        // A read-only filesystem: everything can be read from the packs again, only not kept.
+        Err(_) if options.read_only && !writable(dir) => Arc::new(MemDb::new()),
+        Err(_) if !writable(dir) => {
+            let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+            return Err(Failure::Other(RepoError::io("write to", &layout.state, denied)));
+        }
+        Err(e) => return Err(Failure::Index(e.to_string())),
+    };
+    let clean = db.get(Table::Meta, CLEAN).map_err(index)?.is_some();
+    let mut left = Vec::new();
+    db.scan(Table::Pending, &[], &mut |path, _| {
+        left.push(super::path_of(path));
+        true
+    })
+    .map_err(index)?;
+    let mut store_options = StoreOptions::default();
+    store_options.cache_bytes = cache_bytes.unwrap_or(store_options.cache_bytes);
+    let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {
+        progress(Opening { done_bytes: done, total_bytes: total });
+    })
+    .map_err(|e| match e {
+        StoreError::Db(e) => index(e),
+        e => Failure::Other(part(layout, "the packs", e.to_string())),
+    })?;
+    let similarity = Similarity::open(db.clone(), SimilarityOptions::default())
+        .map_err(|e| Failure::Index(e.to_string()))?;
+    if clean && !options.read_only {
+        // From here until an orderly end the index may be behind the files.
+        let mut batch = Batch::new();
+        batch.remove(Table::Meta, CLEAN);
+        db.apply(batch).and_then(|()| db.flush()).map_err(index)?;
+    }
+    Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), clean, left })
+}
+
+fn index(e: DbError) -> Failure {
+    Failure::Index(e.to_string())
+}
+
+fn part(layout: &Layout, part: &'static str, reason: String) -> RepoError {
+    RepoError::Part { path: layout.state.clone(), part, reason }
+}
+
+fn writable(dir: &Path) -> bool {
+    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+fn move_aside(layout: &Layout, index: &Path, why: &str) -> Result<PathBuf, RepoError> {
+    let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
+    let name = (0..100)
+        .map(|n| if n == 0 { format!("{INDEX}.{why}-{time}") } else { format!("{INDEX}.{why}-{time}-{n}") })
+        .find(|name| !index.with_file_name(name).exists())
+        .unwrap_or_else(|| format!("{INDEX}.{why}"));
+    match std::fs::rename(index, index.with_file_name(&name)) {
+        Ok(()) => Ok(layout.file(&name)),
+        Err(e) => Err(RepoError::io("move aside", &layout.file(INDEX), e)),
+    }
+}

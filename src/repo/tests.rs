@@ -1,0 +1,160 @@
+use super::*;
+use crate::config::Config;
+use std::fs;
+
+fn init(dir: &Path) -> Layout {
+    Repo::init(dir, None, &InitOptions::default()).unwrap()
+}
+
+fn open(layout: &Layout) -> Result<Repo, RepoError> {
+    Repo::open(layout, &OpenOptions::default(), &mut |_| {})
+}
+
+#[test]
+fn a_store_is_made_once_and_opened_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    assert_eq!(Layout::of(dir.path()).unwrap(), Some(layout.clone()));
+    let error = Repo::init(dir.path(), None, &InitOptions::default()).unwrap_err();
+    assert!(matches!(error, RepoError::Exists { .. }), "{error}");
+    for _ in 0..2 {
+        let repo = open(&layout).unwrap();
+        assert!(!repo.behind(), "a new store, and one closed well, has nothing to catch up with");
+        repo.close(Vec::new()).unwrap();
+    }
+    drop(open(&layout).unwrap());
+    assert!(open(&layout).unwrap().behind(), "one that was not closed has");
+}
+
+#[test]
+fn what_was_left_is_handed_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    open(&layout).unwrap().close(vec!["a/b".into()]).unwrap();
+    let repo = open(&layout).unwrap();
+    assert!(repo.behind());
+    let backlog = repo.backlog();
+    assert_eq!((backlog.all, backlog.files.clone()), (false, vec![PathBuf::from("a/b")]));
+    repo.caught_up(backlog).unwrap();
+    repo.close(Vec::new()).unwrap();
+    assert!(!open(&layout).unwrap().behind());
+}
+
+#[test]
+fn a_second_user_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    let _held = open(&layout).unwrap();
+    let error = open(&layout).err().unwrap();
+    let expected =
+        format!("{}: the store is in use by process {}", layout.state.display(), std::process::id());
+    assert_eq!(error.to_string(), expected);
+    assert!(error.hint().is_some());
+}
+
+#[test]
+fn a_newer_format_is_refused_untouched() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    let path = layout.file("format.toml");
+    fs::write(&path, "version = 2\nother = []\n").unwrap();
+    fs::remove_file(layout.file("key")).unwrap();
+    let before = fs::read_dir(&layout.state).unwrap().count();
+    let error = open(&layout).err().unwrap();
+    let expected =
+        format!("{}: store format 2 is newer than 1, the newest that this program knows", path.display());
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(fs::read_dir(&layout.state).unwrap().count(), before);
+}
+
+#[test]
+fn a_damaged_or_missing_index_is_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    let index = layout.file("index");
+    fs::write(index.join("db"), vec![0xa5; 100_000]).unwrap();
+    assert!(open(&layout).unwrap().behind());
+    fs::remove_dir_all(&index).unwrap();
+    fs::write(&index, "no directory").unwrap();
+    let repo = open(&layout).unwrap();
+    assert!(repo.behind());
+    drop(repo);
+    let aside = |name: &str| name.starts_with("index.damaged-");
+    let names: Vec<_> =
+        fs::read_dir(&layout.state).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.iter().any(|name| aside(name)), "{names:?}");
+    fs::remove_dir_all(&index).unwrap();
+    assert!(open(&layout).unwrap().behind(), "one that is gone was lost, not new");
+}
+
+#[test]
+fn overlays_are_not_nested() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    let inner = dir.path().join("a");
+    fs::create_dir(&inner).unwrap();
+    for path in [&inner, &layout.state, &layout.file("packs")] {
+        let error = Repo::init(path, None, &InitOptions::default()).unwrap_err();
+        assert!(matches!(error, RepoError::Nested { .. }), "{error}");
+        assert!(!path.join(".dedupfs").exists());
+    }
+}
+
+#[test]
+fn a_store_can_be_elsewhere() {
+    let (dir, other, third) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = other.path().join("store");
+    let layout = Repo::init(dir.path(), Some(&store), &InitOptions::default()).unwrap();
+    assert_eq!(layout.state, store.canonicalize().unwrap());
+    assert_eq!(Layout::of(dir.path()).unwrap(), Some(layout.clone()));
+    assert_eq!(Layout::named(&store).unwrap(), Some(layout.clone()));
+    open(&layout).unwrap().close(Vec::new()).unwrap();
+    let error = Repo::init(third.path(), Some(&store), &InitOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("the store of another directory"), "{error}");
+    let inside = third.path().join("sub");
+    assert!(Repo::init(third.path(), Some(&inside), &InitOptions::default()).is_err());
+    assert_eq!(fs::read_dir(third.path()).unwrap().count(), 0, "nothing may have been changed");
+}
+
+#[test]
+fn what_an_interrupted_init_left_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    fs::remove_file(layout.file("format.toml")).unwrap();
+    assert_eq!(Layout::of(dir.path()).unwrap(), None);
+    init(dir.path());
+    fs::write(layout.file("packs").join("00000000.pack"), "data").unwrap();
+    fs::remove_file(layout.file("format.toml")).unwrap();
+    let error = Repo::init(dir.path(), None, &InitOptions::default()).unwrap_err();
+    assert!(error.to_string().ends_with("missing, although there are packs with data"), "{error}");
+}
+
+#[test]
+fn unsuitable_directories_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing");
+    let error = Repo::init(&missing, None, &InitOptions::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("{}: expected a directory, found nothing of that name", missing.display())
+    );
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Repo::init(&file, None, &InitOptions::default()).unwrap_err();
+    assert_eq!(error.to_string(), format!("{}: expected a directory, found a file", file.display()));
+}
+
+#[test]
+fn settings_are_read_from_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        InitOptions { config: Config { dedup: Some(Dedup::Off), cache_bytes: None }, ..Default::default() };
+    let layout = Repo::init(dir.path(), None, &options).unwrap();
+    let repo = open(&layout).unwrap();
+    assert_eq!(repo.overlay().dedup(), Dedup::Off);
+    drop(repo);
+    fs::write(layout.file("config.toml"), "dedup = \"maybe\"").unwrap();
+    let error = open(&layout).err().unwrap();
+    assert!(error.to_string().contains("config.toml: dedup policy \"maybe\""), "{error}");
+}
