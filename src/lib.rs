@@ -2,7 +2,10 @@
 
 pub mod admin;
 pub mod chunk;
+pub mod cli;
 pub mod config;
+pub mod control;
+pub mod daemon;
 pub mod db;
 pub mod fuse;
 pub mod id;

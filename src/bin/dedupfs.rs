@@ -1,1 +1,5 @@
-fn main() {}
+//! Mounts a deduplicating overlay: see `dedupfs --help`.
+
+fn main() -> std::process::ExitCode {
+    dedupfs::cli::dedupfs(std::env::args_os())
+}

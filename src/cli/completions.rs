@@ -1,0 +1,27 @@
+use super::output::Output;
+use super::{CliResult, Outcome, Program, parser};
+use clap_complete::Shell;
+
+/// Print completions for a shell
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: dedupctl completions bash > ~/.local/share/bash-completion/completions/dedupctl"
+)]
+pub(super) struct Completions {
+    /// Which shell
+    shell: Shell,
+    /// For which program
+    #[arg(long, default_value = "dedupctl")]
+    program: Program,
+}
+
+impl Completions {
+    pub(super) fn run(&self, out: &Output) -> CliResult {
+        let mut parser = parser(self.program);
+        let name = parser.get_name().to_owned();
+        let mut text = Vec::new();
+        clap_complete::generate(self.shell, &mut parser, name, &mut text);
+        out.raw(&text)?;
+        Ok(Outcome::Clean)
+    }
+}

@@ -1,0 +1,66 @@
+use crate::admin::AdminError;
+use crate::config::ConfigError;
+use crate::control::{ControlError, Fault};
+use crate::daemon::DaemonError;
+use crate::repo::RepoError;
+use std::io;
+use std::path::Path;
+
+/// What a user is told when something failed, and what to do about it. The exit code is 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CliError {
+    pub message: String,
+    pub hint: Option<String>,
+    /// The reader of our output has gone: nothing to say, and no failure of ours.
+    pub silent: bool,
+}
+
+impl CliError {
+    pub(super) fn new(message: impl Into<String>) -> CliError {
+        CliError { message: message.into(), hint: None, silent: false }
+    }
+
+    pub(super) fn hint(self, hint: impl Into<String>) -> CliError {
+        CliError { hint: Some(hint.into()), ..self }
+    }
+
+    pub(super) fn io(operation: &str, path: &Path, source: &io::Error) -> CliError {
+        CliError::new(format!("{operation} {}: {source}", path.display()))
+    }
+}
+
+impl From<RepoError> for CliError {
+    fn from(e: RepoError) -> CliError {
+        CliError { message: e.to_string(), hint: e.hint(), silent: false }
+    }
+}
+
+impl From<ControlError> for CliError {
+    fn from(e: ControlError) -> CliError {
+        CliError { message: e.to_string(), hint: e.hint(), silent: false }
+    }
+}
+
+impl From<DaemonError> for CliError {
+    fn from(e: DaemonError) -> CliError {
+        CliError { message: e.to_string(), hint: e.hint(), silent: false }
+    }
+}
+
+impl From<AdminError> for CliError {
+    fn from(e: AdminError) -> CliError {
+        CliError::new(e.to_string())
+    }
+}
+
+impl From<ConfigError> for CliError {
+    fn from(e: ConfigError) -> CliError {
+        CliError::new(e.to_string())
+    }
+}
+
+impl From<Fault> for CliError {
+    fn from(fault: Fault) -> CliError {
+        CliError { message: fault.message, hint: fault.hint, silent: false }
+    }
+}

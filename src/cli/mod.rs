@@ -1,0 +1,173 @@
+//! The two programs: arguments and environment in, text and exit codes out. One command a file.
+//!
+//! Exit codes: 0 clean, 1 findings, 2 failed or misused. With `--json` exactly one document goes to
+//! stdout; all else goes to stderr. Only [`output`] prints.
+
+mod background;
+mod check;
+mod completions;
+mod error;
+mod init;
+mod logging;
+mod man;
+mod mount;
+mod mount_options;
+mod output;
+mod scan;
+mod session;
+mod settle;
+mod similar;
+mod status;
+mod unmount;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use error::CliError;
+use output::Output;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// How a command ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Clean,
+    /// There is damage, or a difference, or something could not be done.
+    Findings,
+}
+
+type CliResult = Result<Outcome, CliError>;
+
+/// Asks and steers dedupfs, the deduplicating overlay filesystem.
+#[derive(Parser)]
+#[command(name = "dedupctl", version, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 clean, 1 findings, 2 failed or misused.\n\
+    Example: dedupctl similar report.odt --min 0.5")]
+struct Dedupctl {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: Global,
+}
+
+#[derive(Args)]
+struct Global {
+    /// Print one JSON document
+    #[arg(long, global = true)]
+    json: bool,
+    /// The store, or the directory that has it, instead of looking above the path
+    #[arg(long, global = true, value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// Say more on stderr; twice for everything
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Init(init::Init),
+    Unmount(unmount::Unmount),
+    Scan(scan::Scan),
+    Settle(settle::Settle),
+    Status(status::Status),
+    Similar(similar::Similar),
+    Check(check::Check),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+impl Dedupctl {
+    fn run(&self, out: &Output) -> CliResult {
+        match &self.command {
+            Command::Init(command) => command.run(&self.global, out),
+            Command::Unmount(command) => command.run(&self.global, out),
+            Command::Scan(command) => command.run(&self.global, out),
+            Command::Settle(command) => command.run(&self.global, out),
+            Command::Status(command) => command.run(&self.global, out),
+            Command::Similar(command) => command.run(&self.global, out),
+            Command::Check(command) => command.run(&self.global, out),
+            Command::Completions(command) => command.run(out),
+            Command::Man(command) => command.run(out),
+        }
+    }
+}
+
+/// The program `dedupctl`.
+pub fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let parsed = match Dedupctl::try_parse_from(args) {
+        Ok(parsed) => parsed,
+        Err(e) => return usage(&e),
+    };
+    let out = Output::new(parsed.global.json);
+    logging::start(["warn", "warn,dedupfs=info", "debug"][usize::from(parsed.global.verbose.min(2))], true);
+    end(parsed.run(&out), &out)
+}
+
+/// The program `dedupfs`.
+pub fn dedupfs(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let parsed = match mount::Mount::try_parse_from(&args) {
+        Ok(parsed) => parsed,
+        Err(e) => return usage(&e),
+    };
+    let out = Output::new(false);
+    end(parsed.run(&args), &out)
+}
+
+/// Help and versions are answers; everything else that the parser says is an error.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    match error.use_stderr() {
+        true => ExitCode::from(2),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+fn end(result: CliResult, out: &Output) -> ExitCode {
+    match result {
+        Ok(Outcome::Clean) => ExitCode::SUCCESS,
+        Ok(Outcome::Findings) => ExitCode::from(1),
+        Err(error) => {
+            out.error(&error);
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The parser of a program, for help in other forms.
+fn parser(program: Program) -> clap::Command {
+    match program {
+        Program::Dedupctl => Dedupctl::command(),
+        Program::Dedupfs => mount::Mount::command(),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Program {
+    Dedupctl,
+    Dedupfs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parsers_are_sound_and_every_command_has_an_example() {
+        for program in [Program::Dedupctl, Program::Dedupfs] {
+            let parser = parser(program);
+            parser.clone().debug_assert();
+            for command in parser.get_subcommands().filter(|command| command.get_name() != "help") {
+                let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(after.contains("Example"), "{}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn misuse_is_exit_code_2_and_help_is_0() {
+        let code = |args: &[&str]| format!("{:?}", dedupctl(args.iter().map(OsString::from)));
+        assert_eq!(code(&["dedupctl", "nonsense"]), format!("{:?}", ExitCode::from(2)));
+        assert_eq!(code(&["dedupctl", "check", "--nonsense"]), format!("{:?}", ExitCode::from(2)));
+        assert_eq!(code(&["dedupctl", "--version"]), format!("{:?}", ExitCode::SUCCESS));
+    }
+}

@@ -1,0 +1,143 @@
+//! The program `dedupfs`.
+
+use super::background::{self, Ready};
+use super::error::CliError;
+use super::output::size;
+use super::{CliResult, Outcome, logging, mount_options};
+use crate::config::{parse_dedup, parse_size};
+use crate::daemon::{Daemon, Options, Refuse, Starting};
+use crate::overlay::Dedup;
+use crate::repo::LOG;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How often a long start tells how far it is.
+const OPENING_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Mounts a deduplicating overlay of a directory.
+///
+/// Without MOUNTPOINT it is mounted over DIR itself, so applications notice nothing. DIR is prepared on
+/// first use. Programs whose working directory was in DIR before go on seeing the bare directory.
+#[derive(clap::Parser)]
+#[command(name = "dedupfs", version)]
+#[command(after_help = "Example: dedupfs /data\n         dedupfs /data /mnt/data -o ro,allow_other\n\
+    In fstab: /data /mnt/data fuse.dedupfs noauto,dedup=idle:10m 0 0\n\
+    End it with `dedupctl unmount /data`, umount or fusermount3 -u.")]
+pub(super) struct Mount {
+    /// The directory to overlay
+    dir: PathBuf,
+    /// Where to mount; by default over DIR itself
+    mountpoint: Option<PathBuf>,
+    /// Options in the style of mount(8), separated by commas
+    #[arg(short = 'o', value_name = "OPTS", action = clap::ArgAction::Append)]
+    options: Vec<String>,
+    /// Stay in the foreground and log to stderr
+    #[arg(long, short)]
+    foreground: bool,
+    /// Keep the store in this directory instead of DIR/.dedupfs
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// When files move into the store: on-close, idle:TIME (like idle:10m) or off
+    #[arg(long, value_name = "POLICY", value_parser = parse_dedup)]
+    dedup: Option<Dedup>,
+    /// Let nothing be changed
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users in, as far as modes and owners allow (for root always so)
+    #[arg(long)]
+    allow_other: bool,
+    /// Do all I/O in the daemon instead of leaving that of plain files to the kernel
+    #[arg(long)]
+    no_passthrough: bool,
+    /// Memory for decoded data
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache_bytes: Option<u64>,
+    /// This process is the one in the background, and tells by stdout when it is ready
+    #[arg(long, hide = true)]
+    background_child: bool,
+    /// Flags that mount(8) gives to its helpers
+    #[arg(short = 'n', hide = true)]
+    _no_mtab: bool,
+    #[arg(short = 's', hide = true)]
+    _sloppy: bool,
+    #[arg(short = 'v', hide = true)]
+    _verbose: bool,
+    #[arg(short = 't', hide = true, value_name = "TYPE")]
+    _type: Option<String>,
+}
+
+impl Mount {
+    pub(super) fn run(&self, args: &[OsString]) -> CliResult {
+        let options = self.options()?;
+        if !self.foreground && !self.background_child {
+            return background::launch(args.get(1..).unwrap_or_default());
+        }
+        logging::start("warn,dedupfs=info,fuser=error", false);
+        // The daemon must not keep the caller's directory busy.
+        std::env::set_current_dir("/").map_err(|e| CliError::io("enter", "/".as_ref(), &e))?;
+        let ready = if self.background_child { Some(background::detach()?) } else { None };
+        let result = serve(&options, ready.as_ref());
+        match (result, &ready) {
+            (Err(error), Some(ready)) if !ready.told() => {
+                // The parent prints it.
+                ready.failed(&error);
+                Err(CliError { silent: true, ..error })
+            }
+            (result, _) => result,
+        }
+    }
+
+    /// Flags and `-o` together, with absolute paths. Flags win.
+    pub(super) fn options(&self) -> Result<Options, CliError> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).map_err(|e| CliError::io("find", path, &e));
+        let mut options = Options {
+            dir: absolute(&self.dir)?,
+            mountpoint: self.mountpoint.as_ref().map(absolute).transpose()?,
+            store: None,
+            dedup: None,
+            read_only: false,
+            allow_other: false,
+            passthrough: true,
+            cache_bytes: None,
+            refuse: Refuse::default(),
+            user_runtime: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
+        };
+        for list in &self.options {
+            mount_options::apply(list, &mut options)?;
+        }
+        options.store = self.store.clone().or(options.store).as_ref().map(absolute).transpose()?;
+        options.dedup = self.dedup.or(options.dedup);
+        options.read_only |= self.read_only;
+        options.allow_other |= self.allow_other;
+        options.passthrough &= !self.no_passthrough;
+        options.cache_bytes = self.cache_bytes.or(options.cache_bytes);
+        Ok(options)
+    }
+}
+
+fn serve(options: &Options, ready: Option<&Ready>) -> CliResult {
+    let mut log = None;
+    let mut told = Instant::now();
+    let daemon = Daemon::start(options, &mut |step| match step {
+        Starting::Created(layout) => tracing::info!("a new store was made in {}", layout.state.display()),
+        Starting::Opening(step) => {
+            if told.elapsed() > OPENING_INTERVAL {
+                told = Instant::now();
+                tracing::info!("reading packs: {} of {}", size(step.done_bytes), size(step.total_bytes));
+            }
+        }
+        Starting::Opened(repo) => {
+            if ready.is_some() && !options.read_only {
+                log = background::open_log(&repo.state_file(LOG));
+            }
+        }
+    })?;
+    let mountpoint = daemon.mountpoint().to_owned();
+    daemon.serve(|| {
+        if let Some(ready) = ready {
+            ready.mounted(&mountpoint, log);
+        }
+    })?;
+    Ok(Outcome::Clean)
+}

@@ -1,0 +1,137 @@
+//! A store to work on, whether a daemon has it or this program opens it itself.
+
+use super::Global;
+use super::error::CliError;
+use super::output::Output;
+use crate::admin::{self, Context, Progress, Request, Response};
+use crate::control::{self, Client, ControlError, Found};
+use crate::daemon;
+use crate::overlay::Background;
+use crate::repo::{Layout, OpenOptions, Repo};
+use std::path::{Path, PathBuf};
+
+/// What a command is about to do if it has to open the store itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Only ask.
+    Ask,
+    /// Files may be converted and indexed.
+    Convert,
+}
+
+pub(super) enum Session {
+    Daemon(Client),
+    Direct(Box<Direct>),
+}
+
+/// A store opened by this program.
+pub(super) struct Direct {
+    repo: Repo,
+    background: Option<Background>,
+}
+
+/// Finds the store of `path` (by default the current directory), or the one that `--store` names.
+pub(super) fn find(global: &Global, path: Option<&Path>) -> Result<Found, CliError> {
+    let found = match (&global.store, path) {
+        (Some(store), path) => control::find_store(store, path)?,
+        (None, path) => control::find(path.unwrap_or(Path::new(".")))?,
+    };
+    Ok(found)
+}
+
+/// As [`find`], for a file that may lie outside of the overlay: then the path is an absolute one, and the
+/// flag is true.
+pub(super) fn find_for_file(global: &Global, file: &Path) -> Result<(Found, PathBuf, bool), CliError> {
+    let inside = match &global.store {
+        Some(store) => control::find_store(store, Some(file)),
+        None => control::find(file),
+    };
+    let found = match inside {
+        Ok(Found::Daemon { client, info, path }) => {
+            return Ok((Found::Daemon { client, info, path: path.clone() }, path, false));
+        }
+        Ok(Found::Direct { layout, path }) => {
+            return Ok((Found::Direct { layout, path: path.clone() }, path, false));
+        }
+        Err(ControlError::Outside { .. } | ControlError::NoStore(_)) => find(global, None)?,
+        Err(e) => return Err(e.into()),
+    };
+    let absolute = file.canonicalize().map_err(|e| CliError::io("find", file, &e))?;
+    Ok((found, absolute, true))
+}
+
+impl Session {
+    /// Opens what was found. Returns the path below the root too.
+    pub(super) fn open(found: Found, work: Work, out: &Output) -> Result<(Session, PathBuf), CliError> {
+        match found {
+            Found::Daemon { client, path, .. } => Ok((Session::Daemon(client), path)),
+            Found::Direct { layout, path } => {
+                let direct = Direct::open(&layout, &OpenOptions::default(), work, out)?;
+                Ok((Session::Direct(Box::new(direct)), path))
+            }
+        }
+    }
+
+    /// Does what is requested, and ends the session.
+    pub(super) fn ask(self, request: Request, out: &Output) -> Result<Response, CliError> {
+        match self {
+            Session::Daemon(mut client) => {
+                let mut meter = out.meter();
+                Ok(client.ask(&request, &mut |step| meter.show(&step))?)
+            }
+            Session::Direct(direct) => direct.ask(request, out),
+        }
+    }
+}
+
+impl Direct {
+    pub(super) fn open(
+        layout: &Layout,
+        options: &OpenOptions,
+        work: Work,
+        out: &Output,
+    ) -> Result<Direct, CliError> {
+        daemon::raise_limits();
+        let mut meter = out.meter();
+        let repo = Repo::open(layout, options, &mut |step| {
+            meter.show(&Progress::bytes("reading packs", step.done_bytes, step.total_bytes));
+        })?;
+        drop(meter);
+        if work == Work::Ask && repo.behind() {
+            out.note("the index may be behind the files; `dedupctl scan` brings it up to date");
+        }
+        let background = (work == Work::Convert).then(|| repo.overlay().start());
+        Ok(Direct { repo, background })
+    }
+
+    pub(super) fn ask(self, request: Request, out: &Output) -> Result<Response, CliError> {
+        let mut meter = out.meter();
+        let context = Context { repo: &self.repo, mountpoint: None };
+        let result = admin::run(context, request, &mut |step| {
+            meter.show(&step);
+            true
+        });
+        drop(meter);
+        let result = result.map_err(|e| CliError::new(self.repo.readable(&e)));
+        let left = self.background.map(Background::stop).unwrap_or_default();
+        let closed = self.repo.close(left);
+        let response = result?;
+        closed?;
+        Ok(response)
+    }
+
+    /// Brings the whole tree into an index that was made anew.
+    pub(super) fn catch_up(&self, out: &Output) -> Result<(), CliError> {
+        let mut meter = out.meter();
+        let done = admin::catch_up(&self.repo, &mut |step| {
+            meter.show(&step);
+            true
+        });
+        done.map_err(|e| CliError::new(self.repo.readable(&e)))
+    }
+}
+
+/// For an answer that does not fit the request.
+pub(super) fn unexpected(response: &Response) -> CliError {
+    CliError::from(ControlError::Protocol(format!("{response:?}").chars().take(100).collect()))
+}

@@ -1,0 +1,28 @@
+use super::output::Output;
+use super::session::{Session, Work, find, unexpected};
+use super::{CliResult, Global, Outcome};
+use crate::admin::{Request, Response};
+use std::path::PathBuf;
+
+/// Wait until every closed file is chunked, indexed and durable
+#[derive(clap::Args)]
+#[command(after_help = "Example: cp -r project /data/ && dedupctl settle /data")]
+pub(super) struct Settle {
+    /// Any path in the overlay; by default the current directory
+    path: Option<PathBuf>,
+}
+
+impl Settle {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Convert, out)?;
+        let report = match session.ask(Request::Settle, out)? {
+            Response::Settle(report) => report,
+            other => return Err(unexpected(&other)),
+        };
+        out.result(&report, |report| match report.pending {
+            0 => "settled\n".to_owned(),
+            pending => format!("settled; {pending} files were closed meanwhile\n"),
+        })?;
+        Ok(Outcome::Clean)
+    }
+}

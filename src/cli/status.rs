@@ -1,0 +1,62 @@
+use super::output::{Output, plain, size, table};
+use super::session::{Session, Work, find, unexpected};
+use super::{CliResult, Global, Outcome};
+use crate::admin::{Request, Response, StatusReport};
+use std::path::PathBuf;
+
+/// Mount, policy, sizes, ratio, index, queue, memory
+#[derive(clap::Args)]
+#[command(after_help = "Example: dedupctl status /data --json")]
+pub(super) struct Status {
+    /// Any path in the overlay; by default the current directory
+    path: Option<PathBuf>,
+}
+
+impl Status {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
+        match session.ask(Request::Status, out)? {
+            Response::Status(report) => out.result(&report, text)?,
+            other => return Err(unexpected(&other)),
+        }
+        Ok(Outcome::Clean)
+    }
+}
+
+fn text(report: &StatusReport) -> String {
+    let mounted = match &report.mountpoint {
+        Some(mountpoint) => format!("at {} (process {})", plain(mountpoint), report.pid),
+        None => "no".to_owned(),
+    };
+    let pending = match (report.pending, report.behind) {
+        (0, false) => "nothing pending".to_owned(),
+        (pending, false) => format!("{pending} files pending"),
+        (pending, true) => format!("{pending} files pending, catching up with the tree"),
+    };
+    let policy = match report.read_only {
+        true => format!("{}, read-only", report.policy),
+        false => report.policy.clone(),
+    };
+    let rows = [
+        ("directory", plain(&report.root)),
+        ("store", plain(&report.store)),
+        ("mounted", mounted),
+        ("policy", policy),
+        ("files", format!("{}, {}", report.files, size(report.logical_bytes))),
+        ("unique", format!("{} in {} chunks", size(report.unique_bytes), report.chunks)),
+        ("stored", format!("{}, ratio {:.2}", size(report.stored_bytes), report.ratio)),
+        ("index", size(report.index_bytes)),
+        ("queue", pending),
+        (
+            "damage",
+            if report.damaged == 0 {
+                "none seen".to_owned()
+            } else {
+                format!("{} seen; run `dedupctl check`", report.damaged)
+            },
+        ),
+        ("memory", size(report.memory)),
+    ];
+    let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
+    table(&rows, &[])
+}

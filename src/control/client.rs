@@ -1,0 +1,58 @@
+use super::proto::{self, REPLY_BYTES_MAX, Reply};
+use super::{ControlError, DaemonInfo};
+use crate::admin::{Progress, Request, Response};
+use std::io::{BufReader, ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// A connection to a daemon, good for one request.
+pub struct Client {
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects; `None` if no daemon listens there (any more).
+    pub fn connect(info: &DaemonInfo) -> Result<Option<Client>, ControlError> {
+        match UnixStream::connect(&info.socket) {
+            Ok(stream) => Ok(Some(Client { socket: info.socket.clone(), stream: BufReader::new(stream) })),
+            Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(None),
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(ControlError::Denied(info.root.clone())),
+            Err(e) => Err(ControlError::io("connect to", &info.socket, e)),
+        }
+    }
+
+    /// Sends the request and waits for its answer; `progress` is told what the daemon tells meanwhile.
+    pub fn ask(
+        &mut self,
+        request: &Request,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Response, ControlError> {
+        let sent = proto::write_line(self.stream.get_mut(), request);
+        // A server that refuses does not read the request, but its answer says why.
+        if let Err(e) = sent
+            && e.kind() != ErrorKind::BrokenPipe
+        {
+            return Err(ControlError::io("write to", &self.socket, e));
+        }
+        loop {
+            match proto::read_line(&mut self.stream, REPLY_BYTES_MAX) {
+                Ok(Some(Reply::Progress(step))) => progress(step),
+                Ok(Some(Reply::Ok(response))) => return Ok(response),
+                Ok(Some(Reply::Error(fault))) => return Err(ControlError::Fault(fault)),
+                Ok(None) => return Err(ControlError::Ended),
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(ControlError::Ended),
+                Err(e) if e.kind() == ErrorKind::InvalidData => {
+                    return Err(ControlError::Protocol(e.to_string()));
+                }
+                Err(e) => return Err(ControlError::io("read from", &self.socket, e)),
+            }
+        }
+    }
+
+    /// Waits until the daemon has ended: its end of the connection closes.
+    pub fn wait_gone(mut self) {
+        let mut rest = [0; 512];
+        while matches!(self.stream.read(&mut rest), Ok(len) if len > 0) {}
+    }
+}

@@ -1,0 +1,210 @@
+//! Which store a path belongs to, and whether a daemon has it.
+//!
+//! A mounted overlay is asked by an xattr, which only a FUSE filesystem is believed: on others anyone can
+//! set one. A bare directory is found by walking up to `.dedupfs`, which `daemon.json` lies in while the
+//! overlay is mounted elsewhere. A socket that nobody listens on means that there is no daemon.
+
+use super::{CONTROL_XATTR, Client, ControlError};
+use crate::admin::text;
+use crate::repo::{DAEMON, Layout};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
+const INFO_BYTES_MAX: usize = 64 << 10;
+
+/// How to reach a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonInfo {
+    /// Its socket.
+    #[serde(with = "text")]
+    pub socket: PathBuf,
+    /// The directory that is overlaid.
+    #[serde(with = "text")]
+    pub root: PathBuf,
+    /// Where it is mounted.
+    #[serde(with = "text")]
+    pub mountpoint: PathBuf,
+    /// Identity of the store.
+    pub store: String,
+    /// The daemon's process.
+    pub pid: u32,
+}
+
+/// A store, and the place in it that a path means.
+pub enum Found {
+    /// A daemon has it.
+    Daemon {
+        /// A connection.
+        client: Client,
+        /// What it says of itself.
+        info: DaemonInfo,
+        /// The path below the root.
+        path: PathBuf,
+    },
+    /// Nobody has it.
+    Direct {
+        /// Where it is.
+        layout: Layout,
+        /// The path below the root.
+        path: PathBuf,
+    },
+}
+
+/// The daemon whose mount shows `path`, if one does.
+pub fn daemon_at(path: &Path) -> Result<Option<DaemonInfo>, ControlError> {
+    match rustix::fs::statfs(path) {
+        Ok(stat) if stat.f_type == FUSE_MAGIC => {}
+        Ok(_) => return Ok(None),
+        Err(Errno::NOTCONN) => return Err(dead_mount(path)),
+        Err(e) => return Err(ControlError::io("find", path, e)),
+    }
+    let mut value = vec![0; INFO_BYTES_MAX];
+    match rustix::fs::getxattr(path, CONTROL_XATTR, &mut value[..]) {
+        Ok(len) => match serde_json::from_slice(&value[..len]) {
+            Ok(info) => Ok(Some(info)),
+            Err(e) => Err(ControlError::Protocol(e.to_string())),
+        },
+        Err(Errno::NOTCONN) => Err(dead_mount(path)),
+        // Another FUSE filesystem.
+        Err(_) => Ok(None),
+    }
+}
+
+/// The store that `path` belongs to. The path is in a mounted overlay or in a bare directory.
+pub fn find(path: &Path) -> Result<Found, ControlError> {
+    let here = canonical(path)?;
+    if let Some(info) = daemon_at(&here)? {
+        let below = below(&here, &info.mountpoint).or_else(|_| below(&here, &info.root))?;
+        return match Client::connect(&info)? {
+            Some(client) => Ok(Found::Daemon { client, info, path: below }),
+            None => Err(ControlError::Ended),
+        };
+    }
+    match Layout::around(&here)? {
+        Some(layout) => in_layout(layout, Some(&here)),
+        None => Err(ControlError::NoStore(here)),
+    }
+}
+
+/// The store that `store` names, and the place in it that `path` means.
+pub fn find_store(store: &Path, path: Option<&Path>) -> Result<Found, ControlError> {
+    let path = path.map(canonical).transpose()?;
+    let named = match Layout::named(store) {
+        Ok(Some(layout)) => layout,
+        // In a mounted overlay, its root named instead of the hidden directory.
+        Ok(None) => return find(path.as_deref().unwrap_or(store)),
+        Err(e) => match store.parent() {
+            // `DIR/.dedupfs`, which a mount over DIR hides.
+            Some(parent) if daemon_at(parent).is_ok_and(|info| info.is_some()) => return find(parent),
+            _ => return Err(e.into()),
+        },
+    };
+    in_layout(named, path.as_deref())
+}
+
+fn in_layout(layout: Layout, path: Option<&Path>) -> Result<Found, ControlError> {
+    let info = std::fs::read(layout.file(DAEMON)).ok();
+    let info = info.and_then(|bytes| serde_json::from_slice::<DaemonInfo>(&bytes).ok());
+    if let Some(info) = info
+        && let Some(client) = Client::connect(&info)?
+    {
+        let path = match path {
+            Some(path) => below(path, &info.mountpoint).or_else(|_| below(path, &layout.root))?,
+            None => PathBuf::new(),
+        };
+        return Ok(Found::Daemon { client, info, path });
+    }
+    let path = match path {
+        // The state directory stands for the whole.
+        Some(path) if path.starts_with(&layout.state) => PathBuf::new(),
+        Some(path) => below(path, &layout.root)?,
+        None => PathBuf::new(),
+    };
+    Ok(Found::Direct { layout, path })
+}
+
+/// Names the mount point: the uppermost directory that does not answer. Attributes may come from the
+/// kernel's cache, but what a filesystem says of itself is always asked of its daemon.
+fn dead_mount(path: &Path) -> ControlError {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let is_dead = |dir: &&Path| matches!(rustix::fs::statfs(*dir), Err(Errno::NOTCONN));
+    let mountpoint = path.ancestors().take_while(is_dead).last().unwrap_or(&path);
+    ControlError::DeadMount(mountpoint.to_owned())
+}
+
+fn below(path: &Path, root: &Path) -> Result<PathBuf, ControlError> {
+    match path.strip_prefix(root) {
+        Ok(path) => Ok(path.to_owned()),
+        Err(_) => Err(ControlError::Outside { path: path.to_owned(), root: root.to_owned() }),
+    }
+}
+
+fn canonical(path: &Path) -> Result<PathBuf, ControlError> {
+    path.canonicalize().map_err(|e| match Errno::from_io_error(&e) {
+        Some(Errno::NOTCONN) => dead_mount(path),
+        _ => ControlError::io("find", path, e),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Server;
+    use super::*;
+    use crate::id::StoreId;
+    use crate::repo::{InitOptions, Repo};
+
+    fn direct(found: Found) -> (PathBuf, PathBuf) {
+        match found {
+            Found::Direct { layout, path } => (layout.root, path),
+            Found::Daemon { info, .. } => panic!("{info:?}"),
+        }
+    }
+
+    #[test]
+    fn a_bare_directory_is_found_from_any_path_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let sub = root.join("a/b");
+        std::fs::create_dir_all(&sub).unwrap();
+        assert!(matches!(find(&sub), Err(ControlError::NoStore(_))));
+        let layout = Repo::init(&root, None, &InitOptions::default()).unwrap();
+        assert_eq!(direct(find(&sub).unwrap()), (root.clone(), "a/b".into()));
+        assert_eq!(direct(find(&root).unwrap()), (root.clone(), "".into()));
+        assert_eq!(direct(find(&layout.file("packs")).unwrap()), (root.clone(), "".into()));
+        assert_eq!(direct(find_store(&layout.state, None).unwrap()), (root.clone(), "".into()));
+        assert_eq!(direct(find_store(&root, Some(&sub)).unwrap()), (root.clone(), "a/b".into()));
+        assert!(find(&root.join("missing")).is_err());
+    }
+
+    #[test]
+    fn a_daemon_is_used_while_it_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let (runtime, mount) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let root = dir.path().canonicalize().unwrap();
+        let layout = Repo::init(&root, None, &InitOptions::default()).unwrap();
+        let server = Server::bind(runtime.path(), StoreId([1; 16])).unwrap();
+        let mountpoint = mount.path().canonicalize().unwrap();
+        let socket = server.path().to_owned();
+        let info = DaemonInfo { socket, root: root.clone(), mountpoint, store: "01".into(), pid: 1 };
+        std::fs::write(layout.file(DAEMON), serde_json::to_vec(&info).unwrap()).unwrap();
+        std::fs::create_dir(root.join("a")).unwrap();
+        match find(&root.join("a")).unwrap() {
+            Found::Daemon { info: found, path, .. } => assert_eq!((found, path), (info, "a".into())),
+            Found::Direct { .. } => panic!("the daemon was not seen"),
+        }
+        drop(server);
+        assert_eq!(direct(find(&root.join("a")).unwrap()), (root, "a".into()));
+        std::fs::write(layout.file(DAEMON), "nonsense").unwrap();
+        assert!(find(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn an_xattr_of_another_filesystem_is_not_believed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let json = br#"{"socket":"/s","root":"/","mountpoint":"/","store":"","pid":1}"#;
+        let _ = rustix::fs::setxattr(file.path(), CONTROL_XATTR, json, rustix::fs::XattrFlags::empty());
+        assert_eq!(daemon_at(file.path()).unwrap(), None);
+    }
+}

@@ -1,0 +1,29 @@
+//! How programs talk to the daemon that has a store open: a Unix socket, one request a connection.
+//!
+//! ```text
+//! client                    server
+//! {"do":"scan",...}\n  -->
+//!                      <--  {"progress":{...}}\n     any number of times
+//!                      <--  {"ok":{...}}\n           or {"error":{...}}\n, once
+//! ```
+//!
+//! The socket lies in a runtime directory that only its user can enter, and the server asks the kernel who
+//! has connected: only the daemon's own user and root are served. A connection has its own thread, so a
+//! long request delays neither the filesystem nor other requests.
+
+mod client;
+mod discover;
+mod error;
+mod proto;
+mod runtime;
+mod server;
+
+pub use client::Client;
+pub use discover::{DaemonInfo, Found, daemon_at, find, find_store};
+pub use error::ControlError;
+pub use proto::{Fault, Reply};
+pub use runtime::runtime_dir;
+pub use server::{Handler, Server};
+
+/// The xattr that every file of a mounted overlay answers, with a [`DaemonInfo`] in JSON.
+pub const CONTROL_XATTR: &str = "user.dedupfs.control";

@@ -1,0 +1,226 @@
+//! The process that serves a mounted overlay: from opening the store to closing it in good order.
+//!
+//! Start: clear a dead mount -> checks -> store made if there is none -> store opened (and locked) ->
+//! overlay's threads -> control socket bound -> mounted -> `daemon.json` -> control socket served -> the
+//! caller is told. End, by a signal, a request or an unmount from outside: no more requests -> unmounted
+//! (so nothing is written any more) -> files in conversion finished -> index written -> store closed.
+//!
+//! A failure on the way leaves nothing mounted. Nothing here reads arguments or the environment, or prints.
+
+mod error;
+mod process;
+mod serve;
+
+pub use error::DaemonError;
+pub use process::{Refuse, raise_limits};
+
+use crate::chunk::ChunkParams;
+use crate::config::Config;
+use crate::control::{self, DaemonInfo, Server};
+use crate::fuse::{self, MountOptions, Mounted};
+use crate::overlay::{Background, Dedup};
+use crate::repo::{DAEMON, InitOptions, Layout, OpenOptions, Opening, Repo};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Threads that answer the kernel.
+const FUSE_THREADS_MIN: usize = 4;
+
+/// What to mount, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory to overlay.
+    pub dir: PathBuf,
+    /// Where to mount; over the directory itself if not said.
+    pub mountpoint: Option<PathBuf>,
+    /// Where the store is, if not in the directory.
+    pub store: Option<PathBuf>,
+    /// When files are converted, if not as the store's settings say.
+    pub dedup: Option<Dedup>,
+    /// Let nothing be changed.
+    pub read_only: bool,
+    /// Let other users in.
+    pub allow_other: bool,
+    /// Let the kernel do the I/O of plain files by itself.
+    pub passthrough: bool,
+    /// Bytes of decoded chunks kept in memory.
+    pub cache_bytes: Option<u64>,
+    /// What the kernel refuses in this mount.
+    pub refuse: Refuse,
+    /// `XDG_RUNTIME_DIR` of the user.
+    pub user_runtime: Option<PathBuf>,
+}
+
+/// A mounted overlay with everything that serves it.
+pub struct Daemon {
+    repo: Arc<Repo>,
+    background: Background,
+    mounted: Arc<Mounted>,
+    server: Server,
+    mountpoint: PathBuf,
+}
+
+/// Steps of starting that may take long or that the caller takes part in.
+pub enum Starting<'a> {
+    /// The store was made.
+    Created(&'a Layout),
+    /// The index catches up with the packs.
+    Opening(Opening),
+    /// The store is open and nothing is mounted: the last chance to open files next to it.
+    Opened(&'a Repo),
+}
+
+impl Daemon {
+    /// Mounts. When this returns, the mount answers; [`Daemon::serve`] has to follow.
+    pub fn start(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result<Daemon, DaemonError> {
+        let mountpoint = options.mountpoint.as_deref().unwrap_or(&options.dir);
+        for path in [mountpoint, &options.dir] {
+            if fuse::clear_dead_mount(path)? {
+                tracing::info!("{}: a dead mount was cleared", path.display());
+            }
+        }
+        let mountpoint = check(&options.dir, mountpoint, options.store.as_deref())?;
+        let layout = find_or_init(options, told)?;
+        if mountpoint.starts_with(&layout.state) {
+            let found = format!("it lies in the store {}", layout.state.display());
+            return Err(DaemonError::unsuitable(&mountpoint, "a mount point outside the store", found));
+        }
+        process::raise_limits();
+        process::clear_umask();
+        let open = OpenOptions {
+            dedup: options.dedup,
+            read_only: options.read_only,
+            cache_bytes: options.cache_bytes,
+            rebuild: false,
+        };
+        let repo = Repo::open(&layout, &open, &mut |step| told(Starting::Opening(step)))?;
+        told(Starting::Opened(&repo));
+        let background = repo.overlay().start();
+        match mount(options, &repo, &mountpoint) {
+            Ok((server, mounted)) => Ok(Daemon {
+                repo: Arc::new(repo),
+                background,
+                mounted: Arc::new(mounted),
+                server,
+                mountpoint,
+            }),
+            Err(error) => {
+                if let Err(e) = repo.close(background.stop()) {
+                    tracing::warn!("{e}");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+}
+
+/// Binds the control socket and mounts. On an error nothing is left mounted.
+fn mount(options: &Options, repo: &Repo, mountpoint: &Path) -> Result<(Server, Mounted), DaemonError> {
+    let root = &repo.layout().root;
+    let server = Server::bind(&control::runtime_dir(options.user_runtime.as_deref())?, repo.id())?;
+    let info = DaemonInfo {
+        socket: server.path().to_owned(),
+        root: root.clone(),
+        mountpoint: mountpoint.to_owned(),
+        store: repo.id().to_string(),
+        pid: std::process::id(),
+    };
+    let info = serde_json::to_vec(&info).map_err(|e| DaemonError::Text(e.to_string()))?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mount = MountOptions {
+        mountpoint: mountpoint.to_owned(),
+        read_only: options.read_only,
+        allow_other: options.allow_other,
+        passthrough: options.passthrough,
+        in_place: mountpoint == root,
+        control_info: info.clone(),
+        threads: cores.max(FUSE_THREADS_MIN),
+    };
+    let mounted = fuse::mount(repo.overlay().clone(), mount)?;
+    if let Err(e) = options.refuse.apply(mountpoint, options.read_only) {
+        let _ = mounted.unmount(true);
+        let message = format!("{}: nosuid, nodev, noexec: {e}", mountpoint.display());
+        return Err(DaemonError::Text(message));
+    }
+    // Only for finding the daemon from the bare directory: failing to write it is no reason to fail.
+    if let Err(e) = repo.write_state_file(DAEMON, &info)
+        && !options.read_only
+    {
+        tracing::warn!("{e}");
+    }
+    Ok((server, mounted))
+}
+
+fn find_or_init(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result<Layout, DaemonError> {
+    let wanted = options.store.as_deref();
+    if let Some(layout) = Layout::of(&options.dir)? {
+        return match wanted.map(|store| store.canonicalize()) {
+            Some(Ok(store)) if store != layout.state => {
+                Err(DaemonError::OtherStore { dir: layout.root, wanted: store, found: layout.state })
+            }
+            Some(Err(_)) => Err(DaemonError::OtherStore {
+                dir: layout.root,
+                wanted: wanted.map(Path::to_owned).unwrap_or_default(),
+                found: layout.state,
+            }),
+            _ => Ok(layout),
+        };
+    }
+    if options.read_only {
+        return Err(crate::repo::RepoError::NoStore { path: options.dir.clone() }.into());
+    }
+    let init = InitOptions { chunk: ChunkParams::default(), config: Config::default() };
+    let layout = Repo::init(&options.dir, wanted, &init)?;
+    told(Starting::Created(&layout));
+    Ok(layout)
+}
+
+/// Looks for what makes mounting impossible before anything is changed. Returns the mount point's
+/// canonical path.
+fn check(dir: &Path, mountpoint: &Path, store: Option<&Path>) -> Result<PathBuf, DaemonError> {
+    if !Path::new("/dev/fuse").exists() {
+        return Err(fuse::MountError::NoDevice.into());
+    }
+    let canonical = |path: &Path, expected: &'static str| {
+        let found = path.canonicalize().map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => DaemonError::unsuitable(path, expected, "nothing of that name"),
+            _ => DaemonError::unsuitable(path, expected, e.to_string()),
+        })?;
+        match found.metadata() {
+            Ok(stat) if stat.is_dir() => Ok(found),
+            Ok(_) => Err(DaemonError::unsuitable(path, expected, "a file")),
+            Err(e) => Err(DaemonError::unsuitable(path, expected, e.to_string())),
+        }
+    };
+    let root = canonical(dir, "a directory to overlay")?;
+    if let Some(info) = control::daemon_at(&root)? {
+        return Err(match info.root == root || info.mountpoint == root {
+            true => DaemonError::Mounted { dir: root, mountpoint: info.mountpoint, pid: info.pid },
+            false => crate::repo::RepoError::Nested { path: root, outer: info.mountpoint }.into(),
+        });
+    }
+    let mountpoint = canonical(mountpoint, "a directory to mount on")?;
+    if let Some(info) = control::daemon_at(&mountpoint)? {
+        return Err(DaemonError::Mounted { dir: mountpoint, mountpoint: info.mountpoint, pid: info.pid });
+    }
+    let overlap = format!("{} and it overlap", root.display());
+    if mountpoint != root && (mountpoint.starts_with(&root) || root.starts_with(&mountpoint)) {
+        let expected = "a mount point that is DIR itself or apart from it";
+        return Err(DaemonError::unsuitable(&mountpoint, expected, overlap));
+    }
+    if let Some(Ok(store)) = store.map(Path::canonicalize)
+        && mountpoint.starts_with(&store)
+    {
+        return Err(DaemonError::unsuitable(
+            &mountpoint,
+            "a mount point outside the store",
+            "it lies in the store",
+        ));
+    }
+    Ok(mountpoint)
+}

@@ -1,0 +1,49 @@
+use rustix::mount::{MountFlags, mount_remount};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::path::Path;
+
+/// What the kernel is to refuse in a mount: options of mount(8). Ordinary users always get the first two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the option of that name")]
+pub struct Refuse {
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+}
+
+impl Refuse {
+    /// Sets the options on a mount. Only root can; the helper of ordinary users has set them.
+    pub(super) fn apply(self, mountpoint: &Path, read_only: bool) -> rustix::io::Result<()> {
+        if self == Refuse::default() || !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let flags = [
+            (self.nosuid, MountFlags::NOSUID),
+            (self.nodev, MountFlags::NODEV),
+            (self.noexec, MountFlags::NOEXEC),
+            (read_only, MountFlags::RDONLY),
+        ];
+        let flags = flags.iter().filter(|(set, _)| *set).fold(MountFlags::BIND, |all, (_, flag)| all | *flag);
+        mount_remount(mountpoint, flags, "")
+    }
+}
+
+/// Raises the number of descriptors to what is possible: each inode in use takes one.
+pub fn raise_limits() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    if let Some(most) = most
+        && rustix::process::geteuid().is_root()
+        && setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) }).is_ok()
+    {
+        return;
+    }
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        tracing::warn!("the limit of open files stays as it is: {e}");
+    }
+}
+
+/// Modes of new files are the callers' business: each request brings its umask.
+pub(super) fn clear_umask() {
+    rustix::process::umask(rustix::fs::Mode::empty());
+}

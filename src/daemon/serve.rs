@@ -1,0 +1,183 @@
+use super::error::busy_hint;
+use super::{Daemon, DaemonError};
+use crate::admin::{self, AdminError, Context, Progress, Request, Response};
+use crate::control::{Fault, Handler};
+use crate::fuse::{MountError, Mounted};
+use crate::repo::{DAEMON, Repo};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// A request to unmount is refused if the mount is busy for so long.
+const BUSY_REQUEST: Duration = Duration::from_secs(2);
+/// After a signal a busy mount is detached after so long: who has files open keeps them for a while.
+const BUSY_SIGNAL: Duration = Duration::from_secs(5);
+/// How long those are served still.
+const DETACHED: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(100);
+/// Requests under way at the end get so long to be answered.
+const ANSWER: Duration = Duration::from_secs(2);
+
+enum Event {
+    Signal(i32),
+    /// The filesystem was unmounted, by us or by anyone.
+    Gone,
+}
+
+impl Daemon {
+    /// Serves until a signal, a request or somebody else's unmount ends it, and closes everything in good
+    /// order. `ready` is called once all is set up.
+    pub fn serve(self, ready: impl FnOnce()) -> Result<(), DaemonError> {
+        let (events, incoming) = channel();
+        watch_signals(events.clone())?;
+        watch_mount(self.mounted.clone(), events);
+        self.server.start(self.handler())?;
+        self.catch_up();
+        ready();
+        tracing::info!("{}: mounted", self.mountpoint.display());
+        self.wait_for_end(&incoming);
+        let Daemon { repo, background, mounted: _, server, mountpoint } = self;
+        server.stop(ANSWER);
+        let left = background.stop();
+        let _ = std::fs::remove_file(repo.state_file(DAEMON));
+        tracing::info!(
+            "{}: unmounted; {} files are left for the next time",
+            mountpoint.display(),
+            left.len()
+        );
+        close(repo, left)
+    }
+
+    fn wait_for_end(&self, incoming: &Receiver<Event>) {
+        let Ok(Event::Signal(signal)) = incoming.recv() else {
+            return;
+        };
+        tracing::info!("ending on signal {signal}");
+        let detach_at = Instant::now() + BUSY_SIGNAL;
+        if unmount_until(&self.mounted, detach_at).is_ok() {
+            self.mounted.gone_within(DETACHED);
+            return;
+        }
+        tracing::warn!("{}: still in use; it is detached", self.mountpoint.display());
+        if let Err(e) = self.mounted.unmount(true) {
+            tracing::error!("{e}");
+        }
+        // Until the last file is closed, or a second signal means it.
+        let _ = incoming.recv_timeout(DETACHED);
+    }
+
+    /// Brings in what the last daemon left out, beside everything else.
+    fn catch_up(&self) {
+        if !self.repo.behind() || self.repo.read_only() {
+            return;
+        }
+        let repo = Arc::downgrade(&self.repo);
+        let work = move || {
+            let Some(repo) = repo.upgrade() else { return };
+            if let Err(e) = admin::catch_up(&repo, &mut |_| true) {
+                tracing::error!("catching up: {}", repo.readable(&e));
+            }
+        };
+        if let Err(e) = std::thread::Builder::new().name("catch-up".to_owned()).spawn(work) {
+            tracing::error!("catching up: {e}");
+        }
+    }
+
+    fn handler(&self) -> Arc<Handler> {
+        // Weak: a request under way must not keep the store open.
+        let (repo, mounted) = (Arc::downgrade(&self.repo), self.mounted.clone());
+        let mountpoint = self.mountpoint.clone();
+        Arc::new(move |request, progress| {
+            let Some(repo) = repo.upgrade() else {
+                return Err(Fault::new("the daemon is ending"));
+            };
+            if matches!(request, Request::Unmount) {
+                return unmount(&repo, &mounted, progress);
+            }
+            let context = Context { repo: &repo, mountpoint: Some(&mountpoint) };
+            admin::run(context, request, progress).map_err(|e| fault(&repo, &e))
+        })
+    }
+}
+
+fn fault(repo: &Repo, error: &AdminError) -> Fault {
+    Fault::new(repo.readable(error))
+}
+
+fn unmount(
+    repo: &Repo,
+    mounted: &Mounted,
+    progress: &mut dyn FnMut(Progress) -> bool,
+) -> Result<Response, Fault> {
+    // A scan that runs feeds the queue without end; what it has not come to is done another time.
+    if !repo.behind() {
+        let mut most = 0;
+        let settled = repo.overlay().settle(&mut |pending| {
+            most = most.max(pending as u64);
+            progress(Progress::files("settling", most - pending as u64, most))
+        });
+        settled.map_err(|e| fault(repo, &e.into()))?;
+    }
+    match unmount_until(mounted, Instant::now() + BUSY_REQUEST) {
+        Ok(()) => Ok(Response::Unmount),
+        Err(MountError::Busy(path)) => {
+            let hint = Some(busy_hint(&path));
+            Err(Fault { message: MountError::Busy(path).to_string(), hint })
+        }
+        Err(e) => Err(Fault::new(e.to_string())),
+    }
+}
+
+fn unmount_until(mounted: &Mounted, end: Instant) -> Result<(), MountError> {
+    loop {
+        match mounted.unmount(false) {
+            Err(MountError::Busy(_)) if Instant::now() < end => std::thread::sleep(RETRY),
+            other => return other,
+        }
+    }
+}
+
+fn watch_signals(events: Sender<Event>) -> Result<(), DaemonError> {
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]);
+    let mut signals = signals.map_err(|e| DaemonError::Text(format!("signals: {e}")))?;
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if events.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+fn watch_mount(mounted: Arc<Mounted>, events: Sender<Event>) {
+    std::thread::spawn(move || {
+        mounted.wait_gone();
+        let _ = events.send(Event::Gone);
+    });
+}
+
+/// Closes the store once the last request under way has let go of it, or leaves it to the next open to
+/// find out what is missing in the index.
+fn close(repo: Arc<Repo>, left: Vec<PathBuf>) -> Result<(), DaemonError> {
+    let end = Instant::now() + ANSWER;
+    let mut repo = Some(repo);
+    while let Some(shared) = repo.take() {
+        match Arc::try_unwrap(shared) {
+            Ok(repo) => return Ok(repo.close(left)?),
+            Err(shared) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(10));
+                repo = Some(shared);
+            }
+            Err(shared) => {
+                tracing::warn!("work was under way at the end; the next mount takes up what is missing");
+                let result = shared.overlay().persist();
+                return result.map_err(|e| DaemonError::Text(shared.readable(&e)));
+            }
+        }
+    }
+    Ok(())
+}
