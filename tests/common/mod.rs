@@ -1,0 +1,288 @@
+//! What the tests of real mounts share: a directory, a daemon over it, and `dedupctl`.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// Says aloud that a test was skipped; where FUSE is required, as in CI, skipping is failing.
+pub fn fuse_available() -> bool {
+    let usable = Path::new("/dev/fuse").exists() && (is_root() || Path::new("/usr/bin/fusermount3").exists());
+    if !usable {
+        assert!(
+            std::env::var_os("DEDUPFS_REQUIRE_FUSE").is_none(),
+            "this test needs /dev/fuse and must not be skipped"
+        );
+        eprintln!("SKIPPED: this test needs /dev/fuse");
+    }
+    usable
+}
+
+/// As [`fuse_available`], for tests that also need to be root, to become an ordinary user.
+pub fn root_and_fuse_available() -> bool {
+    if !is_root() {
+        assert!(
+            std::env::var_os("DEDUPFS_REQUIRE_FUSE").is_none(),
+            "this test needs root and must not be skipped"
+        );
+        eprintln!("SKIPPED: this test needs root");
+        return false;
+    }
+    let usable = fuse_available();
+    if usable && std::fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o666 != 0o666 {
+        // As udev does; machines without it leave the device to root.
+        std::fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).unwrap();
+    }
+    usable
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// As whom a daemon runs.
+#[derive(Clone, Copy, PartialEq)]
+pub enum As {
+    Root,
+    /// nobody, through fusermount3.
+    User,
+}
+
+/// A backing directory, a mount point, and perhaps a daemon.
+pub struct Mount {
+    pub root: TempDir,
+    pub user: As,
+    pub flags: Vec<String>,
+    bin: PathBuf,
+    in_place: bool,
+}
+
+/// nobody and nogroup: fusermount3 wants a user with a name.
+pub const USER: u32 = 65534;
+
+impl Mount {
+    /// Directories only.
+    pub fn prepare(user: As) -> Mount {
+        let root = tempfile::Builder::new().prefix("dedupfs-test-").tempdir().unwrap();
+        std::fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let bin = root.path().join("bin");
+        for dir in ["bin", "dir", "mnt", "home"] {
+            std::fs::create_dir(root.path().join(dir)).unwrap();
+        }
+        // The build directory may be closed to other users.
+        for (name, path) in
+            [("dedupfs", env!("CARGO_BIN_EXE_dedupfs")), ("dedupctl", env!("CARGO_BIN_EXE_dedupctl"))]
+        {
+            if std::fs::hard_link(path, bin.join(name)).is_err() {
+                std::fs::copy(path, bin.join(name)).unwrap();
+            }
+        }
+        if user == As::User {
+            for dir in ["dir", "mnt", "home"] {
+                std::os::unix::fs::chown(root.path().join(dir), Some(USER), Some(USER)).unwrap();
+            }
+        }
+        Mount { root, user, flags: Vec::new(), bin, in_place: false }
+    }
+
+    /// Directories and a running daemon.
+    pub fn new(user: As) -> Mount {
+        let mount = Mount::prepare(user);
+        mount.start();
+        mount
+    }
+
+    pub fn with_flags(user: As, flags: &[&str]) -> Mount {
+        let mut mount = Mount::prepare(user);
+        mount.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        mount.start();
+        mount
+    }
+
+    pub fn in_place(user: As) -> Mount {
+        let mut mount = Mount::prepare(user);
+        mount.in_place = true;
+        mount.start();
+        mount
+    }
+
+    /// The backing directory.
+    pub fn dir(&self) -> PathBuf {
+        self.root.path().join("dir")
+    }
+
+    /// The mount point.
+    pub fn mnt(&self) -> PathBuf {
+        if self.in_place { self.dir() } else { self.root.path().join("mnt") }
+    }
+
+    /// A path in the mount.
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.mnt().join(path)
+    }
+
+    /// A command run as the mount's user.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = match self.user {
+            As::Root => Command::new(program),
+            As::User => {
+                let mut command = Command::new("setpriv");
+                let id = USER.to_string();
+                command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]).arg(program);
+                command
+            }
+        };
+        command.env("HOME", self.root.path().join("home")).env_remove("XDG_RUNTIME_DIR");
+        command
+    }
+
+    pub fn dedupfs(&self) -> Command {
+        self.command(self.bin.join("dedupfs"))
+    }
+
+    pub fn dedupctl(&self) -> Command {
+        self.command(self.bin.join("dedupctl"))
+    }
+
+    /// Starts the daemon in the background; returns when it answers.
+    pub fn start(&self) {
+        let mut command = self.dedupfs();
+        command.arg(self.dir());
+        if !self.in_place {
+            command.arg(self.mnt());
+        }
+        succeed(command.args(&self.flags));
+    }
+
+    /// Runs `dedupctl COMMAND --json ARGS` on the mount and reads its answer.
+    pub fn ctl(&self, args: &[&str]) -> serde_json::Value {
+        let output = self.dedupctl().args(args).arg("--json").current_dir(self.mnt()).output().unwrap();
+        assert!(output.status.code().is_some_and(|code| code < 2), "{args:?}: {}", text(&output));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", text(&output)))
+    }
+
+    pub fn settle(&self) {
+        assert_eq!(self.ctl(&["settle"])["pending"], 0);
+    }
+
+    pub fn unmount(&self) {
+        succeed(self.dedupctl().arg("unmount").arg(self.mnt()));
+        assert!(!self.is_mounted());
+    }
+
+    pub fn remount(&self) {
+        self.unmount();
+        self.start();
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mnt = self.mnt();
+        mounts.lines().any(|line| line.split(' ').nth(4) == mnt.to_str())
+    }
+
+    /// The daemon's process.
+    pub fn pid(&self) -> i32 {
+        let mnt = self.mnt();
+        let mut found = None;
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else {
+                continue;
+            };
+            let Ok(line) = std::fs::read(entry.path().join("cmdline")) else {
+                continue;
+            };
+            let mut words = line.split(|&b| b == 0);
+            let is_daemon = words.next().is_some_and(|name| name.ends_with(b"bin/dedupfs"));
+            use std::os::unix::ffi::OsStrExt;
+            if is_daemon && line.split(|&b| b == 0).any(|word| word == mnt.as_os_str().as_bytes()) {
+                found = Some(pid);
+            }
+        }
+        found.expect("the daemon runs")
+    }
+
+    /// kill -9, and what is left of the mount with it.
+    pub fn kill(&self) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        // The lock goes with the process, a little later than the signal.
+        while Path::new(&format!("/proc/{}/root", pid.as_raw_nonzero())).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// The backing file's own length and blocks.
+    pub fn below(&self, path: &str) -> (u64, u64) {
+        use std::os::unix::fs::MetadataExt;
+        let meta = std::fs::symlink_metadata(self.dir().join(path)).unwrap();
+        (meta.len(), meta.blocks())
+    }
+
+    pub fn is_stub(&self, path: &str) -> bool {
+        self.below(path).0 == 0 && xattr(&self.dir().join(path), "user.dedupfs").is_some()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            let _ = self.dedupctl().arg("unmount").arg(self.mnt()).output();
+        }
+        if self.is_mounted() {
+            let _ = rustix::mount::unmount(self.mnt(), rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+pub fn xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 4096];
+    let len = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
+    value.truncate(len);
+    Some(value)
+}
+
+pub fn text(output: &Output) -> String {
+    format!(
+        "{}\nstdout: {}\nstderr: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+pub fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", text(&output));
+    output
+}
+
+/// Bytes that do not compress and differ with the seed.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut out = vec![0; len];
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_le_bytes());
+    hasher.finalize_xof().fill(&mut out);
+    out
+}
+
+/// Text that looks like text.
+pub fn prose(seed: u64, len: usize) -> Vec<u8> {
+    let words = [
+        "the", "chunk", "store", "of", "a", "recipe", "keeps", "every", "byte", "in", "order", "while", "it",
+    ];
+    let mut out = Vec::with_capacity(len + 16);
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    while out.len() < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        out.extend_from_slice(words[(x % words.len() as u64) as usize].as_bytes());
+        out.push(if x % 11 == 0 { b'\n' } else { b' ' });
+    }
+    out.truncate(len);
+    out
+}
