@@ -2,21 +2,13 @@
 
 mod common;
 
-use common::{As, Mount, fuse_available, noise, prose, root_and_fuse_available, succeed, text, xattr};
+use common::{As, Mount, as_both, fuse_available, noise, prose, succeed, text, xattr};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
-
-/// Runs a test as root and as an ordinary user.
-fn as_both(test: impl Fn(As)) {
-    if root_and_fuse_available() {
-        test(As::Root);
-        test(As::User);
-    }
-}
 
 /// Names, kinds, modes, sizes, times and content of a tree.
 fn snapshot(root: &Path) -> BTreeSet<String> {
@@ -391,9 +383,6 @@ fn scan_takes_in_what_was_there_and_goes_on_where_it_was() {
             fs::create_dir_all(mount.dir().join(format!("d{}", i % 5))).unwrap();
             let path = mount.dir().join(format!("d{}/{i}", i % 5));
             fs::write(&path, prose(i, 30_000)).unwrap();
-            if user == As::User {
-                std::os::unix::fs::chown(&path, Some(common::USER), Some(common::USER)).unwrap();
-            }
         }
         mount.start();
         let before = snapshot(&mount.mnt());
@@ -410,9 +399,6 @@ fn scan_takes_in_what_was_there_and_goes_on_where_it_was() {
         // Without a daemon it works on the directory directly.
         let path = mount.dir().join("late");
         fs::write(&path, prose(99, 30_000)).unwrap();
-        if user == As::User {
-            std::os::unix::fs::chown(&path, Some(common::USER), Some(common::USER)).unwrap();
-        }
         let output = succeed(mount.dedupctl().arg("scan").arg(mount.dir()).arg("--json"));
         let direct: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(direct["converted"], 1, "{}", text(&output));

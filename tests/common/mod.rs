@@ -21,33 +21,70 @@ pub fn fuse_available() -> bool {
     usable
 }
 
-/// As [`fuse_available`], for tests that also need to be root, to become an ordinary user.
-pub fn root_and_fuse_available() -> bool {
-    if !is_root() {
-        assert!(
-            std::env::var_os("DEDUPFS_REQUIRE_FUSE").is_none(),
-            "this test needs root and must not be skipped"
-        );
-        eprintln!("SKIPPED: this test needs root");
-        return false;
+/// Set for the part of a test that root has an ordinary user run: where copies of the programs are.
+const BIN_VARIABLE: &str = "DEDUPFS_TEST_BIN";
+/// fusermount3 wants a user with a name: nobody and nogroup.
+const USER: u32 = 65534;
+
+/// Runs a test as root and as an ordinary user; started by an ordinary user, only as that.
+///
+/// The user's part runs in a process of its own: root could not look into a user's mount.
+pub fn as_both(test: impl Fn(As)) {
+    if !fuse_available() {
+        return;
     }
-    let usable = fuse_available();
-    if usable && std::fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o666 != 0o666 {
+    if !is_root() {
+        let alone = std::env::var_os(BIN_VARIABLE).is_none();
+        assert!(
+            !alone || std::env::var_os("DEDUPFS_REQUIRE_FUSE").is_none(),
+            "this test wants to be started by root"
+        );
+        if alone {
+            eprintln!("SKIPPED: the part of this test that needs root");
+        }
+        return test(As::User);
+    }
+    test(As::Root);
+    if std::fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o666 != 0o666 {
         // As udev does; machines without it leave the device to root.
         std::fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).unwrap();
     }
-    usable
+    let bin = tempfile::Builder::new().prefix("dedupfs-bin-").tempdir().unwrap();
+    std::fs::set_permissions(bin.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    // The build directory may be closed to other users.
+    let this = std::env::current_exe().unwrap();
+    for (name, path) in
+        [("test", this.as_path()), ("dedupfs", DEDUPFS.as_ref()), ("dedupctl", DEDUPCTL.as_ref())]
+    {
+        std::fs::copy(path, bin.path().join(name)).unwrap();
+    }
+    let name = std::thread::current().name().unwrap().to_owned();
+    let id = USER.to_string();
+    let output = Command::new("setpriv")
+        .args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"])
+        .arg(bin.path().join("test"))
+        .args(["--exact", &name, "--nocapture"])
+        .env(BIN_VARIABLE, bin.path())
+        .env_remove("XDG_RUNTIME_DIR")
+        .current_dir("/")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "as an ordinary user: {}", text(&output));
 }
+
+const DEDUPFS: &str = env!("CARGO_BIN_EXE_dedupfs");
+const DEDUPCTL: &str = env!("CARGO_BIN_EXE_dedupctl");
 
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// As whom a daemon runs.
-#[derive(Clone, Copy, PartialEq)]
+/// As whom a test runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum As {
+    /// With passthrough.
     Root,
-    /// nobody, through fusermount3.
+    /// Through fusermount3, with I/O by the daemon.
     User,
 }
 
@@ -60,31 +97,17 @@ pub struct Mount {
     in_place: bool,
 }
 
-/// nobody and nogroup: fusermount3 wants a user with a name.
-pub const USER: u32 = 65534;
-
 impl Mount {
     /// Directories only.
     pub fn prepare(user: As) -> Mount {
         let root = tempfile::Builder::new().prefix("dedupfs-test-").tempdir().unwrap();
-        std::fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let bin = root.path().join("bin");
-        for dir in ["bin", "dir", "mnt", "home"] {
+        for dir in ["dir", "mnt", "home"] {
             std::fs::create_dir(root.path().join(dir)).unwrap();
         }
-        // The build directory may be closed to other users.
-        for (name, path) in
-            [("dedupfs", env!("CARGO_BIN_EXE_dedupfs")), ("dedupctl", env!("CARGO_BIN_EXE_dedupctl"))]
-        {
-            if std::fs::hard_link(path, bin.join(name)).is_err() {
-                std::fs::copy(path, bin.join(name)).unwrap();
-            }
-        }
-        if user == As::User {
-            for dir in ["dir", "mnt", "home"] {
-                std::os::unix::fs::chown(root.path().join(dir), Some(USER), Some(USER)).unwrap();
-            }
-        }
+        let bin = match std::env::var_os(BIN_VARIABLE) {
+            Some(dir) => PathBuf::from(dir),
+            None => Path::new(DEDUPFS).parent().unwrap().to_owned(),
+        };
         Mount { root, user, flags: Vec::new(), bin, in_place: false }
     }
 
@@ -124,17 +147,9 @@ impl Mount {
         self.mnt().join(path)
     }
 
-    /// A command run as the mount's user.
+    /// A command with a home of its own.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = match self.user {
-            As::Root => Command::new(program),
-            As::User => {
-                let mut command = Command::new("setpriv");
-                let id = USER.to_string();
-                command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]).arg(program);
-                command
-            }
-        };
+        let mut command = Command::new(program);
         command.env("HOME", self.root.path().join("home")).env_remove("XDG_RUNTIME_DIR");
         command
     }
@@ -196,7 +211,7 @@ impl Mount {
                 continue;
             };
             let mut words = line.split(|&b| b == 0);
-            let is_daemon = words.next().is_some_and(|name| name.ends_with(b"bin/dedupfs"));
+            let is_daemon = words.next().is_some_and(|name| name.ends_with(b"/dedupfs"));
             use std::os::unix::ffi::OsStrExt;
             if is_daemon && line.split(|&b| b == 0).any(|word| word == mnt.as_os_str().as_bytes()) {
                 found = Some(pid);
