@@ -42,6 +42,25 @@ pub(super) fn attr(attr: &Attr) -> FileAttr {
     }
 }
 
+/// Stands for a name that is not there.
+pub(super) const NOTHING: FileAttr = FileAttr {
+    ino: INodeNo(0),
+    size: 0,
+    blocks: 0,
+    atime: UNIX_EPOCH,
+    mtime: UNIX_EPOCH,
+    ctime: UNIX_EPOCH,
+    crtime: UNIX_EPOCH,
+    kind: FileType::RegularFile,
+    perm: 0,
+    nlink: 0,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+    blksize: 0,
+    flags: 0,
+};
+
 fn encode_dev(dev: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
     minor & 0xff | major << 8 | (minor & !0xff) << 12

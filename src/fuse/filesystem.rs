@@ -24,7 +24,6 @@ use std::time::{Duration, SystemTime};
 /// Asked of any inode of the mount, this xattr tells how to reach the daemon. It is not listed.
 pub(super) const CONTROL_XATTR: &str = "user.dedupfs.control";
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// Names that are not there are not remembered: they may appear below a separate mount point.
 const GENERATION: Generation = Generation(0);
 
 /// Open things by the number that the kernel knows them by.
@@ -164,7 +163,14 @@ impl Filesystem for OverlayFs {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(reply, self.overlay.lookup(node(parent), name));
+        match self.overlay.lookup(node(parent), name) {
+            // Number 0 lets the kernel remember that there is no such name: each file that is created, and
+            // each directory that a compiler searches, would else be asked for again and again.
+            Err(OverlayError::Os(rustix::io::Errno::NOENT)) => {
+                reply.entry_with_ttls(&self.ttl, &self.ttl, &convert::NOTHING, GENERATION);
+            }
+            result => self.entry(reply, result),
+        }
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {

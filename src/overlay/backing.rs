@@ -20,6 +20,9 @@ pub const STATE_DIR: &str = ".dedupfs";
 /// Name of the note in the backing root for whoever finds the bare directory; never shown.
 pub const NOTE: &str = "DEDUPFS-README.txt";
 
+/// The longest value, and the longest list of names, that Linux allows.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
 /// A directory tree that an overlay lies over.
 pub struct Backing {
     root: OwnedFd,
@@ -273,26 +276,31 @@ pub fn attr(node: NodeId, stat: &Stat) -> Attr {
 /// The xattr `name`, or `None` if there is none. Any other failure is an error.
 pub fn get_xattr(path_fd: impl AsFd, name: &OsStr) -> rustix::io::Result<Option<Vec<u8>>> {
     let path = proc_path(path_fd);
-    let mut value = vec![0; 256];
-    loop {
-        match fs::getxattr(&path, name, &mut value[..]) {
-            Ok(len) => {
-                value.truncate(len);
-                return Ok(Some(value));
-            }
-            Err(Errno::RANGE) => value = vec![0; 64 << 10],
-            Err(Errno::NODATA) => return Ok(None),
-            Err(e) => return Err(e),
-        }
+    match grow_to_fit(|buffer| fs::getxattr(&path, name, buffer)) {
+        Ok(value) => Ok(Some(value)),
+        Err(Errno::NODATA) => Ok(None),
+        Err(e) => Err(e),
     }
 }
 
 /// Names of all xattrs, each ended by a zero byte.
 pub fn list_xattrs(path_fd: impl AsFd) -> rustix::io::Result<Vec<u8>> {
-    let mut list = vec![0; 64 << 10];
-    let len = fs::listxattr(proc_path(path_fd), &mut list[..])?;
-    list.truncate(len);
-    Ok(list)
+    let path = proc_path(path_fd);
+    grow_to_fit(|buffer| fs::listxattr(&path, buffer))
+}
+
+/// What `read` puts into a buffer of the size that it turns out to need, up to what the kernel allows.
+fn grow_to_fit(mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut value = vec![0; 256];
+    let len = match read(&mut value) {
+        Err(Errno::RANGE) => {
+            value = vec![0; XATTR_BYTES_MAX];
+            read(&mut value)?
+        }
+        other => other?,
+    };
+    value.truncate(len);
+    Ok(value)
 }
 
 /// Whether a name in the root is hidden from users of the overlay.

@@ -28,7 +28,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 /// How many chunks are decoded ahead of a sequential reader.
 const AHEAD_CHUNKS: usize = 64;
@@ -244,7 +243,7 @@ impl Overlay {
         state.queued = true;
         let after = match self.dedup {
             Dedup::Idle(time) => time,
-            Dedup::OnClose | Dedup::Off => Duration::ZERO,
+            Dedup::OnClose | Dedup::Off => super::queue::GATHER,
         };
         self.queue.push(inode.clone(), after);
     }

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_millis(10);
 const SOON_ATTEMPTS: u8 = 6;
 const LATER: Duration = Duration::from_secs(30);
+/// Closed files gather for this long, so that they share one fsync: each makes the filesystem below write out
+/// its journal, and everybody waits for that. A full round does not wait.
+pub const GATHER: Duration = Duration::from_millis(500);
 const WAIT_MIN: Duration = Duration::from_millis(1);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -65,8 +68,10 @@ impl Queue {
                 return None;
             }
             let now = Instant::now();
-            let hurry = state.hurry > 0;
-            let mut taken = take_due(&mut state.ready, count, |due| hurry || due <= now);
+            let (hurry, full) = (state.hurry > 0, state.ready.len() >= count);
+            let begin = hurry || full || state.ready.front().is_some_and(|(_, due)| *due <= now);
+            let slack = if begin { GATHER } else { Duration::ZERO };
+            let mut taken = take_due(&mut state.ready, count, |due| hurry || due <= now + slack);
             taken.extend(take_due(&mut state.soon, count - taken.len(), |due| due <= now));
             taken.extend(take_due(&mut state.later, count - taken.len(), |due| due <= now));
             if !taken.is_empty() {

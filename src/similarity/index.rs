@@ -40,7 +40,7 @@ pub struct SimilarityOptions {
 
 impl Default for SimilarityOptions {
     fn default() -> Self {
-        SimilarityOptions { buffer_bytes: 64 << 20, frequency_cap: 500 }
+        SimilarityOptions { buffer_bytes: 64 << 20, frequency_cap: 2000 }
     }
 }
 
