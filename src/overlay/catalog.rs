@@ -14,9 +14,10 @@ use super::error::Result;
 use super::stub::Time;
 use crate::db::{Db, Layout, Runs, Table};
 use crate::id::{FileId, RecipeId};
-use std::collections::{BTreeMap, HashSet};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use rustix::fs::{Mode, OFlags, RawDir};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -170,29 +171,9 @@ impl Catalog {
         Ok(parent)
     }
 
-    /// A path below the root at which `inode` is now, or `None` if the rows lead nowhere.
-    ///
-    /// Reads each directory on the way until it finds the name: O(entries of those directories).
-    pub fn path_of(&self, backing: &Backing, inode: FileId) -> Result<Option<PathBuf>> {
-        self.path_within(backing, inode, DEPTH_MAX)
-    }
-
-    fn path_within(&self, backing: &Backing, inode: FileId, depth: usize) -> Result<Option<PathBuf>> {
-        if inode.0 == backing.identity().ino {
-            return Ok(Some(PathBuf::new()));
-        }
-        if depth == 0 {
-            return Ok(None);
-        }
-        for parent in self.parents(inode)? {
-            let Some(dir) = self.path_within(backing, parent, depth - 1)? else {
-                continue;
-            };
-            if let Some(name) = name_in(backing, &dir, inode) {
-                return Ok(Some(dir.join(OsStr::from_bytes(&name))));
-            }
-        }
-        Ok(None)
+    /// Finds paths, remembering the directories that it has read.
+    pub fn finder<'a>(&'a self, backing: &'a Backing) -> Finder<'a> {
+        Finder { catalog: self, backing, dirs: HashMap::new() }
     }
 
     fn parents(&self, inode: FileId) -> Result<Vec<FileId>> {
@@ -326,27 +307,83 @@ fn decode_file(row: &[u8]) -> FileRow {
     FileRow { recipe: RecipeId(recipe), size: number_at(row, 24), mtime }
 }
 
-/// The name of `inode` in the directory at `dir` below the root.
-fn name_in(backing: &Backing, dir: &Path, inode: FileId) -> Option<Vec<u8>> {
-    let path = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
-    let fd = rustix::fs::openat(backing.root(), path, flags, rustix::fs::Mode::empty()).ok()?;
+/// Where inodes are: reads each directory once, so it is good for one question and gone with it.
+pub struct Finder<'a> {
+    catalog: &'a Catalog,
+    backing: &'a Backing,
+    /// Path of each directory met, and names in it by inode; `None` if it cannot be found.
+    dirs: HashMap<FileId, Option<Arc<Dir>>>,
+}
+
+struct Dir {
+    path: PathBuf,
+    names: HashMap<FileId, OsString>,
+}
+
+impl Finder<'_> {
+    /// A path below the root at which `inode` is now, or `None` if the rows lead nowhere.
+    ///
+    /// Reads each directory on the way that was not read before: O(their entries).
+    pub fn path_of(&mut self, inode: FileId) -> Result<Option<PathBuf>> {
+        for parent in self.catalog.parents(inode)? {
+            if let Some(dir) = self.dir(parent, DEPTH_MAX)?
+                && let Some(name) = dir.names.get(&inode)
+            {
+                return Ok(Some(dir.path.join(name)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn dir(&mut self, inode: FileId, depth: usize) -> Result<Option<Arc<Dir>>> {
+        if let Some(known) = self.dirs.get(&inode) {
+            return Ok(known.clone());
+        }
+        let found = self.find_dir(inode, depth)?;
+        self.dirs.insert(inode, found.clone());
+        Ok(found)
+    }
+
+    fn find_dir(&mut self, inode: FileId, depth: usize) -> Result<Option<Arc<Dir>>> {
+        if inode.0 == self.backing.identity().ino {
+            return Ok(names_in(self.backing, PathBuf::new()));
+        }
+        if depth == 0 {
+            return Ok(None);
+        }
+        for parent in self.catalog.parents(inode)? {
+            if let Some(above) = self.dir(parent, depth - 1)?
+                && let Some(name) = above.names.get(&inode)
+            {
+                return Ok(names_in(self.backing, above.path.join(name)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn names_in(backing: &Backing, path: PathBuf) -> Option<Arc<Dir>> {
+    let dir = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(backing.root(), dir, flags, Mode::empty()).ok()?;
+    let mut names = HashMap::new();
     let mut buffer = Vec::with_capacity(32 << 10);
-    let mut entries = rustix::fs::RawDir::new(fd, buffer.spare_capacity_mut());
+    let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
         let entry = entry.ok()?;
         let name = entry.file_name().to_bytes();
-        if entry.ino() == inode.0 && name != b"." && name != b".." {
-            return Some(name.to_vec());
+        if name != b"." && name != b".." {
+            names.insert(FileId(entry.ino()), OsString::from_vec(name.to_vec()));
         }
     }
-    None
+    Some(Arc::new(Dir { path, names }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::db::MemDb;
+    use std::ffi::OsStr;
 
     fn row(n: u8) -> FileRow {
         FileRow { recipe: RecipeId([n; 16]), size: n.into(), mtime: Time { sec: -5, nsec: 7 } }
@@ -389,14 +426,14 @@ mod tests {
         let file = id("a/b/f");
         catalog.place(&backing, file, Path::new("a/b/f")).unwrap();
         catalog.flush().unwrap();
-        assert_eq!(catalog.path_of(&backing, file).unwrap(), Some("a/b/f".into()));
+        assert_eq!(catalog.finder(&backing).path_of(file).unwrap(), Some("a/b/f".into()));
         std::fs::rename(dir.path().join("a/b/f"), dir.path().join("a/b/g")).unwrap();
-        assert_eq!(catalog.path_of(&backing, file).unwrap(), Some("a/b/g".into()));
+        assert_eq!(catalog.finder(&backing).path_of(file).unwrap(), Some("a/b/g".into()));
         let (a, b) = (id("a"), id("a/b"));
         std::fs::rename(dir.path().join("a/b"), dir.path().join("c")).unwrap();
-        assert_eq!(catalog.path_of(&backing, file).unwrap(), None, "not known yet, and not made up");
+        assert_eq!(catalog.finder(&backing).path_of(file).unwrap(), None, "not known yet, and not made up");
         catalog.remove_parent(b, a).unwrap();
         catalog.add_parent(b, FileId(backing.identity().ino)).unwrap();
-        assert_eq!(catalog.path_of(&backing, file).unwrap(), Some("c/g".into()));
+        assert_eq!(catalog.finder(&backing).path_of(file).unwrap(), Some("c/g".into()));
     }
 }

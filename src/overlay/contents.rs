@@ -23,7 +23,7 @@ const COMMON_BYTES_MIN: u64 = 64;
 /// Bytes of memory for one comparison.
 const COMPARE_MEMORY: usize = 256 << 20;
 /// Candidates compared for each match wanted: estimates may rank some too high.
-const CANDIDATES_PER_MATCH: usize = 4;
+const CANDIDATES_PER_MATCH: usize = 2;
 const WINDOW_BYTES: usize = 4 << 20;
 const INDEX_CACHE_BYTES: u64 = 32 << 20;
 

@@ -2,12 +2,13 @@
 
 use super::Overlay;
 use super::backing;
+use super::catalog::Finder;
 use super::contents::{Shares, Stored};
 use super::error::{OverlayError, Result};
 use super::file::read_full;
 use super::inode::Content;
 use super::types::Kind;
-use crate::id::{FileId, RecipeId};
+use crate::id::FileId;
 use crate::similarity::Candidate;
 use crate::similarity::exact::Source;
 use rustix::fs::OFlags;
@@ -129,49 +130,44 @@ impl Overlay {
         options: &SimilarOptions,
     ) -> Result<Matches> {
         let (recipe, answer) = self.contents.query(query, options)?;
-        let mut found = Matches { matches: Vec::new(), suppressed_features: answer.suppressed_features };
+        let mut finder = self.catalog.finder(&self.backing);
+        let mut ranked = Vec::new();
         for candidate in &answer.candidates {
-            self.add_matches(&mut found.matches, query, &recipe, except, candidate, options)?;
+            let open = || self.candidate_source(candidate, &mut finder);
+            match self.contents.shares(query, &recipe, candidate, options, open) {
+                Ok(shares) if shares.reach(options) => ranked.push((shares, candidate)),
+                Ok(_) => {}
+                Err(e) => tracing::warn!("recipe {}: not compared: {e}", candidate.recipe),
+            }
         }
-        let better =
-            |a: &Match, b: &Match| options.by.better(&a.shares, &b.shares).then_with(|| a.path.cmp(&b.path));
-        found.matches.sort_by(better);
-        found.matches.truncate(options.limit);
+        ranked.sort_by(|a, b| options.by.better(&a.0, &b.0));
+        let mut found = Matches { matches: Vec::new(), suppressed_features: answer.suppressed_features };
+        for (shares, candidate) in ranked {
+            let mut paths = Vec::new();
+            for file in self.catalog.holders(&candidate.recipe)? {
+                if Some(file) != except {
+                    paths.extend(finder.path_of(file)?);
+                }
+            }
+            paths.sort();
+            let more = options.limit - found.matches.len();
+            let matches = paths.into_iter().map(|path| Match { path, size: candidate.size, shares });
+            found.matches.extend(matches.take(more));
+        }
         Ok(found)
     }
 
-    /// Adds the files that have a candidate content, if it reaches what is asked for.
-    fn add_matches(
-        &self,
-        matches: &mut Vec<Match>,
-        query: &dyn Source,
-        recipe: &RecipeId,
-        except: Option<FileId>,
-        candidate: &Candidate,
-        options: &SimilarOptions,
-    ) -> Result<()> {
-        let mut known: Option<Shares> = None;
+    /// A candidate's content: from the store, or from a plain file that has it.
+    fn candidate_source(&self, candidate: &Candidate, finder: &mut Finder) -> Result<Box<dyn Source>> {
+        if let Ok(recipe) = self.contents.store.recipe(&candidate.recipe) {
+            return Ok(Box::new(Stored::of(&self.contents.store, recipe)));
+        }
         for file in self.catalog.holders(&candidate.recipe)? {
-            if Some(file) == except {
-                continue;
-            }
-            let Some(path) = self.catalog.path_of(&self.backing, file)? else {
-                continue;
-            };
-            let compared = match known {
-                Some(shares) => Ok(shares),
-                None => self.contents.shares(query, recipe, candidate, options, || Ok(self.source(&path)?.0)),
-            };
-            match compared {
-                Ok(shares) if shares.reach(options) => {
-                    known = Some(shares);
-                    matches.push(Match { path, size: candidate.size, shares });
-                }
-                Ok(_) => return Ok(()),
-                Err(e) => tracing::warn!("{}: not compared: {e}", path.display()),
+            if let Some(path) = finder.path_of(file)? {
+                return Ok(self.source(&path)?.0);
             }
         }
-        Ok(())
+        Err(OverlayError::io("find", "a candidate", io::Error::other("no file has this content any more")))
     }
 
     /// The content of the regular file at `path` below the root.
