@@ -18,9 +18,6 @@ const TTL_IN_PLACE: Duration = Duration::from_secs(3600);
 const TTL_ELSEWHERE: Duration = Duration::from_secs(1);
 
 const DEVICE: &str = "/dev/fuse";
-/// How often the number of descriptors is looked at.
-const TRIM_INTERVAL: Duration = Duration::from_millis(50);
-
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -110,15 +107,12 @@ pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, Mo
     config.clone_fd = options.threads > 1;
     let ttl = if options.in_place { TTL_IN_PLACE } else { TTL_ELSEWHERE };
     let passthrough = options.passthrough && privileged;
-    let filesystem = OverlayFs::new(overlay.clone(), ttl, passthrough, options.control_info);
+    let filesystem = OverlayFs::new(overlay, ttl, passthrough, options.control_info);
     let path = options.mountpoint;
     let failed = |e| MountError::of(&path, e);
     let session = Session::new(filesystem, &path, &config).map_err(failed)?;
     let gone: Gone = Arc::default();
     let tell = gone.clone();
-    let (trimmed, notifier, until) = (overlay.clone(), session.notifier(), gone.clone());
-    let trim = move || trim_descriptors(&trimmed, &notifier, &until);
-    std::thread::Builder::new().name("trim".to_owned()).spawn(trim).map_err(failed)?;
     let serve = move || {
         if let Err(e) = session.run() {
             tracing::error!("the FUSE session ended: {e}");
@@ -163,23 +157,6 @@ fn gone_within(gone: &Gone, time: Duration) -> bool {
     let wait =
         gone.1.wait_timeout_while(gone.0.lock().unwrap_or_else(PoisonError::into_inner), time, |gone| !*gone);
     *wait.unwrap_or_else(PoisonError::into_inner).0
-}
-
-/// Keeps the number of descriptors below the process's limit where the overlay cannot do that by itself:
-/// each inode that the kernel remembers costs one then. Asked to forget a name, it gives the inode back.
-fn trim_descriptors(overlay: &Overlay, notifier: &fuser::Notifier, gone: &Gone) {
-    while !gone_within(gone, TRIM_INTERVAL) {
-        let surplus = overlay.surplus_inodes();
-        if surplus == 0 {
-            continue;
-        }
-        let names = overlay.idle_names(surplus);
-        tracing::debug!("{surplus} inodes too many, {} of them to be forgotten", names.len());
-        for (dir, name) in names {
-            // A name that the kernel has dropped by itself meanwhile is no error.
-            let _ = notifier.inval_entry(fuser::INodeNo(dir.0), &name);
-        }
-    }
 }
 
 /// Clears away a mount whose daemon is gone: anything that touches it fails with ENOTCONN.

@@ -1,18 +1,23 @@
-//! How an inode of the backing tree is held on to: by a descriptor while it is in use, and otherwise by the
-//! kernel's file handle, from which the descriptor can be had again.
+//! How an inode of the backing tree is held on to: by a descriptor while it is in use, and otherwise by what the
+//! descriptor can be had from again: the kernel's file handle, or the place where it was last seen.
 //!
 //! The kernel remembers as many inodes of a mount as fit its memory, and processes may only have so many
 //! descriptors. So descriptors are dropped, the longest unused first, when there are more than half of
 //! what this process may have. A file handle names an inode and its generation: it can never come to mean
 //! another file, also not one that got the same number later.
 //!
-//! Opening by handle needs privilege (CAP_DAC_READ_SEARCH), and a filesystem that has handles. Without
-//! either, descriptors are kept.
+//! Opening by handle needs privilege (CAP_DAC_READ_SEARCH). Without it an inode is opened by its name in its
+//! directory, and the handle tells whether that is still the same one. On a filesystem without handles
+//! descriptors are kept.
+//!
+//! Lock order: an anchor's descriptor, then its directory's.
 
+use super::backing;
 use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// MAX_HANDLE_SZ of the kernel's interface.
 const HANDLE_BYTES_MAX: usize = 128;
@@ -73,15 +78,20 @@ impl FileHandle {
 pub struct Anchor {
     fd: Mutex<Option<Arc<OwnedFd>>>,
     handle: Option<FileHandle>,
+    /// Where it was last seen; only kept where handles cannot be opened.
+    place: Mutex<Option<Place>>,
     used: AtomicBool,
     anchors: Arc<Anchors>,
 }
 
+/// A name in a directory.
+type Place = (Arc<Anchor>, OsString);
+
 /// What all anchors of an overlay share.
 pub struct Anchors {
     root: OwnedFd,
-    /// Whether descriptors can be had again from handles.
-    reopens: bool,
+    /// Whether this process may open by handle.
+    opens_handles: bool,
     open: AtomicUsize,
     open_max: usize,
 }
@@ -90,29 +100,29 @@ impl Anchors {
     /// For inodes on the filesystem of `root`.
     pub fn new(root: OwnedFd) -> Anchors {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let reopens = FileHandle::of(&root).is_some_and(|handle| handle.open(root.as_fd()).is_ok());
+        let opens_handles = FileHandle::of(&root).is_some_and(|handle| handle.open(root.as_fd()).is_ok());
         let open_max = limit.map_or(usize::MAX, |limit| (limit / 2) as usize);
-        Anchors { root, reopens, open: AtomicUsize::new(0), open_max }
+        Anchors { root, opens_handles, open: AtomicUsize::new(0), open_max }
+    }
+
+    /// How many descriptors there should be at most.
+    pub fn open_max(&self) -> usize {
+        self.open_max
     }
 
     /// Whether more descriptors are open than there should be.
     pub fn too_many(&self) -> bool {
-        self.reopens && self.open.load(Ordering::Relaxed) > self.open_max
-    }
-
-    /// By how many descriptors too many are open, if they cannot be closed and had again.
-    pub fn surplus(&self) -> usize {
-        let open = self.open.load(Ordering::Relaxed);
-        if self.reopens || open <= self.open_max { 0 } else { open - self.open_max / 4 * 3 }
+        self.open.load(Ordering::Relaxed) > self.open_max
     }
 
     /// Holds the inode that `fd` refers to; `home` says that it is on the root's filesystem.
     pub fn hold(self: &Arc<Self>, fd: OwnedFd, home: bool) -> Anchor {
-        let handle = if self.reopens && home { FileHandle::of(&fd) } else { None };
+        let handle = if home { FileHandle::of(&fd) } else { None };
         self.open.fetch_add(1, Ordering::Relaxed);
         Anchor {
             fd: Mutex::new(Some(Arc::new(fd))),
             handle,
+            place: Mutex::default(),
             used: AtomicBool::new(true),
             anchors: self.clone(),
         }
@@ -128,7 +138,20 @@ impl Anchor {
             return Ok(fd.clone());
         }
         let handle = self.handle.as_ref().ok_or(Errno::STALE)?;
-        let fd = Arc::new(handle.open(self.anchors.root.as_fd())?);
+        let fd = if self.anchors.opens_handles {
+            handle.open(self.anchors.root.as_fd())?
+        } else {
+            let (dir, name) = self.lock_place().clone().ok_or(Errno::STALE)?;
+            let fd = backing::open_path(dir.fd()?, &name).map_err(|e| match e {
+                Errno::NOENT | Errno::NOTDIR => Errno::STALE,
+                other => other,
+            })?;
+            if FileHandle::of(&fd).as_ref() != Some(handle) {
+                return Err(Errno::STALE);
+            }
+            fd
+        };
+        let fd = Arc::new(fd);
         self.anchors.open.fetch_add(1, Ordering::Relaxed);
         *held = Some(fd.clone());
         Ok(fd)
@@ -141,15 +164,39 @@ impl Anchor {
         held || self.handle.is_none() || FileHandle::of(fd) == self.handle
     }
 
-    /// Closes the descriptor if it can be had again and was not used since the last call.
-    pub fn let_go(&self) {
-        if self.handle.is_none() || self.used.swap(false, Ordering::Relaxed) {
+    /// Says under which name, in which directory, it was just seen.
+    pub fn seen_at(&self, dir: &Arc<Anchor>, name: &OsStr) {
+        if self.anchors.opens_handles {
             return;
         }
-        let mut held = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.take().is_some() {
-            self.anchors.open.fetch_sub(1, Ordering::Relaxed);
+        let mut place = self.lock_place();
+        if !place.as_ref().is_some_and(|(known, at)| Arc::ptr_eq(known, dir) && at == name) {
+            *place = Some((dir.clone(), name.to_owned()));
         }
+    }
+
+    /// Says that a name was removed.
+    pub fn gone_from(&self, dir: &Arc<Anchor>, name: &OsStr) {
+        let mut place = self.lock_place();
+        if place.as_ref().is_some_and(|(known, at)| Arc::ptr_eq(known, dir) && at == name) {
+            *place = None;
+        }
+    }
+
+    fn lock_place(&self) -> MutexGuard<'_, Option<Place>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the descriptor if it can be had again and was not used since the last call; says whether.
+    pub fn let_go(&self) -> bool {
+        let again = self.anchors.opens_handles || self.lock_place().is_some();
+        if self.handle.is_none() || !again || self.used.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        let mut held = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = held.take().is_some();
+        self.anchors.open.fetch_sub(usize::from(closed), Ordering::Relaxed);
+        closed
     }
 }
 
@@ -165,35 +212,47 @@ impl Drop for Anchor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlay::backing;
-    use std::ffi::OsStr;
+
+    fn anchors(dir: &std::path::Path, by_handle: bool) -> Option<Arc<Anchors>> {
+        let anchors = Anchors::new(backing::open_path(rustix::fs::CWD, dir.as_os_str()).unwrap());
+        if by_handle && !anchors.opens_handles {
+            eprintln!("SKIPPED: file handles cannot be opened by this user");
+            return None;
+        }
+        Some(Arc::new(Anchors { opens_handles: by_handle, ..anchors }))
+    }
 
     #[test]
     fn a_dropped_descriptor_comes_back_and_never_as_another_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let open =
-            |name: &str| backing::open_path(rustix::fs::CWD, OsStr::new(&dir.path().join(name))).unwrap();
-        std::fs::write(dir.path().join("file"), "x").unwrap();
-        let anchors = Arc::new(Anchors::new(open("")));
-        if !anchors.reopens {
-            eprintln!("SKIPPED: file handles cannot be opened here");
-            return;
+        for by_handle in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let open =
+                |name: &str| backing::open_path(rustix::fs::CWD, dir.path().join(name).as_os_str()).unwrap();
+            std::fs::write(dir.path().join("file"), "x").unwrap();
+            let Some(anchors) = anchors(dir.path(), by_handle) else { continue };
+            let root = Arc::new(anchors.hold(open(""), true));
+            let anchor = anchors.hold(open("file"), true);
+            let seen = |name: &str| anchor.seen_at(&root, OsStr::new(name));
+            let ino = rustix::fs::fstat(anchor.fd().unwrap()).unwrap().st_ino;
+            seen("file");
+            anchor.let_go();
+            assert_eq!(anchors.open.load(Ordering::Relaxed), 2, "it was used a moment ago");
+            anchor.let_go();
+            assert_eq!(anchors.open.load(Ordering::Relaxed), 1);
+            std::fs::rename(dir.path().join("file"), dir.path().join("moved")).unwrap();
+            if !by_handle {
+                assert_eq!(anchor.fd().unwrap_err(), Errno::STALE);
+                seen("moved");
+            }
+            assert_eq!(rustix::fs::fstat(anchor.fd().unwrap()).unwrap().st_ino, ino);
+            assert!(anchor.is(&open("moved")));
+            anchor.let_go();
+            anchor.let_go();
+            std::fs::remove_file(dir.path().join("moved")).unwrap();
+            // ext4 gives the number to the next file at once.
+            std::fs::write(dir.path().join("moved"), "y").unwrap();
+            assert!(!anchor.is(&open("moved")));
+            assert_eq!(anchor.fd().unwrap_err(), Errno::STALE);
         }
-        let anchor = anchors.hold(open("file"), true);
-        let ino = rustix::fs::fstat(anchor.fd().unwrap()).unwrap().st_ino;
-        anchor.let_go();
-        assert_eq!(anchors.open.load(Ordering::Relaxed), 1, "it was used a moment ago");
-        anchor.let_go();
-        assert_eq!(anchors.open.load(Ordering::Relaxed), 0);
-        std::fs::rename(dir.path().join("file"), dir.path().join("moved")).unwrap();
-        assert_eq!(rustix::fs::fstat(anchor.fd().unwrap()).unwrap().st_ino, ino);
-        assert!(anchor.is(&open("moved")));
-        anchor.let_go();
-        anchor.let_go();
-        std::fs::remove_file(dir.path().join("moved")).unwrap();
-        // ext4 gives the number to the next file at once.
-        std::fs::write(dir.path().join("other"), "y").unwrap();
-        assert!(!anchor.is(&open("other")));
-        assert_eq!(anchor.fd().unwrap_err(), Errno::STALE);
     }
 }

@@ -56,7 +56,9 @@ struct Read {
 impl Overlay {
     /// Commits files from the queue until it is stopped.
     pub(super) fn commit_queue(&self) {
-        while let Some(mut files) = self.queue.take(ROUND_FILES) {
+        // Each file of a round holds a descriptor of its own, and there are two rounds at a time.
+        let round_files = ROUND_FILES.min(self.inodes.descriptors_max() / 4).max(1);
+        while let Some(mut files) = self.queue.take(round_files) {
             let mut bytes = 0;
             let size = |inode: &Inode| {
                 inode.path_fd().and_then(rustix::fs::fstat).map_or(0, |stat| stat.st_size as u64)

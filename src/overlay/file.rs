@@ -111,7 +111,8 @@ impl Overlay {
         register: &Register,
     ) -> Result<(Attr, Opened)> {
         self.check_writable(parent, name)?;
-        let dir = self.inode(parent)?.path_fd()?;
+        let parent_inode = self.inode(parent)?;
+        let dir = parent_inode.path_fd()?;
         let mode = self.backing.mode_for(&dir, mode, caller.umask);
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = self.backing.as_caller(caller, || rustix::fs::openat(&dir, name, how, mode));
@@ -126,6 +127,7 @@ impl Overlay {
             Err(e) => return Err(e.into()),
         };
         let inode = self.enter_new(&file)?;
+        parent_inode.has(name, &inode);
         let mut state = inode.lock();
         state.content = Some(Content::Plain(None));
         let opened = self.open_locked(&inode, state, true, Some(file), register)?;

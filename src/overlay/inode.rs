@@ -19,6 +19,7 @@ use crate::id::FileId;
 use crate::recipe::Recipe;
 use std::any::Any;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -111,7 +112,7 @@ pub struct Inode {
     /// Whether it lies on the same filesystem as the root: others are passed through as they are.
     pub home: bool,
     /// Keeps hold of it.
-    anchor: Anchor,
+    anchor: Arc<Anchor>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -120,6 +121,16 @@ impl Inode {
     /// A descriptor for it (`O_PATH`); ESTALE if it is gone.
     pub fn path_fd(&self) -> rustix::io::Result<Arc<OwnedFd>> {
         self.anchor.fd()
+    }
+
+    /// Says that `child` was just seen under a name in this directory.
+    pub fn has(&self, name: &OsStr, child: &Inode) {
+        child.anchor.seen_at(&self.anchor, name);
+    }
+
+    /// Says that `child` lost a name in this directory.
+    pub fn lost(&self, name: &OsStr, child: &Inode) {
+        child.anchor.gone_from(&self.anchor, name);
     }
 
     /// Locks the changing part.
@@ -165,6 +176,7 @@ struct Entry {
 }
 
 const SHARDS: usize = 16;
+const SWEEP_PAUSE: usize = 32;
 
 /// The inodes in use, by number.
 pub struct Inodes {
@@ -172,6 +184,8 @@ pub struct Inodes {
     anchors: Arc<Anchors>,
     /// The shard in which descriptors were closed last.
     hand: AtomicUsize,
+    /// Calls for which closing descriptors is not tried again.
+    pause: AtomicUsize,
 }
 
 impl Inodes {
@@ -181,23 +195,29 @@ impl Inodes {
             shards: Default::default(),
             anchors: Arc::new(Anchors::new(root)),
             hand: AtomicUsize::new(0),
+            pause: AtomicUsize::new(0),
         }
     }
 
-    /// Closes descriptors of inodes long unused, if too many are open. One shard at a time: O(its inodes),
-    /// which frees about as many.
+    /// Closes descriptors of inodes long unused, if too many are open: those of one shard, O(its inodes), which
+    /// mostly frees enough for as many calls. Where nothing can be freed, it is not tried at every call.
     fn let_go_of_some(&self) {
-        for _ in 0..SHARDS {
-            if !self.anchors.too_many() {
-                return;
+        if !self.anchors.too_many()
+            || self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+        {
+            return;
+        }
+        let shard = &self.shards[self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS];
+        let mut closed = 0;
+        for entry in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            // An open stub has nothing else that keeps it from vanishing when it is unlinked.
+            if entry.inode.state.try_lock().is_ok_and(|state| state.opens == 0) {
+                closed += usize::from(entry.inode.anchor.let_go());
             }
-            let shard = &self.shards[self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS];
-            for entry in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
-                // An open stub has nothing else that keeps it from vanishing when it is unlinked.
-                if entry.inode.state.try_lock().is_ok_and(|state| state.opens == 0) {
-                    entry.inode.anchor.let_go();
-                }
-            }
+        }
+        // The first round over all shards only notes which are in use.
+        if closed == 0 && self.hand.load(Ordering::Relaxed) > 2 * SHARDS {
+            self.pause.store(SWEEP_PAUSE, Ordering::Relaxed);
         }
     }
 
@@ -244,7 +264,7 @@ impl Inodes {
                         identity,
                         kind: backing::kind(stat.st_mode),
                         home,
-                        anchor: self.anchors.hold(path_fd, home),
+                        anchor: Arc::new(self.anchors.hold(path_fd, home)),
                         state: Mutex::new(State {
                             content: None,
                             phase: Phase::Idle,
@@ -306,9 +326,9 @@ impl Inodes {
         }
     }
 
-    /// By how many descriptors too many are open, where closing them here is no help.
-    pub fn surplus(&self) -> usize {
-        self.anchors.surplus()
+    /// How many descriptors inodes may hold.
+    pub fn descriptors_max(&self) -> usize {
+        self.anchors.open_max()
     }
 
     /// Number of inodes in use.

@@ -189,11 +189,6 @@ impl Overlay {
         self.queue.pending()
     }
 
-    /// By how many the inodes held are too many for the descriptors that this process may have.
-    pub fn surplus_inodes(&self) -> usize {
-        self.inodes.surplus()
-    }
-
     /// Inodes held in memory.
     pub fn inodes_in_use(&self) -> usize {
         self.inodes.len()

@@ -47,6 +47,7 @@ impl Overlay {
         let path_fd = backing::open_path(&dir.path_fd()?, name)?;
         let stat = rustix::fs::fstat(&path_fd)?;
         let inode = self.inodes.enter(&self.backing, path_fd, &stat, 1)?;
+        dir.has(name, &inode);
         self.attr_from(&inode, &stat).inspect_err(|_| self.forget(inode.node, 1))
     }
 
@@ -69,30 +70,6 @@ impl Overlay {
         if node != ROOT {
             self.inodes.forget(node, lookups);
         }
-    }
-
-    /// Up to `count` names of inodes that nothing here needs held: when whoever holds look-ups on them gives
-    /// these back, their descriptors are closed. Each is given by its directory's number and its name.
-    pub fn idle_names(&self, count: usize) -> Vec<(NodeId, OsString)> {
-        let mut names = Vec::new();
-        let mut wanted = count;
-        let idle = self.inodes.collect(|inode| {
-            let state = inode.lock();
-            let idle = wanted > 0 && inode.kind != Kind::Directory && state.opens == 0 && !state.queued;
-            wanted -= usize::from(idle);
-            idle
-        });
-        for inode in idle {
-            if let Some(path) = self.path_of(&inode) {
-                let dir = path.parent().unwrap_or(Path::new(""));
-                let stat = backing::stat_at(self.backing.root(), dir.as_os_str());
-                if let (Ok(stat), Some(name)) = (stat, path.file_name()) {
-                    names.push((self.backing.node(backing::identity(&stat)), name.to_owned()));
-                }
-            }
-            self.inodes.release(inode);
-        }
-        names
     }
 
     /// Attributes of an inode.
@@ -272,7 +249,10 @@ impl Overlay {
         let stat = backing::stat_at(&dir.path_fd()?, name)?;
         let unlink = || rustix::fs::unlinkat(&dir.path_fd()?, name, AtFlags::empty());
         match self.inodes.find(self.backing.node(backing::identity(&stat))) {
-            Some(inode) => self.touch(&inode, unlink)?,
+            Some(inode) => {
+                self.touch(&inode, unlink)?;
+                dir.lost(name, &inode);
+            }
             None => unlink()?,
         }
         self.indexed(self.forget_name(&stat, &dir));
@@ -298,16 +278,27 @@ impl Overlay {
         let source = backing::stat_at(&source_dir.path_fd()?, from.1)?;
         let target = backing::stat_at(&target_dir.path_fd()?, to.1).ok();
         let known = |stat: &Stat| self.inodes.find(self.backing.node(backing::identity(stat)));
-        if let Some(inode) = target.as_ref().and_then(known) {
-            self.touch(&inode, || Ok(()))?;
+        let target_inode = target.as_ref().and_then(known);
+        if let Some(inode) = &target_inode {
+            self.touch(inode, || Ok(()))?;
         }
         let rename =
             || rustix::fs::renameat_with(&source_dir.path_fd()?, from.1, &target_dir.path_fd()?, to.1, flags);
-        match known(&source) {
-            Some(inode) => self.touch(&inode, rename)?,
+        let source_inode = known(&source);
+        match &source_inode {
+            Some(inode) => self.touch(inode, rename)?,
             None => rename()?,
         }
         let exchanged = flags.contains(RenameFlags::EXCHANGE);
+        if let Some(inode) = &target_inode {
+            target_dir.lost(to.1, inode);
+            if exchanged {
+                source_dir.has(from.1, inode);
+            }
+        }
+        if let Some(inode) = &source_inode {
+            target_dir.has(to.1, inode);
+        }
         match target {
             // Renaming one name of a file over another of its names does nothing.
             Some(target) if backing::identity(&target) == backing::identity(&source) => return Ok(()),

@@ -65,6 +65,7 @@ impl Overlay {
                 self.inodes.release(inode);
             }
         })?;
+        let waiting_max = WAITING_MAX.min(self.inodes.descriptors_max() / 4).max(1);
         let converted_before = self.converted.load(Ordering::Relaxed);
         let mut report = ScanReport::default();
         self.walk(path, &mut |path, found| {
@@ -85,7 +86,7 @@ impl Overlay {
                     report.errors += 1;
                 }
             }
-            self.queue.wait_below(WAITING_MAX);
+            self.queue.wait_below(waiting_max);
             let waiting = self.queue.pending() as u64;
             progress(report.files.saturating_sub(waiting), all.0, report.bytes, all.1);
         })?;
