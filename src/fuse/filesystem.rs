@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+/// How long the attributes of a file just created may be believed.
+const TTL_CREATED: Duration = Duration::from_secs(1);
 /// Asked of any inode of the mount, this xattr tells how to reach the daemon. It is not listed.
 pub(super) const CONTROL_XATTR: &str = "user.dedupfs.control";
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -299,8 +301,8 @@ impl Filesystem for OverlayFs {
         match self.overlay.create(node(parent), name, mode, caller, open_flags(flags), &register) {
             Ok((made, Opened { handle, io })) => {
                 let fh = self.files.add(handle);
-                // The creator writes to it next, past us: its attributes are not to be believed for long.
-                let ttl = Duration::ZERO;
+                // The creator writes to it next, past us. The kernel knows when it does, but for mappings.
+                let ttl = self.ttl.min(TTL_CREATED);
                 match &io {
                     Io::Cached { keep_pages } => {
                         reply.created(&ttl, &attr(&made), GENERATION, fh, cached_flags(*keep_pages));
