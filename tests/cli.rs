@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{As, Mount, as_both, fuse_available, noise, prose, succeed, text};
+use common::{As, Mount, as_both, fuse_available, is_root, noise, prose, succeed, text};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -291,6 +291,31 @@ fn a_store_elsewhere_and_a_mount_in_place_are_found_too() {
         let status = json(in_place.dedupctl().arg("status").arg("--store").arg(named).current_dir("/"), 0);
         assert_eq!((&status["mounted"], &status["files"]), (&true.into(), &1.into()));
     }
+}
+
+/// What a line in fstab comes down to. mount(8) looks for programs in the system's directories only, so
+/// ours are shown there, in a mount namespace of its own.
+#[test]
+fn mount_and_umount_know_it_as_a_type() {
+    if !fuse_available() || !is_root() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    let bin = mount.root.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    for program in [env!("CARGO_BIN_EXE_dedupfs"), env!("CARGO_BIN_EXE_dedupctl")] {
+        fs::copy(program, bin.join(Path::new(program).file_name().unwrap())).unwrap();
+    }
+    let script = "set -e; mount --bind \"$1\" /usr/local/bin; hash -r; \
+        mount -t fuse.dedupfs -o noauto,dedup=idle:10m,nosuid \"$2\" \"$3\"; \
+        echo text > \"$3/file\"; dedupctl status \"$3\" --json; umount \"$3\"; ls \"$3\"; \
+        while [ -e \"$2/.dedupfs/daemon.json\" ]; do sleep 0.1; done";
+    let mut command = mount.command("timeout");
+    command.args(["60", "unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"]);
+    let output = succeed(command.arg(&bin).arg(mount.dir()).arg(mount.mnt()));
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&status["policy"], &status["mounted"]), (&"idle:10m".into(), &true.into()));
+    assert_eq!(fs::read_to_string(mount.dir().join("file")).unwrap(), "text\n");
 }
 
 #[test]
