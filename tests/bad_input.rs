@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{As, Mount, as_both, fuse_available, is_root, noise, prose, text, xattr};
+use common::{As, Mount, as_both, fuse_available, noise, prose, root_and_fuse_available, text, xattr};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -250,7 +250,7 @@ fn overlays_are_not_nested() {
 /// In mount namespaces of their own, parts of the system are missing.
 #[test]
 fn a_system_without_fuse_is_told_what_to_install() {
-    if !fuse_available() || !is_root() {
+    if !root_and_fuse_available() {
         return;
     }
     let mount = Mount::prepare(As::Root);
@@ -556,7 +556,7 @@ fn an_index_of_garbage_is_made_anew() {
 /// What looks like a stub but was not made by this store is never taken for content.
 #[test]
 fn a_forged_stub_is_an_error_and_no_content() {
-    if !fuse_available() || !is_root() {
+    if !root_and_fuse_available() {
         return;
     }
     let mount = stored(As::Root);

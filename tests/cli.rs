@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{As, Mount, as_both, fuse_available, is_root, noise, prose, succeed, text};
+use common::{As, Mount, as_both, fuse_available, noise, prose, root_and_fuse_available, succeed, text};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -297,7 +297,7 @@ fn a_store_elsewhere_and_a_mount_in_place_are_found_too() {
 /// ours are shown there, in a mount namespace of its own.
 #[test]
 fn mount_and_umount_know_it_as_a_type() {
-    if !fuse_available() || !is_root() {
+    if !root_and_fuse_available() {
         return;
     }
     let mount = Mount::prepare(As::Root);

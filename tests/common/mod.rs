@@ -21,6 +21,15 @@ pub fn fuse_available() -> bool {
     usable
 }
 
+/// As [`fuse_available`], for tests that change what only root may.
+pub fn root_and_fuse_available() -> bool {
+    if !is_root() {
+        assert!(std::env::var_os("DEDUPFS_REQUIRE_FUSE").is_none(), "this test wants to be started by root");
+        eprintln!("SKIPPED: this test needs root");
+    }
+    is_root() && fuse_available()
+}
+
 /// Set for the part of a test that root has an ordinary user run: where copies of the programs are.
 const BIN_VARIABLE: &str = "DEDUPFS_TEST_BIN";
 /// fusermount3 wants a user with a name: nobody and nogroup.
