@@ -264,7 +264,7 @@ fn size(bytes: u64) -> String {
 
 fn progress(what: &str, done: usize, all: usize) {
     let mut err = std::io::stderr();
-    if err.is_terminal() && (done % 100 == 0 || done + 1 == all) {
+    if err.is_terminal() && (done.is_multiple_of(100) || done + 1 == all) {
         let end = if done + 1 == all { "\r\x1b[K" } else { "" };
         say(&mut err, &format!("\r{what}: {} of {all} files{end}", done + 1));
     }

@@ -1,5 +1,6 @@
 //! Bad input, with the real programs: each is answered by one error that names what is wrong, what was
 //! expected and what to do, with exit code 2, in short time, and changes nothing on disk.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The command line as scripts use it: JSON documents, exit codes, where the store is found, odd paths.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod common;
 

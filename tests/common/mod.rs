@@ -1,5 +1,9 @@
 //! What the tests of real mounts share: a directory, a daemon over it, and `dedupctl`.
-
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first error, and says aloud that it was skipped"
+)]
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::ffi::OsStr;
@@ -307,7 +311,7 @@ pub fn prose(seed: u64, len: usize) -> Vec<u8> {
         x ^= x >> 7;
         x ^= x << 17;
         out.extend_from_slice(words[(x % words.len() as u64) as usize].as_bytes());
-        out.push(if x % 11 == 0 { b'\n' } else { b' ' });
+        out.push(if x.is_multiple_of(11) { b'\n' } else { b' ' });
     }
     out.truncate(len);
     out
