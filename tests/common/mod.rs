@@ -243,6 +243,8 @@ impl Mount {
         while Path::new(&format!("/proc/{}/root", pid.as_raw_nonzero())).exists() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
+        // And the connection: who asks just then is told ECONNABORTED once.
+        while matches!(rustix::fs::statfs(self.mnt()), Err(rustix::io::Errno::CONNABORTED)) {}
     }
 
     /// The backing file's own length and blocks.
