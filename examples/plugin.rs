@@ -2,6 +2,11 @@
 //! bytes are dedupfs contents. What a file resembles is told by its xattr `user.similar`.
 //!
 //! `cargo run --example plugin` mounts it on a directory of its own, uses it, and checks what comes back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "an example stops at the first error, and prints"
+)]
 
 use dedupfs::chunk::ChunkParams;
 use dedupfs::id::RecipeId;

@@ -1,16 +1,72 @@
-//! dedupfs: a storage-deduplicating overlay filesystem, as a library.
+//! dedupfs: a storage-deduplicating overlay filesystem that knows which files resemble each other, as a
+//! library. The programs `dedupfs` and `dedupctl` are its first users.
+//!
+//! The promise, in this order: what was durable stays so; a read gives the right bytes or an error; then
+//! speed; then comfort. A file's bytes are in exactly one place that counts: in the file, or, once it is a
+//! stub, in the packs of the store. Everything else (the index, caches, sketches) can be rebuilt from those.
+//!
+//! ```text
+//!            programs                                         dedupctl
+//!               | open, read, write, rename ...                  | status, scan, similar ...
+//!   ------------|--------------------------- kernel              |
+//!               v                                                v
+//!             fuse                                            control        (a Unix socket)
+//!               |                                                |
+//!               v                                                v
+//!            overlay  <-------------------------------------  admin
+//!               |  plain file: its own bytes     stub: a recipe
+//!       +-------+---------------+------------------------+
+//!       v                       v                        v
+//!  backing directory          store                  similarity
+//!  names, modes, times,       chunks and recipes     sketches of chunks: which
+//!  plain files, stubs         in packs               contents share bytes
+//!                               |                        |
+//!                               +-----------+------------+
+//!                                           v
+//!                                  db: the index (rebuildable)
+//! ```
+//!
+//! A module uses only modules on lower floors, and siblings do not know each other (`tests/layers.rs`). From
+//! a module's page one sees what must always be true of it. `docs/architecture.md` follows a write and a
+//! read through all of them; `docs/format.md` says what is on disk.
 
-pub mod admin;
-pub mod chunk;
-pub mod cli;
-pub mod config;
-pub mod control;
-pub mod daemon;
-pub mod db;
-pub mod fuse;
+// Floor 0: words, and the outside world.
+// Names of things: chunks, recipes, files, packs, stores.
 pub mod id;
-pub mod overlay;
+// Which chunks make up a content.
 pub mod recipe;
-pub mod repo;
-pub mod similarity;
+// The index database; its loss costs time, never data.
+pub mod db;
+
+// Floor 1: pure.
+// Bytes in, cut points out.
+pub mod chunk;
+
+// Floor 2: siblings.
+// Bytes by id: packs are the truth.
 pub mod store;
+// Which contents resemble each other. Never reads the store.
+pub mod similarity;
+
+// Floor 3: a filesystem without FUSE, and contents without names for other filesystems.
+pub mod overlay;
+
+// Floor 4: a store with its overlay, and what can be asked of it.
+// Settings, and how sizes and times are written.
+pub mod config;
+// Make, lock, open, close.
+pub mod repo;
+// One action a file: scan, settle, similar, status, check.
+pub mod admin;
+
+// Floor 5: siblings, the two ways in.
+// A thin adapter to the kernel.
+pub mod fuse;
+// Programs talk to the daemon.
+pub mod control;
+
+// Floor 6: the programs.
+// The process that serves a mount.
+pub mod daemon;
+// Arguments in, text and exit codes out.
+pub mod cli;

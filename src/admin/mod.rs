@@ -22,6 +22,7 @@ use crate::overlay::{OverlayError, ScanReport, SimilarOptions};
 use crate::repo::Repo;
 use crate::store::StoreError;
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Something to do. Paths are below the overlay's root if not said otherwise.
@@ -126,6 +127,25 @@ pub enum AdminError {
     /// Whoever asked does not wait any more.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl AdminError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let AdminError::Overlay(error) = self else { return None };
+        let kind = match error {
+            OverlayError::Io { source, .. } => source.kind(),
+            OverlayError::Os(errno) => errno.kind(),
+            _ => return None,
+        };
+        match kind {
+            ErrorKind::PermissionDenied => Some(
+                "the user of the store has to be allowed to read it: see `ls -l`, or use root".to_owned(),
+            ),
+            ErrorKind::NotFound => Some("give a path that exists".to_owned()),
+            _ => None,
+        }
+    }
 }
 
 /// What an action works on.

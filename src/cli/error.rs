@@ -25,7 +25,12 @@ impl CliError {
     }
 
     pub(super) fn io(operation: &str, path: &Path, source: &io::Error) -> CliError {
-        CliError::new(format!("{operation} {}: {source}", path.display()))
+        let error = CliError::new(format!("{operation} {}: {source}", path.display()));
+        match source.kind() {
+            io::ErrorKind::NotFound => error.hint("give a path that exists"),
+            io::ErrorKind::PermissionDenied => error.hint("run this as a user who may, or as root"),
+            _ => error,
+        }
     }
 }
 
@@ -49,7 +54,7 @@ impl From<DaemonError> for CliError {
 
 impl From<AdminError> for CliError {
     fn from(e: AdminError) -> CliError {
-        CliError::new(e.to_string())
+        CliError { message: e.to_string(), hint: e.hint(), silent: false }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The two programs: arguments and environment in, text and exit codes out. One command a file.
 //!
 //! Exit codes: 0 clean, 1 findings, 2 failed or misused. With `--json` exactly one document goes to
-//! stdout; all else goes to stderr. Only [`output`] prints.
+//! stdout; all else goes to stderr. Only `output` prints.
 
 mod background;
 mod check;

@@ -112,7 +112,7 @@ impl Direct {
             true
         });
         drop(meter);
-        let result = result.map_err(|e| CliError::new(self.repo.readable(&e)));
+        let result = result.map_err(|e| CliError { message: self.repo.readable(&e), ..e.into() });
         let left = self.background.map(Background::stop).unwrap_or_default();
         let closed = self.repo.close(left);
         let response = result?;
@@ -127,7 +127,7 @@ impl Direct {
             meter.show(&step);
             true
         });
-        done.map_err(|e| CliError::new(self.repo.readable(&e)))
+        done.map_err(|e| CliError { message: self.repo.readable(&e), ..e.into() })
     }
 }
 

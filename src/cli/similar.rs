@@ -51,9 +51,7 @@ impl Similar {
         let stat = self.file.metadata().map_err(|e| CliError::io("open", &self.file, &e))?;
         if !stat.is_file() {
             let message = format!("{}: expected a regular file", self.file.display());
-            return Err(
-                CliError::new(message).hint("name one file; directories are compared by `dedupctl groups`")
-            );
+            return Err(CliError::new(message).hint("name one file, not a directory or a device"));
         }
         let (found, path, outside) = find_for_file(global, &self.file)?;
         let (session, _) = Session::open(found, Work::Ask, out)?;

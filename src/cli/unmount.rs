@@ -42,7 +42,9 @@ impl Unmount {
         let (mut client, info) = match find(global, Some(&self.path))? {
             Found::Daemon { client, info, .. } => (client, info),
             Found::Direct { layout, .. } => {
-                return Err(CliError::new(format!("{}: not mounted", layout.root.display())));
+                let message = format!("{}: not mounted", layout.root.display());
+                let hint = format!("there is nothing to do; `dedupfs {}` mounts it", layout.root.display());
+                return Err(CliError::new(message).hint(hint));
             }
         };
         let mut meter = out.meter();

@@ -57,7 +57,7 @@ pub fn daemon_at(path: &Path) -> Result<Option<DaemonInfo>, ControlError> {
     match rustix::fs::statfs(path) {
         Ok(stat) if stat.f_type == FUSE_MAGIC => {}
         Ok(_) => return Ok(None),
-        Err(Errno::NOTCONN) => return Err(dead_mount(path)),
+        Err(e) if is_dead(e) => return Err(dead_mount(path)),
         Err(e) => return Err(ControlError::io("find", path, e)),
     }
     let mut value = vec![0; INFO_BYTES_MAX];
@@ -66,7 +66,7 @@ pub fn daemon_at(path: &Path) -> Result<Option<DaemonInfo>, ControlError> {
             Ok(info) => Ok(Some(info)),
             Err(e) => Err(ControlError::Protocol(e.to_string())),
         },
-        Err(Errno::NOTCONN) => Err(dead_mount(path)),
+        Err(e) if is_dead(e) => Err(dead_mount(path)),
         // Another FUSE filesystem.
         Err(_) => Ok(None),
     }
@@ -125,6 +125,11 @@ fn in_layout(layout: Layout, path: Option<&Path>) -> Result<Found, ControlError>
     Ok(Found::Direct { layout, path })
 }
 
+/// Whether that is what a mount without a daemon answers; the second, who was waiting when it ended.
+fn is_dead(error: Errno) -> bool {
+    matches!(error, Errno::NOTCONN | Errno::CONNABORTED)
+}
+
 /// Names the mount point: the uppermost directory that does not answer. Attributes may come from the
 /// kernel's cache, but what a filesystem says of itself is always asked of its daemon.
 fn dead_mount(path: &Path) -> ControlError {
@@ -143,7 +148,7 @@ fn below(path: &Path, root: &Path) -> Result<PathBuf, ControlError> {
 
 fn canonical(path: &Path) -> Result<PathBuf, ControlError> {
     path.canonicalize().map_err(|e| match Errno::from_io_error(&e) {
-        Some(Errno::NOTCONN) => dead_mount(path),
+        Some(e) if is_dead(e) => dead_mount(path),
         _ => ControlError::io("find", path, e),
     })
 }

@@ -82,6 +82,12 @@ impl ControlError {
             ControlError::Protocol(_) => Some("use dedupfs and dedupctl of the same version".to_owned()),
             ControlError::Fault(fault) => fault.hint.clone(),
             ControlError::Repo(e) => e.hint(),
+            ControlError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("give a path that exists".to_owned())
+            }
+            ControlError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("run this as a user who may, or as root".to_owned())
+            }
             ControlError::Outside { .. } | ControlError::Io { .. } => None,
         }
     }

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::control::{self, DaemonInfo, Server};
 use crate::fuse::{self, MountOptions, Mounted};
 use crate::overlay::{Background, Dedup};
-use crate::repo::{DAEMON, InitOptions, Layout, OpenOptions, Opening, Repo};
+use crate::repo::{DAEMON, InitOptions, Layout, OpenOptions, Opening, Repo, RepoError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -172,7 +172,7 @@ fn find_or_init(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result
         };
     }
     if options.read_only {
-        return Err(crate::repo::RepoError::NoStore { path: options.dir.clone() }.into());
+        return Err(RepoError::NoStore { path: options.dir.clone() }.into());
     }
     let init = InitOptions { chunk: ChunkParams::default(), config: Config::default() };
     let layout = Repo::init(&options.dir, wanted, &init)?;
@@ -201,8 +201,19 @@ fn check(dir: &Path, mountpoint: &Path, store: Option<&Path>) -> Result<PathBuf,
     if let Some(info) = control::daemon_at(&root)? {
         return Err(match info.root == root || info.mountpoint == root {
             true => DaemonError::Mounted { dir: root, mountpoint: info.mountpoint, pid: info.pid },
-            false => crate::repo::RepoError::Nested { path: root, outer: info.mountpoint }.into(),
+            false => RepoError::Nested { path: root, outer: info.mountpoint }.into(),
         });
+    }
+    let access = rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK;
+    if let Err(e) = rustix::fs::access(&root, access) {
+        return Err(RepoError::io("read directory", &root, e).into());
+    }
+    // The hidden directory of a mounted overlay is not seen from inside: its daemon is asked.
+    let around = store.and_then(|store| store.ancestors().find(|dir| dir.exists()));
+    if let (Some(store), Some(around)) = (store, around)
+        && let Some(info) = control::daemon_at(around)?
+    {
+        return Err(RepoError::Nested { path: store.to_owned(), outer: info.mountpoint }.into());
     }
     let mountpoint = canonical(mountpoint, "a directory to mount on")?;
     if let Some(info) = control::daemon_at(&mountpoint)? {
@@ -212,6 +223,10 @@ fn check(dir: &Path, mountpoint: &Path, store: Option<&Path>) -> Result<PathBuf,
     if mountpoint != root && (mountpoint.starts_with(&root) || root.starts_with(&mountpoint)) {
         let expected = "a mount point that is DIR itself or apart from it";
         return Err(DaemonError::unsuitable(&mountpoint, expected, overlap));
+    }
+    if mountpoint != root && store.is_some_and(|store| store.starts_with(&mountpoint)) {
+        let expected = "a mount point that does not hide the store";
+        return Err(DaemonError::unsuitable(&mountpoint, expected, "the store in it"));
     }
     if let Some(Ok(store)) = store.map(Path::canonicalize)
         && mountpoint.starts_with(&store)

@@ -104,7 +104,7 @@ impl Daemon {
 }
 
 fn fault(repo: &Repo, error: &AdminError) -> Fault {
-    Fault::new(repo.readable(error))
+    Fault { message: repo.readable(error), hint: error.hint() }
 }
 
 fn unmount(

@@ -1,6 +1,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// What is found where there is nothing.
+pub(super) const MISSING: &str = "nothing of that name";
+
 /// Why a store could not be created or opened. Each names the object, what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 pub enum RepoError {
@@ -29,11 +32,11 @@ pub enum RepoError {
         state: PathBuf,
     },
     /// The directory lies inside an overlay or a store.
-    #[error("{path}: lies inside the overlay of {outer}, and overlays cannot be nested")]
+    #[error("{path}: lies inside the overlay or the store {outer}, and overlays cannot be nested")]
     Nested {
         /// The directory.
         path: PathBuf,
-        /// Root of the overlay around it.
+        /// Root of the overlay around it, or the store.
         outer: PathBuf,
     },
     /// The store given is not the one of this directory.
@@ -95,7 +98,8 @@ pub enum RepoError {
 }
 
 impl RepoError {
-    pub(super) fn io(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> RepoError {
+    /// The operating system refused `operation` on `path`.
+    pub(crate) fn io(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> RepoError {
         RepoError::Io { operation, path: path.to_owned(), source: source.into() }
     }
 
@@ -106,13 +110,16 @@ impl RepoError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            RepoError::Unsuitable { path, found, .. } if found == MISSING => {
+                format!("make it with `mkdir {}`", path.display())
+            }
             RepoError::Unsuitable { .. } => return None,
             RepoError::NoStore { path } => {
                 format!("make one with `dedupctl init {0}`, or mount it with `dedupfs {0}`", path.display())
             }
             RepoError::Exists { path, .. } => format!("mount it with `dedupfs {}`", path.display()),
             RepoError::Nested { outer, .. } => {
-                format!("use {} itself, or a directory outside it", outer.display())
+                format!("use a directory outside {}", outer.display())
             }
             RepoError::OtherStore { .. } => "leave out --store, or give the store that was found".to_owned(),
             RepoError::Locked { .. } => {
@@ -127,6 +134,9 @@ impl RepoError {
             RepoError::Form { .. } => "bring the file back from a backup of the store".to_owned(),
             RepoError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 "run this as the owner of the store, or as root".to_owned()
+            }
+            RepoError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "give a path that exists".to_owned()
             }
             RepoError::Io { .. } => return None,
             RepoError::Part { .. } => {

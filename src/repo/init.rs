@@ -3,7 +3,7 @@
 //! Order: every file is durable before `format.toml` is put in its place by a rename; a store without it
 //! does not exist, and what an interrupted attempt left behind is taken over by the next.
 
-use super::error::RepoError;
+use super::error::{MISSING, RepoError};
 use super::format::Format;
 use super::layout::{
     self, BACKING, BackPointer, CONFIG, FORMAT, INDEX, KEY, Layout, PACKS, POINTER, Pointer,
@@ -28,7 +28,6 @@ to this note, or the place that .dedupfs/store.toml names. To see them with thei
 
     dedupfs DIR              mounts the overlay over this directory itself
     dedupfs DIR MOUNTPOINT   mounts it somewhere else
-    dedupctl export DIR      turns everything back into plain files, for good
 
 Copy or back up the files from the mounted overlay. Who copies the bare directory has to take .dedupfs
 and all extended attributes (user.dedupfs) along: `cp -a`, `rsync -aX`, `tar --xattrs`.
@@ -108,7 +107,7 @@ fn check_directory(dir: &Path) -> Result<std::path::PathBuf, RepoError> {
     let unsuitable =
         |expected, found: String| RepoError::Unsuitable { path: dir.to_owned(), expected, found };
     let root = dir.canonicalize().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => unsuitable("a directory", "nothing of that name".to_owned()),
+        io::ErrorKind::NotFound => unsuitable("a directory", MISSING.to_owned()),
         _ => RepoError::io("find", dir, e),
     })?;
     let stat = root.metadata().map_err(|e| RepoError::io("look at", dir, e))?;
@@ -126,9 +125,10 @@ fn check_directory(dir: &Path) -> Result<std::path::PathBuf, RepoError> {
 
 /// Neither inside another overlay nor inside a store.
 fn check_not_nested(path: &Path) -> Result<(), RepoError> {
-    for dir in path.ancestors().skip(1) {
+    for dir in path.ancestors() {
         let store_itself = layout::exists(&dir.join(FORMAT))? && layout::exists(&dir.join(PACKS))?;
-        if store_itself || Layout::of(dir)?.is_some() {
+        let around = dir != path && Layout::of(dir)?.is_some();
+        if store_itself || around {
             return Err(RepoError::Nested { path: path.to_owned(), outer: dir.to_owned() });
         }
     }

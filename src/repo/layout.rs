@@ -110,6 +110,9 @@ pub(super) fn read_text(path: &Path) -> Result<Option<String>, RepoError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+            Err(RepoError::form(path, "expected text, found bytes that are not UTF-8"))
+        }
         Err(e) => Err(RepoError::io("read", path, e)),
     }
 }

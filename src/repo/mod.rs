@@ -270,7 +270,10 @@ fn path_of(bytes: &[u8]) -> PathBuf {
 }
 
 fn read_key(path: &Path) -> Result<GuardKey, RepoError> {
-    let bytes = std::fs::read(path).map_err(|e| RepoError::io("read", path, e))?;
+    let bytes = std::fs::read(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => RepoError::form(path, "missing"),
+        _ => RepoError::io("read", path, e),
+    })?;
     let found = bytes.len();
     let key = bytes.try_into();
     key.map(GuardKey).map_err(|_| RepoError::form(path, format!("expected a key of 32 bytes, found {found}")))

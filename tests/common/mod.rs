@@ -1,5 +1,9 @@
 //! What the tests of real mounts share: a directory, a daemon over it, and `dedupctl`.
-
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first error, and says aloud that it was skipped"
+)]
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::ffi::OsStr;
@@ -19,6 +23,15 @@ pub fn fuse_available() -> bool {
         eprintln!("SKIPPED: this test needs /dev/fuse");
     }
     usable
+}
+
+/// As [`fuse_available`], for tests that change what only root may.
+pub fn root_and_fuse_available() -> bool {
+    if !is_root() {
+        assert!(std::env::var_os("DEDUPFS_REQUIRE_FUSE").is_none(), "this test wants to be started by root");
+        eprintln!("SKIPPED: this test needs root");
+    }
+    is_root() && fuse_available()
 }
 
 /// Set for the part of a test that root has an ordinary user run: where copies of the programs are.
@@ -194,7 +207,9 @@ impl Mount {
     }
 
     pub fn is_mounted(&self) -> bool {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        // Other tests mount at paths that are no text.
+        let mounts = std::fs::read("/proc/self/mountinfo").unwrap();
+        let mounts = String::from_utf8_lossy(&mounts);
         let mnt = self.mnt();
         mounts.lines().any(|line| line.split(' ').nth(4) == mnt.to_str())
     }
@@ -228,6 +243,8 @@ impl Mount {
         while Path::new(&format!("/proc/{}/root", pid.as_raw_nonzero())).exists() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
+        // And the connection: who asks just then is told ECONNABORTED once.
+        while matches!(rustix::fs::statfs(self.mnt()), Err(rustix::io::Errno::CONNABORTED)) {}
     }
 
     /// The backing file's own length and blocks.
@@ -296,7 +313,7 @@ pub fn prose(seed: u64, len: usize) -> Vec<u8> {
         x ^= x >> 7;
         x ^= x << 17;
         out.extend_from_slice(words[(x % words.len() as u64) as usize].as_bytes());
-        out.push(if x % 11 == 0 { b'\n' } else { b' ' });
+        out.push(if x.is_multiple_of(11) { b'\n' } else { b' ' });
     }
     out.truncate(len);
     out

@@ -1,0 +1,349 @@
+//! The command line as scripts use it: JSON documents, exit codes, where the store is found, odd paths.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+mod common;
+
+use common::{As, Mount, as_both, fuse_available, noise, prose, root_and_fuse_available, succeed, text};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Runs a command and reads the one document that it prints.
+#[track_caller]
+fn json(command: &mut Command, code: i32) -> Value {
+    let output = command.arg("--json").output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {}", text(&output));
+    // Fails on anything before, between or after.
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{command:?}: {e}: {}", text(&output)))
+}
+
+/// Checks that each field named is there and of the type named: `n`umber without fraction, `f`loat,
+/// `b`oolean, `s`tring, `l`ist.
+#[track_caller]
+fn has(value: &Value, fields: &str) {
+    for field in fields.split(' ') {
+        let (name, kind) = field.split_once(':').unwrap();
+        let found = &value[name];
+        let fits = match kind {
+            "n" => found.is_u64(),
+            "f" => found.is_number(),
+            "b" => found.is_boolean(),
+            "s" => found.is_string(),
+            _ => found.is_array(),
+        };
+        assert!(fits, "{name} is to be {kind}: {value}");
+    }
+}
+
+fn share(value: &Value) -> bool {
+    value.as_f64().is_some_and(|share| (0.0..=1.0).contains(&share))
+}
+
+const STATUS: &str = "mounted:b files:n logical_bytes:n unique_bytes:n stored_bytes:n ratio:f chunks:n \
+    index_bytes:n pending:n damaged:n";
+
+#[test]
+fn documents_have_the_fields_that_scripts_rely_on() {
+    as_both(|user| {
+        let mount = Mount::prepare(user);
+        let (dir, mnt) = (mount.dir(), mount.mnt());
+        let ctl = |args: &[&str]| {
+            let mut command = mount.dedupctl();
+            command.args(args);
+            command
+        };
+        fs::write(dir.join("before"), prose(1, 100_000)).unwrap();
+        let created = json(ctl(&["init", "--chunk-avg", "8KiB"]).arg(&dir), 0);
+        has(&created, "root:s store:s chunk_avg:n policy:s");
+        assert_eq!((&created["chunk_avg"], &created["policy"]), (&8192.into(), &"on-close".into()));
+        let direct = json(ctl(&["status"]).arg(&dir), 0);
+        has(&direct, STATUS);
+        assert_eq!((&direct["mounted"], &direct["files"]), (&false.into(), &0.into()));
+        let scanned = json(ctl(&["scan"]).arg(&dir), 0);
+        has(&scanned, "files:n bytes:n converted:n skipped:n errors:n");
+        assert_eq!((&scanned["files"], &scanned["bytes"]), (&1.into(), &100_000.into()));
+        assert_eq!(scanned["converted"], 1);
+        mount.start();
+        fs::write(mount.at("same"), prose(1, 100_000)).unwrap();
+        fs::write(mount.at("part"), [prose(1, 60_000), noise(2, 20_000)].concat()).unwrap();
+        let settled = json(ctl(&["settle"]).arg(&mnt), 0);
+        has(&settled, "pending:n");
+        assert_eq!(settled["pending"], 0);
+        let status = json(ctl(&["status"]).arg(&mnt), 0);
+        has(&status, STATUS);
+        assert_eq!((&status["mounted"], &status["files"]), (&true.into(), &3.into()));
+        assert_eq!(status["logical_bytes"], 280_000);
+        let ratio = status["logical_bytes"].as_f64().unwrap() / status["stored_bytes"].as_f64().unwrap();
+        assert!((status["ratio"].as_f64().unwrap() - ratio).abs() < 1e-9, "{status}");
+        assert_eq!(status["mountpoint"].as_str(), mnt.to_str());
+        let similar = json(ctl(&["similar"]).arg(mount.at("part")), 0);
+        has(&similar, "query:s matches:l suppressed_features:n behind:b");
+        let matches = similar["matches"].as_array().unwrap();
+        assert_eq!(matches.len(), 2, "{similar}");
+        for found in matches {
+            has(found, "path:s absolute:s size:n containment:f contained_in:f resemblance:f bytes_common:n");
+            has(found, "identical:b verified:b");
+            assert!(["containment", "contained_in", "resemblance"].iter().all(|name| share(&found[*name])));
+            assert!(found["containment"].as_f64().unwrap() >= 0.75 && found["verified"] == true, "{found}");
+            assert!(Path::new(found["absolute"].as_str().unwrap()).exists(), "{found}");
+        }
+        let estimate = json(ctl(&["similar", "--estimate", "--limit", "1"]).arg(mount.at("part")), 0);
+        assert_eq!(estimate["matches"].as_array().unwrap().len(), 1);
+        assert_eq!(estimate["matches"][0]["verified"], false);
+        let none = json(
+            ctl(&["similar"]).arg(mount.dir().join("part")).args(["--min", "1", "--by"]).arg("resemblance"),
+            0,
+        );
+        assert_eq!(none["matches"], Value::Array(Vec::new()));
+        let checked = json(ctl(&["check", "--deep"]).arg(&mnt), 0);
+        has(&checked, "checked:n damaged:l repaired:n stubs:n deep:b");
+        assert!(checked["checked"].as_u64().unwrap() > 0);
+        let unmounted = json(ctl(&["unmount"]).arg(&mnt), 0);
+        assert_eq!(unmounted["unmounted"].as_str(), mnt.to_str());
+    });
+}
+
+#[test]
+fn exit_codes_tell_findings_from_failures() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    fs::write(mount.at("file"), noise(1, 100_000)).unwrap();
+    mount.settle();
+    mount.unmount();
+    let code = |args: &[&str]| mount.dedupctl().args(args).arg(mount.dir()).output().unwrap().status.code();
+    assert_eq!(code(&["check", "--deep"]), Some(0));
+    let pack = fs::read_dir(mount.dir().join(".dedupfs/packs")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&pack).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x55;
+    fs::write(&pack, bytes).unwrap();
+    assert_eq!(code(&["check", "--deep"]), Some(1));
+    let report = json(mount.dedupctl().arg("check").arg("--deep").arg(mount.dir()), 1);
+    let damaged = &report["damaged"][0];
+    has(damaged, "kind:s object:s path:s reason:s");
+    assert_eq!(damaged["path"], "file", "{report}");
+    assert_eq!(code(&["check", "--nonsense"]), Some(2));
+    assert_eq!(code(&["status", "--store", "/nowhere"]), Some(2));
+}
+
+#[test]
+fn errors_leave_stdout_empty_with_json_too() {
+    let mount = Mount::prepare(As::Root);
+    for args in [&["status", "--json"][..], &["scan", "--json"], &["check", "--json"], &["status", "--jsn"]] {
+        let output = mount.dedupctl().args(args).current_dir(mount.dir()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{args:?}: {}", text(&output));
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mount = Mount::prepare(As::Root);
+    succeed(mount.dedupctl().arg("init").arg(mount.dir()));
+    let commands: [&[&str]; 6] =
+        [&["status"], &["status", "--json"], &["completions", "bash"], &["man"], &["--help"], &["check"]];
+    for args in commands {
+        let mut command = mount.dedupctl();
+        command.args(args).current_dir(mount.dir()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Closed before anything was read, and most times before anything was written.
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output));
+        assert!(output.stderr.is_empty(), "{args:?}: {}", text(&output));
+    }
+}
+
+#[test]
+fn every_help_has_an_example() {
+    let mount = Mount::prepare(As::Root);
+    let help = |command: &mut Command| String::from_utf8(succeed(command.arg("--help")).stdout).unwrap();
+    let top = help(&mut mount.dedupctl());
+    let listed = top.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
+    let commands: Vec<_> = listed
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(commands.len() >= 9, "{top}");
+    for command in commands {
+        let text = help(mount.dedupctl().arg(command));
+        assert!(text.contains("Example: "), "{command}: {text}");
+    }
+    assert!(top.contains("Example: ") && help(&mut mount.dedupfs()).contains("Example: "));
+    for program in [mount.dedupctl(), mount.dedupfs()] {
+        let mut program = program;
+        let version = String::from_utf8(succeed(program.arg("--version")).stdout).unwrap();
+        assert!(version.trim().ends_with(env!("CARGO_PKG_VERSION")), "{version}");
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_are_generated() {
+    let mount = Mount::prepare(As::Root);
+    let out = |args: &[&str]| String::from_utf8(succeed(mount.dedupctl().args(args)).stdout).unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        for program in ["dedupctl", "dedupfs"] {
+            let text = out(&["completions", shell, "--program", program]);
+            assert!(text.contains(program), "{shell}: {text}");
+        }
+        assert!(out(&["completions", shell]).contains("similar"), "{shell}");
+    }
+    assert!(out(&["man"]).contains(".TH dedupctl"));
+    assert!(out(&["man", "--program", "dedupfs"]).contains("MOUNTPOINT"));
+    let pages = mount.root.path().join("man");
+    succeed(mount.dedupctl().args(["man", "--out"]).arg(&pages));
+    assert!(pages.join("dedupctl-similar.1").exists() && pages.join("dedupfs.1").exists());
+}
+
+#[test]
+fn the_store_is_found_from_everywhere_it_can_be_meant() {
+    as_both(|user| {
+        let mount = Mount::new(user);
+        fs::create_dir_all(mount.at("sub/deep")).unwrap();
+        fs::write(mount.at("sub/file"), prose(1, 50_000)).unwrap();
+        fs::write(mount.at("sub/deep/same"), prose(1, 50_000)).unwrap();
+        mount.settle();
+        let (dir, mnt, away) = (mount.dir(), mount.mnt(), mount.root.path().to_owned());
+        let root = dir.to_str().unwrap().to_owned();
+        let found = |args: &[&Path], cwd: &Path| {
+            let status = json(mount.dedupctl().arg("status").args(args).current_dir(cwd), 0);
+            assert_eq!(status["root"].as_str(), Some(&*root), "{args:?} in {}", cwd.display());
+            assert_eq!(status["files"], 2);
+            status["mounted"].as_bool().unwrap()
+        };
+        let store = Path::new("--store");
+        let state = dir.join(".dedupfs");
+        let bare: [(&[&Path], &Path); 5] = [
+            (&[&dir], &away),
+            (&[&dir.join("sub/deep")], &away),
+            (&[store, &dir], &away),
+            (&[store, &state], &away),
+            (&[], &dir.join("sub")),
+        ];
+        let mounted: [(&[&Path], &Path); 5] = [
+            (&[&mnt], &away),
+            (&[&mnt.join("sub/file")], &away),
+            (&[store, &mnt], &away),
+            (&[Path::new("deep")], &mnt.join("sub")),
+            (&[], &mnt),
+        ];
+        for (args, cwd) in bare.iter().chain(&mounted) {
+            assert!(found(args, cwd), "{args:?} in {}: the daemon was not found", cwd.display());
+        }
+        // One file, named through the mount, the bare directory, and as a stranger.
+        let stranger = away.join("stranger");
+        fs::write(&stranger, prose(1, 50_000)).unwrap();
+        for (file, cwd, matches) in [
+            (mnt.join("sub/file"), &away, 1),
+            (dir.join("sub/file"), &away, 1),
+            ("sub/file".into(), &mnt, 1),
+            (stranger.clone(), &mnt, 2),
+            (stranger.clone(), &dir, 2),
+        ] {
+            let similar = json(mount.dedupctl().arg("similar").arg(&file).current_dir(cwd), 0);
+            let found = similar["matches"].as_array().unwrap();
+            assert_eq!(found.len(), matches, "{}: {similar}", file.display());
+            assert!(found.iter().all(|found| found["identical"] == true), "{similar}");
+        }
+        let similar = json(mount.dedupctl().arg("similar").arg(&stranger).arg(store).arg(&dir), 0);
+        assert_eq!(similar["matches"].as_array().unwrap().len(), 2, "{similar}");
+        mount.unmount();
+        for (args, cwd) in &bare {
+            assert!(!found(args, cwd), "{args:?} in {}", cwd.display());
+        }
+    });
+}
+
+#[test]
+fn a_store_elsewhere_and_a_mount_in_place_are_found_too() {
+    if !fuse_available() {
+        return;
+    }
+    let mut mount = Mount::prepare(As::Root);
+    let store = mount.root.path().join("store");
+    mount.flags = vec!["--store".to_owned(), store.to_str().unwrap().to_owned()];
+    mount.start();
+    fs::write(mount.at("file"), prose(1, 50_000)).unwrap();
+    mount.settle();
+    let state = |mount: &Mount| {
+        let status = json(mount.dedupctl().arg("status").arg("--store").arg(&store).current_dir("/"), 0);
+        assert_eq!((status["store"].as_str(), &status["files"]), (store.to_str(), &1.into()));
+        status["mounted"].as_bool().unwrap()
+    };
+    assert!(state(&mount));
+    mount.unmount();
+    assert!(!state(&mount));
+    let similar = json(mount.dedupctl().arg("similar").arg(mount.dir().join("file")), 0);
+    assert_eq!(
+        similar["matches"],
+        Value::Array(Vec::new()),
+        "a stub that is not mounted is read by its recipe"
+    );
+    let in_place = Mount::in_place(As::Root);
+    fs::write(in_place.at("file"), prose(1, 50_000)).unwrap();
+    in_place.settle();
+    for named in [in_place.dir(), in_place.dir().join(".dedupfs")] {
+        let status = json(in_place.dedupctl().arg("status").arg("--store").arg(named).current_dir("/"), 0);
+        assert_eq!((&status["mounted"], &status["files"]), (&true.into(), &1.into()));
+    }
+}
+
+/// What a line in fstab comes down to. mount(8) looks for programs in the system's directories only, so
+/// ours are shown there, in a mount namespace of its own.
+#[test]
+fn mount_and_umount_know_it_as_a_type() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    let bin = mount.root.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    for program in [env!("CARGO_BIN_EXE_dedupfs"), env!("CARGO_BIN_EXE_dedupctl")] {
+        fs::copy(program, bin.join(Path::new(program).file_name().unwrap())).unwrap();
+    }
+    let script = "set -e; mount --bind \"$1\" /usr/local/bin; hash -r; \
+        mount -t fuse.dedupfs -o noauto,dedup=idle:10m,nosuid \"$2\" \"$3\"; \
+        echo text > \"$3/file\"; dedupctl status \"$3\" --json; umount \"$3\"; ls \"$3\"; \
+        while [ -e \"$2/.dedupfs/daemon.json\" ]; do sleep 0.1; done";
+    let mut command = mount.command("timeout");
+    command.args(["60", "unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"]);
+    let output = succeed(command.arg(&bin).arg(mount.dir()).arg(mount.mnt()));
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&status["policy"], &status["mounted"]), (&"idle:10m".into(), &true.into()));
+    assert_eq!(fs::read_to_string(mount.dir().join("file")).unwrap(), "text\n");
+}
+
+#[test]
+fn paths_need_not_be_text() {
+    as_both(|user| {
+        let mount = Mount::prepare(user);
+        let name = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+        let odd = mount.dir().join(name(b"dir \xff\n\xfe"));
+        let mnt = mount.mnt().join(name(b"\xc3("));
+        fs::create_dir(&odd).unwrap();
+        fs::create_dir(&mnt).unwrap();
+        succeed(mount.dedupfs().arg(&odd).arg(&mnt));
+        for file in [&b"\xff one"[..], b"two\x1b[31m\n"] {
+            fs::write(mnt.join(name(file)), prose(1, 50_000)).unwrap();
+        }
+        assert_eq!(json(mount.dedupctl().arg("settle").arg(&mnt), 0)["pending"], 0);
+        let status = json(mount.dedupctl().arg("status").current_dir(&mnt), 0);
+        assert_eq!(status["files"], 2);
+        let similar = json(mount.dedupctl().arg("similar").arg(mnt.join(name(b"\xff one"))), 0);
+        assert_eq!(similar["matches"][0]["path"], "two\u{1b}[31m\n", "{similar}");
+        let similar = json(mount.dedupctl().arg("similar").arg(odd.join(name(b"two\x1b[31m\n"))), 0);
+        assert_eq!(similar["matches"][0]["path"], "\u{fffd} one", "{similar}");
+        let shown = succeed(mount.dedupctl().arg("similar").arg(mnt.join(name(b"\xff one"))));
+        assert!(!shown.stdout.contains(&0x1b), "a name does not drive the terminal: {}", text(&shown));
+        let scanned = json(mount.dedupctl().arg("scan").arg(mnt.join(name(b"\xff one"))), 0);
+        assert_eq!(scanned["files"], 1);
+        succeed(mount.dedupctl().arg("unmount").arg(&mnt));
+        assert_eq!(json(mount.dedupctl().arg("status").arg(&odd), 0)["mounted"], false);
+    });
+}
