@@ -44,6 +44,23 @@ pub enum Table {
     Pending = b'p',
 }
 
+impl Table {
+    /// Every table there is.
+    pub const ALL: [Table; 11] = [
+        Table::Meta,
+        Table::Chunks,
+        Table::Features,
+        Table::Sketched,
+        Table::Contained,
+        Table::Contents,
+        Table::Numbered,
+        Table::Files,
+        Table::Holders,
+        Table::Parents,
+        Table::Pending,
+    ];
+}
+
 /// What went wrong in the index database. None of it is a loss of user data: the index can be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {

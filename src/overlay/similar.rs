@@ -3,7 +3,7 @@
 use super::Overlay;
 use super::backing;
 use super::catalog::Finder;
-use super::contents::{Shares, Stored};
+use super::contents::{Budget, Shares, Stored};
 use super::error::{OverlayError, Result};
 use super::file::read_full;
 use super::inode::Content;
@@ -131,10 +131,11 @@ impl Overlay {
     ) -> Result<Matches> {
         let (recipe, answer) = self.contents.query(query, options)?;
         let mut finder = self.catalog.finder(&self.backing);
-        let mut ranked = Vec::new();
+        let (mut ranked, mut budget) = (Vec::new(), Budget::default());
         for candidate in &answer.candidates {
             let open = || self.candidate_source(candidate, &mut finder);
-            match self.contents.shares(query, &recipe, candidate, options, open) {
+            let estimate = budget.spend(options, query, candidate);
+            match self.contents.shares(query, &recipe, candidate, estimate, open) {
                 Ok(shares) if shares.reach(options) => ranked.push((shares, candidate)),
                 Ok(_) => {}
                 Err(e) => tracing::warn!("recipe {}: not compared: {e}", candidate.recipe),

@@ -5,8 +5,8 @@
 
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
-use super::{CLEAN, INDEX_CACHE_BYTES, OpenOptions, Opening};
-use crate::db::{Batch, Db, DbError, MemDb, SledDb, Table};
+use super::{CLEAN, INDEX_CACHE_BYTES, OpenOptions, Opening, compact};
+use crate::db::{Batch, Db, DbError, DbResult, MemDb, SledDb, Table};
 use crate::id::StoreId;
 use crate::similarity::{Similarity, SimilarityOptions};
 use crate::store::{Store, StoreError, StoreOptions};
@@ -67,7 +67,7 @@ fn attempt(
     options: &OpenOptions,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
-    let db: Arc<dyn Db> = match SledDb::open(&dir.join(INDEX), INDEX_CACHE_BYTES) {
+    let db: Arc<dyn Db> = match open_index(&dir.join(INDEX), options) {
         Ok(db) => Arc::new(db),
         Err(DbError::Locked { .. }) => {
             let holder = "another process".to_owned();
@@ -106,6 +106,10 @@ fn attempt(
         db.apply(batch).and_then(|()| db.flush()).map_err(index)?;
     }
     Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), clean, left })
+}
+
+fn open_index(path: &Path, options: &OpenOptions) -> DbResult<SledDb> {
+    if options.read_only { SledDb::open(path, INDEX_CACHE_BYTES) } else { compact::open(path) }
 }
 
 fn index(e: DbError) -> Failure {
