@@ -4,7 +4,7 @@
 //! `cargo run --release --example bench_similar -- MOUNT [SAMPLES]`, where MOUNT holds directories `NAME-VERSION`
 //! (at any depth), as `bench_mount` leaves them. A neighbour is the release before or after; it is expected
 //! where an exact comparison of the two files finds a quarter of either in the other.
-
+#![allow(clippy::needless_range_loop, reason = "the index is used for more than one list")]
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark")]
 
 use dedupfs::similarity::exact;

@@ -1,4 +1,5 @@
 //! Real mounts, as root with kernel passthrough and as an ordinary user through fusermount3.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod common;
 

@@ -1,6 +1,7 @@
 //! The overlay without FUSE: every state that a crash can leave, and random operations against a model.
 //!
 //! Each reopening here comes with an empty index, so all of it also shows that packs and stubs are enough.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use dedupfs::chunk::ChunkParams;
 use dedupfs::db::MemDb;

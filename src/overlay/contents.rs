@@ -92,7 +92,8 @@ impl Contents {
             .truncate(false)
             .open(dir.join("id"))
             .map_err(io("open the id of"))?;
-        id_file.try_lock().map_err(|e| io("lock")(e.into()))?;
+        let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        rustix::fs::flock(&id_file, lock).map_err(|e| io("lock")(e.into()))?;
         let mut id = Vec::new();
         id_file.read_to_end(&mut id).map_err(io("read the id of"))?;
         let id = match <[u8; 16]>::try_from(&id[..]) {

@@ -3,7 +3,7 @@
 //! The backing directory keeps the namespace: names, modes, owners, times, links and xattrs are its own.
 //! A regular file there is *plain* (it holds its bytes), or a *stub* (it is empty, and the xattr
 //! `user.dedupfs` names the recipe by which the store has its bytes). What a file is, is decided by what
-//! is on disk ([`stub`], [`recover`]); the index only helps to find things.
+//! is on disk ([`stub`], `recover`); the index only helps to find things.
 //!
 //! Files are converted when nobody has them open (`commit`) and written back before anyone writes to them
 //! (`hydrate`). Neither shows through the overlay: size, times and inode number stay.

@@ -136,7 +136,7 @@ impl Overlay {
                 if !self.contents.similarity.knows_chunk(&chunk.id)? {
                     self.contents
                         .similarity
-                        .add_chunk(chunk.id, Sketch::of_chunk(&*self.contents.store.read(&chunk.id)?))?;
+                        .add_chunk(chunk.id, Sketch::of_chunk(&self.contents.store.read(&chunk.id)?))?;
                 }
             }
             self.contents.similarity.add_content(stub.recipe, &recipe)?;
