@@ -183,9 +183,7 @@ fn find_or_init(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result
 /// Looks for what makes mounting impossible before anything is changed. Returns the mount point's
 /// canonical path.
 fn check(dir: &Path, mountpoint: &Path, store: Option<&Path>) -> Result<PathBuf, DaemonError> {
-    if !Path::new("/dev/fuse").exists() {
-        return Err(fuse::MountError::NoDevice.into());
-    }
+    fuse::check_available(rustix::process::geteuid().is_root())?;
     let canonical = |path: &Path, expected: &'static str| {
         let found = path.canonicalize().map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => DaemonError::unsuitable(path, expected, "nothing of that name"),

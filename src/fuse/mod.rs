@@ -6,4 +6,4 @@ mod filesystem;
 mod helper;
 mod session;
 
-pub use session::{MountError, MountOptions, Mounted, clear_dead_mount, mount};
+pub use session::{MountError, MountOptions, Mounted, check_available, clear_dead_mount, mount};

@@ -78,17 +78,20 @@ pub struct Mounted {
 /// Whether the filesystem was unmounted, and who waits for that.
 type Gone = Arc<(Mutex<bool>, Condvar)>;
 
-/// Mounts an overlay; returns when the kernel has been answered and requests are being served.
-pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, MountError> {
-    let privileged = overlay.backing().privileged();
+/// Checks that this machine lets this process mount at all: better said before anything else is done.
+pub fn check_available(privileged: bool) -> Result<(), MountError> {
     match File::options().read(true).write(true).open(DEVICE) {
         Ok(_) => {}
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(MountError::DeviceClosed),
         Err(_) => return Err(MountError::NoDevice),
     }
-    if !privileged {
-        helper::find()?;
-    }
+    if privileged { Ok(()) } else { helper::find().map(drop) }
+}
+
+/// Mounts an overlay; returns when the kernel has been answered and requests are being served.
+pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, MountError> {
+    let privileged = overlay.backing().privileged();
+    check_available(privileged)?;
     let name = overlay.backing().root_path().unwrap_or_else(|_| PathBuf::from("dedupfs"));
     let name = name.to_string_lossy().replace(',', "_");
     let mut config = Config::default();
@@ -163,7 +166,8 @@ fn gone_within(gone: &Gone, time: Duration) -> bool {
 pub fn clear_dead_mount(path: &Path) -> Result<bool, MountError> {
     // Not stat: the kernel would answer that from what it remembers of the dead mount's root.
     match rustix::fs::statfs(path) {
-        Err(Errno::NOTCONN) => unmount_path(path, true).map(|()| true),
+        // The kernel says the second for a moment after the daemon's end.
+        Err(Errno::NOTCONN | Errno::CONNABORTED) => unmount_path(path, true).map(|()| true),
         _ => Ok(false),
     }
 }

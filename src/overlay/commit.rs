@@ -75,8 +75,18 @@ impl Overlay {
     }
 
     fn commit_round(&self, files: Vec<Arc<Inode>>) {
-        let taken: Vec<Taken> = files.into_iter().filter_map(|inode| self.take_file(inode)).collect();
-        let mut round = self.contents.ingest.round(self.keeps_bytes());
+        let taken = files.into_iter().filter_map(|inode| self.take_file(inode));
+        let (convert, index): (Vec<_>, Vec<_>) = taken.partition(|taken| taken.convert);
+        // Only what stubs will need is stored.
+        for (keep, part) in [(true, convert), (false, index)] {
+            if !part.is_empty() {
+                self.commit_taken(part, keep);
+            }
+        }
+    }
+
+    fn commit_taken(&self, taken: Vec<Taken>, keep: bool) {
+        let mut round = self.contents.ingest.round(keep);
         let mut read = Vec::with_capacity(taken.len());
         for mut taken in taken {
             match read_file(&mut round, &mut taken) {
