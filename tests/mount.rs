@@ -402,6 +402,62 @@ fn scan_takes_in_what_was_there_and_goes_on_where_it_was() {
     });
 }
 
+#[test]
+fn similar_follows_what_happens_to_files() {
+    as_both(|user| {
+        let mount = Mount::new(user);
+        let original = prose(30, 60_000);
+        let edited = [&original[..20_000], b"edited here", &original[20_000..]].concat();
+        let write = |name: &str, bytes: &[u8]| {
+            fs::write(mount.at(name), bytes).unwrap();
+            mount.settle();
+        };
+        let found = || {
+            let answer = mount.ctl(&["similar", "original"]);
+            let matches = answer["matches"].as_array().unwrap().clone();
+            matches.iter().map(|m| m["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        fs::create_dir_all(mount.at("deep/er")).unwrap();
+        write("original", &original);
+        assert_eq!(found(), Vec::<String>::new());
+        write("copy", &edited);
+        let answer = mount.ctl(&["similar", "original"]);
+        let first = &answer["matches"][0];
+        assert_eq!(
+            (&first["path"], &first["identical"], &first["verified"]),
+            (&"copy".into(), &false.into(), &true.into())
+        );
+        assert_eq!(first["bytes_common"], 60_000, "{first}");
+        assert!(first["contained_in"].as_f64().unwrap() > 0.999, "{first}");
+        // Contained: a piece of it, and it within something larger.
+        write("piece", &original[10_000..30_000]);
+        write("larger", &[&noise(31, 100_000)[..], &original, &noise(32, 100_000)].concat());
+        assert_eq!(
+            found().into_iter().collect::<BTreeSet<_>>(),
+            ["copy", "larger", "piece"].map(String::from).into()
+        );
+        fs::rename(mount.at("copy"), mount.at("deep/er/moved")).unwrap();
+        fs::rename(mount.at("deep"), mount.at("down")).unwrap();
+        fs::remove_file(mount.at("piece")).unwrap();
+        fs::write(mount.at("larger"), noise(33, 100_000)).unwrap();
+        mount.settle();
+        assert_eq!(found(), ["down/er/moved"]);
+        mount.remount();
+        assert_eq!(found(), ["down/er/moved"]);
+        fs::hard_link(mount.at("down/er/moved"), mount.at("link")).unwrap();
+        fs::remove_file(mount.at("down/er/moved")).unwrap();
+        assert_eq!(found(), ["link"]);
+        // From outside the overlay.
+        let outside = mount.root.path().join("outside");
+        fs::write(&outside, &edited).unwrap();
+        let answer = mount.ctl(&["similar", outside.to_str().unwrap()]);
+        assert_eq!(
+            (&answer["matches"][0]["path"], &answer["matches"][0]["identical"]),
+            (&"link".into(), &true.into())
+        );
+    });
+}
+
 /// Programs opening, writing, renaming and deleting while files are converted under them.
 #[test]
 fn readers_and_writers_race_with_conversion() {

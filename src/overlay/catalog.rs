@@ -159,7 +159,8 @@ impl Catalog {
         self.add_parent(file, dir_id)
     }
 
-    fn place_dir(&self, backing: &Backing, dir: &Path) -> Result<FileId> {
+    /// Records where the directory at `dir` (below the root) is, with those above it.
+    pub fn place_dir(&self, backing: &Backing, dir: &Path) -> Result<FileId> {
         let mut parent = FileId(backing.identity().ino);
         let mut path = PathBuf::new();
         for component in dir.components() {

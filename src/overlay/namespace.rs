@@ -230,7 +230,7 @@ impl Overlay {
             rustix::fs::linkat(CWD, source, &dir.path_fd()?, name, AtFlags::SYMLINK_FOLLOW)
         })?;
         if inode.home {
-            self.indexed(self.catalog.add_parent(inode.file_id(), dir.file_id()));
+            self.indexed(self.add_name(inode.file_id(), &dir));
         }
         self.lookup(parent, name)
     }
@@ -329,7 +329,15 @@ impl Overlay {
             return Ok(());
         }
         self.catalog.remove_parent(FileId(stat.st_ino), from.file_id())?;
-        self.catalog.add_parent(FileId(stat.st_ino), to.file_id())
+        self.add_name(FileId(stat.st_ino), to)
+    }
+
+    /// The catalog's side of an inode having got a name in a directory, about which nothing may be known yet.
+    fn add_name(&self, inode: FileId, dir: &Inode) -> Result<()> {
+        if let Some(path) = self.path_of(dir) {
+            self.catalog.place_dir(&self.backing, &path)?;
+        }
+        self.catalog.add_parent(inode, dir.file_id())
     }
 
     /// The catalog's side of a name having been removed.
