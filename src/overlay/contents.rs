@@ -24,6 +24,11 @@ const COMMON_BYTES_MIN: u64 = 64;
 const COMPARE_MEMORY: usize = 256 << 20;
 /// Candidates compared for each match wanted: estimates may rank some too high.
 const CANDIDATES_PER_MATCH: usize = 2;
+const CANDIDATES_MIN: usize = 32;
+/// Candidates taken from the index. Estimates of small files hardly tell them apart, so more of those are compared,
+/// as long as it is about few bytes.
+const CANDIDATES_MAX: usize = 1024;
+const EXTRA_BYTES_MAX: u64 = 2 << 20;
 /// Bytes of both sides that are compared for one query, at some 30 to 250 MB/s; the candidates that come after, the
 /// less promising ones, are answered by their estimates. The first is always compared.
 const COMPARED_BYTES_MAX: u64 = 128 << 20;
@@ -164,8 +169,8 @@ impl Contents {
         let mut budget = Budget::default();
         for candidate in answer.candidates.iter().filter(|candidate| candidate.recipe != *id) {
             let open = || Ok(Box::new(Stored::new(self, &candidate.recipe)?) as Box<dyn Source>);
-            let shares =
-                self.shares(&query, id, candidate, budget.spend(options, &query, candidate), open)?;
+            let Some(estimate) = budget.spend(options, &query, candidate) else { break };
+            let shares = self.shares(&query, id, candidate, estimate, open)?;
             if shares.reach(options) {
                 found.push((candidate.recipe, shares));
             }
@@ -178,7 +183,7 @@ impl Contents {
     /// Asks the index; also tells what recipe the query itself would have.
     pub(super) fn query(&self, query: &dyn Source, options: &SimilarOptions) -> Result<(RecipeId, Answer)> {
         let (sketch, recipe) = self.sketch(query).map_err(|e| OverlayError::io("read", "the query", e))?;
-        let wanted = options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(32);
+        let wanted = options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(CANDIDATES_MAX);
         Ok((recipe, self.similarity.query(&sketch, options.min, wanted)?))
     }
 
@@ -255,20 +260,27 @@ impl Contents {
 /// What may still be compared for one query.
 #[derive(Default)]
 pub(super) struct Budget {
+    candidates: usize,
     spent: u64,
 }
 
 impl Budget {
-    /// Whether the next candidate is only to be estimated.
+    /// Whether the next candidate is only to be estimated; `None` if it is not worth that.
     pub(super) fn spend(
         &mut self,
         options: &SimilarOptions,
         query: &dyn Source,
         candidate: &Candidate,
-    ) -> bool {
+    ) -> Option<bool> {
+        let promising =
+            self.candidates < options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(CANDIDATES_MIN);
+        if !promising && self.spent > EXTRA_BYTES_MAX {
+            return None;
+        }
         let estimate = options.estimate || self.spent > COMPARED_BYTES_MAX;
+        self.candidates += 1;
         self.spent += query.len() + candidate.size;
-        estimate
+        Some(estimate)
     }
 }
 

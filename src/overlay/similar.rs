@@ -134,7 +134,7 @@ impl Overlay {
         let (mut ranked, mut budget) = (Vec::new(), Budget::default());
         for candidate in &answer.candidates {
             let open = || self.candidate_source(candidate, &mut finder);
-            let estimate = budget.spend(options, query, candidate);
+            let Some(estimate) = budget.spend(options, query, candidate) else { break };
             match self.contents.shares(query, &recipe, candidate, estimate, open) {
                 Ok(shares) if shares.reach(options) => ranked.push((shares, candidate)),
                 Ok(_) => {}
