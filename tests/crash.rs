@@ -19,8 +19,8 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 
 /// Kills the daemon `rounds` times while two threads write; checks every file that was closed before.
 ///
-/// Seen to fail when `make_stub` runs before `store.sync`, and when recovery takes a HYDRATING file for
-/// plain.
+/// What a kill rarely hits, `tests/overlay.rs` lays out by hand: each state that a crash can leave of a file.
+/// The order of fsyncs cannot show here, since a killed process loses nothing that it has written.
 fn kill_while_writing(rounds: u64) {
     let mount = Mount::new(As::Root);
     let closed = Mutex::new(Vec::new());
