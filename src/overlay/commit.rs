@@ -231,8 +231,7 @@ impl Overlay {
                 let made = self.make_stub(inode, &mut state, file, &now, id);
                 backing::unlease(file);
                 state.phase = Phase::Idle;
-                made?;
-                self.converted.fetch_add(1, Ordering::Relaxed);
+                self.converted.fetch_add(u64::from(made?), Ordering::Relaxed);
                 state.attempts = 0;
             } else if taken.retry {
                 self.try_again(inode, &mut state);
@@ -242,7 +241,8 @@ impl Overlay {
         self.record(inode, id, before)
     }
 
-    /// Turns a plain file into a stub of a durable recipe. The caller holds the inode's mutex and the lease.
+    /// Turns a plain file into a stub of a durable recipe; says whether its record could be written at all. The
+    /// caller holds the inode's mutex and the lease.
     fn make_stub(
         &self,
         inode: &Inode,
@@ -250,7 +250,7 @@ impl Overlay {
         file: &File,
         stat: &Stat,
         recipe: RecipeId,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (mtime, ctime) = (backing::mtime(stat), backing::ctime(stat));
         let shown = match state.content {
             Some(Content::Plain(Some(record))) => record.shown_ctime(mtime, ctime),
@@ -271,7 +271,7 @@ impl Overlay {
             Err(
                 Errno::NOSPC | Errno::DQUOT | Errno::NOTSUP | Errno::TOOBIG | Errno::ACCESS | Errno::PERM,
             ) => {
-                return Ok(());
+                return Ok(false);
             }
             Err(e) => return Err(e.into()),
         }
@@ -282,7 +282,7 @@ impl Overlay {
         let settled = stub.stamped(State::Settled);
         self.write_record(inode, &settled)?;
         state.content = Some(Content::Stub(settled));
-        Ok(())
+        Ok(true)
     }
 
     /// Records in the catalog what a file is and where.

@@ -243,6 +243,7 @@ impl Overlay {
             return;
         }
         state.queued = true;
+        state.attempts = 0;
         let after = match self.dedup {
             Dedup::Idle(time) => time,
             Dedup::OnClose | Dedup::Off => super::queue::GATHER,
