@@ -331,11 +331,6 @@ impl Inodes {
         self.anchors.open_max()
     }
 
-    /// Number of inodes in use.
-    pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
-    }
-
     /// The inodes in use that `wanted` picks.
     pub fn collect(&self, mut wanted: impl FnMut(&Inode) -> bool) -> Vec<Arc<Inode>> {
         let mut found = Vec::new();

@@ -189,11 +189,6 @@ impl Overlay {
         self.queue.pending()
     }
 
-    /// Inodes held in memory.
-    pub fn inodes_in_use(&self) -> usize {
-        self.inodes.len()
-    }
-
     /// Waits until every closed file is chunked, indexed and durable. `progress` is told how many are
     /// left and stops the waiting by returning false; the result says whether it came to the end.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
