@@ -105,9 +105,8 @@ impl Contents {
             Ok(id) => id,
             Err(_) if id.is_empty() => {
                 let mut id = [0; 16];
-                File::open("/dev/urandom")
-                    .and_then(|mut file| file.read_exact(&mut id))
-                    .map_err(io("name"))?;
+                rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
+                    .map_err(|e| io("name")(e.into()))?;
                 id_file.write_all(&id).and_then(|()| id_file.sync_all()).map_err(io("write the id of"))?;
                 id
             }
