@@ -92,6 +92,7 @@ fn attempt(
     })
     .map_err(index)?;
     let mut store_options = StoreOptions::default();
+    store_options.pack_bytes_max = pack_bytes(dir).unwrap_or(store_options.pack_bytes_max);
     store_options.reserve_bytes = if options.read_only { 0 } else { RESERVE_BYTES };
     store_options.cache_bytes = cache_bytes.unwrap_or(store_options.cache_bytes);
     let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {
@@ -110,6 +111,13 @@ fn attempt(
         db.apply(batch).and_then(|()| db.flush()).map_err(index)?;
     }
     Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), clean, left })
+}
+
+/// How large packs are: small enough that the reserve, a hundredth of the filesystem, has room to rewrite one.
+fn pack_bytes(dir: &Path) -> Option<u32> {
+    let space = rustix::fs::statvfs(dir).ok()?;
+    let share = space.f_blocks * space.f_frsize / 128;
+    Some(share.clamp(1 << 20, 64 << 20) as u32)
 }
 
 fn open_index(path: &Path, options: &OpenOptions) -> DbResult<SledDb> {
