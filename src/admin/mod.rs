@@ -6,6 +6,7 @@
 
 mod catch_up;
 mod check;
+mod repair;
 mod scan;
 mod settle;
 mod similar;
@@ -13,7 +14,8 @@ mod status;
 pub(crate) mod text;
 
 pub use catch_up::catch_up;
-pub use check::{CheckReport, Damaged};
+pub use check::{Action, CheckReport, Damaged};
+pub use repair::{Peer, RepairRequest};
 pub use settle::SettleReport;
 pub use similar::{SimilarMatch, SimilarReport};
 pub use status::StatusReport;
@@ -57,6 +59,8 @@ pub enum Request {
         /// Decode and hash everything too.
         deep: bool,
     },
+    /// Verify what is stored, and put right what can be, or only say what would be done.
+    Repair(RepairRequest),
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount,
 }
@@ -168,6 +172,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
             similar::similar(context, &path, outside, &options).map(Response::Similar)
         }
         Request::Check { path, deep } => check::check(context.repo, &path, deep, report).map(Response::Check),
+        Request::Repair(request) => repair::repair(context, &request, report).map(Response::Check),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }

@@ -88,7 +88,7 @@ fn attempt(
         true
     })
     .map_err(index)?;
-    let mut store_options = StoreOptions::default();
+    let mut store_options = StoreOptions { read_only: options.read_only, ..StoreOptions::default() };
     store_options.cache_bytes = cache_bytes.unwrap_or(store_options.cache_bytes);
     let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {
         progress(Opening { done_bytes: done, total_bytes: total });

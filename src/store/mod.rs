@@ -22,6 +22,7 @@ mod open;
 mod pack;
 mod prefetch;
 mod read;
+mod salvage;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ mod verify;
 mod writer;
 
 pub use error::{Damage, DamageKind, Object, StoreError};
+pub use salvage::{Salvaged, Step, Take, Wanted, search_packs};
 pub use writer::Writer;
 
 use crate::db::Db;
@@ -62,6 +64,8 @@ pub struct StoreOptions {
     pub prefetch_threads: usize,
     /// A pack is sealed before it grows beyond this, its footer not counted.
     pub pack_bytes_max: u32,
+    /// Change no pack: a torn end stays, and writes are refused.
+    pub read_only: bool,
 }
 
 impl Default for StoreOptions {
@@ -72,6 +76,7 @@ impl Default for StoreOptions {
             zstd_level: 1,
             prefetch_threads: cores.min(4),
             pack_bytes_max: 64 << 20,
+            read_only: false,
         }
     }
 }
@@ -253,7 +258,8 @@ impl Store {
     /// Checks every frame of every pack, and that the index finds it. With `deep` each is decoded and hashed.
     ///
     /// `progress` is told bytes done and bytes to do, `found` each finding; the frames checked are counted.
-    /// It never changes anything, and other threads may go on reading and writing.
+    /// It changes nothing on disk, and other threads may go on reading and writing. Content found damaged counts
+    /// as unknown from then on, so that the next put of the same content stores it again.
     pub fn verify(
         &self,
         deep: bool,
@@ -266,6 +272,9 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        if self.options.read_only {
+            return;
+        }
         // Only saves work: whatever is missing in the index is found in the packs.
         let result = self.appender.check().and_then(|()| self.persist());
         if let Err(e) = result {

@@ -56,7 +56,7 @@ pub(super) fn open(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Store, StoreError> {
     let packs_dir = dir.join("packs");
-    if !packs_dir.is_dir() {
+    if !packs_dir.is_dir() && !options.read_only {
         std::fs::create_dir_all(&packs_dir).map_err(|e| StoreError::io("create", &packs_dir, e))?;
         sync_dir(dir)?;
     }
@@ -88,8 +88,12 @@ pub(super) fn open(
         tracing::warn!(%finding, "damage in the store");
     }
 
-    let mut failed = false;
-    let growing = end.growing.and_then(|end| match take_over(&packs, end, base.map(|(at, _)| at)) {
+    let mut failed = options.read_only;
+    let taken = end.growing.map(|end| match options.read_only {
+        true => look_at(&packs, end),
+        false => take_over(&packs, end, base.map(|(at, _)| at)),
+    });
+    let growing = taken.and_then(|taken| match taken {
         Ok(growing) => growing,
         Err(e) => {
             tracing::warn!(error = %e, "the newest pack cannot be written: the store is read-only");
@@ -408,6 +412,14 @@ fn take_over(packs: &Packs, end: End, base: Option<Position>) -> Result<Option<G
         len: end.len,
         entries: end.entries,
     }))
+}
+
+/// The newest pack as it is, for a store that is not to be changed: what follows its last whole frame is not looked at.
+fn look_at(packs: &Packs, end: End) -> Result<Option<Growing>, StoreError> {
+    let path = packs.path(end.pack);
+    let file = File::open(&path).map_err(|e| StoreError::io("open", &path, e))?;
+    let End { pack, len, entries, .. } = end;
+    Ok((!end.sealed).then(|| Growing { file: Arc::new(file), pack, len, entries }))
 }
 
 /// Writes bytes again as they are, so that the next fsync really writes them.

@@ -134,6 +134,28 @@ impl Reader {
         })
     }
 
+    /// Reads a frame past the caches, and hashes what is in it.
+    pub(super) fn reread(&self, object: &Object) -> Result<(), StoreError> {
+        let entry = match object {
+            Object::Chunk(id) => {
+                let key = Key::chunk(id);
+                self.index.find(&key)?.map(|address| Entry { key, address })
+            }
+            Object::Recipe(id) => self.index.find_recipe(id)?,
+        };
+        let Some(Entry { key, address }) = entry else {
+            return Err(StoreError::Missing { object: *object });
+        };
+        let bytes = self.load(key, &address)?;
+        match blake3::hash(&bytes).as_bytes() == key.id() {
+            true => Ok(()),
+            false => {
+                let reason = "the content does not have the hash that names it".to_owned();
+                Err(self.damage(key, &address, reason))
+            }
+        }
+    }
+
     fn damage(&self, key: Key, address: &Address, reason: String) -> StoreError {
         self.note_damaged(key, address);
         StoreError::Damaged {

@@ -1,4 +1,7 @@
-//! Verification of every frame of every pack, and of the index against the packs. It changes nothing.
+//! Verification of every frame of every pack, and of the index against the packs. It changes nothing on disk.
+//!
+//! The store is told which content is damaged, as a failed read tells it: from then on that content is unknown,
+//! so that the next put of it stores it again.
 //!
 //! Packs are handed to all cores; each is walked in order. A row of the index that leads into a bad range
 //! names the content that is lost there. Appends may go on: what comes after the start is not looked at.
@@ -142,8 +145,15 @@ fn check_rows(
         ControlFlow::Continue(())
     })?;
     for (key, address, kind, reason) in suspects {
-        let now = store.reader.index.find(&key)?;
-        let kind = if now == Some(address) { kind } else { DamageKind::Superseded };
+        let kind = match store.reader.index.find(&key)? == Some(address) {
+            true => {
+                store.reader.note_damaged(key, &address);
+                kind
+            }
+            // Nobody needs what was in a pack that is gone.
+            false if kind == DamageKind::Pack => continue,
+            false => DamageKind::Superseded,
+        };
         found(damage(kind, Some(key), address.pack, u64::from(address.offset), reason));
     }
     Ok(())
@@ -269,8 +279,12 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// What it means that this frame is bad. The store is told if it is the one that counts.
     fn kind_of_loss(&self, entry: &Entry) -> Result<DamageKind, StoreError> {
         let now = self.store.reader.index.find(&entry.key)?;
+        if now == Some(entry.address) {
+            self.store.reader.note_damaged(entry.key, &entry.address);
+        }
         Ok(match now {
             Some(now) if is_older(&entry.address, &now) => DamageKind::Superseded,
             _ => DamageKind::Frame,
