@@ -274,22 +274,37 @@ impl Surgeon<'_> {
         if *waited_for && !wanted.is_empty() {
             search_tree(top, params, wanted, &mut files_step(report, waited_for), &mut take)?;
         }
-        let Some(layout) = layout else { return Ok(()) };
-        if !*waited_for || wanted.is_empty() {
+        // Files that were cut differently there have none of our chunks until they are cut our way.
+        match layout {
+            Some(layout) if *waited_for && !wanted.is_empty() => {
+                self.cut_anew(&layout, params, wanted, report, waited_for)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn cut_anew(
+        &mut self,
+        layout: &Layout,
+        params: &ChunkParams,
+        wanted: &mut Wanted,
+        report: Report<'_>,
+        waited_for: &mut bool,
+    ) -> Result<(), AdminError> {
+        if layout.chunk_params().is_ok_and(|theirs| theirs == *params) {
             return Ok(());
         }
-        // Files that were cut differently there have none of our chunks until they are cut our way.
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        match Repo::open(&layout, &options, &mut |_| {}) {
-            Ok(other) if other.chunk_params() != *params => {
+        match Repo::open(layout, &options, &mut |_| {}) {
+            Ok(other) => {
                 let mut take = |object, bytes: &[u8], path: &Path| {
                     self.take(object, bytes, shown(&layout.root.join(path)))
                 };
                 let step = &mut files_step(report, waited_for);
                 other.overlay().search_files(params, true, wanted, step, &mut take)?;
             }
-            Ok(_) => {}
-            Err(e) => tracing::warn!("{}: its files were not cut anew: {e}", peer.display()),
+            // Mounted, most likely: then its mount point shows what is in it.
+            Err(e) => tracing::warn!("{}: its files were not cut anew: {e}", layout.root.display()),
         }
         Ok(())
     }

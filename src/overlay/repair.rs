@@ -121,7 +121,7 @@ impl Overlay {
     }
 
     /// What the file at `path` was, if its record cannot be believed and the catalog remembers it as said in the
-    /// header of this module, and the store has that content's recipe.
+    /// header of this module.
     pub fn former_record(&self, path: &Path) -> Result<Option<FormerRecord>> {
         let inode = self.inode_at(path)?;
         let former = self.former_record_of(&inode, path);
@@ -193,10 +193,12 @@ impl Overlay {
             .catalog
             .is_in(file, crate::id::FileId(backing::stat_at(self.backing.root(), dir.as_os_str())?.st_ino))?;
         let fits = Stub::fits(size, mtime, mtime) && size > 0;
-        if mtime != backing::mtime(&stat) || !here || !fits || !self.contents.store.knows_recipe(&recipe)? {
+        if mtime != backing::mtime(&stat) || !here || !fits {
             return Ok(None);
         }
-        if self.contents.store.recipe(&recipe)?.size() != size {
+        // A recipe that is lost just now is no reason: it can come back, and then has to be known as this file's.
+        let length = self.contents.store.recipe(&recipe).ok().map(|recipe| recipe.size());
+        if length.is_some_and(|length| length != size) {
             return Ok(None);
         }
         Ok(Some(FormerRecord { path: path.to_owned(), inode: inode.identity.ino, old, recipe, size, mtime }))
