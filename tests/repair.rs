@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `look_at` of `overlay/recover.rs` as `lock_loaded` | `check_changes_nothing` |
 //! | `read_only: !apply` of `cli/check.rs` as `false` | `check_changes_nothing` (the torn end is cut) |
+//! | the read-only arm for a bad index in `repo/open.rs` | `a_check_leaves_a_damaged_index_where_it_is` |
 //! | `note_damaged` in `store/verify.rs` | `a_write_heals_what_a_check_found` |
 //! | the groups of packs in `admin/check.rs` | `a_missing_pack_is_one_finding_and_its_files` |
 //! | `whole` of `store/salvage.rs` without the hash | `wrong_bytes_are_refused` (the forged pack) |
@@ -335,6 +336,24 @@ fn check_changes_nothing() {
             assert_eq!((paths(&report, "recipe"), paths(&report, "stub")), (vec!["recipe"], vec!["stub"]));
         }
     });
+}
+
+/// What a mount would move aside, a check only reads past.
+#[test]
+fn a_check_leaves_a_damaged_index_where_it_is() {
+    let world = World::of(&[("file", &noise(1, 900))]);
+    let names = || -> std::collections::BTreeSet<_> {
+        fs::read_dir(&world.layout.state).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    for entry in fs::read_dir(world.layout.file("index")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs::write(&path, noise(7, fs::metadata(&path).unwrap().len() as usize)).unwrap();
+        }
+    }
+    let before = names();
+    let report = unchanged(world.dir.path(), || dedupctl(&["check", "--deep"], world.dir.path(), 0));
+    assert_eq!((report.stubs, names()), (1, before));
 }
 
 #[test]

@@ -11,11 +11,11 @@ use super::error::{Object, StoreError};
 use super::frame::{HEADER_BYTES, Header, Key};
 use super::pack::{Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, read_footer, read_header};
 use super::scan::Scanner;
+use crate::env::{Access, DiskFile, RealDisk};
 use crate::id::{ChunkId, RecipeId, StoreId};
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What is looked for, by identity. Shrinks as it is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,8 +111,7 @@ impl Store {
                 wanted.remove(&object);
             }
         }
-        let packs = Packs::new(self.reader.packs.dir.clone(), self.reader.packs.store);
-        search(&packs, wanted, step, take)
+        search(&self.reader.packs, wanted, step, take)
     }
 }
 
@@ -124,19 +123,20 @@ pub fn search_packs(
     step: Step<'_>,
     take: Take<'_>,
 ) -> Result<(), StoreError> {
-    let unnamed = Packs::new(dir.to_owned(), StoreId([0; 16]));
-    let id_in = |pack: u32| match File::open(unnamed.path(pack)).and_then(|file| read_header(&file)) {
+    let packs_of = |store| Packs::new(Arc::new(RealDisk), dir.to_owned(), store);
+    let unnamed = packs_of(StoreId([0; 16]));
+    let id_in = |pack: u32| match unnamed.open(pack, Access::Read).and_then(|file| read_header(&*file)) {
         Ok(PackHeader::Whole { store, .. }) => Some(store),
         Ok(PackHeader::Damaged) | Err(_) => None,
     };
     match unnamed.list()?.into_iter().find_map(id_in) {
-        Some(store) => search(&Packs::new(dir.to_owned(), store), wanted, step, take),
+        Some(store) => search(&packs_of(store), wanted, step, take),
         None => Ok(()),
     }
 }
 
 fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) -> Result<(), StoreError> {
-    let length = |pack: &u32| std::fs::metadata(packs.path(*pack)).map_or(0, |meta| meta.len());
+    let length = |pack: &u32| packs.open(*pack, Access::Read).and_then(|file| file.len()).unwrap_or(0);
     // The newest first: it is the likeliest to be whole, and what is found is not looked for further on.
     let numbers: Vec<u32> = packs.list()?.into_iter().rev().collect();
     let total = numbers.iter().map(length).sum();
@@ -147,14 +147,14 @@ fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) ->
         }
         done += length(&pack);
         let path = packs.path(pack);
-        let file = match File::open(&path) {
+        let file = match packs.open(pack, Access::Read) {
             Ok(file) => file,
             Err(e) => {
                 tracing::warn!("{}: passed over: {e}", path.display());
                 continue;
             }
         };
-        match read_header(&file) {
+        match read_header(&*file) {
             Ok(PackHeader::Whole { version, store, .. }) if version > FORMAT || store != packs.store => {
                 tracing::warn!("{}: passed over: of another store or a newer format", path.display());
                 continue;
@@ -166,20 +166,20 @@ fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) ->
                 continue;
             }
         }
-        let len = file.metadata().map_or(0, |meta| meta.len());
-        match read_footer(&file, packs.store, pack, len) {
+        let len = file.len().unwrap_or(0);
+        match read_footer(&*file, packs.store, pack, len) {
             Ok(Some((_, entries))) => {
                 for entry in entries {
                     if let Some(object) = object_of(&entry.key)
                         && wanted.contains(&object)
-                        && let Some(bytes) = frame_at(packs, &file, &entry)
+                        && let Some(bytes) = frame_at(packs, &*file, &entry)
                     {
                         take(Salvaged { object, bytes: &bytes, pack: Some(path.clone()) })?;
                         wanted.remove(&object);
                     }
                 }
             }
-            Ok(None) | Err(_) => walk(packs, pack, &file, len, wanted, take)?,
+            Ok(None) | Err(_) => walk(packs, pack, &*file, len, wanted, take)?,
         }
     }
     Ok(())
@@ -189,7 +189,7 @@ fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) ->
 fn walk(
     packs: &Packs,
     pack: u32,
-    file: &File,
+    file: &dyn DiskFile,
     len: u64,
     wanted: &mut Wanted,
     take: Take<'_>,
@@ -213,7 +213,7 @@ fn walk(
 }
 
 /// A frame that a footer lists, if it is there and whole.
-fn frame_at(packs: &Packs, file: &File, entry: &Entry) -> Option<super::Bytes> {
+fn frame_at(packs: &Packs, file: &dyn DiskFile, entry: &Entry) -> Option<super::Bytes> {
     let address = &entry.address;
     let mut bytes = vec![0; HEADER_BYTES + address.stored_len as usize];
     file.read_exact_at(&mut bytes, u64::from(address.offset)).ok()?;
