@@ -274,20 +274,23 @@ fn every_finding_names_place_and_files() {
 fn a_missing_pack_is_one_finding_and_its_files() {
     let big = noise(1, 600_000);
     let world = World::of(&[("a", &big), ("b", &big)]);
-    // A damaged end is not written to any more: what comes now goes into a second pack.
+    // A damaged end is not written to any more: its recipe, stored again, goes into a second pack.
     let mut all = fs::read(&world.packs()[0]).unwrap();
     *all.last_mut().unwrap() ^= 1;
     fs::write(&world.packs()[0], all).unwrap();
-    fs::write(world.path("c"), noise(2, 900)).unwrap();
-    world.take_in();
+    let open = world.open();
+    assert_eq!(paths(&open.check(), "recipe"), ["a", "b"]);
+    fs::write(world.path("c"), &big).unwrap();
+    open.take_in();
+    open.close();
     assert_eq!(world.packs().len(), 2);
     fs::remove_file(&world.packs()[0]).unwrap();
     let report = world.check();
     let of_pack: Vec<_> = report.damaged.iter().filter(|row| row.kind == "pack").collect();
     assert_eq!(of_pack.iter().filter(|row| row.path.is_none()).count(), 1, "{report:#?}");
-    assert_eq!(report.damaged.len(), 3, "two files and the pack: {report:#?}");
-    assert_eq!(paths(&report, "pack"), ["a", "b"]);
-    assert!(of_pack.iter().any(|row| row.reason.contains("chunks and 1 recipes")), "{report:#?}");
+    assert_eq!(report.damaged.len(), 4, "three files and the pack: {report:#?}");
+    assert_eq!(paths(&report, "pack"), ["a", "b", "c"]);
+    assert!(of_pack.iter().any(|row| row.reason.contains("chunks and 0 recipes")), "{report:#?}");
 }
 
 /// Everything that could tempt a check to put something right at once.
