@@ -4,7 +4,7 @@
 //!
 //! | switched off | fails |
 //! | --- | --- |
-//! | `look_at` of `overlay/recover.rs` as `lock_loaded` | `check_changes_nothing` |
+//! | `look_at` of `overlay/recover.rs` as `lock_loaded` | `a_check_in_a_daemon_changes_nothing` |
 //! | `read_only: !apply` of `cli/check.rs` as `false` | `check_changes_nothing` (the torn end is cut) |
 //! | the read-only arm for a bad index in `repo/open.rs` | `a_check_leaves_a_damaged_index_where_it_is` |
 //! | `note_damaged` in `store/verify.rs` | `a_write_heals_what_a_check_found` |
@@ -12,6 +12,7 @@
 //! | `whole` of `store/salvage.rs` without the hash | `wrong_bytes_are_refused` (the forged pack) |
 //! | `search_packs`, `search_files`, `search_tree`, `cut_anew` as no-ops, one at a time | the test of that source |
 //! | the checks of mtime and directory in `overlay/repair.rs`, one at a time | `a_record_is_not_written_on_a_guess` |
+//! | `salvage` of `store/salvage.rs` without its packs | `an_older_copy_is_taken` |
 //! | `keep` of `admin/repair.rs` | `a_damaged_record_is_written_anew_and_the_old_one_kept` |
 //! | `writer` of `Surgeon` always there | `a_plan_changes_nothing` |
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
@@ -341,6 +342,16 @@ fn check_changes_nothing() {
     });
 }
 
+/// As a daemon does: it may write, and what it would put right when a file is next met is left.
+#[test]
+fn a_check_in_a_daemon_changes_nothing() {
+    let world = damaged_world();
+    let open = world.open();
+    let report = unchanged(world.dir.path(), || open.check());
+    assert_eq!(report.damaged.len(), 3, "{report:#?}");
+    open.close();
+}
+
 /// What a mount would move aside, a check only reads past.
 #[test]
 fn a_check_leaves_a_damaged_index_where_it_is() {
@@ -395,7 +406,8 @@ fn a_write_heals_what_a_check_found() {
         fs::write(world.path("again-one"), &one).unwrap();
         fs::write(world.path("again-two"), &two).unwrap();
         open.take_in();
-        assert_eq!((open.read("one"), open.read("two")), (Some(one), Some(two)), "by read: {by_read}");
+        assert!(open.read("one") == Some(one), "a chunk, by read: {by_read}");
+        assert!(open.read("two") == Some(two), "a recipe, by read: {by_read}");
         let report = open.check();
         assert!(report.damaged.is_empty() && report.healed.len() == 2, "{report:#?}");
         open.close();
