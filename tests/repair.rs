@@ -649,7 +649,7 @@ fn a_footer_is_left_and_nothing_is_lost() {
     fs::write(&world.packs()[0], all).unwrap();
     let report = world.repair(&[]);
     let left = actions(&report, "left");
-    assert!(left.len() == 1 && left[0].reason.contains("gc"), "{report:#?}");
+    assert!(left.len() == 1 && left[0].reason.contains("nothing is lost"), "{report:#?}");
     assert_eq!((paths(&report, "chunk").len(), world.read("file")), (0, Some(noise(1, 900))));
 }
 

@@ -6,6 +6,7 @@
 
 mod catch_up;
 mod check;
+mod gc;
 mod repair;
 mod scan;
 mod settle;
@@ -15,6 +16,7 @@ pub(crate) mod text;
 
 pub use catch_up::catch_up;
 pub use check::{Action, CheckReport, Damaged};
+pub use gc::GcReport;
 pub use repair::{Peer, RepairRequest};
 pub use settle::SettleReport;
 pub use similar::{SimilarMatch, SimilarReport};
@@ -61,6 +63,11 @@ pub enum Request {
     },
     /// Verify what is stored, and put right what can be, or only say what would be done.
     Repair(RepairRequest),
+    /// Give back what no file needs.
+    Gc {
+        /// Only say what there is.
+        dry_run: bool,
+    },
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount,
 }
@@ -75,6 +82,7 @@ pub enum Response {
     Settle(SettleReport),
     Similar(SimilarReport),
     Check(CheckReport),
+    Gc(GcReport),
     Unmount,
 }
 
@@ -173,6 +181,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         }
         Request::Check { path, deep } => check::check(context.repo, &path, deep, report).map(Response::Check),
         Request::Repair(request) => repair::repair(context, &request, report).map(Response::Check),
+        Request::Gc { dry_run } => gc::gc(context.repo, dry_run, report).map(Response::Gc),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }

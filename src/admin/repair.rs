@@ -16,7 +16,7 @@ use crate::chunk::ChunkParams;
 use crate::overlay::{FormerRecord, OverlayError, search_tree};
 use crate::recipe::Recipe;
 use crate::repo::{Layout, OpenOptions, Repo};
-use crate::store::{Object, Salvaged, StoreError, Wanted, Writer, search_packs};
+use crate::store::{Object, Pin, Salvaged, StoreError, Wanted, Writer, search_packs};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -88,6 +88,7 @@ fn round(
     }
     let mut surgeon = Surgeon {
         writer: request.apply.then(|| context.repo.overlay().store().writer()),
+        _pin: context.repo.overlay().store().pin(),
         needed: &found.needed,
         actions: Vec::new(),
         stored: Vec::new(),
@@ -103,7 +104,7 @@ fn round(
         path: None,
         files: 0,
         done: false,
-        reason: format!("{}; nothing is lost by it: `dedupctl gc` writes such packs anew", row.reason),
+        reason: format!("{}; nothing is lost by it", row.reason),
     }));
     Ok(actions)
 }
@@ -205,6 +206,8 @@ fn keep(repo: &Repo, former: &FormerRecord) -> Result<(), OverlayError> {
 struct Surgeon<'a> {
     /// None: the plan is only made.
     writer: Option<Writer>,
+    /// What is stored here is needed, though no recipe that can be read may say so yet.
+    _pin: Pin,
     needed: &'a HashMap<Object, (PathBuf, u64)>,
     actions: Vec<Action>,
     /// What each of `actions` is about.

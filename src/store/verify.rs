@@ -126,7 +126,8 @@ fn check_rows(
     let mut suspects = Vec::new();
     store.reader.index.for_each(|Entry { key, address }| {
         let at = Position { pack: address.pack, offset: address.offset };
-        if at >= upto {
+        // What a collection removed is no damage; rows that a crash left of it do no harm.
+        if at >= upto || store.reader.packs.is_retired(address.pack) {
             return ControlFlow::Continue(());
         }
         let end = u64::from(address.offset) + HEADER_BYTES as u64 + u64::from(address.stored_len);
@@ -195,7 +196,12 @@ impl Job<'_> {
     fn run(&self) -> Result<(), StoreError> {
         let packs = &self.store.reader.packs;
         let path = packs.path(self.pack);
-        let file = packs.open(self.pack, Access::Read).map_err(|e| StoreError::io("open", &path, e))?;
+        let file = match packs.open(self.pack, Access::Read) {
+            Ok(file) => file,
+            // A collection removed it meanwhile.
+            Err(_) if packs.is_retired(self.pack) => return Ok(()),
+            Err(e) => return Err(StoreError::io("open", &path, e)),
+        };
         match read_header(&*file) {
             Ok(PackHeader::Whole { store, pack, .. }) if store == packs.store && pack == self.pack => {}
             Ok(_) => self.found(DamageKind::PackHeader, None, 0, "the pack header does not verify"),
@@ -206,7 +212,7 @@ impl Job<'_> {
         let mut frames = 0;
         let mut entries: BTreeMap<u32, Entry> = BTreeMap::new();
         let mut footer = None;
-        let mut lost = false;
+        let mut lost = Vec::new();
         loop {
             let mut payload_of_footer = None;
             let item = scanner.next_with(|header, payload| {
@@ -244,9 +250,7 @@ impl Job<'_> {
                     self.found(DamageKind::Footer, None, u64::from(offset), &reason);
                 }
                 Item::Bad { offset, end, reason, .. } => {
-                    lost = true;
-                    let range = BadRange { start: offset, end, reason, named: false };
-                    self.tell(Message::Unknown { pack: self.pack, range });
+                    lost.push(BadRange { start: offset, end, reason, named: false });
                 }
             }
             if scanner.at() - told >= 4 << 20 {
@@ -257,7 +261,20 @@ impl Job<'_> {
             }
         }
         if let Some((offset, payload)) = footer {
-            self.check_footer(offset, &payload, &entries, lost);
+            self.check_footer(offset, &payload, &entries, !lost.is_empty());
+            // The footer can say what stood in a bad range, also when the index leads to a later copy by now.
+            for entry in parse_entries(&payload, self.pack, offset).unwrap_or_default() {
+                let at = entry.address.offset;
+                if let Some(range) =
+                    lost.iter_mut().find(|range| range.start <= at && u64::from(at) < range.end)
+                {
+                    range.named = true;
+                    self.found(self.kind_of_loss(&entry)?, Some(entry.key), u64::from(at), &range.reason);
+                }
+            }
+        }
+        for range in lost.into_iter().filter(|range| !range.named) {
+            self.tell(Message::Unknown { pack: self.pack, range });
         }
         self.tell(Message::Progress { bytes: self.len - told, frames });
         Ok(())
