@@ -26,13 +26,14 @@ use dedupfs::db::{Batch, Db, SledDb, Table};
 use dedupfs::id::ChunkId;
 use dedupfs::overlay::{Background, OpenFlags, ROOT};
 use dedupfs::recipe::{ChunkRef, Recipe};
-use dedupfs::repo::{InitOptions, Layout, OpenOptions, Repo};
+use dedupfs::repo::{InitOptions, Layout, OpenOptions, Repo, RepoError};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const RECORD: &str = "user.dedupfs";
@@ -80,7 +81,16 @@ impl World {
     }
 
     fn open(&self) -> Open {
-        let repo = Repo::open(&self.layout, &OpenOptions::default(), &mut |_| {}).unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        let repo = loop {
+            match Repo::open(&self.layout, &OpenOptions::default(), &mut |_| {}) {
+                // A process that another test is just starting has our descriptors until it runs its program.
+                Err(RepoError::Locked { .. }) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => break other.unwrap(),
+            }
+        };
         let background = repo.overlay().start();
         Open { repo, background }
     }
@@ -324,8 +334,15 @@ fn damaged_world() -> World {
 }
 
 fn dedupctl(args: &[&str], path: &Path, code: i32) -> CheckReport {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dedupctl"));
-    let output = command.args(args).arg("--json").arg(path).output().unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    let output = loop {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dedupctl"));
+        let output = command.args(args).arg("--json").arg(path).output().unwrap();
+        // As in `World::open`.
+        if !String::from_utf8_lossy(&output.stderr).contains("in use") || Instant::now() > end {
+            break output;
+        }
+    };
     assert_eq!(output.status.code(), Some(code), "{args:?}: {}", text(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
