@@ -1,27 +1,41 @@
+//! What is wrong with a store and with the files that depend on it. Changes nothing on disk.
+//!
+//! Memory grows with the damage, not with the store: about 300 bytes for each damaged frame and for each row.
+
 use super::text::shown;
 use super::{AdminError, Progress, Report};
-use crate::overlay::Finding;
+use crate::id::{ChunkId, PackId};
+use crate::overlay::{Finding, Trouble};
 use crate::repo::Repo;
-use crate::store::{Damage, DamageKind};
+use crate::store::{Damage, DamageKind, Object, Wanted};
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 
-/// What verification found. It changed nothing.
+/// A report has no more rows of damage than this; the rest is counted in [`CheckReport::omitted`].
+const ROWS_MAX: usize = 500_000;
+
+/// What verification found, and what repair did about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
     /// Frames of packs checked.
     pub checked: u64,
     /// Stubs checked.
     pub stubs: u64,
-    /// What is wrong.
+    /// What is wrong: one row for each finding and affected file. After a repair, what is left.
     pub damaged: Vec<Damaged>,
+    /// Rows that were left out of `damaged`, because there are too many.
+    #[serde(default)]
+    pub omitted: u64,
     /// Damage of which a whole copy was stored later: nothing is lost.
     pub healed: Vec<Damaged>,
-    /// Findings put right.
+    /// Actions of the plan that were carried out and verified.
     pub repaired: u64,
     /// Whether chunks were decoded and hashed too.
     pub deep: bool,
+    /// With a repair: what can be done and what stays lost, in order.
+    #[serde(default)]
+    pub plan: Vec<Action>,
 }
 
 /// Something that is wrong.
@@ -31,10 +45,47 @@ pub struct Damaged {
     pub kind: String,
     /// Which one.
     pub object: String,
-    /// The file whose content it is part of; none if no file needs it.
+    /// The file whose content it is part of; none if no file that was checked needs it.
     pub path: Option<String>,
+    /// Number of the pack file that it is in, eight hexadecimal digits, where known.
+    #[serde(default)]
+    pub pack: Option<String>,
+    /// Where in the pack file, in bytes, where known.
+    #[serde(default)]
+    pub offset: Option<u64>,
     /// What was found.
     pub reason: String,
+}
+
+/// One thing that a repair does, or cannot do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Action {
+    /// `store-again` (a chunk or recipe), `write-record` (of a stub), `rebuild-index`; or `lost`: no whole copy was
+    /// found; or `left`: nothing is lost by it.
+    pub action: String,
+    /// The chunk, recipe, file or pack.
+    pub object: String,
+    /// Where its content is taken from; none if from nowhere.
+    pub from: Option<String>,
+    /// One of the files that need it.
+    pub path: Option<String>,
+    /// How many files need it.
+    pub files: u64,
+    /// Whether it has been done and verified.
+    pub done: bool,
+    /// Why, or what can be done.
+    pub reason: String,
+}
+
+/// A check, with what a repair has to know.
+pub(super) struct Survey {
+    pub(super) report: CheckReport,
+    /// Chunks and recipes that cannot be read.
+    pub(super) wanted: Wanted,
+    /// Files whose records cannot be believed.
+    pub(super) records: Vec<PathBuf>,
+    /// One file that needs each of them, and how many do.
+    pub(super) needed: HashMap<Object, (PathBuf, u64)>,
 }
 
 /// Verifies the packs, then looks which files below `path` the damage touches.
@@ -44,50 +95,183 @@ pub(super) fn check(
     deep: bool,
     report: Report<'_>,
 ) -> Result<CheckReport, AdminError> {
+    survey(repo, path, deep, report).map(|survey| survey.report)
+}
+
+pub(super) fn survey(repo: &Repo, path: &Path, deep: bool, report: Report<'_>) -> Result<Survey, AdminError> {
     let store = repo.overlay().store();
-    let mut damage = Vec::new();
+    let mut rows = Rows::default();
     let checked = store.verify(
         deep,
         &mut |done, total| {
             report(Progress::bytes("checking packs", done, total));
         },
-        &mut |found| damage.push(found),
+        &mut |found| rows.add_damage(found, repo),
     )?;
-    let lost: HashSet<_> =
-        damage.iter().filter(|found| is_loss(found.kind)).filter_map(|found| found.chunk).collect();
-    let mut files = Vec::new();
+    let mut waited_for = true;
     let stubs = repo.overlay().check_stubs(
         path,
-        &lost,
         &mut |stubs| {
-            report(Progress::files("checking files", stubs, 0));
+            waited_for = report(Progress::files("checking files", stubs, 0));
+            waited_for
         },
-        &mut |found| files.push(damaged_file(found)),
+        &mut |found| rows.add_file(found, repo),
     )?;
-    let named: HashSet<String> = files.iter().map(|file| file.object.clone()).collect();
-    let mut done = CheckReport { checked, stubs, deep, ..CheckReport::default() };
-    for found in &damage {
-        let entry = damaged_frame(found, repo);
-        if found.kind == DamageKind::Superseded {
-            done.healed.push(entry);
-        } else if !named.contains(&entry.object) {
-            // What a file is named for below needs no line of its own.
-            done.damaged.push(entry);
+    if !waited_for {
+        return Err(AdminError::Interrupted);
+    }
+    rows.add_unneeded();
+    let Rows { damaged, healed, omitted, wanted, records, needed, .. } = rows;
+    let report = CheckReport { checked, stubs, deep, damaged, healed, omitted, ..CheckReport::default() };
+    Ok(Survey { report, wanted, records, needed })
+}
+
+/// The rows of a report as they come in.
+#[derive(Default)]
+struct Rows {
+    damaged: Vec<Damaged>,
+    healed: Vec<Damaged>,
+    omitted: u64,
+    wanted: Wanted,
+    records: Vec<PathBuf>,
+    needed: HashMap<Object, (PathBuf, u64)>,
+    /// Chunks and recipes that cannot be read, and where they were.
+    losses: HashMap<Object, Damage>,
+    /// Packs that are gone, or end too early: what was found, chunks and recipes lost with it.
+    packs: BTreeMap<PackId, (String, u64, u64)>,
+}
+
+impl Rows {
+    fn push(&mut self, row: Damaged) {
+        match self.damaged.len() < ROWS_MAX {
+            true => self.damaged.push(row),
+            false => self.omitted += 1,
         }
     }
-    done.damaged.extend(files);
-    Ok(done)
-}
 
-/// Whether a chunk that this damage names cannot be read.
-fn is_loss(kind: DamageKind) -> bool {
-    match kind {
-        DamageKind::Pack | DamageKind::Frame | DamageKind::Index => true,
-        DamageKind::PackHeader | DamageKind::Superseded | DamageKind::Footer => false,
+    fn add_damage(&mut self, mut found: Damage, repo: &Repo) {
+        found.reason = repo.readable(&found.reason);
+        let object = found.object();
+        match found.kind {
+            DamageKind::Superseded => {
+                if self.healed.len() < ROWS_MAX {
+                    self.healed.push(frame_row(&found));
+                }
+            }
+            DamageKind::Pack => {
+                let reason = found.reason.clone();
+                let (_, chunks, recipes) = self.packs.entry(found.pack).or_insert((reason, 0, 0));
+                *chunks += u64::from(found.chunk.is_some());
+                *recipes += u64::from(found.recipe.is_some());
+            }
+            DamageKind::Frame if object.is_some() => {}
+            DamageKind::Frame | DamageKind::Footer | DamageKind::PackHeader | DamageKind::Index => {
+                self.push(frame_row(&found));
+            }
+        }
+        if let Some(object) = object
+            && matches!(found.kind, DamageKind::Pack | DamageKind::Frame)
+        {
+            self.wanted.add(object);
+            self.losses.insert(object, found);
+        }
+    }
+
+    fn add_file(&mut self, found: Finding, repo: &Repo) {
+        let Finding { path, trouble } = found;
+        match trouble {
+            Trouble::Unreadable(reason) => {
+                self.push(row("file", shown(&path), &path, repo.readable(&reason)))
+            }
+            Trouble::Record(reason) => {
+                self.push(row("stub", shown(&path), &path, reason));
+                self.records.push(path);
+            }
+            Trouble::Length { recipe, stub_bytes, recipe_bytes } => {
+                let reason = format!("the stub says {stub_bytes} bytes, its recipe {recipe_bytes}");
+                self.push(row("stub", recipe.to_string(), &path, reason));
+            }
+            Trouble::Recipe(id, reason) => {
+                let object = Object::Recipe(id);
+                self.need(object, &path);
+                let known = self.losses.get(&object).map(|loss| loss_row(loss, &path));
+                let reason = if reason.is_empty() { "it is not in the store" } else { &reason };
+                let new = row("recipe", id.to_string(), &path, repo.readable(&reason));
+                self.push(known.unwrap_or(new));
+            }
+            Trouble::Chunks(ids) => self.add_chunks(&ids, &path),
+        }
+    }
+
+    fn add_chunks(&mut self, ids: &[ChunkId], path: &Path) {
+        let mut packs_named = HashSet::new();
+        let mut absent = Vec::new();
+        for id in ids {
+            let object = Object::Chunk(*id);
+            self.need(object, path);
+            match self.losses.get(&object) {
+                // A file has one row for a pack, however much of it was there.
+                Some(loss) if loss.kind == DamageKind::Pack && !packs_named.insert(loss.pack) => {}
+                Some(loss) => {
+                    let row = loss_row(loss, path);
+                    self.push(row);
+                }
+                None => absent.push(id),
+            }
+        }
+        if let Some(first) = absent.first() {
+            let reason = match absent.len() {
+                1 => "it is not in the store".to_owned(),
+                n => format!("it and {} more chunks of the file are not in the store", n - 1),
+            };
+            self.push(row("chunk", first.to_string(), path, reason));
+        }
+    }
+
+    fn need(&mut self, object: Object, path: &Path) {
+        self.wanted.add(object);
+        self.needed.entry(object).or_insert_with(|| (path.to_owned(), 0)).1 += 1;
+    }
+
+    /// Rows for packs, and for lost frames that no file was named for.
+    fn add_unneeded(&mut self) {
+        for (pack, (reason, chunks, recipes)) in std::mem::take(&mut self.packs) {
+            let reason = match chunks + recipes {
+                0 => reason,
+                _ => format!("{reason}: {chunks} chunks and {recipes} recipes are lost with it"),
+            };
+            let object = format!("pack {pack}");
+            let pack = Some(pack.to_string());
+            self.push(Damaged { kind: "pack".to_owned(), object, path: None, pack, offset: None, reason });
+        }
+        let losses = std::mem::take(&mut self.losses);
+        let unneeded = |(object, loss): &(&Object, &Damage)| {
+            loss.kind != DamageKind::Pack && !self.needed.contains_key(object)
+        };
+        let mut left: Vec<&Damage> = losses.iter().filter(unneeded).map(|(_, loss)| loss).collect();
+        left.sort_by_key(|loss| (loss.pack, loss.offset));
+        left.into_iter().for_each(|loss| self.push(frame_row(loss)));
     }
 }
 
-fn damaged_frame(found: &Damage, repo: &Repo) -> Damaged {
+fn row(kind: &str, object: String, path: &Path, reason: String) -> Damaged {
+    Damaged { kind: kind.to_owned(), object, path: Some(shown(path)), pack: None, offset: None, reason }
+}
+
+/// A row for a file that needs what is lost.
+fn loss_row(loss: &Damage, path: &Path) -> Damaged {
+    let (pack, path) = (Some(loss.pack.to_string()), Some(shown(path)));
+    let reason = loss.reason.clone();
+    if loss.kind == DamageKind::Pack {
+        let object = format!("pack {}", loss.pack);
+        return Damaged { kind: "pack".to_owned(), object, path, pack, offset: None, reason };
+    }
+    let kind = if loss.chunk.is_some() { "chunk" } else { "recipe" };
+    Damaged { kind: kind.to_owned(), path, ..frame_row(loss) }
+}
+
+/// A row for bytes on disk.
+fn frame_row(found: &Damage) -> Damaged {
     let kind = match found.kind {
         DamageKind::PackHeader => "pack-header",
         DamageKind::Pack => "pack",
@@ -96,15 +280,18 @@ fn damaged_frame(found: &Damage, repo: &Repo) -> Damaged {
         DamageKind::Footer => "footer",
         DamageKind::Index => "index",
     };
-    let object = match (found.chunk, found.recipe) {
-        (Some(chunk), _) => chunk.to_string(),
-        (None, Some(recipe)) => recipe.to_string(),
-        (None, None) => format!("pack {}", found.pack),
+    let object = match found.object() {
+        Some(object) => name_of(&object),
+        None => format!("pack {}", found.pack),
     };
-    Damaged { kind: kind.to_owned(), object, path: None, reason: repo.readable(found) }
+    let (pack, offset) = (Some(found.pack.to_string()), Some(found.offset));
+    Damaged { kind: kind.to_owned(), object, path: None, pack, offset, reason: found.reason.clone() }
 }
 
-fn damaged_file(found: Finding) -> Damaged {
-    let Finding { kind, object, path, reason } = found;
-    Damaged { kind, object, path: path.as_deref().map(shown), reason }
+/// The identity of a chunk or recipe alone.
+pub(super) fn name_of(object: &Object) -> String {
+    match object {
+        Object::Chunk(id) => id.to_string(),
+        Object::Recipe(id) => id.to_string(),
+    }
 }

@@ -7,6 +7,7 @@
 mod catch_up;
 mod check;
 mod gc;
+mod repair;
 mod scan;
 mod settle;
 mod similar;
@@ -14,8 +15,9 @@ mod status;
 pub(crate) mod text;
 
 pub use catch_up::catch_up;
-pub use check::{CheckReport, Damaged};
+pub use check::{Action, CheckReport, Damaged};
 pub use gc::GcReport;
+pub use repair::{Peer, RepairRequest};
 pub use settle::SettleReport;
 pub use similar::{SimilarMatch, SimilarReport};
 pub use status::StatusReport;
@@ -59,6 +61,8 @@ pub enum Request {
         /// Decode and hash everything too.
         deep: bool,
     },
+    /// Verify what is stored, and put right what can be, or only say what would be done.
+    Repair(RepairRequest),
     /// Give back what no file needs.
     Gc {
         /// Only say what there is.
@@ -181,6 +185,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
             similar::similar(context, &path, outside, &options).map(Response::Similar)
         }
         Request::Check { path, deep } => check::check(context.repo, &path, deep, report).map(Response::Check),
+        Request::Repair(request) => repair::repair(context, &request, report).map(Response::Check),
         Request::Gc { dry_run } => gc::gc(context.repo, dry_run, report).map(Response::Gc),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }

@@ -2,15 +2,20 @@ use super::error::CliError;
 use super::output::{Output, plain, table};
 use super::session::{Direct, Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{CheckReport, Request, Response};
+use crate::admin::{CheckReport, Damaged, Peer, RepairRequest, Request, Response};
 use crate::control::Found;
 use crate::overlay::Dedup;
 use crate::repo::{Layout, OpenOptions};
 use std::path::PathBuf;
 
+/// Rows shown to people; `--json` has all.
+const ROWS_SHOWN: usize = 100;
+
 /// Verify the store and the files that depend on it; never deletes anything
 #[derive(clap::Args)]
-#[command(after_help = "Exit code 1 says that there are findings.\nExample: dedupctl check --deep /data")]
+#[command(after_help = "Exit code 1 says that there are findings (left).\n\
+    Example: dedupctl check --deep /data\n\
+    Example: dedupctl check --repair --dry-run --from /backup/data /data")]
 pub(super) struct Check {
     /// File or directory whose content to check; by default all of the current directory's overlay
     path: Option<PathBuf>,
@@ -20,19 +25,28 @@ pub(super) struct Check {
     /// Make the index anew from the packs and the files first (not while mounted)
     #[arg(long)]
     rebuild: bool,
-    /// Put right what can be (not while mounted): an index that does not fit the packs is made anew
+    /// Put right what can be: lost content from other copies of it, damaged records of files, the index (that one
+    /// not while mounted)
     #[arg(long)]
     repair: bool,
     /// With --repair: only say what would be done
     #[arg(long, requires = "repair")]
     dry_run: bool,
+    /// With --repair: a directory that may have good copies, of plain files or of another store; can be repeated
+    #[arg(long, requires = "repair", value_name = "DIR")]
+    from: Vec<PathBuf>,
 }
 
 impl Check {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let from = self
+            .from
+            .iter()
+            .map(|dir| dir.canonicalize().map(Peer).map_err(|e| CliError::io("find", dir, &e)));
+        let from = from.collect::<Result<Vec<_>, _>>()?;
         let report = match find(global, self.path.as_deref())? {
-            Found::Direct { layout, path } => self.check_direct(&layout, path, out)?,
-            Found::Daemon { info, .. } if self.rebuild || (self.repair && !self.dry_run) => {
+            Found::Direct { layout, path } => self.direct(&layout, path, from, out)?,
+            Found::Daemon { info, .. } if self.rebuild => {
                 let message =
                     format!("{}: the index cannot be replaced while mounted", info.mountpoint.display());
                 return Err(CliError::new(message)
@@ -40,38 +54,97 @@ impl Check {
             }
             found @ Found::Daemon { .. } => {
                 let (session, path) = Session::open(found, Work::Ask, out)?;
-                expect(session.ask(Request::Check { path, deep: self.deep }, out)?)?
+                expect(session.ask(self.request(path, from), out)?)?
             }
         };
-        if self.repair && self.dry_run {
-            let (index, rest): (Vec<_>, Vec<_>) =
-                report.damaged.iter().partition(|found| found.kind == "index");
-            out.note(&format!(
-                "plan: {}; {} findings need the lost bytes again: writing the same content heals them",
-                if index.is_empty() { "nothing to repair" } else { "make the index anew from the packs" },
-                rest.len()
-            ));
-        }
-        out.result(&report, text)?;
+        out.result(&report, |report| self.text(report))?;
         Ok(if report.damaged.is_empty() { Outcome::Clean } else { Outcome::Findings })
     }
 
-    fn check_direct(&self, layout: &Layout, path: PathBuf, out: &Output) -> Result<CheckReport, CliError> {
-        let request = Request::Check { path, deep: self.deep };
-        if self.rebuild {
+    fn request(&self, path: PathBuf, from: Vec<Peer>) -> Request {
+        match self.repair {
+            true => Request::Repair(RepairRequest { path, deep: self.deep, apply: !self.dry_run, from }),
+            false => Request::Check { path, deep: self.deep },
+        }
+    }
+
+    fn direct(
+        &self,
+        layout: &Layout,
+        path: PathBuf,
+        from: Vec<Peer>,
+        out: &Output,
+    ) -> Result<CheckReport, CliError> {
+        let request = self.request(path, from);
+        if self.rebuild && !self.dry_run {
             return rebuild(layout, request, out);
         }
-        let direct = Direct::open(layout, &OpenOptions::default(), Work::Ask, out)?;
+        let apply = self.repair && !self.dry_run;
+        let options = OpenOptions { read_only: !apply, ..OpenOptions::default() };
+        let direct = Direct::open(layout, &options, Work::Ask, out)?;
         let report = expect(direct.ask(request.clone(), out)?)?;
-        let of_index =
-            |report: &CheckReport| report.damaged.iter().filter(|found| found.kind == "index").count() as u64;
-        if !self.repair || self.dry_run || of_index(&report) == 0 {
-            return Ok(report);
+        match report.plan.iter().any(|action| action.action == "rebuild-index") {
+            true if apply => repair_with_new_index(layout, request, report, out),
+            _ => Ok(report),
         }
-        let mut again = rebuild(layout, request, out)?;
-        again.repaired = of_index(&report).saturating_sub(of_index(&again));
-        Ok(again)
     }
+
+    fn text(&self, report: &CheckReport) -> String {
+        let mut text = damage_table(&report.damaged);
+        text.push_str(&plan_table(report));
+        if !report.healed.is_empty() {
+            text.push_str(&format!(
+                "{} damaged frames have whole copies: nothing is lost by them\n",
+                report.healed.len()
+            ));
+        }
+        let depth = if report.deep { "" } else { " (--deep decodes and hashes them too)" };
+        let damage = match report.damaged.len() as u64 + report.omitted {
+            0 => "no damage".to_owned(),
+            found if self.repair && !self.dry_run => format!("{found} findings left"),
+            found => format!("{found} findings"),
+        };
+        text.push_str(&format!(
+            "{} frames and {} stubs checked{depth}: {damage}\n",
+            report.checked, report.stubs
+        ));
+        if self.repair {
+            let lost = report.plan.iter().filter(|action| action.action == "lost").count();
+            let can = report.plan.iter().filter(|action| action.from.is_some() && !action.done).count();
+            text.push_str(&format!("{} repaired, {can} can be repaired, {lost} lost\n", report.repaired));
+            if lost > 0 {
+                text.push_str(
+                    "hint: write lost files again from a backup through the mount, or name a copy with --from DIR\n",
+                );
+            }
+            if self.dry_run && can > 0 {
+                text.push_str("hint: without --dry-run this plan is carried out\n");
+            }
+        } else if !report.damaged.is_empty() {
+            text.push_str("hint: `dedupctl check --repair --dry-run` says what can be repaired\n");
+        }
+        text
+    }
+}
+
+/// Makes the index anew and repairs what is left then.
+fn repair_with_new_index(
+    layout: &Layout,
+    request: Request,
+    before: CheckReport,
+    out: &Output,
+) -> Result<CheckReport, CliError> {
+    let mut report = rebuild(layout, request, out)?;
+    let left = report.damaged.iter().any(|found| found.kind == "index");
+    let mut plan = before.plan;
+    plan.retain(|action| action.done || action.action == "rebuild-index");
+    for action in plan.iter_mut().filter(|action| action.action == "rebuild-index") {
+        action.done = !left;
+    }
+    report.repaired += plan.iter().filter(|action| action.done).count() as u64;
+    plan.append(&mut report.plan);
+    report.plan = plan;
+    Ok(report)
 }
 
 /// Files that are plain are only indexed here: to convert them is not what was asked for.
@@ -89,31 +162,52 @@ fn expect(response: Response) -> Result<CheckReport, CliError> {
     }
 }
 
-fn text(report: &CheckReport) -> String {
-    let mut rows = Vec::new();
-    for found in &report.damaged {
-        let object: String = found.object.chars().take(16).collect();
-        let path = found.path.as_deref().map_or_else(|| "-".to_owned(), plain);
-        rows.push(vec![found.kind.clone(), plain(&object), path, plain(&found.reason)]);
+fn short(object: &str) -> String {
+    plain(&object.chars().take(16).collect::<String>())
+}
+
+fn path_or_dash(path: Option<&String>) -> String {
+    path.map_or_else(|| "-".to_owned(), |path| plain(path))
+}
+
+fn more(all: usize) -> String {
+    match all.saturating_sub(ROWS_SHOWN) {
+        0 => String::new(),
+        left => format!("... and {left} more rows: --json has all\n"),
     }
-    let mut text = table(&rows, &[]);
-    if !report.healed.is_empty() {
-        text.push_str(&format!(
-            "{} damaged frames have whole copies: nothing is lost by them\n",
-            report.healed.len()
-        ));
+}
+
+fn damage_table(damaged: &[Damaged]) -> String {
+    if damaged.is_empty() {
+        return String::new();
     }
-    let depth = if report.deep { "" } else { " (--deep decodes and hashes them too)" };
-    let damage = match report.damaged.len() {
-        0 => "no damage".to_owned(),
-        found => format!("{found} findings"),
-    };
-    text.push_str(&format!(
-        "{} frames and {} stubs checked{depth}: {damage}\n",
-        report.checked, report.stubs
-    ));
-    if report.repaired > 0 {
-        text.push_str(&format!("{} findings repaired\n", report.repaired));
+    let heads = ["KIND", "OBJECT", "PACK", "OFFSET", "FILE", "FOUND"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for found in damaged.iter().take(ROWS_SHOWN) {
+        let pack = found.pack.clone().unwrap_or_else(|| "-".to_owned());
+        let offset = found.offset.map_or_else(|| "-".to_owned(), |offset| offset.to_string());
+        let (object, path) = (short(&found.object), path_or_dash(found.path.as_ref()));
+        rows.push(vec![found.kind.clone(), object, pack, offset, path, plain(&found.reason)]);
     }
-    text
+    table(&rows, &[3]) + &more(damaged.len())
+}
+
+fn plan_table(report: &CheckReport) -> String {
+    if report.plan.is_empty() {
+        return String::new();
+    }
+    let heads = ["PLAN", "OBJECT", "FILES", "FILE", "FROM", "DONE", ""];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for action in report.plan.iter().take(ROWS_SHOWN) {
+        rows.push(vec![
+            action.action.clone(),
+            short(&action.object),
+            action.files.to_string(),
+            path_or_dash(action.path.as_ref()),
+            path_or_dash(action.from.as_ref()),
+            if action.done { "yes" } else { "no" }.to_owned(),
+            plain(&action.reason),
+        ]);
+    }
+    table(&rows, &[2]) + &more(report.plan.len())
 }

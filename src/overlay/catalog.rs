@@ -172,6 +172,11 @@ impl Catalog {
         Ok(parent)
     }
 
+    /// Whether inode `child` was last seen with a name in directory `parent`.
+    pub fn is_in(&self, child: FileId, parent: FileId) -> Result<bool> {
+        Ok(self.parents(child)?.contains(&parent))
+    }
+
     /// Finds paths, remembering the directories that it has read.
     pub fn finder<'a>(&'a self, backing: &'a Backing) -> Finder<'a> {
         Finder { catalog: self, backing, dirs: HashMap::new() }

@@ -27,6 +27,7 @@ mod mark;
 mod namespace;
 mod queue;
 mod recover;
+mod repair;
 mod scan;
 mod similar;
 pub mod stub;
@@ -40,7 +41,8 @@ pub use error::{OverlayError, Result};
 pub use file::{Handle, Io, OpenFlags, Opened};
 pub use inode::{Content, Inode, PassToken};
 pub use namespace::{DirEntry, DirHandle};
-pub use scan::{Finding, ScanReport};
+pub use repair::{FormerRecord, search_tree};
+pub use scan::{Finding, ScanReport, Trouble};
 pub use similar::{Match, Matches, Ranking, SimilarOptions};
 pub use types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr, SetTime};
 

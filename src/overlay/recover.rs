@@ -43,6 +43,17 @@ enum Action {
     Empty(Stub),
 }
 
+impl Action {
+    /// What the file is, whether or not the action is carried out.
+    fn means(self) -> Content {
+        match self {
+            Action::Keep(content) => content,
+            Action::DropRecord(_) => Content::Plain(None),
+            Action::Settle(stub) | Action::Empty(stub) => Content::Stub(stub),
+        }
+    }
+}
+
 fn decide(record: std::result::Result<Option<Stub>, StubError>, stat: &Stat) -> Action {
     let empty = stat.st_size == 0;
     let record = match record {
@@ -80,9 +91,27 @@ impl Overlay {
         Ok(state)
     }
 
+    /// What a regular file is, for who must not change anything: what recovery would do is left undone.
+    pub(super) fn look_at(&self, inode: &Inode) -> Result<Content> {
+        let state = inode.lock();
+        match state.content {
+            Some(content) => Ok(content),
+            None => Ok(self.found(inode)?.means()),
+        }
+    }
+
     fn load(&self, inode: &Inode) -> Result<Content> {
+        let action = self.found(inode)?;
+        match self.read_only {
+            true => Ok(action.means()),
+            false => self.carry_out(inode, action),
+        }
+    }
+
+    /// What is to be done about a file as it is on disk.
+    fn found(&self, inode: &Inode) -> Result<Action> {
         if inode.kind != Kind::File || !inode.home {
-            return Ok(Content::Plain(None));
+            return Ok(Action::Keep(Content::Plain(None)));
         }
         let stat = rustix::fs::fstat(&inode.path_fd()?)?;
         let record = match backing::get_xattr(&inode.path_fd()?, OsStr::new(XATTR)) {
@@ -96,19 +125,11 @@ impl Overlay {
                 } else {
                     Content::Plain(None)
                 };
-                return Ok(content);
+                return Ok(Action::Keep(content));
             }
             Err(e) => return Err(e.into()),
         };
-        let action = decide(record, &stat);
-        if self.read_only {
-            return Ok(match action {
-                Action::Keep(content) => content,
-                Action::DropRecord(_) => Content::Plain(None),
-                Action::Settle(stub) | Action::Empty(stub) => Content::Stub(stub),
-            });
-        }
-        self.carry_out(inode, action)
+        Ok(decide(record, &stat))
     }
 
     fn carry_out(&self, inode: &Inode, action: Action) -> Result<Content> {

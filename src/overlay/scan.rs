@@ -6,7 +6,7 @@ use super::inode::{Content, Inode};
 use super::stub::Stub;
 use super::types::Kind;
 use super::{Dedup, Overlay};
-use crate::id::ChunkId;
+use crate::id::{ChunkId, RecipeId};
 use crate::similarity::Sketch;
 use rustix::fs::RawDir;
 use std::collections::HashSet;
@@ -35,17 +35,35 @@ pub struct ScanReport {
     pub errors: u64,
 }
 
-/// Something wrong with a file.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// Something wrong with a file, as [`Overlay::check_stubs`] finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The kind of thing that is wrong: `stub`, `recipe` or `chunk`.
-    pub kind: String,
-    /// The recipe, chunk or frame.
-    pub object: String,
-    /// The file below the root; none if the damage affects no file.
-    pub path: Option<PathBuf>,
-    /// What was found.
-    pub reason: String,
+    /// The file, below the root.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub trouble: Trouble,
+}
+
+/// What can be wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It cannot be looked at.
+    Unreadable(String),
+    /// Its record cannot be believed, so its content is not known.
+    Record(String),
+    /// Its recipe is damaged or missing. What was found is empty if the store knew that before.
+    Recipe(RecipeId, String),
+    /// Its recipe makes another length than its record says, in bytes.
+    Length {
+        /// The recipe.
+        recipe: RecipeId,
+        /// What the record says.
+        stub_bytes: u64,
+        /// What the recipe makes.
+        recipe_bytes: u64,
+    },
+    /// These chunks of it are damaged or missing, each named once.
+    Chunks(Vec<ChunkId>),
 }
 
 impl Overlay {
@@ -147,69 +165,75 @@ impl Overlay {
         Ok(true)
     }
 
-    /// Checks every stub below `path`: its record, its recipe, and that each chunk is there and not among
-    /// `damaged`. Changes nothing. Returns the number of stubs.
+    /// Checks every stub below `path`: its record, its recipe, and that the store knows each chunk; what a
+    /// verification or a read found damaged it does not know. Changes nothing. Returns the number of stubs, and
+    /// tells it `progress`, which ends the check by returning false.
+    ///
+    /// O(chunks of all stubs) look-ups; memory for one recipe.
     pub fn check_stubs(
         &self,
         path: &Path,
-        damaged: &HashSet<ChunkId>,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64) -> bool,
         found: &mut dyn FnMut(Finding),
     ) -> Result<u64> {
-        let mut stubs = 0;
+        let (mut stubs, mut goes_on) = (0, true);
         self.walk(path, &mut |path, file| {
-            let mut report = |kind: &str, object: String, reason: String| {
-                found(Finding { kind: kind.to_owned(), object, path: Some(path.to_owned()), reason });
-            };
+            let mut report = |trouble| found(Finding { path: path.to_owned(), trouble });
             let inode = match file {
                 Ok(inode) => inode,
-                Err(e) => return report("file", path.display().to_string(), e.to_string()),
+                Err(e) => return report(Trouble::Unreadable(e.to_string())),
             };
-            let content = self.lock_loaded(&inode).map(|state| state.content);
-            match content {
-                Ok(Some(Content::Stub(stub))) => {
-                    stubs += 1;
-                    self.check_stub(&stub, damaged, &mut report);
+            if goes_on {
+                match self.look_at(&inode) {
+                    Ok(Content::Stub(stub)) => {
+                        stubs += 1;
+                        self.check_stub(&stub, &mut report);
+                    }
+                    Ok(Content::Unknown(reason)) => report(Trouble::Record(reason.to_owned())),
+                    Ok(Content::Plain(_)) => {}
+                    Err(e) => report(Trouble::Unreadable(e.to_string())),
                 }
-                Ok(Some(Content::Unknown(reason))) => {
-                    report("stub", path.display().to_string(), reason.to_owned())
-                }
-                Ok(_) => {}
-                Err(e) => report("stub", path.display().to_string(), e.to_string()),
+                goes_on = progress(stubs);
             }
             self.inodes.release(inode);
-            progress(stubs);
         })?;
         Ok(stubs)
     }
 
-    fn check_stub(
-        &self,
-        stub: &Stub,
-        damaged: &HashSet<ChunkId>,
-        report: &mut dyn FnMut(&str, String, String),
-    ) {
-        let recipe = match self.contents.store.recipe(&stub.recipe) {
-            Ok(recipe) => recipe,
-            Err(e) => return report("recipe", stub.recipe.to_string(), e.to_string()),
+    fn check_stub(&self, stub: &Stub, report: &mut dyn FnMut(Trouble)) {
+        let store = &self.contents.store;
+        // The cache may still have what is damaged on disk.
+        let known = store.knows_recipe(&stub.recipe);
+        let recipe = match known.and_then(|known| known.then(|| store.recipe(&stub.recipe)).transpose()) {
+            Ok(Some(recipe)) => recipe,
+            Ok(None) => return report(Trouble::Recipe(stub.recipe, String::new())),
+            Err(e) => return report(Trouble::Recipe(stub.recipe, e.to_string())),
         };
         if recipe.size() != stub.size {
-            let reason = format!("the stub says {} bytes, its recipe {}", stub.size, recipe.size());
-            report("stub", stub.recipe.to_string(), reason);
+            let (stub_bytes, recipe_bytes) = (stub.size, recipe.size());
+            report(Trouble::Length { recipe: stub.recipe, stub_bytes, recipe_bytes });
         }
+        let mut lost = Vec::new();
         for chunk in recipe.chunks() {
-            match self.contents.store.known(&chunk.id) {
-                Ok(true) if !damaged.contains(&chunk.id) => {}
-                Ok(true) => report("chunk", chunk.id.to_string(), "its frame is damaged".to_owned()),
-                Ok(false) => report("chunk", chunk.id.to_string(), "it is not in the store".to_owned()),
-                Err(e) => report("chunk", chunk.id.to_string(), e.to_string()),
+            // An index that fails is no sign of life either.
+            if !store.known(&chunk.id).unwrap_or(false) {
+                lost.push(chunk.id);
             }
+        }
+        if !lost.is_empty() {
+            let mut once = HashSet::new();
+            lost.retain(|id| once.insert(*id));
+            report(Trouble::Chunks(lost));
         }
     }
 
     /// Calls `visit` with every regular file of this overlay at or below `path` (below the root). The
     /// visitor has to give each inode back to `inodes.release`. Does not cross into other filesystems.
-    fn walk(&self, path: &Path, visit: &mut dyn FnMut(&Path, rustix::io::Result<Arc<Inode>>)) -> Result<()> {
+    pub(super) fn walk(
+        &self,
+        path: &Path,
+        visit: &mut dyn FnMut(&Path, rustix::io::Result<Arc<Inode>>),
+    ) -> Result<()> {
         if path.as_os_str().is_empty() {
             let dir = backing::open_dir(self.backing.root())?;
             return self.walk_dir(dir, Path::new(""), visit);

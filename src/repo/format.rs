@@ -1,5 +1,5 @@
 use super::error::RepoError;
-use super::layout::read_text;
+use super::layout::{FORMAT, Layout, read_text};
 use crate::chunk::ChunkParams;
 use crate::id::StoreId;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,13 @@ struct Form {
     version: u64,
     store: String,
     chunk: ChunkParams,
+}
+
+impl Layout {
+    /// How files are cut in this store.
+    pub fn chunk_params(&self) -> Result<ChunkParams, RepoError> {
+        Format::read(&self.file(FORMAT)).map(|format| format.chunk)
+    }
 }
 
 impl Format {

@@ -1,7 +1,8 @@
 //! Opening what a store is made of, and making a new index where the old one is of no use.
 //!
 //! What is always true: an index that cannot be used is moved aside, never deleted, and a new one is
-//! filled from the packs. Nothing but the index is ever replaced.
+//! filled from the packs. Nothing but the index is ever replaced, and who only reads replaces nothing: then the
+//! new one is in memory.
 
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
@@ -48,6 +49,14 @@ pub(super) fn open_parts(
     match attempt(layout, dir, id, cache_bytes, options, progress) {
         Ok(parts) => Ok(parts),
         Err(Failure::Other(e)) => Err(e),
+        Err(Failure::Index(reason)) if options.read_only => {
+            tracing::warn!("the index is damaged ({reason}); it stays, and the packs are read in its place");
+            match parts(layout, dir, id, cache_bytes, options, Arc::new(MemDb::new()), progress) {
+                Ok(parts) => Ok(parts),
+                Err(Failure::Other(e)) => Err(e),
+                Err(Failure::Index(reason)) => Err(part(layout, "the index", reason)),
+            }
+        }
         Err(Failure::Index(reason)) => {
             let aside = move_aside(layout, &index, "damaged")?;
             tracing::warn!(
@@ -84,6 +93,18 @@ fn attempt(
         }
         Err(e) => return Err(Failure::Index(e.to_string())),
     };
+    parts(layout, dir, id, cache_bytes, options, db, progress)
+}
+
+fn parts(
+    layout: &Layout,
+    dir: &Path,
+    id: StoreId,
+    cache_bytes: Option<u64>,
+    options: &OpenOptions,
+    db: Arc<dyn Db>,
+    progress: &mut dyn FnMut(Opening),
+) -> Result<Parts, Failure> {
     let clean = db.get(Table::Meta, CLEAN).map_err(index)?.is_some();
     let mut left = Vec::new();
     db.scan(Table::Pending, &[], &mut |path, _| {
@@ -91,7 +112,7 @@ fn attempt(
         true
     })
     .map_err(index)?;
-    let mut store_options = StoreOptions::default();
+    let mut store_options = StoreOptions { read_only: options.read_only, ..StoreOptions::default() };
     store_options.pack_bytes_max = pack_bytes(dir).unwrap_or(store_options.pack_bytes_max);
     store_options.reserve_bytes = if options.read_only { 0 } else { RESERVE_BYTES };
     store_options.cache_bytes = cache_bytes.unwrap_or(store_options.cache_bytes);

@@ -73,7 +73,7 @@ impl Display for Damage {
 }
 
 /// Something that the store is asked for by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Object {
     /// A chunk.
     Chunk(ChunkId),

@@ -26,6 +26,7 @@ mod pin;
 mod prefetch;
 mod read;
 mod reserve;
+mod salvage;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ mod writer;
 pub use error::{Damage, DamageKind, Object, StoreError};
 pub use gc::{Collection, GcDone, GcPlan, GoOn};
 pub use pin::Pin;
+pub use salvage::{Salvaged, Step, Take, Wanted, search_packs};
 pub use writer::Writer;
 
 use crate::db::Db;
@@ -71,6 +73,8 @@ pub struct StoreOptions {
     pub prefetch_threads: usize,
     /// A pack is sealed before it grows beyond this, its footer not counted.
     pub pack_bytes_max: u32,
+    /// Change no pack: a torn end stays, and writes are refused.
+    pub read_only: bool,
     /// Bytes of disk set aside, so that garbage can be collected when it is full; at most a hundredth of it.
     pub reserve_bytes: u64,
 }
@@ -83,6 +87,7 @@ impl Default for StoreOptions {
             zstd_level: 1,
             prefetch_threads: cores.min(4),
             pack_bytes_max: 64 << 20,
+            read_only: false,
             reserve_bytes: 0,
         }
     }
@@ -322,7 +327,8 @@ impl Store {
     /// Checks every frame of every pack, and that the index finds it. With `deep` each is decoded and hashed.
     ///
     /// `progress` is told bytes done and bytes to do, `found` each finding; the frames checked are counted.
-    /// It never changes anything, and other threads may go on reading and writing.
+    /// It changes nothing on disk, and other threads may go on reading and writing. Content found damaged counts
+    /// as unknown from then on, so that the next put of the same content stores it again.
     pub fn verify(
         &self,
         deep: bool,
@@ -335,6 +341,9 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        if self.options.read_only {
+            return;
+        }
         // Only saves work: whatever is missing in the index is found in the packs.
         let result = self.appender.check().and_then(|()| self.persist());
         if let Err(e) = result {

@@ -59,7 +59,7 @@ pub(super) fn open(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Store, StoreError> {
     let packs_dir = dir.join("packs");
-    if disk.list(&packs_dir).is_err() {
+    if !options.read_only && disk.list(&packs_dir).is_err() {
         disk.create_dir_all(&packs_dir).map_err(|e| StoreError::io("create", &packs_dir, e))?;
         disk.sync_dir(dir).map_err(|e| StoreError::io("fsync", dir, e))?;
     }
@@ -94,8 +94,12 @@ pub(super) fn open(
         tracing::warn!(%finding, "damage in the store");
     }
 
-    let mut failed = false;
-    let growing = end.growing.and_then(|end| match take_over(&packs, end, base.map(|(at, _)| at)) {
+    let mut failed = options.read_only;
+    let taken = end.growing.map(|end| match options.read_only {
+        true => look_at(&packs, end),
+        false => take_over(&packs, end, base.map(|(at, _)| at)),
+    });
+    let growing = taken.and_then(|taken| match taken {
         Ok(growing) => growing,
         Err(e) => {
             tracing::warn!(error = %e, "the newest pack cannot be written: the store is read-only");
@@ -440,6 +444,13 @@ fn take_over(packs: &Packs, mut end: End, base: Option<Position>) -> Result<Opti
         file.sync_data().map_err(failed("fsync"))?;
         packs.sync_names()?;
     }
+    Ok((!end.sealed).then(|| Growing { file, pack: end.pack, len: end.len, entries: end.entries }))
+}
+
+/// The newest pack as it is, for a store that is not to be changed: what follows its last whole frame is not looked at.
+fn look_at(packs: &Packs, end: End) -> Result<Option<Growing>, StoreError> {
+    let path = packs.path(end.pack);
+    let file = packs.open(end.pack, Access::Read).map_err(|e| StoreError::io("open", &path, e))?;
     Ok((!end.sealed).then(|| Growing { file, pack: end.pack, len: end.len, entries: end.entries }))
 }
 

@@ -159,6 +159,25 @@ impl Reader {
         })
     }
 
+    /// Reads a frame past the caches, and hashes what is in it.
+    pub(super) fn reread(&self, object: &Object) -> Result<(), StoreError> {
+        let find = || match object {
+            Object::Chunk(id) => {
+                let key = Key::chunk(id);
+                Ok(self.index.find(&key)?.map(|address| Entry { key, address }))
+            }
+            Object::Recipe(id) => self.index.find_recipe(id),
+        };
+        let (Entry { key, address }, bytes) = self.load_current(*object, find)?;
+        match blake3::hash(&bytes).as_bytes() == key.id() {
+            true => Ok(()),
+            false => {
+                let reason = "the content does not have the hash that names it".to_owned();
+                Err(self.damage(key, &address, reason))
+            }
+        }
+    }
+
     /// Reads the frame that the index names, which may move while it is being read.
     fn load_current(
         &self,

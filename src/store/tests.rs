@@ -483,6 +483,25 @@ fn a_missing_pack_is_damage_and_heals() {
     assert!((0..200).all(|n| holds(&store, n)));
 }
 
+/// Fails without the look at the footer in `verify.rs`: once the index leads to the later copy, nothing else knows.
+#[test]
+fn a_footer_names_what_a_bad_header_hides() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), &new_db());
+    put(&store, 0..200);
+    let (pack, offset) = offset_of(&store, 7);
+    assert!((pack as usize) < packs(dir.path()).len() - 1, "the pack is sealed");
+    flip(&packs(dir.path())[pack as usize], offset + 20);
+    for kind in [DamageKind::Frame, DamageKind::Superseded] {
+        let found = verify(&store);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let named = (found[0].kind, found[0].chunk, found[0].offset);
+        assert_eq!(named, (kind, Some(ChunkId::of(&content(7))), offset));
+        put(&store, 0..200);
+        store.persist().unwrap();
+    }
+}
+
 #[test]
 fn no_cache_still_reads() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,7 @@
-//! Verification of every frame of every pack, and of the index against the packs. It changes nothing.
+//! Verification of every frame of every pack, and of the index against the packs. It changes nothing on disk.
+//!
+//! The store is told which content is damaged, as a failed read tells it: from then on that content is unknown,
+//! so that the next put of it stores it again.
 //!
 //! Packs are handed to all cores; each is walked in order. A row of the index that leads into a bad range
 //! names the content that is lost there. Appends may go on: what comes after the start is not looked at.
@@ -146,8 +149,15 @@ fn check_rows(
         ControlFlow::Continue(())
     })?;
     for (key, address, kind, reason) in suspects {
-        let now = store.reader.index.find(&key)?;
-        let kind = if now == Some(address) { kind } else { DamageKind::Superseded };
+        let kind = match store.reader.index.find(&key)? == Some(address) {
+            true => {
+                store.reader.note_damaged(key, &address);
+                kind
+            }
+            // Nobody needs what was in a pack that is gone.
+            false if kind == DamageKind::Pack => continue,
+            false => DamageKind::Superseded,
+        };
         found(damage(kind, Some(key), address.pack, u64::from(address.offset), reason));
     }
     Ok(())
@@ -202,7 +212,7 @@ impl Job<'_> {
         let mut frames = 0;
         let mut entries: BTreeMap<u32, Entry> = BTreeMap::new();
         let mut footer = None;
-        let mut lost = false;
+        let mut lost = Vec::new();
         loop {
             let mut payload_of_footer = None;
             let item = scanner.next_with(|header, payload| {
@@ -240,9 +250,7 @@ impl Job<'_> {
                     self.found(DamageKind::Footer, None, u64::from(offset), &reason);
                 }
                 Item::Bad { offset, end, reason, .. } => {
-                    lost = true;
-                    let range = BadRange { start: offset, end, reason, named: false };
-                    self.tell(Message::Unknown { pack: self.pack, range });
+                    lost.push(BadRange { start: offset, end, reason, named: false });
                 }
             }
             if scanner.at() - told >= 4 << 20 {
@@ -253,7 +261,20 @@ impl Job<'_> {
             }
         }
         if let Some((offset, payload)) = footer {
-            self.check_footer(offset, &payload, &entries, lost);
+            self.check_footer(offset, &payload, &entries, !lost.is_empty());
+            // The footer can say what stood in a bad range, also when the index leads to a later copy by now.
+            for entry in parse_entries(&payload, self.pack, offset).unwrap_or_default() {
+                let at = entry.address.offset;
+                if let Some(range) =
+                    lost.iter_mut().find(|range| range.start <= at && u64::from(at) < range.end)
+                {
+                    range.named = true;
+                    self.found(self.kind_of_loss(&entry)?, Some(entry.key), u64::from(at), &range.reason);
+                }
+            }
+        }
+        for range in lost.into_iter().filter(|range| !range.named) {
+            self.tell(Message::Unknown { pack: self.pack, range });
         }
         self.tell(Message::Progress { bytes: self.len - told, frames });
         Ok(())
@@ -278,8 +299,12 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// What it means that this frame is bad. The store is told if it is the one that counts.
     fn kind_of_loss(&self, entry: &Entry) -> Result<DamageKind, StoreError> {
         let now = self.store.reader.index.find(&entry.key)?;
+        if now == Some(entry.address) {
+            self.store.reader.note_damaged(entry.key, &entry.address);
+        }
         Ok(match now {
             Some(now) if is_older(&entry.address, &now) => DamageKind::Superseded,
             _ => DamageKind::Frame,

@@ -1,0 +1,321 @@
+//! Repair of what only files can give: good bytes for the store from plain files, and records that were damaged.
+//!
+//! What must always be true: bytes are only handed on if their BLAKE3 is the identity by which they are wanted;
+//! files that are searched are only read. A record is only written to an empty file whose own record cannot be
+//! believed, only if the catalog knew this inode with this very mtime in this directory (so that no number given
+//! to a new file, and no file of somebody else, comes to another's content), and after the old one was kept.
+//!
+//! Memory: one window of a file, and its chunk list (40 bytes each) while a recipe is wanted.
+
+use super::backing;
+use super::error::{OverlayError, Result};
+use super::file::read_full;
+use super::inode::{Content, Inode};
+use super::stub::{State, Stub, StubError, Time, XATTR};
+use super::types::Kind;
+use super::{FileRow, Overlay, STATE_DIR};
+use crate::chunk::ChunkParams;
+use crate::id::{ChunkId, RecipeId};
+use crate::recipe::{ChunkRef, Recipe};
+use crate::store::{Object, StoreError, Wanted};
+use rustix::fs::OFlags;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const WINDOW_BYTES: usize = 4 << 20;
+
+/// Is given a wanted chunk's bytes or an encoded recipe, and the file that has it.
+type Take<'a> = &'a mut dyn FnMut(Object, &[u8], &Path) -> std::result::Result<(), StoreError>;
+/// Is told the bytes searched; false ends the search.
+type Step<'a> = &'a mut dyn FnMut(u64) -> bool;
+
+/// What a file was whose record cannot be believed, and the record that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormerRecord {
+    /// The file, below the root.
+    pub path: PathBuf,
+    /// Its inode number.
+    pub inode: u64,
+    /// The value that cannot be believed.
+    pub old: Vec<u8>,
+    /// Its content, as the catalog remembers it.
+    pub recipe: RecipeId,
+    /// How long that is, in bytes.
+    pub size: u64,
+    mtime: Time,
+}
+
+impl Overlay {
+    /// Looks in the plain files of this overlay for what is wanted, cut as `params` say; with `stubs` in the
+    /// content of stubs too. What is found is given to `take` and wanted no more. A file that cannot be read is
+    /// passed over.
+    pub fn search_files(
+        &self,
+        params: &ChunkParams,
+        stubs: bool,
+        wanted: &mut Wanted,
+        step: Step<'_>,
+        take: Take<'_>,
+    ) -> Result<()> {
+        let (mut bytes, mut goes_on, mut failed) = (0, true, None);
+        self.walk(Path::new(""), &mut |path, file| {
+            let Ok(inode) = file else { return };
+            if goes_on && failed.is_none() && !wanted.is_empty() {
+                let content = self.look_at(&inode);
+                let done = match content {
+                    Ok(Content::Plain(_)) => self.search_plain(&inode, params, wanted, path, &mut *take),
+                    Ok(Content::Stub(stub)) if stubs => {
+                        self.search_stub(&stub, params, wanted, path, &mut *take)
+                    }
+                    Ok(_) => Ok(0),
+                    Err(e) => {
+                        tracing::warn!("{}: not searched: {e}", path.display());
+                        Ok(0)
+                    }
+                };
+                match done {
+                    Ok(searched) => bytes += searched,
+                    Err(e) => failed = Some(e),
+                }
+                goes_on = step(bytes);
+            }
+            self.inodes.release(inode);
+        })?;
+        failed.map_or(Ok(()), |e| Err(e.into()))
+    }
+
+    fn search_plain(
+        &self,
+        inode: &Inode,
+        params: &ChunkParams,
+        wanted: &mut Wanted,
+        path: &Path,
+        take: Take<'_>,
+    ) -> std::result::Result<u64, StoreError> {
+        // Never waits for a lease: a file that is being committed is in the store in a moment.
+        match inode.path_fd().and_then(|fd| backing::open_io(&fd, OFlags::RDONLY)) {
+            Ok(file) => search_file(&file, params, wanted, path, take),
+            Err(e) => {
+                tracing::warn!("{}: not searched: {e}", path.display());
+                Ok(0)
+            }
+        }
+    }
+
+    fn search_stub(
+        &self,
+        stub: &Stub,
+        params: &ChunkParams,
+        wanted: &mut Wanted,
+        path: &Path,
+        take: Take<'_>,
+    ) -> std::result::Result<u64, StoreError> {
+        let store = &self.contents.store;
+        let Ok(recipe) = store.recipe(&stub.recipe) else { return Ok(0) };
+        let read = |buffer: &mut [u8], at: u64| store.read_at(&recipe, at, buffer).map_err(io::Error::other);
+        search(&read, params, wanted, path, take)
+    }
+
+    /// What the file at `path` was, if its record cannot be believed and the catalog remembers it as said in the
+    /// header of this module.
+    pub fn former_record(&self, path: &Path) -> Result<Option<FormerRecord>> {
+        let inode = self.inode_at(path)?;
+        let former = self.former_record_of(&inode, path);
+        self.inodes.release(inode);
+        former
+    }
+
+    /// Writes the record of a file anew, after `keep` has put the old one away durably. False if the file has
+    /// changed since [`Overlay::former_record`] looked at it.
+    pub fn restore_record(
+        &self,
+        former: &FormerRecord,
+        keep: &mut dyn FnMut(&FormerRecord) -> Result<()>,
+    ) -> Result<bool> {
+        if self.read_only {
+            return Err(OverlayError::ReadOnly);
+        }
+        let inode = self.inode_at(&former.path)?;
+        let done = self.restore_record_of(&inode, former, keep);
+        self.inodes.release(inode);
+        done
+    }
+
+    fn restore_record_of(
+        &self,
+        inode: &Inode,
+        former: &FormerRecord,
+        keep: &mut dyn FnMut(&FormerRecord) -> Result<()>,
+    ) -> Result<bool> {
+        let mut state = inode.lock();
+        if self.former_record_of(inode, &former.path)?.as_ref() != Some(former) {
+            return Ok(false);
+        }
+        keep(former)?;
+        let stub = Stub {
+            state: State::Settled,
+            size: former.size,
+            mtime: former.mtime,
+            ctime: None,
+            stamp_ms: Time::now().millis(),
+            blocks: former.size.div_ceil(512),
+            recipe: former.recipe,
+        };
+        self.write_record(inode, &stub)?;
+        state.content = Some(Content::Stub(stub));
+        state.pages_valid = false;
+        Ok(true)
+    }
+
+    fn former_record_of(&self, inode: &Inode, path: &Path) -> Result<Option<FormerRecord>> {
+        let fd = inode.path_fd()?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if stat.st_size != 0 || inode.kind != Kind::File {
+            return Ok(None);
+        }
+        let Some(old) = backing::get_xattr(&fd, OsStr::new(XATTR))? else {
+            return Ok(None);
+        };
+        match Stub::decode(&old, &self.key) {
+            Err(StubError::Guard | StubError::Length | StubError::Field) => {}
+            Ok(_) | Err(StubError::Newer) => return Ok(None),
+        }
+        let file = inode.file_id();
+        let Some(FileRow { recipe, size, mtime }) = self.catalog.file(file)? else {
+            return Ok(None);
+        };
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let here = self
+            .catalog
+            .is_in(file, crate::id::FileId(backing::stat_at(self.backing.root(), dir.as_os_str())?.st_ino))?;
+        let fits = Stub::fits(size, mtime, mtime) && size > 0;
+        if mtime != backing::mtime(&stat) || !here || !fits {
+            return Ok(None);
+        }
+        // A recipe that is lost just now is no reason: it can come back, and then has to be known as this file's.
+        let length = self.contents.store.recipe(&recipe).ok().map(|recipe| recipe.size());
+        if length.is_some_and(|length| length != size) {
+            return Ok(None);
+        }
+        Ok(Some(FormerRecord { path: path.to_owned(), inode: inode.identity.ino, old, recipe, size, mtime }))
+    }
+
+    fn inode_at(&self, path: &Path) -> Result<Arc<Inode>> {
+        let fd = backing::open_path(self.backing.root(), path.as_os_str())
+            .map_err(|e| OverlayError::io("open", path, e))?;
+        let stat = rustix::fs::fstat(&fd)?;
+        self.inodes.enter(&self.backing, fd, &stat, 0)
+    }
+}
+
+/// As [`Overlay::search_files`], in a directory that has nothing to do with any overlay, or in one file. Symlinks
+/// are not followed, and the state directory of an overlay is left out.
+pub fn search_tree(
+    top: &Path,
+    params: &ChunkParams,
+    wanted: &mut Wanted,
+    step: Step<'_>,
+    take: Take<'_>,
+) -> Result<()> {
+    let mut bytes = 0;
+    let mut left = vec![top.to_owned()];
+    while let Some(path) = left.pop() {
+        if wanted.is_empty() || !step(bytes) {
+            break;
+        }
+        let passed_over = |e: io::Error| tracing::warn!("{}: not searched: {e}", path.display());
+        let kind = match path.symlink_metadata() {
+            Ok(meta) => meta.file_type(),
+            Err(e) => {
+                passed_over(e);
+                continue;
+            }
+        };
+        if kind.is_dir() {
+            match path.read_dir() {
+                Ok(entries) => left.extend(
+                    entries
+                        .flatten()
+                        .filter(|entry| entry.file_name() != STATE_DIR)
+                        .map(|entry| entry.path()),
+                ),
+                Err(e) => passed_over(e),
+            }
+        } else if kind.is_file() {
+            let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
+            match OpenOptions::new().read(true).custom_flags(flags).open(&path) {
+                Ok(file) => bytes += search_file(&file, params, wanted, &path, &mut *take)?,
+                Err(e) => passed_over(e),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn search_file(
+    file: &File,
+    params: &ChunkParams,
+    wanted: &mut Wanted,
+    path: &Path,
+    take: Take<'_>,
+) -> std::result::Result<u64, StoreError> {
+    let read = |buffer: &mut [u8], at: u64| read_full(file, buffer, at).map_err(io::Error::other);
+    search(&read, params, wanted, path, take)
+}
+
+/// Cuts what `read` gives and takes what is wanted of it. Returns the bytes read. A read that fails ends the file.
+fn search(
+    read: &dyn Fn(&mut [u8], u64) -> io::Result<usize>,
+    params: &ChunkParams,
+    wanted: &mut Wanted,
+    path: &Path,
+    take: Take<'_>,
+) -> std::result::Result<u64, StoreError> {
+    let mut chunks = wanted.has_recipes().then(Vec::new);
+    let mut window = vec![0; WINDOW_BYTES.max(4 * params.max as usize)];
+    let (mut filled, mut offset) = (0, 0);
+    loop {
+        let len = match read(&mut window[filled..], offset) {
+            Ok(len) => len,
+            Err(e) => {
+                tracing::warn!("{}: searched up to byte {offset}: {e}", path.display());
+                return Ok(offset);
+            }
+        };
+        let last = len < window.len() - filled;
+        filled += len;
+        offset += len as u64;
+        let mut start = 0;
+        for len in params.cut(&window[..filled], last) {
+            let bytes = &window[start..start + len as usize];
+            start += len as usize;
+            let id = ChunkId::of(bytes);
+            let object = Object::Chunk(id);
+            if wanted.contains(&object) {
+                take(object, bytes, path)?;
+                wanted.remove(&object);
+            }
+            if let Some(chunks) = &mut chunks {
+                chunks.push(ChunkRef { id, len });
+            }
+        }
+        window.copy_within(start..filled, 0);
+        filled -= start;
+        if last {
+            break;
+        }
+    }
+    if let Some(chunks) = chunks.filter(|chunks| !chunks.is_empty()) {
+        let encoded = Recipe::new(chunks).encode();
+        let object = Object::Recipe(RecipeId::of(&encoded));
+        if wanted.contains(&object) {
+            take(object, &encoded, path)?;
+            wanted.remove(&object);
+        }
+    }
+    Ok(offset)
+}

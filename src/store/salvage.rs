@@ -1,0 +1,241 @@
+//! Salvage: whole copies of wanted chunks and recipes, looked for in the packs of this store or of another one.
+//!
+//! What must always be true: packs are only read; bytes are handed out only if their BLAKE3 is the identity by
+//! which they are wanted, whatever the pack, its footer or its store say of them.
+//!
+//! Memory: what is wanted (about 100 bytes each), the table of contents of one pack, one frame. Who takes the
+//! bytes puts them into a store by a [`super::Writer`]: nothing is replaced, the later copy counts.
+
+use super::Store;
+use super::error::{Object, StoreError};
+use super::frame::{HEADER_BYTES, Header, Key};
+use super::pack::{Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, read_footer, read_header};
+use super::scan::Scanner;
+use crate::env::{Access, DiskFile, RealDisk};
+use crate::id::{ChunkId, RecipeId, StoreId};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What is looked for, by identity. Shrinks as it is found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    chunks: BTreeSet<ChunkId>,
+    recipes: BTreeSet<RecipeId>,
+}
+
+impl Wanted {
+    /// Looks for `object` too; false if it was looked for already.
+    pub fn add(&mut self, object: Object) -> bool {
+        match object {
+            Object::Chunk(id) => self.chunks.insert(id),
+            Object::Recipe(id) => self.recipes.insert(id),
+        }
+    }
+
+    /// Looks for `object` no more.
+    pub fn remove(&mut self, object: &Object) {
+        match object {
+            Object::Chunk(id) => self.chunks.remove(id),
+            Object::Recipe(id) => self.recipes.remove(id),
+        };
+    }
+
+    /// Whether `object` is looked for.
+    pub fn contains(&self, object: &Object) -> bool {
+        match object {
+            Object::Chunk(id) => self.chunks.contains(id),
+            Object::Recipe(id) => self.recipes.contains(id),
+        }
+    }
+
+    /// Whether any recipe is.
+    pub fn has_recipes(&self) -> bool {
+        !self.recipes.is_empty()
+    }
+
+    /// Whether nothing is looked for (any more).
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.recipes.is_empty()
+    }
+
+    /// All of it: recipes first, each kind sorted.
+    pub fn objects(&self) -> impl Iterator<Item = Object> + '_ {
+        let recipes = self.recipes.iter().map(|id| Object::Recipe(*id));
+        recipes.chain(self.chunks.iter().map(|id| Object::Chunk(*id)))
+    }
+}
+
+/// Something wanted that was found whole.
+pub struct Salvaged<'a> {
+    /// What it is.
+    pub object: Object,
+    /// A chunk's bytes, or an encoded recipe.
+    pub bytes: &'a [u8],
+    /// The pack file that has it; none if it was still in memory.
+    pub pack: Option<PathBuf>,
+}
+
+/// Is given what was found. An error of it ends the search.
+pub type Take<'a> = &'a mut dyn FnMut(Salvaged<'_>) -> Result<(), StoreError>;
+/// Is told bytes done and bytes to do; false ends the search.
+pub type Step<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
+
+impl Store {
+    /// Whether a recipe is stored and not known to be damaged.
+    pub fn knows_recipe(&self, id: &RecipeId) -> Result<bool, StoreError> {
+        let found = self.reader.index.find_recipe(id)?;
+        Ok(found.is_some_and(|entry| !self.reader.is_damaged(&entry.key)))
+    }
+
+    /// Reads what the index leads to from disk, past all caches, and hashes it. A content that fails counts as
+    /// damaged from then on, so that the next put stores it again.
+    pub fn reread(&self, object: &Object) -> Result<(), StoreError> {
+        self.reader.reread(object)
+    }
+
+    /// Looks for what is wanted where the index does not lead: in memory, then in every frame of the packs,
+    /// those that a later copy superseded too. What is found is given to `take` and wanted no more.
+    pub fn salvage(&self, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) -> Result<(), StoreError> {
+        for object in wanted.clone().objects() {
+            let bytes = match &object {
+                Object::Chunk(id) => self.read(id).ok().filter(|bytes| ChunkId::of(bytes) == *id),
+                Object::Recipe(id) => self
+                    .recipe(id)
+                    .ok()
+                    .filter(|recipe| recipe.id() == *id)
+                    .map(|recipe| recipe.encode().into()),
+            };
+            if let Some(bytes) = bytes {
+                take(Salvaged { object, bytes: &bytes, pack: None })?;
+                wanted.remove(&object);
+            }
+        }
+        search(&self.reader.packs, wanted, step, take)
+    }
+}
+
+/// Looks for what is wanted in `dir`, a directory of packs of any store. The packs are only read; those that
+/// cannot be, are of a newer format or of more than one store are passed over, and the log says so.
+pub fn search_packs(
+    dir: &Path,
+    wanted: &mut Wanted,
+    step: Step<'_>,
+    take: Take<'_>,
+) -> Result<(), StoreError> {
+    let packs_of = |store| Packs::new(Arc::new(RealDisk), dir.to_owned(), store);
+    let unnamed = packs_of(StoreId([0; 16]));
+    let id_in = |pack: u32| match unnamed.open(pack, Access::Read).and_then(|file| read_header(&*file)) {
+        Ok(PackHeader::Whole { store, .. }) => Some(store),
+        Ok(PackHeader::Damaged) | Err(_) => None,
+    };
+    match unnamed.list()?.into_iter().find_map(id_in) {
+        Some(store) => search(&packs_of(store), wanted, step, take),
+        None => Ok(()),
+    }
+}
+
+fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) -> Result<(), StoreError> {
+    let length = |pack: &u32| packs.open(*pack, Access::Read).and_then(|file| file.len()).unwrap_or(0);
+    // The newest first: it is the likeliest to be whole, and what is found is not looked for further on.
+    let numbers: Vec<u32> = packs.list()?.into_iter().rev().collect();
+    let total = numbers.iter().map(length).sum();
+    let mut done = 0;
+    for pack in numbers {
+        if wanted.is_empty() || !step(done, total) {
+            break;
+        }
+        done += length(&pack);
+        let path = packs.path(pack);
+        let file = match packs.open(pack, Access::Read) {
+            Ok(file) => file,
+            Err(e) => {
+                tracing::warn!("{}: passed over: {e}", path.display());
+                continue;
+            }
+        };
+        match read_header(&*file) {
+            Ok(PackHeader::Whole { version, store, .. }) if version > FORMAT || store != packs.store => {
+                tracing::warn!("{}: passed over: of another store or a newer format", path.display());
+                continue;
+            }
+            // Its frames can be whole.
+            Ok(_) => {}
+            Err(e) => {
+                tracing::warn!("{}: passed over: {e}", path.display());
+                continue;
+            }
+        }
+        let len = file.len().unwrap_or(0);
+        match read_footer(&*file, packs.store, pack, len) {
+            Ok(Some((_, entries))) => {
+                for entry in entries {
+                    if let Some(object) = object_of(&entry.key)
+                        && wanted.contains(&object)
+                        && let Some(bytes) = frame_at(packs, &*file, &entry)
+                    {
+                        take(Salvaged { object, bytes: &bytes, pack: Some(path.clone()) })?;
+                        wanted.remove(&object);
+                    }
+                }
+            }
+            Ok(None) | Err(_) => walk(packs, pack, &*file, len, wanted, take)?,
+        }
+    }
+    Ok(())
+}
+
+/// Goes through the frames of a pack without a footer that can be used.
+fn walk(
+    packs: &Packs,
+    pack: u32,
+    file: &dyn DiskFile,
+    len: u64,
+    wanted: &mut Wanted,
+    take: Take<'_>,
+) -> Result<(), StoreError> {
+    let mut scanner = Scanner::new(packs, pack, file, u64::from(PACK_HEADER_BYTES), len);
+    loop {
+        let mut found = None;
+        let item = scanner.next_with(|header, payload| {
+            let object = object_of(&header.key()).filter(|object| wanted.contains(object));
+            found = object.and_then(|object| Some((object, whole(header, payload)?)));
+            Ok(())
+        });
+        if let Some((object, bytes)) = found {
+            take(Salvaged { object, bytes: &bytes, pack: Some(packs.path(pack)) })?;
+            wanted.remove(&object);
+        }
+        if item.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// A frame that a footer lists, if it is there and whole.
+fn frame_at(packs: &Packs, file: &dyn DiskFile, entry: &Entry) -> Option<super::Bytes> {
+    let address = &entry.address;
+    let mut bytes = vec![0; HEADER_BYTES + address.stored_len as usize];
+    file.read_exact_at(&mut bytes, u64::from(address.offset)).ok()?;
+    let header = Header::parse(&bytes, packs.place(address.pack, address.offset)).ok()?;
+    let fits = header.key() == entry.key && header.stored_len == address.stored_len;
+    fits.then(|| whole(&header, &bytes[HEADER_BYTES..]))?
+}
+
+/// The decoded payload, if it is what its frame's name says.
+fn whole(header: &Header, payload: &[u8]) -> Option<super::Bytes> {
+    let raw = header.decode(payload).ok()?;
+    (*blake3::hash(&raw).as_bytes() == header.id).then_some(raw)
+}
+
+fn object_of(key: &Key) -> Option<Object> {
+    let chunk = key.chunk_id().map(Object::Chunk);
+    chunk.or_else(|| key.recipe_id().map(Object::Recipe))
+}
+
+impl super::Damage {
+    /// The chunk or recipe that it concerns, where known.
+    pub fn object(&self) -> Option<Object> {
+        self.chunk.map(Object::Chunk).or_else(|| self.recipe.map(Object::Recipe))
+    }
+}
