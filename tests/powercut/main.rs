@@ -14,6 +14,7 @@ mod common;
 mod disk;
 mod log;
 mod model;
+mod neighbour;
 mod random;
 mod recorder;
 mod workload;
@@ -29,6 +30,7 @@ use random::Random;
 use recorder::Recorder;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use workload::Worker;
@@ -40,6 +42,8 @@ struct Recording {
     kind: Kind,
     log: Log,
     model: Model,
+    /// Between which events somebody else made the journal be written out.
+    busy: Vec<Range<usize>>,
     /// The overlay's directory, from the root of the disk.
     dir: PathBuf,
 }
@@ -59,7 +63,7 @@ fn record(kind: Kind, more: usize, seed: u64, work: &Path) -> Recording {
     for step in workload::steps(more, &mut random) {
         worker.run(step);
     }
-    let Worker { mount, model, .. } = worker;
+    let (mount, model, busy) = worker.finish();
     let end = recorder.position();
     let dir = mount.dir().strip_prefix(&mount_at).unwrap().to_owned();
     mount.unmount();
@@ -67,7 +71,7 @@ fn record(kind: Kind, more: usize, seed: u64, work: &Path) -> Recording {
     mounted.unmount();
     let mut log = recorder.finish();
     log.events.truncate(end);
-    Recording { kind, log, model, dir }
+    Recording { kind, log, model, busy, dir }
 }
 
 /// What came of a number of cuts.
@@ -105,13 +109,19 @@ fn cut(recording: &Recording, count: usize, seed: u64, work: &Path, tally: &mut 
     }
 }
 
-/// Where to cut, in order: half of it anywhere, half of it soon after something was promised.
+/// Where to cut, in order: anywhere, soon after something was promised, and in the middle of conversions and
+/// write-backs.
 fn places(recording: &Recording, count: usize, random: &mut Random) -> Vec<usize> {
     let end = recording.log.events.len();
     let promises = &recording.model.promises;
+    let busy = &recording.busy;
     let mut places: Vec<_> = (0..count)
-        .map(|i| match i % 2 {
+        .map(|i| match i % 3 {
             0 => random.below(end as u64 + 1) as usize,
+            1 => {
+                let Range { start, end } = busy[random.below(busy.len() as u64) as usize];
+                start + random.below((end - start) as u64 + 1) as usize
+            }
             _ => promises[random.below(promises.len() as u64) as usize] + random.below(20) as usize,
         })
         .map(|place| place.min(end))
@@ -243,7 +253,7 @@ fn what_was_promised_survives_a_few_power_cuts() {
     }
     let mut tally = Tally::default();
     for (i, kind) in EXT4.into_iter().enumerate() {
-        run(kind, 0, 20, i as u64, &mut tally);
+        run(kind, 30, 30, i as u64, &mut tally);
     }
     let Tally { cuts, versions, mixed } = tally;
     println!("{cuts} cuts, {versions} files as promised, {mixed} mixed below");

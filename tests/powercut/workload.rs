@@ -2,11 +2,13 @@
 //! changes and what it was promised.
 
 use super::model::{How, Model};
+use super::neighbour::Neighbour;
 use super::random::Random;
 use super::recorder::Recorder;
 use crate::common::{Mount, noise, prose, succeed};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -27,6 +29,8 @@ pub enum Sync {
 /// Files are numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
+    /// Writes so many files of 10,000 bytes, to be converted in one round.
+    WriteMany(u8, Sync),
     /// Empties a file, or makes one, and writes so many bytes.
     Write(u8, usize, Sync),
     /// Writes over a piece in the middle.
@@ -58,6 +62,8 @@ use Step::*;
 
 /// Each thing that can become of a file, at least once.
 const SCRIPT: &[Step] = &[
+    WriteMany(30, Sync::Fdatasync),
+    AwaitStubs,
     // Conversion of what is durable, then a commit of the journal by somebody else.
     Write(0, 150_000, Sync::Fsync),
     Write(1, 700_000, Sync::Fdatasync),
@@ -114,7 +120,8 @@ fn any_step(random: &mut Random) -> Step {
     let magnitude = 10 + random.below(10);
     let len = 4_096 + random.below(1 << magnitude) as usize;
     let sync = [Sync::None, Sync::Fsync, Sync::Fdatasync, Sync::Msync][random.below(4) as usize];
-    match random.below(40) {
+    match random.below(41) {
+        40 => WriteMany(20 + file, sync),
         0..8 => Write(file, len, sync),
         8..16 => Patch(file, sync),
         16..20 => Append(file, len, sync),
@@ -133,20 +140,25 @@ fn any_step(random: &mut Random) -> Step {
 
 /// Does the steps.
 pub struct Worker<'a> {
-    pub mount: Mount,
-    pub recorder: &'a Recorder,
-    pub model: Model,
+    mount: Mount,
+    recorder: &'a Recorder,
+    model: Model,
+    neighbour: Neighbour<'a>,
     /// Makes each content another.
     seed: u64,
 }
 
 impl<'a> Worker<'a> {
     pub fn new(mount: Mount, recorder: &'a Recorder, seed: u64) -> Worker<'a> {
-        Worker { mount, recorder, model: Model::default(), seed }
+        let neighbour = Neighbour::new(mount.root.path(), recorder);
+        Worker { mount, recorder, model: Model::default(), neighbour, seed }
     }
 
     pub fn run(&mut self, step: Step) {
         match step {
+            WriteMany(count, sync) => {
+                (0..count).for_each(|i| self.write(&format!("many-{i}"), 10_000, sync));
+            }
             Write(file, len, sync) => self.write(&name(file), len, sync),
             Patch(file, sync) => self.change(file, sync, |old, fresh| {
                 let at = old.len() / 3;
@@ -186,6 +198,12 @@ impl<'a> Worker<'a> {
         self.compare();
     }
 
+    /// Leaves the overlay mounted; tells too between which events the neighbour was busy.
+    pub fn finish(self) -> (Mount, Model, Vec<Range<usize>>) {
+        let Worker { mount, model, neighbour, .. } = self;
+        (mount, model, neighbour.times.clone())
+    }
+
     fn now(&self) -> usize {
         self.recorder.position()
     }
@@ -212,7 +230,7 @@ impl<'a> Worker<'a> {
         &mut self,
         file: u8,
         sync: Sync,
-        edit: impl FnOnce(&mut Vec<u8>, &[u8]) -> Option<std::ops::Range<usize>>,
+        edit: impl FnOnce(&mut Vec<u8>, &[u8]) -> Option<Range<usize>>,
     ) {
         let name = name(file);
         let Some(old) = self.model.current(&name) else {
@@ -223,7 +241,10 @@ impl<'a> Worker<'a> {
         let range = edit(&mut bytes, &fresh);
         let content = Arc::new(bytes);
         self.model.change(&name, Some(content.clone()), How::InPlace, self.now());
+        // Opening it writes it back, if it is a stub.
+        self.neighbour.start();
         let file = OpenOptions::new().read(true).write(true).open(self.at(&name)).unwrap();
+        self.neighbour.pause();
         match range {
             None => file.set_len(content.len() as u64).unwrap(),
             Some(range) if sync == Sync::Msync => {
@@ -281,13 +302,24 @@ impl<'a> Worker<'a> {
         self.model.names().filter(|name| self.model.current(name).is_some()).map(str::to_owned).collect()
     }
 
-    fn await_stubs(&self) {
+    fn await_stubs(&mut self) {
         let until = Instant::now() + Duration::from_secs(30);
-        for name in self.present() {
-            while !self.mount.is_stub(&name) {
-                assert!(Instant::now() < until, "{name} was not converted within 30 s");
-                std::thread::sleep(Duration::from_millis(5));
+        let mut left = self.present();
+        left.retain(|name| !self.mount.is_stub(name));
+        let count = left.len();
+        let mut busy = false;
+        while !left.is_empty() {
+            assert!(Instant::now() < until, "not converted within 30 s: {left:?}");
+            std::thread::sleep(Duration::from_micros(200));
+            left.retain(|name| !self.mount.is_stub(name));
+            if !busy && left.len() < count {
+                busy = true;
+                self.neighbour.start();
             }
+        }
+        if busy {
+            std::thread::sleep(Duration::from_millis(5));
+            self.neighbour.pause();
         }
     }
 
@@ -313,7 +345,7 @@ fn name(file: u8) -> String {
     format!("f{file}")
 }
 
-fn write_mapped(file: &File, content: &[u8], range: std::ops::Range<usize>) {
+fn write_mapped(file: &File, content: &[u8], range: Range<usize>) {
     let (protection, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a fresh mapping of the whole of a file that nobody shortens meanwhile.
     let mapping =
