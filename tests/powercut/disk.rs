@@ -16,9 +16,20 @@ use std::time::{Duration, Instant};
 pub struct Kind {
     pub name: &'static str,
     pub options: &'static str,
+    /// Of the disk.
+    pub bytes: usize,
 }
 
 impl Kind {
+    pub const fn ext4(options: &'static str) -> Kind {
+        Kind { name: "ext4", options, bytes: 128 << 20 }
+    }
+
+    /// xfs or btrfs, which want larger disks.
+    pub const fn other(name: &'static str) -> Kind {
+        Kind { name, options: "", bytes: 304 << 20 }
+    }
+
     /// Makes an empty filesystem. Nothing is left to be initialized later, which would only fill the log.
     pub fn make(&self, image: &Path) {
         let mut command = Command::new(format!("mkfs.{}", self.name));
