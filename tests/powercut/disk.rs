@@ -41,11 +41,6 @@ impl Kind {
         succeed(command.arg(image));
     }
 
-    /// Whether its tools are installed.
-    pub fn available(&self) -> bool {
-        Command::new(format!("mkfs.{}", self.name)).arg("-V").output().is_ok()
-    }
-
     /// Checks an unmounted filesystem without changing it; the text says what is wrong.
     pub fn check(&self, image: &Path) -> Result<(), String> {
         let (program, args): (_, &[_]) = match self.name {

@@ -26,7 +26,7 @@ const NAME: &str = "disk.img";
 const FILE: INodeNo = INodeNo(2);
 const TTL: Duration = Duration::from_secs(3600);
 /// So long a recording may take before it is given up.
-const HANG: Duration = Duration::from_secs(180);
+const HANG: Duration = Duration::from_secs(500);
 
 #[derive(Default)]
 struct Disk {

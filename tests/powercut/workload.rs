@@ -303,13 +303,13 @@ impl<'a> Worker<'a> {
     }
 
     fn await_stubs(&mut self) {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(100);
         let mut left = self.present();
         left.retain(|name| !self.mount.is_stub(name));
         let count = left.len();
         let mut busy = false;
         while !left.is_empty() {
-            assert!(Instant::now() < until, "not converted within 30 s: {left:?}");
+            assert!(Instant::now() < until, "not converted within 100 s: {left:?}");
             std::thread::sleep(Duration::from_micros(200));
             left.retain(|name| !self.mount.is_stub(name));
             if !busy && left.len() < count {
