@@ -45,6 +45,9 @@ struct Move {
     to: String,
     content: Arc<Vec<u8>>,
     begun: usize,
+    /// Numbers of the versions that both names had from it.
+    from_version: usize,
+    to_version: usize,
 }
 
 /// What a name turned out to have.
@@ -85,7 +88,10 @@ impl Model {
     pub fn rename(&mut self, from: &str, to: &str, content: Arc<Vec<u8>>, begun: usize) {
         self.change(to, Some(content.clone()), How::Whole, begun);
         self.change(from, None, How::Whole, begun);
-        self.moves.push(Move { from: from.to_owned(), to: to.to_owned(), content, begun });
+        let newest = |name: &str| self.names[name].len() - 1;
+        let (from_version, to_version) = (newest(from), newest(to));
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.moves.push(Move { from, to, content, begun, from_version, to_version });
     }
 
     /// The content of a name is durable from now on.
@@ -132,9 +138,12 @@ impl Model {
     /// Looks for renamed files that are under neither name.
     pub fn judge_moves(&self, found: &BTreeMap<String, Vec<u8>>, cut: usize) -> Result<(), String> {
         for moved in self.moves.iter().filter(|moved| moved.begun < cut) {
-            let later = |name: &str| self.names[name].iter().any(|v| moved.begun < v.begun && v.begun < cut);
+            let later = |name: &str, version: usize| {
+                self.names[name].get(version + 1).is_some_and(|next| next.begun < cut)
+            };
+            let changed = later(&moved.from, moved.from_version) || later(&moved.to, moved.to_version);
             let is_at = |name: &str| found.get(name) == Some(&*moved.content);
-            if !later(&moved.to) && !later(&moved.from) && !is_at(&moved.to) && !is_at(&moved.from) {
+            if !changed && !is_at(&moved.to) && !is_at(&moved.from) {
                 return Err(format!("{} was renamed to {} and is at neither", moved.from, moved.to));
             }
         }
