@@ -94,6 +94,11 @@ impl Model {
         self.moves.push(Move { from, to, content, begun, from_version, to_version });
     }
 
+    /// Whether the newest version of the name was promised.
+    pub fn is_durable(&self, name: &str) -> bool {
+        self.names.get(name).and_then(|versions| versions.last()).is_none_or(|v| v.durable.is_some())
+    }
+
     /// The content of a name is durable from now on.
     pub fn promise(&mut self, name: &str, now: usize) {
         if let Some(version) = self.names.get_mut(name).and_then(|versions| versions.last_mut()) {

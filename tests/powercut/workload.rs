@@ -178,10 +178,7 @@ impl<'a> Worker<'a> {
             Replace(file, len, sync) => self.replace(&name(file), len, sync),
             Unlink(file) => self.unlink(&name(file)),
             SyncFile(file) => self.sync_file(&name(file)),
-            SyncNames => {
-                File::open(self.mount.mnt()).unwrap().sync_all().unwrap();
-                self.model.promise_names(self.now());
-            }
+            SyncNames => self.sync_names(),
             AwaitStubs => self.await_stubs(),
             Settle => self.settle(),
             Kill => {
@@ -217,7 +214,21 @@ impl<'a> Worker<'a> {
         if self.seed.is_multiple_of(3) { prose(self.seed, len) } else { noise(self.seed, len) }
     }
 
+    fn sync_names(&mut self) {
+        File::open(self.mount.mnt()).unwrap().sync_all().unwrap();
+        self.model.promise_names(self.now());
+    }
+
+    /// Before a file is changed that was renamed: a cut may take the rename back, and an fdatasync does not prevent
+    /// it, so that the change would be found under the earlier name.
+    fn sync_rename(&mut self, name: &str) {
+        if !self.model.is_durable(&other(name)) {
+            self.sync_names();
+        }
+    }
+
     fn write(&mut self, name: &str, len: usize, sync: Sync) {
+        self.sync_rename(name);
         let bytes = self.fresh(len);
         self.model.change(name, Some(Arc::new(bytes.clone())), How::Anew, self.now());
         let mut file = File::create(self.at(name)).unwrap();
@@ -236,6 +247,7 @@ impl<'a> Worker<'a> {
         let Some(old) = self.model.current(&name) else {
             return;
         };
+        self.sync_rename(&name);
         let mut bytes = old.to_vec();
         let fresh = self.fresh(2_000);
         let range = edit(&mut bytes, &fresh);
@@ -269,7 +281,7 @@ impl<'a> Worker<'a> {
     }
 
     fn replace(&mut self, name: &str, len: usize, sync: Sync) {
-        let other = format!("{name}.tmp");
+        let other = other(name);
         self.write(&other, len, sync);
         let Some(content) = self.model.current(&other) else {
             return;
@@ -343,6 +355,11 @@ impl<'a> Worker<'a> {
 
 fn name(file: u8) -> String {
     format!("f{file}")
+}
+
+/// What is written to be renamed over a file.
+fn other(name: &str) -> String {
+    format!("{name}.tmp")
 }
 
 fn write_mapped(file: &File, content: &[u8], range: Range<usize>) {
