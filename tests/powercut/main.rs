@@ -307,6 +307,9 @@ fn what_was_promised_survives_thousands_of_power_cuts() {
 }
 
 /// `cargo test --test powercut -- --ignored --nocapture other`; wants xfsprogs and btrfs-progs.
+///
+/// xfs keeps everything. btrfs fails as of now: what `dedupctl settle` calls durable is so on ext4 and xfs only because
+/// they have one journal for all files; on btrfs nothing syncs the record of a stub whose file nobody synced.
 #[test]
 #[ignore = "takes ten minutes"]
 fn what_was_promised_survives_power_cuts_on_other_filesystems() {
