@@ -210,6 +210,21 @@ fn a_stub_written_to_behind_our_back_is_the_new_bytes() {
     assert_eq!(world.read("file").unwrap(), b"written at the bare directory");
 }
 
+/// As a program that reads while the daemon catches up after a crash. Fails if a scan passes over open files.
+#[test]
+fn a_file_that_is_open_while_it_is_scanned_is_converted_when_it_is_closed() {
+    let mut world = World::new();
+    world.background = None;
+    std::fs::write(world.path("file"), noise(4, 20_000)).unwrap();
+    world.reopen();
+    let scan = |_: &dedupfs::overlay::Handle, _| world.overlay.scan(Path::new(""), &mut |_, _, _, _| {});
+    let report = world.with_file("file", OpenFlags::default(), scan).unwrap().unwrap();
+    assert_eq!((report.skipped, report.converted), (1, 0));
+    world.settle();
+    assert_eq!(world.record("file").state, State::Settled);
+    assert_eq!(world.read("file").unwrap(), noise(4, 20_000));
+}
+
 #[test]
 fn a_record_that_is_not_ours_is_an_error_and_never_empty() {
     let mut world = World::new();

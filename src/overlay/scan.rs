@@ -131,12 +131,13 @@ impl Overlay {
                 let known = row
                     .is_some_and(|row| row.size == stat.st_size as u64 && row.mtime == backing::mtime(&stat));
                 let only_index = self.dedup == Dedup::Off;
-                if stat.st_size == 0 || state.opens > 0 || state.queued || (known && only_index) {
+                if stat.st_size == 0 || state.queued || (known && only_index) {
                     return Ok(false);
                 }
+                // One that is open is queued when it is closed, also by a program that only reads it.
                 state.dirty = true;
                 self.enqueue_if_due(inode, &mut state);
-                Ok(true)
+                Ok(state.queued)
             }
         }
     }

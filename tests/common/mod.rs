@@ -113,7 +113,12 @@ pub struct Mount {
 impl Mount {
     /// Directories only.
     pub fn prepare(user: As) -> Mount {
-        let root = tempfile::Builder::new().prefix("dedupfs-test-").tempdir().unwrap();
+        Mount::prepare_in(user, &std::env::temp_dir())
+    }
+
+    /// Directories only, below `parent`.
+    pub fn prepare_in(user: As, parent: &Path) -> Mount {
+        let root = tempfile::Builder::new().prefix("dedupfs-test-").tempdir_in(parent).unwrap();
         for dir in ["dir", "mnt", "home"] {
             std::fs::create_dir(root.path().join(dir)).unwrap();
         }

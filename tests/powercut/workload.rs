@@ -1,0 +1,378 @@
+//! What is done to the overlay while the disk records: a list of steps, each of which tells the model what it
+//! changes and what it was promised.
+
+use super::model::{How, Model};
+use super::neighbour::Neighbour;
+use super::random::Random;
+use super::recorder::Recorder;
+use crate::common::{Mount, noise, prose, succeed};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How a change is made durable.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sync {
+    /// Not at all.
+    None,
+    Fsync,
+    Fdatasync,
+    /// Written through a mapping too.
+    Msync,
+}
+
+/// Files are numbers.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// Writes so many files of 10,000 bytes, to be converted in one round.
+    WriteMany(u8, Sync),
+    /// Empties a file, or makes one, and writes so many bytes.
+    Write(u8, usize, Sync),
+    /// Writes over a piece in the middle.
+    Patch(u8, Sync),
+    /// Adds so many bytes.
+    Append(u8, usize, Sync),
+    /// Cuts off a third.
+    Shorten(u8, Sync),
+    /// Writes so many bytes to another file and renames it over this one.
+    Replace(u8, usize, Sync),
+    Unlink(u8),
+    /// Makes durable a file as it is, by a descriptor to read.
+    SyncFile(u8),
+    /// Makes all names durable.
+    SyncNames,
+    /// Waits until all files are stubs, without asking for it.
+    AwaitStubs,
+    /// `dedupctl settle`.
+    Settle,
+    /// kill -9, and a new daemon.
+    Kill,
+    /// An orderly end, and a new daemon.
+    Remount,
+    /// A new index, made while unmounted.
+    Rebuild,
+}
+
+use Step::*;
+
+/// Each thing that can become of a file, at least once.
+const SCRIPT: &[Step] = &[
+    WriteMany(30, Sync::Fdatasync),
+    AwaitStubs,
+    // Conversion of what is durable, then a commit of the journal by somebody else.
+    Write(0, 150_000, Sync::Fsync),
+    Write(1, 700_000, Sync::Fdatasync),
+    Write(2, 40_000, Sync::None),
+    SyncNames,
+    AwaitStubs,
+    Write(3, 9_000, Sync::Fsync),
+    // Hydration, and writes that only the program syncs.
+    Patch(0, Sync::Fdatasync),
+    Patch(1, Sync::Msync),
+    Append(2, 30_000, Sync::Fdatasync),
+    Patch(0, Sync::Fdatasync),
+    AwaitStubs,
+    SyncNames,
+    Write(1, 60_000, Sync::Fdatasync),
+    Shorten(0, Sync::Fsync),
+    Patch(2, Sync::None),
+    AwaitStubs,
+    Replace(3, 20_000, Sync::Fsync),
+    SyncNames,
+    Replace(0, 90_000, Sync::None),
+    Unlink(2),
+    Write(4, 5_000, Sync::Fsync),
+    Kill,
+    Append(3, 10_000, Sync::Fdatasync),
+    Write(5, 200_000, Sync::Fsync),
+    AwaitStubs,
+    SyncFile(5),
+    Patch(5, Sync::Fdatasync),
+    Settle,
+    Write(6, 30_000, Sync::Fsync),
+    Remount,
+    Append(6, 4_000, Sync::Msync),
+    Patch(4, Sync::Fdatasync),
+    Rebuild,
+    Patch(3, Sync::Msync),
+    Unlink(1),
+    SyncNames,
+];
+
+const FILES: u64 = 8;
+
+/// The script, and `more` steps that differ with the seed.
+pub fn steps(more: usize, random: &mut Random) -> Vec<Step> {
+    let mut steps = SCRIPT.to_vec();
+    steps.extend((0..more).map(|_| any_step(random)));
+    steps.push(AwaitStubs);
+    steps.push(SyncNames);
+    steps
+}
+
+fn any_step(random: &mut Random) -> Step {
+    let file = random.below(FILES) as u8;
+    let magnitude = 10 + random.below(10);
+    let len = 4_096 + random.below(1 << magnitude) as usize;
+    let sync = [Sync::None, Sync::Fsync, Sync::Fdatasync, Sync::Msync][random.below(4) as usize];
+    match random.below(41) {
+        40 => WriteMany(20 + file, sync),
+        0..8 => Write(file, len, sync),
+        8..16 => Patch(file, sync),
+        16..20 => Append(file, len, sync),
+        20..22 => Shorten(file, sync),
+        22..26 => Replace(file, len, sync),
+        26..28 => Unlink(file),
+        28..30 => SyncFile(file),
+        30..32 => SyncNames,
+        32..36 => AwaitStubs,
+        36..37 => Settle,
+        37 => Kill,
+        38 => Remount,
+        _ => Rebuild,
+    }
+}
+
+/// Does the steps.
+pub struct Worker<'a> {
+    mount: Mount,
+    recorder: &'a Recorder,
+    model: Model,
+    neighbour: Neighbour<'a>,
+    /// Makes each content another.
+    seed: u64,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(mount: Mount, recorder: &'a Recorder, seed: u64) -> Worker<'a> {
+        let neighbour = Neighbour::new(mount.root.path(), recorder);
+        Worker { mount, recorder, model: Model::default(), neighbour, seed }
+    }
+
+    pub fn run(&mut self, step: Step) {
+        match step {
+            WriteMany(count, sync) => {
+                (0..count).for_each(|i| self.write(&format!("many-{i}"), 10_000, sync));
+            }
+            Write(file, len, sync) => self.write(&name(file), len, sync),
+            Patch(file, sync) => self.change(file, sync, |old, fresh| {
+                let at = old.len() / 3;
+                let len = fresh.len().min(old.len() - at);
+                old[at..at + len].copy_from_slice(&fresh[..len]);
+                Some(at..at + len)
+            }),
+            Append(file, len, sync) => self.change(file, sync, |old, fresh| {
+                let at = old.len();
+                old.extend(fresh.iter().cycle().take(len));
+                Some(at..old.len())
+            }),
+            Shorten(file, sync) => self.change(file, sync, |old, _| {
+                old.truncate(old.len() / 3 * 2);
+                None
+            }),
+            Replace(file, len, sync) => self.replace(&name(file), len, sync),
+            Unlink(file) => self.unlink(&name(file)),
+            SyncFile(file) => self.sync_file(&name(file)),
+            SyncNames => self.sync_names(),
+            AwaitStubs => self.await_stubs(),
+            Settle => self.settle(),
+            Kill => {
+                self.mount.kill();
+                self.mount.start();
+            }
+            Remount => self.mount.remount(),
+            Rebuild => {
+                self.mount.unmount();
+                succeed(self.mount.dedupctl().args(["check", "--rebuild"]).arg(self.mount.dir()));
+                self.mount.start();
+            }
+        }
+        self.compare();
+    }
+
+    /// Leaves the overlay mounted; tells too between which events the neighbour was busy.
+    pub fn finish(self) -> (Mount, Model, Vec<Range<usize>>) {
+        let Worker { mount, model, neighbour, .. } = self;
+        (mount, model, neighbour.times.clone())
+    }
+
+    fn now(&self) -> usize {
+        self.recorder.position()
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.mount.at(name)
+    }
+
+    fn fresh(&mut self, len: usize) -> Vec<u8> {
+        self.seed += 1;
+        if self.seed.is_multiple_of(3) { prose(self.seed, len) } else { noise(self.seed, len) }
+    }
+
+    fn sync_names(&mut self) {
+        File::open(self.mount.mnt()).unwrap().sync_all().unwrap();
+        self.model.promise_names(self.now());
+    }
+
+    /// Before a file is changed that was renamed: a cut may take the rename back, and an fdatasync does not prevent
+    /// it, so that the change would be found under the earlier name.
+    fn sync_rename(&mut self, name: &str) {
+        if !self.model.is_durable(&other(name)) {
+            self.sync_names();
+        }
+    }
+
+    fn write(&mut self, name: &str, len: usize, sync: Sync) {
+        self.sync_rename(name);
+        let bytes = self.fresh(len);
+        self.model.change(name, Some(Arc::new(bytes.clone())), How::Anew, self.now());
+        let mut file = File::create(self.at(name)).unwrap();
+        file.write_all(&bytes).unwrap();
+        self.sync(name, &file, sync);
+    }
+
+    /// Changes a file in place; `edit` says which range of the new content has to be written.
+    fn change(
+        &mut self,
+        file: u8,
+        sync: Sync,
+        edit: impl FnOnce(&mut Vec<u8>, &[u8]) -> Option<Range<usize>>,
+    ) {
+        let name = name(file);
+        let Some(old) = self.model.current(&name) else {
+            return;
+        };
+        self.sync_rename(&name);
+        let mut bytes = old.to_vec();
+        let fresh = self.fresh(2_000);
+        let range = edit(&mut bytes, &fresh);
+        let content = Arc::new(bytes);
+        self.model.change(&name, Some(content.clone()), How::InPlace, self.now());
+        // Opening it writes it back, if it is a stub.
+        self.neighbour.start();
+        let file = OpenOptions::new().read(true).write(true).open(self.at(&name)).unwrap();
+        self.neighbour.pause();
+        match range {
+            None => file.set_len(content.len() as u64).unwrap(),
+            Some(range) if sync == Sync::Msync => {
+                file.set_len(content.len() as u64).unwrap();
+                write_mapped(&file, &content, range);
+                self.model.promise(&name, self.now());
+                return;
+            }
+            Some(range) => file.write_all_at(&content[range.clone()], range.start as u64).unwrap(),
+        }
+        self.sync(&name, &file, sync);
+    }
+
+    fn sync(&mut self, name: &str, file: &File, sync: Sync) {
+        match sync {
+            Sync::None => return,
+            Sync::Fsync => file.sync_all().unwrap(),
+            // What a mapping did not write itself.
+            Sync::Fdatasync | Sync::Msync => file.sync_data().unwrap(),
+        }
+        self.model.promise(name, self.now());
+    }
+
+    fn replace(&mut self, name: &str, len: usize, sync: Sync) {
+        let other = other(name);
+        self.write(&other, len, sync);
+        let Some(content) = self.model.current(&other) else {
+            return;
+        };
+        let now = self.now();
+        if sync == Sync::None {
+            self.model.change(name, Some(content), How::Anew, now);
+            self.model.change(&other, None, How::Whole, now);
+        } else {
+            self.model.rename(&other, name, content, now);
+        }
+        fs::rename(self.at(&other), self.at(name)).unwrap();
+    }
+
+    fn unlink(&mut self, name: &str) {
+        if self.model.current(name).is_some() {
+            self.model.change(name, None, How::Whole, self.now());
+            fs::remove_file(self.at(name)).unwrap();
+        }
+    }
+
+    fn sync_file(&mut self, name: &str) {
+        if self.model.current(name).is_some() {
+            File::open(self.at(name)).unwrap().sync_all().unwrap();
+            self.model.promise(name, self.now());
+        }
+    }
+
+    fn present(&self) -> Vec<String> {
+        self.model.names().filter(|name| self.model.current(name).is_some()).map(str::to_owned).collect()
+    }
+
+    fn await_stubs(&mut self) {
+        let until = Instant::now() + Duration::from_secs(100);
+        let mut left = self.present();
+        left.retain(|name| !self.mount.is_stub(name));
+        let count = left.len();
+        let mut busy = false;
+        while !left.is_empty() {
+            assert!(Instant::now() < until, "not converted within 100 s: {left:?}");
+            std::thread::sleep(Duration::from_micros(200));
+            left.retain(|name| !self.mount.is_stub(name));
+            if !busy && left.len() < count {
+                busy = true;
+                self.neighbour.start();
+            }
+        }
+        if busy {
+            std::thread::sleep(Duration::from_millis(5));
+            self.neighbour.pause();
+        }
+    }
+
+    /// What `settle` promises: that each file is durable.
+    fn settle(&mut self) {
+        self.mount.settle();
+        for name in self.present() {
+            self.model.promise(&name, self.now());
+        }
+    }
+
+    /// Before any cut everything is as the last step left it: else the model is wrong, or reading is.
+    fn compare(&self) {
+        for name in self.model.names() {
+            let found = fs::read(self.at(name)).ok();
+            let expected = self.model.current(name);
+            assert!(found.as_ref() == expected.as_deref(), "{name} differs while mounted");
+        }
+    }
+}
+
+fn name(file: u8) -> String {
+    format!("f{file}")
+}
+
+/// What is written to be renamed over a file.
+fn other(name: &str) -> String {
+    format!("{name}.tmp")
+}
+
+fn write_mapped(file: &File, content: &[u8], range: Range<usize>) {
+    let (protection, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a fresh mapping of the whole of a file that nobody shortens meanwhile.
+    let mapping =
+        unsafe { libc::mmap(std::ptr::null_mut(), content.len(), protection, shared, file.as_raw_fd(), 0) };
+    assert_ne!(mapping, libc::MAP_FAILED);
+    // SAFETY: the mapping is that long and nobody else in this process uses it.
+    let mapped = unsafe { std::slice::from_raw_parts_mut(mapping.cast::<u8>(), content.len()) };
+    mapped[range.clone()].copy_from_slice(&content[range]);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::msync(mapping, content.len(), libc::MS_SYNC) }, 0);
+    // SAFETY: `mapped` is not used after this.
+    assert_eq!(unsafe { libc::munmap(mapping, content.len()) }, 0);
+}
