@@ -72,6 +72,12 @@ pub enum DbError {
         /// What it said.
         reason: String,
     },
+    /// There is no room on the disk for changes. What it holds can be read.
+    #[error("index {path}: no space left")]
+    Full {
+        /// Where the database lies.
+        path: PathBuf,
+    },
     /// Another process has it open.
     #[error("index {path} is in use by another process")]
     Locked {

@@ -2,17 +2,34 @@ use super::{Batch, Db, DbError, DbResult, Table, Value, full_key};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A database on disk, in sled 0.34.
 ///
 /// sled's own `flush` calls `sync_file_range`, which survives a killed process but not a power cut; so
 /// [`Db::flush`] here fsyncs sled's file and its directory too. sled panics on some damage: every call
 /// into it is caught and comes out as [`DbError::Broken`].
+///
+/// sled does not come back from a full disk: it goes on with what it could not write, and waits for it for ever.
+/// So once the disk fills up, room for what may have to be written is allocated behind the end of its file before
+/// any change, and a change for which there is none is [`DbError::Full`] and never reaches sled.
 pub struct SledDb {
     path: PathBuf,
     db: sled::Db,
+    /// sled's file, and how much room to allocate behind its end.
+    file: Option<File>,
+    room_bytes: u64,
 }
 
+/// Room allocated behind the end of sled's file, at most a 16th of the filesystem; and what must be left of it for a
+/// change: for each byte of one sled may write a whole node of its tree, some 16 blocks like it.
+const ROOM_BYTES: u64 = 48 << 20;
+const ROOM_SHARE: u64 = 16;
+/// As long as so many times as much is free, nothing has to be allocated.
+const FREE_ROOMS: u64 = 32;
+const BYTES_PER_BYTE: u64 = 16;
+/// sled's threads keep its lock for a moment after it was closed, and so does a program that is being started.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// How often sled writes out what was applied, without being asked.
 const FLUSH_INTERVAL_MS: u64 = 500;
 
@@ -26,13 +43,56 @@ impl SledDb {
                 .flush_every_ms(Some(FLUSH_INTERVAL_MS))
                 .open()
         };
-        match catch_unwind(open) {
-            Ok(Ok(db)) => Ok(SledDb { path: path.to_owned(), db }),
-            Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
-                Err(DbError::Locked { path: path.to_owned() })
+        let give_up = Instant::now() + LOCK_WAIT;
+        loop {
+            return match catch_unwind(open) {
+                Ok(Ok(db)) => Ok(SledDb::new(path, db)),
+                Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
+                    if Instant::now() < give_up {
+                        std::thread::sleep(Duration::from_millis(20));
+                        continue;
+                    }
+                    Err(DbError::Locked { path: path.to_owned() })
+                }
+                Ok(Err(e)) => Err(broken(path, &e)),
+                Err(panic) => Err(panicked(path, panic)),
+            };
+        }
+    }
+
+    fn new(path: &Path, db: sled::Db) -> SledDb {
+        let file = File::options().write(true).open(path.join("db")).ok();
+        let all = space(path).0;
+        SledDb { path: path.to_owned(), db, file, room_bytes: ROOM_BYTES.min(all / ROOM_SHARE) }
+    }
+
+    /// Makes sure that sled finds room for a change of so many bytes.
+    fn make_room(&self, bytes: u64) -> DbResult<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let (all, free) = space(&self.path);
+        if free > (self.room_bytes * FREE_ROOMS).min(all / 2) {
+            return Ok(());
+        }
+        let stat = || rustix::fs::fstat(file).map_err(|e| broken(&self.path, &e));
+        let left =
+            |stat: &rustix::fs::Stat| (stat.st_blocks as u64 * 512).saturating_sub(stat.st_size as u64);
+        // Else a large batch would never fit; sled writes most of it at once, to other nodes.
+        let needed = (bytes * BYTES_PER_BYTE).min(self.room_bytes * 3 / 4);
+        let before = stat()?;
+        if left(&before) >= self.room_bytes / 2 && left(&before) >= needed {
+            return Ok(());
+        }
+        let end = before.st_size as u64;
+        let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(file, flags, end, self.room_bytes) {
+            Ok(()) => Ok(()),
+            // A filesystem that cannot: then sled has to see for itself.
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            Err(_) if left(&stat()?) >= needed.max(self.room_bytes / 4) => Ok(()),
+            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
+                Err(DbError::Full { path: self.path.clone() })
             }
-            Ok(Err(e)) => Err(broken(path, &e)),
-            Err(panic) => Err(panicked(path, panic)),
+            Err(e) => Err(broken(&self.path, &e)),
         }
     }
 
@@ -44,9 +104,15 @@ impl SledDb {
     }
 }
 
+/// Bytes of the filesystem, and those that are free.
+fn space(path: &Path) -> (u64, u64) {
+    rustix::fs::statvfs(path)
+        .map_or((0, 0), |space| (space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize))
+}
+
 /// sled reports a lock held elsewhere as an I/O error whose only mark is its text.
 fn is_lock_conflict(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::WouldBlock || error.to_string().contains("could not acquire lock")
+    error.to_string().contains("could not acquire lock")
 }
 
 fn broken(path: &Path, error: &dyn std::error::Error) -> DbError {
@@ -87,6 +153,8 @@ impl Db for SledDb {
     }
 
     fn apply(&self, batch: Batch) -> DbResult<()> {
+        let size = |(key, value): &(Vec<u8>, Option<Vec<u8>>)| key.len() + value.as_ref().map_or(0, Vec::len);
+        self.make_room(batch.changes.iter().map(size).sum::<usize>() as u64)?;
         let mut changes = sled::Batch::default();
         for (key, value) in batch.changes {
             match value {

@@ -70,7 +70,11 @@ impl Overlay {
             });
             let count = fits.count().max(1);
             self.queue.put_back(files.drain(count..));
-            self.commit_round(files);
+            // Whatever happens to one round, the next is taken up, and nobody waits for this one for ever.
+            let round = std::panic::AssertUnwindSafe(|| self.commit_round(files));
+            if std::panic::catch_unwind(round).is_err() {
+                tracing::error!("{count} files stay plain until they are next closed: their commit panicked");
+            }
             self.queue.done(count);
         }
     }

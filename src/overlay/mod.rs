@@ -117,8 +117,8 @@ pub struct Overlay {
 const STEP_INTERVAL: Duration = Duration::from_secs(2);
 /// How often the index is brought up to date on disk. It can always be rebuilt, so this only saves work.
 const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
-/// How often it is asked whether garbage is to be collected.
-const GC_INTERVAL: Duration = Duration::from_secs(10);
+/// How often it is asked whether garbage is to be collected and whether the disk fills up.
+const GC_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Overlay {
     /// Puts an overlay together. Nothing is changed and no thread but the workers started.
@@ -168,6 +168,7 @@ impl Overlay {
             });
             spawn("gc", |overlay| {
                 while overlay.stop.wait(GC_INTERVAL) {
+                    overlay.contents.store.watch_disk();
                     overlay.gc_if_due();
                 }
             });
@@ -217,6 +218,11 @@ impl Overlay {
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let settled = self.queue.settle(progress);
         self.persist()?;
+        if !self.read_only {
+            // The records of stubs: not every filesystem writes them out with the packs.
+            let root = backing::open_dir(self.backing.root())?;
+            rustix::fs::syncfs(&root).map_err(|e| OverlayError::io("sync", "the backing filesystem", e))?;
+        }
         Ok(settled)
     }
 

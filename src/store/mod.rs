@@ -242,6 +242,13 @@ impl Store {
         })
     }
 
+    /// Sets room aside for a collection if the disk fills up. To be called now and then; cheap.
+    pub fn watch_disk(&self) {
+        if !self.options.read_only {
+            self.reserve.take();
+        }
+    }
+
     /// Appends copies of frames that are in the store already; the copies are read from now on.
     fn append_moved(&self, frames: &mut Frames) -> Result<(), StoreError> {
         let mut tail = self.appender.lock();

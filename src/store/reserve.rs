@@ -1,7 +1,8 @@
 //! Room that is set aside, so that garbage can be collected when the disk is full.
 //!
-//! A file of allocated blocks in the store's directory. A collection that finds the disk full gives it up, and
-//! sets it aside again when it is done. It holds nothing; whoever needs the room may delete it.
+//! A file of allocated blocks in the store's directory, there only while the disk fills up. A collection that finds
+//! the disk full gives it up, and sets it aside again when it is done. It holds nothing; whoever needs the room may
+//! delete it.
 
 use rustix::fs::{FallocateFlags, StatVfs};
 use std::fs::File;
@@ -10,19 +11,23 @@ use std::path::{Path, PathBuf};
 const NAME: &str = "reserve";
 /// No more of the filesystem than this is set aside.
 const SHARE_MAX: u64 = 100;
-/// And only if so many times as much would be left.
-const LEFT_MIN: u64 = 4;
+/// Only while so many times as much, or half of the filesystem, is not free,
+const FREE_MAX: u64 = 32;
+/// and so many times as much is.
+const FREE_MIN: u64 = 4;
 
 pub(super) struct Reserve {
     path: PathBuf,
     bytes: u64,
+    /// Half of the filesystem.
+    half: u64,
 }
 
 impl Reserve {
     /// Sets `bytes` aside in `dir`, or as much as is decent; with 0 nothing.
     pub(super) fn new(dir: &Path, bytes: u64) -> Reserve {
         let all = space(dir).map_or(0, |space| space.f_blocks * space.f_frsize);
-        let reserve = Reserve { path: dir.join(NAME), bytes: bytes.min(all / SHARE_MAX) };
+        let reserve = Reserve { path: dir.join(NAME), bytes: bytes.min(all / SHARE_MAX), half: all / 2 };
         reserve.take();
         reserve
     }
@@ -36,11 +41,20 @@ impl Reserve {
         short && std::fs::remove_file(&self.path).is_ok()
     }
 
-    /// Sets the room aside, if there is enough left then.
+    /// Sets the room aside if the disk fills up, while there is enough left, and gives it back if it does not.
     pub(super) fn take(&self) {
-        if self.bytes == 0 || self.path.exists() || self.free() < self.bytes * LEFT_MIN {
+        let free = self.free();
+        let plenty = (self.bytes * FREE_MAX).min(self.half);
+        if free > 2 * plenty && self.path.exists() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        if self.bytes == 0 || free > plenty || free < self.bytes * FREE_MIN || self.path.exists() {
             return;
         }
+        self.allocate();
+    }
+
+    fn allocate(&self) {
         let made = File::create_new(&self.path)
             .and_then(|file| Ok(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, self.bytes)?));
         if made.is_err() {
@@ -68,11 +82,18 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir().unwrap();
         let reserve = Reserve::new(dir.path(), 1 << 20);
+        assert_eq!(
+            reserve.path.exists(),
+            reserve.free() < reserve.half.min(32 << 20),
+            "only on a disk that fills up"
+        );
+        let _ = std::fs::remove_file(&reserve.path);
+        reserve.allocate();
         let blocks = || std::fs::metadata(dir.path().join(NAME)).map_or(0, |meta| meta.blocks() * 512);
         assert!(blocks() >= 1 << 20 || reserve.bytes < 1 << 20);
         assert!(!reserve.give_up_if_short(), "there is room");
         std::fs::remove_file(dir.path().join(NAME)).unwrap();
-        reserve.take();
+        reserve.allocate();
         assert_eq!(blocks() > 0, reserve.bytes > 0);
         let none = tempfile::tempdir().unwrap();
         Reserve::new(none.path(), 0);
