@@ -2,6 +2,7 @@ use super::{Batch, Db, DbError, DbResult, Table, Value, full_key};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A database on disk, in sled 0.34.
 ///
@@ -13,6 +14,9 @@ pub struct SledDb {
     db: sled::Db,
 }
 
+/// sled gives its lock back a little after a database was dropped, on a thread of its own: so long an opening
+/// waits before it believes that another process has the lock.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// How often sled writes out what was applied, without being asked.
 const FLUSH_INTERVAL_MS: u64 = 500;
 
@@ -26,7 +30,16 @@ impl SledDb {
                 .flush_every_ms(Some(FLUSH_INTERVAL_MS))
                 .open()
         };
-        match catch_unwind(open) {
+        let end = Instant::now() + LOCK_WAIT;
+        let opened = loop {
+            match catch_unwind(open) {
+                Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => break other,
+            }
+        };
+        match opened {
             Ok(Ok(db)) => Ok(SledDb { path: path.to_owned(), db }),
             Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
                 Err(DbError::Locked { path: path.to_owned() })
