@@ -21,17 +21,13 @@
 
 mod common;
 
-use common::session::{Check, RECORD, Session, copy_tree, dedupctl, fast_dir, files_below};
+use common::session::{Check, RECORD, Session, copy_tree, dedupctl, fast_dir, files_below, fill_small_packs};
 use common::{noise, prose, text};
 use dedupfs::chunk::ChunkParams;
-use dedupfs::db::MemDb;
 use dedupfs::id::ChunkId;
-use dedupfs::overlay::stub::GuardKey;
-use dedupfs::overlay::{Backing, Dedup, Overlay, Parts, STATE_DIR};
+use dedupfs::overlay::STATE_DIR;
 use dedupfs::recipe::{ChunkRef, Recipe};
 use dedupfs::repo::{InitOptions, OpenOptions, Repo};
-use dedupfs::similarity::{Similarity, SimilarityOptions};
-use dedupfs::store::{Store, StoreOptions};
 use rustix::fs::XattrFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -273,41 +269,13 @@ impl Base {
         let params = ChunkParams::with_average(4096).unwrap();
         let init = InitOptions { chunk: params, ..InitOptions::default() };
         let layout = Repo::init(&root, None, &init).unwrap();
-        let open = |options: &OpenOptions| Repo::open(&layout, options, &mut |_| {}).unwrap();
-        let id = open(&OpenOptions::default()).id();
         let files = contents();
-        // Stubs with small packs, which only the store itself can be asked for.
-        {
-            let db = Arc::new(MemDb::new());
-            let options = StoreOptions { pack_bytes_max: PACK_BYTES_MAX, ..StoreOptions::default() };
-            let store = Store::open(&layout.state, id, db.clone(), options, &mut |_, _| {}).unwrap();
-            let similarity = Similarity::open(db.clone(), SimilarityOptions::default()).unwrap();
-            let key = fs::read(layout.file("key")).unwrap();
-            let overlay = Arc::new(
-                Overlay::new(Parts {
-                    backing: Backing::open(&root).unwrap(),
-                    store: Arc::new(store),
-                    similarity: Arc::new(similarity),
-                    db,
-                    key: GuardKey(key.try_into().unwrap()),
-                    params,
-                    dedup: Dedup::OnClose,
-                    read_only: false,
-                    threads: 1,
-                })
-                .unwrap(),
-            );
-            let _background = overlay.start();
-            // The victim is not the last, so that its frames are in sealed packs.
-            let mut names: Vec<_> = files.keys().collect();
-            names.sort_by_key(|name| (*name != VICTIM, *name == "text"));
-            for name in names {
-                fs::write(root.join(name), &files[name]).unwrap();
-                overlay.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
-            }
-        }
+        // The victim is not the last, so that its frames are in sealed packs.
+        let mut named: Vec<_> = files.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+        named.sort_by_key(|(name, _)| (*name != VICTIM, *name == "text"));
+        fill_small_packs(&layout, params, PACK_BYTES_MAX, &named);
         // The index that the programs use, from those packs.
-        let repo = open(&OpenOptions::default());
+        let repo = Repo::open(&layout, &OpenOptions::default(), &mut |_| {}).unwrap();
         let background = repo.overlay().start();
         repo.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         repo.caught_up(repo.backlog()).unwrap();

@@ -1,7 +1,13 @@
 //! An overlay driven as a library, without FUSE, and `dedupctl` beside it.
 
-use dedupfs::overlay::{Background, Caller, OpenFlags, Overlay, OverlayError, ROOT};
+use dedupfs::chunk::ChunkParams;
+use dedupfs::db::MemDb;
+use dedupfs::id::StoreId;
+use dedupfs::overlay::stub::GuardKey;
+use dedupfs::overlay::{Background, Backing, Caller, Dedup, OpenFlags, Overlay, OverlayError, Parts, ROOT};
 use dedupfs::repo::{Layout, OpenOptions, Repo, RepoError};
+use dedupfs::similarity::{Similarity, SimilarityOptions};
+use dedupfs::store::{Store, StoreOptions};
 use rustix::fs::XattrFlags;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,6 +15,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -207,4 +214,34 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// Makes stubs of files whose chunks are in packs of at most so many bytes, one file after the other. Only the
+/// store itself can be asked for such packs. The index is not kept.
+pub fn fill_small_packs(layout: &Layout, params: ChunkParams, pack_bytes_max: u32, files: &[(&str, &[u8])]) {
+    let format = fs::read_to_string(layout.file("format.toml")).unwrap();
+    let id: StoreId = format.split("store = \"").nth(1).unwrap()[..32].parse().unwrap();
+    let db = Arc::new(MemDb::new());
+    let options = StoreOptions { pack_bytes_max, ..StoreOptions::default() };
+    let store = Store::open(&layout.state, id, db.clone(), options, &mut |_, _| {}).unwrap();
+    let similarity = Similarity::open(db.clone(), SimilarityOptions::default()).unwrap();
+    let key = fs::read(layout.file("key")).unwrap();
+    let parts = Parts {
+        backing: Backing::open(&layout.root).unwrap(),
+        store: Arc::new(store),
+        similarity: Arc::new(similarity),
+        db,
+        key: GuardKey(key.try_into().unwrap()),
+        params,
+        dedup: Dedup::OnClose,
+        read_only: false,
+        threads: 1,
+    };
+    let overlay = Arc::new(Overlay::new(parts).unwrap());
+    let _background = overlay.start();
+    for (name, bytes) in files {
+        fs::write(layout.root.join(name), bytes).unwrap();
+        overlay.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        assert_eq!(fs::metadata(layout.root.join(name)).unwrap().len(), 0, "{name} is a stub");
+    }
 }
