@@ -34,6 +34,7 @@ pub use error::{Damage, DamageKind, Object, StoreError};
 pub use writer::Writer;
 
 use crate::db::Db;
+use crate::env::{Disk, RealDisk};
 use crate::id::{ChunkId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe};
 use append::{Appender, Frames};
@@ -106,8 +107,7 @@ pub struct Store {
     counters: Mutex<Counters>,
     /// What the database says is covered; held while merging, so that one merge runs at a time.
     persisted: Mutex<Position>,
-    /// Pack files found when opening, and damage found then.
-    packs_found: Vec<u32>,
+    /// Damage found when opening.
     damage_found: Vec<Damage>,
     prefetcher: Prefetcher,
 }
@@ -129,7 +129,19 @@ impl Store {
         options: StoreOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Store, StoreError> {
-        open::open(dir, id, db, options, progress)
+        Store::open_on(Arc::new(RealDisk), dir, id, db, options, progress)
+    }
+
+    /// As [`Store::open`], with the packs on `disk`.
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        id: StoreId,
+        db: Arc<dyn Db>,
+        options: StoreOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Store, StoreError> {
+        open::open(disk, dir, id, db, options, progress)
     }
 
     /// Whether a chunk is stored and not known to be damaged.
@@ -233,18 +245,12 @@ impl Store {
         StoreStats {
             chunks: counters.chunks,
             recipes: counters.recipes,
-            packs: self.pack_count(),
+            packs: self.reader.packs.count(),
             unique_bytes: counters.unique_bytes,
             stored_bytes: self.appender.stored_bytes.load(Ordering::Relaxed),
             damaged: (self.damage_found.len() + self.reader.damaged_count()) as u64,
             cache_bytes: self.reader.cache_bytes(),
         }
-    }
-
-    fn pack_count(&self) -> u64 {
-        let next = self.appender.lock().next_pack;
-        let first_new = self.packs_found.last().map_or(0, |last| last + 1);
-        self.packs_found.len() as u64 + u64::from(next - first_new)
     }
 
     /// Damage that was seen while opening. It does not change afterwards.

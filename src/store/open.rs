@@ -18,18 +18,17 @@ use super::error::{Damage, DamageKind, StoreError};
 use super::frame::Kind;
 use super::index::{Counters, Index, Position, is_bad_row};
 use super::pack::{
-    Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_header, read_footer, read_header, sync_dir,
+    Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_header, read_footer, read_header,
 };
 use super::prefetch::Prefetcher;
 use super::read::Reader;
 use super::scan::{Item, Scanner};
 use super::{Store, StoreOptions};
 use crate::db::Db;
+use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -41,7 +40,7 @@ const DAMAGE_MAX: usize = 10_000;
 /// A pack file as found.
 struct Found {
     pack: u32,
-    file: File,
+    file: Arc<dyn DiskFile>,
     len: u64,
     /// So short that its creation was cut off.
     blank: bool,
@@ -49,6 +48,7 @@ struct Found {
 }
 
 pub(super) fn open(
+    disk: Arc<dyn Disk>,
     dir: &Path,
     id: StoreId,
     db: Arc<dyn Db>,
@@ -56,16 +56,17 @@ pub(super) fn open(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Store, StoreError> {
     let packs_dir = dir.join("packs");
-    if !packs_dir.is_dir() {
-        std::fs::create_dir_all(&packs_dir).map_err(|e| StoreError::io("create", &packs_dir, e))?;
-        sync_dir(dir)?;
+    if disk.list(&packs_dir).is_err() {
+        disk.create_dir_all(&packs_dir).map_err(|e| StoreError::io("create", &packs_dir, e))?;
+        disk.sync_dir(dir).map_err(|e| StoreError::io("fsync", dir, e))?;
     }
-    let packs = Arc::new(Packs::new(packs_dir, id));
+    let packs = Arc::new(Packs::new(disk, packs_dir, id));
     let index = Index::new(db);
     let mut damage = Vec::new();
     let numbers = packs.list()?;
     let found = find(&packs, &numbers, &mut damage)?;
     let next_pack = numbers.last().map_or(0, |last| last + 1);
+    numbers.iter().for_each(|&pack| packs.add(pack));
 
     let stored = index.load_position(id)?.filter(|(at, _)| is_borne_out(*at, &found, next_pack));
     let load = |stored, damage: &mut Vec<Damage>, progress: &mut dyn FnMut(u64, u64)| {
@@ -123,7 +124,6 @@ pub(super) fn open(
         appender,
         counters: Mutex::new(counters),
         persisted: Mutex::new(persisted),
-        packs_found: numbers,
         damage_found: damage,
         prefetcher,
     })
@@ -134,12 +134,9 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
     let mut found = Vec::with_capacity(numbers.len());
     for &pack in numbers {
         let path = packs.path(pack);
-        let opened = File::open(&path).and_then(|file| {
-            let meta = file.metadata()?;
-            match meta.is_file() {
-                true => read_header(&file).map(|header| (file, meta.len(), header)),
-                false => Err(io::ErrorKind::IsADirectory.into()),
-            }
+        let opened = packs.open(pack, Access::Read).and_then(|file| {
+            let (len, header) = (file.len()?, read_header(&*file)?);
+            Ok((file, len, header))
         });
         let (file, len, header) = match opened {
             Ok(opened) => opened,
@@ -247,7 +244,7 @@ impl<'a> Loader<'a> {
                 std::cmp::Ordering::Equal => base.offset,
                 std::cmp::Ordering::Greater => 0,
             };
-            let footer = read_footer(&one.file, self.packs.store, one.pack, one.len)
+            let footer = read_footer(&*one.file, self.packs.store, one.pack, one.len)
                 .map_err(|e| StoreError::io("read", &self.packs.path(one.pack), e));
             match footer {
                 Ok(Some((_, entries))) => {
@@ -287,7 +284,7 @@ impl<'a> Loader<'a> {
         report: &mut dyn FnMut(u64),
     ) -> Result<Option<End>, StoreError> {
         let from = if newest { PACK_HEADER_BYTES } else { start.max(PACK_HEADER_BYTES) };
-        let mut scanner = Scanner::new(self.packs, one.pack, &one.file, u64::from(from), one.len);
+        let mut scanner = Scanner::new(self.packs, one.pack, &*one.file, u64::from(from), one.len);
         let mut end = End {
             pack: one.pack,
             len: PACK_HEADER_BYTES,
@@ -381,7 +378,7 @@ fn take_over(packs: &Packs, end: End, base: Option<Position>) -> Result<Option<G
         let path = path.clone();
         move |e| StoreError::io(operation, &path, e)
     };
-    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("open for writing"))?;
+    let file = packs.open(end.pack, Access::Write).map_err(failed("open for writing"))?;
     let mut changed = false;
     if end.blank {
         file.set_len(0).map_err(failed("cut"))?;
@@ -397,21 +394,16 @@ fn take_over(packs: &Packs, end: End, base: Option<Position>) -> Result<Option<G
         Some(_) | None => 0,
     };
     changed |= durable < end.len;
-    rewrite(&file, u64::from(durable), u64::from(end.len)).map_err(failed("rewrite"))?;
+    rewrite(&*file, u64::from(durable), u64::from(end.len)).map_err(failed("rewrite"))?;
     if changed {
-        file.sync_all().map_err(failed("fsync"))?;
-        sync_dir(&packs.dir)?;
+        file.sync_data().map_err(failed("fsync"))?;
+        packs.sync_names()?;
     }
-    Ok((!end.sealed).then(|| Growing {
-        file: Arc::new(file),
-        pack: end.pack,
-        len: end.len,
-        entries: end.entries,
-    }))
+    Ok((!end.sealed).then(|| Growing { file, pack: end.pack, len: end.len, entries: end.entries }))
 }
 
 /// Writes bytes again as they are, so that the next fsync really writes them.
-fn rewrite(file: &File, from: u64, to: u64) -> io::Result<()> {
+fn rewrite(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<()> {
     let mut at = from;
     let mut buf = vec![0; 1 << 20];
     while at < to {

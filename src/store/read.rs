@@ -18,7 +18,6 @@ use quick_cache::sync::Cache;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
