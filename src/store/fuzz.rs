@@ -9,11 +9,11 @@ use super::pack::{
     read_footer, read_header,
 };
 use super::scan::{Item, Scanner};
+use crate::env::{DiskFile, RealDisk};
 use crate::id::StoreId;
-use rustix::fs::MemfdFlags;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const STORE: StoreId = StoreId([7; 16]);
 const PACK: u32 = 3;
@@ -88,10 +88,37 @@ pub fn repair_footer(bytes: &mut Vec<u8>) {
     put_u32(bytes, at, u32::MAX);
 }
 
+/// A file that can only be read.
+struct Memory<'a>(&'a [u8]);
+
+impl DiskFile for Memory<'_> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = self.0.get(offset as usize..).unwrap_or_default();
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+
+    fn write_all_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A whole pack file: its header, its footer, and the walk over its frames.
 pub fn pack(bytes: &[u8]) {
-    let file = File::from(rustix::fs::memfd_create("pack", MemfdFlags::CLOEXEC).expect("memory for a file"));
-    file.write_all_at(bytes, 0).expect("memory for a file");
+    let file = Memory(bytes);
     let header = read_header(&file).expect("memory can be read");
     if let PackHeader::Whole { version: FORMAT, store, pack } = header {
         assert!(u32_at(bytes, 32) != 0 || encode_header(store, pack) == bytes[..PACK_HEADER_BYTES as usize]);
@@ -100,7 +127,7 @@ pub fn pack(bytes: &[u8]) {
     if let Some((offset, entries)) = read_footer(&file, STORE, PACK, len).expect("memory can be read") {
         assert!(u64::from(offset) < len && entries.iter().all(|entry| entry.address.offset < offset));
     }
-    let packs = Packs::new(PathBuf::new(), STORE);
+    let packs = Packs::new(Arc::new(RealDisk), PathBuf::new(), STORE);
     let mut scanner = Scanner::new(&packs, PACK, &file, u64::from(PACK_HEADER_BYTES), len);
     let mut at = u64::from(PACK_HEADER_BYTES);
     while let Some(item) = scanner.next() {
