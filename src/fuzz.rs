@@ -18,7 +18,7 @@ pub struct Target {
     /// Its name, and that of its corpus in `tests/fuzz/corpus`.
     pub name: &'static str,
     run: fn(&[u8]),
-    repair: Option<fn(&mut Vec<u8>)>,
+    repair: Option<fn(&mut [u8])>,
     /// Most bytes of memory for each byte of input, beyond what every run may take.
     memory_factor: usize,
 }
@@ -28,7 +28,7 @@ const MEMORY_BYTES_ALWAYS: usize = 3 << 20;
 
 /// All of them.
 pub const TARGETS: &[Target] = &[
-    // A payload of zstd expands 32,768 times at most.
+    // A payload of zstd expands 32,768 times at most; a footer may be one.
     Target {
         name: "frame",
         run: store::fuzz::frame,
@@ -41,7 +41,12 @@ pub const TARGETS: &[Target] = &[
         repair: Some(store::fuzz::repair_footer),
         memory_factor: 8,
     },
-    Target { name: "pack", run: store::fuzz::pack, repair: Some(store::fuzz::repair_pack), memory_factor: 8 },
+    Target {
+        name: "pack",
+        run: store::fuzz::pack,
+        repair: Some(store::fuzz::repair_pack),
+        memory_factor: 33_000,
+    },
     Target {
         name: "position",
         run: store::fuzz::position,
@@ -96,10 +101,11 @@ fn stub(bytes: &[u8]) {
     record.shown_ctime(record.mtime, record.mtime);
 }
 
-fn repair_stub(bytes: &mut Vec<u8>) {
-    bytes.resize(64, 0);
-    let guard = blake3::keyed_hash(&KEY.0, &bytes[..48]);
-    bytes[48..].copy_from_slice(&guard.as_bytes()[..16]);
+fn repair_stub(bytes: &mut [u8]) {
+    if let Some((body, guard)) = bytes.split_at_mut_checked(48) {
+        let right = blake3::keyed_hash(&KEY.0, body);
+        guard.iter_mut().zip(right.as_bytes()).for_each(|(byte, right)| *byte = *right);
+    }
 }
 
 fn config(bytes: &[u8]) {

@@ -38,9 +38,11 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-/// Makes the frame at `bytes[at..]` verify, with its payload cut to what there is.
-fn repair_frame_at(bytes: &mut [u8], at: usize) {
-    let Some(frame) = bytes.get_mut(at..).filter(|frame| frame.len() >= HEADER_BYTES) else { return };
+/// Makes a frame that stands at `offset` verify, with its payload cut to what there is.
+fn repair_frame_at(frame: &mut [u8], offset: u32) {
+    if frame.len() < HEADER_BYTES {
+        return;
+    }
     frame[..4].copy_from_slice(&MAGIC);
     let room = (frame.len() - HEADER_BYTES) as u32;
     let stored = u32_at(frame, 8).min(room);
@@ -56,15 +58,12 @@ fn repair_frame_at(bytes: &mut [u8], at: usize) {
         id,
         payload_crc,
     };
-    frame[..HEADER_BYTES].copy_from_slice(&header.encode(place(at as u32)));
+    frame[..HEADER_BYTES].copy_from_slice(&header.encode(place(offset)));
 }
 
 /// Makes the checksums of a mutant of [`frame`] right.
-pub fn repair_frame(bytes: &mut Vec<u8>) {
-    let mut at = vec![0; PACK_HEADER_BYTES as usize];
-    at.append(bytes);
-    repair_frame_at(&mut at, PACK_HEADER_BYTES as usize);
-    *bytes = at.split_off(PACK_HEADER_BYTES as usize);
+pub fn repair_frame(bytes: &mut [u8]) {
+    repair_frame_at(bytes, PACK_HEADER_BYTES);
 }
 
 /// The payload of a footer, which stands where its trailer says.
@@ -83,7 +82,7 @@ pub fn footer(bytes: &[u8]) {
 }
 
 /// Moves the footer to where every row of a mutant of [`footer`] lies before it.
-pub fn repair_footer(bytes: &mut Vec<u8>) {
+pub fn repair_footer(bytes: &mut [u8]) {
     let Some(at) = bytes.len().checked_sub(TRAILER_BYTES) else { return };
     put_u32(bytes, at, u32::MAX);
 }
@@ -152,7 +151,7 @@ pub fn pack(bytes: &[u8]) {
 }
 
 /// Makes header, frames and footer of a mutant of [`pack`] verify, wherever a frame's magic stands.
-pub fn repair_pack(bytes: &mut Vec<u8>) {
+pub fn repair_pack(bytes: &mut [u8]) {
     let len = bytes.len();
     if len < PACK_HEADER_BYTES as usize + TRAILER_BYTES {
         return;
@@ -174,7 +173,7 @@ pub fn repair_pack(bytes: &mut Vec<u8>) {
     }
     at = PACK_HEADER_BYTES as usize;
     while let Some(next) = found(bytes, at) {
-        repair_frame_at(bytes, next);
+        repair_frame_at(&mut bytes[next..], next as u32);
         at = next + HEADER_BYTES;
     }
 }
@@ -187,7 +186,7 @@ pub fn position(bytes: &[u8]) {
 }
 
 /// Makes the checksum of a mutant of [`position`] right.
-pub fn repair_position(bytes: &mut Vec<u8>) {
+pub fn repair_position(bytes: &mut [u8]) {
     if let Some(at) = bytes.len().checked_sub(4) {
         let crc = crc32fast::hash(&bytes[..at]);
         put_u32(bytes, at, crc);
