@@ -2,8 +2,8 @@
 //! says what is wrong with each; its `expected.txt` says what is found: of each file whether it is read, and
 //! what `check --deep` reports. A later version of the program has to find the same.
 //!
-//! Seen to fail: with another byte of a pack changed, with a line of an `expected.txt` changed, and with
-//! the check of the frame's place taken out of `Header::parse` (the copied pack is believed).
+//! Seen to fail: with another byte of a pack changed, with a line of an `expected.txt` changed, and with the
+//! pack's number taken out of the checksum of a frame (no frame of version 1 verifies).
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,

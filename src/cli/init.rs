@@ -57,7 +57,8 @@ impl Init {
             out.note("this filesystem keeps no user xattrs: files stay as they are and are only indexed");
             dedup = Some(Dedup::Off);
         }
-        let options = InitOptions { chunk, config: Config { dedup, cache_bytes: self.cache_bytes } };
+        let options =
+            InitOptions { chunk, config: Config { dedup, cache_bytes: self.cache_bytes, gc: None } };
         let layout = Repo::init(&self.dir, global.store.as_deref(), &options)?;
         let policy = dedup_text(dedup.unwrap_or(Dedup::OnClose));
         let created = Created { root: layout.root, store: layout.state, chunk_avg: self.chunk_avg, policy };

@@ -13,6 +13,9 @@ use crate::store::{Store, StoreError, StoreOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Room for one pack to be rewritten, and for the index meanwhile.
+const RESERVE_BYTES: u64 = 80 << 20;
+
 /// The parts that share the index.
 pub(super) struct Parts {
     pub db: Arc<dyn Db>,
@@ -89,6 +92,7 @@ fn attempt(
     })
     .map_err(index)?;
     let mut store_options = StoreOptions::default();
+    store_options.reserve_bytes = if options.read_only { 0 } else { RESERVE_BYTES };
     store_options.cache_bytes = cache_bytes.unwrap_or(store_options.cache_bytes);
     let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {
         progress(Opening { done_bytes: done, total_bytes: total });

@@ -199,6 +199,31 @@ impl Appender {
         }
     }
 
+    /// Makes sure that there is a pack with a higher number than `pack`, which is then sealed.
+    pub(super) fn begin_pack_after(&self, pack: u32) -> Result<(), StoreError> {
+        let mut tail = self.lock();
+        self.check()?;
+        if pack + 1 < tail.next_pack {
+            return Ok(());
+        }
+        if let Some(mut full) = tail.growing.take()
+            && let Err(e) = self.seal(&mut full)
+        {
+            tail.growing = Some(full);
+            return Err(e);
+        }
+        tail.growing = Some(self.create(tail.next_pack)?);
+        tail.next_pack += 1;
+        Ok(())
+    }
+
+    /// The frames and the length of `pack`, if it is the one that grows.
+    pub(super) fn growing_entries(&self, pack: u32) -> Option<(Vec<Entry>, u64)> {
+        let tail = self.lock();
+        let growing = tail.growing.as_ref().filter(|growing| growing.pack == pack)?;
+        Some((growing.entries.clone(), u64::from(growing.len)))
+    }
+
     fn seal(&self, growing: &mut Growing) -> Result<(), StoreError> {
         let place = self.packs.place(growing.pack, growing.len);
         let footer = encode_footer(growing.entries.clone(), place);

@@ -22,6 +22,7 @@ const ROW_BYTES: usize = Key::BYTES + 16;
 const LAYOUT: Layout = Layout { table: Table::Chunks, row_len: ROW_BYTES, key_len: Key::BYTES };
 const POSITION_KEY: &[u8] = b"store.position";
 const POSITION_VERSION: u8 = 1;
+const REMOVING_KEY: &[u8] = b"store.removing";
 
 /// A point in the sequence of all packs. Ordered as frames are appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,8 +48,14 @@ impl Counters {
                 self.unique_bytes += u64::from(address.raw_len);
             }
             Some(Kind::Recipe) => self.recipes += 1,
-            Some(Kind::Footer) | None => {}
+            Some(Kind::Footer | Kind::Void) | None => {}
         }
+    }
+
+    pub(super) fn subtract(&mut self, gone: &Counters) {
+        self.chunks = self.chunks.saturating_sub(gone.chunks);
+        self.recipes = self.recipes.saturating_sub(gone.recipes);
+        self.unique_bytes = self.unique_bytes.saturating_sub(gone.unique_bytes);
     }
 }
 
@@ -173,6 +180,56 @@ impl Index {
             put_row(&mut rows, &entry.key, &entry.address);
         }
         self.merge_rows(rows)
+    }
+
+    /// Takes out the rows of `keys` that lead to packs that are `gone`, and counts them. No merge may run meanwhile:
+    /// the caller holds its lock.
+    pub(super) fn forget(&self, keys: &[Key], gone: impl Fn(u32) -> bool) -> Result<Counters, StoreError> {
+        let mut counters = Counters::default();
+        let mut removes = Vec::new();
+        for key in keys {
+            if let Some(address) = self.find_in_db(key)?.filter(|address| gone(address.pack)) {
+                counters.add(key, &address);
+                removes.extend_from_slice(&key.0);
+            }
+        }
+        let in_memory = {
+            let mut recent = self.recent_mut();
+            let Recent { fresh, merging } = &mut *recent;
+            let mut found = Vec::new();
+            for key in keys {
+                for map in [&mut *fresh, &mut *merging] {
+                    if map.get(key).is_some_and(|address| gone(address.pack)) {
+                        found.extend(map.remove(key).map(|address| Entry { key: *key, address }));
+                    }
+                }
+            }
+            found
+        };
+        for Entry { key, address } in in_memory {
+            // Counted already if an older row of it was in the database.
+            if self.find_in_db(&key)?.is_none() {
+                counters.add(&key, &address);
+            }
+        }
+        if !removes.is_empty() {
+            self.runs.merge(&*self.db, Vec::new(), removes)?;
+        }
+        Ok(counters)
+    }
+
+    /// Notes which packs are being removed, durably; none once the rows that lead to them are gone.
+    pub(super) fn note_removing(&self, packs: impl Iterator<Item = u32>) -> Result<(), StoreError> {
+        let value: Vec<u8> = packs.flat_map(u32::to_le_bytes).collect();
+        self.db.put(Table::Meta, REMOVING_KEY, &value)?;
+        Ok(self.db.flush()?)
+    }
+
+    /// The packs noted as being removed.
+    pub(super) fn removing(&self) -> Result<Vec<u32>, StoreError> {
+        let value = self.db.get(Table::Meta, REMOVING_KEY)?;
+        let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+        Ok(value.map(|value| value.chunks_exact(4).filter_map(number).collect()).unwrap_or_default())
     }
 
     /// Forgets everything.

@@ -19,11 +19,15 @@ mod error;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
+mod gc;
 mod index;
+mod live;
 mod open;
 mod pack;
+mod pin;
 mod prefetch;
 mod read;
+mod reserve;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -31,6 +35,8 @@ mod verify;
 mod writer;
 
 pub use error::{Damage, DamageKind, Object, StoreError};
+pub use gc::{Collection, GcDone, GcPlan, GoOn};
+pub use pin::Pin;
 pub use writer::Writer;
 
 use crate::db::Db;
@@ -40,8 +46,10 @@ use crate::recipe::{ChunkRef, Recipe};
 use append::{Appender, Frames};
 use frame::Key;
 use index::{Counters, Position};
+use pin::Pins;
 use prefetch::Prefetcher;
 use read::Reader;
+use reserve::Reserve;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,6 +73,8 @@ pub struct StoreOptions {
     pub prefetch_threads: usize,
     /// A pack is sealed before it grows beyond this, its footer not counted.
     pub pack_bytes_max: u32,
+    /// Bytes of disk set aside, so that garbage can be collected when it is full; at most a hundredth of it.
+    pub reserve_bytes: u64,
 }
 
 impl Default for StoreOptions {
@@ -75,6 +85,7 @@ impl Default for StoreOptions {
             zstd_level: 1,
             prefetch_threads: cores.min(4),
             pack_bytes_max: 64 << 20,
+            reserve_bytes: 0,
         }
     }
 }
@@ -107,6 +118,10 @@ pub struct Store {
     counters: Mutex<Counters>,
     /// What the database says is covered; held while merging, so that one merge runs at a time.
     persisted: Mutex<Position>,
+    /// Held by a collection of garbage.
+    collecting: Mutex<()>,
+    pins: Arc<Pins>,
+    reserve: Reserve,
     /// Damage found when opening.
     damage_found: Vec<Damage>,
     prefetcher: Prefetcher,
@@ -144,9 +159,14 @@ impl Store {
         open::open(disk, dir, id, db, options, progress)
     }
 
-    /// Whether a chunk is stored and not known to be damaged.
+    /// Whether a chunk is stored and not known to be damaged. Hold a [`Pin`] to refer to it then.
     pub fn known(&self, id: &ChunkId) -> Result<bool, StoreError> {
         self.reader.known(&Key::chunk(id))
+    }
+
+    /// Keeps garbage from being collected that the holder finds stored, until it has referred to it.
+    pub fn pin(&self) -> Pin {
+        self.pins.take()
     }
 
     /// A writer; give each thread its own.
@@ -219,14 +239,57 @@ impl Store {
         })
     }
 
+    /// Appends copies of frames that are in the store already; the copies are read from now on.
+    fn append_moved(&self, frames: &mut Frames) -> Result<(), StoreError> {
+        let mut tail = self.appender.lock();
+        self.appender.append(&mut tail, frames, |entries| {
+            self.reader.index.insert(entries);
+            for entry in entries {
+                self.reader.healed(&entry.key);
+            }
+        })
+    }
+
+    /// Takes keys from the index whose frames were in packs that are gone. Returns how many they were.
+    fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
+        // No merge may run: it could bring back a row that is being taken out.
+        let _persisted = lock(&self.persisted);
+        let gone = self.reader.index.forget(keys, |pack| !self.reader.packs.has(pack))?;
+        lock(&self.counters).subtract(&gone);
+        Ok(gone.chunks + gone.recipes)
+    }
+
+    /// Says which packs are about to be removed, so that their absence is not taken for damage after a crash.
+    fn note_removing(&self, packs: impl Iterator<Item = u32>) -> Result<(), StoreError> {
+        self.reader.index.note_removing(packs)
+    }
+
+    /// Takes rows from the index that a crash during a collection left: they lead to packs that are gone.
+    fn forget_removed(&self) -> Result<(), StoreError> {
+        if self.reader.index.removing()?.is_empty() {
+            return Ok(());
+        }
+        let mut keys = Vec::new();
+        self.reader.index.for_each(|entry| {
+            if self.reader.packs.is_retired(entry.address.pack) {
+                keys.push(entry.key);
+            }
+            std::ops::ControlFlow::Continue(())
+        })?;
+        self.forget(&keys)?;
+        self.reader.index.note_removing(std::iter::empty())
+    }
+
     /// A chunk's bytes.
     pub fn read(&self, id: &ChunkId) -> Result<Bytes, StoreError> {
         self.reader.chunk(id)
     }
 
-    /// A recipe.
+    /// A recipe. To a collection under way this says that it and its chunks are needed.
     pub fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
-        self.reader.recipe(id)
+        let recipe = self.reader.recipe(id)?;
+        self.reader.use_recipe(&recipe);
+        Ok(recipe)
     }
 
     /// A hint that these chunks will be read soon. Costs nothing when the threads are busy: it is dropped.

@@ -1,3 +1,5 @@
+mod crash;
+
 use super::pack::{PACK_HEADER_BYTES, encode_header, encode_header_version};
 use super::*;
 use crate::db::{Batch, MemDb, SledDb, Table};
@@ -377,7 +379,7 @@ fn a_full_disk_loses_nothing_and_is_written_to_again_once_there_is_room() {
     let whole = {
         let store = open_sim(&SimDisk::new(), &new_db()).unwrap();
         let mut writer = store.writer();
-        (0..60).for_each(|n| drop(writer.put(ChunkId::of(&content(n)), &content(n)).unwrap()));
+        (0..60).for_each(|n| assert!(writer.put(ChunkId::of(&content(n)), &content(n)).unwrap()));
         writer.flush().unwrap();
         store.stats().stored_bytes
     };

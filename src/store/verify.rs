@@ -123,7 +123,8 @@ fn check_rows(
     let mut suspects = Vec::new();
     store.reader.index.for_each(|Entry { key, address }| {
         let at = Position { pack: address.pack, offset: address.offset };
-        if at >= upto {
+        // What a collection removed is no damage; rows that a crash left of it do no harm.
+        if at >= upto || store.reader.packs.is_retired(address.pack) {
             return ControlFlow::Continue(());
         }
         let end = u64::from(address.offset) + HEADER_BYTES as u64 + u64::from(address.stored_len);
@@ -185,7 +186,12 @@ impl Job<'_> {
     fn run(&self) -> Result<(), StoreError> {
         let packs = &self.store.reader.packs;
         let path = packs.path(self.pack);
-        let file = packs.open(self.pack, Access::Read).map_err(|e| StoreError::io("open", &path, e))?;
+        let file = match packs.open(self.pack, Access::Read) {
+            Ok(file) => file,
+            // A collection removed it meanwhile.
+            Err(_) if packs.is_retired(self.pack) => return Ok(()),
+            Err(e) => return Err(StoreError::io("open", &path, e)),
+        };
         match read_header(&*file) {
             Ok(PackHeader::Whole { store, pack, .. }) if store == packs.store && pack == self.pack => {}
             Ok(_) => self.found(DamageKind::PackHeader, None, 0, "the pack header does not verify"),
