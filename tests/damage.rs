@@ -590,8 +590,12 @@ fn cell(base: &Base, row: (Object, How, Expect), action: Action) -> String {
             files.remove(REMOVED);
             let before = expected.iter().filter(|name| *name != REMOVED).cloned().collect();
             let output = dedupctl(&["gc", "--json"], &world.root());
-            assert!(output.status.code().is_some_and(|code| code < 2), "{}", text(&output));
-            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            // Of a file whose recipe is lost it is not known what it needs: then nothing is collected.
+            let said = String::from_utf8_lossy(&output.stderr);
+            let refused = output.status.code() == Some(2);
+            let named = unreadable.iter().any(|name| said.contains(&format!("{name}: ")));
+            assert!(!refused || (expect == Lost && named), "{}", text(&output));
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let after = world.readable(&files, empty).unwrap();
             assert!(after.is_superset(&before), "{before:?} before, {after:?} after: {report}");
             world.bring_back();
@@ -600,7 +604,10 @@ fn cell(base: &Base, row: (Object, How, Expect), action: Action) -> String {
                 world.original.is_none() || again.len() == files.len(),
                 "brought back: {again:?}: {report}"
             );
-            format!("{} KiB freed", report["reclaimed_bytes"].as_u64().unwrap() >> 10)
+            match report["reclaimed_bytes"].as_u64() {
+                Some(bytes) => format!("{} KiB freed", bytes >> 10),
+                None => "refused".to_owned(),
+            }
         }
         CheckOnly | CheckDeep | CheckRebuild => {
             let flags: &[&str] = match action {
