@@ -7,9 +7,8 @@
 //! mutant breaks a promise, with the mutant itself; `DEDUPFS_FUZZ_SEED` repeats it. Guided by coverage,
 //! the same targets run under libFuzzer: `tests/fuzz/README.md`.
 //!
-//! Seen to fail: with the check of a recipe's chunk count against its length taken out (memory), with
-//! the check of a postings block's row count taken out (memory), with `take_varint` accepting longer forms
-//! (recipe), and with the frame's bound on expansion taken out (memory).
+//! Seen to fail: before a frame's claim to expand and a block's number of rows were bounded (memory, `frame` and
+//! `block`), and with a bound on rows that was too tight (`block`).
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
