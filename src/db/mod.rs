@@ -223,7 +223,8 @@ mod tests {
         assert!(db.get(Table::Contained, b"z").unwrap().is_some());
     }
 
-    /// sled's lock outlives the database by a moment; without the wait one opening in some ten fails.
+    /// sled's lock outlives the database by a moment: without the wait 2 of 4 stores opened as soon as they were made
+    /// were refused.
     #[test]
     fn a_database_just_closed_can_be_opened_again() {
         let dir = tempfile::tempdir().unwrap();
