@@ -72,3 +72,7 @@ pub mod control;
 pub mod daemon;
 // Arguments in, text and exit codes out.
 pub mod cli;
+
+// For tests: every decoder, fed with any bytes.
+#[doc(hidden)]
+pub mod fuzz;

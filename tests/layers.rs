@@ -21,6 +21,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("control", 50),
     ("daemon", 60),
     ("cli", 61),
+    ("fuzz", 70),
 ];
 
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {

@@ -44,8 +44,13 @@ impl Format {
     /// Reads the file at `path`. A newer version is told apart before anything else in it is looked at.
     pub(super) fn read(path: &Path) -> Result<Format, RepoError> {
         let text = read_text(path)?.ok_or_else(|| RepoError::form(path, "missing"))?;
+        Format::parse(path, &text)
+    }
+
+    /// Reads `text`, which stands in the file at `path`.
+    pub(super) fn parse(path: &Path, text: &str) -> Result<Format, RepoError> {
         let bad = |e: toml::de::Error| RepoError::form(path, e.to_string().trim_end());
-        let table: toml::Table = toml::from_str(&text).map_err(bad)?;
+        let table: toml::Table = toml::from_str(text).map_err(bad)?;
         let version = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
         if version > VERSION as i64 {
             return Err(RepoError::NewerFormat {
@@ -54,7 +59,7 @@ impl Format {
                 known: VERSION,
             });
         }
-        let form: Form = toml::from_str(&text).map_err(bad)?;
+        let form: Form = toml::from_str(text).map_err(bad)?;
         let id = form.store.parse().map_err(|e| RepoError::form(path, format!("store: {e}")))?;
         match ChunkParams::with_average(form.chunk.avg.into()) {
             Ok(params) if params == form.chunk => Ok(Format { id, chunk: params }),

@@ -12,6 +12,8 @@
 mod compact;
 mod error;
 mod format;
+#[doc(hidden)]
+pub mod fuzz;
 mod init;
 mod layout;
 mod lock;

@@ -14,6 +14,8 @@
 mod bits;
 mod buffer;
 pub mod exact;
+#[doc(hidden)]
+pub mod fuzz;
 mod gram;
 mod index;
 mod query;

@@ -14,13 +14,11 @@ use crate::recipe::{put_varint, take_varint};
 pub(super) const KEY_BYTES: usize = 12;
 pub(super) type IdKey = [u8; KEY_BYTES];
 const FEATURE_BYTES: usize = FEATURE_BITS as usize / 8;
-const POSTING_BYTES: usize = FEATURE_BYTES + 4;
-const CHUNK_BYTES: usize = KEY_BYTES + 4 + 1 + 4 * LEVELS;
-const CONTAINED_BYTES: usize = 4 + 4 + 1;
-const CONTENT_BYTES: usize = 4 + 16 + 8 + 1 + 4 * LEVELS;
+pub(super) const POSTING_BYTES: usize = FEATURE_BYTES + 4;
+pub(super) const CHUNK_BYTES: usize = KEY_BYTES + 4 + 1 + 4 * LEVELS;
+pub(super) const CONTAINED_BYTES: usize = 4 + 4 + 1;
+pub(super) const CONTENT_BYTES: usize = 4 + 16 + 8 + 1 + 4 * LEVELS;
 const NUMBERED_BYTES: usize = KEY_BYTES + 4;
-/// No encoded block is nearly as long; a damaged row count must not allocate more.
-const ROWS_MAX: u64 = 1 << 20;
 
 /// (feature, chunk number)
 pub(super) static FEATURES: Runs<Postings> =
@@ -224,7 +222,8 @@ impl Codec for Postings {
     }
 
     fn decode(mut block: &[u8], _row_len: usize, rows: &mut Vec<u8>) -> Option<()> {
-        let count = take_varint(&mut block).filter(|&n| n < ROWS_MAX)?;
+        // A row takes a bit or more.
+        let count = take_varint(&mut block).filter(|&n| n <= 8 * block.len() as u64)?;
         let mut feature = take_varint(&mut block)?;
         let (&[rice, width], block) = block.split_first_chunk::<2>()?;
         if u32::from(rice) > FEATURE_BITS || width > 32 {

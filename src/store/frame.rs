@@ -65,6 +65,9 @@ pub(super) const CODEC_RAW: u8 = 0;
 /// One zstd frame.
 pub(super) const CODEC_ZSTD: u8 = 1;
 
+/// A block of zstd takes 4 bytes or more and gives 128 KiB or less, so no payload expands by more than this.
+const ZSTD_EXPANSION_MAX: u64 = 32 << 10;
+
 /// Key of the index: a 32-byte id and the kind. A chunk and a recipe of the same bytes are two things.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key(pub(super) [u8; Key::BYTES]);
@@ -191,6 +194,10 @@ impl Header {
     fn inflate(&self, payload: &[u8]) -> Result<Arc<[u8]>, &'static str> {
         thread_local! {
             static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+        }
+        // Before memory is taken for what a few bytes claim to hold.
+        if u64::from(self.raw_len) > payload.len() as u64 * ZSTD_EXPANSION_MAX {
+            return Err("the payload does not decompress to the length the frame says");
         }
         let mut raw: Arc<[u8]> = std::iter::repeat_n(0, self.raw_len as usize).collect();
         let target = Arc::get_mut(&mut raw).expect("nobody else has it yet");

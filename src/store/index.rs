@@ -287,7 +287,7 @@ pub(super) fn is_bad_row(error: &StoreError) -> bool {
     matches!(error, StoreError::Db(DbError::Row { .. }))
 }
 
-fn encode_position(store: StoreId, at: Position, counters: Counters) -> Vec<u8> {
+pub(super) fn encode_position(store: StoreId, at: Position, counters: Counters) -> Vec<u8> {
     let mut out = vec![POSITION_VERSION];
     out.extend_from_slice(&store.0);
     out.extend_from_slice(&at.pack.to_le_bytes());
@@ -300,7 +300,7 @@ fn encode_position(store: StoreId, at: Position, counters: Counters) -> Vec<u8> 
     out
 }
 
-fn decode_position(value: &[u8], store: StoreId) -> Option<(Position, Counters)> {
+pub(super) fn decode_position(value: &[u8], store: StoreId) -> Option<(Position, Counters)> {
     let (body, crc) = value.split_last_chunk::<4>()?;
     if u32::from_le_bytes(*crc) != crc32fast::hash(body) {
         return None;

@@ -17,6 +17,8 @@
 mod append;
 mod error;
 mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 mod gc;
 mod index;
 mod live;

@@ -101,7 +101,7 @@ impl<'a> Scanner<'a> {
         let start = self.at;
         let mut at = start + 1;
         'search: while at < self.end {
-            let len = (self.end - at).min(WINDOW_BYTES);
+            let len = self.ahead(at);
             let found = match self.bytes(at, len) {
                 Ok(bytes) => bytes.windows(MAGIC.len()).position(|window| window == MAGIC),
                 Err(_) => {
@@ -125,6 +125,13 @@ impl<'a> Scanner<'a> {
         }
         self.at = at.min(self.end);
         Item::Bad { offset: start as u32, end: self.at, header: None, reason }
+    }
+
+    /// How many bytes at `at` to search: those at hand, so that each is read once, or else a new window.
+    fn ahead(&self, at: u64) -> u64 {
+        let held_end = self.window_at + self.window.len() as u64;
+        let held = if at < self.window_at { 0 } else { held_end.saturating_sub(at) };
+        if held >= MAGIC.len() as u64 { held } else { WINDOW_BYTES.min(self.end - at) }
     }
 
     /// `len` bytes at `at`, which lie within the range, through the window.

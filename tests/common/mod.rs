@@ -6,6 +6,8 @@
 )]
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod session;
+
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

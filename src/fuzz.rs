@@ -1,0 +1,115 @@
+//! Every decoder of bytes from disk, fed with any bytes. Only tests use this (`tests/fuzz.rs` and the
+//! programs in `tests/fuzz/`), so it is no part of the interface.
+//!
+//! What must always be true of each target, for any bytes: it does not panic, it ends, it takes no more
+//! memory than [`Target::memory_bytes_max`], and what decodes is encoded to the same bytes, or, where one
+//! content has several encodings, to bytes that decode to the same content. A broken promise is a panic.
+
+use crate::config::Config;
+use crate::overlay::stub::{GuardKey, Stub};
+use crate::recipe::Recipe;
+use crate::{repo, similarity, store};
+
+/// The key that guards the records of the target `stub`.
+pub const KEY: GuardKey = GuardKey([7; 32]);
+
+/// A decoder and what goes with it.
+pub struct Target {
+    /// Its name, and that of its corpus in `tests/fuzz/corpus`.
+    pub name: &'static str,
+    run: fn(&[u8]),
+    repair: Option<fn(&mut [u8])>,
+    /// Most bytes of memory for each byte of input, beyond what every run may take.
+    memory_factor: usize,
+}
+
+/// Memory that every run may take: a window of the walk over a pack, twice while it grows.
+const MEMORY_BYTES_ALWAYS: usize = 3 << 20;
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    // A payload of zstd expands 32,768 times at most; a footer may be one.
+    Target {
+        name: "frame",
+        run: store::fuzz::frame,
+        repair: Some(store::fuzz::repair_frame),
+        memory_factor: 33_000,
+    },
+    Target {
+        name: "footer",
+        run: store::fuzz::footer,
+        repair: Some(store::fuzz::repair_footer),
+        memory_factor: 8,
+    },
+    Target {
+        name: "pack",
+        run: store::fuzz::pack,
+        repair: Some(store::fuzz::repair_pack),
+        memory_factor: 33_000,
+    },
+    Target {
+        name: "position",
+        run: store::fuzz::position,
+        repair: Some(store::fuzz::repair_position),
+        memory_factor: 8,
+    },
+    Target { name: "block", run: similarity::fuzz::block, repair: None, memory_factor: 300 },
+    Target { name: "recipe", run: recipe, repair: None, memory_factor: 16 },
+    Target { name: "stub", run: stub, repair: Some(repair_stub), memory_factor: 8 },
+    Target { name: "config", run: config, repair: None, memory_factor: 4000 },
+    Target { name: "format", run: repo::fuzz::format, repair: None, memory_factor: 4000 },
+];
+
+impl Target {
+    /// The target of that name.
+    pub fn named(name: &str) -> Option<&'static Target> {
+        TARGETS.iter().find(|target| target.name == name)
+    }
+
+    /// Feeds it `bytes` as they are. Panics if it breaks a promise.
+    pub fn feed(&self, bytes: &[u8]) {
+        (self.run)(bytes);
+    }
+
+    /// `bytes` with checksums that fit, so that a decoder looks behind them; `None` if it has none.
+    pub fn repaired(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let repair = self.repair?;
+        let mut bytes = bytes.to_vec();
+        repair(&mut bytes);
+        Some(bytes)
+    }
+
+    /// The most memory in bytes that an input of `len` bytes may take.
+    pub fn memory_bytes_max(&self, len: usize) -> usize {
+        MEMORY_BYTES_ALWAYS + len * self.memory_factor
+    }
+}
+
+fn recipe(bytes: &[u8]) {
+    let Ok(recipe) = Recipe::decode(bytes) else { return };
+    assert_eq!(recipe.encode(), bytes, "a recipe has one encoding");
+    let sum: u64 = recipe.chunks().iter().map(|chunk| u64::from(chunk.len)).sum();
+    assert_eq!(recipe.size(), sum);
+}
+
+fn stub(bytes: &[u8]) {
+    let Ok(record) = Stub::decode(bytes, &KEY) else { return };
+    let encoded = record.encode(&KEY);
+    // "No ctime" has many encodings, of which one is written.
+    assert!(record.ctime.is_none() || encoded == *bytes, "a record has one encoding");
+    assert_eq!(Stub::decode(&encoded, &KEY), Ok(record));
+    record.shown_ctime(record.mtime, record.mtime);
+}
+
+fn repair_stub(bytes: &mut [u8]) {
+    if let Some((body, guard)) = bytes.split_at_mut_checked(48) {
+        let right = blake3::keyed_hash(&KEY.0, body);
+        guard.iter_mut().zip(right.as_bytes()).for_each(|(byte, right)| *byte = *right);
+    }
+}
+
+fn config(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(config) = Config::parse(text) else { return };
+    assert_eq!(Config::parse(&config.to_text()), Ok(config), "settings are read as they were written");
+}
