@@ -2,8 +2,11 @@
 //!
 //! `bench_store data DIR WORKDIR [MIB]`: put, rebuild, verify and read on real files.
 //! `bench_store rows WORKDIR MILLIONS`: size and memory of the chunk index in sled.
+//! `bench_store index WORKDIR MILLIONS [MEMORY]`: a store of so many tiny chunks: filling, opening, rebuilding.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![expect(clippy::unwrap_used, reason = "a benchmark may stop at the first error")]
+
+mod index;
 
 use dedupfs::chunk::ChunkParams;
 use dedupfs::db::{Db, Layout, MemDb, Runs, SledDb, Table};
@@ -23,7 +26,12 @@ fn main() {
         ["data", dir, work] => data(Path::new(dir), Path::new(work), 300),
         ["data", dir, work, mib] => data(Path::new(dir), Path::new(work), mib.parse().unwrap()),
         ["rows", work, millions] => rows(Path::new(work), millions.parse().unwrap()),
-        _ => println!("usage: bench_store data DIR WORKDIR [MIB] | rows WORKDIR MILLIONS"),
+        ["index", work, millions] => index::run(Path::new(work), millions, ""),
+        ["index", work, millions, memory] => index::run(Path::new(work), millions, memory),
+        ["index-fill", work, millions, memory] => index::fill(Path::new(work), millions, memory),
+        ["index-open", work, millions, memory] => index::reopen(Path::new(work), millions, memory),
+        ["index-rebuild", work, millions, memory] => index::rebuild(Path::new(work), millions, memory),
+        _ => println!("usage: bench_store data DIR WORKDIR [MIB] | rows WORKDIR MILLIONS | index WORKDIR MILLIONS [MEMORY]"),
     }
 }
 
@@ -50,8 +58,15 @@ fn gather(dir: &Path, room: &mut usize, files: &mut Vec<Vec<u8>>) {
 }
 
 fn drop_caches(dir: &Path) {
-    for entry in std::fs::read_dir(dir.join("packs")).unwrap() {
+    drop_pages(&dir.join("packs"));
+}
+
+fn drop_pages(dir: &Path) {
+    for entry in std::fs::read_dir(dir).unwrap() {
         let file = std::fs::File::open(entry.unwrap().path()).unwrap();
+        if !file.metadata().unwrap().is_file() {
+            continue;
+        }
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     }
 }
