@@ -38,7 +38,9 @@ fn count_of(millions: &str) -> u64 {
 
 fn open(work: &Path, _memory: &str, progress: &mut dyn FnMut(u64, u64)) -> Arc<Store> {
     let db = Arc::new(SledDb::open(&work.join("index"), 32 << 20).unwrap());
-    Arc::new(Store::open(work, ID, db, StoreOptions::default(), progress).unwrap())
+    // Small packs hold about as many of these tiny chunks as packs of the usual size hold usual chunks.
+    let options = StoreOptions { pack_bytes_max: 1 << 20, ..StoreOptions::default() };
+    Arc::new(Store::open(work, ID, db, options, progress).unwrap())
 }
 
 /// MiB of resident memory: now, and at most since the process began.
@@ -121,8 +123,13 @@ pub(super) fn fill(work: &Path, millions: &str, setting: &str) {
     drop(store);
     let index = bytes_in(&work.join("index"));
     println!("close   {:.2} s", start.elapsed().as_secs_f64());
-    println!("index   {} MiB, {:.0} bytes a row; packs {} MiB; peak RSS {} MiB", index >> 20,
-        index as f64 / count as f64, bytes_in(&work.join("packs")) >> 20, memory().1);
+    println!(
+        "index   {} MiB, {:.0} bytes a row; packs {} MiB; peak RSS {} MiB",
+        index >> 20,
+        index as f64 / count as f64,
+        bytes_in(&work.join("packs")) >> 20,
+        memory().1
+    );
 }
 
 pub(super) fn reopen(work: &Path, millions: &str, setting: &str) {
@@ -146,7 +153,9 @@ pub(super) fn reopen(work: &Path, millions: &str, setting: &str) {
             continue;
         }
         let many = count.min(MILLION);
-        for (what, each) in [("hits in random order", &spread as &(dyn Fn(u64) -> u64 + Sync)), ("misses", &|n| n + count)] {
+        for (what, each) in
+            [("hits in random order", &spread as &(dyn Fn(u64) -> u64 + Sync)), ("misses", &|n| n + count)]
+        {
             let start = Instant::now();
             on_all_cores(many, |numbers| {
                 for n in numbers {

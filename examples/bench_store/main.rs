@@ -31,7 +31,9 @@ fn main() {
         ["index-fill", work, millions, memory] => index::fill(Path::new(work), millions, memory),
         ["index-open", work, millions, memory] => index::reopen(Path::new(work), millions, memory),
         ["index-rebuild", work, millions, memory] => index::rebuild(Path::new(work), millions, memory),
-        _ => println!("usage: bench_store data DIR WORKDIR [MIB] | rows WORKDIR MILLIONS | index WORKDIR MILLIONS [MEMORY]"),
+        _ => println!(
+            "usage: bench_store data DIR WORKDIR [MIB] | rows WORKDIR MILLIONS | index WORKDIR MILLIONS [MEMORY]"
+        ),
     }
 }
 
