@@ -5,7 +5,7 @@
 
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
-use super::{CLEAN, INDEX_CACHE_BYTES, OpenOptions, Opening, compact};
+use super::{CLEAN, Memory, OpenOptions, Opening, compact};
 use crate::db::{Batch, Db, DbError, DbResult, MemDb, SledDb, Table};
 use crate::id::StoreId;
 use crate::similarity::{Similarity, SimilarityOptions};
@@ -34,7 +34,7 @@ pub(super) fn open_parts(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    cache_bytes: Option<u64>,
+    memory: Memory,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, RepoError> {
@@ -42,7 +42,7 @@ pub(super) fn open_parts(
     if options.rebuild && index.exists() {
         move_aside(layout, &index, "old")?;
     }
-    match attempt(layout, dir, id, cache_bytes, options, progress) {
+    match attempt(layout, dir, id, memory, options, progress) {
         Ok(parts) => Ok(parts),
         Err(Failure::Other(e)) => Err(e),
         Err(Failure::Index(reason)) => {
@@ -51,7 +51,7 @@ pub(super) fn open_parts(
                 "the index is damaged ({reason}); it was moved to {} and is made anew",
                 aside.display()
             );
-            attempt(layout, dir, id, cache_bytes, options, progress).map_err(|failure| match failure {
+            attempt(layout, dir, id, memory, options, progress).map_err(|failure| match failure {
                 Failure::Other(e) => e,
                 Failure::Index(reason) => part(layout, "the index", reason),
             })
@@ -63,11 +63,11 @@ fn attempt(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    cache_bytes: Option<u64>,
+    memory: Memory,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
-    let db: Arc<dyn Db> = match open_index(&dir.join(INDEX), options) {
+    let db: Arc<dyn Db> = match open_index(&dir.join(INDEX), memory.index_cache_bytes, options) {
         Ok(db) => Arc::new(db),
         Err(DbError::Locked { .. }) => {
             let holder = "another process".to_owned();
@@ -88,8 +88,12 @@ fn attempt(
         true
     })
     .map_err(index)?;
-    let mut store_options = StoreOptions::default();
-    store_options.cache_bytes = cache_bytes.unwrap_or(store_options.cache_bytes);
+    let store_options = StoreOptions {
+        cache_bytes: memory.cache_bytes,
+        recent_rows: memory.recent_rows,
+        filter_bytes: memory.filter_bytes,
+        ..StoreOptions::default()
+    };
     let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {
         progress(Opening { done_bytes: done, total_bytes: total });
     })
@@ -97,8 +101,10 @@ fn attempt(
         StoreError::Db(e) => index(e),
         e => Failure::Other(part(layout, "the packs", e.to_string())),
     })?;
-    let similarity = Similarity::open(db.clone(), SimilarityOptions::default())
-        .map_err(|e| Failure::Index(e.to_string()))?;
+    let similarity_options =
+        SimilarityOptions { buffer_bytes: memory.similarity_bytes, ..SimilarityOptions::default() };
+    let similarity =
+        Similarity::open(db.clone(), similarity_options).map_err(|e| Failure::Index(e.to_string()))?;
     if clean && !options.read_only {
         // From here until an orderly end the index may be behind the files.
         let mut batch = Batch::new();
@@ -108,8 +114,8 @@ fn attempt(
     Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), clean, left })
 }
 
-fn open_index(path: &Path, options: &OpenOptions) -> DbResult<SledDb> {
-    if options.read_only { SledDb::open(path, INDEX_CACHE_BYTES) } else { compact::open(path) }
+fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<SledDb> {
+    if options.read_only { SledDb::open(path, cache_bytes) } else { compact::open(path, cache_bytes) }
 }
 
 fn index(e: DbError) -> Failure {

@@ -149,7 +149,7 @@ fn unsuitable_directories_are_named() {
 fn settings_are_read_from_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let options =
-        InitOptions { config: Config { dedup: Some(Dedup::Off), cache_bytes: None }, ..Default::default() };
+        InitOptions { config: Config { dedup: Some(Dedup::Off), ..Config::default() }, ..Default::default() };
     let layout = Repo::init(dir.path(), None, &options).unwrap();
     let repo = open(&layout).unwrap();
     assert_eq!(repo.overlay().dedup(), Dedup::Off);
