@@ -87,6 +87,7 @@ impl Daemon {
             let found = format!("it lies in the store {}", layout.state.display());
             return Err(DaemonError::unsuitable(&mountpoint, "a mount point outside the store", found));
         }
+        process::limit_arenas();
         process::raise_limits();
         process::clear_umask();
         let open = OpenOptions {
