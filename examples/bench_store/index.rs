@@ -168,7 +168,7 @@ pub(super) fn reopen(work: &Path, millions: &str, setting: &str) {
         if cold {
             continue;
         }
-        let many = count.min(MILLION);
+        let many = count.min(MILLION / 4);
         for (what, each) in
             [("hits in random order", &spread as &(dyn Fn(u64) -> u64 + Sync)), ("misses", &|n| n + count)]
         {
