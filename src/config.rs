@@ -19,6 +19,9 @@ pub enum ConfigError {
     /// Not a policy.
     #[error("dedup policy {0:?}: expected on-close, idle:TIME (like idle:10m) or off")]
     Dedup(String),
+    /// Not a way to collect garbage.
+    #[error("gc {0:?}: expected auto or off")]
+    Gc(String),
     /// The file is not TOML of the expected form.
     #[error("{0}")]
     Form(String),
@@ -33,6 +36,8 @@ pub struct Config {
     pub memory_bytes: Option<u64>,
     /// Bytes of decoded chunks kept in memory: overrides their part of `memory_bytes`.
     pub cache_bytes: Option<u64>,
+    /// Whether garbage is collected without being asked.
+    pub gc: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -41,6 +46,7 @@ struct Form {
     dedup: Option<String>,
     memory: Option<Size>,
     cache_bytes: Option<Size>,
+    gc: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -61,7 +67,13 @@ impl Config {
             Some(Size::Bytes(bytes)) => Ok(Some(bytes)),
             Some(Size::Text(text)) => parse_size(&text).map(Some),
         };
-        Ok(Config { dedup, memory_bytes: size(form.memory)?, cache_bytes: size(form.cache_bytes)? })
+        let gc = match form.gc.as_deref() {
+            None => None,
+            Some("auto") => Some(true),
+            Some("off") => Some(false),
+            Some(other) => return Err(ConfigError::Gc(other.to_owned())),
+        };
+        Ok(Config { dedup, memory_bytes: size(form.memory)?, cache_bytes: size(form.cache_bytes)?, gc })
     }
 
     /// The text of a `config.toml` with these settings; those left at their defaults are comments.
@@ -78,6 +90,11 @@ impl Config {
             Some(bytes) => format!("cache_bytes = {bytes}"),
             None => "# cache_bytes = \"64MiB\"".to_owned(),
         };
+        let gc = match self.gc {
+            None => "# gc = \"auto\"",
+            Some(true) => "gc = \"auto\"",
+            Some(false) => "gc = \"off\"",
+        };
         format!(
             "# Settings of this dedupfs store. They are read when it is opened; flags of the programs win.\n\
              \n\
@@ -91,7 +108,11 @@ impl Config {
              {memory}\n\
              \n\
              # Memory for decoded data: a quarter of that unless it is set here.\n\
-             {cache}\n",
+             {cache}\n\
+             \n\
+             # When garbage is collected: \"auto\" (when a quarter of the data is no longer needed), or \"off\"\n\
+             # (only by `dedupctl gc`).\n\
+             {gc}\n",
             dedup_text(dedup)
         )
     }
@@ -198,8 +219,12 @@ mod tests {
 
     #[test]
     fn a_config_is_read_as_it_was_written() {
-        let full =
-            Config { dedup: Some(Dedup::Off), memory_bytes: Some(128 << 20), cache_bytes: Some(1 << 20) };
+        let full = Config {
+            dedup: Some(Dedup::Off),
+            memory_bytes: Some(128 << 20),
+            cache_bytes: Some(1 << 20),
+            gc: Some(false),
+        };
         for config in [Config::default(), full] {
             assert_eq!(Config::parse(&config.to_text()).unwrap(), config);
         }

@@ -31,6 +31,8 @@
 //! read through all of them; `docs/format.md` says what is on disk.
 
 // Floor 0: words, and the outside world.
+// A disk, real or simulated.
+pub mod env;
 // Names of things: chunks, recipes, files, packs, stores.
 pub mod id;
 // Which chunks make up a content.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// Lower numbers are lower floors; modules with the same number are siblings and may not know each other.
 const FLOORS: &[(&str, u32)] = &[
     ("id", 0),
+    ("env", 0),
     ("recipe", 1),
     ("db", 2),
     ("chunk", 10),

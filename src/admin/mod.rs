@@ -6,6 +6,7 @@
 
 mod catch_up;
 mod check;
+mod gc;
 mod scan;
 mod settle;
 mod similar;
@@ -14,6 +15,7 @@ pub(crate) mod text;
 
 pub use catch_up::catch_up;
 pub use check::{CheckReport, Damaged};
+pub use gc::GcReport;
 pub use settle::SettleReport;
 pub use similar::{SimilarMatch, SimilarReport};
 pub use status::StatusReport;
@@ -57,6 +59,11 @@ pub enum Request {
         /// Decode and hash everything too.
         deep: bool,
     },
+    /// Give back what no file needs.
+    Gc {
+        /// Only say what there is.
+        dry_run: bool,
+    },
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount,
 }
@@ -71,6 +78,7 @@ pub enum Response {
     Settle(SettleReport),
     Similar(SimilarReport),
     Check(CheckReport),
+    Gc(GcReport),
     Unmount,
 }
 
@@ -168,6 +176,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
             similar::similar(context, &path, outside, &options).map(Response::Similar)
         }
         Request::Check { path, deep } => check::check(context.repo, &path, deep, report).map(Response::Check),
+        Request::Gc { dry_run } => gc::gc(context.repo, dry_run, report).map(Response::Gc),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }

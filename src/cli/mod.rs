@@ -7,6 +7,7 @@ mod background;
 mod check;
 mod completions;
 mod error;
+mod gc;
 mod init;
 mod logging;
 mod man;
@@ -71,6 +72,7 @@ enum Command {
     Status(status::Status),
     Similar(similar::Similar),
     Check(check::Check),
+    Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -85,6 +87,7 @@ impl Dedupctl {
             Command::Status(command) => command.run(&self.global, out),
             Command::Similar(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
+            Command::Gc(command) => command.run(&self.global, out),
             Command::Completions(command) => command.run(out),
             Command::Man(command) => command.run(out),
         }

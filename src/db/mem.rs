@@ -15,6 +15,12 @@ impl MemDb {
         MemDb::default()
     }
 
+    /// Another database with the same contents.
+    #[cfg(test)]
+    pub(crate) fn copy(&self) -> MemDb {
+        MemDb { map: RwLock::new(self.read().clone()) }
+    }
+
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Vec<u8>, Value>> {
         self.map.read().unwrap_or_else(PoisonError::into_inner)
     }

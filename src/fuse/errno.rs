@@ -15,6 +15,8 @@ pub(super) fn errno(error: &OverlayError) -> Errno {
         OverlayError::ReadOnly => return Errno::EROFS,
         OverlayError::Store(StoreError::Full { .. }) => libc::ENOSPC,
         OverlayError::BadStub { .. }
+        | OverlayError::Unsure { .. }
+        | OverlayError::Unreadable { .. }
         | OverlayError::Store(_)
         | OverlayError::Db(_)
         | OverlayError::Similarity(_)

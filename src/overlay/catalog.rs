@@ -212,13 +212,18 @@ impl Catalog {
         Ok(orphans)
     }
 
+    /// Visits every file, until `visit` returns false. O(files).
+    pub fn for_each(&self, mut visit: impl FnMut(FileId, FileRow) -> bool) -> Result<()> {
+        self.flush()?;
+        Ok(FILES.scan(&*self.db, &[], |row| visit(file_at(row, 0), decode_file(row)))?)
+    }
+
     /// Number of files and their bytes. Reads the whole table: O(files).
     pub fn totals(&self) -> Result<(u64, u64)> {
-        self.flush()?;
         let (mut files, mut bytes) = (0, 0);
-        FILES.scan(&*self.db, &[], |row| {
+        self.for_each(|_, row| {
             files += 1;
-            bytes += decode_file(row).size;
+            bytes += row.size;
             true
         })?;
         Ok((files, bytes))

@@ -21,6 +21,7 @@ use super::types::SetTime;
 use super::{FileRow, Overlay};
 use crate::id::RecipeId;
 use crate::recipe::{ChunkRef, Recipe};
+use crate::store::StoreError;
 use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::File;
@@ -86,9 +87,14 @@ impl Overlay {
     }
 
     fn commit_taken(&self, taken: Vec<Taken>, keep: bool) {
+        // Until the stubs are made nothing but this says that their chunks are needed.
+        let _pin = self.contents.store.pin();
         let mut round = self.contents.ingest.round(keep);
         let mut read = Vec::with_capacity(taken.len());
         for mut taken in taken {
+            if keep && !self.still_stored(&taken.prefix) {
+                taken.prefix = Growing::default();
+            }
             match read_file(&mut round, &mut taken) {
                 Ok(slots) => read.push(Read { taken, slots }),
                 Err(e) => {
@@ -101,6 +107,8 @@ impl Overlay {
         let recipes = match stored {
             Ok(recipes) => recipes,
             Err(e) => {
+                let full = matches!(e, OverlayError::Store(StoreError::Full { .. }));
+                self.no_room.fetch_or(full, Ordering::Relaxed);
                 tracing::error!("{} files stay plain and will be tried again: {e}", read.len());
                 read.into_iter().for_each(|read| self.give_up(read.taken));
                 return;
@@ -109,6 +117,11 @@ impl Overlay {
         for (read, (id, recipe)) in read.into_iter().zip(recipes) {
             self.finish_file(read.taken, id, &recipe);
         }
+    }
+
+    /// Whether the chunks that were taken from a file while it grew have not been collected since.
+    fn still_stored(&self, prefix: &Growing) -> bool {
+        prefix.chunks.iter().all(|chunk| self.contents.store.known(&chunk.id).unwrap_or(false))
     }
 
     /// Recipes of the files read, stored and durable with all their chunks.

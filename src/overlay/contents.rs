@@ -12,7 +12,7 @@ use crate::id::{ChunkId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe};
 use crate::similarity::exact::{self, Source};
 use crate::similarity::{Answer, Candidate, QuerySketch, Similarity, SimilarityOptions};
-use crate::store::{Store, StoreOptions};
+use crate::store::{GcDone, Pin, Store, StoreError, StoreOptions};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -120,6 +120,28 @@ impl Contents {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let contents = Contents::new(Arc::new(store), Arc::new(similarity), db, params, threads);
         Ok(Contents { _lock: Some(id_file), ..contents })
+    }
+
+    /// Keeps what is put from [`Contents::gc`] as long as it is held: until you have written down, where your next
+    /// collection will look, what [`Contents::put`] returned.
+    pub fn pin(&self) -> Pin {
+        self.store.pin()
+    }
+
+    /// Gives back the room of all contents but those of `needed` and what was put under a [`Contents::pin`] that is
+    /// held or younger than this call. `needed` is asked only after all older pins are gone; an error of it, or a
+    /// content that cannot be read, leaves everything as it is. Others may go on reading and putting.
+    pub fn gc<I>(&self, needed: impl FnOnce() -> Result<I>) -> Result<GcDone>
+    where
+        I: IntoIterator<Item = RecipeId>,
+    {
+        let gone = || StoreError::Missing { object: crate::store::Object::Recipe(RecipeId([0; 16])) };
+        let collection = self.store.collect(&mut |_, _| true)?.ok_or_else(gone)?;
+        for recipe in needed()? {
+            collection.keep(&recipe)?;
+        }
+        let plan = collection.plan(&mut |_, _| true)?.ok_or_else(gone)?;
+        Ok(collection.apply(&plan, &mut |_, _| true)?)
     }
 
     /// Takes in all that `bytes` has: chunks it, stores each new chunk once, and sketches it. What is

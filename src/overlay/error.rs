@@ -33,6 +33,22 @@ pub enum OverlayError {
         /// What is wrong with the record.
         reason: String,
     },
+    /// What a file needs of the store cannot be told.
+    #[error("{path}: what it needs of the store is not known: {source}")]
+    Unsure {
+        /// The file.
+        path: PathBuf,
+        /// Why its recipe cannot be read.
+        source: StoreError,
+    },
+    /// A file cannot be looked at.
+    #[error("{path}: {reason}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// The overlay was opened for reading only.
     #[error("the overlay is read-only")]
     ReadOnly,

@@ -14,6 +14,7 @@
 mod anchor;
 mod backing;
 mod catalog;
+mod collect;
 mod commit;
 mod contents;
 mod error;
@@ -22,6 +23,7 @@ mod growing;
 mod hydrate;
 mod ingest;
 mod inode;
+mod mark;
 mod namespace;
 mod queue;
 mod recover;
@@ -32,6 +34,7 @@ mod types;
 
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
 pub use catalog::{Catalog, FileRow};
+pub use collect::{GcOutcome, GcStep};
 pub use contents::{Contents, Shares};
 pub use error::{OverlayError, Result};
 pub use file::{Handle, Io, OpenFlags, Opened};
@@ -99,6 +102,12 @@ pub struct Overlay {
     inodes: Inodes,
     queue: Queue,
     converted: AtomicU64,
+    /// About how many bytes of contents have lost their last file.
+    garbage: AtomicU64,
+    /// A commit found no room in the store.
+    no_room: AtomicBool,
+    /// Whether garbage is collected without being asked.
+    auto_gc: AtomicBool,
     stop: Stop,
 }
 
@@ -106,12 +115,16 @@ pub struct Overlay {
 const STEP_INTERVAL: Duration = Duration::from_secs(2);
 /// How often the index is brought up to date on disk. It can always be rebuilt, so this only saves work.
 const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
+/// How often it is asked whether garbage is to be collected.
+const GC_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Overlay {
     /// Puts an overlay together. Nothing is changed and no thread but the workers started.
     pub fn new(parts: Parts) -> Result<Overlay> {
         let root = parts.backing.root().try_clone_to_owned();
         let root = root.map_err(|e| OverlayError::io("open", "the backing directory again", e))?;
+        let garbage = parts.db.get(crate::db::Table::Meta, collect::GARBAGE)?;
+        let garbage = garbage.and_then(|row| row[..].try_into().ok()).map_or(0, u64::from_be_bytes);
         let Parts { store, similarity, .. } = &parts;
         let contents =
             Contents::new(store.clone(), similarity.clone(), parts.db.clone(), parts.params, parts.threads);
@@ -126,6 +139,9 @@ impl Overlay {
             inodes: Inodes::new(root),
             queue: Queue::default(),
             converted: AtomicU64::new(0),
+            garbage: AtomicU64::new(garbage),
+            no_room: AtomicBool::new(false),
+            auto_gc: AtomicBool::new(false),
             stop: Stop::default(),
         })
     }
@@ -146,6 +162,11 @@ impl Overlay {
                 while overlay.stop.wait(STEP_INTERVAL) {
                     overlay.step_growing_files();
                     overlay.inodes.sweep();
+                }
+            });
+            spawn("gc", |overlay| {
+                while overlay.stop.wait(GC_INTERVAL) {
+                    overlay.gc_if_due();
                 }
             });
             spawn("persist", |overlay| {
@@ -202,8 +223,13 @@ impl Overlay {
         if self.read_only {
             return Ok(());
         }
+        let mut garbage = 0;
         for orphan in self.catalog.take_orphans()? {
             self.contents.similarity.remove_content(&orphan)?;
+            garbage += self.contents.store.recipe(&orphan).map_or(0, |recipe| recipe.size());
+        }
+        if garbage > 0 {
+            self.set_garbage(self.garbage() + garbage)?;
         }
         self.catalog.flush()?;
         self.contents.similarity.flush()?;
@@ -279,6 +305,10 @@ impl Stop {
             drop(self.changed.wait_timeout(guard, interval).unwrap_or_else(PoisonError::into_inner));
         }
         !self.stopped.load(Ordering::Acquire)
+    }
+
+    fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
     fn stop(&self) {

@@ -274,7 +274,7 @@ impl Overlay {
     }
 }
 
-fn names_in(dir: impl AsFd) -> rustix::io::Result<Vec<OsString>> {
+pub(super) fn names_in(dir: impl AsFd) -> rustix::io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     let mut buffer = Vec::with_capacity(32 << 10);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());

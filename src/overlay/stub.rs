@@ -189,6 +189,13 @@ impl Stub {
     }
 }
 
+/// The recipe that a record names, whether the record can be believed or not.
+pub(super) fn claimed_recipe(record: &[u8; RECORD_LEN]) -> RecipeId {
+    let mut recipe = [0; 16];
+    recipe.copy_from_slice(&record[32..48]);
+    RecipeId(recipe)
+}
+
 fn number(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0, |value, &byte| value << 8 | u128::from(byte))
 }

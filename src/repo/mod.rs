@@ -80,6 +80,7 @@ pub struct Repo {
     read_only: bool,
     /// Whether some file may not be in the index.
     behind: AtomicBool,
+    auto_gc: bool,
     /// What there is to catch up with; held by who does it.
     backlog: Mutex<Backlog>,
     state: OwnedFd,
@@ -148,6 +149,9 @@ impl Repo {
         })
         .map_err(|e| part(layout, "the overlay", replace(&e, &dir, &layout.state)))?;
         let backlog = Backlog { all: !opened.clean, files: opened.left };
+        let behind = backlog.all || !backlog.files.is_empty();
+        let auto_gc = config.gc.unwrap_or(true);
+        overlay.set_auto_gc(auto_gc && !behind);
         Ok(Repo {
             overlay: Arc::new(overlay),
             db: opened.db,
@@ -155,7 +159,8 @@ impl Repo {
             layout: layout.clone(),
             chunk: format.chunk,
             read_only: options.read_only,
-            behind: AtomicBool::new(backlog.all || !backlog.files.is_empty()),
+            behind: AtomicBool::new(behind),
+            auto_gc,
             backlog: Mutex::new(backlog),
             state,
             _lock: lock,
@@ -217,6 +222,7 @@ impl Repo {
     pub fn caught_up(&self, mut backlog: MutexGuard<'_, Backlog>) -> DbResult<()> {
         *backlog = Backlog::default();
         self.behind.store(false, Ordering::Release);
+        self.overlay.set_auto_gc(self.auto_gc);
         self.db.clear(Table::Pending)
     }
 

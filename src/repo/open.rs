@@ -13,6 +13,9 @@ use crate::store::{Store, StoreError, StoreOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Room for one pack to be rewritten, and for the index meanwhile.
+const RESERVE_BYTES: u64 = 80 << 20;
+
 /// The parts that share the index.
 pub(super) struct Parts {
     pub db: Arc<dyn Db>,
@@ -92,6 +95,7 @@ fn attempt(
         cache_bytes: memory.cache_bytes,
         recent_rows: memory.recent_rows,
         filter_bytes: memory.filter_bytes,
+        reserve_bytes: if options.read_only { 0 } else { RESERVE_BYTES },
         ..StoreOptions::default()
     };
     let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {

@@ -1,9 +1,10 @@
 //! The appending end of the store: the one pack that grows, and making it durable.
 //!
 //! What must always be true: a frame is in the index only once it is wholly in its pack; a pack is durable
-//! before the next one is created, so that only the newest pack can lose anything; after a failed write or
-//! fsync nothing is written until the store is opened again, because the kernel reports such a failure once
-//! and then calls the lost pages clean.
+//! before the next one is created, so that only the newest pack can lose anything; after a failed fsync, or a
+//! failed write that cannot be taken back, nothing is written until the store is opened again, because the
+//! kernel reports such a failure once and then calls the lost pages clean. A full disk is no such failure: what
+//! was written in part is cut off, and the store goes on once there is room.
 //!
 //! Order: frames -> index in memory. [`Appender::sync`] makes all that was appended before it durable.
 //! Sealing: footer -> fsync -> next pack, its header fsynced and its name too.
@@ -13,10 +14,8 @@
 use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Header};
 use super::index::Position;
-use super::pack::{Entry, PACK_HEADER_BYTES, Packs, encode_footer, encode_header, sync_dir};
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
+use super::pack::{Entry, PACK_HEADER_BYTES, Packs, encode_footer, encode_header};
+use crate::env::{Access, DiskFile};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -61,7 +60,7 @@ impl Frames {
 
 /// The pack that grows.
 pub(super) struct Growing {
-    pub(super) file: Arc<File>,
+    pub(super) file: Arc<dyn DiskFile>,
     pub(super) pack: u32,
     pub(super) len: u32,
     /// What its footer will list.
@@ -97,18 +96,6 @@ pub(super) struct Appender {
     disk: Mutex<()>,
     failed: AtomicBool,
     pub(super) stored_bytes: AtomicU64,
-    #[cfg(test)]
-    pub(super) faults: Faults,
-}
-
-/// Where tests make the disk fail.
-#[cfg(test)]
-#[derive(Default)]
-pub(super) struct Faults {
-    /// Writes fail once this many more bytes are written, if set.
-    pub(super) room: Mutex<Option<u64>>,
-    pub(super) fail_sync: AtomicBool,
-    pub(super) syncs: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -132,8 +119,6 @@ impl Appender {
             disk: Mutex::new(()),
             failed: AtomicBool::new(false),
             stored_bytes: AtomicU64::new(stored_bytes),
-            #[cfg(test)]
-            faults: Faults::default(),
         }
     }
 
@@ -201,8 +186,11 @@ impl Appender {
         match tail.growing.take() {
             Some(growing) if fits(&growing) => Ok(tail.growing.insert(growing)),
             full => {
-                if let Some(full) = full {
-                    self.seal(full).inspect_err(|_| self.fail())?;
+                if let Some(mut full) = full {
+                    if let Err(e) = self.seal(&mut full) {
+                        tail.growing = Some(full);
+                        return Err(e);
+                    }
                 }
                 let created = self.create(tail.next_pack)?;
                 tail.next_pack += 1;
@@ -211,70 +199,94 @@ impl Appender {
         }
     }
 
-    fn seal(&self, mut growing: Growing) -> Result<(), StoreError> {
-        let place = self.packs.place(growing.pack, growing.len);
-        let footer = encode_footer(std::mem::take(&mut growing.entries), place);
-        self.write(&mut growing, &footer)?;
-        self.fdatasync(&growing)
+    /// Makes sure that there is a pack with a higher number than `pack`, which is then sealed.
+    pub(super) fn begin_pack_after(&self, pack: u32) -> Result<(), StoreError> {
+        let mut tail = self.lock();
+        self.check()?;
+        if pack + 1 < tail.next_pack {
+            return Ok(());
+        }
+        if let Some(mut full) = tail.growing.take()
+            && let Err(e) = self.seal(&mut full)
+        {
+            tail.growing = Some(full);
+            return Err(e);
+        }
+        tail.growing = Some(self.create(tail.next_pack)?);
+        tail.next_pack += 1;
+        Ok(())
     }
 
+    /// The frames and the length of `pack`, if it is the one that grows.
+    pub(super) fn growing_entries(&self, pack: u32) -> Option<(Vec<Entry>, u64)> {
+        let tail = self.lock();
+        let growing = tail.growing.as_ref().filter(|growing| growing.pack == pack)?;
+        Some((growing.entries.clone(), u64::from(growing.len)))
+    }
+
+    fn seal(&self, growing: &mut Growing) -> Result<(), StoreError> {
+        let place = self.packs.place(growing.pack, growing.len);
+        let footer = encode_footer(growing.entries.clone(), place);
+        self.write(growing, &footer)?;
+        self.fdatasync(growing)
+    }
+
+    /// Makes the next pack: its header is durable, and its name. On an error there is no such pack.
     fn create(&self, pack: u32) -> Result<Growing, StoreError> {
         let path = self.packs.path(pack);
-        let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
-        let result = made.map_err(|e| StoreError::io("create", &path, e)).and_then(|file| {
-            let mut growing = Growing { file: Arc::new(file), pack, len: 0, entries: Vec::new() };
-            self.write(&mut growing, &encode_header(self.packs.store, pack))?;
-            self.fdatasync(&growing)?;
-            sync_dir(&self.packs.dir)?;
-            Ok(growing)
-        });
-        if result.is_err() {
-            self.fail();
+        let file = self
+            .packs
+            .open(pack, Access::New)
+            .map_err(|e| self.refuse(StoreError::io("create", &path, e)))?;
+        let mut growing = Growing { file, pack, len: 0, entries: Vec::new() };
+        let made = self
+            .write(&mut growing, &encode_header(self.packs.store, pack))
+            .and_then(|()| self.fdatasync(&growing))
+            .and_then(|()| self.packs.sync_names().map_err(|e| self.refuse(e)));
+        match made {
+            Ok(()) => {
+                self.packs.add(pack);
+                Ok(growing)
+            }
+            Err(e) => {
+                // It is blank; left behind, its name would be in the way of the next try.
+                if let Err(e) = self.packs.disk.remove(&path) {
+                    self.fail();
+                    tracing::warn!(path = %path.display(), error = %e, "a blank pack could not be removed");
+                }
+                Err(e)
+            }
         }
-        result
     }
 
     /// Writes at the end of a pack. If that fails the pack is cut back to what it was, if it can be.
     fn write(&self, growing: &mut Growing, bytes: &[u8]) -> Result<(), StoreError> {
         self.check()?;
-        if let Err(e) = self.write_bytes(&growing.file, bytes, u64::from(growing.len)) {
-            self.fail();
+        if let Err(e) = growing.file.write_all_at(bytes, u64::from(growing.len)) {
             let path = self.packs.path(growing.pack);
             if let Err(e) = growing.file.set_len(u64::from(growing.len)) {
+                self.fail();
                 tracing::warn!(path = %path.display(), error = %e, "a partial append could not be cut back");
             }
-            return Err(StoreError::io("write", &path, e));
+            return Err(self.refuse(StoreError::io("write", &path, e)));
         }
         growing.len += bytes.len() as u32;
         self.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    fn write_bytes(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-        #[cfg(test)]
-        if let Some(room) = lock(&self.faults.room).as_mut() {
-            let fits = bytes.len().min(*room as usize);
-            *room -= fits as u64;
-            if fits < bytes.len() {
-                file.write_all_at(&bytes[..fits], at)?;
-                return Err(io::ErrorKind::StorageFull.into());
-            }
+    /// Refuses writes from now on, if that is what an error asks for: a full disk can be made room on.
+    fn refuse(&self, error: StoreError) -> StoreError {
+        if !matches!(error, StoreError::Full { .. }) {
+            self.fail();
         }
-        file.write_all_at(bytes, at)
+        error
     }
 
     fn fdatasync(&self, growing: &Growing) -> Result<(), StoreError> {
         let _disk = lock(&self.disk);
         self.check()?;
-        #[cfg(test)]
-        self.faults.syncs.fetch_add(1, Ordering::SeqCst);
-        let result = growing.file.sync_data();
-        #[cfg(test)]
-        let result = match self.faults.fail_sync.load(Ordering::SeqCst) {
-            true => Err(io::Error::from_raw_os_error(libc::EIO)),
-            false => result,
-        };
-        result.map_err(|e| {
+        growing.file.sync_data().map_err(|e| {
             self.fail();
             StoreError::io("fdatasync", &self.packs.path(growing.pack), e)
         })

@@ -3,7 +3,7 @@
 //! ```text
 //! offset size
 //!      0    4  magic
-//!      4    1  kind: 1 chunk, 2 recipe, 3 footer
+//!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void
 //!      5    1  codec of the payload: 0 raw, 1 zstd
 //!      6    2  flags: 0; a reader refuses a payload with flags it does not know
 //!      8    4  stored length: bytes of payload
@@ -42,18 +42,20 @@ pub(super) enum Kind {
     Recipe = 2,
     /// The table of contents of a sealed pack.
     Footer = 3,
+    /// Nothing: a range that a power cut left unwritten between frames that were.
+    Void = 4,
 }
 
 impl Kind {
     pub(super) fn of(byte: u8) -> Option<Kind> {
-        [Kind::Chunk, Kind::Recipe, Kind::Footer].into_iter().find(|kind| *kind as u8 == byte)
+        [Kind::Chunk, Kind::Recipe, Kind::Footer, Kind::Void].into_iter().find(|kind| *kind as u8 == byte)
     }
 
     /// The most raw bytes that a frame of this kind may claim.
     pub(super) fn raw_bytes_max(self) -> u32 {
         match self {
             Kind::Chunk => CHUNK_BYTES_MAX,
-            Kind::Recipe | Kind::Footer => RECIPE_BYTES_MAX,
+            Kind::Recipe | Kind::Footer | Kind::Void => RECIPE_BYTES_MAX,
         }
     }
 }
@@ -239,6 +241,19 @@ pub(super) fn build(
         stored_len: payload.len() as u32,
         raw_len: raw.len() as u32,
         id,
+        payload_crc: crc32fast::hash(payload),
+    }
+}
+
+/// The header of a void frame that covers `payload`, which stays as it is.
+pub(super) fn void(payload: &[u8]) -> Header {
+    Header {
+        kind: Kind::Void as u8,
+        codec: CODEC_RAW,
+        flags: 0,
+        stored_len: payload.len() as u32,
+        raw_len: payload.len() as u32,
+        id: *blake3::hash(payload).as_bytes(),
         payload_crc: crc32fast::hash(payload),
     }
 }

@@ -23,6 +23,11 @@ const LAYOUT: Layout = Layout { table: Table::Chunks, row_len: ROW_BYTES, key_le
 const POSITION_KEY: &[u8] = b"store.position";
 /// 1 was a table of rows in another form.
 const POSITION_VERSION: u8 = 2;
+const REMOVING_KEY: &[u8] = b"store.removing";
+
+/// In a row: its key is no longer there ([`Tiers`]).
+const REMOVED: Address =
+    Address { pack: u32::MAX, offset: u32::MAX, stored_len: u32::MAX, raw_len: u32::MAX };
 
 /// A point in the sequence of all packs. Ordered as frames are appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,8 +53,14 @@ impl Counters {
                 self.unique_bytes += u64::from(address.raw_len);
             }
             Some(Kind::Recipe) => self.recipes += 1,
-            Some(Kind::Footer) | None => {}
+            Some(Kind::Footer | Kind::Void) | None => {}
         }
+    }
+
+    pub(super) fn subtract(&mut self, gone: &Counters) {
+        self.chunks = self.chunks.saturating_sub(gone.chunks);
+        self.recipes = self.recipes.saturating_sub(gone.recipes);
+        self.unique_bytes = self.unique_bytes.saturating_sub(gone.unique_bytes);
     }
 }
 
@@ -198,6 +209,58 @@ impl Index {
     /// Ends a rebuild: calls `visit` with each entry.
     pub(super) fn settle(&self, mut visit: impl FnMut(Entry)) -> Result<(), StoreError> {
         Ok(self.tiers.merge_all(&*self.db, &mut |row| visit(entry_of(row)))?)
+    }
+
+    /// Takes out the rows of `keys` that lead to packs that are `gone`, and counts them. No merge may run meanwhile:
+    /// the caller holds its lock.
+    pub(super) fn forget(&self, keys: &[Key], gone: impl Fn(u32) -> bool) -> Result<Counters, StoreError> {
+        let mut counters = Counters::default();
+        let mut removes = Vec::new();
+        for key in keys {
+            if let Some(address) = self.find_in_db(key)?.filter(|address| gone(address.pack)) {
+                counters.add(key, &address);
+                removes.push((*key, REMOVED));
+            }
+        }
+        let in_memory = {
+            let mut recent = self.recent_mut();
+            let Recent { fresh, merging } = &mut *recent;
+            let mut found = Vec::new();
+            for key in keys {
+                for map in [&mut *fresh, Arc::make_mut(merging)] {
+                    if map.get(key).is_some_and(|address| gone(address.pack)) {
+                        found.extend(map.remove(key).map(|address| Entry { key: *key, address }));
+                    }
+                }
+            }
+            found
+        };
+        for Entry { key, address } in in_memory {
+            // Counted already if an older row of it was in the database.
+            if self.find_in_db(&key)?.is_none() {
+                counters.add(&key, &address);
+            }
+        }
+        if !removes.is_empty() {
+            removes.sort_unstable_by_key(|(key, _)| *key);
+            removes.dedup_by_key(|(key, _)| *key);
+            self.add_rows(removes.len(), removes.into_iter())?;
+        }
+        Ok(counters)
+    }
+
+    /// Notes which packs are being removed, durably; none once the rows that lead to them are gone.
+    pub(super) fn note_removing(&self, packs: impl Iterator<Item = u32>) -> Result<(), StoreError> {
+        let value: Vec<u8> = packs.flat_map(u32::to_le_bytes).collect();
+        self.db.put(Table::Meta, REMOVING_KEY, &value)?;
+        Ok(self.db.flush()?)
+    }
+
+    /// The packs noted as being removed.
+    pub(super) fn removing(&self) -> Result<Vec<u32>, StoreError> {
+        let value = self.db.get(Table::Meta, REMOVING_KEY)?;
+        let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+        Ok(value.map(|value| value.chunks_exact(4).filter_map(number).collect()).unwrap_or_default())
     }
 
     /// Forgets everything.

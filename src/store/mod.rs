@@ -17,11 +17,15 @@
 mod append;
 mod error;
 mod frame;
+mod gc;
 mod index;
+mod live;
 mod open;
 mod pack;
+mod pin;
 mod prefetch;
 mod read;
+mod reserve;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -29,16 +33,21 @@ mod verify;
 mod writer;
 
 pub use error::{Damage, DamageKind, Object, StoreError};
+pub use gc::{Collection, GcDone, GcPlan, GoOn};
+pub use pin::Pin;
 pub use writer::Writer;
 
 use crate::db::Db;
+use crate::env::{Disk, RealDisk};
 use crate::id::{ChunkId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe};
 use append::{Appender, Frames};
 use frame::Key;
 use index::{Counters, Position};
+use pin::Pins;
 use prefetch::Prefetcher;
 use read::Reader;
+use reserve::Reserve;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,6 +71,8 @@ pub struct StoreOptions {
     pub recent_rows: usize,
     /// Most bytes of filters that know what is not stored, about; 10 bits a row are enough.
     pub filter_bytes: u64,
+    /// Bytes of disk set aside, so that garbage can be collected when it is full; at most a hundredth of it.
+    pub reserve_bytes: u64,
 }
 
 impl Default for StoreOptions {
@@ -74,6 +85,7 @@ impl Default for StoreOptions {
             pack_bytes_max: 64 << 20,
             recent_rows: 128 << 10,
             filter_bytes: 32 << 20,
+            reserve_bytes: 0,
         }
     }
 }
@@ -106,8 +118,11 @@ pub struct Store {
     counters: Mutex<Counters>,
     /// What the database says is covered; held while merging, so that one merge runs at a time.
     persisted: Mutex<Position>,
-    /// Pack files found when opening, and damage found then.
-    packs_found: Vec<u32>,
+    /// Held by a collection of garbage.
+    collecting: Mutex<()>,
+    pins: Arc<Pins>,
+    reserve: Reserve,
+    /// Damage found when opening.
     damage_found: Vec<Damage>,
     prefetcher: Prefetcher,
 }
@@ -129,12 +144,29 @@ impl Store {
         options: StoreOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Store, StoreError> {
-        open::open(dir, id, db, options, progress)
+        Store::open_on(Arc::new(RealDisk), dir, id, db, options, progress)
     }
 
-    /// Whether a chunk is stored and not known to be damaged.
+    /// As [`Store::open`], with the packs on `disk`.
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        id: StoreId,
+        db: Arc<dyn Db>,
+        options: StoreOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Store, StoreError> {
+        open::open(disk, dir, id, db, options, progress)
+    }
+
+    /// Whether a chunk is stored and not known to be damaged. Hold a [`Pin`] to refer to it then.
     pub fn known(&self, id: &ChunkId) -> Result<bool, StoreError> {
         self.reader.known(&Key::chunk(id))
+    }
+
+    /// Keeps garbage from being collected that the holder finds stored, until it has referred to it.
+    pub fn pin(&self) -> Pin {
+        self.pins.take()
     }
 
     /// A writer; give each thread its own.
@@ -209,14 +241,57 @@ impl Store {
         })
     }
 
+    /// Appends copies of frames that are in the store already; the copies are read from now on.
+    fn append_moved(&self, frames: &mut Frames) -> Result<(), StoreError> {
+        let mut tail = self.appender.lock();
+        self.appender.append(&mut tail, frames, |entries| {
+            self.reader.index.insert(entries);
+            for entry in entries {
+                self.reader.healed(&entry.key);
+            }
+        })
+    }
+
+    /// Takes keys from the index whose frames were in packs that are gone. Returns how many they were.
+    fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
+        // No merge may run: it could bring back a row that is being taken out.
+        let _persisted = lock(&self.persisted);
+        let gone = self.reader.index.forget(keys, |pack| !self.reader.packs.has(pack))?;
+        lock(&self.counters).subtract(&gone);
+        Ok(gone.chunks + gone.recipes)
+    }
+
+    /// Says which packs are about to be removed, so that their absence is not taken for damage after a crash.
+    fn note_removing(&self, packs: impl Iterator<Item = u32>) -> Result<(), StoreError> {
+        self.reader.index.note_removing(packs)
+    }
+
+    /// Takes rows from the index that a crash during a collection left: they lead to packs that are gone.
+    fn forget_removed(&self) -> Result<(), StoreError> {
+        if self.reader.index.removing()?.is_empty() {
+            return Ok(());
+        }
+        let mut keys = Vec::new();
+        self.reader.index.for_each(|entry| {
+            if self.reader.packs.is_retired(entry.address.pack) {
+                keys.push(entry.key);
+            }
+            std::ops::ControlFlow::Continue(())
+        })?;
+        self.forget(&keys)?;
+        self.reader.index.note_removing(std::iter::empty())
+    }
+
     /// A chunk's bytes.
     pub fn read(&self, id: &ChunkId) -> Result<Bytes, StoreError> {
         self.reader.chunk(id)
     }
 
-    /// A recipe.
+    /// A recipe. To a collection under way this says that it and its chunks are needed.
     pub fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
-        self.reader.recipe(id)
+        let recipe = self.reader.recipe(id)?;
+        self.reader.use_recipe(&recipe);
+        Ok(recipe)
     }
 
     /// A hint that these chunks will be read soon. Costs nothing when the threads are busy: it is dropped.
@@ -235,18 +310,12 @@ impl Store {
         StoreStats {
             chunks: counters.chunks,
             recipes: counters.recipes,
-            packs: self.pack_count(),
+            packs: self.reader.packs.count(),
             unique_bytes: counters.unique_bytes,
             stored_bytes: self.appender.stored_bytes.load(Ordering::Relaxed),
             damaged: (self.damage_found.len() + self.reader.damaged_count()) as u64,
             cache_bytes: self.reader.cache_bytes(),
         }
-    }
-
-    fn pack_count(&self) -> u64 {
-        let next = self.appender.lock().next_pack;
-        let first_new = self.packs_found.last().map_or(0, |last| last + 1);
-        self.packs_found.len() as u64 + u64::from(next - first_new)
     }
 
     /// Damage that was seen while opening. It does not change afterwards.

@@ -6,29 +6,31 @@
 //! | frames after the index's position | read, from footers where they verify, and added |
 //! | no position, or one that the packs do not bear out | the table is cleared and rebuilt from all packs |
 //! | a torn end of the newest pack: nothing after it verifies, no index covered it | cut off |
+//! | bad bytes before frames that verify, after what the index covers of the newest pack | made a void frame |
 //! | bad bytes anywhere else | reported; nothing is cut, and the pack is not appended to if they end it |
 //! | a pack of another store or a newer format | refused, before anything is changed |
 //!
 //! What must always be true: only the newest pack is ever written to, and bytes of frames that verify are
-//! never removed. Frames that no index covers may be in the page cache only, and called clean after a failed
+//! never removed. A power cut may leave a later page of an append and not an earlier one; nothing that is
+//! referred to was in there, or `check` misses it at the files. The void frame keeps the bytes, but for its header. Frames that no index covers may be in the page cache only, and called clean after a failed
 //! fsync, so they are written once more in place and fsynced before anything can depend on them.
 
 use super::append::{Appender, Growing};
 use super::error::{Damage, DamageKind, StoreError};
-use super::frame::Kind;
+use super::frame::{HEADER_BYTES, Kind, void};
 use super::index::{Counters, Index, Position, is_bad_row};
 use super::pack::{
-    Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_header, read_footer, read_header, sync_dir,
+    Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_header, read_footer, read_header,
 };
 use super::prefetch::Prefetcher;
 use super::read::Reader;
+use super::reserve::Reserve;
 use super::scan::{Item, Scanner};
 use super::{Store, StoreOptions};
 use crate::db::Db;
+use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -38,7 +40,7 @@ const DAMAGE_MAX: usize = 10_000;
 /// A pack file as found.
 struct Found {
     pack: u32,
-    file: File,
+    file: Arc<dyn DiskFile>,
     len: u64,
     /// So short that its creation was cut off.
     blank: bool,
@@ -46,6 +48,7 @@ struct Found {
 }
 
 pub(super) fn open(
+    disk: Arc<dyn Disk>,
     dir: &Path,
     id: StoreId,
     db: Arc<dyn Db>,
@@ -53,18 +56,21 @@ pub(super) fn open(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Store, StoreError> {
     let packs_dir = dir.join("packs");
-    if !packs_dir.is_dir() {
-        std::fs::create_dir_all(&packs_dir).map_err(|e| StoreError::io("create", &packs_dir, e))?;
-        sync_dir(dir)?;
+    if disk.list(&packs_dir).is_err() {
+        disk.create_dir_all(&packs_dir).map_err(|e| StoreError::io("create", &packs_dir, e))?;
+        disk.sync_dir(dir).map_err(|e| StoreError::io("fsync", dir, e))?;
     }
-    let packs = Arc::new(Packs::new(packs_dir, id));
+    let packs = Arc::new(Packs::new(disk, packs_dir, id));
     let index = Index::open(db, options.filter_bytes)?;
     let mut damage = Vec::new();
     let numbers = packs.list()?;
     let found = find(&packs, &numbers, &mut damage)?;
     let next_pack = numbers.last().map_or(0, |last| last + 1);
+    numbers.iter().for_each(|&pack| packs.add(pack));
+    let removed = index.removing().unwrap_or_default();
+    removed.into_iter().filter(|pack| !packs.has(*pack)).for_each(|pack| packs.retire(pack));
 
-    let stored = index.load_position(id)?.filter(|(at, _)| is_borne_out(*at, &found, next_pack));
+    let stored = index.load_position(id)?.filter(|(at, _)| is_borne_out(*at, &found, next_pack, &packs));
     let load = |stored, damage: &mut Vec<Damage>, progress: &mut dyn FnMut(u64, u64)| {
         let mut loader = Loader::new(&packs, &index, stored, options.recent_rows)?;
         let growing = loader.load(&found, next_pack, damage, progress)?;
@@ -111,6 +117,7 @@ pub(super) fn open(
             position
         }
     };
+    let reserve = Reserve::new(dir, options.reserve_bytes);
     let reader = Arc::new(Reader::new(index, packs, options.cache_bytes));
     let prefetcher = Prefetcher::start(&reader, options.prefetch_threads);
     Ok(Store {
@@ -120,7 +127,9 @@ pub(super) fn open(
         appender,
         counters: Mutex::new(counters),
         persisted: Mutex::new(persisted),
-        packs_found: numbers,
+        collecting: Mutex::new(()),
+        pins: Arc::default(),
+        reserve,
         damage_found: damage,
         prefetcher,
     })
@@ -131,12 +140,9 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
     let mut found = Vec::with_capacity(numbers.len());
     for &pack in numbers {
         let path = packs.path(pack);
-        let opened = File::open(&path).and_then(|file| {
-            let meta = file.metadata()?;
-            match meta.is_file() {
-                true => read_header(&file).map(|header| (file, meta.len(), header)),
-                false => Err(io::ErrorKind::IsADirectory.into()),
-            }
+        let opened = packs.open(pack, Access::Read).and_then(|file| {
+            let (len, header) = (file.len()?, read_header(&*file)?);
+            Ok((file, len, header))
         });
         let (file, len, header) = match opened {
             Ok(opened) => opened,
@@ -173,10 +179,10 @@ fn note(damage: &mut Vec<Damage>, kind: DamageKind, pack: u32, offset: u64, reas
 }
 
 /// Whether the packs reach as far as the index says that they do.
-fn is_borne_out(at: Position, found: &[Found], next_pack: u32) -> bool {
+fn is_borne_out(at: Position, found: &[Found], next_pack: u32, packs: &Packs) -> bool {
     match found.iter().find(|found| found.pack == at.pack) {
         Some(found) => u64::from(at.offset) <= found.len,
-        None => at.offset == 0 && at.pack == next_pack,
+        None => (at.offset == 0 && at.pack == next_pack) || packs.is_retired(at.pack),
     }
 }
 
@@ -188,6 +194,8 @@ struct End {
     found_len: u64,
     blank: bool,
     entries: Vec<Entry>,
+    /// Ranges to be made void frames.
+    voids: Vec<(u32, u64)>,
     sealed: bool,
 }
 
@@ -249,7 +257,7 @@ impl<'a> Loader<'a> {
                 std::cmp::Ordering::Equal => base.offset,
                 std::cmp::Ordering::Greater => 0,
             };
-            let footer = read_footer(&one.file, self.packs.store, one.pack, one.len)
+            let footer = read_footer(&*one.file, self.packs.store, one.pack, one.len)
                 .map_err(|e| StoreError::io("read", &self.packs.path(one.pack), e));
             match footer {
                 Ok(Some((_, entries))) => {
@@ -263,6 +271,7 @@ impl<'a> Loader<'a> {
                             found_len: one.len,
                             blank: false,
                             entries: Vec::new(),
+                            voids: Vec::new(),
                             sealed: true,
                         });
                     }
@@ -289,23 +298,29 @@ impl<'a> Loader<'a> {
         report: &mut dyn FnMut(u64),
     ) -> Result<Option<End>, StoreError> {
         let from = if newest { PACK_HEADER_BYTES } else { start.max(PACK_HEADER_BYTES) };
-        let mut scanner = Scanner::new(self.packs, one.pack, &one.file, u64::from(from), one.len);
+        let mut scanner = Scanner::new(self.packs, one.pack, &*one.file, u64::from(from), one.len);
         let mut end = End {
             pack: one.pack,
             len: PACK_HEADER_BYTES,
             found_len: one.len,
             blank: one.blank,
             entries: Vec::new(),
+            voids: Vec::new(),
             sealed: false,
         };
         // Bad ranges after the last whole frame: perhaps a torn end.
-        let mut trailing: Vec<(u32, String)> = Vec::new();
+        let mut trailing: Vec<(u32, u64, String)> = Vec::new();
+        let unfinished = newest && one.header_ok && self.base.is_some();
         let mut has_footer = false;
         while let Some(item) = scanner.next() {
             match item {
                 Item::Frame { offset, header } => {
-                    for (at, reason) in trailing.drain(..) {
-                        note(damage, DamageKind::Frame, one.pack, u64::from(at), reason);
+                    for (at, until, reason) in trailing.drain(..) {
+                        let fits = until - u64::from(at) >= HEADER_BYTES as u64;
+                        match unfinished && at >= start && fits {
+                            true => end.voids.push((at, until)),
+                            false => note(damage, DamageKind::Frame, one.pack, u64::from(at), reason),
+                        }
                     }
                     let entry = Entry::of(&header, one.pack, offset);
                     if offset >= start {
@@ -317,22 +332,26 @@ impl<'a> Loader<'a> {
                     }
                     end.len = scanner.at() as u32;
                 }
-                Item::Bad { offset, reason, .. } => trailing.push((offset, reason)),
+                Item::Bad { offset, end, reason, .. } => trailing.push((offset, end, reason)),
             }
             report(scanner.at());
         }
         // Frames below the index's position were durable: if one of them is bad, that is no torn write.
-        let torn = newest && one.header_ok && trailing.iter().all(|(at, _)| *at >= start);
+        let torn = newest && one.header_ok && trailing.iter().all(|(at, ..)| *at >= start);
         if torn {
-            if let Some((at, reason)) = trailing.first() {
+            if let Some((at, _, reason)) = trailing.first() {
                 tracing::info!(pack = %PackId(one.pack), at, reason, "the newest pack has a torn end");
             }
         } else if !one.blank {
-            for (at, reason) in trailing.drain(..) {
+            for (at, _, reason) in trailing.drain(..) {
                 note(damage, DamageKind::Frame, one.pack, u64::from(at), reason);
             }
         }
-        Ok((one.blank || (torn && !has_footer)).then_some(end))
+        let usable = one.blank || (torn && !has_footer);
+        for (at, _) in end.voids.iter().filter(|_| !usable) {
+            note(damage, DamageKind::Frame, one.pack, u64::from(*at), "no frame starts here".to_owned());
+        }
+        Ok(usable.then_some(end))
     }
 
     fn add(&mut self, entry: &Entry) -> Result<(), StoreError> {
@@ -374,13 +393,13 @@ impl<'a> Loader<'a> {
 }
 
 /// Makes the newest pack ready for appending: a torn end is cut, and what no index covers is made durable.
-fn take_over(packs: &Packs, end: End, base: Option<Position>) -> Result<Option<Growing>, StoreError> {
+fn take_over(packs: &Packs, mut end: End, base: Option<Position>) -> Result<Option<Growing>, StoreError> {
     let path = packs.path(end.pack);
     let failed = |operation| {
         let path = path.clone();
         move |e| StoreError::io(operation, &path, e)
     };
-    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("open for writing"))?;
+    let file = packs.open(end.pack, Access::Write).map_err(failed("open for writing"))?;
     let mut changed = false;
     if end.blank {
         file.set_len(0).map_err(failed("cut"))?;
@@ -390,27 +409,36 @@ fn take_over(packs: &Packs, end: End, base: Option<Position>) -> Result<Option<G
         file.set_len(u64::from(end.len)).map_err(failed("cut"))?;
         changed = true;
     }
+    for (at, until) in std::mem::take(&mut end.voids) {
+        let entry = make_void(packs, end.pack, &*file, at, until).map_err(failed("mend"))?;
+        end.entries.push(entry);
+        tracing::info!(pack = %PackId(end.pack), at, until, "what a power cut left unwritten is passed over");
+    }
     let durable = match base {
         Some(base) if base.pack > end.pack => end.len,
         Some(base) if base.pack == end.pack => base.offset,
         Some(_) | None => 0,
     };
     changed |= durable < end.len;
-    rewrite(&file, u64::from(durable), u64::from(end.len)).map_err(failed("rewrite"))?;
+    rewrite(&*file, u64::from(durable), u64::from(end.len)).map_err(failed("rewrite"))?;
     if changed {
-        file.sync_all().map_err(failed("fsync"))?;
-        sync_dir(&packs.dir)?;
+        file.sync_data().map_err(failed("fsync"))?;
+        packs.sync_names()?;
     }
-    Ok((!end.sealed).then(|| Growing {
-        file: Arc::new(file),
-        pack: end.pack,
-        len: end.len,
-        entries: end.entries,
-    }))
+    Ok((!end.sealed).then(|| Growing { file, pack: end.pack, len: end.len, entries: end.entries }))
+}
+
+/// Makes a range of a pack that holds no frame one that says so.
+fn make_void(packs: &Packs, pack: u32, file: &dyn DiskFile, at: u32, until: u64) -> io::Result<Entry> {
+    let mut payload = vec![0; (until - u64::from(at)) as usize - HEADER_BYTES];
+    file.read_exact_at(&mut payload, u64::from(at) + HEADER_BYTES as u64)?;
+    let header = void(&payload);
+    file.write_all_at(&header.encode(packs.place(pack, at)), u64::from(at))?;
+    Ok(Entry::of(&header, pack, at))
 }
 
 /// Writes bytes again as they are, so that the next fsync really writes them.
-fn rewrite(file: &File, from: u64, to: u64) -> io::Result<()> {
+fn rewrite(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<()> {
     let mut at = from;
     let mut buf = vec![0; 1 << 20];
     while at < to {

@@ -12,12 +12,12 @@
 
 use super::error::StoreError;
 use super::frame::{self, CODEC_RAW, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
+use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
-use std::fs::File;
+use std::collections::HashSet;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Bytes of a pack file before its first frame.
 pub(super) const PACK_HEADER_BYTES: u32 = 40;
@@ -81,7 +81,7 @@ pub(super) fn encode_header_version(
     out
 }
 
-pub(super) fn read_header(file: &File) -> io::Result<PackHeader> {
+pub(super) fn read_header(file: &dyn DiskFile) -> io::Result<PackHeader> {
     let mut bytes = [0; PACK_HEADER_BYTES as usize];
     match file.read_exact_at(&mut bytes, 0) {
         Ok(()) => {}
@@ -125,7 +125,7 @@ pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place) -> Vec<u8> {
 /// The table of contents of a sealed pack of `len` bytes and the offset of its footer; `None` if it is not
 /// sealed or its footer does not verify in every respect.
 pub(super) fn read_footer(
-    file: &File,
+    file: &dyn DiskFile,
     store: StoreId,
     pack: u32,
     len: u64,
@@ -161,7 +161,7 @@ pub(super) fn read_footer(
 }
 
 /// Whether the last bytes of a pack say that a footer starts at `offset`.
-pub(super) fn claims_footer_at(file: &File, len: u64, offset: u32) -> bool {
+pub(super) fn claims_footer_at(file: &dyn DiskFile, len: u64, offset: u32) -> bool {
     let mut trailer = [0; TRAILER_BYTES];
     let at = len.saturating_sub(TRAILER_BYTES as u64);
     file.read_exact_at(&mut trailer, at).is_ok() && trailer[4..] == END_MAGIC && u32_at(&trailer, 0) == offset
@@ -190,12 +190,28 @@ pub(super) fn parse_entries(payload: &[u8], pack: u32, footer_offset: u32) -> Op
 pub(super) struct Packs {
     pub(super) dir: PathBuf,
     pub(super) store: StoreId,
-    open: quick_cache::sync::Cache<u32, Arc<File>>,
+    pub(super) disk: Arc<dyn Disk>,
+    open: quick_cache::sync::Cache<u32, Arc<dyn DiskFile>>,
+    present: RwLock<Present>,
+}
+
+/// Which packs there are.
+#[derive(Default)]
+struct Present {
+    packs: HashSet<u32>,
+    /// Removed on purpose: that they are missing is no damage.
+    retired: HashSet<u32>,
 }
 
 impl Packs {
-    pub(super) fn new(dir: PathBuf, store: StoreId) -> Packs {
-        Packs { dir, store, open: quick_cache::sync::Cache::new(OPEN_FILES) }
+    pub(super) fn new(disk: Arc<dyn Disk>, dir: PathBuf, store: StoreId) -> Packs {
+        Packs {
+            dir,
+            store,
+            disk,
+            open: quick_cache::sync::Cache::new(OPEN_FILES),
+            present: RwLock::default(),
+        }
     }
 
     pub(super) fn path(&self, pack: u32) -> PathBuf {
@@ -206,16 +222,62 @@ impl Packs {
         Place { store: self.store, pack, offset }
     }
 
-    pub(super) fn file(&self, pack: u32) -> io::Result<Arc<File>> {
-        self.open.get_or_insert_with(&pack, || File::open(self.path(pack)).map(Arc::new))
+    fn present(&self) -> RwLockReadGuard<'_, Present> {
+        self.present.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn present_mut(&self) -> RwLockWriteGuard<'_, Present> {
+        self.present.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is such a pack: rows of the index that lead to others are worth nothing.
+    pub(super) fn has(&self, pack: u32) -> bool {
+        self.present().packs.contains(&pack)
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.present().packs.len() as u64
+    }
+
+    pub(super) fn add(&self, pack: u32) {
+        self.present_mut().packs.insert(pack);
+    }
+
+    /// From now on nobody is led to this pack, and that it will be missing is no damage.
+    pub(super) fn retire(&self, pack: u32) {
+        let mut present = self.present_mut();
+        present.packs.remove(&pack);
+        present.retired.insert(pack);
+    }
+
+    pub(super) fn is_retired(&self, pack: u32) -> bool {
+        self.present().retired.contains(&pack)
+    }
+
+    /// Closes a pack that was removed, so that the disk gets its room back.
+    pub(super) fn close(&self, pack: u32) {
+        self.open.remove(&pack);
+    }
+
+    /// A pack to read from, kept open for others.
+    pub(super) fn file(&self, pack: u32) -> io::Result<Arc<dyn DiskFile>> {
+        self.open.get_or_insert_with(&pack, || self.open(pack, Access::Read))
+    }
+
+    pub(super) fn open(&self, pack: u32, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(&self.path(pack), access)
+    }
+
+    /// Makes the names of packs durable.
+    pub(super) fn sync_names(&self) -> Result<(), StoreError> {
+        self.disk.sync_dir(&self.dir).map_err(|e| StoreError::io("fsync", &self.dir, e))
     }
 
     /// The numbers of all pack files, ascending. Other names are left alone.
     pub(super) fn list(&self) -> Result<Vec<u32>, StoreError> {
         let failed = |e| StoreError::io("list", &self.dir, e);
         let mut packs = Vec::new();
-        for entry in std::fs::read_dir(&self.dir).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
+        for name in self.disk.list(&self.dir).map_err(failed)? {
             let digits = name.to_str().and_then(|name| name.strip_suffix(".pack"));
             packs.extend(digits.and_then(pack_number));
         }
@@ -227,9 +289,4 @@ impl Packs {
 fn pack_number(digits: &str) -> Option<u32> {
     let number = u32::from_str_radix(digits, 16).ok()?;
     (PackId(number).to_string() == digits).then_some(number)
-}
-
-/// Makes names created in `dir` durable.
-pub(super) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| StoreError::io("fsync", dir, e))
 }

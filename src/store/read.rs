@@ -8,8 +8,9 @@
 
 use super::Bytes;
 use super::error::{Damage, DamageKind, Object, StoreError};
-use super::frame::{HEADER_BYTES, Header, Key};
+use super::frame::{HEADER_BYTES, Header, Key, Kind};
 use super::index::Index;
+use super::live::LiveSet;
 use super::pack::{Address, Entry, Packs};
 use crate::id::{ChunkId, PackId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
@@ -18,9 +19,8 @@ use quick_cache::sync::Cache;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 /// What an entry costs beyond its bytes, about.
 const ENTRY_OVERHEAD_BYTES: u64 = 112;
@@ -51,6 +51,15 @@ pub(super) struct Reader {
     damaged: Mutex<HashSet<Key>>,
     /// Size of `damaged`, so that the usual case, none, takes no lock.
     damaged_count: AtomicUsize,
+    /// While garbage is collected, what is needed. A look-up adds to it and looks under the same lock, and packs
+    /// are retired under it: either the one or the other comes first.
+    gate: RwLock<Option<Arc<LiveSet>>>,
+}
+
+/// What the frame that the index names came to.
+enum Loaded {
+    Bytes(Bytes),
+    Bad(String),
 }
 
 impl Reader {
@@ -64,6 +73,7 @@ impl Reader {
             recipes: Cache::with_weighter((recipe_bytes / 1024) as usize, recipe_bytes, ByBytes),
             damaged: Mutex::default(),
             damaged_count: AtomicUsize::new(0),
+            gate: RwLock::default(),
         }
     }
 
@@ -100,8 +110,27 @@ impl Reader {
         self.damaged_count.store(damaged.len(), Ordering::Release);
     }
 
+    pub(super) fn gate_mut(&self) -> RwLockWriteGuard<'_, Option<Arc<LiveSet>>> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether content is stored. To a collection under way this says that it is needed.
     pub(super) fn known(&self, key: &Key) -> Result<bool, StoreError> {
-        Ok(!self.is_damaged(key) && self.index.find(key)?.is_some())
+        let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(live) = &*gate {
+            live.insert(key);
+        }
+        let stands = |address: Address| self.packs.has(address.pack);
+        Ok(!self.is_damaged(key) && self.index.find(key)?.is_some_and(stands))
+    }
+
+    /// Says to a collection under way that a recipe and its chunks are needed.
+    pub(super) fn use_recipe(&self, recipe: &Recipe) {
+        let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(live) = &*gate {
+            live.insert(&Key::new(blake3::hash(&recipe.encode()).as_bytes(), Kind::Recipe as u8));
+            recipe.chunks().iter().for_each(|chunk| live.insert(&Key::chunk(&chunk.id)));
+        }
     }
 
     pub(super) fn cache_bytes(&self) -> u64 {
@@ -116,22 +145,41 @@ impl Reader {
     pub(super) fn chunk(&self, id: &ChunkId) -> Result<Bytes, StoreError> {
         self.chunks.get_or_insert_with(id, || {
             let key = Key::chunk(id);
-            match self.index.find(&key)? {
-                Some(address) => self.load(key, &address),
-                None => Err(StoreError::Missing { object: Object::Chunk(*id) }),
-            }
+            let find = || Ok(self.index.find(&key)?.map(|address| Entry { key, address }));
+            Ok(self.load_current(Object::Chunk(*id), find)?.1)
         })
     }
 
     pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
         self.recipes.get_or_insert_with(id, || {
-            let Some(Entry { key, address }) = self.index.find_recipe(id)? else {
-                return Err(StoreError::Missing { object: Object::Recipe(*id) });
-            };
-            let bytes = self.load(key, &address)?;
+            let find = || self.index.find_recipe(id);
+            let (Entry { key, address }, bytes) = self.load_current(Object::Recipe(*id), find)?;
             let recipe = Recipe::decode(&bytes).map_err(|e| self.damage(key, &address, e.to_string()))?;
             Ok(Arc::new(recipe))
         })
+    }
+
+    /// Reads the frame that the index names, which may move while it is being read.
+    fn load_current(
+        &self,
+        object: Object,
+        find: impl Fn() -> Result<Option<Entry>, StoreError>,
+    ) -> Result<(Entry, Bytes), StoreError> {
+        let mut found = find()?;
+        loop {
+            let Some(entry) = found else { return Err(StoreError::Missing { object }) };
+            let reason = match self.load(entry.key, &entry.address)? {
+                Loaded::Bytes(bytes) => return Ok((entry, bytes)),
+                Loaded::Bad(reason) => reason,
+            };
+            found = find()?;
+            if found.is_some_and(|now| now.address == entry.address) {
+                return Err(match self.packs.is_retired(entry.address.pack) {
+                    true => StoreError::Missing { object },
+                    false => self.damage(entry.key, &entry.address, reason),
+                });
+            }
+        }
     }
 
     fn damage(&self, key: Key, address: &Address, reason: String) -> StoreError {
@@ -148,8 +196,8 @@ impl Reader {
         }
     }
 
-    /// Reads and verifies the frame that the index names.
-    fn load(&self, key: Key, address: &Address) -> Result<Bytes, StoreError> {
+    /// Reads and verifies a frame.
+    fn load(&self, key: Key, address: &Address) -> Result<Loaded, StoreError> {
         thread_local! {
             static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
@@ -162,35 +210,41 @@ impl Reader {
         })
     }
 
-    fn load_with(&self, key: Key, address: &Address, scratch: &mut Vec<u8>) -> Result<Bytes, StoreError> {
+    fn load_with(&self, key: Key, address: &Address, scratch: &mut Vec<u8>) -> Result<Loaded, StoreError> {
+        let bad = |reason: &str| Ok(Loaded::Bad(reason.to_owned()));
         let failed = |operation, e: io::Error| match (e.kind(), e.raw_os_error()) {
-            (io::ErrorKind::UnexpectedEof, _) => {
-                self.damage(key, address, "the pack ends before the frame".to_owned())
-            }
-            (io::ErrorKind::NotFound, _) => self.damage(key, address, "the pack file is missing".to_owned()),
-            (_, Some(libc::EIO)) => self.damage(key, address, format!("it cannot be read: {e}")),
-            _ => StoreError::io(operation, &self.packs.path(address.pack), e),
+            (io::ErrorKind::UnexpectedEof, _) => bad("the pack ends before the frame"),
+            (io::ErrorKind::NotFound, _) => bad("the pack file is missing"),
+            (_, Some(libc::EIO)) => bad(&format!("it cannot be read: {e}")),
+            _ => Err(StoreError::io(operation, &self.packs.path(address.pack), e)),
         };
-        let file = self.packs.file(address.pack).map_err(|e| failed("open", e))?;
+        let file = match self.packs.file(address.pack) {
+            Ok(file) => file,
+            Err(e) => return failed("open", e),
+        };
         // The length comes from the index, which may be damaged: cap it before memory is taken.
         let max = super::frame::RECIPE_BYTES_MAX;
         if address.stored_len > max {
-            return Err(self.damage(key, address, "the index names an impossible length".to_owned()));
+            return bad("the index names an impossible length");
         }
         scratch.resize(HEADER_BYTES + address.stored_len as usize, 0);
-        file.read_exact_at(scratch, u64::from(address.offset)).map_err(|e| failed("read", e))?;
+        if let Err(e) = file.read_exact_at(scratch, u64::from(address.offset)) {
+            return failed("read", e);
+        }
         let place = self.packs.place(address.pack, address.offset);
-        Header::parse(scratch, place)
-            .and_then(|header| {
-                if header.key() != key {
-                    return Err("another frame stands where the index leads");
-                }
-                if header.stored_len != address.stored_len || header.raw_len != address.raw_len {
-                    return Err("the frame is not as long as the index says");
-                }
-                header.decode(&scratch[HEADER_BYTES..])
-            })
-            .map_err(|reason| self.damage(key, address, reason.to_owned()))
+        let decoded = Header::parse(scratch, place).and_then(|header| {
+            if header.key() != key {
+                return Err("another frame stands where the index leads");
+            }
+            if header.stored_len != address.stored_len || header.raw_len != address.raw_len {
+                return Err("the frame is not as long as the index says");
+            }
+            header.decode(&scratch[HEADER_BYTES..])
+        });
+        Ok(match decoded {
+            Ok(bytes) => Loaded::Bytes(bytes),
+            Err(reason) => Loaded::Bad(reason.to_owned()),
+        })
     }
 
     /// Fills `buf` from `offset` of a recipe's file; less only at its end.

@@ -5,9 +5,8 @@
 
 use super::frame::{HEADER_BYTES, Header, MAGIC};
 use super::pack::Packs;
-use std::fs::File;
+use crate::env::DiskFile;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 const WINDOW_BYTES: u64 = 1 << 20;
 
@@ -23,7 +22,7 @@ pub(super) enum Item {
 pub(super) struct Scanner<'a> {
     packs: &'a Packs,
     pack: u32,
-    file: &'a File,
+    file: &'a dyn DiskFile,
     at: u64,
     end: u64,
     window: Vec<u8>,
@@ -32,7 +31,7 @@ pub(super) struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     /// Walks the bytes `at..end` of a pack.
-    pub(super) fn new(packs: &'a Packs, pack: u32, file: &'a File, at: u64, end: u64) -> Scanner<'a> {
+    pub(super) fn new(packs: &'a Packs, pack: u32, file: &'a dyn DiskFile, at: u64, end: u64) -> Scanner<'a> {
         Scanner {
             packs,
             pack,

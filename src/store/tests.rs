@@ -1,6 +1,9 @@
+mod crash;
+
 use super::pack::{PACK_HEADER_BYTES, encode_header, encode_header_version};
 use super::*;
 use crate::db::{Batch, MemDb, SledDb, Table};
+use crate::env::sim::{Draw, SimDisk};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
@@ -363,69 +366,77 @@ fn damaged_content_is_stored_again_and_healed() {
     }
 }
 
+const SIM_DIR: &str = "/store";
+
+fn open_sim(disk: &SimDisk, db: &Arc<MemDb>) -> Result<Arc<Store>, StoreError> {
+    let db: Arc<dyn Db> = Arc::clone(db) as _;
+    let disk = Arc::new(disk.clone());
+    Store::open_on(disk, Path::new(SIM_DIR), ID, db, options(), &mut |_, _| {}).map(Arc::new)
+}
+
 #[test]
-fn a_full_disk_stops_writes_and_loses_nothing() {
+fn a_full_disk_loses_nothing_and_is_written_to_again_once_there_is_room() {
     let whole = {
-        let dir = tempfile::tempdir().unwrap();
-        let store = open(dir.path(), &new_db());
+        let store = open_sim(&SimDisk::new(), &new_db()).unwrap();
         let mut writer = store.writer();
-        for n in 0..60 {
-            writer.put(ChunkId::of(&content(n)), &content(n)).unwrap();
-        }
+        (0..60).for_each(|n| assert!(writer.put(ChunkId::of(&content(n)), &content(n)).unwrap()));
         writer.flush().unwrap();
         store.stats().stored_bytes
     };
     // Anywhere: in a header, a frame, a footer.
     for room in (0..whole).step_by(97) {
-        let dir = tempfile::tempdir().unwrap();
-        let db = new_db();
-        let store = open(dir.path(), &db);
-        *lock(&store.appender.faults.room) = Some(room);
+        let (disk, db) = (SimDisk::new(), new_db());
+        let store = open_sim(&disk, &db).unwrap();
+        disk.set_room(Some(room));
         let mut writer = store.writer();
         let result = (0..60).try_for_each(|n| {
             writer.put(ChunkId::of(&content(n)), &content(n))?;
             writer.flush()
         });
         assert!(matches!(result, Err(StoreError::Full { .. })), "{room}: {result:?}");
-        assert!(matches!(store.sync(), Err(StoreError::Failed)));
-        let new = content(1000);
-        assert!(matches!(writer.put(ChunkId::of(&new), &new), Err(StoreError::Failed)));
+        store.sync().unwrap();
         let held: Vec<u64> = (0..60).filter(|n| holds(&store, *n)).collect();
-        drop((writer, store));
-        let store = open(dir.path(), &db);
-        assert!(store.damage().is_empty(), "{room}: {:?}", store.damage());
-        assert!(held.iter().all(|n| holds(&store, *n)));
+        // As it is, a crash finds it sound; and so does going on.
+        let crashed = open_sim(&disk.crash(&mut Draw::new(room)), &new_db()).unwrap();
+        assert!(crashed.damage().is_empty(), "{room}: {:?}", crashed.damage());
+        assert!(held.iter().all(|n| holds(&crashed, *n)), "{room}");
+        disk.set_room(None);
         put(&store, 0..70);
+        assert!((0..70).all(|n| holds(&store, n)) && verify(&store).is_empty(), "{room}");
+        drop((writer, store));
+        let store = open_sim(&disk, &db).unwrap();
+        assert!(store.damage().is_empty(), "{room}: {:?}", store.damage());
         assert!((0..70).all(|n| holds(&store, n)) && verify(&store).is_empty());
     }
 }
 
 #[test]
 fn a_failed_fsync_stops_writes_until_reopened() {
-    let dir = tempfile::tempdir().unwrap();
-    let db = new_db();
-    let store = open(dir.path(), &db);
+    let (disk, db) = (SimDisk::new(), new_db());
+    let store = open_sim(&disk, &db).unwrap();
     put(&store, 0..5);
-    store.appender.faults.fail_sync.store(true, Ordering::SeqCst);
+    disk.fail_syncs(true);
     assert!(matches!(store.sync(), Err(StoreError::Io { .. })));
-    store.appender.faults.fail_sync.store(false, Ordering::SeqCst);
+    disk.fail_syncs(false);
     assert!(matches!(store.sync(), Err(StoreError::Failed)), "the next fsync would lie");
     assert!(matches!(store.persist(), Err(StoreError::Failed)));
     assert!(holds(&store, 3));
     drop(store);
-    let store = open(dir.path(), &db);
+    let store = open_sim(&disk, &db).unwrap();
     assert!((0..5).all(|n| holds(&store, n)));
     store.sync().unwrap();
+    let crashed = open_sim(&disk.crash(&mut Draw::new(1)), &new_db()).unwrap();
+    assert!((0..5).all(|n| holds(&crashed, n)), "what a failed fsync lost is written again on open");
 }
 
 #[test]
 fn syncs_are_shared() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path(), &new_db());
+    let disk = SimDisk::new();
+    let store = open_sim(&disk, &new_db()).unwrap();
     put(&store, 0..5);
-    let before = store.appender.faults.syncs.load(Ordering::SeqCst);
+    let before = disk.syncs();
     std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| store.sync().unwrap()))));
-    assert_eq!(store.appender.faults.syncs.load(Ordering::SeqCst), before + 1);
+    assert_eq!(disk.syncs(), before + 1);
 }
 
 #[test]

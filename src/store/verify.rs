@@ -11,10 +11,11 @@ use super::pack::{
     Address, Entry, PACK_HEADER_BYTES, PackHeader, claims_footer_at, parse_entries, read_header,
 };
 use super::scan::{Item, Scanner};
+use crate::env::Access;
 use crate::id::PackId;
 use crossbeam::channel::{Sender, bounded};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -53,10 +54,12 @@ pub(super) fn verify(
     let mut jobs = Vec::with_capacity(numbers.len());
     for pack in numbers {
         let path = packs.path(pack);
-        match std::fs::metadata(&path) {
+        match packs.open(pack, Access::Read).and_then(|file| file.len()) {
             Ok(_) if pack == upto.pack && upto.offset > 0 => jobs.push((pack, u64::from(upto.offset))),
-            Ok(meta) if meta.is_file() => jobs.push((pack, meta.len())),
-            Ok(_) => found(damage(DamageKind::Pack, None, pack, 0, "it is not a file".to_owned())),
+            Ok(len) => jobs.push((pack, len)),
+            Err(e) if e.kind() == io::ErrorKind::IsADirectory => {
+                found(damage(DamageKind::Pack, None, pack, 0, "it is not a file".to_owned()));
+            }
             Err(e) => return Err(StoreError::io("look at", &path, e)),
         }
     }
@@ -120,7 +123,8 @@ fn check_rows(
     let mut suspects = Vec::new();
     store.reader.index.for_each(|Entry { key, address }| {
         let at = Position { pack: address.pack, offset: address.offset };
-        if at >= upto {
+        // What a collection removed is no damage; rows that a crash left of it do no harm.
+        if at >= upto || store.reader.packs.is_retired(address.pack) {
             return ControlFlow::Continue(());
         }
         let end = u64::from(address.offset) + HEADER_BYTES as u64 + u64::from(address.stored_len);
@@ -182,13 +186,18 @@ impl Job<'_> {
     fn run(&self) -> Result<(), StoreError> {
         let packs = &self.store.reader.packs;
         let path = packs.path(self.pack);
-        let file = File::open(&path).map_err(|e| StoreError::io("open", &path, e))?;
-        match read_header(&file) {
+        let file = match packs.open(self.pack, Access::Read) {
+            Ok(file) => file,
+            // A collection removed it meanwhile.
+            Err(_) if packs.is_retired(self.pack) => return Ok(()),
+            Err(e) => return Err(StoreError::io("open", &path, e)),
+        };
+        match read_header(&*file) {
             Ok(PackHeader::Whole { store, pack, .. }) if store == packs.store && pack == self.pack => {}
             Ok(_) => self.found(DamageKind::PackHeader, None, 0, "the pack header does not verify"),
             Err(e) => self.found(DamageKind::PackHeader, None, 0, &format!("it cannot be read: {e}")),
         }
-        let mut scanner = Scanner::new(packs, self.pack, &file, u64::from(PACK_HEADER_BYTES), self.len);
+        let mut scanner = Scanner::new(packs, self.pack, &*file, u64::from(PACK_HEADER_BYTES), self.len);
         let mut told = 0;
         let mut frames = 0;
         let mut entries: BTreeMap<u32, Entry> = BTreeMap::new();
@@ -226,7 +235,7 @@ impl Job<'_> {
                     entries.insert(offset, entry);
                 }
                 Item::Bad { offset, end, reason, .. }
-                    if end == self.len && claims_footer_at(&file, end, offset) =>
+                    if end == self.len && claims_footer_at(&*file, end, offset) =>
                 {
                     self.found(DamageKind::Footer, None, u64::from(offset), &reason);
                 }

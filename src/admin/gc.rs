@@ -1,0 +1,64 @@
+use super::{AdminError, Progress, Report, catch_up};
+use crate::overlay::GcStep;
+use crate::repo::Repo;
+use serde::{Deserialize, Serialize};
+
+/// What a collection of garbage did, or would do. Sizes in bytes on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GcReport {
+    /// By how much the packs shrank, or would.
+    pub reclaimed_bytes: u64,
+    /// Bytes of packs that stay.
+    pub kept_bytes: u64,
+    /// Of them such as nothing needs: it does not pay to copy what stands beside them, or their pack is damaged.
+    pub left_bytes: u64,
+    /// Bytes copied from one pack to another, or to be copied.
+    pub copied_bytes: u64,
+    /// Packs removed, or to be removed.
+    pub packs: u64,
+    /// Packs left as they are because of damage.
+    pub packs_damaged: u64,
+    /// Chunks and recipes that are gone.
+    pub forgotten: u64,
+    /// Stubs met; some more than once if their directories changed meanwhile.
+    pub stubs: u64,
+    /// Empty files whose record cannot be believed.
+    pub unknown: u64,
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+}
+
+/// Gives back what no file needs, or says what there is.
+pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcReport, AdminError> {
+    catch_up(repo, report)?;
+    let outcome = repo.overlay().gc(dry_run, &mut |step| {
+        report(match step {
+            GcStep::Waiting => Progress::files("waiting for commits", 0, 0),
+            GcStep::Marking(stubs) => Progress::files("marking", stubs, 0),
+            GcStep::Planning(done, all) => Progress::bytes("planning", done, all),
+            GcStep::Rewriting(done, all) => Progress::bytes("rewriting packs", done, all),
+        })
+    })?;
+    let outcome = outcome.ok_or(AdminError::Interrupted)?;
+    let stored_bytes = repo.overlay().store().stats().stored_bytes;
+    let (stubs, unknown, plan) = (outcome.stubs, outcome.unknown, outcome.plan);
+    let common = GcReport { left_bytes: plan.left_bytes, stubs, unknown, dry_run, ..GcReport::default() };
+    Ok(match outcome.done {
+        Some(done) => GcReport {
+            reclaimed_bytes: done.reclaimed_bytes,
+            kept_bytes: stored_bytes,
+            copied_bytes: done.copied_bytes,
+            packs: done.packs_removed,
+            packs_damaged: done.packs_damaged,
+            forgotten: done.forgotten,
+            ..common
+        },
+        None => GcReport {
+            reclaimed_bytes: plan.reclaim_bytes,
+            kept_bytes: stored_bytes.saturating_sub(plan.reclaim_bytes),
+            copied_bytes: plan.copy_bytes,
+            packs: plan.packs(),
+            ..common
+        },
+    })
+}

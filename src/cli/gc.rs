@@ -1,0 +1,55 @@
+use super::error::CliError;
+use super::output::{Output, size};
+use super::session::{Session, Work, find, unexpected};
+use super::{CliResult, Global, Outcome};
+use crate::admin::{GcReport, Request, Response};
+use std::path::PathBuf;
+
+/// Give back the room of data that no file needs any more
+#[derive(clap::Args)]
+#[command(after_help = "Runs beside a mount without holding it up, and may be interrupted at any time.\n\
+    A mounted overlay does it by itself when a quarter of its data is no longer needed.\n\
+    Example: dedupctl gc --dry-run /data")]
+pub(super) struct Gc {
+    /// A path of the overlay; by default the current directory
+    path: Option<PathBuf>,
+    /// Only say what there is to gain
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Gc {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Convert, out)?;
+        let report = match session.ask(Request::Gc { dry_run: self.dry_run }, out)? {
+            Response::Gc(report) => report,
+            other => return Err(unexpected(&other)),
+        };
+        if report.packs_damaged > 0 {
+            out.note(&format!(
+                "{} packs are damaged and were left as they are; see `dedupctl check`",
+                report.packs_damaged
+            ));
+        }
+        if report.unknown > 0 {
+            out.note(&format!(
+                "the records of {} files cannot be believed, so more may be kept than is needed; see `dedupctl check`",
+                report.unknown
+            ));
+        }
+        out.result(&report, text)?;
+        Ok::<_, CliError>(if report.packs_damaged == 0 { Outcome::Clean } else { Outcome::Findings })
+    }
+}
+
+fn text(report: &GcReport) -> String {
+    let GcReport { reclaimed_bytes, kept_bytes, left_bytes, copied_bytes, packs, .. } = *report;
+    let verb = if report.dry_run { "to be reclaimed" } else { "reclaimed" };
+    format!(
+        "{} {verb} from {packs} packs ({} copied), {} kept, {} of it unused\n",
+        size(reclaimed_bytes),
+        size(copied_bytes),
+        size(kept_bytes),
+        size(left_bytes)
+    )
+}

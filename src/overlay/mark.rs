@@ -1,0 +1,254 @@
+//! Finding every stub of a tree that changes meanwhile, so that nothing that a file needs is collected.
+//!
+//! A file that moves from a directory not read yet into one already read would be missed by one walk. But
+//! whatever gives or takes a name moves the directory's ctime. So the walk is repeated, and reads again each
+//! directory whose ctime moved since it was read, until a whole round finds none. A ctime too young to tell a
+//! later change from an earlier one counts as moved. Where a tree never rests, the catalog says what else there
+//! is: it follows inodes, wherever their names are.
+//!
+//! What must always be true: after [`Overlay::mark`] `keep` was told of every stub that had a name throughout,
+//! of every one that is open without a name, and of every one that is being written back. What is found later
+//! is told to the store by whoever finds it ([`crate::store::Collection`]).
+//!
+//! Memory: the names of all directories and some 100 bytes for each.
+
+use super::backing;
+use super::error::{OverlayError, Result};
+use super::inode::Content;
+use super::stub::{RECORD_LEN, Time, XATTR};
+use super::types::Kind;
+use super::{Overlay, scan};
+use crate::id::RecipeId;
+use crate::store::StoreError;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Rounds over a tree that does not rest.
+const ROUNDS_MAX: usize = 8;
+/// Changes so soon after a ctime may have the same one: kernel clocks tick up to 10 ms apart.
+const CTIME_TICK_MS: i64 = 50;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Marked {
+    /// Stubs met; some more than once if their directories changed.
+    pub stubs: u64,
+    /// Empty files whose record cannot be believed: what they need is kept as far as it can be told.
+    pub unknown: u64,
+}
+
+/// A directory as it was read.
+struct Dir {
+    ctime: Time,
+    /// Whether any later change shows in its ctime.
+    settled: bool,
+    dirs: Vec<OsString>,
+}
+
+struct Marker<'a> {
+    overlay: &'a Overlay,
+    keep: &'a mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
+    go_on: &'a mut dyn FnMut(u64) -> bool,
+    dirs: HashMap<u64, Dir>,
+    changed: bool,
+    stopped: bool,
+    marked: Marked,
+}
+
+impl Overlay {
+    /// Tells `keep` each recipe that a file needs. `None` if `go_on`, which is told the stubs met, said no. Anything
+    /// that cannot be read is an error: what it needs is not known then.
+    pub(super) fn mark(
+        &self,
+        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<Marked>> {
+        self.mark_open(keep)?;
+        let mut marker = Marker {
+            overlay: self,
+            keep,
+            go_on,
+            dirs: HashMap::new(),
+            changed: true,
+            stopped: false,
+            marked: Marked::default(),
+        };
+        for round in 0.. {
+            marker.changed = false;
+            let root = backing::open_dir(self.backing.root())?;
+            marker.dir(root, &mut PathBuf::new())?;
+            if marker.stopped {
+                return Ok(None);
+            }
+            if !marker.changed {
+                break;
+            }
+            if round + 1 == ROUNDS_MAX {
+                tracing::info!("the tree changes all the time: what the catalog knows is kept too");
+                self.mark_catalog(marker.keep)?;
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2 * CTIME_TICK_MS as u64));
+        }
+        Ok(Some(marker.marked))
+    }
+
+    /// What is open, with or without a name, or being written back.
+    fn mark_open(
+        &self,
+        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
+    ) -> Result<()> {
+        let in_use = self.inodes.collect(|inode| {
+            let state = inode.lock();
+            (state.opens > 0 || state.is_hydrating()) && matches!(state.content, Some(Content::Stub(_)))
+        });
+        for inode in in_use {
+            let stub = match inode.lock().content {
+                Some(Content::Stub(stub)) => Some(stub),
+                _ => None,
+            };
+            let kept = stub
+                .map_or(Ok(()), |stub| self.keep_stub(keep, &stub.recipe, || self.name_of(&inode).into()));
+            self.inodes.release(inode);
+            kept?;
+        }
+        Ok(())
+    }
+
+    fn mark_catalog(
+        &self,
+        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
+    ) -> Result<()> {
+        let mut failed = None;
+        self.catalog.for_each(|_, row| {
+            match keep(&row.recipe) {
+                // A plain file's is not stored.
+                Ok(()) | Err(StoreError::Missing { .. }) => {}
+                Err(e) => failed = Some(e),
+            }
+            failed.is_none()
+        })?;
+        failed.map_or(Ok(()), |e| Err(e.into()))
+    }
+
+    fn keep_stub(
+        &self,
+        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
+        recipe: &RecipeId,
+        path: impl FnOnce() -> PathBuf,
+    ) -> Result<()> {
+        keep(recipe).map_err(|source| OverlayError::Unsure { path: path(), source })
+    }
+}
+
+impl Marker<'_> {
+    fn dir(&mut self, dir: OwnedFd, path: &mut PathBuf) -> Result<()> {
+        let stat = rustix::fs::fstat(&dir)?;
+        let (ctime, now) = (backing::ctime(&stat), Time::now().millis());
+        let known = self.dirs.get(&stat.st_ino);
+        let unchanged = known.is_some_and(|known| known.settled && known.ctime == ctime);
+        if !unchanged {
+            self.changed = true;
+            let settled = ctime.millis() < now - CTIME_TICK_MS;
+            // Remembered before it is read: what changes while it is read moves its ctime on.
+            let dirs = self.read(&dir, path)?;
+            self.dirs.insert(stat.st_ino, Dir { ctime, settled, dirs });
+        }
+        let dirs = self.dirs.get(&stat.st_ino).map(|known| known.dirs.clone()).unwrap_or_default();
+        for name in dirs {
+            if self.stopped {
+                break;
+            }
+            path.push(&name);
+            let inner = backing::open_path(&dir, &name).and_then(|fd| {
+                let stat = rustix::fs::fstat(&fd)?;
+                let ours = stat.st_dev == self.overlay.backing.identity().dev
+                    && backing::kind(stat.st_mode) == Kind::Directory;
+                if ours { backing::open_dir(&fd).map(Some) } else { Ok(None) }
+            });
+            match inner {
+                Ok(Some(inner)) => self.dir(inner, path)?,
+                Ok(None) => {}
+                Err(Errno::NOENT) => self.changed = true,
+                Err(e) => return Err(OverlayError::io("read", path.clone(), e)),
+            }
+            path.pop();
+        }
+        Ok(())
+    }
+
+    /// Marks the files of a directory; returns the names of those in it.
+    fn read(&mut self, dir: &OwnedFd, path: &Path) -> Result<Vec<OsString>> {
+        let failed = |name: &OsString, e: Errno| OverlayError::io("read", path.join(name), e);
+        let names = scan::names_in(dir).map_err(|e| OverlayError::io("read", path, e))?;
+        let mut dirs = Vec::new();
+        for name in names {
+            if path.as_os_str().is_empty() && backing::is_hidden(&name) {
+                continue;
+            }
+            let found = backing::open_path(dir, &name).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
+            let (stat, fd) = match found {
+                Ok(found) => found,
+                Err(Errno::NOENT) => continue,
+                Err(e) => return Err(failed(&name, e)),
+            };
+            if stat.st_dev != self.overlay.backing.identity().dev {
+                continue;
+            }
+            match backing::kind(stat.st_mode) {
+                Kind::Directory => dirs.push(name),
+                // A stub is empty; but one that is being written back is not.
+                Kind::File => self.file(fd, &stat, &path.join(&name))?,
+                _ => {}
+            }
+            if self.stopped {
+                break;
+            }
+        }
+        Ok(dirs)
+    }
+
+    fn file(&mut self, fd: OwnedFd, stat: &rustix::fs::Stat, path: &Path) -> Result<()> {
+        let overlay = self.overlay;
+        let inode = overlay.inodes.enter(&overlay.backing, fd, stat, 0)?;
+        let content = overlay.lock_loaded(&inode).map(|state| state.content);
+        let done = match content {
+            Ok(Some(Content::Stub(stub))) => {
+                self.marked.stubs += 1;
+                self.stopped |= !(self.go_on)(self.marked.stubs);
+                overlay.keep_stub(self.keep, &stub.recipe, || path.to_owned())
+            }
+            Ok(Some(Content::Unknown(reason))) => {
+                tracing::warn!(
+                    "{}: {reason}: what it needs is kept as far as it can be told",
+                    path.display()
+                );
+                self.marked.unknown += 1;
+                self.unknown(&inode)
+            }
+            Ok(_) => Ok(()),
+            Err(e) => Err(OverlayError::Unreadable { path: path.to_owned(), reason: e.to_string() }),
+        };
+        overlay.inodes.release(inode);
+        done
+    }
+
+    /// A record that cannot be believed may still name the right recipe, and the catalog may know it.
+    fn unknown(&mut self, inode: &super::Inode) -> Result<()> {
+        let mut record = [0; RECORD_LEN];
+        let read = rustix::fs::getxattr(backing::proc_path(&inode.path_fd()?), XATTR, &mut record[..]);
+        let named = (read == Ok(RECORD_LEN)).then(|| super::stub::claimed_recipe(&record));
+        let known = self.overlay.catalog.file(inode.file_id())?.map(|row| row.recipe);
+        for recipe in named.into_iter().chain(known) {
+            match (self.keep)(&recipe) {
+                Ok(()) | Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,436 @@
+//! Collecting garbage: finds chunks and recipes that nothing needs, and gives their room back.
+//!
+//! ```text
+//! begin: look-ups count as uses -> wait for older pins      (nobody can refer to anything unseen)
+//! mark:  whoever calls says what is needed                   keep()
+//! plan:  bytes needed and not needed of each pack            plan(): changes nothing
+//! apply: needed frames of a pack -> end of the store -> fsync -> retire the pack -> remove its file
+//! ```
+//!
+//! What must always be true: a pack is removed only when every frame in it that is needed stands, durable and
+//! verified, in another pack. A chunk that is being referred to is needed: [`Collection::keep`] was told, or it
+//! was looked up since `begin`, which put it into the set of what is needed *under the gate*. A pack is retired
+//! under the same gate, after one more look at that set; from then on none of its frames is found, so whoever
+//! asks later stores the bytes again. A crash leaves the pack, or its copies, or both. Packs with bad bytes
+//! whose content is needed or not known are left as they are; the newest pack is never removed, so that no
+//! number is ever given to a second pack. `docs/decisions/0010-gc.md` argues all this.
+//!
+//! Locks: `collecting`, then `persisted`, `tail`, and innermost the gate.
+
+use super::append::Frames;
+use super::error::StoreError;
+use super::frame::{HEADER_BYTES, Header, Key, Kind};
+use super::live::LiveSet;
+use super::pack::{Address, Entry, PACK_HEADER_BYTES, read_footer};
+use super::scan::{Item, Scanner};
+use super::{Store, lock};
+use crate::env::Access;
+use crate::id::RecipeId;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// Most memory for the set of what is needed. Enough for 40 million chunks; beyond, more garbage is kept.
+const LIVE_BYTES_MAX: u64 = 64 << 20;
+/// A pack is rewritten if so much of it is not needed.
+const DEAD_SHARE_MIN: f64 = 0.25;
+/// And more packs are, those with most to gain first, until no more than this share of the bytes is not needed.
+const DEAD_SHARE_LEFT: f64 = 0.03;
+/// Frames are copied in appends of about this size.
+const COPY_BYTES: usize = 1 << 20;
+/// Keys that are gone are taken from the index so many at a time.
+const FORGET_KEYS: usize = 64 << 10;
+
+/// Asked again and again during long work; false ends it.
+pub type GoOn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
+
+/// One pack in a plan. Bytes on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PackPlan {
+    pack: u32,
+    live_bytes: u64,
+    dead_bytes: u64,
+}
+
+/// What a collection would do. Sizes in bytes on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GcPlan {
+    packs: Vec<PackPlan>,
+    /// Bytes of packs in all.
+    pub stored_bytes: u64,
+    /// Bytes of frames that nothing needs, in packs that are to be rewritten or removed.
+    pub reclaim_bytes: u64,
+    /// Bytes of frames that have to be copied for it.
+    pub copy_bytes: u64,
+    /// Bytes that nothing needs and that stay, because it does not pay to copy what stands beside them, or
+    /// because their pack is damaged.
+    pub left_bytes: u64,
+}
+
+/// What a collection did. Sizes in bytes on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GcDone {
+    /// Packs removed.
+    pub packs_removed: u64,
+    /// By how much the packs shrank.
+    pub reclaimed_bytes: u64,
+    /// Bytes of frames copied.
+    pub copied_bytes: u64,
+    /// Packs left as they are because of damage.
+    pub packs_damaged: u64,
+    /// Chunks and recipes forgotten.
+    pub forgotten: u64,
+}
+
+/// A collection under way: one at a time. While it lives every look-up counts as a use.
+pub struct Collection<'a> {
+    store: &'a Arc<Store>,
+    live: Arc<LiveSet>,
+    _one: MutexGuard<'a, ()>,
+}
+
+impl Drop for Collection<'_> {
+    fn drop(&mut self) {
+        *self.store.reader.gate_mut() = None;
+    }
+}
+
+impl Store {
+    /// Begins a collection, after every older pin is gone; `None` if `go_on` said no meanwhile. Waits for one that
+    /// is under way.
+    pub fn collect(self: &Arc<Self>, go_on: GoOn<'_>) -> Result<Option<Collection<'_>>, StoreError> {
+        self.appender.check()?;
+        let one = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.forget_removed()?;
+        let mut salt = [0; 8];
+        rustix::rand::getrandom(&mut salt, rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| StoreError::io("draw random numbers for", &self.reader.packs.dir, e.into()))?;
+        let counters = *lock(&self.counters);
+        let keys = counters.chunks + counters.recipes;
+        let live = Arc::new(LiveSet::new(keys, LIVE_BYTES_MAX, u64::from_le_bytes(salt)));
+        *self.reader.gate_mut() = Some(live.clone());
+        let collection = Collection { store: self, live, _one: one };
+        let waited = self.pins.wait_for_older(&mut || go_on(0, 0));
+        Ok(waited.then_some(collection))
+    }
+}
+
+impl Collection<'_> {
+    /// Says that a recipe is needed, and with it its chunks. An error if it cannot be read: then it is not known
+    /// what is needed, and nothing may be removed.
+    pub fn keep(&self, recipe: &RecipeId) -> Result<(), StoreError> {
+        // Looking it up is what counts.
+        self.store.recipe(recipe).map(drop)
+    }
+
+    /// Looks at every pack. Changes nothing.
+    pub fn plan(&self, go_on: GoOn<'_>) -> Result<Option<GcPlan>, StoreError> {
+        let packs = &self.store.reader.packs;
+        let mut plan = GcPlan { stored_bytes: self.store.stats().stored_bytes, ..GcPlan::default() };
+        let mut all = Vec::new();
+        let mut done = 0;
+        for pack in packs.list()? {
+            let Some((entries, len)) = self.entries(pack)? else { continue };
+            let mut one = PackPlan { pack, live_bytes: 0, dead_bytes: 0 };
+            for entry in &entries {
+                let bytes = HEADER_BYTES as u64 + u64::from(entry.address.stored_len);
+                match self.is_needed(entry)? {
+                    true => one.live_bytes += bytes,
+                    false => one.dead_bytes += bytes,
+                }
+            }
+            done += len;
+            if !go_on(done, plan.stored_bytes.max(done)) {
+                return Ok(None);
+            }
+            all.push(one);
+        }
+        plan.choose(all);
+        Ok(Some(plan))
+    }
+
+    /// Carries out a plan, pack by pack; ends early, in good order, when `go_on` says no.
+    pub fn apply(&self, plan: &GcPlan, go_on: GoOn<'_>) -> Result<GcDone, StoreError> {
+        if plan.packs.is_empty() {
+            return Ok(GcDone::default());
+        }
+        self.store.reserve.give_up_if_short();
+        let done = self.apply_with_room(plan, go_on);
+        self.store.reserve.take();
+        done
+    }
+
+    fn apply_with_room(&self, plan: &GcPlan, go_on: GoOn<'_>) -> Result<GcDone, StoreError> {
+        let mut done = GcDone::default();
+        let before = self.store.appender.stored_bytes.load(Ordering::Relaxed);
+        if let Err(e) = self.store.note_removing(plan.packs.iter().map(|one| one.pack)) {
+            tracing::warn!(error = %e, "after a crash the packs that go now may look missing");
+        }
+        if let Some(newest) = plan.packs.iter().map(|one| one.pack).max() {
+            self.store.appender.begin_pack_after(newest)?;
+        }
+        let mut forgotten = Vec::new();
+        let total: u64 = plan.packs.iter().map(|one| one.live_bytes + one.dead_bytes).sum();
+        let mut at = 0;
+        for one in &plan.packs {
+            match self.rewrite(one.pack, &mut done)? {
+                Some(dead) => {
+                    self.remove(one.pack)?;
+                    done.packs_removed += 1;
+                    forgotten.extend(dead);
+                }
+                None => done.packs_damaged += 1,
+            }
+            if forgotten.len() >= FORGET_KEYS {
+                done.forgotten += self.forget(&std::mem::take(&mut forgotten))?;
+            }
+            at += one.live_bytes + one.dead_bytes;
+            if !go_on(at, total) {
+                break;
+            }
+        }
+        done.forgotten += self.forget(&forgotten)?;
+        self.store.persist_if_due()?;
+        plan.packs.iter().for_each(|one| self.close(one.pack));
+        done.reclaimed_bytes =
+            before.saturating_sub(self.store.appender.stored_bytes.load(Ordering::Relaxed));
+        Ok(done)
+    }
+
+    /// The frames of a pack and its length; `None` if it cannot be read, or is younger than this collection.
+    fn entries(&self, pack: u32) -> Result<Option<(Vec<Entry>, u64)>, StoreError> {
+        if let Some(found) = self.store.appender.growing_entries(pack) {
+            return Ok(Some(found));
+        }
+        let packs = &self.store.reader.packs;
+        let Ok(file) = packs.open(pack, Access::Read) else { return Ok(None) };
+        let failed = |e| StoreError::io("read", &packs.path(pack), e);
+        let len = file.len().map_err(failed)?;
+        if let Some((_, entries)) = read_footer(&*file, packs.store, pack, len).map_err(failed)? {
+            return Ok(Some((entries, len)));
+        }
+        let mut scanner = Scanner::new(packs, pack, &*file, u64::from(PACK_HEADER_BYTES), len);
+        let mut entries = Vec::new();
+        while let Some(item) = scanner.next() {
+            if let Item::Frame { offset, header } | Item::Bad { offset, header: Some(header), .. } = item {
+                entries.push(Entry::of(&header, pack, offset));
+            }
+        }
+        Ok(Some((entries, len)))
+    }
+
+    /// Whether a frame is the one that is read for content that is needed.
+    fn is_needed(&self, entry: &Entry) -> Result<bool, StoreError> {
+        let current = |now: Option<Address>| now == Some(entry.address);
+        Ok(match Kind::of(entry.key.kind()) {
+            Some(Kind::Footer | Kind::Void) => false,
+            // Of a newer program: not ours to judge.
+            None => true,
+            Some(Kind::Chunk | Kind::Recipe) => {
+                self.live.contains(&entry.key) && current(self.store.reader.index.find(&entry.key)?)
+            }
+        })
+    }
+
+    /// Copies what is needed of a pack and retires it; the keys whose only frames it had. `None` if it has to
+    /// stay.
+    fn rewrite(&self, pack: u32, done: &mut GcDone) -> Result<Option<Vec<Key>>, StoreError> {
+        let packs = &self.store.reader.packs;
+        let path = packs.path(pack);
+        let failed = |e| StoreError::io("read", &path, e);
+        let file = match packs.open(pack, Access::Read) {
+            Ok(file) => file,
+            Err(_) => return Ok(None),
+        };
+        let len = file.len().map_err(failed)?;
+        let listed = read_footer(&*file, packs.store, pack, len).map_err(failed)?;
+        let mut copier = Copier { collection: self, frames: Frames::default(), done };
+        let mut dead: Vec<Entry> = Vec::new();
+        let mut scanner = Scanner::new(packs, pack, &*file, u64::from(PACK_HEADER_BYTES), len);
+        let mut payload = Vec::new();
+        while let Some(item) = scanner.next_with(|_, bytes| {
+            payload.clear();
+            payload.extend_from_slice(bytes);
+            Ok(())
+        }) {
+            match item {
+                Item::Frame { header, .. }
+                    if [Kind::Footer as u8, Kind::Void as u8].contains(&header.kind) => {}
+                Item::Frame { offset, header } => {
+                    let entry = Entry::of(&header, pack, offset);
+                    if Kind::of(header.kind).is_none() {
+                        return Ok(None);
+                    }
+                    if self.is_needed(&entry)? {
+                        copier.copy(&header, &payload)?;
+                    } else {
+                        dead.push(entry);
+                    }
+                }
+                Item::Bad { offset, header: Some(header), .. } => {
+                    let entry = Entry::of(&header, pack, offset);
+                    if header.kind != Kind::Footer as u8 && self.is_needed(&entry)? {
+                        return Ok(None);
+                    }
+                    dead.push(entry);
+                }
+                Item::Bad { offset, end, .. } => {
+                    // What stood here is known only if the footer says so.
+                    let Some((footer, entries)) = &listed else { return Ok(None) };
+                    let inside = |entry: &&Entry| (offset..end as u32).contains(&entry.address.offset);
+                    for entry in entries.iter().filter(inside) {
+                        if offset < *footer && self.is_needed(entry)? {
+                            return Ok(None);
+                        }
+                        dead.push(*entry);
+                    }
+                }
+            }
+        }
+        copier.flush()?;
+        self.store.sync()?;
+        loop {
+            let wanted = self.retire_unless_wanted(pack, &dead)?;
+            if wanted.is_empty() {
+                break;
+            }
+            dead.retain(|entry| !wanted.contains(&entry.key));
+            for entry in wanted_entries(&self.store.reader.index, &wanted, pack)? {
+                if !copier.copy_from(&*file, entry)? {
+                    return Ok(None);
+                }
+            }
+            copier.flush()?;
+            self.store.sync()?;
+        }
+        Ok(Some(dead.into_iter().map(|entry| entry.key).collect()))
+    }
+
+    /// Under the gate: what was looked up since it was found dead; if nothing was, the pack is retired.
+    fn retire_unless_wanted(&self, pack: u32, dead: &[Entry]) -> Result<Vec<Key>, StoreError> {
+        let reader = &self.store.reader;
+        let _gate = reader.gate_mut();
+        let mut wanted = Vec::new();
+        for entry in dead.iter().filter(|entry| self.live.contains(&entry.key)) {
+            // A frame that another one has replaced is dead however much its content is wanted.
+            if reader.index.find(&entry.key)? == Some(entry.address) {
+                wanted.push(entry.key);
+            }
+        }
+        if wanted.is_empty() {
+            reader.packs.retire(pack);
+        }
+        Ok(wanted)
+    }
+
+    fn remove(&self, pack: u32) -> Result<(), StoreError> {
+        let packs = &self.store.reader.packs;
+        let path = packs.path(pack);
+        let len = packs.open(pack, Access::Read).and_then(|file| file.len()).unwrap_or(0);
+        packs.disk.remove(&path).map_err(|e| StoreError::io("remove", &path, e))?;
+        self.store.appender.stored_bytes.fetch_sub(len, Ordering::Relaxed);
+        self.close(pack);
+        Ok(())
+    }
+
+    /// The names of packs have to be gone for good first: a pack that came back after a power cut would hold
+    /// frames that the index does not know.
+    fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
+        self.store.reader.packs.sync_names()?;
+        self.store.forget(keys)
+    }
+
+    fn close(&self, pack: u32) {
+        if self.store.reader.packs.is_retired(pack) {
+            self.store.reader.packs.close(pack);
+        }
+    }
+}
+
+fn wanted_entries(index: &super::index::Index, wanted: &[Key], pack: u32) -> Result<Vec<Entry>, StoreError> {
+    let mut entries = Vec::with_capacity(wanted.len());
+    for &key in wanted {
+        if let Some(address) = index.find(&key)?.filter(|address| address.pack == pack) {
+            entries.push(Entry { key, address });
+        }
+    }
+    Ok(entries)
+}
+
+impl GcPlan {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.packs.is_empty()
+    }
+
+    /// Packs to be rewritten or removed.
+    pub fn packs(&self) -> u64 {
+        self.packs.len() as u64
+    }
+
+    /// Chooses the packs that it pays to rewrite, those with the largest share to gain first.
+    fn choose(&mut self, mut packs: Vec<PackPlan>) {
+        packs.retain(|one| one.dead_bytes > 0);
+        packs.sort_by(|a, b| b.dead_share().total_cmp(&a.dead_share()).then(a.pack.cmp(&b.pack)));
+        let mut left: u64 = packs.iter().map(|one| one.dead_bytes).sum();
+        for one in packs {
+            let enough = left as f64 <= self.stored_bytes as f64 * DEAD_SHARE_LEFT;
+            if one.dead_share() < DEAD_SHARE_MIN && enough {
+                continue;
+            }
+            left -= one.dead_bytes;
+            self.reclaim_bytes += one.dead_bytes;
+            self.copy_bytes += one.live_bytes;
+            self.packs.push(one);
+        }
+        self.left_bytes = left;
+    }
+}
+
+impl PackPlan {
+    fn dead_share(&self) -> f64 {
+        self.dead_bytes as f64 / (self.dead_bytes + self.live_bytes).max(1) as f64
+    }
+}
+
+/// Copies frames to the end of the store.
+struct Copier<'a, 'b> {
+    collection: &'a Collection<'b>,
+    frames: Frames,
+    done: &'a mut GcDone,
+}
+
+impl Copier<'_, '_> {
+    /// Copies a frame whose payload was verified.
+    fn copy(&mut self, header: &Header, payload: &[u8]) -> Result<(), StoreError> {
+        self.frames.bytes.resize(self.frames.bytes.len() + HEADER_BYTES, 0);
+        self.frames.bytes.extend_from_slice(payload);
+        self.frames.headers.push(*header);
+        if self.frames.bytes.len() >= COPY_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Reads, verifies and copies one frame; false if it does not verify.
+    fn copy_from(&mut self, file: &dyn crate::env::DiskFile, entry: Entry) -> Result<bool, StoreError> {
+        let packs = &self.collection.store.reader.packs;
+        let mut bytes = vec![0; HEADER_BYTES + entry.address.stored_len as usize];
+        let read = file.read_exact_at(&mut bytes, u64::from(entry.address.offset));
+        let place = packs.place(entry.address.pack, entry.address.offset);
+        let header = read.ok().and_then(|()| Header::parse(&bytes, place).ok());
+        match header {
+            Some(header) if header.key() == entry.key && header.decode(&bytes[HEADER_BYTES..]).is_ok() => {
+                self.copy(&header, &bytes[HEADER_BYTES..])?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), StoreError> {
+        if self.frames.headers.is_empty() {
+            return Ok(());
+        }
+        self.done.copied_bytes += self.frames.bytes.len() as u64;
+        let moved = self.collection.store.append_moved(&mut self.frames);
+        self.frames.clear();
+        moved
+    }
+}
