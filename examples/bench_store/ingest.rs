@@ -8,7 +8,7 @@ use dedupfs::chunk::ChunkParams;
 use dedupfs::db::SledDb;
 use dedupfs::id::ChunkId;
 use dedupfs::recipe::{ChunkRef, Recipe};
-use dedupfs::store::{Store, StoreOptions};
+use dedupfs::store::{Store, StoreOptions, Writer};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -50,6 +50,15 @@ fn cut(params: ChunkParams, bytes: &[u8], mut each: impl FnMut(ChunkRef, &[u8]))
         let chunk = &bytes[start..start + len as usize];
         start += len as usize;
         each(ChunkRef { id: ChunkId::of(chunk), len }, chunk);
+    }
+}
+
+/// A writer that is flushed when its thread has no more files.
+struct Flushed(Writer);
+
+impl Drop for Flushed {
+    fn drop(&mut self) {
+        self.0.flush().unwrap();
     }
 }
 
@@ -121,15 +130,14 @@ pub(super) fn run(dir: &Path, work: &Path) {
         let begin = Instant::now();
         timed(
             &files,
-            || store.writer(),
-            |writer, path| {
+            || Flushed(store.writer()),
+            |Flushed(writer), path| {
                 let mut chunks = Vec::new();
                 cut(params, &std::fs::read(path).unwrap(), |chunk, bytes| {
                     writer.put(chunk.id, bytes).unwrap();
                     chunks.push(chunk);
                 });
                 writer.put_recipe(&Recipe::new(chunks)).unwrap();
-                writer.flush().unwrap();
             },
         );
         row(&format!("store: {name}"), unique, begin.elapsed().as_secs_f64(), Some(ceiling));
@@ -163,7 +171,7 @@ fn reads(store: &Store, home: &Path, mut ids: Vec<ChunkId>) {
             drop_caches(home);
         }
         let from = if cold { 0 } else { 5000 };
-        for _ in 0..usize::from(!cold) {
+        if !cold {
             crate::read_packs(home);
         }
         let mut times: Vec<_> = ids[from..]
