@@ -2,6 +2,7 @@ use super::{Batch, Db, DbError, DbResult, Table, Value, full_key};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A database on disk, in sled 0.34.
 ///
@@ -11,6 +12,9 @@ use std::path::{Path, PathBuf};
 pub struct SledDb {
     path: PathBuf,
     db: sled::Db,
+    cache_bytes: u64,
+    /// Whether the database was larger than its cache when that was last looked at, at open and with each flush.
+    beyond_cache: AtomicBool,
 }
 
 /// How often sled writes out what was applied, without being asked.
@@ -32,7 +36,12 @@ impl SledDb {
                 .open()
         };
         match catch_unwind(open) {
-            Ok(Ok(db)) => Ok(SledDb { path: path.to_owned(), db }),
+            Ok(Ok(db)) => {
+                let beyond_cache = AtomicBool::new(false);
+                let db = SledDb { path: path.to_owned(), db, cache_bytes, beyond_cache };
+                db.look_at_size();
+                Ok(db)
+            }
             Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
                 Err(DbError::Locked { path: path.to_owned() })
             }
@@ -41,9 +50,14 @@ impl SledDb {
         }
     }
 
-    /// Accesses the page of `key` again: see [`ACCESSES_MORE`].
-    fn access(&self, key: &[u8], times: usize) -> sled::Result<()> {
+    /// Accesses the page of `key` again, if not all pages have room in the cache: see [`ACCESSES_MORE`].
+    fn access_more(&self, key: &[u8]) -> sled::Result<()> {
+        let times = if self.beyond_cache.load(Ordering::Relaxed) { ACCESSES_MORE } else { 0 };
         (0..times).try_for_each(|_| self.db.get(key).map(drop))
+    }
+
+    fn look_at_size(&self) {
+        self.beyond_cache.store(self.bytes_on_disk() > self.cache_bytes, Ordering::Relaxed);
     }
 
     fn guard<T>(&self, work: impl FnOnce() -> sled::Result<T>) -> DbResult<T> {
@@ -83,7 +97,7 @@ impl Db for SledDb {
         let entry = self.guard(|| {
             let entry = self.db.range(range).next_back().transpose()?;
             if let Some((key, _)) = &entry {
-                self.access(key, ACCESSES_MORE)?;
+                self.access_more(key)?;
             }
             Ok(entry)
         })?;
@@ -119,6 +133,7 @@ impl Db for SledDb {
             .and_then(|file| file.sync_all())
             .and_then(|()| File::open(&self.path))
             .and_then(|dir| dir.sync_all());
+        self.look_at_size();
         synced.map_err(|e| broken(&self.path, &e))
     }
 
