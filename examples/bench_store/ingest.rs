@@ -241,7 +241,7 @@ fn peers(dir: &Path, work: &Path, mib: f64) {
     for turn in ["new", "again"] {
         // Each is told to read the files again rather than to believe their times.
         let borg = format!("borg create -C zstd,1 --files-cache disabled {at}/borg::{turn} {dir}");
-        let restic = format!("restic backup -r {at}/restic --force --no-scan --compression auto {dir}");
+        let restic = format!("restic backup -r {at}/restic --force --compression auto {dir}");
         let casync = format!("casync make --store={at}/casync/s.castr {at}/casync/{turn}.caidx {dir}");
         for (name, command) in [("borg", borg), ("restic", restic), ("casync", casync)] {
             peer(&format!("peer: {name}, {turn}"), mib, &command);
