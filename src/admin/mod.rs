@@ -141,6 +141,11 @@ impl AdminError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let AdminError::Overlay(error) = self else { return None };
+        if let OverlayError::Unsure { .. } = error {
+            let hint =
+                "`dedupctl check` says what is damaged; restore or remove that file, then run gc again";
+            return Some(hint.to_owned());
+        }
         let kind = match error {
             OverlayError::Io { source, .. } => source.kind(),
             OverlayError::Os(errno) => errno.kind(),

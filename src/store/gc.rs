@@ -189,7 +189,10 @@ impl Collection<'_> {
             }
         }
         done.forgotten += self.forget(&forgotten)?;
-        self.store.persist_if_due()?;
+        match self.store.persist() {
+            Ok(()) | Err(StoreError::Db(_)) => {}
+            Err(e) => return Err(e),
+        }
         plan.packs.iter().for_each(|one| self.close(one.pack));
         done.reclaimed_bytes =
             before.saturating_sub(self.store.appender.stored_bytes.load(Ordering::Relaxed));

@@ -6,7 +6,7 @@
 //! | frames after the index's position | read, from footers where they verify, and added |
 //! | no position, or one that the packs do not bear out | the table is cleared and rebuilt from all packs |
 //! | a torn end of the newest pack: nothing after it verifies, no index covered it | cut off |
-//! | bad bytes before frames that verify, after what the index covers of the newest pack | made a void frame |
+//! | bad bytes before frames that verify, or their footer, after what the index covers of the newest pack | made a void frame |
 //! | bad bytes anywhere else | reported; nothing is cut, and the pack is not appended to if they end it |
 //! | a pack of another store or a newer format | refused, before anything is changed |
 //!
@@ -70,7 +70,7 @@ pub(super) fn open(
     let removed = index.removing().unwrap_or_default();
     removed.into_iter().filter(|pack| !packs.has(*pack)).for_each(|pack| packs.retire(pack));
 
-    let stored = index.load_position(id)?.filter(|(at, _)| is_borne_out(*at, &found, next_pack, &packs));
+    let stored = index.load_position(id)?.filter(|(at, _)| is_borne_out(*at, &found, next_pack));
     let load = |stored, damage: &mut Vec<Damage>, progress: &mut dyn FnMut(u64, u64)| {
         let mut loader = Loader::new(&packs, &index, stored, options.recent_rows)?;
         let growing = loader.load(&found, next_pack, damage, progress)?;
@@ -179,10 +179,11 @@ fn note(damage: &mut Vec<Damage>, kind: DamageKind, pack: u32, offset: u64, reas
 }
 
 /// Whether the packs reach as far as the index says that they do.
-fn is_borne_out(at: Position, found: &[Found], next_pack: u32, packs: &Packs) -> bool {
+fn is_borne_out(at: Position, found: &[Found], next_pack: u32) -> bool {
     match found.iter().find(|found| found.pack == at.pack) {
         Some(found) => u64::from(at.offset) <= found.len,
-        None => (at.offset == 0 && at.pack == next_pack) || packs.is_retired(at.pack),
+        // An older pack may have been collected, or lost: what rows lead there is not believed.
+        None => at.pack < next_pack || (at.offset == 0 && at.pack == next_pack),
     }
 }
 
@@ -257,10 +258,15 @@ impl<'a> Loader<'a> {
                 std::cmp::Ordering::Equal => base.offset,
                 std::cmp::Ordering::Greater => 0,
             };
-            let footer = read_footer(&*one.file, self.packs.store, one.pack, one.len)
-                .map_err(|e| StoreError::io("read", &self.packs.path(one.pack), e));
+            // The newest pack's footer may be on the disk and frames before it not: a power cut came before the
+            // fsync that seals it. Older packs were durable before the next was made.
+            let durable = !newest || u64::from(start) >= one.len;
+            let footer = match durable {
+                true => read_footer(&*one.file, self.packs.store, one.pack, one.len).ok().flatten(),
+                false => None,
+            };
             match footer {
-                Ok(Some((_, entries))) => {
+                Some((_, entries)) => {
                     for entry in entries.iter().filter(|entry| entry.address.offset >= start) {
                         self.add(entry)?;
                     }
@@ -276,7 +282,7 @@ impl<'a> Loader<'a> {
                         });
                     }
                 }
-                _ => {
+                None => {
                     let mut report = |at| progress(done + at, total);
                     let end = self.scan(one, start, newest, damage, &mut report)?;
                     growing = end.filter(|_| newest);
@@ -311,7 +317,7 @@ impl<'a> Loader<'a> {
         // Bad ranges after the last whole frame: perhaps a torn end.
         let mut trailing: Vec<(u32, u64, String)> = Vec::new();
         let unfinished = newest && one.header_ok && self.base.is_some();
-        let mut has_footer = false;
+        let mut footer = None;
         while let Some(item) = scanner.next() {
             match item {
                 Item::Frame { offset, header } => {
@@ -326,8 +332,9 @@ impl<'a> Loader<'a> {
                     if offset >= start {
                         self.add(&entry)?;
                     }
-                    has_footer |= header.kind == Kind::Footer as u8;
-                    if newest {
+                    if header.kind == Kind::Footer as u8 {
+                        footer = Some((offset, scanner.at()));
+                    } else if newest {
                         end.entries.push(entry);
                     }
                     end.len = scanner.at() as u32;
@@ -347,9 +354,16 @@ impl<'a> Loader<'a> {
                 note(damage, DamageKind::Frame, one.pack, u64::from(at), reason);
             }
         }
-        let usable = one.blank || (torn && !has_footer);
+        if let Some(footer) = footer {
+            end.sealed = torn && trailing.is_empty() && end.voids.is_empty();
+            if unfinished && !end.sealed {
+                // It lists frames that are not there.
+                end.voids.push(footer);
+            }
+        }
+        let usable = one.blank || (torn && (footer.is_none() || unfinished || end.sealed));
         for (at, _) in end.voids.iter().filter(|_| !usable) {
-            note(damage, DamageKind::Frame, one.pack, u64::from(*at), "no frame starts here".to_owned());
+            note(damage, DamageKind::Frame, one.pack, u64::from(*at), "a frame is missing here".to_owned());
         }
         Ok(usable.then_some(end))
     }
