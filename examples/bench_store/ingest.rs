@@ -6,7 +6,7 @@
 use super::{ID, drop_caches};
 use dedupfs::chunk::ChunkParams;
 use dedupfs::db::SledDb;
-use dedupfs::id::ChunkId;
+use dedupfs::id::{ChunkId, RecipeId};
 use dedupfs::recipe::{ChunkRef, Recipe};
 use dedupfs::store::{Store, StoreOptions, Writer};
 use std::collections::HashSet;
@@ -124,6 +124,7 @@ pub(super) fn run(dir: &Path, work: &Path) {
         Arc::new(Store::open(&home, ID, db, StoreOptions::default(), &mut |_, _| {}).unwrap())
     };
     let store = open();
+    let recipes = Mutex::new(Vec::new());
     for (name, unique, ceiling) in
         [("unique data", unique_mib, zstd), ("the same data again", all_mib, hashing)]
     {
@@ -137,7 +138,8 @@ pub(super) fn run(dir: &Path, work: &Path) {
                     writer.put(chunk.id, bytes).unwrap();
                     chunks.push(chunk);
                 });
-                writer.put_recipe(&Recipe::new(chunks)).unwrap();
+                let recipe = writer.put_recipe(&Recipe::new(chunks)).unwrap();
+                recipes.lock().unwrap().push(recipe);
             },
         );
         row(&format!("store: {name}"), unique, begin.elapsed().as_secs_f64(), Some(ceiling));
@@ -147,7 +149,6 @@ pub(super) fn run(dir: &Path, work: &Path) {
         row(&format!("store: {name}, durable, index written"), unique, seconds, Some(ceiling));
         row("   that is, of all bytes", all_mib, seconds, None);
     }
-    // A place for gc: bytes a second that it rewrites, and disk use after half of the files are deleted.
     drop(store);
     let begin = Instant::now();
     let store = open();
@@ -160,6 +161,7 @@ pub(super) fn run(dir: &Path, work: &Path) {
     let begin = Instant::now();
     drop(open());
     row("rebuild of the index, cold (all bytes)", all_mib, begin.elapsed().as_secs_f64(), None);
+    gc(&open(), &home, &recipes.into_inner().unwrap());
     peers(dir, work, all_mib);
 }
 
@@ -206,6 +208,26 @@ fn checks(store: &Store, home: &Path) {
         store.verify(true, &mut |_, _| {}, &mut |damage| panic!("{damage}")).unwrap();
         row(&format!("deep check, {name}"), mib, begin.elapsed().as_secs_f64(), Some(cat));
     }
+}
+
+/// Keeps every other file.
+fn gc(store: &Arc<Store>, home: &Path, recipes: &[RecipeId]) {
+    let mut recipes = recipes.to_vec();
+    recipes.sort();
+    recipes.dedup();
+    let begin = Instant::now();
+    let collection = store.collect(&mut |_, _| true).unwrap().unwrap();
+    recipes.iter().step_by(2).for_each(|recipe| collection.keep(recipe).unwrap());
+    let plan = collection.plan(&mut |_, _| true).unwrap().unwrap();
+    println!("gc: marked and planned in {:.2} s", begin.elapsed().as_secs_f64());
+    let begin = Instant::now();
+    let done = collection.apply(&plan, &mut |_, _| true).unwrap();
+    row("gc: bytes copied", done.copied_bytes as f64 / MIB, begin.elapsed().as_secs_f64(), None);
+    let left = crate::read_packs(home) as f64 / MIB;
+    println!(
+        "gc: {:.0} MiB of packs before half of the files were deleted, {left:.0} MiB after",
+        plan.stored_bytes as f64 / MIB
+    );
 }
 
 fn peer(name: &str, mib: f64, command: &str) {

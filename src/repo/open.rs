@@ -91,12 +91,14 @@ fn attempt(
         true
     })
     .map_err(index)?;
+    let defaults = StoreOptions::default();
     let store_options = StoreOptions {
         cache_bytes: memory.cache_bytes,
         recent_rows: memory.recent_rows,
         filter_bytes: memory.filter_bytes,
+        pack_bytes_max: pack_bytes(dir).unwrap_or(defaults.pack_bytes_max),
         reserve_bytes: if options.read_only { 0 } else { RESERVE_BYTES },
-        ..StoreOptions::default()
+        ..defaults
     };
     let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {
         progress(Opening { done_bytes: done, total_bytes: total });
@@ -116,6 +118,13 @@ fn attempt(
         db.apply(batch).and_then(|()| db.flush()).map_err(index)?;
     }
     Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), clean, left })
+}
+
+/// How large packs are: small enough that the reserve, a hundredth of the filesystem, has room to rewrite one.
+fn pack_bytes(dir: &Path) -> Option<u32> {
+    let space = rustix::fs::statvfs(dir).ok()?;
+    let share = space.f_blocks * space.f_frsize / 128;
+    Some(share.clamp(1 << 20, 64 << 20) as u32)
 }
 
 fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<SledDb> {
