@@ -22,7 +22,7 @@ const FLUSH_INTERVAL_MS: u64 = 500;
 /// sled's cache has 256 parts, and looks at what a part holds only after 64 accesses to pages in it. Look-ups all
 /// over a large table would so make it keep 16,384 pages of some 40 KiB whatever its capacity (685 MiB were seen with
 /// 32 MiB asked for), if each page that is read were not accessed some more. An access of a page in memory takes
-/// about a microsecond. Scans do without: shedding their pages early made merging three times slower.
+/// about a microsecond. Scans do without: shedding their pages early seemed to make merging slower.
 const ACCESSES_MORE: usize = 7;
 
 impl SledDb {

@@ -593,7 +593,7 @@ impl<'a> Merge<'a> {
 #[cfg(test)]
 mod tests {
     //! Seen to fail with the mechanism switched off: the model test without the removal mark in `find`; the one for
-    //! strays without `delete_strays`; the one for scans when garbage is deleted though somebody reads it.
+    //! strays without the deletion in `delete_strays`. Not yet tried: the one for scans, with garbage deleted at once.
     use super::*;
     use crate::db::{MemDb, Table};
     use proptest::prelude::*;
