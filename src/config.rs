@@ -32,7 +32,9 @@ pub enum ConfigError {
 pub struct Config {
     /// When files are converted.
     pub dedup: Option<Dedup>,
-    /// Bytes of decoded chunks kept in memory.
+    /// About how many bytes of memory everything that is bounded may take together.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of decoded chunks kept in memory: overrides their part of `memory_bytes`.
     pub cache_bytes: Option<u64>,
     /// Whether garbage is collected without being asked.
     pub gc: Option<bool>,
@@ -42,6 +44,7 @@ pub struct Config {
 #[serde(deny_unknown_fields)]
 struct Form {
     dedup: Option<String>,
+    memory: Option<Size>,
     cache_bytes: Option<Size>,
     gc: Option<String>,
 }
@@ -59,10 +62,10 @@ impl Config {
         let form: Form =
             toml::from_str(text).map_err(|e| ConfigError::Form(e.to_string().trim_end().to_owned()))?;
         let dedup = form.dedup.as_deref().map(parse_dedup).transpose()?;
-        let cache_bytes = match form.cache_bytes {
-            None => None,
-            Some(Size::Bytes(bytes)) => Some(bytes),
-            Some(Size::Text(text)) => Some(parse_size(&text)?),
+        let size = |size: Option<Size>| match size {
+            None => Ok(None),
+            Some(Size::Bytes(bytes)) => Ok(Some(bytes)),
+            Some(Size::Text(text)) => parse_size(&text).map(Some),
         };
         let gc = match form.gc.as_deref() {
             None => None,
@@ -70,7 +73,7 @@ impl Config {
             Some("off") => Some(false),
             Some(other) => return Err(ConfigError::Gc(other.to_owned())),
         };
-        Ok(Config { dedup, cache_bytes, gc })
+        Ok(Config { dedup, memory_bytes: size(form.memory)?, cache_bytes: size(form.cache_bytes)?, gc })
     }
 
     /// The text of a `config.toml` with these settings; those left at their defaults are comments.
@@ -78,6 +81,10 @@ impl Config {
         let (dedup_mark, dedup) = match self.dedup {
             Some(dedup) => ("", dedup),
             None => ("# ", Dedup::OnClose),
+        };
+        let memory = match self.memory_bytes {
+            Some(bytes) => format!("memory = {bytes}"),
+            None => "# memory = \"256MiB\"".to_owned(),
         };
         let cache = match self.cache_bytes {
             Some(bytes) => format!("cache_bytes = {bytes}"),
@@ -96,7 +103,11 @@ impl Config {
              # are, and only `dedupctl similar` and its kind know them).\n\
              {dedup_mark}dedup = \"{}\"\n\
              \n\
-             # Memory for decoded data.\n\
+             # Memory for caches and for what is gathered before it is written, in all. More makes a large\n\
+             # store faster; what is beyond it is said in docs/architecture.md.\n\
+             {memory}\n\
+             \n\
+             # Memory for decoded data: a quarter of that unless it is set here.\n\
              {cache}\n\
              \n\
              # When garbage is collected: \"auto\" (when a quarter of the data is no longer needed), or \"off\"\n\
@@ -208,11 +219,18 @@ mod tests {
 
     #[test]
     fn a_config_is_read_as_it_was_written() {
-        let full = Config { dedup: Some(Dedup::Off), cache_bytes: Some(1 << 20), gc: Some(false) };
+        let full = Config {
+            dedup: Some(Dedup::Off),
+            memory_bytes: Some(128 << 20),
+            cache_bytes: Some(1 << 20),
+            gc: Some(false),
+        };
         for config in [Config::default(), full] {
             assert_eq!(Config::parse(&config.to_text()).unwrap(), config);
         }
         assert_eq!(Config::parse("cache_bytes = \"1KiB\"").unwrap().cache_bytes, Some(1024));
+        assert_eq!(Config::parse("memory = \"256MiB\"").unwrap().memory_bytes, Some(256 << 20));
+        assert!(Config::parse("memory = \"much\"").is_err());
     }
 
     #[test]

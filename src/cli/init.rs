@@ -22,7 +22,10 @@ pub(super) struct Init {
     /// When files move into the store: on-close, idle:TIME or off
     #[arg(long, value_name = "POLICY", value_parser = parse_dedup)]
     dedup: Option<Dedup>,
-    /// Memory for decoded data, when mounted
+    /// Memory for caches and buffers in all, when mounted [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Memory for decoded data, when mounted [default: a quarter of --memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_bytes: Option<u64>,
 }
@@ -57,8 +60,10 @@ impl Init {
             out.note("this filesystem keeps no user xattrs: files stay as they are and are only indexed");
             dedup = Some(Dedup::Off);
         }
-        let options =
-            InitOptions { chunk, config: Config { dedup, cache_bytes: self.cache_bytes, gc: None } };
+        let options = InitOptions {
+            chunk,
+            config: Config { dedup, memory_bytes: self.memory, cache_bytes: self.cache_bytes, gc: None },
+        };
         let layout = Repo::init(&self.dir, global.store.as_deref(), &options)?;
         let policy = dedup_text(dedup.unwrap_or(Dedup::OnClose));
         let created = Created { root: layout.root, store: layout.state, chunk_avg: self.chunk_avg, policy };

@@ -50,7 +50,10 @@ pub(super) struct Mount {
     /// Do all I/O in the daemon instead of leaving that of plain files to the kernel
     #[arg(long)]
     no_passthrough: bool,
-    /// Memory for decoded data
+    /// Memory for caches and buffers in all [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Memory for decoded data [default: a quarter of --memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_bytes: Option<u64>,
     /// This process is the one in the background, and tells by stdout when it is ready
@@ -99,6 +102,7 @@ impl Mount {
             read_only: false,
             allow_other: false,
             passthrough: true,
+            memory_bytes: None,
             cache_bytes: None,
             refuse: Refuse::default(),
             user_runtime: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
@@ -111,6 +115,7 @@ impl Mount {
         options.read_only |= self.read_only;
         options.allow_other |= self.allow_other;
         options.passthrough &= !self.no_passthrough;
+        options.memory_bytes = self.memory.or(options.memory_bytes);
         options.cache_bytes = self.cache_bytes.or(options.cache_bytes);
         Ok(options)
     }

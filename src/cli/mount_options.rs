@@ -66,19 +66,20 @@ pub(super) fn apply(list: &str, options: &mut Options) -> Result<(), CliError> {
             ("noexec", None) => options.refuse.noexec = true,
             ("exec", None) => options.refuse.noexec = false,
             ("dedup", Some(policy)) => options.dedup = Some(parse_dedup(policy)?),
+            ("memory", Some(size)) => options.memory_bytes = Some(parse_size(size)?),
             ("cache_bytes", Some(size)) => options.cache_bytes = Some(parse_size(size)?),
             ("store", Some(dir)) if !dir.is_empty() => options.store = Some(dir.into()),
             _ if ACCEPTED.contains(&option.as_str()) => {}
             _ if ACCEPTED_WITH_VALUE.iter().any(|known| option.starts_with(known)) => {}
-            ("dedup" | "cache_bytes" | "store", _) => {
+            ("dedup" | "memory" | "cache_bytes" | "store", _) => {
                 return Err(CliError::new(format!(
                     "mount option {option:?}: expected a value, like {name}=..."
                 )));
             }
             _ => {
                 return Err(CliError::new(format!("mount option {option:?} is not known")).hint(
-                    "known are ro, allow_other, no_passthrough, dedup=POLICY, store=DIR, cache_bytes=SIZE, nosuid, \
-                     nodev, noexec and the options of mount(8) that need no help from a filesystem",
+                    "known are ro, allow_other, no_passthrough, dedup=POLICY, store=DIR, memory=SIZE, cache_bytes=SIZE, \
+                     nosuid, nodev, noexec and the options of mount(8) that need no help from a filesystem",
                 ));
             }
         }
@@ -128,10 +129,12 @@ mod tests {
             options(&["rw,noauto,_netdev,nofail,x-systemd.automount,user,exec,suid,dev,defaults"]).unwrap();
         assert_eq!((found.read_only, found.passthrough, found.refuse), (false, true, Default::default()));
         let found =
-            options(&["ro,allow_other", "dedup=idle:10m,cache_bytes=1MiB,no_passthrough,nosuid"]).unwrap();
+            options(&["ro,allow_other", "dedup=idle:10m,memory=2MiB,cache_bytes=1MiB,no_passthrough,nosuid"])
+                .unwrap();
         assert!(found.read_only && found.allow_other && !found.passthrough && found.refuse.nosuid);
         assert_eq!(found.dedup, Some(Dedup::Idle(std::time::Duration::from_secs(600))));
         assert_eq!(found.cache_bytes, Some(1 << 20));
+        assert_eq!(found.memory_bytes, Some(2 << 20));
         assert!(!options(&["ro,rw"]).unwrap().read_only, "the last one wins");
     }
 

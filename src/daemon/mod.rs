@@ -43,7 +43,9 @@ pub struct Options {
     pub allow_other: bool,
     /// Let the kernel do the I/O of plain files by itself.
     pub passthrough: bool,
-    /// Bytes of decoded chunks kept in memory.
+    /// About how many bytes of memory everything that is bounded may take together.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of decoded chunks kept in memory: overrides their part of `memory_bytes`.
     pub cache_bytes: Option<u64>,
     /// What the kernel refuses in this mount.
     pub refuse: Refuse,
@@ -85,11 +87,13 @@ impl Daemon {
             let found = format!("it lies in the store {}", layout.state.display());
             return Err(DaemonError::unsuitable(&mountpoint, "a mount point outside the store", found));
         }
+        process::limit_arenas();
         process::raise_limits();
         process::clear_umask();
         let open = OpenOptions {
             dedup: options.dedup,
             read_only: options.read_only,
+            memory_bytes: options.memory_bytes,
             cache_bytes: options.cache_bytes,
             rebuild: false,
         };

@@ -43,6 +43,16 @@ pub fn raise_limits() {
     }
 }
 
+/// Keeps the allocator at two arenas. glibc gives each thread one of its own, up to eight a core, and each keeps
+/// memory that was freed in it; a daemon of many threads would hold several times what it uses.
+pub(super) fn limit_arenas() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt sets a number of the allocator and may be called at any time.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
 /// Modes of new files are the callers' business: each request brings its umask.
 pub(super) fn clear_umask() {
     rustix::process::umask(rustix::fs::Mode::empty());

@@ -4,15 +4,19 @@
 //! the only copy of anything. So its loss costs time and never data.
 //!
 //! [`SledDb`] keeps it on disk and is the only code that knows sled; [`MemDb`] keeps it in memory, for
-//! tests and for read-only work beside a damaged index. [`Runs`] stores many small rows in few keys.
+//! tests and for read-only work beside a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`]
+//! does so for very many rows whose keys are hashes.
 
+mod filter;
 mod mem;
 mod runs;
 mod sled;
+mod tiers;
 
 pub use mem::MemDb;
 pub use runs::{Codec, Layout, Plain, Runs};
 pub use sled::SledDb;
+pub use tiers::Tiers;
 
 use std::path::PathBuf;
 
@@ -22,7 +26,7 @@ use std::path::PathBuf;
 pub enum Table {
     /// Single values by name: format version, positions, the clean-shutdown mark.
     Meta = b'm',
-    /// The store: chunk and recipe ids to pack addresses, as [`Runs`].
+    /// The store: chunk and recipe ids to pack addresses, as [`Tiers`].
     Chunks = b'c',
     /// Similarity: features to the chunks that have them, as [`Runs`].
     Features = b'f',

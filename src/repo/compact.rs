@@ -5,7 +5,6 @@
 //! speed of some 60 MB/s of rows, and the copy takes its place in one atomic exchange. It happens at most once
 //! for each doubling, and a crash leaves the one or the other whole.
 
-use super::INDEX_CACHE_BYTES;
 use crate::db::{Batch, Db, DbResult, SledDb, Table};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::path::Path;
@@ -19,20 +18,20 @@ const ENTRIES_PER_BATCH: usize = 256;
 const COPY: &str = "index.copy";
 
 /// Opens the index at `path`, written anew if that is worth it.
-pub(super) fn open(path: &Path) -> DbResult<SledDb> {
-    open_above(path, BYTES_MIN)
+pub(super) fn open(path: &Path, cache_bytes: u64) -> DbResult<SledDb> {
+    open_above(path, cache_bytes, BYTES_MIN)
 }
 
-fn open_above(path: &Path, bytes_min: u64) -> DbResult<SledDb> {
+fn open_above(path: &Path, cache_bytes: u64, bytes_min: u64) -> DbResult<SledDb> {
     let copy = path.with_file_name(COPY);
     // Left by a crash: it is either unfinished or what it was a copy of.
     let _ = std::fs::remove_dir_all(&copy);
-    let db = SledDb::open(path, INDEX_CACHE_BYTES)?;
+    let db = SledDb::open(path, cache_bytes)?;
     let (size, before) = (db.bytes_on_disk(), size_before(&db)?);
     if size < bytes_min || size < before.saturating_mul(2) {
         return Ok(db);
     }
-    match write_anew(&db, &copy) {
+    match write_anew(&db, &copy, cache_bytes) {
         Ok(now) => tracing::info!("the index was written anew: {size} bytes before, {now} now"),
         Err(reason) => {
             tracing::warn!("the index was not written anew: {reason}");
@@ -46,7 +45,7 @@ fn open_above(path: &Path, bytes_min: u64) -> DbResult<SledDb> {
         tracing::warn!("the index was not written anew: exchange: {e}");
     }
     let _ = std::fs::remove_dir_all(&copy);
-    SledDb::open(path, INDEX_CACHE_BYTES)
+    SledDb::open(path, cache_bytes)
 }
 
 fn size_before(db: &SledDb) -> DbResult<u64> {
@@ -54,9 +53,9 @@ fn size_before(db: &SledDb) -> DbResult<u64> {
     Ok(row.and_then(|row| Some(u64::from_be_bytes(row[..].try_into().ok()?))).unwrap_or(0))
 }
 
-fn write_anew(from: &SledDb, path: &Path) -> Result<u64, String> {
+fn write_anew(from: &SledDb, path: &Path, cache_bytes: u64) -> Result<u64, String> {
     let text = |e: crate::db::DbError| e.to_string();
-    let to = SledDb::open(path, INDEX_CACHE_BYTES).map_err(text)?;
+    let to = SledDb::open(path, cache_bytes).map_err(text)?;
     for table in Table::ALL {
         copy_table(from, &to, table).map_err(text)?;
     }
@@ -104,7 +103,7 @@ mod tests {
         db.flush().unwrap();
         let before = db.bytes_on_disk();
         drop(db);
-        let db = open_above(&path, 1 << 20).unwrap();
+        let db = open_above(&path, 16 << 20, 1 << 20).unwrap();
         let after = db.bytes_on_disk();
         assert!(after * 3 < before * 2, "{before} before, {after} after");
         for i in 0..6000u32 {
@@ -113,6 +112,6 @@ mod tests {
         assert!(size_before(&db).unwrap() > 0);
         assert!(!dir.path().join(COPY).exists());
         drop(db);
-        assert!(open_above(&path, 1 << 20).unwrap().bytes_on_disk() <= after + (1 << 20));
+        assert!(open_above(&path, 16 << 20, 1 << 20).unwrap().bytes_on_disk() <= after + (1 << 20));
     }
 }

@@ -17,6 +17,7 @@ pub mod fuzz;
 mod init;
 mod layout;
 mod lock;
+mod memory;
 mod open;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ mod tests;
 pub use error::RepoError;
 pub use init::InitOptions;
 pub use layout::{DAEMON, LOG, Layout};
+pub use memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
 
 use crate::chunk::ChunkParams;
 use crate::config::Config;
@@ -53,7 +55,9 @@ pub struct OpenOptions {
     pub dedup: Option<Dedup>,
     /// Change nothing in the overlay.
     pub read_only: bool,
-    /// Bytes of decoded chunks kept in memory.
+    /// About how many bytes of memory everything that is bounded may take together.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of decoded chunks kept in memory: overrides their part of `memory_bytes`.
     pub cache_bytes: Option<u64>,
     /// Move the index aside and make a new one.
     pub rebuild: bool,
@@ -128,8 +132,11 @@ impl Repo {
             );
             dedup = Dedup::Off;
         }
-        let cache_bytes = options.cache_bytes.or(config.cache_bytes);
-        let opened = open::open_parts(layout, &dir, format.id, cache_bytes, options, progress)
+        let memory = Memory::divide(
+            options.memory_bytes.or(config.memory_bytes),
+            options.cache_bytes.or(config.cache_bytes),
+        );
+        let opened = open::open_parts(layout, &dir, format.id, memory, options, progress)
             .map_err(|e| readable(e, &dir, &layout.state))?;
         let overlay = Overlay::new(overlay::Parts {
             backing,

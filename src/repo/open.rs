@@ -6,7 +6,7 @@
 
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
-use super::{CLEAN, INDEX_CACHE_BYTES, OpenOptions, Opening, compact};
+use super::{CLEAN, Memory, OpenOptions, Opening, compact};
 use crate::db::{Batch, Db, DbError, DbResult, MemDb, SledDb, Table};
 use crate::id::StoreId;
 use crate::similarity::{Similarity, SimilarityOptions};
@@ -38,7 +38,7 @@ pub(super) fn open_parts(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    cache_bytes: Option<u64>,
+    memory: Memory,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, RepoError> {
@@ -46,12 +46,12 @@ pub(super) fn open_parts(
     if options.rebuild && index.exists() {
         move_aside(layout, &index, "old")?;
     }
-    match attempt(layout, dir, id, cache_bytes, options, progress) {
+    match attempt(layout, dir, id, memory, options, progress) {
         Ok(parts) => Ok(parts),
         Err(Failure::Other(e)) => Err(e),
         Err(Failure::Index(reason)) if options.read_only => {
             tracing::warn!("the index is damaged ({reason}); it stays, and the packs are read in its place");
-            match parts(layout, dir, id, cache_bytes, options, Arc::new(MemDb::new()), progress) {
+            match parts(layout, dir, id, memory, options, Arc::new(MemDb::new()), progress) {
                 Ok(parts) => Ok(parts),
                 Err(Failure::Other(e)) => Err(e),
                 Err(Failure::Index(reason)) => Err(part(layout, "the index", reason)),
@@ -63,7 +63,7 @@ pub(super) fn open_parts(
                 "the index is damaged ({reason}); it was moved to {} and is made anew",
                 aside.display()
             );
-            attempt(layout, dir, id, cache_bytes, options, progress).map_err(|failure| match failure {
+            attempt(layout, dir, id, memory, options, progress).map_err(|failure| match failure {
                 Failure::Other(e) => e,
                 Failure::Index(reason) => part(layout, "the index", reason),
             })
@@ -75,11 +75,11 @@ fn attempt(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    cache_bytes: Option<u64>,
+    memory: Memory,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
-    let db: Arc<dyn Db> = match open_index(&dir.join(INDEX), options) {
+    let db: Arc<dyn Db> = match open_index(&dir.join(INDEX), memory.index_cache_bytes, options) {
         Ok(db) => Arc::new(db),
         Err(DbError::Locked { .. }) => {
             let holder = "another process".to_owned();
@@ -93,29 +93,35 @@ fn attempt(
         }
         Err(e) => return Err(Failure::Index(e.to_string())),
     };
-    parts(layout, dir, id, cache_bytes, options, db, progress)
+    parts(layout, dir, id, memory, options, db, progress)
 }
 
 fn parts(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    cache_bytes: Option<u64>,
+    memory: Memory,
     options: &OpenOptions,
     db: Arc<dyn Db>,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
-    let clean = db.get(Table::Meta, CLEAN).map_err(index)?.is_some();
+    let mut clean = db.get(Table::Meta, CLEAN).map_err(index)?.is_some();
     let mut left = Vec::new();
     db.scan(Table::Pending, &[], &mut |path, _| {
         left.push(super::path_of(path));
         true
     })
     .map_err(index)?;
-    let mut store_options = StoreOptions { read_only: options.read_only, ..StoreOptions::default() };
-    store_options.pack_bytes_max = pack_bytes(dir).unwrap_or(store_options.pack_bytes_max);
-    store_options.reserve_bytes = if options.read_only { 0 } else { RESERVE_BYTES };
-    store_options.cache_bytes = cache_bytes.unwrap_or(store_options.cache_bytes);
+    let defaults = StoreOptions::default();
+    let store_options = StoreOptions {
+        cache_bytes: memory.cache_bytes,
+        recent_rows: memory.recent_rows,
+        filter_bytes: memory.filter_bytes,
+        read_only: options.read_only,
+        pack_bytes_max: pack_bytes(dir).unwrap_or(defaults.pack_bytes_max),
+        reserve_bytes: if options.read_only { 0 } else { RESERVE_BYTES },
+        ..defaults
+    };
     let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {
         progress(Opening { done_bytes: done, total_bytes: total });
     })
@@ -123,13 +129,19 @@ fn parts(
         StoreError::Db(e) => index(e),
         e => Failure::Other(part(layout, "the packs", e.to_string())),
     })?;
-    let similarity = Similarity::open(db.clone(), SimilarityOptions::default())
-        .map_err(|e| Failure::Index(e.to_string()))?;
+    let similarity_options =
+        SimilarityOptions { buffer_bytes: memory.similarity_bytes, ..SimilarityOptions::default() };
+    let similarity =
+        Similarity::open(db.clone(), similarity_options).map_err(|e| Failure::Index(e.to_string()))?;
     if clean && !options.read_only {
         // From here until an orderly end the index may be behind the files.
         let mut batch = Batch::new();
         batch.remove(Table::Meta, CLEAN);
-        db.apply(batch).and_then(|()| db.flush()).map_err(index)?;
+        match db.apply(batch).and_then(|()| db.flush()) {
+            // A full disk has to be mounted too, so that room can be made; the index is taken for behind at once.
+            Err(DbError::Full { .. }) => clean = false,
+            other => other.map_err(index)?,
+        }
     }
     Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), clean, left })
 }
@@ -141,8 +153,8 @@ fn pack_bytes(dir: &Path) -> Option<u32> {
     Some(share.clamp(1 << 20, 64 << 20) as u32)
 }
 
-fn open_index(path: &Path, options: &OpenOptions) -> DbResult<SledDb> {
-    if options.read_only { SledDb::open(path, INDEX_CACHE_BYTES) } else { compact::open(path) }
+fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<SledDb> {
+    if options.read_only { SledDb::open(path, cache_bytes) } else { compact::open(path, cache_bytes) }
 }
 
 fn index(e: DbError) -> Failure {

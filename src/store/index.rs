@@ -1,7 +1,7 @@
 //! The chunk index: from a key to the address of its frame.
 //!
-//! Two parts answer as one: rows in the database ([`Runs`] in `Table::Chunks`) and recent rows in memory,
-//! which are merged into the database in sorted bulk. The Meta row "store.position" says up to which byte
+//! Two parts answer as one: rows in the database ([`Tiers`] in `Table::Chunks`) and recent rows in memory,
+//! which enter the database in sorted bulk. The Meta row "store.position" says up to which byte
 //! of the packs the rows in the database are complete; the frames after it are read again on open.
 //!
 //! What must always be true: everything here can be rebuilt from the packs; the position in the database
@@ -11,7 +11,7 @@
 use super::error::StoreError;
 use super::frame::{Key, Kind};
 use super::pack::{Address, Entry};
-use crate::db::{Db, DbError, Layout, Runs, Table};
+use crate::db::{Db, DbError, Layout, Table, Tiers};
 use crate::id::{RecipeId, StoreId};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,8 +21,13 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 const ROW_BYTES: usize = Key::BYTES + 16;
 const LAYOUT: Layout = Layout { table: Table::Chunks, row_len: ROW_BYTES, key_len: Key::BYTES };
 const POSITION_KEY: &[u8] = b"store.position";
-const POSITION_VERSION: u8 = 1;
+/// 1 was a table of rows in another form.
+const POSITION_VERSION: u8 = 2;
 const REMOVING_KEY: &[u8] = b"store.removing";
+
+/// In a row: its key is no longer there ([`Tiers`]).
+const REMOVED: Address =
+    Address { pack: u32::MAX, offset: u32::MAX, stored_len: u32::MAX, raw_len: u32::MAX };
 
 /// A point in the sequence of all packs. Ordered as frames are appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,21 +68,28 @@ impl Counters {
 struct Recent {
     fresh: BTreeMap<Key, Address>,
     /// On their way into the database; still looked up here until they are all there.
-    merging: BTreeMap<Key, Address>,
+    merging: Arc<BTreeMap<Key, Address>>,
 }
 
 /// The index. Rows found in memory are newer than rows in the database.
 pub(super) struct Index {
     db: Arc<dyn Db>,
-    runs: Runs,
+    tiers: Tiers,
     recent: RwLock<Recent>,
     /// Rows ever added: lets a writer see cheaply that nothing changed since it looked.
     generation: AtomicU64,
 }
 
 impl Index {
-    pub(super) fn new(db: Arc<dyn Db>) -> Index {
-        Index { db, runs: Runs::new(LAYOUT), recent: RwLock::default(), generation: AtomicU64::new(0) }
+    /// The index in `db`; what is of no use there is as good as none. Filters take at most about `filter_bytes`.
+    pub(super) fn open(db: Arc<dyn Db>, filter_bytes: u64) -> Result<Index, StoreError> {
+        let tiers = Tiers::new(LAYOUT, filter_bytes);
+        let index = Index { db, tiers, recent: RwLock::default(), generation: AtomicU64::new(0) };
+        match index.tiers.load(&*index.db) {
+            Err(DbError::Row { .. }) => index.clear()?,
+            other => other?,
+        }
+        Ok(index)
     }
 
     fn recent(&self) -> RwLockReadGuard<'_, Recent> {
@@ -99,7 +111,7 @@ impl Index {
     }
 
     pub(super) fn find_in_db(&self, key: &Key) -> Result<Option<Address>, StoreError> {
-        let row = self.runs.find(&*self.db, &key.0)?;
+        let row = self.tiers.find(&*self.db, &key.0)?;
         Ok(row.map(|row| address_of(&row)))
     }
 
@@ -118,7 +130,7 @@ impl Index {
         high[..16].copy_from_slice(&id.0);
         {
             let recent = self.recent();
-            for map in [&recent.fresh, &recent.merging] {
+            for map in [&recent.fresh, &*recent.merging] {
                 let mut rows = map.range(Key(low)..=Key(high));
                 if let Some((&key, &address)) = rows.find(|(key, _)| key.recipe_id().is_some()) {
                     return Ok(Some(Entry { key, address }));
@@ -126,12 +138,13 @@ impl Index {
             }
         }
         let mut found = None;
-        self.runs.scan(&*self.db, &id.0, |row| {
+        self.tiers.scan(&*self.db, &id.0, |row| {
             let entry = entry_of(row);
             if entry.key.recipe_id().is_some() {
                 found = Some(entry);
+                return ControlFlow::Break(());
             }
-            found.is_none()
+            ControlFlow::Continue(())
         })?;
         Ok(found)
     }
@@ -151,35 +164,51 @@ impl Index {
     pub(super) fn freeze(&self) {
         let mut recent = self.recent_mut();
         let fresh = std::mem::take(&mut recent.fresh);
-        recent.merging.extend(fresh);
+        match recent.merging.is_empty() {
+            true => recent.merging = Arc::new(fresh),
+            // An earlier merge failed.
+            false => Arc::make_mut(&mut recent.merging).extend(fresh),
+        }
     }
 
     /// Brings the frozen rows into the database, durably. On an error they stay in memory.
     pub(super) fn merge_frozen(&self) -> Result<(), StoreError> {
-        let mut rows = Vec::with_capacity(self.recent().merging.len() * ROW_BYTES);
-        for (key, address) in &self.recent().merging {
-            put_row(&mut rows, key, address);
+        let merging = Arc::clone(&self.recent().merging);
+        if merging.is_empty() {
+            return Ok(());
         }
-        self.merge_rows(rows)?;
-        self.recent_mut().merging = BTreeMap::new();
+        self.add_rows(merging.len(), merging.iter().map(|(key, address)| (*key, *address)))?;
+        drop(merging);
+        let done = std::mem::take(&mut self.recent_mut().merging);
+        // Freeing many rows takes its time, and nobody should wait for it.
+        drop(done);
         Ok(())
     }
 
-    fn merge_rows(&self, rows: Vec<u8>) -> Result<(), StoreError> {
-        if !rows.is_empty() {
-            self.runs.merge(&*self.db, rows, Vec::new())?;
-            self.db.flush()?;
-        }
-        Ok(())
+    fn add_rows(&self, count: usize, rows: impl Iterator<Item = (Key, Address)>) -> Result<(), StoreError> {
+        let rows = rows.map(|(key, address)| row_of(&key, &address));
+        Ok(self.tiers.add(&*self.db, count as u64, rows)?)
     }
 
-    /// Adds many entries to the database at once, past the recent rows: for rebuilding.
-    pub(super) fn bulk(&self, entries: &[Entry]) -> Result<(), StoreError> {
-        let mut rows = Vec::with_capacity(entries.len() * ROW_BYTES);
-        for entry in entries {
-            put_row(&mut rows, &entry.key, &entry.address);
-        }
-        self.merge_rows(rows)
+    /// Merges what was brought into the database in many parts, if it is time; others may go on meanwhile.
+    pub(super) fn merge_due(&self) -> Result<(), StoreError> {
+        Ok(self.tiers.merge_due(&*self.db)?)
+    }
+
+    /// Adds many entries to the database at once, past the recent rows: for rebuilding. Of entries with one
+    /// key the last counts.
+    pub(super) fn bulk(&self, entries: &mut Vec<Entry>) -> Result<(), StoreError> {
+        // Stable, so that of equals the last given comes last.
+        entries.sort_by_key(|entry| entry.key);
+        entries.reverse();
+        entries.dedup_by_key(|entry| entry.key);
+        self.add_rows(entries.len(), entries.iter().rev().map(|entry| (entry.key, entry.address)))?;
+        self.merge_due()
+    }
+
+    /// Ends a rebuild: calls `visit` with each entry.
+    pub(super) fn settle(&self, mut visit: impl FnMut(Entry)) -> Result<(), StoreError> {
+        Ok(self.tiers.merge_all(&*self.db, &mut |row| visit(entry_of(row)))?)
     }
 
     /// Takes out the rows of `keys` that lead to packs that are `gone`, and counts them. No merge may run meanwhile:
@@ -190,7 +219,7 @@ impl Index {
         for key in keys {
             if let Some(address) = self.find_in_db(key)?.filter(|address| gone(address.pack)) {
                 counters.add(key, &address);
-                removes.extend_from_slice(&key.0);
+                removes.push((*key, REMOVED));
             }
         }
         let in_memory = {
@@ -198,7 +227,7 @@ impl Index {
             let Recent { fresh, merging } = &mut *recent;
             let mut found = Vec::new();
             for key in keys {
-                for map in [&mut *fresh, &mut *merging] {
+                for map in [&mut *fresh, Arc::make_mut(merging)] {
                     if map.get(key).is_some_and(|address| gone(address.pack)) {
                         found.extend(map.remove(key).map(|address| Entry { key: *key, address }));
                     }
@@ -213,7 +242,9 @@ impl Index {
             }
         }
         if !removes.is_empty() {
-            self.runs.merge(&*self.db, Vec::new(), removes)?;
+            removes.sort_unstable_by_key(|(key, _)| *key);
+            removes.dedup_by_key(|(key, _)| *key);
+            self.add_rows(removes.len(), removes.into_iter())?;
         }
         Ok(counters)
     }
@@ -240,20 +271,20 @@ impl Index {
         self.db.apply(batch)?;
         self.db.flush()?;
         *self.recent_mut() = Recent::default();
-        self.db.clear(Table::Chunks)?;
-        Ok(())
+        Ok(self.tiers.clear(&*self.db)?)
     }
 
     /// Visits every row of the database, then every row in memory, until `visit` breaks.
     pub(super) fn for_each(&self, mut visit: impl FnMut(Entry) -> ControlFlow<()>) -> Result<(), StoreError> {
         let mut stopped = false;
-        self.runs.scan(&*self.db, &[], |row| {
-            stopped = visit(entry_of(row)).is_break();
-            !stopped
+        self.tiers.scan(&*self.db, &[], |row| {
+            let flow = visit(entry_of(row));
+            stopped = flow.is_break();
+            flow
         })?;
         let rows: Vec<Entry> = {
             let recent = self.recent();
-            let maps = [&recent.merging, &recent.fresh].into_iter();
+            let maps = [&*recent.merging, &recent.fresh].into_iter();
             maps.flatten().map(|(&key, &address)| Entry { key, address }).collect()
         };
         if !stopped {
@@ -316,12 +347,15 @@ pub(super) fn decode_position(value: &[u8], store: StoreId) -> Option<(Position,
     (version == POSITION_VERSION && *id == store.0).then_some((at, counters))
 }
 
-/// Big-endian, so that equal keys (there are none) would sort by place.
-fn put_row(out: &mut Vec<u8>, key: &Key, address: &Address) {
-    out.extend_from_slice(&key.0);
-    for number in [address.pack, address.offset, address.stored_len, address.raw_len] {
-        out.extend_from_slice(&number.to_be_bytes());
+/// Numbers are big-endian, as in every table.
+fn row_of(key: &Key, address: &Address) -> [u8; ROW_BYTES] {
+    let mut row = [0; ROW_BYTES];
+    row[..Key::BYTES].copy_from_slice(&key.0);
+    let numbers = [address.pack, address.offset, address.stored_len, address.raw_len];
+    for (place, number) in row[Key::BYTES..].chunks_exact_mut(4).zip(numbers) {
+        place.copy_from_slice(&number.to_be_bytes());
     }
+    row
 }
 
 fn entry_of(row: &[u8]) -> Entry {

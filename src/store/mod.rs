@@ -59,11 +59,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Decoded bytes, shared with the cache.
 pub type Bytes = Arc<[u8]>;
 
-/// Recent rows are merged into the database when there are so many.
-const RECENT_ROWS: usize = 64 << 10;
-/// Who finds so many recent rows waits for the merge that runs: memory stays bounded.
-const RECENT_ROWS_MAX: usize = 4 * RECENT_ROWS;
-
 /// What can be set when a store is opened. None of it is fixed in the store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -77,6 +72,11 @@ pub struct StoreOptions {
     pub pack_bytes_max: u32,
     /// Change no pack: a torn end stays, and writes are refused.
     pub read_only: bool,
+    /// Rows of the index that are gathered in memory before they enter the database, about 80 bytes each; a
+    /// writer that finds twice as many waits.
+    pub recent_rows: usize,
+    /// Most bytes of filters that know what is not stored, about; 10 bits a row are enough.
+    pub filter_bytes: u64,
     /// Bytes of disk set aside, so that garbage can be collected when it is full; at most a hundredth of it.
     pub reserve_bytes: u64,
 }
@@ -90,6 +90,8 @@ impl Default for StoreOptions {
             prefetch_threads: cores.min(4),
             pack_bytes_max: 64 << 20,
             read_only: false,
+            recent_rows: 128 << 10,
+            filter_bytes: 32 << 20,
             reserve_bytes: 0,
         }
     }
@@ -186,7 +188,8 @@ impl Store {
 
     /// Brings the index up to date on disk, so that the next open has nothing to read again.
     pub fn persist(&self) -> Result<(), StoreError> {
-        self.persist_locked(&mut lock(&self.persisted))
+        self.persist_locked(&mut lock(&self.persisted))?;
+        self.reader.index.merge_due()
     }
 
     fn persist_locked(&self, persisted: &mut Position) -> Result<(), StoreError> {
@@ -207,17 +210,18 @@ impl Store {
     /// Merges recent rows if there are many. A failing index is no reason to refuse data.
     fn persist_if_due(&self) -> Result<(), StoreError> {
         let rows = self.reader.index.fresh_rows();
-        let result = if rows < RECENT_ROWS {
+        let persisted = if rows < self.options.recent_rows {
             return Ok(());
-        } else if rows < RECENT_ROWS_MAX {
+        } else if rows < 2 * self.options.recent_rows {
             match self.persisted.try_lock() {
                 Ok(mut persisted) => self.persist_locked(&mut persisted),
                 Err(_) => return Ok(()),
             }
         } else {
+            // Memory stays bounded: who finds so many waits for the merge that runs.
             self.persist()
         };
-        match result {
+        match persisted.and_then(|()| self.reader.index.merge_due()) {
             Err(StoreError::Db(e)) => {
                 tracing::warn!(error = %e, "the chunk index could not be written; it is rebuilt from the packs if lost");
                 Ok(())
@@ -354,7 +358,7 @@ impl Drop for Store {
             return;
         }
         // Only saves work: whatever is missing in the index is found in the packs.
-        let result = self.appender.check().and_then(|()| self.persist());
+        let result = self.appender.check().and_then(|()| self.persist_locked(&mut lock(&self.persisted)));
         if let Err(e) = result {
             tracing::warn!(error = %e, "the chunk index was not written on close");
         }

@@ -31,12 +31,9 @@ use crate::db::Db;
 use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
 use std::io;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// Rows gathered before they are merged, when rebuilding: about 30 MiB.
-const REBUILD_ROWS: usize = 512 << 10;
 /// Findings kept from opening. More are only logged.
 const DAMAGE_MAX: usize = 10_000;
 
@@ -64,7 +61,7 @@ pub(super) fn open(
         disk.sync_dir(dir).map_err(|e| StoreError::io("fsync", dir, e))?;
     }
     let packs = Arc::new(Packs::new(disk, packs_dir, id));
-    let index = Index::new(db);
+    let index = Index::open(db, options.filter_bytes)?;
     let mut damage = Vec::new();
     let numbers = packs.list()?;
     let found = find(&packs, &numbers, &mut damage)?;
@@ -75,7 +72,7 @@ pub(super) fn open(
 
     let stored = index.load_position(id)?.filter(|(at, _)| is_borne_out(*at, &found, next_pack));
     let load = |stored, damage: &mut Vec<Damage>, progress: &mut dyn FnMut(u64, u64)| {
-        let mut loader = Loader::new(&packs, &index, stored)?;
+        let mut loader = Loader::new(&packs, &index, stored, options.recent_rows)?;
         let growing = loader.load(&found, next_pack, damage, progress)?;
         loader.finish().map(|counters| (growing, counters))
     };
@@ -218,7 +215,10 @@ struct Loader<'a> {
     /// Up to here the index is complete. None: it is being rebuilt.
     base: Option<Position>,
     counters: Counters,
+    /// Entries for the index, when it is rebuilt.
     gathered: Vec<Entry>,
+    /// So many are gathered.
+    index_rows: usize,
 }
 
 impl<'a> Loader<'a> {
@@ -226,6 +226,7 @@ impl<'a> Loader<'a> {
         packs: &'a Packs,
         index: &'a Index,
         stored: Option<(Position, Counters)>,
+        index_rows: usize,
     ) -> Result<Loader<'a>, StoreError> {
         if stored.is_none() {
             index.clear()?;
@@ -236,6 +237,7 @@ impl<'a> Loader<'a> {
             base: stored.map(|(at, _)| at),
             counters: stored.map(|(_, counters)| counters).unwrap_or_default(),
             gathered: Vec::new(),
+            index_rows,
         })
     }
 
@@ -376,7 +378,7 @@ impl<'a> Loader<'a> {
         }
         let Some(base) = self.base else {
             self.gathered.push(*entry);
-            return if self.gathered.len() >= REBUILD_ROWS { self.merge() } else { Ok(()) };
+            return if self.gathered.len() >= self.index_rows { self.merge() } else { Ok(()) };
         };
         // A row after the position was left by a merge that a crash cut short: the counters do not have it.
         // A row before it means that this frame healed an older one.
@@ -393,7 +395,7 @@ impl<'a> Loader<'a> {
     }
 
     fn merge(&mut self) -> Result<(), StoreError> {
-        self.index.bulk(&self.gathered)?;
+        self.index.bulk(&mut self.gathered)?;
         self.gathered.clear();
         Ok(())
     }
@@ -402,10 +404,7 @@ impl<'a> Loader<'a> {
         if self.base.is_none() {
             self.merge()?;
             let counters = &mut self.counters;
-            self.index.for_each(|entry| {
-                counters.add(&entry.key, &entry.address);
-                ControlFlow::Continue(())
-            })?;
+            self.index.settle(|entry| counters.add(&entry.key, &entry.address))?;
         }
         Ok(self.counters)
     }

@@ -188,6 +188,14 @@ fn power_cuts_of_many_histories() {
     }
 }
 
+struct OnDrop<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Collections beside commits, unlinks and reads on threads of their own.
 #[test]
 fn collections_beside_commits_take_nothing_that_is_referred_to() {
@@ -219,6 +227,8 @@ fn collections_beside_commits_take_nothing_that_is_referred_to() {
                 }
             });
         }
+        // Also when a check below fails: the others have to end for the test to end.
+        let _ended = OnDrop(&stop);
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         for round in 0.. {
             let enough = round >= 150 && done.packs_removed > 100;
@@ -241,7 +251,6 @@ fn collections_beside_commits_take_nothing_that_is_referred_to() {
                 now.is_whole(&store).unwrap_or_else(|_| panic!("round {round}: {e}"));
             }
         }
-        stop.store(true, Ordering::SeqCst);
     });
     assert!(done.packs_removed > 50 && done.forgotten > 500, "{done:?}");
     lock(&tree).is_whole(&store).unwrap();

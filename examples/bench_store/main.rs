@@ -1,9 +1,14 @@
 //! Measures the store against ceilings taken in the same run.
 //!
 //! `bench_store data DIR WORKDIR [MIB]`: put, rebuild, verify and read on real files.
+//! `bench_store ingest DIR WORKDIR`: taking in a directory, against its ceilings and against borg, restic and casync.
 //! `bench_store rows WORKDIR MILLIONS`: size and memory of the chunk index in sled.
+//! `bench_store index WORKDIR MILLIONS [MEMORY]`: a store of so many tiny chunks: filling, opening, rebuilding.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![expect(clippy::unwrap_used, reason = "a benchmark may stop at the first error")]
+
+mod index;
+mod ingest;
 
 use dedupfs::chunk::ChunkParams;
 use dedupfs::db::{Db, Layout, MemDb, Runs, SledDb, Table};
@@ -22,8 +27,16 @@ fn main() {
     match args[..] {
         ["data", dir, work] => data(Path::new(dir), Path::new(work), 300),
         ["data", dir, work, mib] => data(Path::new(dir), Path::new(work), mib.parse().unwrap()),
+        ["ingest", dir, work] => ingest::run(Path::new(dir), Path::new(work)),
         ["rows", work, millions] => rows(Path::new(work), millions.parse().unwrap()),
-        _ => println!("usage: bench_store data DIR WORKDIR [MIB] | rows WORKDIR MILLIONS"),
+        ["index", work, millions] => index::run(Path::new(work), millions, ""),
+        ["index", work, millions, memory] => index::run(Path::new(work), millions, memory),
+        ["index-fill", work, millions, memory] => index::fill(Path::new(work), millions, memory),
+        ["index-open", work, millions, memory] => index::reopen(Path::new(work), millions, memory),
+        ["index-rebuild", work, millions, memory] => index::rebuild(Path::new(work), millions, memory),
+        _ => println!(
+            "usage: bench_store data DIR WORKDIR [MIB] | ingest DIR WORKDIR | rows WORKDIR MILLIONS | index WORKDIR MILLIONS [MEMORY]"
+        ),
     }
 }
 
@@ -49,9 +62,22 @@ fn gather(dir: &Path, room: &mut usize, files: &mut Vec<Vec<u8>>) {
     }
 }
 
+/// Reads all pack files; their bytes.
+fn read_packs(dir: &Path) -> usize {
+    let packs = std::fs::read_dir(dir.join("packs")).unwrap();
+    packs.map(|entry| std::fs::read(entry.unwrap().path()).unwrap().len()).sum()
+}
+
 fn drop_caches(dir: &Path) {
-    for entry in std::fs::read_dir(dir.join("packs")).unwrap() {
+    drop_pages(&dir.join("packs"));
+}
+
+fn drop_pages(dir: &Path) {
+    for entry in std::fs::read_dir(dir).unwrap() {
         let file = std::fs::File::open(entry.unwrap().path()).unwrap();
+        if !file.metadata().unwrap().is_file() {
+            continue;
+        }
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     }
 }

@@ -1,0 +1,744 @@
+//! Many rows by hash, written in bulk and never changed in place: a log-structured merge tree in the database.
+//!
+//! [`Runs`](super::Runs) rewrites each block that a bulk of rows falls into. Rows whose keys are hashes fall into all of
+//! them, so filling such a table is quadratic. Here each bulk becomes a **run** of its own: sorted rows in blocks that are
+//! written once, beside a filter of the keys. Runs are merged when the newer ones together are as large as the next,
+//! so a row is rewritten a few times in its life, and there are few runs: about the logarithm of the rows.
+//!
+//! ```text
+//! 'm'                                      -> manifest: the runs that count, newest first
+//! 'r' | number of the run 4 | its first key -> block: rows end to end, up to BLOCK_BYTES
+//! 'f' | number of the run 4 | part 4        -> up to FILTER_PART_BYTES of the run's filter
+//! ```
+//!
+//! What must always be true: a run named by the manifest is whole and durable before the manifest is, and no number is
+//! used again while anything of that number exists. Of rows with one key that of the newest run counts; a row whose
+//! bytes after the key are all 0xff says that the key was removed. A run that was merged away is deleted only when
+//! nobody reads it any more; what a crash leaves of it, or of a run that was never named, is deleted on open.
+//!
+//! Locks: `merging`, then `changing`, then `runs`. Memory: filters, within a bound; one batch; a few blocks of each run
+//! that is merged.
+
+use super::filter::Filter;
+use super::{Batch, Db, DbError, DbResult, Layout};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// sled reads, caches and rewrites nine blocks or more at a time. Blocks of 1 and 2 KiB took 1.4 and 1.3 times as much
+/// processor time to fill a table, and no less memory.
+const BLOCK_BYTES: usize = 4096;
+const BLOCKS_PER_BATCH: usize = 512;
+/// Blocks of a run read ahead while merging or scanning.
+const BLOCKS_AHEAD: usize = 64;
+/// Fewer runs are not worth merging.
+const RUNS_MERGED_MIN: usize = 4;
+/// With so many runs, who adds one waits for the merge that runs.
+const RUNS_MAX: usize = 48;
+const FILTER_BITS_MAX: u64 = 10;
+/// A filter with fewer bits a key tells too little to be asked.
+const FILTER_BITS_MIN: u64 = 3;
+const FILTER_PART_BYTES: usize = 4096;
+const MANIFEST: &[u8] = b"m";
+const MANIFEST_VERSION: u8 = 1;
+
+#[derive(Debug)]
+struct Run {
+    number: u32,
+    rows: u64,
+    /// None where memory does not suffice.
+    filter: Option<Filter>,
+}
+
+impl Run {
+    fn may_contain(&self, key: &[u8]) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_contain(key))
+    }
+}
+
+/// Newest first. Whoever holds one keeps its runs from being deleted.
+type Snapshot = Arc<Vec<Arc<Run>>>;
+
+/// A table of rows whose keys begin with a hash.
+#[derive(Debug)]
+pub struct Tiers {
+    layout: Layout,
+    /// Most bytes of filters in memory.
+    filter_bytes_max: u64,
+    runs: RwLock<Snapshot>,
+    next_number: AtomicU32,
+    /// Held while the manifest changes.
+    changing: Mutex<()>,
+    /// Held while runs are merged.
+    merging: Mutex<()>,
+    /// Merged away, perhaps still read.
+    garbage: Mutex<Vec<Arc<Run>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tiers {
+    /// An empty table; [`Tiers::load`] learns what a database has. Keys are of 16 bytes or more. Filters take
+    /// at most about `filter_bytes_max`; without one each run costs a look-up.
+    pub fn new(layout: Layout, filter_bytes_max: u64) -> Tiers {
+        assert!(layout.key_len >= Filter::KEY_BYTES && layout.key_len < layout.row_len);
+        Tiers {
+            layout,
+            filter_bytes_max,
+            runs: RwLock::default(),
+            next_number: AtomicU32::new(1),
+            changing: Mutex::default(),
+            merging: Mutex::default(),
+            garbage: Mutex::default(),
+        }
+    }
+
+    /// Reads which runs there are, and their filters; deletes what a crash left of others.
+    ///
+    /// # Errors
+    ///
+    /// [`DbError::Row`] if the table has another form; [`Tiers::clear`] makes it usable.
+    pub fn load(&self, db: &dyn Db) -> DbResult<()> {
+        let table = self.layout.table;
+        let bad = DbError::Row { table, reason: "a list of runs" };
+        let Some(manifest) = db.get(table, MANIFEST)? else {
+            let mut empty = true;
+            db.scan(table, &[], &mut |_, _| {
+                empty = false;
+                false
+            })?;
+            return if empty { Ok(()) } else { Err(bad) };
+        };
+        let listed = decode_manifest(&manifest).ok_or(bad)?;
+        let mut room = self.filter_bytes_max;
+        let mut runs = Vec::with_capacity(listed.len());
+        for &(number, rows) in &listed {
+            let filter = self.load_filter(db, number, room)?;
+            room -= filter.as_ref().map_or(0, |filter| filter.bytes().len() as u64);
+            runs.push(Arc::new(Run { number, rows, filter }));
+        }
+        let mut last = self.delete_strays(db, b'r', &listed)?;
+        last = last.max(self.delete_strays(db, b'f', &listed)?);
+        self.next_number.store(last + 1, Ordering::Relaxed);
+        self.set(runs);
+        Ok(())
+    }
+
+    fn load_filter(&self, db: &dyn Db, number: u32, room: u64) -> DbResult<Option<Filter>> {
+        let mut bytes = Vec::new();
+        let prefix = run_key(b'f', number, &[]);
+        db.scan(self.layout.table, &prefix, &mut |key, part| {
+            let goes_on = key.starts_with(&prefix) && (bytes.len() + part.len()) as u64 <= room;
+            if goes_on {
+                bytes.extend_from_slice(part);
+            } else if key.starts_with(&prefix) {
+                bytes.clear();
+            }
+            goes_on
+        })?;
+        bytes.shrink_to_fit();
+        Ok(Filter::from_bytes(bytes))
+    }
+
+    /// Deletes what is there of runs that are not listed; returns the greatest number met.
+    fn delete_strays(&self, db: &dyn Db, part: u8, listed: &[(u32, u64)]) -> DbResult<u32> {
+        let mut from = 0;
+        let mut last = 0;
+        while let Some(number) = self.next_run(db, part, from)? {
+            if !listed.iter().any(|(listed, _)| *listed == number) {
+                self.delete(db, part, number)?;
+            }
+            last = number;
+            let Some(next) = number.checked_add(1) else { break };
+            from = next;
+        }
+        Ok(last)
+    }
+
+    /// The number of the first run, from `from` on, of which there is something.
+    fn next_run(&self, db: &dyn Db, part: u8, from: u32) -> DbResult<Option<u32>> {
+        let mut found = None;
+        db.scan(self.layout.table, &run_key(part, from, &[]), &mut |key, _| {
+            found = key.strip_prefix(&[part]).and_then(<[u8]>::first_chunk).map(|n| u32::from_be_bytes(*n));
+            false
+        })?;
+        Ok(found)
+    }
+
+    fn delete(&self, db: &dyn Db, part: u8, number: u32) -> DbResult<()> {
+        let prefix = run_key(part, number, &[]);
+        loop {
+            let mut batch = Batch::new();
+            let mut room = BLOCKS_PER_BATCH;
+            db.scan(self.layout.table, &prefix, &mut |key, _| {
+                if key.starts_with(&prefix) && room > 0 {
+                    room -= 1;
+                    batch.remove(self.layout.table, key);
+                    return true;
+                }
+                false
+            })?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            db.apply(batch)?;
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Arc::clone(&self.runs.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set(&self, runs: Vec<Arc<Run>>) {
+        *self.runs.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(runs);
+    }
+
+    /// Removes every row.
+    pub fn clear(&self, db: &dyn Db) -> DbResult<()> {
+        let _merging = lock(&self.merging);
+        let _changing = lock(&self.changing);
+        self.set(Vec::new());
+        lock(&self.garbage).clear();
+        db.clear(self.layout.table)
+    }
+
+    /// The row with `key`.
+    pub fn find(&self, db: &dyn Db, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
+        let Layout { row_len, key_len, .. } = self.layout;
+        for run in self.snapshot().iter().filter(|run| run.may_contain(key)) {
+            let Some(block) = self.block_at(db, run.number, key)? else { continue };
+            let at = lower_bound(&block, row_len, key) * row_len;
+            if let Some(row) = block.get(at..at + row_len).filter(|row| row[..key_len] == *key) {
+                return Ok((!self.is_removal(row)).then(|| row.to_vec()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The block of a run in which `key` stands if it is there.
+    fn block_at(&self, db: &dyn Db, number: u32, key: &[u8]) -> DbResult<Option<super::Value>> {
+        let found = db.at_or_below(self.layout.table, &run_key(b'r', number, key))?;
+        match found.filter(|(at, _)| at.starts_with(&run_key(b'r', number, &[]))) {
+            Some((_, block)) => self.checked(block).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn checked(&self, block: super::Value) -> DbResult<super::Value> {
+        match !block.is_empty() && block.len().is_multiple_of(self.layout.row_len) {
+            true => Ok(block),
+            false => Err(DbError::Row { table: self.layout.table, reason: "a block of sorted rows" }),
+        }
+    }
+
+    fn is_removal(&self, row: &[u8]) -> bool {
+        row[self.layout.key_len..].iter().all(|&byte| byte == 0xff)
+    }
+
+    /// Calls `visit` with every row whose key starts with `prefix`, in order, until it breaks.
+    pub fn scan(
+        &self,
+        db: &dyn Db,
+        prefix: &[u8],
+        mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> DbResult<()> {
+        let snapshot = self.snapshot();
+        let runs = snapshot.iter().filter(|run| prefix.len() < Filter::KEY_BYTES || run.may_contain(prefix));
+        let mut merge = Merge::new(self, db, runs, prefix)?;
+        while let Some(row) = merge.next()? {
+            if !row.starts_with(prefix) || (!self.is_removal(row) && visit(row).is_break()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds rows, at most `count`, in ascending order of their keys and no key twice; durable when this returns.
+    /// They replace rows of the same key. Call [`Tiers::merge_due`] afterwards.
+    pub fn add<R: AsRef<[u8]>>(
+        &self,
+        db: &dyn Db,
+        count: u64,
+        rows: impl Iterator<Item = R>,
+    ) -> DbResult<()> {
+        if self.snapshot().len() >= RUNS_MAX {
+            // Somebody merges, or should.
+            self.merge_once(db, &lock(&self.merging))?;
+        }
+        let mut writer = RunWriter::new(self, db, count);
+        for row in rows {
+            writer.push(row.as_ref())?;
+        }
+        let run = writer.finish()?;
+        self.replace(db, &[], run)
+    }
+
+    /// Merges runs while that is worth its cost, unless another thread is doing so.
+    pub fn merge_due(&self, db: &dyn Db) -> DbResult<()> {
+        if let Ok(merging) = self.merging.try_lock() {
+            while self.merge_once(db, &merging)? {}
+        }
+        Ok(())
+    }
+
+    /// Merges all runs into one, and calls `visit` with every row that there is.
+    pub fn merge_all(&self, db: &dyn Db, visit: &mut dyn FnMut(&[u8])) -> DbResult<()> {
+        let merging = lock(&self.merging);
+        let runs = self.snapshot().to_vec();
+        self.merge_runs(db, runs, &merging, visit)
+    }
+
+    fn merge_once(&self, db: &dyn Db, merging: &MutexGuard<'_, ()>) -> DbResult<bool> {
+        let runs = self.snapshot();
+        let due = runs_due(&runs.iter().map(|run| run.rows).collect::<Vec<_>>());
+        if due < RUNS_MERGED_MIN {
+            return Ok(false);
+        }
+        let due = runs[..due].to_vec();
+        drop(runs);
+        self.merge_runs(db, due, merging, &mut |_| {})?;
+        Ok(true)
+    }
+
+    /// Puts one run in the place of `old`, which are neighbours.
+    fn merge_runs(
+        &self,
+        db: &dyn Db,
+        old: Vec<Arc<Run>>,
+        _: &MutexGuard<'_, ()>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> DbResult<()> {
+        let mut merge = Merge::new(self, db, old.iter(), &[])?;
+        // Below the oldest run there is nothing that a removal could hide.
+        let oldest =
+            self.snapshot().last().is_none_or(|last| old.iter().any(|run| run.number == last.number));
+        let mut writer = RunWriter::new(self, db, old.iter().map(|run| run.rows).sum());
+        while let Some(row) = merge.next()? {
+            let removal = self.is_removal(row);
+            if !removal {
+                visit(row);
+            }
+            if !(removal && oldest) {
+                writer.push(row)?;
+            }
+        }
+        drop(merge);
+        let run = writer.finish()?;
+        self.replace(db, &old, run)?;
+        lock(&self.garbage).extend(old);
+        self.collect_garbage(db)
+    }
+
+    /// Makes a written run count, in the place of `old` or as the newest.
+    fn replace(&self, db: &dyn Db, old: &[Arc<Run>], run: Run) -> DbResult<()> {
+        db.flush()?;
+        {
+            let _changing = lock(&self.changing);
+            let now = self.snapshot();
+            let mut runs = Vec::with_capacity(now.len() + 1);
+            let at = old.first().and_then(|first| now.iter().position(|run| Arc::ptr_eq(run, first)));
+            let (newer, rest) = now.split_at(at.unwrap_or(0));
+            runs.extend_from_slice(newer);
+            runs.extend((run.rows > 0).then(|| Arc::new(run)));
+            runs.extend_from_slice(&rest[old.len()..]);
+            db.put(self.layout.table, MANIFEST, &encode_manifest(&runs))?;
+            db.flush()?;
+            self.set(runs);
+        }
+        Ok(())
+    }
+
+    /// Deletes what was merged away and is not read any more.
+    fn collect_garbage(&self, db: &dyn Db) -> DbResult<()> {
+        let unread: Vec<Arc<Run>> =
+            lock(&self.garbage).extract_if(.., |run| Arc::strong_count(run) == 1).collect();
+        for run in unread {
+            self.delete(db, b'r', run.number)?;
+            self.delete(db, b'f', run.number)?;
+        }
+        Ok(())
+    }
+
+    /// Bits a key for the filter of a new run of `rows`, so that all filters stay within their bound while a run
+    /// and what it replaces both have one.
+    fn filter_bits(&self, rows: u64) -> u64 {
+        let all: u64 = self.snapshot().iter().map(|run| run.rows).sum::<u64>().max(rows);
+        let bits = self.filter_bytes_max * 8 / (2 * all).max(1);
+        if bits < FILTER_BITS_MIN { 0 } else { bits.min(FILTER_BITS_MAX) }
+    }
+}
+
+/// How many of the newest runs, given by their rows, to merge: as long as the next is not larger than all before it.
+fn runs_due(rows: &[u64]) -> usize {
+    let mut sum = 0;
+    rows.iter()
+        .take_while(|&&rows| {
+            let fits = sum == 0 || rows <= sum;
+            sum += rows;
+            fits
+        })
+        .count()
+}
+
+fn run_key(part: u8, number: u32, rest: &[u8]) -> Vec<u8> {
+    [&[part], &number.to_be_bytes()[..], rest].concat()
+}
+
+fn encode_manifest(runs: &[Arc<Run>]) -> Vec<u8> {
+    let mut out = vec![MANIFEST_VERSION];
+    for run in runs {
+        out.extend_from_slice(&run.number.to_be_bytes());
+        out.extend_from_slice(&run.rows.to_be_bytes());
+    }
+    out
+}
+
+fn decode_manifest(value: &[u8]) -> Option<Vec<(u32, u64)>> {
+    let (&MANIFEST_VERSION, runs) = value.split_first()? else { return None };
+    let run = |bytes: &[u8]| {
+        let (number, rows) = bytes.split_first_chunk()?;
+        Some((u32::from_be_bytes(*number), u64::from_be_bytes(rows.try_into().ok()?)))
+    };
+    runs.chunks(12).map(run).collect()
+}
+
+/// Index of the first row that is not below `key`.
+fn lower_bound(rows: &[u8], row_len: usize, key: &[u8]) -> usize {
+    let (mut low, mut high) = (0, rows.len() / row_len);
+    while low < high {
+        let middle = (low + high) / 2;
+        if &rows[middle * row_len..(middle + 1) * row_len] < key { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+/// Writes one run.
+struct RunWriter<'a> {
+    tiers: &'a Tiers,
+    db: &'a dyn Db,
+    number: u32,
+    rows: u64,
+    block: Vec<u8>,
+    batch: Batch,
+    blocks: usize,
+    filter: Option<Filter>,
+}
+
+impl<'a> RunWriter<'a> {
+    fn new(tiers: &'a Tiers, db: &'a dyn Db, rows_max: u64) -> RunWriter<'a> {
+        let bits = tiers.filter_bits(rows_max);
+        RunWriter {
+            tiers,
+            db,
+            number: tiers.next_number.fetch_add(1, Ordering::Relaxed),
+            rows: 0,
+            block: Vec::with_capacity(BLOCK_BYTES),
+            batch: Batch::new(),
+            blocks: 0,
+            filter: (bits > 0 && rows_max > 0).then(|| Filter::new(rows_max, bits)),
+        }
+    }
+
+    fn push(&mut self, row: &[u8]) -> DbResult<()> {
+        debug_assert_eq!(row.len(), self.tiers.layout.row_len);
+        if self.block.len() + row.len() > BLOCK_BYTES {
+            self.cut()?;
+        }
+        self.block.extend_from_slice(row);
+        self.rows += 1;
+        if let Some(filter) = &mut self.filter {
+            filter.insert(row);
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self) -> DbResult<()> {
+        let Some(first) = self.block.get(..self.tiers.layout.key_len) else { return Ok(()) };
+        let key = run_key(b'r', self.number, first);
+        let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK_BYTES));
+        self.put(&key, block)
+    }
+
+    fn put(&mut self, key: &[u8], value: Vec<u8>) -> DbResult<()> {
+        self.batch.put(self.tiers.layout.table, key, value);
+        self.blocks += 1;
+        if self.blocks.is_multiple_of(BLOCKS_PER_BATCH) {
+            self.db.apply(std::mem::take(&mut self.batch))?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> DbResult<Run> {
+        self.cut()?;
+        if let Some(filter) = self.filter.take().filter(|_| self.rows > 0) {
+            for (part, bytes) in filter.bytes().chunks(FILTER_PART_BYTES).enumerate() {
+                let key = run_key(b'f', self.number, &(part as u32).to_be_bytes());
+                self.put(&key, bytes.to_vec())?;
+            }
+            self.filter = Some(filter);
+        }
+        self.db.apply(self.batch)?;
+        Ok(Run { number: self.number, rows: self.rows, filter: self.filter })
+    }
+}
+
+/// Reads one run from some key on.
+struct Cursor {
+    number: u32,
+    blocks: VecDeque<super::Value>,
+    /// Place in the first block.
+    at: usize,
+    /// Key in the database of the block after which to go on; None: there are no more.
+    last: Option<Vec<u8>>,
+}
+
+/// Rows of several runs, newest first, in one order.
+struct Merge<'a> {
+    tiers: &'a Tiers,
+    db: &'a dyn Db,
+    cursors: Vec<Cursor>,
+    row: Vec<u8>,
+}
+
+impl<'a> Merge<'a> {
+    fn new<'r>(
+        tiers: &'a Tiers,
+        db: &'a dyn Db,
+        runs: impl Iterator<Item = &'r Arc<Run>>,
+        from: &[u8],
+    ) -> DbResult<Merge<'a>> {
+        let mut merge = Merge { tiers, db, cursors: Vec::new(), row: Vec::new() };
+        for run in runs {
+            let last = Some(run_key(b'r', run.number, &[]));
+            let mut cursor = Cursor { number: run.number, blocks: VecDeque::new(), at: 0, last };
+            let start = db.at_or_below(tiers.layout.table, &run_key(b'r', run.number, from))?;
+            if let Some((key, block)) =
+                start.filter(|(key, _)| key.starts_with(&run_key(b'r', run.number, &[])))
+            {
+                let block = tiers.checked(block)?;
+                cursor.at = lower_bound(&block, tiers.layout.row_len, from) * tiers.layout.row_len;
+                cursor.blocks.push_back(block);
+                cursor.last = Some(key);
+            }
+            merge.cursors.push(cursor);
+        }
+        for i in 0..merge.cursors.len() {
+            merge.settle(i)?;
+        }
+        Ok(merge)
+    }
+
+    /// Makes a cursor stand on a row, unless its run has ended.
+    fn settle(&mut self, i: usize) -> DbResult<()> {
+        let cursor = &mut self.cursors[i];
+        if cursor.blocks.front().is_some_and(|block| cursor.at >= block.len()) {
+            cursor.blocks.pop_front();
+            cursor.at = 0;
+        }
+        if !cursor.blocks.is_empty() {
+            return Ok(());
+        }
+        let Some(last) = cursor.last.take() else { return Ok(()) };
+        let prefix = run_key(b'r', cursor.number, &[]);
+        let mut blocks: Vec<super::Value> = Vec::new();
+        let mut end = None;
+        self.db.scan(self.tiers.layout.table, &last, &mut |key, block| {
+            if key == last {
+                return true;
+            }
+            if !key.starts_with(&prefix) {
+                return false;
+            }
+            blocks.push(block.into());
+            if blocks.len() == BLOCKS_AHEAD {
+                end = Some(key.to_vec());
+            }
+            blocks.len() < BLOCKS_AHEAD
+        })?;
+        cursor.last = end;
+        for block in blocks {
+            cursor.blocks.push_back(self.tiers.checked(block)?);
+        }
+        Ok(())
+    }
+
+    fn key(&self, i: usize) -> Option<&[u8]> {
+        let cursor = &self.cursors[i];
+        cursor.blocks.front().map(|block| &block[cursor.at..cursor.at + self.tiers.layout.key_len])
+    }
+
+    fn next(&mut self) -> DbResult<Option<&[u8]>> {
+        let Layout { row_len, key_len, .. } = self.tiers.layout;
+        // The first of equals, which is the newest.
+        let least = (0..self.cursors.len())
+            .filter(|&i| self.key(i).is_some())
+            .min_by(|&a, &b| self.key(a).cmp(&self.key(b)));
+        let Some(newest) = least else { return Ok(None) };
+        let Cursor { blocks, at, .. } = &self.cursors[newest];
+        self.row.clear();
+        self.row.extend_from_slice(&blocks[0][*at..*at + row_len]);
+        for i in newest..self.cursors.len() {
+            if self.key(i) == Some(&self.row[..key_len]) {
+                self.cursors[i].at += row_len;
+                self.settle(i)?;
+            }
+        }
+        Ok(Some(&self.row))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Seen to fail with the mechanism switched off: the model test without the removal mark in `find`; the one for
+    //! strays without the deletion in `delete_strays`. Not yet tried: the one for scans, with garbage deleted at once.
+    use super::*;
+    use crate::db::{MemDb, Table};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const LAYOUT: Layout = Layout { table: Table::Chunks, row_len: 18, key_len: 16 };
+    const REMOVED: u16 = u16::MAX;
+
+    fn key(n: u16) -> [u8; 16] {
+        *blake3::hash(&n.to_be_bytes()).as_bytes().first_chunk().unwrap()
+    }
+
+    fn add(tiers: &Tiers, db: &dyn Db, rows: &BTreeMap<[u8; 16], u16>) {
+        let rows: Vec<Vec<u8>> = rows.iter().map(|(k, v)| [&k[..], &v.to_be_bytes()].concat()).collect();
+        tiers.add(db, rows.len() as u64, rows.iter().map(Vec::as_slice)).unwrap();
+    }
+
+    fn all(tiers: &Tiers, db: &dyn Db, prefix: &[u8]) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        tiers
+            .scan(db, prefix, |row| {
+                all.push(row.to_vec());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        all
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Against a plain map: bulks with removals, merges, look-ups, scans, reopening; with and without filters.
+        #[test]
+        fn behaves_as_a_map(
+            rounds in prop::collection::vec(prop::collection::vec((0u16..4000, 0u16..4), 0..700), 1..14),
+            filters in prop::sample::select(vec![0u64, 1 << 20]),
+        ) {
+            let db = MemDb::new();
+            let mut tiers = Tiers::new(LAYOUT, filters);
+            let mut model = BTreeMap::new();
+            for (n, changes) in rounds.iter().enumerate() {
+                let bulk: BTreeMap<_, _> =
+                    changes.iter().map(|&(k, v)| (key(k), if v == 0 { REMOVED } else { v })).collect();
+                add(&tiers, &db, &bulk);
+                model.extend(bulk);
+                match n % 4 {
+                    1 => tiers.merge_due(&db).unwrap(),
+                    3 => {
+                        tiers = Tiers::new(LAYOUT, filters);
+                        tiers.load(&db).unwrap();
+                    }
+                    _ => {}
+                }
+            }
+            let expected: BTreeMap<_, _> = model.into_iter().filter(|&(_, v)| v != REMOVED).collect();
+            let rows: Vec<Vec<u8>> = expected.iter().map(|(k, v)| [&k[..], &v.to_be_bytes()].concat()).collect();
+            for last in [false, true] {
+                for n in (0..4000).step_by(7) {
+                    let found = tiers.find(&db, &key(n)).unwrap();
+                    let found = found.map(|row| u16::from_be_bytes([row[16], row[17]]));
+                    prop_assert_eq!(found, expected.get(&key(n)).copied());
+                    prop_assert_eq!(all(&tiers, &db, &key(n)).len(), usize::from(found.is_some()));
+                }
+                prop_assert_eq!(all(&tiers, &db, &[]), rows.clone());
+                let part: Vec<_> = rows.iter().filter(|row| row[0] == 7).cloned().collect();
+                prop_assert_eq!(all(&tiers, &db, &[7]), part);
+                if !last {
+                    let mut seen = 0;
+                    tiers.merge_all(&db, &mut |_| seen += 1).unwrap();
+                    prop_assert_eq!(seen, expected.len());
+                    prop_assert!(tiers.snapshot().len() <= 1, "merged into one");
+                }
+            }
+            let mut stray = 0;
+            let listed = tiers.snapshot().first().map_or(0, |run| run.number);
+            db.scan(Table::Chunks, b"f", &mut |key, _| { stray += usize::from(key.len() > 1 && key[1..5] != listed.to_be_bytes()); true }).unwrap();
+            prop_assert_eq!(stray, 0, "nothing is left of merged runs");
+        }
+    }
+
+    /// A run that a crash kept from being named, or from being deleted, is gone after opening, and its number unused.
+    #[test]
+    fn strays_are_deleted_on_open() {
+        let db = MemDb::new();
+        let tiers = Tiers::new(LAYOUT, 1 << 20);
+        add(&tiers, &db, &(0..50).map(|n| (key(n), 1)).collect());
+        for part in [b'r', b'f'] {
+            for i in 0..1500u32 {
+                let rest = [&i.to_be_bytes()[..], &[0; 12]].concat();
+                db.put(Table::Chunks, &run_key(part, 9, &rest), &[1; 18]).unwrap();
+            }
+        }
+        let tiers = Tiers::new(LAYOUT, 1 << 20);
+        tiers.load(&db).unwrap();
+        assert_eq!(tiers.next_run(&db, b'r', 2).unwrap(), None);
+        assert_eq!(tiers.next_run(&db, b'f', 2).unwrap(), None);
+        assert_eq!(tiers.next_number.load(Ordering::Relaxed), 10);
+        assert_eq!(all(&tiers, &db, &[]).len(), 50);
+    }
+
+    /// Rows that somebody is reading stay until he is done, though they were merged away.
+    #[test]
+    fn a_scan_sees_its_rows_while_they_are_merged() {
+        let db = MemDb::new();
+        let tiers = Tiers::new(LAYOUT, 1 << 20);
+        // More blocks a run than are read ahead.
+        (0..4).for_each(|n| add(&tiers, &db, &(n * 16_000..(n + 1) * 16_000).map(|n| (key(n), n)).collect()));
+        let mut seen = 0;
+        tiers
+            .scan(&db, &[], |_| {
+                if seen == 10 {
+                    tiers.merge_due(&db).unwrap();
+                    assert_eq!(tiers.snapshot().len(), 1);
+                }
+                seen += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(seen, 64_000);
+    }
+
+    /// A table of another form is an error, and usable after it is cleared.
+    #[test]
+    fn another_form_is_refused() {
+        let db = MemDb::new();
+        db.put(Table::Chunks, b"", &[1; 36]).unwrap();
+        let tiers = Tiers::new(LAYOUT, 0);
+        assert!(matches!(tiers.load(&db), Err(DbError::Row { .. })));
+        tiers.clear(&db).unwrap();
+        add(&tiers, &db, &[(key(1), 1)].into());
+        db.put(Table::Chunks, &run_key(b'r', 1, &key(0)), &[1; 17]).unwrap();
+        let bad = (0..100).any(|n| tiers.find(&db, &key(n)).is_err());
+        assert!(bad || tiers.find(&db, &key(1)).is_ok());
+    }
+
+    #[test]
+    fn runs_are_merged_when_the_newer_are_as_large() {
+        for (rows, due) in [
+            (&[1u64, 1, 1, 1][..], 4),
+            (&[1, 1, 1, 4], 3),
+            (&[1, 1, 1, 1, 4, 8, 17], 6),
+            (&[5, 1, 1, 1, 9], 4),
+            (&[1, 9, 1, 1, 1], 1),
+            (&[], 0),
+        ] {
+            assert_eq!(runs_due(rows), due, "{rows:?}");
+        }
+    }
+}

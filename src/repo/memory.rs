@@ -1,0 +1,67 @@
+//! How the one memory setting is divided over what takes memory.
+//!
+//! What must always be true: the parts add up to no more than the whole. What each part bounds is said in
+//! `docs/architecture.md`, "Where memory goes", and so is what no part can bound.
+
+/// Unless set: 256 MiB.
+pub const MEMORY_BYTES: u64 = 256 << 20;
+/// Less is taken for this: below it nothing works well, and little would be saved. 32 MiB.
+pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
+/// What a recent row of the chunk index takes at worst: rows that are gathered, twice over while a writer has to wait,
+/// and as many on their way into the database.
+const RECENT_ROW_BYTES: u64 = 256;
+
+/// The parts, each in bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Decoded chunks and recipes: a quarter, or what is set by itself.
+    pub cache_bytes: u64,
+    /// What the index database is asked to cache: an eighth.
+    pub index_cache_bytes: u64,
+    /// Rows of the chunk index gathered before they enter the database, in rows: an eighth of the bytes.
+    pub recent_rows: usize,
+    /// Filters of what is stored: an eighth.
+    pub filter_bytes: u64,
+    /// Additions to similarity: an eighth.
+    pub similarity_bytes: usize,
+}
+
+impl Memory {
+    /// Divides `total` bytes; `cache_bytes` overrides its part. A quarter is left for the program itself, segments on
+    /// their way to the workers, and what the database takes beyond its cache.
+    pub fn divide(total: Option<u64>, cache_bytes: Option<u64>) -> Memory {
+        let total = total.unwrap_or(MEMORY_BYTES).max(MEMORY_BYTES_MIN);
+        let eighth = total / 8;
+        Memory {
+            cache_bytes: cache_bytes.unwrap_or(total / 4),
+            index_cache_bytes: eighth,
+            recent_rows: (eighth / RECENT_ROW_BYTES).try_into().unwrap_or(usize::MAX),
+            filter_bytes: eighth,
+            similarity_bytes: eighth.try_into().unwrap_or(usize::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_do_not_exceed_the_whole() {
+        for total in [None, Some(0), Some(128 << 20), Some(512 << 20), Some(u64::MAX)] {
+            let memory = Memory::divide(total, None);
+            let recent = memory.recent_rows as u64 * RECENT_ROW_BYTES;
+            let parts = [memory.cache_bytes, memory.index_cache_bytes, recent, memory.filter_bytes];
+            let sum = parts.iter().sum::<u64>() + memory.similarity_bytes as u64;
+            let whole = total.unwrap_or(MEMORY_BYTES).max(MEMORY_BYTES_MIN);
+            assert!(sum <= whole && sum > whole / 2, "{memory:?} of {total:?}");
+        }
+    }
+
+    #[test]
+    fn one_part_can_be_set_by_itself() {
+        let whole = Memory::divide(Some(256 << 20), None);
+        assert_eq!(whole.cache_bytes, 64 << 20);
+        assert_eq!(Memory::divide(Some(256 << 20), Some(7)), Memory { cache_bytes: 7, ..whole });
+    }
+}
