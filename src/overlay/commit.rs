@@ -125,7 +125,7 @@ impl Overlay {
 
     /// Whether the chunks that were taken from a file while it grew have not been collected since.
     fn still_stored(&self, prefix: &Growing) -> bool {
-        prefix.chunks.iter().all(|chunk| self.contents.store.known(&chunk.id).unwrap_or(false))
+        prefix.chunks.iter().all(|chunk| self.contents.store.is_sound(&chunk.id).unwrap_or(false))
     }
 
     /// Recipes of the files read, stored and durable with all their chunks.

@@ -175,11 +175,17 @@ impl Header {
         HEADER_BYTES as u64 + u64::from(self.stored_len)
     }
 
+    /// Whether a payload is the one that this header was written for.
+    pub(super) fn check(&self, payload: &[u8]) -> Result<(), &'static str> {
+        match crc32fast::hash(payload) == self.payload_crc {
+            true => Ok(()),
+            false => Err("the payload does not match its checksum"),
+        }
+    }
+
     /// Decodes a payload whose checksum must match.
     pub(super) fn decode(&self, payload: &[u8]) -> Result<Arc<[u8]>, &'static str> {
-        if crc32fast::hash(payload) != self.payload_crc {
-            return Err("the payload does not match its checksum");
-        }
+        self.check(payload)?;
         if self.flags != 0 {
             return Err("the frame has flags that this program does not know");
         }

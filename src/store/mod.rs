@@ -171,6 +171,11 @@ impl Store {
         self.reader.known(&Key::chunk(id))
     }
 
+    /// As [`Store::known`], and its frame was read and is sound: what a file may be emptied for.
+    pub fn is_sound(&self, id: &ChunkId) -> Result<bool, StoreError> {
+        self.reader.is_sound(&Key::chunk(id))
+    }
+
     /// Keeps garbage from being collected that the holder finds stored, until it has referred to it.
     pub fn pin(&self) -> Pin {
         self.pins.take()
@@ -237,10 +242,12 @@ impl Store {
         if self.reader.index.generation() != generation {
             frames.retain(|header| Ok(!self.reader.known(&header.key())?))?;
         }
+        self.reserve.take();
         self.appender.append(&mut tail, frames, |entries| {
             self.reader.index.insert(entries);
             let mut counters = lock(&self.counters);
             for entry in entries {
+                self.reader.note_sound(&entry.key);
                 if !self.reader.healed(&entry.key) {
                     counters.add(&entry.key, &entry.address);
                 }

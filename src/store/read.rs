@@ -4,6 +4,9 @@
 //! verify. Content found damaged is remembered, so that it is no longer "known" and the next put of the
 //! same content stores it again.
 //!
+//! Content that is stored is relied on for a file only after its frame was read and its checksum found right, once
+//! while the store is open: else one chunk gone bad unnoticed would take every later copy of its bytes with it.
+//!
 //! It does not hash chunks again on each read; `verify` with `deep` does.
 
 use super::Bytes;
@@ -26,6 +29,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 const ENTRY_OVERHEAD_BYTES: u64 = 112;
 /// A thread's buffer for stored bytes is given back when it grew beyond this.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
+/// Keys remembered as sound, about 80 bytes each.
+const SOUND_KEYS: usize = 64 << 10;
 
 #[derive(Clone)]
 struct ByBytes;
@@ -54,7 +59,12 @@ pub(super) struct Reader {
     /// While garbage is collected, what is needed. A look-up adds to it and looks under the same lock, and packs
     /// are retired under it: either the one or the other comes first.
     gate: RwLock<Option<Arc<LiveSet>>>,
+    /// Keys whose frames were found sound, or written, since the store was opened: some of them.
+    sound: Cache<Key, ()>,
 }
+
+/// What is made of a payload.
+type Decode = fn(&Header, &[u8]) -> Result<Bytes, &'static str>;
 
 /// What the frame that the index names came to.
 enum Loaded {
@@ -74,6 +84,7 @@ impl Reader {
             damaged: Mutex::default(),
             damaged_count: AtomicUsize::new(0),
             gate: RwLock::default(),
+            sound: Cache::new(SOUND_KEYS),
         }
     }
 
@@ -124,6 +135,40 @@ impl Reader {
         Ok(!self.is_damaged(key) && self.index.find(key)?.is_some_and(stands))
     }
 
+    /// As [`Reader::known`], and its frame is sound: what a file that is about to be emptied may rely on. A frame that
+    /// is not is noted as damaged.
+    pub(super) fn is_sound(&self, key: &Key) -> Result<bool, StoreError> {
+        if !self.known(key)? {
+            return Ok(false);
+        }
+        if self.sound.get(key).is_some() {
+            return Ok(true);
+        }
+        let find = || Ok(self.index.find(key)?.map(|address| Entry { key: *key, address }));
+        let object = match (key.chunk_id(), key.recipe_id()) {
+            (None, Some(recipe)) => Object::Recipe(recipe),
+            (chunk, _) => Object::Chunk(chunk.unwrap_or(ChunkId(*key.id()))),
+        };
+        let check: Decode = |header, payload| header.check(payload).map(|()| Bytes::from([]));
+        match self.load_current(object, find, check) {
+            Ok(_) => {
+                self.note_sound(key);
+                Ok(true)
+            }
+            Err(StoreError::Damaged { damage }) => {
+                tracing::warn!(%damage, "stored again, since the same content comes again");
+                Ok(false)
+            }
+            Err(StoreError::Missing { .. }) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Says that the frame of a key is sound.
+    pub(super) fn note_sound(&self, key: &Key) {
+        self.sound.insert(*key, ());
+    }
+
     /// Says to a collection under way that a recipe and its chunks are needed.
     pub(super) fn use_recipe(&self, recipe: &Recipe) {
         let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
@@ -146,14 +191,15 @@ impl Reader {
         self.chunks.get_or_insert_with(id, || {
             let key = Key::chunk(id);
             let find = || Ok(self.index.find(&key)?.map(|address| Entry { key, address }));
-            Ok(self.load_current(Object::Chunk(*id), find)?.1)
+            Ok(self.load_current(Object::Chunk(*id), find, Header::decode)?.1)
         })
     }
 
     pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
         self.recipes.get_or_insert_with(id, || {
             let find = || self.index.find_recipe(id);
-            let (Entry { key, address }, bytes) = self.load_current(Object::Recipe(*id), find)?;
+            let (Entry { key, address }, bytes) =
+                self.load_current(Object::Recipe(*id), find, Header::decode)?;
             let recipe = Recipe::decode(&bytes).map_err(|e| self.damage(key, &address, e.to_string()))?;
             Ok(Arc::new(recipe))
         })
@@ -168,7 +214,7 @@ impl Reader {
             }
             Object::Recipe(id) => self.index.find_recipe(id),
         };
-        let (Entry { key, address }, bytes) = self.load_current(*object, find)?;
+        let (Entry { key, address }, bytes) = self.load_current(*object, find, Header::decode)?;
         match blake3::hash(&bytes).as_bytes() == key.id() {
             true => Ok(()),
             false => {
@@ -183,11 +229,12 @@ impl Reader {
         &self,
         object: Object,
         find: impl Fn() -> Result<Option<Entry>, StoreError>,
+        decode: Decode,
     ) -> Result<(Entry, Bytes), StoreError> {
         let mut found = find()?;
         loop {
             let Some(entry) = found else { return Err(StoreError::Missing { object }) };
-            let reason = match self.load(entry.key, &entry.address)? {
+            let reason = match self.load(entry.key, &entry.address, decode)? {
                 Loaded::Bytes(bytes) => return Ok((entry, bytes)),
                 Loaded::Bad(reason) => reason,
             };
@@ -216,12 +263,12 @@ impl Reader {
     }
 
     /// Reads and verifies a frame.
-    fn load(&self, key: Key, address: &Address) -> Result<Loaded, StoreError> {
+    fn load(&self, key: Key, address: &Address, decode: Decode) -> Result<Loaded, StoreError> {
         thread_local! {
             static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let result = self.load_with(key, address, scratch);
+            let result = self.load_with(key, address, scratch, decode);
             if scratch.capacity() > SCRATCH_BYTES_KEPT {
                 *scratch = Vec::new();
             }
@@ -229,7 +276,13 @@ impl Reader {
         })
     }
 
-    fn load_with(&self, key: Key, address: &Address, scratch: &mut Vec<u8>) -> Result<Loaded, StoreError> {
+    fn load_with(
+        &self,
+        key: Key,
+        address: &Address,
+        scratch: &mut Vec<u8>,
+        decode: Decode,
+    ) -> Result<Loaded, StoreError> {
         let bad = |reason: &str| Ok(Loaded::Bad(reason.to_owned()));
         let failed = |operation, e: io::Error| match (e.kind(), e.raw_os_error()) {
             (io::ErrorKind::UnexpectedEof, _) => bad("the pack ends before the frame"),
@@ -258,7 +311,7 @@ impl Reader {
             if header.stored_len != address.stored_len || header.raw_len != address.raw_len {
                 return Err("the frame is not as long as the index says");
             }
-            header.decode(&scratch[HEADER_BYTES..])
+            decode(&header, &scratch[HEADER_BYTES..])
         });
         Ok(match decoded {
             Ok(bytes) => Loaded::Bytes(bytes),

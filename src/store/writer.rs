@@ -56,7 +56,7 @@ impl Writer {
         if self.frames.headers.is_empty() {
             self.generation = self.store.reader.index.generation();
         }
-        if self.buffered.contains(&key) || self.store.reader.known(&key)? {
+        if self.buffered.contains(&key) || self.store.reader.is_sound(&key)? {
             return Ok(false);
         }
         self.store.appender.check()?;
