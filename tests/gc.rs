@@ -66,6 +66,31 @@ fn what_no_file_needs_is_given_back_and_the_rest_stays() {
     });
 }
 
+/// Seen to fail with `gc = "off"` in `config.toml`.
+#[test]
+fn a_mount_collects_by_itself_when_much_is_garbage() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    for i in 0..10u64 {
+        fs::write(mount.at(&format!("f{i}")), noise(i, 9_000_000)).unwrap();
+    }
+    mount.settle();
+    let full = pack_bytes(&mount);
+    for i in 1..10u64 {
+        fs::remove_file(mount.at(&format!("f{i}"))).unwrap();
+    }
+    // What was removed is noticed when the index is next written, as here.
+    mount.settle();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while pack_bytes(&mount) > full / 5 {
+        assert!(std::time::Instant::now() < end, "{} of {full} bytes are left", pack_bytes(&mount));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(fs::read(mount.at("f0")).unwrap() == noise(0, 9_000_000));
+}
+
 #[test]
 fn an_open_file_without_a_name_is_kept() {
     if !fuse_available() {
