@@ -5,6 +5,7 @@
 
 use super::error::{MISSING, RepoError};
 use super::format::Format;
+use super::key::KeyCheck;
 use super::layout::{
     self, BACKING, BackPointer, CONFIG, FORMAT, INDEX, KEY, Layout, PACKS, POINTER, Pointer,
 };
@@ -13,6 +14,7 @@ use crate::chunk::ChunkParams;
 use crate::config::Config;
 use crate::db::{Db, SledDb, Table};
 use crate::id::StoreId;
+use crate::overlay::stub::GuardKey;
 use crate::overlay::{NOTE, STATE_DIR};
 use rustix::rand::GetRandomFlags;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -85,7 +87,8 @@ fn fill(state: &Path, options: &InitOptions) -> Result<(), RepoError> {
         return Err(RepoError::form(&state.join(FORMAT), "missing, although there are packs with data"));
     }
     make_dir(&packs)?;
-    write_durable(&state.join(KEY), &random::<32>()?, 0o600)?;
+    let key = GuardKey(random()?);
+    write_durable(&state.join(KEY), &key.0, 0o600)?;
     write_durable(&state.join(CONFIG), options.config.to_text().as_bytes(), 0o600)?;
     // The index begins clean: so one that is found missing was lost, and is not a new one.
     let index = state.join(INDEX);
@@ -98,7 +101,8 @@ fn fill(state: &Path, options: &InitOptions) -> Result<(), RepoError> {
     db.put(Table::Meta, CLEAN, &[1]).map_err(part)?;
     db.flush().map_err(part)?;
     drop(db);
-    let format = Format { id: StoreId(random()?), chunk: options.chunk };
+    let key_check = Some(KeyCheck::of(&key));
+    let format = Format { id: StoreId(random()?), key_check, chunk: options.chunk };
     write_durable(&state.join(FORMAT), format.to_text().as_bytes(), 0o600)
 }
 

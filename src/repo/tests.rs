@@ -52,6 +52,36 @@ fn a_second_user_is_refused() {
     assert!(error.hint().is_some());
 }
 
+/// Seen to fail with the comparison of `key.rs` left out.
+#[test]
+fn an_altered_key_is_refused_and_one_without_a_check_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    let (key, format) = (layout.file("key"), layout.file("format.toml"));
+    let whole = fs::read(&key).unwrap();
+    let mut altered = whole.clone();
+    altered[5] ^= 1;
+    fs::write(&key, &altered).unwrap();
+    let error = open(&layout).err().unwrap();
+    let said = error.to_string();
+    assert!(said.starts_with(&format!("{}: this is not the key", key.display())), "{said}");
+    assert!(said.contains("key_check in format.toml"), "{said}");
+    assert!(error.hint().unwrap().contains("backup"));
+    assert!(!layout.file("lock").exists(), "nothing was touched");
+    fs::write(&key, &whole).unwrap();
+    open(&layout).unwrap().close(Vec::new()).unwrap();
+    // A store of before: its file stays as it is.
+    let text = fs::read_to_string(&format).unwrap();
+    let older: String =
+        text.lines().filter(|line| !line.starts_with("key_check")).map(|l| l.to_owned() + "\n").collect();
+    assert_ne!(older, text);
+    fs::write(&format, &older).unwrap();
+    open(&layout).unwrap().close(Vec::new()).unwrap();
+    assert_eq!(fs::read_to_string(&format).unwrap(), older);
+    fs::write(&format, text.replace("key_check = \"", "key_check = \"x")).unwrap();
+    assert!(open(&layout).err().unwrap().to_string().contains("key_check: expected 16 hexadecimal digits"));
+}
+
 #[test]
 fn a_newer_format_is_refused_untouched() {
     let dir = tempfile::tempdir().unwrap();
