@@ -147,7 +147,7 @@ impl Overlay {
     fn take_file(&self, inode: Arc<Inode>) -> Option<Taken> {
         match self.try_take(&inode) {
             Ok(Some(taken)) => return Some(taken),
-            Ok(None) => {}
+            Ok(None) | Err(OverlayError::Os(Errno::STALE)) => {}
             Err(e) => tracing::warn!("{}: not committed: {e}", self.name_of(&inode)),
         }
         self.inodes.release(inode);
