@@ -7,7 +7,9 @@
 //! Seen to fail with each of these switched off: the `store.sync()` of the commit below; `store.sync()` after
 //! copying in `gc::rewrite`; `live.insert` in `Reader::known` (threads); `wait_for_older` in `Store::collect`
 //! (threads); `tree.sync()` before `apply`; the second look in `retire_unless_wanted` (threads);
-//! `begin_pack_after` in `Collection::apply`; the rewriting of uncovered frames in `open::take_over`.
+//! `begin_pack_after` in `Collection::apply`; `sync_names` before rows are forgotten; reading the newest pack
+//! instead of its footer in `Loader::load`. The rewriting of uncovered frames in `open::take_over` is shown by
+//! `a_failed_fsync_stops_writes_until_reopened`.
 
 use super::*;
 use std::collections::BTreeSet;
