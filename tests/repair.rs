@@ -11,6 +11,9 @@
 //! | the groups of packs in `admin/check.rs` | `a_missing_pack_is_one_finding_and_its_files` |
 //! | `whole` of `store/salvage.rs` without the hash | `wrong_bytes_are_refused` (the forged pack) |
 //! | `search_packs`, `search_files`, `search_tree`, `cut_anew` as no-ops, one at a time | the test of that source |
+//! | `lost_record` of `overlay/repair.rs` as `Ok(None)` | `a_record_that_is_gone_is_named_and_written_anew` |
+//! | `birth <= mtime` in `overlay/repair.rs` as true | `a_record_that_is_gone_is_not_written_to_a_file_younger_than_its_time` |
+//! | the check of mtime in `overlay/repair.rs` | `empty_files_are_no_stubs_without_a_record` |
 //! | the checks of mtime and directory in `overlay/repair.rs`, one at a time | `a_record_is_not_written_on_a_guess` |
 //! | `salvage` of `store/salvage.rs` without its packs | `an_older_copy_is_taken` |
 //! | `keep` of `admin/repair.rs` | `a_damaged_record_is_written_anew_and_the_old_one_kept` |
@@ -588,6 +591,84 @@ fn a_damaged_record_is_written_anew_and_the_old_one_kept() {
     let kept = fs::read_to_string(kept[0].as_ref().unwrap().path()).unwrap();
     let hex: String = bad.iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(kept.contains("path: dir/file\n") && kept.contains(&hex), "{kept}");
+}
+
+#[test]
+fn a_record_that_is_gone_is_named_and_written_anew() {
+    let bytes = noise(1, 900);
+    let world = World::of(&[("dir/file", &bytes), ("dir/other", &noise(2, 900))]);
+    rustix::fs::removexattr(world.path("dir/file"), RECORD).unwrap();
+    let found = world.check();
+    assert_eq!((found.damaged.len(), paths(&found, "stub")), (1, vec!["dir/file"]), "{found:#?}");
+    let reason = &found.damaged[0].reason;
+    assert!(reason.contains("its record is gone: it had 900 bytes"), "{reason}");
+    assert_eq!(world.read("dir/file"), Some(Vec::new()), "a check changes nothing");
+    let report = world.repair(&[]);
+    all_whole(&report);
+    assert_eq!(actions(&report, "write-record").len(), 1);
+    assert_eq!(world.read("dir/file"), Some(bytes));
+    let kept = fs::read_dir(world.layout.file("quarantine")).unwrap().next().unwrap().unwrap();
+    assert!(fs::read_to_string(kept.path()).unwrap().contains("user.dedupfs: none\n"));
+}
+
+/// Files that are empty because somebody made them so, or made them.
+#[test]
+fn empty_files_are_no_stubs_without_a_record() {
+    let world = World::of(&[("dir/file", &noise(1, 900)), ("dir/emptied", &noise(2, 900))]);
+    let open = world.open();
+    let overlay = open.repo.overlay();
+    // Through the overlay, so that it is plain and then nothing.
+    let dir = overlay.lookup(ROOT, OsStr::new("dir")).unwrap().node;
+    let file = overlay.lookup(dir, OsStr::new("emptied")).unwrap().node;
+    let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
+    let emptied = world.path("dir/emptied");
+    let before = fs::metadata(&emptied).unwrap().modified().unwrap();
+    let opened = overlay.open(file, flags, &|_| None).unwrap();
+    // Even with the time that the catalog knows.
+    fs::File::options().write(true).open(&emptied).unwrap().set_modified(before).unwrap();
+    assert!(open.check().damaged.is_empty(), "while it is open");
+    overlay.release(&opened.handle);
+    assert!(open.check().damaged.is_empty(), "when it was closed");
+    overlay.settle(&mut |_| true).unwrap();
+    assert!(open.check().damaged.is_empty(), "when it was committed");
+    open.close();
+    // Behind its back: emptied, and new.
+    rustix::fs::removexattr(world.path("dir/file"), RECORD).unwrap();
+    fs::write(world.path("dir/new"), "").unwrap();
+    assert_eq!(paths(&world.check(), "stub"), ["dir/file"], "before");
+    fs::File::options()
+        .write(true)
+        .truncate(true)
+        .open(world.path("dir/file"))
+        .unwrap()
+        .set_modified(std::time::SystemTime::now())
+        .unwrap();
+    let report = world.repair(&[]);
+    assert!(report.damaged.is_empty() && report.plan.is_empty(), "{report:#?}");
+}
+
+/// A file that was unpacked with an old time, and has all that the catalog knows: another file may have it by now.
+#[test]
+fn a_record_that_is_gone_is_not_written_to_a_file_younger_than_its_time() {
+    let world = World::with_average(4096);
+    fs::write(world.path("unpacked"), noise(1, 900)).unwrap();
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    fs::File::options().write(true).open(world.path("unpacked")).unwrap().set_modified(old).unwrap();
+    world.take_in();
+    assert!(world.is_stub("unpacked"));
+    rustix::fs::removexattr(world.path("unpacked"), RECORD).unwrap();
+    let report = world.repair(&[]);
+    assert_eq!((report.repaired, paths(&report, "stub")), (0, vec!["unpacked"]), "{report:#?}");
+    assert!(report.damaged[0].reason.contains("new file"), "{report:#?}");
+    assert_eq!(xattr(&world.path("unpacked"), RECORD), None);
+    // As it says.
+    fs::File::options()
+        .write(true)
+        .open(world.path("unpacked"))
+        .unwrap()
+        .set_modified(std::time::SystemTime::now())
+        .unwrap();
+    assert!(world.check().damaged.is_empty());
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn lost(object: &Object, needed: &HashMap<Object, (PathBuf, u64)>) -> Action {
     }
 }
 
-/// Records that cannot be believed, from what the catalog remembers.
+/// Records that cannot be believed or are gone, from what the catalog remembers.
 fn records(repo: &Repo, apply: bool, found: &Survey) -> Result<Vec<Action>, AdminError> {
     let mut actions = Vec::new();
     for path in &found.records {
@@ -170,7 +170,7 @@ fn records(repo: &Repo, apply: bool, found: &Survey) -> Result<Vec<Action>, Admi
             None => {
                 action.action = "lost".to_owned();
                 action.from = None;
-                action.reason = format!("it is not known what its content was: {RESTORE}");
+                action.reason = format!("it is not known for certain what its content was: {RESTORE}");
             }
         }
         actions.push(action);
@@ -188,10 +188,12 @@ fn keep(repo: &Repo, former: &FormerRecord) -> Result<(), OverlayError> {
         return Err(OverlayError::io("make directory", repo.layout().file(QUARANTINE), e));
     }
     let time = jiff::Timestamp::now();
-    let hex: String = former.old.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = |bytes: &Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let old: String = former.old.as_ref().map_or("none".to_owned(), hex);
     let text = format!(
-        "# Replaced by `dedupctl check --repair`. To put it back: setfattr -n user.dedupfs -v 0xVALUE PATH\n\
-         time: {time}\npath: {}\ninode: {}\nuser.dedupfs: {hex}\n",
+        "# Replaced by `dedupctl check --repair`. To put it back: setfattr -n user.dedupfs -v 0xVALUE PATH, or of none\n\
+         # setfattr -x user.dedupfs PATH, on the bare directory\n\
+         time: {time}\npath: {}\ninode: {}\nuser.dedupfs: {old}\n",
         former.path.display(),
         former.inode
     );

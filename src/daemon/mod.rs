@@ -162,7 +162,12 @@ fn mount(options: &Options, repo: &Repo, mountpoint: &Path) -> Result<(Server, M
 
 fn find_or_init(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result<Layout, DaemonError> {
     let wanted = options.store.as_deref();
-    if let Some(layout) = Layout::of(&options.dir)? {
+    let found = match Layout::of(&options.dir) {
+        // `init` finds out whether the store given is the one.
+        Err(RepoError::PointerMissing { .. }) if wanted.is_some() && !options.read_only => None,
+        found => found?,
+    };
+    if let Some(layout) = found {
         return match wanted.map(|store| store.canonicalize()) {
             Some(Ok(store)) if store != layout.state => {
                 Err(DaemonError::OtherStore { dir: layout.root, wanted: store, found: layout.state })

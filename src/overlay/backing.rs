@@ -7,7 +7,7 @@
 use super::error::{OverlayError, Result};
 use super::stub::Time;
 use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetTime};
-use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, Stat, Timespec, Timestamps};
+use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -218,6 +218,16 @@ pub fn mtime(stat: &Stat) -> Time {
 /// Inode change time of a stat result.
 pub fn ctime(stat: &Stat) -> Time {
     Time { sec: stat.st_ctime, nsec: stat.st_ctime_nsec as u32 }
+}
+
+/// When the inode was made, where its filesystem says so.
+pub fn birth(fd: impl AsFd) -> rustix::io::Result<Option<Time>> {
+    let stat = match fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME) {
+        Err(Errno::NOSYS) => return Ok(None),
+        stat => stat?,
+    };
+    let known = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    Ok(known.then_some(Time { sec: stat.stx_btime.tv_sec, nsec: stat.stx_btime.tv_nsec }))
 }
 
 /// Identity of a stat result.

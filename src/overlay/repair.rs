@@ -2,15 +2,18 @@
 //!
 //! What must always be true: bytes are only handed on if their BLAKE3 is the identity by which they are wanted;
 //! files that are searched are only read. A record is only written to an empty file whose own record cannot be
-//! believed, only if the catalog knew this inode with this very mtime in this directory (so that no number given
-//! to a new file, and no file of somebody else, comes to another's content), and after the old one was kept.
+//! believed or is gone, only if the catalog knew this inode with this very mtime in this directory (so that no number
+//! given to a new file, and no file of somebody else, comes to another's content), and after the old one was kept.
+//! Where there is no record, nothing shows that the file was a stub: empty files that were unpacked with the times of
+//! an archive, and got numbers just given up, can have all of that. So then the file must also have been made no
+//! later than its mtime says, and nobody may be at it: it has been this file since it had that content.
 //!
 //! Memory: one window of a file, and its chunk list (40 bytes each) while a recipe is wanted.
 
 use super::backing;
 use super::error::{OverlayError, Result};
 use super::file::read_full;
-use super::inode::{Content, Inode};
+use super::inode::{Content, Inode, State as InodeState};
 use super::stub::{State, Stub, StubError, Time, XATTR};
 use super::types::Kind;
 use super::{FileRow, Overlay, STATE_DIR};
@@ -19,6 +22,7 @@ use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
 use crate::store::{Object, StoreError, Wanted};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -33,20 +37,26 @@ type Take<'a> = &'a mut dyn FnMut(Object, &[u8], &Path) -> std::result::Result<(
 /// Is told the bytes searched; false ends the search.
 type Step<'a> = &'a mut dyn FnMut(u64) -> bool;
 
-/// What a file was whose record cannot be believed, and the record that says so.
+/// What a file was whose record cannot be believed or is gone, and that record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormerRecord {
     /// The file, below the root.
     pub path: PathBuf,
     /// Its inode number.
     pub inode: u64,
-    /// The value that cannot be believed.
-    pub old: Vec<u8>,
+    /// The value that cannot be believed; none if there is none.
+    pub old: Option<Vec<u8>>,
     /// Its content, as the catalog remembers it.
     pub recipe: RecipeId,
     /// How long that is, in bytes.
     pub size: u64,
     mtime: Time,
+}
+
+/// What the catalog remembers of a file, and whether it can only be this file.
+struct Found {
+    former: FormerRecord,
+    certain: bool,
 }
 
 impl Overlay {
@@ -124,9 +134,24 @@ impl Overlay {
     /// header of this module.
     pub fn former_record(&self, path: &Path) -> Result<Option<FormerRecord>> {
         let inode = self.inode_at(path)?;
-        let former = self.former_record_of(&inode, path);
+        let former = self.former_record_of(&inode, &inode.lock(), path);
         self.inodes.release(inode);
-        former
+        Ok(former?.filter(|found| found.certain).map(|found| found.former))
+    }
+
+    /// Why an empty plain file without a record is taken for a stub that lost it, if it is.
+    pub(super) fn lost_record(&self, inode: &Inode, path: &Path) -> Result<Option<String>> {
+        let found = self.former_record_of(inode, &inode.lock(), path)?;
+        Ok(found.filter(|found| found.former.old.is_none()).map(|Found { former, certain }| {
+            let doubt = match certain {
+                true => "",
+                false => ", or this is a new file that was given the number and time of one that is gone: then `touch` it",
+            };
+            format!(
+                "its record is gone: it had {} bytes (recipe {}), and it was not changed since{doubt}",
+                former.size, former.recipe
+            )
+        }))
     }
 
     /// Writes the record of a file anew, after `keep` has put the old one away durably. False if the file has
@@ -152,7 +177,8 @@ impl Overlay {
         keep: &mut dyn FnMut(&FormerRecord) -> Result<()>,
     ) -> Result<bool> {
         let mut state = inode.lock();
-        if self.former_record_of(inode, &former.path)?.as_ref() != Some(former) {
+        let found = self.former_record_of(inode, &state, &former.path)?;
+        if found.is_none_or(|found| found.former != *former || !found.certain) {
             return Ok(false);
         }
         keep(former)?;
@@ -171,18 +197,22 @@ impl Overlay {
         Ok(true)
     }
 
-    fn former_record_of(&self, inode: &Inode, path: &Path) -> Result<Option<FormerRecord>> {
+    fn former_record_of(&self, inode: &Inode, state: &InodeState, path: &Path) -> Result<Option<Found>> {
         let fd = inode.path_fd()?;
         let stat = rustix::fs::fstat(&fd)?;
         if stat.st_size != 0 || inode.kind != Kind::File {
             return Ok(None);
         }
-        let Some(old) = backing::get_xattr(&fd, OsStr::new(XATTR))? else {
-            return Ok(None);
+        let old = match backing::get_xattr(&fd, OsStr::new(XATTR)) {
+            // Nobody can have made it a stub, or nobody can say.
+            Err(Errno::NOTSUP | Errno::ACCESS) => return Ok(None),
+            old => old?,
         };
-        match Stub::decode(&old, &self.key) {
-            Err(StubError::Guard | StubError::Length | StubError::Field) => {}
-            Ok(_) | Err(StubError::Newer) => return Ok(None),
+        match old.as_ref().map(|old| Stub::decode(old, &self.key)) {
+            // A program is at it, or was: what it is now is not in the catalog yet.
+            None if state.opens > 0 || state.dirty || state.queued => return Ok(None),
+            None | Some(Err(StubError::Guard | StubError::Length | StubError::Field)) => {}
+            Some(Ok(_) | Err(StubError::Newer)) => return Ok(None),
         }
         let file = inode.file_id();
         let Some(FileRow { recipe, size, mtime }) = self.catalog.file(file)? else {
@@ -201,7 +231,12 @@ impl Overlay {
         if length.is_some_and(|length| length != size) {
             return Ok(None);
         }
-        Ok(Some(FormerRecord { path: path.to_owned(), inode: inode.identity.ino, old, recipe, size, mtime }))
+        // An empty file is better than one that cannot be read.
+        let certain =
+            old.is_some() || (length.is_some() && backing::birth(&fd)?.is_some_and(|birth| birth <= mtime));
+        let former =
+            FormerRecord { path: path.to_owned(), inode: inode.identity.ino, old, recipe, size, mtime };
+        Ok(Some(Found { former, certain }))
     }
 
     fn inode_at(&self, path: &Path) -> Result<Arc<Inode>> {

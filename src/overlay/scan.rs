@@ -49,7 +49,7 @@ pub struct Finding {
 pub enum Trouble {
     /// It cannot be looked at.
     Unreadable(String),
-    /// Its record cannot be believed, so its content is not known.
+    /// Its record cannot be believed or is gone, so its content is not known.
     Record(String),
     /// Its recipe is damaged or missing. What was found is empty if the store knew that before.
     Recipe(RecipeId, String),
@@ -166,7 +166,7 @@ impl Overlay {
         Ok(true)
     }
 
-    /// Checks every stub below `path`: its record, its recipe, and that the store knows each chunk; what a
+    /// Checks every stub below `path`, and every file that the catalog knows as one: its record, its recipe, and that the store knows each chunk; what a
     /// verification or a read found damaged it does not know. Changes nothing. Returns the number of stubs, and
     /// tells it `progress`, which ends the check by returning false.
     ///
@@ -191,7 +191,12 @@ impl Overlay {
                         self.check_stub(&stub, &mut report);
                     }
                     Ok(Content::Unknown(reason)) => report(Trouble::Record(reason.to_owned())),
-                    Ok(Content::Plain(_)) => {}
+                    Ok(Content::Plain(Some(_))) => {}
+                    Ok(Content::Plain(None)) => match self.lost_record(&inode, path) {
+                        Ok(None) => {}
+                        Ok(Some(reason)) => report(Trouble::Record(reason)),
+                        Err(e) => report(Trouble::Unreadable(e.to_string())),
+                    },
                     Err(e) => report(Trouble::Unreadable(e.to_string())),
                 }
                 goes_on = progress(stubs);

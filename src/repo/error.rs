@@ -49,6 +49,32 @@ pub enum RepoError {
         /// The one that it has.
         found: PathBuf,
     },
+    /// A store's directory without the file that makes it one.
+    #[error("{path}: missing, although there is a store here: {found}")]
+    Incomplete {
+        /// The file that is missing.
+        path: PathBuf,
+        /// What an interrupted `init` would not have left.
+        found: String,
+    },
+    /// A store was made for the directory, elsewhere, and nothing says where any more.
+    #[error(
+        "{path}: missing: a store was made for this directory, but it is not here, and nothing says where it is"
+    )]
+    PointerMissing {
+        /// The file that is missing.
+        path: PathBuf,
+        /// The directory.
+        root: PathBuf,
+    },
+    /// The store that a directory has elsewhere is not there.
+    #[error("{path}: expected a store in {store}, found none")]
+    StoreAway {
+        /// The file that names it.
+        path: PathBuf,
+        /// Where it should be.
+        store: PathBuf,
+    },
     /// Another process has it open.
     #[error("{path}: the store is in use by {holder}")]
     Locked {
@@ -130,6 +156,22 @@ impl RepoError {
             RepoError::NewerFormat { .. } => "use a newer dedupfs; nothing was changed".to_owned(),
             RepoError::Form { path, .. } if path.ends_with("config.toml") => {
                 "correct the file, or delete it for the defaults".to_owned()
+            }
+            RepoError::Incomplete { .. } => {
+                "bring the file back from a backup of the store, or write it again: docs/format.md says how"
+                    .to_owned()
+            }
+            RepoError::PointerMissing { path, root } => format!(
+                "give the store with --store STORE; `dedupctl init {0} --store STORE` writes the file again. If there \
+                 never was one, remove the empty directory {1}",
+                root.display(),
+                path.parent().unwrap_or(path).display()
+            ),
+            RepoError::StoreAway { store, .. } => {
+                format!(
+                    "make {} available (is its filesystem mounted?), or correct the path",
+                    store.display()
+                )
             }
             RepoError::Form { .. } => "bring the file back from a backup of the store".to_owned(),
             RepoError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {

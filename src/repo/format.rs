@@ -1,4 +1,5 @@
 use super::error::RepoError;
+use super::key::KeyCheck;
 use super::layout::{FORMAT, Layout, read_text};
 use crate::chunk::ChunkParams;
 use crate::id::StoreId;
@@ -12,6 +13,8 @@ pub(super) const VERSION: u64 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Format {
     pub id: StoreId,
+    /// None in a store that was made before there was one.
+    pub key_check: Option<KeyCheck>,
     pub chunk: ChunkParams,
 }
 
@@ -19,6 +22,7 @@ pub(super) struct Format {
 struct Form {
     version: u64,
     store: String,
+    key_check: Option<String>,
     chunk: ChunkParams,
 }
 
@@ -31,10 +35,11 @@ impl Layout {
 
 impl Format {
     pub(super) fn to_text(self) -> String {
-        let Format { id, chunk } = self;
+        let Format { id, key_check, chunk } = self;
+        let key_check = key_check.map_or(String::new(), |check| format!("key_check = \"{check}\"\n"));
         format!(
             "# The format of this dedupfs store. Do not change this file: the store would not be readable.\n\
-             version = {VERSION}\nstore = \"{id}\"\n\n\
+             version = {VERSION}\nstore = \"{id}\"\n{key_check}\n\
              # Chunk sizes in bytes, fixed when the store was made.\n\
              [chunk]\nmin = {}\navg = {}\nmax = {}\n",
             chunk.min, chunk.avg, chunk.max
@@ -61,8 +66,10 @@ impl Format {
         }
         let form: Form = toml::from_str(text).map_err(bad)?;
         let id = form.store.parse().map_err(|e| RepoError::form(path, format!("store: {e}")))?;
+        let key_check = form.key_check.map(|text| text.parse()).transpose();
+        let key_check = key_check.map_err(|e| RepoError::form(path, format!("key_check: {e}")))?;
         match ChunkParams::with_average(form.chunk.avg.into()) {
-            Ok(params) if params == form.chunk => Ok(Format { id, chunk: params }),
+            Ok(params) if params == form.chunk => Ok(Format { id, key_check, chunk: params }),
             Ok(_) => Err(RepoError::form(path, "chunk: expected min = avg / 4 and max = avg * 4")),
             Err(e) => Err(RepoError::form(path, e.to_string())),
         }

@@ -1,10 +1,13 @@
 //! Making a new store.
 //!
-//! Order: every file is durable before `format.toml` is put in its place by a rename; a store without it
-//! does not exist, and what an interrupted attempt left behind is taken over by the next.
+//! Order: every file is durable before `format.toml` is put in its place by a rename; a store without it does not
+//! exist. What an interrupted attempt left behind is taken over by the next, and told from a store that lost a file
+//! by this: it holds nothing but the names of [`layout::beyond_init`], no pack, and the note in the root only beside
+//! those, or once the store elsewhere is whole.
 
 use super::error::{MISSING, RepoError};
 use super::format::Format;
+use super::key::KeyCheck;
 use super::layout::{
     self, BACKING, BackPointer, CONFIG, FORMAT, INDEX, KEY, Layout, PACKS, POINTER, Pointer,
 };
@@ -13,6 +16,7 @@ use crate::chunk::ChunkParams;
 use crate::config::Config;
 use crate::db::{Db, SledDb, Table};
 use crate::id::StoreId;
+use crate::overlay::stub::GuardKey;
 use crate::overlay::{NOTE, STATE_DIR};
 use rustix::rand::GetRandomFlags;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -46,8 +50,12 @@ pub struct InitOptions {
 /// Makes the store of `dir`, in `store` or else in `dir` itself.
 pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> Result<Layout, RepoError> {
     let root = check_directory(dir)?;
-    if let Some(Layout { state, .. }) = Layout::of(&root)? {
-        return Err(RepoError::Exists { path: root, state });
+    match Layout::of(&root) {
+        Ok(Some(Layout { state, .. })) => return Err(RepoError::Exists { path: root, state }),
+        Ok(None) => {}
+        // Only what says where its store is was lost: that is written again below.
+        Err(RepoError::PointerMissing { .. }) if store.is_some_and(|store| is_store_of(store, &root)) => {}
+        Err(e) => return Err(e),
     }
     check_not_nested(&root)?;
     let inside = root.join(STATE_DIR);
@@ -56,7 +64,7 @@ pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> R
         None => inside.clone(),
     };
     make_dir(&inside)?;
-    write_durable(&root.join(NOTE), NOTE_TEXT.as_bytes(), 0o644)?;
+    let note = || write_durable(&root.join(NOTE), NOTE_TEXT.as_bytes(), 0o644);
     if !layout::exists(&state.join(FORMAT))? {
         if state != inside {
             make_dir(&state)?;
@@ -66,9 +74,14 @@ pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> R
                 0o600,
             )?;
         }
-        fill(&state, options)?;
+        let format = fill(&state, options)?;
+        if state == inside {
+            note()?;
+        }
+        write_durable(&state.join(FORMAT), format.to_text().as_bytes(), 0o600)?;
     }
     if state != inside {
+        note()?;
         write_durable(
             &inside.join(POINTER),
             to_toml(&Pointer { store: state.clone() }, &inside)?.as_bytes(),
@@ -79,13 +92,16 @@ pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> R
     Ok(Layout { root, state })
 }
 
-fn fill(state: &Path, options: &InitOptions) -> Result<(), RepoError> {
-    let packs = state.join(PACKS);
-    if packs.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(RepoError::form(&state.join(FORMAT), "missing, although there are packs with data"));
-    }
-    make_dir(&packs)?;
-    write_durable(&state.join(KEY), &random::<32>()?, 0o600)?;
+/// Is this the whole store of `root`, elsewhere?
+fn is_store_of(store: &Path, root: &Path) -> bool {
+    Layout::named(store).is_ok_and(|layout| layout.is_some_and(|layout| layout.root == root))
+}
+
+/// Makes all of a store but what makes it one.
+fn fill(state: &Path, options: &InitOptions) -> Result<Format, RepoError> {
+    make_dir(&state.join(PACKS))?;
+    let key = GuardKey(random()?);
+    write_durable(&state.join(KEY), &key.0, 0o600)?;
     write_durable(&state.join(CONFIG), options.config.to_text().as_bytes(), 0o600)?;
     // The index begins clean: so one that is found missing was lost, and is not a new one.
     let index = state.join(INDEX);
@@ -98,8 +114,8 @@ fn fill(state: &Path, options: &InitOptions) -> Result<(), RepoError> {
     db.put(Table::Meta, CLEAN, &[1]).map_err(part)?;
     db.flush().map_err(part)?;
     drop(db);
-    let format = Format { id: StoreId(random()?), chunk: options.chunk };
-    write_durable(&state.join(FORMAT), format.to_text().as_bytes(), 0o600)
+    let key_check = Some(KeyCheck::of(&key));
+    Ok(Format { id: StoreId(random()?), key_check, chunk: options.chunk })
 }
 
 /// The canonical path of `dir` if an overlay can lie over it.
@@ -163,14 +179,12 @@ fn prepare_elsewhere(root: &Path, store: &Path) -> Result<std::path::PathBuf, Re
         return Ok(state);
     }
     check_not_nested(&state)?;
-    if let Ok(entries) = state.read_dir() {
-        let ours = [KEY, CONFIG, INDEX, PACKS, BACKING];
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            if !ours.iter().any(|ours| name == *ours) && !name.as_encoded_bytes().ends_with(b".new") {
-                return Err(unsuitable("an empty or new directory", format!("{:?} in it", name)));
-            }
-        }
+    // Of a store that lost its format.toml that is said; of anything else, that it is in the way.
+    if layout::exists(&state.join(BACKING))? {
+        layout::check_never_whole(&state)?;
+    }
+    if let Some(name) = layout::beyond_init(&state)?.first() {
+        return Err(unsuitable("an empty or new directory", format!("{name:?} in it")));
     }
     Ok(state)
 }

@@ -4,8 +4,9 @@
 //! elsewhere holds `backing.toml`, which points back. Nothing here changes anything.
 
 use super::error::RepoError;
-use crate::overlay::STATE_DIR;
+use crate::overlay::{NOTE, STATE_DIR};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,8 @@ pub(super) struct BackPointer {
 }
 
 impl Layout {
-    /// The store of directory `dir`, or `None` if it has none.
+    /// The store of directory `dir`, or `None` if it has none, or what an interrupted `init` left of one. Errors:
+    /// [`RepoError::Incomplete`], [`RepoError::PointerMissing`] and [`RepoError::StoreAway`] where a store was.
     pub fn of(dir: &Path) -> Result<Option<Layout>, RepoError> {
         let root = dir.canonicalize().map_err(|e| RepoError::io("find", dir, e))?;
         let state = root.join(STATE_DIR);
@@ -53,11 +55,16 @@ impl Layout {
         }
         let pointer = state.join(POINTER);
         let Some(Pointer { store }) = read_toml(&pointer)? else {
+            check_never_whole(&state)?;
+            // `init` writes the note beside a store's directories, or once the store elsewhere is whole.
+            if exists(&root.join(NOTE))? && exists(&state)? && !exists(&state.join(PACKS))? {
+                return Err(RepoError::PointerMissing { path: pointer, root });
+            }
             return Ok(None);
         };
         if !exists(&store.join(FORMAT))? {
-            let reason = format!("expected a store in {}, found none", store.display());
-            return Err(RepoError::form(&pointer, reason));
+            check_never_whole(&store)?;
+            return Err(RepoError::StoreAway { path: pointer, store });
         }
         Ok(Some(Layout { root, state: store }))
     }
@@ -77,13 +84,16 @@ impl Layout {
     /// The store that a user named: the state directory itself, or a directory that has one.
     pub fn named(store: &Path) -> Result<Option<Layout>, RepoError> {
         let state = store.canonicalize().map_err(|e| RepoError::io("find", store, e))?;
+        let inside = state.file_name().is_some_and(|name| name == STATE_DIR);
         if !exists(&state.join(FORMAT))? {
+            if inside || exists(&state.join(BACKING))? {
+                check_never_whole(&state)?;
+            }
             return Layout::of(&state);
         }
         if let Some(BackPointer { root }) = read_toml(&state.join(BACKING))? {
             return Ok(Some(Layout { root, state }));
         }
-        let inside = state.file_name().is_some_and(|name| name == STATE_DIR);
         match state.parent() {
             Some(root) if inside => Ok(Some(Layout { root: root.to_owned(), state: state.clone() })),
             _ => {
@@ -98,10 +108,50 @@ impl Layout {
     }
 }
 
+/// What is in a state directory without [`FORMAT`] that an interrupted `init` would not have left, by name. Empty
+/// where there is no directory.
+pub(super) fn beyond_init(state: &Path) -> Result<Vec<OsString>, RepoError> {
+    let entries = match state.read_dir() {
+        Ok(entries) => entries,
+        Err(e) if is_absence(&e) => return Ok(Vec::new()),
+        Err(e) => return Err(RepoError::io("read directory", state, e)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|e| RepoError::io("read directory", state, e))?.file_name();
+        let of_init = [KEY, CONFIG, INDEX, PACKS, BACKING].iter().any(|ours| name == *ours);
+        if !of_init && !name.as_encoded_bytes().ends_with(b".new") {
+            names.push(name);
+        }
+    }
+    if state.join(PACKS).read_dir().is_ok_and(|mut packs| packs.next().is_some()) {
+        names.push(PACKS.into());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// An error where a state directory without [`FORMAT`] holds what only a whole store has.
+pub(super) fn check_never_whole(state: &Path) -> Result<(), RepoError> {
+    let names = beyond_init(state)?;
+    if names.is_empty() {
+        return Ok(());
+    }
+    let mut found: Vec<_> = names.iter().take(4).map(|name| name.display().to_string()).collect();
+    if names.len() > found.len() {
+        found.push(format!("{} more", names.len() - found.len()));
+    }
+    Err(RepoError::Incomplete { path: state.join(FORMAT), found: found.join(", ") })
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 pub(super) fn exists(path: &Path) -> Result<bool, RepoError> {
     match path.symlink_metadata() {
         Ok(_) => Ok(true),
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(e) if is_absence(&e) => Ok(false),
         Err(e) => Err(RepoError::io("look at", path, e)),
     }
 }
@@ -109,7 +159,7 @@ pub(super) fn exists(path: &Path) -> Result<bool, RepoError> {
 pub(super) fn read_text(path: &Path) -> Result<Option<String>, RepoError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) if is_absence(&e) => Ok(None),
         Err(e) if e.kind() == io::ErrorKind::InvalidData => {
             Err(RepoError::form(path, "expected text, found bytes that are not UTF-8"))
         }

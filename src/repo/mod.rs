@@ -15,6 +15,7 @@ mod format;
 #[doc(hidden)]
 pub mod fuzz;
 mod init;
+mod key;
 mod layout;
 mod lock;
 mod memory;
@@ -31,7 +32,6 @@ use crate::chunk::ChunkParams;
 use crate::config::Config;
 use crate::db::{Batch, Db, DbResult, Table};
 use crate::id::StoreId;
-use crate::overlay::stub::GuardKey;
 use crate::overlay::{self, Backing, Dedup, Overlay};
 use format::Format;
 use lock::Lock;
@@ -121,7 +121,7 @@ impl Repo {
             Some(text) => Config::parse(&text).map_err(|e| RepoError::form(&config_path, e.to_string()))?,
             None => Config::default(),
         };
-        let key = read_key(&layout.file(layout::KEY))?;
+        let key = key::read(layout, format.key_check)?;
         let lock = Lock::take(&dir, &layout.state)?;
         let backing = Backing::open(&layout.root).map_err(|e| part(layout, "the directory", e))?;
         let mut dedup = options.dedup.or(config.dedup).unwrap_or(Dedup::OnClose);
@@ -283,16 +283,6 @@ fn readable(error: RepoError, from: &Path, to: &Path) -> RepoError {
 
 fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(bytes))
-}
-
-fn read_key(path: &Path) -> Result<GuardKey, RepoError> {
-    let bytes = std::fs::read(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => RepoError::form(path, "missing"),
-        _ => RepoError::io("read", path, e),
-    })?;
-    let found = bytes.len();
-    let key = bytes.try_into();
-    key.map(GuardKey).map_err(|_| RepoError::form(path, format!("expected a key of 32 bytes, found {found}")))
 }
 
 /// Whether the filesystem of `root` keeps xattrs in the user namespace. Changes nothing.

@@ -52,6 +52,36 @@ fn a_second_user_is_refused() {
     assert!(error.hint().is_some());
 }
 
+/// Seen to fail with the comparison of `key.rs` left out.
+#[test]
+fn an_altered_key_is_refused_and_one_without_a_check_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    let (key, format) = (layout.file("key"), layout.file("format.toml"));
+    let whole = fs::read(&key).unwrap();
+    let mut altered = whole.clone();
+    altered[5] ^= 1;
+    fs::write(&key, &altered).unwrap();
+    let error = open(&layout).err().unwrap();
+    let said = error.to_string();
+    assert!(said.starts_with(&format!("{}: this is not the key", key.display())), "{said}");
+    assert!(said.contains("key_check in format.toml"), "{said}");
+    assert!(error.hint().unwrap().contains("backup"));
+    assert!(!layout.file("lock").exists(), "nothing was touched");
+    fs::write(&key, &whole).unwrap();
+    open(&layout).unwrap().close(Vec::new()).unwrap();
+    // A store of before: its file stays as it is.
+    let text = fs::read_to_string(&format).unwrap();
+    let older: String =
+        text.lines().filter(|line| !line.starts_with("key_check")).map(|l| l.to_owned() + "\n").collect();
+    assert_ne!(older, text);
+    fs::write(&format, &older).unwrap();
+    open(&layout).unwrap().close(Vec::new()).unwrap();
+    assert_eq!(fs::read_to_string(&format).unwrap(), older);
+    fs::write(&format, text.replace("key_check = \"", "key_check = \"x")).unwrap();
+    assert!(open(&layout).err().unwrap().to_string().contains("key_check: expected 16 hexadecimal digits"));
+}
+
 #[test]
 fn a_newer_format_is_refused_untouched() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,17 +147,68 @@ fn a_store_can_be_elsewhere() {
     assert_eq!(fs::read_dir(third.path()).unwrap().count(), 0, "nothing may have been changed");
 }
 
+/// Seen to fail with `check_never_whole` always right.
 #[test]
 fn what_an_interrupted_init_left_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
     let layout = init(dir.path());
-    fs::remove_file(layout.file("format.toml")).unwrap();
+    let format = layout.file("format.toml");
+    fs::remove_file(&format).unwrap();
+    fs::write(layout.file("format.toml.new"), "version").unwrap();
     assert_eq!(Layout::of(dir.path()).unwrap(), None);
     init(dir.path());
-    fs::write(layout.file("packs").join("00000000.pack"), "data").unwrap();
+    // A pack, and the lock of one who has opened it: each shows that there was a store.
+    for name in ["packs/00000000.pack", "lock"] {
+        let path = layout.file(name);
+        fs::write(&path, "").unwrap();
+        let whole = fs::read(&format).unwrap();
+        fs::remove_file(&format).unwrap();
+        let key = fs::read(layout.file("key")).unwrap();
+        let error = Repo::init(dir.path(), None, &InitOptions::default()).unwrap_err();
+        for error in
+            [Layout::around(&layout.state).unwrap_err(), Layout::named(&layout.state).unwrap_err(), error]
+        {
+            let part = name.split('/').next().unwrap();
+            let expected = format!("{}: missing, although there is a store here: {part}", format.display());
+            assert_eq!(error.to_string(), expected);
+            assert!(error.hint().unwrap().contains("backup"));
+        }
+        assert_eq!(fs::read(layout.file("key")).unwrap(), key, "nothing was changed");
+        fs::write(&format, whole).unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+    open(&layout).unwrap().close(Vec::new()).unwrap();
+}
+
+/// Seen to fail with the look at the note left out of `layout.rs` (a second store is made).
+#[test]
+fn a_lost_pointer_does_not_lead_to_a_second_store() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (store, wrong) = (other.path().join("store"), other.path().join("wrong"));
+    let layout = Repo::init(dir.path(), Some(&store), &InitOptions::default()).unwrap();
+    let pointer = layout.root.join(".dedupfs/store.toml");
+    fs::remove_file(&pointer).unwrap();
+    for store in [None, Some(wrong.as_path())] {
+        let error = Repo::init(dir.path(), store, &InitOptions::default()).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("{}: missing", pointer.display())), "{error}");
+        assert!(error.hint().unwrap().contains("--store"));
+    }
+    assert!(Layout::of(dir.path()).is_err() && !wrong.exists());
+    assert_eq!(Layout::named(&store).unwrap(), Some(layout.clone()));
+    assert_eq!(Repo::init(dir.path(), Some(&store), &InitOptions::default()).unwrap(), layout);
+    assert_eq!(Layout::of(dir.path()).unwrap(), Some(layout.clone()));
+    open(&layout).unwrap().close(Vec::new()).unwrap();
+    // The store itself without its format.toml, then not there at all.
     fs::remove_file(layout.file("format.toml")).unwrap();
-    let error = Repo::init(dir.path(), None, &InitOptions::default()).unwrap_err();
-    assert!(error.to_string().ends_with("missing, although there are packs with data"), "{error}");
+    for named in [Layout::of(dir.path()), Layout::named(&store)] {
+        let error = named.unwrap_err().to_string();
+        let expected = format!("{}/format.toml: missing", layout.state.display());
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    fs::rename(&layout.state, &wrong).unwrap();
+    let error = Layout::of(dir.path()).unwrap_err();
+    assert!(matches!(error, RepoError::StoreAway { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("mounted"), "{error}");
 }
 
 #[test]

@@ -53,7 +53,7 @@ use prefetch::Prefetcher;
 use read::Reader;
 use reserve::Reserve;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Decoded bytes, shared with the cache.
@@ -125,6 +125,8 @@ pub struct Store {
     counters: Mutex<Counters>,
     /// What the database says is covered; held while merging, so that one merge runs at a time.
     persisted: Mutex<Position>,
+    /// Whether the index has rows of packs that were removed, since it took no changes then.
+    stale_rows: AtomicBool,
     /// Held by a collection of garbage.
     collecting: Mutex<()>,
     pins: Arc<Pins>,
@@ -205,6 +207,10 @@ impl Store {
         };
         self.appender.sync()?;
         self.reader.index.merge_frozen()?;
+        if self.stale_rows.load(Ordering::Relaxed) {
+            // For a check after the next open: those packs are not missing.
+            self.reader.index.note_removing(self.reader.packs.retired().into_iter())?;
+        }
         if *persisted != position {
             self.reader.index.save_position(self.id, position, counters)?;
             *persisted = position;
@@ -277,7 +283,8 @@ impl Store {
     fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
         // No merge may run: it could bring back a row that is being taken out.
         let _persisted = lock(&self.persisted);
-        let gone = self.reader.index.forget(keys, |pack| !self.reader.packs.has(pack))?;
+        let gone = self.reader.index.forget(keys, |pack| !self.reader.packs.has(pack));
+        let gone = gone.inspect_err(|_| self.stale_rows.store(true, Ordering::Relaxed))?;
         lock(&self.counters).subtract(&gone);
         Ok(gone.chunks + gone.recipes)
     }
@@ -289,7 +296,7 @@ impl Store {
 
     /// Takes rows from the index that a crash during a collection left: they lead to packs that are gone.
     fn forget_removed(&self) -> Result<(), StoreError> {
-        if self.reader.index.removing()?.is_empty() {
+        if self.reader.index.removing()?.is_empty() && !self.stale_rows.load(Ordering::Relaxed) {
             return Ok(());
         }
         let mut keys = Vec::new();
@@ -300,7 +307,9 @@ impl Store {
             std::ops::ControlFlow::Continue(())
         })?;
         self.forget(&keys)?;
-        self.reader.index.note_removing(std::iter::empty())
+        self.reader.index.note_removing(std::iter::empty())?;
+        self.stale_rows.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A chunk's bytes.

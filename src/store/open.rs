@@ -32,6 +32,7 @@ use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
 use std::io;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 /// Findings kept from opening. More are only logged.
@@ -131,6 +132,7 @@ pub(super) fn open(
         appender,
         counters: Mutex::new(counters),
         persisted: Mutex::new(persisted),
+        stale_rows: AtomicBool::new(false),
         collecting: Mutex::new(()),
         pins: Arc::default(),
         reserve,

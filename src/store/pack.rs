@@ -250,6 +250,10 @@ impl Packs {
         present.retired.insert(pack);
     }
 
+    pub(super) fn retired(&self) -> Vec<u32> {
+        self.present().retired.iter().copied().collect()
+    }
+
     pub(super) fn is_retired(&self, pack: u32) -> bool {
         self.present().retired.contains(&pack)
     }
