@@ -22,6 +22,15 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
     if seed.is_multiple_of(2) { prose(seed, len) } else { noise(seed, len) }
 }
 
+/// Ends the threads of a test also when it fails.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn pack_bytes(mount: &Mount) -> u64 {
     let packs = fs::read_dir(mount.dir().join(".dedupfs/packs")).unwrap();
     packs.map(|pack| pack.unwrap().metadata().unwrap().len()).sum()
@@ -137,6 +146,7 @@ fn files_that_move_meanwhile_are_kept() {
     std::thread::scope(|scope| {
         // Always from the last directories to the first and back: across the front of a walk.
         let (mount, stop_flag) = (&mount, &stop);
+        let _ended = OnDrop(&stop);
         for (from, below) in [(0u64, false), (1, true)] {
             scope.spawn(move || {
                 let base = if below { mount.dir() } else { mount.mnt() };
@@ -169,7 +179,6 @@ fn files_that_move_meanwhile_are_kept() {
             (0..20).for_each(|i| fs::remove_file(mount.at(&format!("garbage{i}"))).unwrap());
             packs += mount.ctl(&["gc"])["packs"].as_u64().unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(packs >= 4, "{packs} packs were collected");
     mount.remount();
