@@ -144,13 +144,11 @@ impl Queue {
         }
     }
 
-    /// Ends all waiting; returns what was not worked on.
-    pub fn stop(&self) -> Vec<Arc<Inode>> {
+    /// Ends all waiting. Inodes that were not worked on keep their mark (`State::queued`).
+    pub fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;
         self.changed.notify_all();
-        let Waiting { ready, soon, later, .. } = &mut *state;
-        ready.drain(..).chain(soon.drain(..)).chain(later.drain(..)).map(|(inode, _)| inode).collect()
     }
 }
 
