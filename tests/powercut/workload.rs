@@ -50,6 +50,10 @@ pub enum Step {
     AwaitStubs,
     /// `dedupctl settle`.
     Settle,
+    /// `dedupctl gc`, while somebody else has the journal written out.
+    Gc,
+    /// `dedupctl check --deep`, which has to find nothing.
+    Check,
     /// kill -9, and a new daemon.
     Kill,
     /// An orderly end, and a new daemon.
@@ -86,6 +90,10 @@ const SCRIPT: &[Step] = &[
     SyncNames,
     Replace(0, 90_000, Sync::None),
     Unlink(2),
+    // Content of all that is left stands in one pack with that of what is gone.
+    AwaitStubs,
+    Gc,
+    Check,
     Write(4, 5_000, Sync::Fsync),
     Kill,
     Append(3, 10_000, Sync::Fdatasync),
@@ -94,6 +102,8 @@ const SCRIPT: &[Step] = &[
     SyncFile(5),
     Patch(5, Sync::Fdatasync),
     Settle,
+    Write(5, 200_000, Sync::Fsync),
+    Gc,
     Write(6, 30_000, Sync::Fsync),
     Remount,
     Append(6, 4_000, Sync::Msync),
@@ -120,8 +130,10 @@ fn any_step(random: &mut Random) -> Step {
     let magnitude = 10 + random.below(10);
     let len = 4_096 + random.below(1 << magnitude) as usize;
     let sync = [Sync::None, Sync::Fsync, Sync::Fdatasync, Sync::Msync][random.below(4) as usize];
-    match random.below(41) {
+    match random.below(46) {
         40 => WriteMany(20 + file, sync),
+        41..45 => Gc,
+        45 => Check,
         0..8 => Write(file, len, sync),
         8..16 => Patch(file, sync),
         16..20 => Append(file, len, sync),
@@ -146,12 +158,23 @@ pub struct Worker<'a> {
     neighbour: Neighbour<'a>,
     /// Makes each content another.
     seed: u64,
+    /// By collections.
+    packs_removed: u64,
+    bytes_copied: u64,
 }
 
 impl<'a> Worker<'a> {
     pub fn new(mount: Mount, recorder: &'a Recorder, seed: u64) -> Worker<'a> {
         let neighbour = Neighbour::new(mount.root.path(), recorder);
-        Worker { mount, recorder, model: Model::default(), neighbour, seed }
+        Worker {
+            mount,
+            recorder,
+            model: Model::default(),
+            neighbour,
+            seed,
+            packs_removed: 0,
+            bytes_copied: 0,
+        }
     }
 
     pub fn run(&mut self, step: Step) {
@@ -181,6 +204,8 @@ impl<'a> Worker<'a> {
             SyncNames => self.sync_names(),
             AwaitStubs => self.await_stubs(),
             Settle => self.settle(),
+            Gc => self.collect(),
+            Check => assert_eq!(self.mount.ctl(&["check", "--deep"])["damaged"], serde_json::json!([])),
             Kill => {
                 self.mount.kill();
                 self.mount.start();
@@ -197,7 +222,12 @@ impl<'a> Worker<'a> {
 
     /// Leaves the overlay mounted; tells too between which events the neighbour was busy.
     pub fn finish(self) -> (Mount, Model, Vec<Range<usize>>) {
-        let Worker { mount, model, neighbour, .. } = self;
+        let Worker { mount, model, neighbour, packs_removed, bytes_copied, .. } = self;
+        println!("collections removed {packs_removed} packs and copied {bytes_copied} bytes");
+        assert!(
+            packs_removed > 0 && bytes_copied > 0,
+            "nothing was collected, so no cut says anything about it"
+        );
         (mount, model, neighbour.times.clone())
     }
 
@@ -333,6 +363,15 @@ impl<'a> Worker<'a> {
             std::thread::sleep(Duration::from_millis(5));
             self.neighbour.pause();
         }
+    }
+
+    /// Changes no content, so it is no version of anything.
+    fn collect(&mut self) {
+        self.neighbour.start();
+        let done = self.mount.ctl(&["gc"]);
+        self.neighbour.pause();
+        self.packs_removed += done["packs"].as_u64().unwrap();
+        self.bytes_copied += done["copied_bytes"].as_u64().unwrap();
     }
 
     /// What `settle` promises: that each file is durable.
