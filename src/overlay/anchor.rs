@@ -187,6 +187,16 @@ impl Anchor {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Closes the descriptor of a file that is gone, so that its room is free at once.
+    pub fn drop_gone(&self) {
+        // Without a handle another file with its number could be taken for it.
+        if self.handle.is_some() {
+            let mut held = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
+            let closed = held.take().is_some();
+            self.anchors.open.fetch_sub(usize::from(closed), Ordering::Relaxed);
+        }
+    }
+
     /// Closes the descriptor if it can be had again and was not used since the last call; says whether.
     pub fn let_go(&self) -> bool {
         let again = self.anchors.opens_handles || self.lock_place().is_some();

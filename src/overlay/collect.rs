@@ -63,11 +63,9 @@ impl Overlay {
             stopped = !progress(GcStep::Rewriting(done, all));
             !stopped
         })?;
-        drop(collection);
-        self.contents.store.persist()?;
         outcome.done = Some(done);
-        if !stopped {
-            self.set_garbage(0)?;
+        if !stopped && let Err(e) = self.set_garbage(0) {
+            tracing::warn!("how much garbage there is could not be noted: {e}");
         }
         Ok((!stopped).then_some(outcome))
     }

@@ -147,9 +147,7 @@ impl Overlay {
     fn take_file(&self, inode: Arc<Inode>) -> Option<Taken> {
         match self.try_take(&inode) {
             Ok(Some(taken)) => return Some(taken),
-            Ok(None) => {}
-            // It is gone, with or without its name.
-            Err(OverlayError::Os(Errno::STALE | Errno::NOENT)) => {}
+            Ok(None) | Err(OverlayError::Os(Errno::STALE)) => {}
             Err(e) => {
                 let mut state = inode.lock();
                 if state.attempts == 0 {

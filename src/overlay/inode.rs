@@ -133,6 +133,14 @@ impl Inode {
         child.anchor.gone_from(&self.anchor, name);
     }
 
+    /// Lets go of a file that lost its last name while it waits to be committed; nobody has it open.
+    pub fn lost_last_name(&self) {
+        let state = self.lock();
+        if state.queued && state.opens == 0 {
+            self.anchor.drop_gone();
+        }
+    }
+
     /// Locks the changing part.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -255,6 +255,9 @@ impl Overlay {
             Some(inode) => {
                 self.touch(&inode, unlink)?;
                 dir.lost(name, &inode);
+                if stat.st_nlink == 1 {
+                    inode.lost_last_name();
+                }
             }
             None => unlink()?,
         }
@@ -306,7 +309,12 @@ impl Overlay {
             // Renaming one name of a file over another of its names does nothing.
             Some(target) if backing::identity(&target) == backing::identity(&source) => return Ok(()),
             Some(target) if exchanged => self.indexed(self.move_name(&target, &target_dir, &source_dir)),
-            Some(target) => self.indexed(self.forget_name(&target, &target_dir)),
+            Some(target) => {
+                if let Some(inode) = target_inode.filter(|_| target.st_nlink == 1) {
+                    inode.lost_last_name();
+                }
+                self.indexed(self.forget_name(&target, &target_dir));
+            }
             None => {}
         }
         self.indexed(self.move_name(&source, &source_dir, &target_dir));

@@ -43,6 +43,18 @@ const FORGET_KEYS: usize = 64 << 10;
 /// Asked again and again during long work; false ends it.
 pub type GoOn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
+/// An index that takes no changes, on a full disk, is no reason to keep garbage there: rows that lead to packs that
+/// are gone are not believed, and the next collection takes them out.
+fn index_may_fail<T: Default>(result: Result<T, StoreError>) -> Result<T, StoreError> {
+    match result {
+        Err(StoreError::Db(e)) => {
+            tracing::warn!(error = %e, "the index could not be changed; the next collection does it");
+            Ok(T::default())
+        }
+        other => other,
+    }
+}
+
 /// One pack in a plan. Bytes on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PackPlan {
@@ -100,7 +112,7 @@ impl Store {
     pub fn collect(self: &Arc<Self>, go_on: GoOn<'_>) -> Result<Option<Collection<'_>>, StoreError> {
         self.appender.check()?;
         let one = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
-        self.forget_removed()?;
+        index_may_fail(self.forget_removed())?;
         let mut salt = [0; 8];
         rustix::rand::getrandom(&mut salt, rustix::rand::GetRandomFlags::empty())
             .map_err(|e| StoreError::io("draw random numbers for", &self.reader.packs.dir, e.into()))?;
@@ -162,9 +174,7 @@ impl Collection<'_> {
     fn apply_with_room(&self, plan: &GcPlan, go_on: GoOn<'_>) -> Result<GcDone, StoreError> {
         let mut done = GcDone::default();
         let before = self.store.appender.stored_bytes.load(Ordering::Relaxed);
-        if let Err(e) = self.store.note_removing(plan.packs.iter().map(|one| one.pack)) {
-            tracing::warn!(error = %e, "after a crash the packs that go now may look missing");
-        }
+        index_may_fail(self.store.note_removing(plan.packs.iter().map(|one| one.pack)))?;
         if let Some(newest) = plan.packs.iter().map(|one| one.pack).max() {
             self.store.appender.begin_pack_after(newest)?;
         }
@@ -189,10 +199,7 @@ impl Collection<'_> {
             }
         }
         done.forgotten += self.forget(&forgotten)?;
-        match self.store.persist() {
-            Ok(()) | Err(StoreError::Db(_)) => {}
-            Err(e) => return Err(e),
-        }
+        index_may_fail(self.store.persist())?;
         plan.packs.iter().for_each(|one| self.close(one.pack));
         done.reclaimed_bytes =
             before.saturating_sub(self.store.appender.stored_bytes.load(Ordering::Relaxed));
@@ -339,7 +346,7 @@ impl Collection<'_> {
     /// frames that the index does not know.
     fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
         self.store.reader.packs.sync_names()?;
-        self.store.forget(keys)
+        index_may_fail(self.store.forget(keys))
     }
 
     fn close(&self, pack: u32) {

@@ -65,6 +65,8 @@ pub(super) struct Reader {
 
 /// What is made of a payload.
 type Decode = fn(&Header, &[u8]) -> Result<Bytes, &'static str>;
+/// Its checksum only.
+const CHECK: Decode = |header, payload| header.check(payload).map(|()| Bytes::from([]));
 
 /// What the frame that the index names came to.
 enum Loaded {
@@ -149,8 +151,7 @@ impl Reader {
             (None, Some(recipe)) => Object::Recipe(recipe),
             (chunk, _) => Object::Chunk(chunk.unwrap_or(ChunkId(*key.id()))),
         };
-        let check: Decode = |header, payload| header.check(payload).map(|()| Bytes::from([]));
-        match self.load_current(object, find, check) {
+        match self.load_current(object, find, CHECK) {
             Ok(_) => {
                 self.note_sound(key);
                 Ok(true)
@@ -162,6 +163,14 @@ impl Reader {
             Err(StoreError::Missing { .. }) => Ok(false),
             Err(e) => Err(e),
         }
+    }
+
+    /// What is wrong with the frame that should stand at `address`, if anything is.
+    pub(super) fn reason_if_bad(&self, key: Key, address: &Address) -> Result<Option<String>, StoreError> {
+        Ok(match self.load(key, address, CHECK)? {
+            Loaded::Bytes(_) => None,
+            Loaded::Bad(reason) => Some(reason),
+        })
     }
 
     /// Says that the frame of a key is sound.

@@ -17,7 +17,7 @@ use super::scan::{Item, Scanner};
 use crate::env::Access;
 use crate::id::PackId;
 use crossbeam::channel::{Sender, bounded};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,6 +63,8 @@ pub(super) fn verify(
             Err(e) if e.kind() == io::ErrorKind::IsADirectory => {
                 found(damage(DamageKind::Pack, None, pack, 0, "it is not a file".to_owned()));
             }
+            // A collection removed it meanwhile.
+            Err(_) if packs.is_retired(pack) => {}
             Err(e) => return Err(StoreError::io("look at", &path, e)),
         }
     }
@@ -70,6 +72,7 @@ pub(super) fn verify(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let mut unknown: HashMap<u32, BTreeMap<u32, BadRange>> = HashMap::new();
+    let mut told: HashMap<u32, HashSet<u64>> = HashMap::new();
     let (mut done, mut frames) = (0, 0);
     let (messages, inbox) = bounded(1024);
     crossbeam::thread::scope(|scope| {
@@ -93,8 +96,12 @@ pub(super) fn verify(
                     frames += more;
                     progress(done, total);
                 }
-                Message::Found(damage) => found(damage),
+                Message::Found(damage) => {
+                    told.entry(damage.pack.0).or_default().insert(damage.offset);
+                    found(damage);
+                }
                 Message::Unknown { pack, range } => {
+                    told.entry(pack).or_default();
                     unknown.entry(pack).or_default().insert(range.start, range);
                 }
             }
@@ -104,7 +111,7 @@ pub(super) fn verify(
             .try_for_each(|worker| worker.join().expect("a worker does not panic on any bytes"))
     })
     .expect("a worker does not panic on any bytes")?;
-    check_rows(store, upto, &jobs, &mut unknown, found)?;
+    check_rows(store, upto, &jobs, &mut unknown, &told, found)?;
     for (pack, ranges) in unknown {
         for range in ranges.into_values().filter(|range| !range.named) {
             found(damage(DamageKind::Frame, None, pack, u64::from(range.start), range.reason));
@@ -113,17 +120,19 @@ pub(super) fn verify(
     Ok(frames)
 }
 
-/// Looks at every row of the index: does it lead to a place that exists and is not bad?
+/// Looks at every row of the index: does it lead to a place that exists and is not bad? Where a pack has any damage,
+/// of which `told` says at which offsets it was told, a frame may be missing without a gap: those are read.
 fn check_rows(
     store: &Store,
     upto: Position,
     jobs: &[(u32, u64)],
     unknown: &mut HashMap<u32, BTreeMap<u32, BadRange>>,
+    told: &HashMap<u32, HashSet<u64>>,
     found: &mut dyn FnMut(Damage),
 ) -> Result<(), StoreError> {
     let lens: HashMap<u32, u64> = jobs.iter().copied().collect();
     // Rows in the database are older than those in memory for the same key: only the current one counts.
-    let mut suspects = Vec::new();
+    let (mut suspects, mut in_damaged) = (Vec::new(), Vec::new());
     store.reader.index.for_each(|Entry { key, address }| {
         let at = Position { pack: address.pack, offset: address.offset };
         // What a collection removed is no damage; rows that a crash left of it do no harm.
@@ -144,10 +153,20 @@ fn check_rows(
                 range.named = true;
                 suspects.push((key, address, DamageKind::Frame, range.reason.clone()));
             }
-            _ => {}
+            _ => {
+                let told = told.get(&address.pack);
+                if told.is_some_and(|offsets| !offsets.contains(&u64::from(address.offset))) {
+                    in_damaged.push((key, address));
+                }
+            }
         }
         ControlFlow::Continue(())
     })?;
+    for (key, address) in in_damaged {
+        if let Some(reason) = store.reader.reason_if_bad(key, &address)? {
+            suspects.push((key, address, DamageKind::Frame, reason));
+        }
+    }
     for (key, address, kind, reason) in suspects {
         let kind = match store.reader.index.find(&key)? == Some(address) {
             true => {
