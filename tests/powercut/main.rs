@@ -61,6 +61,8 @@ struct Recording {
     model: Model,
     /// Between which events somebody else made the journal be written out.
     busy: Vec<Range<usize>>,
+    /// Between which events packs were removed by collections.
+    removals: Vec<Range<usize>>,
     /// The overlay's directory, from the root of the disk.
     dir: PathBuf,
 }
@@ -80,7 +82,7 @@ fn record(kind: Kind, more: usize, seed: u64, work: &Path) -> Recording {
     for step in workload::steps(more, &mut random) {
         worker.run(step);
     }
-    let (mount, model, busy) = worker.finish();
+    let (mount, model, busy, removals) = worker.finish();
     let end = recorder.position();
     let dir = mount.dir().strip_prefix(&mount_at).unwrap().to_owned();
     mount.unmount();
@@ -88,7 +90,7 @@ fn record(kind: Kind, more: usize, seed: u64, work: &Path) -> Recording {
     mounted.unmount();
     let mut log = recorder.finish();
     log.events.truncate(end);
-    Recording { kind, log, model, busy, dir }
+    Recording { kind, log, model, busy, removals, dir }
 }
 
 /// What came of a number of cuts.
@@ -133,19 +135,20 @@ fn cut(recording: &Recording, count: usize, seed: u64, work: &Path, tally: &mut 
     }
 }
 
-/// Where to cut, in order: anywhere, soon after something was promised, and in the middle of conversions and
-/// write-backs.
+/// Where to cut, in order: anywhere, soon after something was promised, in the middle of conversions, write-backs
+/// and collections, and where a collection had just removed packs.
 fn places(recording: &Recording, count: usize, random: &mut Random) -> Vec<usize> {
     let end = recording.log.events.len();
     let promises = &recording.model.promises;
-    let busy = &recording.busy;
+    let within = |ranges: &[Range<usize>], random: &mut Random| {
+        let Range { start, end } = ranges[random.below(ranges.len() as u64) as usize];
+        start + random.below((end - start) as u64 + 1) as usize
+    };
     let mut places: Vec<_> = (0..count)
-        .map(|i| match i % 3 {
+        .map(|i| match i % 4 {
             0 => random.below(end as u64 + 1) as usize,
-            1 => {
-                let Range { start, end } = busy[random.below(busy.len() as u64) as usize];
-                start + random.below((end - start) as u64 + 1) as usize
-            }
+            1 => within(&recording.busy, random),
+            2 => within(&recording.removals, random),
             _ => promises[random.below(promises.len() as u64) as usize] + random.below(20) as usize,
         })
         .map(|place| place.min(end))

@@ -6,12 +6,14 @@ use super::neighbour::Neighbour;
 use super::random::Random;
 use super::recorder::Recorder;
 use crate::common::{Mount, noise, prose, succeed};
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -158,7 +160,8 @@ pub struct Worker<'a> {
     neighbour: Neighbour<'a>,
     /// Makes each content another.
     seed: u64,
-    /// By collections.
+    /// Between which events collections removed packs.
+    removals: Vec<Range<usize>>,
     packs_removed: u64,
     bytes_copied: u64,
 }
@@ -172,6 +175,7 @@ impl<'a> Worker<'a> {
             model: Model::default(),
             neighbour,
             seed,
+            removals: Vec::new(),
             packs_removed: 0,
             bytes_copied: 0,
         }
@@ -220,15 +224,15 @@ impl<'a> Worker<'a> {
         self.compare();
     }
 
-    /// Leaves the overlay mounted; tells too between which events the neighbour was busy.
-    pub fn finish(self) -> (Mount, Model, Vec<Range<usize>>) {
-        let Worker { mount, model, neighbour, packs_removed, bytes_copied, .. } = self;
+    /// Leaves the overlay mounted; tells too between which events the neighbour was busy, and packs were removed.
+    pub fn finish(self) -> (Mount, Model, Vec<Range<usize>>, Vec<Range<usize>>) {
+        let Worker { mount, model, neighbour, removals, packs_removed, bytes_copied, .. } = self;
         println!("collections removed {packs_removed} packs and copied {bytes_copied} bytes");
         assert!(
-            packs_removed > 0 && bytes_copied > 0,
+            packs_removed > 0 && bytes_copied > 0 && !removals.is_empty(),
             "nothing was collected, so no cut says anything about it"
         );
-        (mount, model, neighbour.times.clone())
+        (mount, model, neighbour.times.clone(), removals)
     }
 
     fn now(&self) -> usize {
@@ -365,11 +369,31 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Changes no content, so it is no version of anything.
+    /// Changes no content, so it is no version of anything. Notes from where to where packs went.
     fn collect(&mut self) {
+        let packs = self.mount.dir().join(".dedupfs/packs");
+        let names =
+            || fs::read_dir(&packs).unwrap().map(|pack| pack.unwrap().file_name()).collect::<BTreeSet<_>>();
+        let before = names();
         self.neighbour.start();
-        let done = self.mount.ctl(&["gc"]);
+        let mut command = self.mount.dedupctl();
+        let command = command.args(["gc", "--json"]).current_dir(self.mount.mnt()).stdout(Stdio::piped());
+        let mut gc = command.spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(100);
+        let (mut here, mut gone) = (self.now(), None);
+        while gc.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "dedupctl gc takes more than 100 s");
+            if gone.is_none() && !names().is_superset(&before) {
+                gone = Some(here);
+            }
+            here = self.now();
+            std::thread::sleep(Duration::from_micros(200));
+        }
         self.neighbour.pause();
+        self.removals.extend(gone.map(|gone| gone..self.now()));
+        let output = gc.wait_with_output().unwrap();
+        assert!(output.status.success(), "dedupctl gc: {}", crate::common::text(&output));
+        let done: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         self.packs_removed += done["packs"].as_u64().unwrap();
         self.bytes_copied += done["copied_bytes"].as_u64().unwrap();
     }
