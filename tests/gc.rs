@@ -2,7 +2,7 @@
 //!
 //! Seen to fail: with one round of marking instead of rounds until directories rest
 //! (`files_that_move_meanwhile_are_kept`); without `mark_open` (`an_open_file_without_a_name_is_kept`); with packs
-//! removed before `store.sync` (not here: a kill cannot show it; see `store::tests::crash`, tests/powercut/).
+//! removed before `store.sync` (not here: a kill cannot show it; see `store::tests::crash`, tests/powercut).
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -64,6 +64,31 @@ fn what_no_file_needs_is_given_back_and_the_rest_stays() {
         mount.remount();
         assert!(fs::read(mount.at("again")).unwrap() == noise(2, len));
     });
+}
+
+/// Seen to fail with `gc = "off"` in `config.toml`.
+#[test]
+fn a_mount_collects_by_itself_when_much_is_garbage() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    for i in 0..10u64 {
+        fs::write(mount.at(&format!("f{i}")), noise(i, 9_000_000)).unwrap();
+    }
+    mount.settle();
+    let full = pack_bytes(&mount);
+    for i in 1..10u64 {
+        fs::remove_file(mount.at(&format!("f{i}"))).unwrap();
+    }
+    // What was removed is noticed when the index is next written, as here.
+    mount.settle();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while pack_bytes(&mount) > full / 5 {
+        assert!(std::time::Instant::now() < end, "{} of {full} bytes are left", pack_bytes(&mount));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(fs::read(mount.at("f0")).unwrap() == noise(0, 9_000_000));
 }
 
 #[test]
@@ -260,4 +285,37 @@ fn nothing_goes_while_it_is_not_known_what_is_needed() {
     let done = mount.ctl(&["gc"]);
     assert!(done["reclaimed_bytes"].as_u64().unwrap() > 150_000, "{done}");
     (1..5u64).for_each(|i| assert!(fs::read(mount.at(&format!("f{i}"))).unwrap() == noise(i, 100_000)));
+}
+
+/// A program of today cannot tell what the stub of a later one needs, so it collects nothing.
+#[test]
+fn a_stub_of_a_newer_version_stops_a_collection() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    for i in 0..3u64 {
+        fs::write(mount.at(&format!("f{i}")), noise(i, 100_000)).unwrap();
+    }
+    mount.settle();
+    mount.unmount();
+    let file = mount.dir().join("f1");
+    let record = common::xattr(&file, "user.dedupfs").unwrap();
+    let set = |record: &[u8]| {
+        rustix::fs::setxattr(&file, "user.dedupfs", record, rustix::fs::XattrFlags::empty()).unwrap();
+    };
+    set(&[&[record[0] + 0x10], &record[1..]].concat());
+    fs::remove_file(mount.dir().join("f0")).unwrap();
+    mount.start();
+    let full = pack_bytes(&mount);
+    let output = mount.dedupctl().args(["gc"]).arg(mount.mnt()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", common::text(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("f1: its record was written by a newer version"), "{said}");
+    assert_eq!(pack_bytes(&mount), full);
+    mount.unmount();
+    set(&record);
+    mount.start();
+    mount.ctl(&["gc"]);
+    assert!(fs::read(mount.at("f1")).unwrap() == noise(1, 100_000));
 }

@@ -1,7 +1,7 @@
 //! The outside world as the store sees it: a disk. One real, one simulated for crash tests.
 //!
 //! What must always be true: the store touches pack files through this seam alone, so that every step of its
-//! I/O can be cut short, torn and reordered in a test ([`sim`]). Errors are the operating system's.
+//! I/O can be cut short, torn and reordered in a test (`sim`). Errors are the operating system's.
 
 mod real;
 #[cfg(test)]

@@ -81,6 +81,7 @@ struct Shared {
     room: Mutex<Option<u64>>,
     fail_syncs: AtomicBool,
     syncs: AtomicU64,
+    on_sync: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 /// The simulated disk; clones are the same disk.
@@ -145,6 +146,11 @@ impl SimDisk {
     /// Lets syncs fail.
     pub fn fail_syncs(&self, fail: bool) {
         self.shared.fail_syncs.store(fail, Ordering::SeqCst);
+    }
+
+    /// Has something done in the middle of the next sync of a file.
+    pub fn on_sync(&self, work: impl FnOnce() + Send + 'static) {
+        *lock(&self.shared.on_sync) = Some(Box::new(work));
     }
 
     /// The disk as it is found after a power cut now.
@@ -339,6 +345,10 @@ impl DiskFile for SimFile {
     fn sync_data(&self) -> io::Result<()> {
         self.shared.step()?;
         self.shared.syncs.fetch_add(1, Ordering::SeqCst);
+        let work = lock(&self.shared.on_sync).take();
+        if let Some(work) = work {
+            work();
+        }
         let mut node = lock(&self.node);
         if self.shared.fail_syncs.load(Ordering::SeqCst) {
             // The pages are gone for good and look clean: only what was durable will be found.

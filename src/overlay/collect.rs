@@ -37,7 +37,7 @@ impl Overlay {
     /// `dry_run`. `None` if `progress` said no on the way: whatever was done until then is whole.
     ///
     /// The mount is not held up: whoever finds a chunk stored meanwhile keeps it by that. O(files + frames) time;
-    /// memory as [`super::mark`] and [`crate::store::Collection`] say. The catalog has to be complete.
+    /// memory: the names of all directories, and what [`crate::store::Collection`] takes. The catalog has to be complete.
     pub fn gc(&self, dry_run: bool, progress: &mut dyn FnMut(GcStep) -> bool) -> Result<Option<GcOutcome>> {
         if self.read_only {
             return Err(OverlayError::ReadOnly);

@@ -228,7 +228,7 @@ impl Marker<'_> {
                     path.display()
                 );
                 self.marked.unknown += 1;
-                self.unknown(&inode)
+                self.unknown(&inode, path)
             }
             Ok(_) => Ok(()),
             Err(e) => Err(OverlayError::Unreadable { path: path.to_owned(), reason: e.to_string() }),
@@ -238,9 +238,14 @@ impl Marker<'_> {
     }
 
     /// A record that cannot be believed may still name the right recipe, and the catalog may know it.
-    fn unknown(&mut self, inode: &super::Inode) -> Result<()> {
+    fn unknown(&mut self, inode: &super::Inode, path: &Path) -> Result<()> {
         let mut record = [0; RECORD_LEN];
         let read = rustix::fs::getxattr(backing::proc_path(&inode.path_fd()?), XATTR, &mut record[..]);
+        if read.is_ok() && super::stub::is_newer(&record) {
+            // What it needs may be written in a way that this program does not know.
+            let reason = "its record was written by a newer version of dedupfs".to_owned();
+            return Err(OverlayError::Unreadable { path: path.to_owned(), reason });
+        }
         let named = (read == Ok(RECORD_LEN)).then(|| super::stub::claimed_recipe(&record));
         let known = self.overlay.catalog.file(inode.file_id())?.map(|row| row.recipe);
         for recipe in named.into_iter().chain(known) {

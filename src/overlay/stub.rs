@@ -161,7 +161,7 @@ impl Stub {
     /// Reads a record; anything that this store did not write is an error.
     pub fn decode(bytes: &[u8], key: &GuardKey) -> Result<Stub, StubError> {
         let bytes: &[u8; RECORD_LEN] = bytes.try_into().map_err(|_| StubError::Length)?;
-        if bytes[0] >> 4 > VERSION {
+        if is_newer(bytes) {
             return Err(StubError::Newer);
         }
         if guard(key, &bytes[..48]) != bytes[48..] {
@@ -187,6 +187,11 @@ impl Stub {
             recipe: RecipeId(recipe),
         })
     }
+}
+
+/// Whether a later version of this program wrote a record.
+pub(super) fn is_newer(record: &[u8]) -> bool {
+    record.first().is_some_and(|first| first >> 4 > VERSION)
 }
 
 /// The recipe that a record names, whether the record can be believed or not.

@@ -186,11 +186,11 @@ impl Appender {
         match tail.growing.take() {
             Some(growing) if fits(&growing) => Ok(tail.growing.insert(growing)),
             full => {
-                if let Some(mut full) = full {
-                    if let Err(e) = self.seal(&mut full) {
-                        tail.growing = Some(full);
-                        return Err(e);
-                    }
+                if let Some(mut full) = full
+                    && let Err(e) = self.seal(&mut full)
+                {
+                    tail.growing = Some(full);
+                    return Err(e);
                 }
                 let created = self.create(tail.next_pack)?;
                 tail.next_pack += 1;

@@ -44,7 +44,7 @@ impl LiveSet {
         // The high half of a product is an even spread over any number of bits.
         (0..PROBES).map(move |i| {
             let hash = first.wrapping_add(step.wrapping_mul(i));
-            (u128::from(hash) * u128::from(all) >> 64) as u64
+            ((u128::from(hash) * u128::from(all)) >> 64) as u64
         })
     }
 }

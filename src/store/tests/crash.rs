@@ -6,8 +6,11 @@
 //!
 //! Seen to fail with each of these switched off: the `store.sync()` of the commit below; `store.sync()` after
 //! copying in `gc::rewrite`; `live.insert` in `Reader::known` (threads); `wait_for_older` in `Store::collect`
-//! (threads); `tree.sync()` before `apply`; the second look in `retire_unless_wanted` (threads);
-//! `begin_pack_after` in `Collection::apply`; the rewriting of uncovered frames in `open::take_over`.
+//! (threads); `tree.sync()` before `apply`; the second look in `retire_unless_wanted` (at
+//! the last moment);
+//! `begin_pack_after` in `Collection::apply`; `sync_names` before rows are forgotten; reading the newest pack
+//! instead of its footer in `Loader::load`. The rewriting of uncovered frames in `open::take_over` is shown by
+//! `a_failed_fsync_stops_writes_until_reopened`.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -260,6 +263,48 @@ fn collections_beside_commits_take_nothing_that_is_referred_to() {
     let store = open_sim(&disk, &db).unwrap();
     assert_eq!(store.stats().chunks, before.chunks);
     lock(&tree).is_whole(&store).unwrap();
+}
+
+/// A commit finds a chunk stored between the collector's look at it and the end of its pack.
+#[test]
+fn what_is_looked_up_at_the_last_moment_is_kept() {
+    let (disk, db) = (SimDisk::new(), new_db());
+    let store = open_sim(&disk, &db).unwrap();
+    let mut tree = Tree::default();
+    tree.files.extend(commit(&store, &[(0, (0..10).collect()), (1, (10..20).collect())]).unwrap());
+    let wanted = tree.files.remove(&1).unwrap();
+    let kept = wanted.clone();
+    let collection = store.collect(&mut |_, _| true).unwrap().unwrap();
+    tree.files.values().for_each(|file| collection.keep(&file.recipe).unwrap());
+    let plan = collection.plan(&mut |_, _| true).unwrap().unwrap();
+    // The pack that grows is sealed first, with two syncs; the third is that of the copies.
+    let (again, chunks) = (store.clone(), wanted.chunks.clone());
+    let look_up = move || {
+        let mut writer = again.writer();
+        for n in chunks {
+            let stored = !writer.put(ChunkId::of(&content(n)), &content(n)).unwrap();
+            assert!(stored, "it is still there");
+        }
+        writer.put_recipe(&recipe_of(&wanted.chunks)).unwrap();
+        writer.flush().unwrap();
+    };
+    let hook = disk.clone();
+    disk.on_sync(move || {
+        let inner = hook.clone();
+        hook.on_sync(move || inner.on_sync(look_up));
+    });
+    let done = collection.apply(&plan, &mut |_, _| true).unwrap();
+    assert_eq!(done.packs_removed, 1);
+    drop(collection);
+    tree.files.insert(1, kept);
+    tree.is_whole(&store).unwrap();
+    drop(store);
+    tree.is_whole(&open_sim(&disk, &new_db()).unwrap()).unwrap();
+}
+
+fn recipe_of(chunks: &[u64]) -> Recipe {
+    let one = |n: &u64| ChunkRef { id: ChunkId::of(&content(*n)), len: content(*n).len() as u32 };
+    Recipe::new(chunks.iter().map(one).collect())
 }
 
 #[test]
