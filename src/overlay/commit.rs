@@ -148,15 +148,22 @@ impl Overlay {
         match self.try_take(&inode) {
             Ok(Some(taken)) => return Some(taken),
             Ok(None) | Err(OverlayError::Os(Errno::STALE)) => {}
-            Err(e) => tracing::warn!("{}: not committed: {e}", self.name_of(&inode)),
+            Err(e) => {
+                let mut state = inode.lock();
+                if state.attempts == 0 {
+                    tracing::warn!("{}: not committed, and will be tried again: {e}", self.name_of(&inode));
+                }
+                state.dirty = true;
+                self.try_again(&inode, &mut state);
+            }
         }
         self.inodes.release(inode);
         None
     }
 
     fn try_take(&self, inode: &Arc<Inode>) -> Result<Option<Taken>> {
+        inode.lock().queued = false;
         let mut state = self.lock_loaded(inode)?;
-        state.queued = false;
         if state.opens > 0 || !matches!(state.phase, Phase::Idle) {
             return Ok(None);
         }
@@ -184,7 +191,8 @@ impl Overlay {
         if convert {
             state.phase = Phase::Converting(file.clone());
         }
-        state.dirty = false;
+        // One that is only indexed because somebody is in the way is to become a stub still.
+        state.dirty = retry;
         let mut prefix = state.growing.take().unwrap_or_default();
         drop(state);
         if !prefix.still_true(&file) {
@@ -217,6 +225,11 @@ impl Overlay {
     fn finish_file(&self, taken: Taken, id: RecipeId, recipe: &Recipe) {
         if let Err(e) = self.try_finish(&taken, id, recipe) {
             tracing::error!("{}: {e}", self.name_of(&taken.inode));
+            let mut state = taken.inode.lock();
+            if taken.convert && matches!(state.content, Some(Content::Plain(_))) {
+                state.dirty = true;
+                self.try_again(&taken.inode, &mut state);
+            }
         }
         // The descriptor goes first: it would keep the next lease from being granted.
         drop(taken.file);

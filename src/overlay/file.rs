@@ -223,7 +223,6 @@ impl Overlay {
         state.opens = state.opens.saturating_sub(1);
         if handle.write {
             state.writers = state.writers.saturating_sub(1);
-            state.dirty = true;
         }
         if handle.renews_pages && matches!(state.mode, Mode::Cached) {
             state.pages_valid = true;
@@ -233,7 +232,10 @@ impl Overlay {
             state.io = None;
             state.recipe = None;
         }
-        self.enqueue_if_due(inode, &mut state);
+        match handle.write {
+            true => self.enqueue_changed(inode, &mut state),
+            false => self.enqueue_if_due(inode, &mut state),
+        }
     }
 
     /// Puts a file that changed and that nobody has open into the commit queue.
@@ -244,11 +246,26 @@ impl Overlay {
         }
         state.queued = true;
         state.attempts = 0;
-        let after = match self.dedup {
+        self.queue.push(inode.clone(), self.rest());
+    }
+
+    /// As [`Overlay::enqueue_if_due`], for a file whose content was just changed: also if it could not be committed
+    /// before, and stands in the queue to be tried again at long intervals.
+    pub(super) fn enqueue_changed(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        state.dirty = true;
+        if state.queued && state.opens == 0 {
+            state.attempts = 0;
+            self.queue.hasten(inode, self.rest());
+        }
+        self.enqueue_if_due(inode, state);
+    }
+
+    /// How long a closed file is left alone.
+    fn rest(&self) -> std::time::Duration {
+        match self.dedup {
             Dedup::Idle(time) => time,
             Dedup::OnClose | Dedup::Off => super::queue::GATHER,
-        };
-        self.queue.push(inode.clone(), after);
+        }
     }
 
     /// Reads up to `size` bytes at `offset`; fewer only at the end of the file.

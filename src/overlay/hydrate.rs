@@ -44,6 +44,8 @@ impl Overlay {
                 state.content = Some(Content::Plain(Some(*plain)));
                 state.recipe = None;
                 state.growing = None;
+                // Also if whoever wanted it so does not get to open it.
+                state.dirty = true;
             }
             inode.notify();
             result?;

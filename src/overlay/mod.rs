@@ -281,13 +281,18 @@ impl Background {
 
     fn end(&mut self) -> Vec<Arc<Inode>> {
         self.overlay.stop.stop();
-        let left = self.overlay.queue.stop();
+        self.overlay.queue.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a background thread had panicked");
             }
         }
-        left
+        // Not what stood in the queue: the kernel does not say that a file was closed if it is unmounted just then,
+        // and rounds that end after the queue put back what they could not commit.
+        self.overlay.inodes.collect(|inode| {
+            let waits = |state: &inode::State| state.dirty || state.queued || state.writers > 0;
+            inode.home && inode.kind == types::Kind::File && waits(&inode.lock())
+        })
     }
 }
 

@@ -138,7 +138,10 @@ impl Overlay {
                 state = self.make_plain(&inode, state)?;
             }
             let changed = self.set_on_backing(&inode, set);
-            self.enqueue_if_due(&inode, &mut state);
+            match set.size {
+                Some(_) => self.enqueue_changed(&inode, &mut state),
+                None => self.enqueue_if_due(&inode, &mut state),
+            }
             changed
         } else {
             if let Some(size) = set.size {

@@ -59,6 +59,17 @@ impl Queue {
         self.changed.notify_all();
     }
 
+    /// Takes an inode `after` from now that was to be tried again later, if it is such a one: from here on it is
+    /// waited for. O(those to be tried later).
+    pub fn hasten(&self, inode: &Arc<Inode>, after: Duration) {
+        let mut state = self.lock();
+        let at = state.later.iter().position(|(waiting, _)| Arc::ptr_eq(waiting, inode));
+        if let Some((inode, _)) = at.and_then(|at| state.later.remove(at)) {
+            state.ready.push_back((inode, Instant::now() + after));
+            self.changed.notify_all();
+        }
+    }
+
     /// Waits for files and takes some: at most `count`, all of which count as in work until
     /// [`Queue::done`]. `None` once the queue was stopped.
     pub fn take(&self, count: usize) -> Option<Vec<Arc<Inode>>> {
@@ -144,13 +155,11 @@ impl Queue {
         }
     }
 
-    /// Ends all waiting; returns what was not worked on.
-    pub fn stop(&self) -> Vec<Arc<Inode>> {
+    /// Ends all waiting. Inodes that were not worked on keep their mark (`State::queued`).
+    pub fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;
         self.changed.notify_all();
-        let Waiting { ready, soon, later, .. } = &mut *state;
-        ready.drain(..).chain(soon.drain(..)).chain(later.drain(..)).map(|(inode, _)| inode).collect()
     }
 }
 

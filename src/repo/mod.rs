@@ -82,6 +82,8 @@ pub struct Repo {
     read_only: bool,
     /// Whether some file may not be in the index.
     behind: AtomicBool,
+    /// Whether plain files were only indexed though the overlay converts them: the next to open it scans the tree.
+    owes_conversion: bool,
     auto_gc: bool,
     /// What there is to catch up with; held by who does it.
     backlog: Mutex<Backlog>,
@@ -125,6 +127,8 @@ impl Repo {
         let lock = Lock::take(&dir, &layout.state)?;
         let backing = Backing::open(&layout.root).map_err(|e| part(layout, "the directory", e))?;
         let mut dedup = options.dedup.or(config.dedup).unwrap_or(Dedup::OnClose);
+        // The old index knew which plain files wait to be converted, and nothing else does.
+        let owes_conversion = options.rebuild && dedup == Dedup::Off && config.dedup != Some(Dedup::Off);
         if dedup != Dedup::Off && !options.read_only && !keeps_xattrs(&layout.root) {
             tracing::warn!(
                 "{}: this filesystem keeps no user xattrs, so files stay as they are and are only indexed",
@@ -162,6 +166,7 @@ impl Repo {
             chunk: format.chunk,
             read_only: options.read_only,
             behind: AtomicBool::new(behind),
+            owes_conversion,
             auto_gc,
             backlog: Mutex::new(backlog),
             state,
@@ -250,7 +255,7 @@ impl Repo {
             for path in &left {
                 batch.put(Table::Pending, path.as_os_str().as_bytes(), Vec::new());
             }
-            if !behind_whole_tree {
+            if !behind_whole_tree && !self.owes_conversion {
                 batch.put(Table::Meta, CLEAN, vec![1]);
             }
             self.db.apply(batch).and_then(|()| self.db.flush()).map_err(|e| e.to_string())

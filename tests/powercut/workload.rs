@@ -6,12 +6,14 @@ use super::neighbour::Neighbour;
 use super::random::Random;
 use super::recorder::Recorder;
 use crate::common::{Mount, noise, prose, succeed};
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,10 @@ pub enum Step {
     AwaitStubs,
     /// `dedupctl settle`.
     Settle,
+    /// `dedupctl gc`, while somebody else has the journal written out.
+    Gc,
+    /// `dedupctl check --deep`, which has to find nothing.
+    Check,
     /// kill -9, and a new daemon.
     Kill,
     /// An orderly end, and a new daemon.
@@ -86,6 +92,10 @@ const SCRIPT: &[Step] = &[
     SyncNames,
     Replace(0, 90_000, Sync::None),
     Unlink(2),
+    // Content of all that is left stands in one pack with that of what is gone.
+    AwaitStubs,
+    Gc,
+    Check,
     Write(4, 5_000, Sync::Fsync),
     Kill,
     Append(3, 10_000, Sync::Fdatasync),
@@ -94,6 +104,8 @@ const SCRIPT: &[Step] = &[
     SyncFile(5),
     Patch(5, Sync::Fdatasync),
     Settle,
+    Write(5, 200_000, Sync::Fsync),
+    Gc,
     Write(6, 30_000, Sync::Fsync),
     Remount,
     Append(6, 4_000, Sync::Msync),
@@ -120,8 +132,10 @@ fn any_step(random: &mut Random) -> Step {
     let magnitude = 10 + random.below(10);
     let len = 4_096 + random.below(1 << magnitude) as usize;
     let sync = [Sync::None, Sync::Fsync, Sync::Fdatasync, Sync::Msync][random.below(4) as usize];
-    match random.below(41) {
+    match random.below(46) {
         40 => WriteMany(20 + file, sync),
+        41..45 => Gc,
+        45 => Check,
         0..8 => Write(file, len, sync),
         8..16 => Patch(file, sync),
         16..20 => Append(file, len, sync),
@@ -146,12 +160,25 @@ pub struct Worker<'a> {
     neighbour: Neighbour<'a>,
     /// Makes each content another.
     seed: u64,
+    /// Between which events collections removed packs.
+    removals: Vec<Range<usize>>,
+    packs_removed: u64,
+    bytes_copied: u64,
 }
 
 impl<'a> Worker<'a> {
     pub fn new(mount: Mount, recorder: &'a Recorder, seed: u64) -> Worker<'a> {
         let neighbour = Neighbour::new(mount.root.path(), recorder);
-        Worker { mount, recorder, model: Model::default(), neighbour, seed }
+        Worker {
+            mount,
+            recorder,
+            model: Model::default(),
+            neighbour,
+            seed,
+            removals: Vec::new(),
+            packs_removed: 0,
+            bytes_copied: 0,
+        }
     }
 
     pub fn run(&mut self, step: Step) {
@@ -181,6 +208,8 @@ impl<'a> Worker<'a> {
             SyncNames => self.sync_names(),
             AwaitStubs => self.await_stubs(),
             Settle => self.settle(),
+            Gc => self.collect(),
+            Check => assert_eq!(self.mount.ctl(&["check", "--deep"])["damaged"], serde_json::json!([])),
             Kill => {
                 self.mount.kill();
                 self.mount.start();
@@ -195,10 +224,15 @@ impl<'a> Worker<'a> {
         self.compare();
     }
 
-    /// Leaves the overlay mounted; tells too between which events the neighbour was busy.
-    pub fn finish(self) -> (Mount, Model, Vec<Range<usize>>) {
-        let Worker { mount, model, neighbour, .. } = self;
-        (mount, model, neighbour.times.clone())
+    /// Leaves the overlay mounted; tells too between which events the neighbour was busy, and packs were removed.
+    pub fn finish(self) -> (Mount, Model, Vec<Range<usize>>, Vec<Range<usize>>) {
+        let Worker { mount, model, neighbour, removals, packs_removed, bytes_copied, .. } = self;
+        println!("collections removed {packs_removed} packs and copied {bytes_copied} bytes");
+        assert!(
+            packs_removed > 0 && bytes_copied > 0 && !removals.is_empty(),
+            "nothing was collected, so no cut says anything about it"
+        );
+        (mount, model, neighbour.times.clone(), removals)
     }
 
     fn now(&self) -> usize {
@@ -333,6 +367,35 @@ impl<'a> Worker<'a> {
             std::thread::sleep(Duration::from_millis(5));
             self.neighbour.pause();
         }
+    }
+
+    /// Changes no content, so it is no version of anything. Notes from where to where packs went.
+    fn collect(&mut self) {
+        let packs = self.mount.dir().join(".dedupfs/packs");
+        let names =
+            || fs::read_dir(&packs).unwrap().map(|pack| pack.unwrap().file_name()).collect::<BTreeSet<_>>();
+        let before = names();
+        self.neighbour.start();
+        let mut command = self.mount.dedupctl();
+        let command = command.args(["gc", "--json"]).current_dir(self.mount.mnt()).stdout(Stdio::piped());
+        let mut gc = command.spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(100);
+        let (mut here, mut gone) = (self.now(), None);
+        while gc.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "dedupctl gc takes more than 100 s");
+            if gone.is_none() && !names().is_superset(&before) {
+                gone = Some(here);
+            }
+            here = self.now();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        self.neighbour.pause();
+        self.removals.extend(gone.map(|gone| gone..self.now()));
+        let output = gc.wait_with_output().unwrap();
+        assert!(output.status.success(), "dedupctl gc: {}", crate::common::text(&output));
+        let done: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        self.packs_removed += done["packs"].as_u64().unwrap();
+        self.bytes_copied += done["copied_bytes"].as_u64().unwrap();
     }
 
     /// What `settle` promises: that each file is durable.
