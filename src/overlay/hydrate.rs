@@ -55,6 +55,8 @@ impl Overlay {
     /// Makes a stub an empty plain file, without writing anything back.
     pub(super) fn discard_content(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+        // First: an empty file without a record whose mtime is the old one is taken for one that lost its record.
+        backing::set_times(&file, None, Some(SetTime::Now))?;
         rustix::fs::fremovexattr(&file, XATTR)?;
         // Durable before any write can be: else recovery would take such a write for our own leftovers.
         file.sync_all().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))?;
