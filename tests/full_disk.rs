@@ -66,6 +66,10 @@ fn write(path: &Path, bytes: &[u8]) -> bool {
 fn fill(mount: &Mount, first: u64) -> Vec<u64> {
     let mut there = Vec::new();
     for seed in first..first + 1000 {
+        // So that it is the store that fills the disk.
+        if seed % 8 == 7 {
+            settle(mount);
+        }
         if write(&mount.at(&format!("f{seed}")), &noise(seed, FILE_BYTES)) {
             there.push(seed);
         } else {
