@@ -18,7 +18,8 @@ use std::path::Path;
 use std::process::Command;
 
 const DISK_BYTES: u64 = 160 << 20;
-const FILE_BYTES: usize = 700_000;
+/// Many to a pack, so that no pack is garbage as a whole when every other file goes.
+const FILE_BYTES: usize = 100_000;
 
 /// A small filesystem on a file, unmounted when dropped.
 struct SmallDisk<'a> {
@@ -65,9 +66,9 @@ fn write(path: &Path, bytes: &[u8]) -> bool {
 /// Fills the disk; the seeds of the files that are there afterwards.
 fn fill(mount: &Mount, first: u64) -> Vec<u64> {
     let mut there = Vec::new();
-    for seed in first..first + 1000 {
+    for seed in first..first + 3000 {
         // So that it is the store that fills the disk.
-        if seed % 8 == 7 {
+        if seed % 64 == 63 {
             settle(mount);
         }
         if write(&mount.at(&format!("f{seed}")), &noise(seed, FILE_BYTES)) {
@@ -115,7 +116,7 @@ fn a_full_disk_is_told_of_and_loses_nothing() {
     let disk = SmallDisk::new(&image, &dir);
     mount.start();
     let mut there = fill(&mount, 0);
-    assert!(there.len() > 50, "{} files", there.len());
+    assert!(there.len() > 500, "{} files", there.len());
     // To the last byte, so that the index has no room either.
     let mut rest = File::create(mount.at("rest")).unwrap();
     let block = noise(7, 4096);
@@ -142,7 +143,7 @@ fn a_full_disk_is_told_of_and_loses_nothing() {
     let free = disk.free();
     assert!(free > 20 << 20, "{free} bytes are free after the collection: {}", text(&output));
     // It goes on as if nothing had been: new files are written, and converted.
-    for seed in 5000..5010 {
+    for seed in 5000..5050 {
         assert!(write(&mount.at(&format!("f{seed}")), &noise(seed, FILE_BYTES)));
         there.push(seed);
     }
