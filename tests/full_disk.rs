@@ -1,8 +1,8 @@
 //! A disk that is full: it is said at write or fsync, nothing is lost, and everything works again once there is room.
 //!
 //! On a small ext4 in a loop device, filled through the mount until nothing fits. Seen to fail: when a failed append
-//! makes the store refuse writes for good (nothing is converted after the room came back); without the reserve (the
-//! collection on the full disk finds no room).
+//! makes the store refuse writes for good (nothing is converted after the room came back); without the room allocated
+//! for sled. Not shown here: the reserve, since some pack is always garbage enough to be removed first.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
