@@ -258,10 +258,10 @@ pub(super) fn build(
     }
 }
 
-/// The header of a void frame that covers `payload`, which stays as it is.
-pub(super) fn void(payload: &[u8]) -> Header {
+/// The header of a frame whose payload is written as it is.
+pub(super) fn raw(kind: Kind, payload: &[u8]) -> Header {
     Header {
-        kind: Kind::Void as u8,
+        kind: kind as u8,
         codec: CODEC_RAW,
         flags: 0,
         stored_len: payload.len() as u32,

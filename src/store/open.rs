@@ -17,7 +17,7 @@
 
 use super::append::{Appender, Growing};
 use super::error::{Damage, DamageKind, StoreError};
-use super::frame::{HEADER_BYTES, Kind, void};
+use super::frame::{self, HEADER_BYTES, Kind};
 use super::index::{Counters, Index, Position, is_bad_row};
 use super::pack::{
     Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_header, read_footer, read_header,
@@ -459,7 +459,7 @@ fn look_at(packs: &Packs, end: End) -> Result<Option<Growing>, StoreError> {
 fn make_void(packs: &Packs, pack: u32, file: &dyn DiskFile, at: u32, until: u64) -> io::Result<Entry> {
     let mut payload = vec![0; (until - u64::from(at)) as usize - HEADER_BYTES];
     file.read_exact_at(&mut payload, u64::from(at) + HEADER_BYTES as u64)?;
-    let header = void(&payload);
+    let header = frame::raw(Kind::Void, &payload);
     file.write_all_at(&header.encode(packs.place(pack, at)), u64::from(at))?;
     Ok(Entry::of(&header, pack, at))
 }

@@ -11,7 +11,7 @@
 //! the header is the same in every format version, so that an older program can say what it cannot read.
 
 use super::error::StoreError;
-use super::frame::{self, CODEC_RAW, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
+use super::frame::{self, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
 use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
 use std::collections::HashSet;
@@ -109,15 +109,7 @@ pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place) -> Vec<u8> {
     out.extend_from_slice(&place.offset.to_le_bytes());
     out.extend_from_slice(&END_MAGIC);
     let payload = &out[HEADER_BYTES..];
-    let header = Header {
-        kind: Kind::Footer as u8,
-        codec: CODEC_RAW,
-        flags: 0,
-        stored_len: payload.len() as u32,
-        raw_len: payload.len() as u32,
-        id: *blake3::hash(payload).as_bytes(),
-        payload_crc: crc32fast::hash(payload),
-    };
+    let header = frame::raw(Kind::Footer, payload);
     out[..HEADER_BYTES].copy_from_slice(&header.encode(place));
     out
 }
