@@ -21,7 +21,7 @@ use super::append::Frames;
 use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Header, Key, Kind};
 use super::live::LiveSet;
-use super::pack::{Address, Entry, PACK_HEADER_BYTES, read_footer};
+use super::pack::{Entry, PACK_HEADER_BYTES, read_footer};
 use super::scan::{Item, Scanner};
 use super::{Store, lock};
 use crate::env::Access;
@@ -228,15 +228,24 @@ impl Collection<'_> {
         Ok(Some((entries, len)))
     }
 
-    /// Whether a frame is the one that is read for content that is needed.
+    /// Whether a frame is needed: its content is, and no other sound frame has it.
     fn is_needed(&self, entry: &Entry) -> Result<bool, StoreError> {
-        let current = |now: Option<Address>| now == Some(entry.address);
         Ok(match Kind::of(entry.key.kind()) {
             Some(Kind::Footer | Kind::Void) => false,
             // Of a newer program: not ours to judge.
             None => true,
+            Some(Kind::Chunk | Kind::Recipe) if !self.live.contains(&entry.key) => false,
             Some(Kind::Chunk | Kind::Recipe) => {
-                self.live.contains(&entry.key) && current(self.store.reader.index.find(&entry.key)?)
+                let reader = &self.store.reader;
+                match reader.index.find(&entry.key)? {
+                    Some(now) if now == entry.address => true,
+                    // Replaced, by a frame that is sound.
+                    Some(now) if reader.packs.has(now.pack) => {
+                        reader.reason_if_bad(entry.key, &now)?.is_some()
+                    }
+                    // An index that has lost a row is no reason to lose what it led to.
+                    Some(_) | None => true,
+                }
             }
         })
     }
