@@ -7,12 +7,14 @@
 //! tests and for read-only work beside a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`]
 //! does so for very many rows whose keys are hashes.
 
+mod beside;
 mod filter;
 mod mem;
 mod runs;
 mod sled;
 mod tiers;
 
+pub use beside::Beside;
 pub use mem::MemDb;
 pub use runs::{Codec, Layout, Plain, Runs};
 pub use sled::SledDb;
@@ -38,6 +40,16 @@ pub enum Table {
     Contents = b't',
     /// Similarity: recipe ids to content numbers, as [`Runs`].
     Numbered = b'u',
+    /// As [`Table::Features`], of views.
+    ViewFeatures = b'F',
+    /// As [`Table::Sketched`], of views.
+    ViewSketched = b'S',
+    /// As [`Table::Contained`], of views.
+    ViewContained = b'R',
+    /// As [`Table::Contents`], of views.
+    ViewContents = b'T',
+    /// As [`Table::Numbered`], of views.
+    ViewNumbered = b'U',
     /// Overlay: file id to size, times and recipe as last indexed.
     Files = b'i',
     /// Overlay: recipe ids to the files whose content they are, as [`Runs`].
@@ -50,7 +62,7 @@ pub enum Table {
 
 impl Table {
     /// Every table there is.
-    pub const ALL: [Table; 11] = [
+    pub const ALL: [Table; 16] = [
         Table::Meta,
         Table::Chunks,
         Table::Features,
@@ -58,6 +70,11 @@ impl Table {
         Table::Contained,
         Table::Contents,
         Table::Numbered,
+        Table::ViewFeatures,
+        Table::ViewSketched,
+        Table::ViewContained,
+        Table::ViewContents,
+        Table::ViewNumbered,
         Table::Files,
         Table::Holders,
         Table::Parents,
@@ -241,6 +258,40 @@ mod tests {
         for _ in 0..100 {
             drop(SledDb::open(&dir.path().join("index"), 16 << 20).unwrap());
         }
+    }
+
+    /// Four threads, each with as many changes as a bulk merge, while others scan. Not seen to fail with sled left to
+    /// itself: what made it wait for ever was a busy mount.
+    #[test]
+    fn many_large_changes_at_once_come_to_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = std::sync::Arc::new(SledDb::open(&dir.path().join("index"), 2 << 20).unwrap());
+        let (done, finished) = std::sync::mpsc::channel();
+        for thread in 0..4u8 {
+            let (db, done) = (db.clone(), done.clone());
+            std::thread::spawn(move || {
+                for round in 0..40u32 {
+                    let mut batch = Batch::new();
+                    for i in 0..256u32 {
+                        let key = [[thread].as_slice(), &i.to_be_bytes()].concat();
+                        batch.put(Table::Chunks, &key, vec![round as u8; 2048]);
+                    }
+                    db.apply(batch).unwrap();
+                    let mut left = 500;
+                    let scan = db.scan(Table::Chunks, &[thread ^ 1], &mut |_, _| {
+                        left -= 1;
+                        left > 0
+                    });
+                    scan.unwrap();
+                }
+                done.send(thread).unwrap();
+            });
+        }
+        for _ in 0..4 {
+            let ended = finished.recv_timeout(std::time::Duration::from_secs(120));
+            ended.expect("sled goes on");
+        }
+        assert!(db.get(Table::Chunks, &[3, 0, 0, 0, 0]).unwrap().is_some_and(|value| *value == [39; 2048]));
     }
 
     /// Whatever sled makes of damage, it comes out as an error or as missing rows, never as a panic.

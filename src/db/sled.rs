@@ -2,7 +2,8 @@ use super::{Batch, Db, DbError, DbResult, Table, Value, full_key};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A database on disk, in sled 0.34.
@@ -14,6 +15,10 @@ use std::time::{Duration, Instant};
 /// sled does not come back from a full disk: it goes on with what it could not write, and waits for it for ever.
 /// So once the disk fills up, room for what may have to be written is allocated behind the end of its file before
 /// any change, and a change for which there is none is [`DbError::Full`] and never reaches sled.
+///
+/// Nor does it always come back from being far behind with its writing: with many MiB of changes not written, its
+/// threads were seen waiting for each other's log buffers, for good. So whoever makes changes waits for them to be
+/// written once there are more than a few hundred KiB.
 pub struct SledDb {
     path: PathBuf,
     db: sled::Db,
@@ -23,6 +28,9 @@ pub struct SledDb {
     cache_bytes: u64,
     /// Whether the database was larger than its cache when that was last looked at, at open and with each flush.
     beyond_cache: AtomicBool,
+    /// Bytes of changes that sled may not have written yet; who finds too many writes them, one at a time.
+    unwritten: AtomicU64,
+    writing: Mutex<()>,
 }
 
 /// Room allocated behind the end of sled's file, at most a 16th of the filesystem; and what must be left of it for a
@@ -34,6 +42,8 @@ const FREE_ROOMS: u64 = 32;
 const BYTES_PER_BYTE: u64 = 16;
 /// sled's threads keep its lock for a moment after it was closed, and so does a program that is being started.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// So many bytes of changes are written before more are made. Its log buffers are of 512 KiB.
+const UNWRITTEN_BYTES_MAX: u64 = 256 << 10;
 /// How often sled writes out what was applied, without being asked.
 const FLUSH_INTERVAL_MS: u64 = 500;
 /// sled's cache has 256 parts, and looks at what a part holds only after 64 accesses to pages in it. Look-ups all
@@ -73,7 +83,9 @@ impl SledDb {
         let file = File::options().write(true).open(path.join("db")).ok();
         let room_bytes = ROOM_BYTES.min(space(path).0 / ROOM_SHARE);
         let beyond_cache = AtomicBool::new(false);
-        let db = SledDb { path: path.to_owned(), db, file, room_bytes, cache_bytes, beyond_cache };
+        let (unwritten, writing) = (AtomicU64::new(0), Mutex::new(()));
+        let path = path.to_owned();
+        let db = SledDb { path, db, file, room_bytes, cache_bytes, beyond_cache, unwritten, writing };
         db.look_at_size();
         db
     }
@@ -112,6 +124,22 @@ impl SledDb {
     fn access_more(&self, key: &[u8]) -> sled::Result<()> {
         let times = if self.beyond_cache.load(Ordering::Relaxed) { ACCESSES_MORE } else { 0 };
         (0..times).try_for_each(|_| self.db.get(key).map(drop))
+    }
+
+    /// Waits for sled to write what is outstanding, after `bytes` more of changes, if that is too much.
+    fn wait_for_writes(&self, bytes: u64) -> DbResult<()> {
+        let too_many = |unwritten| unwritten >= UNWRITTEN_BYTES_MAX;
+        if !too_many(self.unwritten.fetch_add(bytes, Ordering::AcqRel) + bytes) {
+            return Ok(());
+        }
+        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Somebody else may have written them meanwhile.
+        let unwritten = self.unwritten.load(Ordering::Acquire);
+        if too_many(unwritten) {
+            self.guard(|| self.db.flush())?;
+            self.unwritten.fetch_sub(unwritten, Ordering::AcqRel);
+        }
+        Ok(())
     }
 
     fn look_at_size(&self) {
@@ -182,7 +210,8 @@ impl Db for SledDb {
 
     fn apply(&self, batch: Batch) -> DbResult<()> {
         let size = |(key, value): &(Vec<u8>, Option<Vec<u8>>)| key.len() + value.as_ref().map_or(0, Vec::len);
-        self.make_room(batch.changes.iter().map(size).sum::<usize>() as u64)?;
+        let bytes = batch.changes.iter().map(size).sum::<usize>() as u64;
+        self.make_room(bytes)?;
         let mut changes = sled::Batch::default();
         for (key, value) in batch.changes {
             match value {
@@ -190,7 +219,8 @@ impl Db for SledDb {
                 None => changes.remove(key),
             }
         }
-        self.guard(|| self.db.apply_batch(changes))
+        self.guard(|| self.db.apply_batch(changes))?;
+        self.wait_for_writes(bytes)
     }
 
     fn flush(&self) -> DbResult<()> {

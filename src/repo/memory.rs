@@ -24,6 +24,8 @@ pub struct Memory {
     pub filter_bytes: u64,
     /// Additions to similarity: an eighth.
     pub similarity_bytes: usize,
+    /// Additions to the index of views: a thirty-second.
+    pub views_bytes: usize,
 }
 
 impl Memory {
@@ -38,6 +40,7 @@ impl Memory {
             recent_rows: (eighth / RECENT_ROW_BYTES).try_into().unwrap_or(usize::MAX),
             filter_bytes: eighth,
             similarity_bytes: eighth.try_into().unwrap_or(usize::MAX),
+            views_bytes: (eighth / 4).try_into().unwrap_or(usize::MAX),
         }
     }
 }
@@ -52,7 +55,8 @@ mod tests {
             let memory = Memory::divide(total, None);
             let recent = memory.recent_rows as u64 * RECENT_ROW_BYTES;
             let parts = [memory.cache_bytes, memory.index_cache_bytes, recent, memory.filter_bytes];
-            let sum = parts.iter().sum::<u64>() + memory.similarity_bytes as u64;
+            let similarity = (memory.similarity_bytes + memory.views_bytes) as u64;
+            let sum = parts.iter().sum::<u64>() + similarity;
             let whole = total.unwrap_or(MEMORY_BYTES).max(MEMORY_BYTES_MIN);
             assert!(sum <= whole && sum > whole / 2, "{memory:?} of {total:?}");
         }
