@@ -30,6 +30,7 @@ mod read;
 mod reserve;
 mod salvage;
 mod scan;
+mod stretch;
 #[cfg(test)]
 mod tests;
 mod verify;

@@ -9,8 +9,8 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Chunks to a message: few enough to spread a window over the threads.
-const CHUNKS_PER_HINT: usize = 8;
+/// Chunks to a message: few enough to spread a window over the threads, and to have the first of them soon.
+const CHUNKS_PER_HINT: usize = 16;
 const HINTS_QUEUED: usize = 64;
 
 pub(super) struct Prefetcher {
@@ -54,11 +54,8 @@ impl Drop for Prefetcher {
 }
 
 fn decode(reader: &Reader, queue: &Receiver<Vec<ChunkId>>) {
+    let mut buffer = Vec::new();
     for ids in queue {
-        for id in ids {
-            if let Err(e) = reader.chunk(&id) {
-                tracing::debug!(chunk = %id, error = %e, "decode-ahead");
-            }
-        }
+        reader.load_ahead(&ids, &mut buffer);
     }
 }

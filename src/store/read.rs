@@ -33,7 +33,7 @@ const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 const SOUND_KEYS: usize = 64 << 10;
 
 #[derive(Clone)]
-struct ByBytes;
+pub(super) struct ByBytes;
 
 impl Weighter<ChunkId, Bytes> for ByBytes {
     fn weight(&self, _: &ChunkId, bytes: &Bytes) -> u64 {
@@ -51,7 +51,7 @@ impl Weighter<RecipeId, Arc<Recipe>> for ByBytes {
 pub(super) struct Reader {
     pub(super) index: Index,
     pub(super) packs: Arc<Packs>,
-    chunks: Cache<ChunkId, Bytes, ByBytes>,
+    pub(super) chunks: Cache<ChunkId, Bytes, ByBytes>,
     recipes: Cache<RecipeId, Arc<Recipe>, ByBytes>,
     damaged: Mutex<HashSet<Key>>,
     /// Size of `damaged`, so that the usual case, none, takes no lock.
@@ -64,7 +64,7 @@ pub(super) struct Reader {
 }
 
 /// What is made of a payload.
-type Decode = fn(&Header, &[u8]) -> Result<Bytes, &'static str>;
+pub(super) type Decode = fn(&Header, &[u8]) -> Result<Bytes, &'static str>;
 /// Its checksum only.
 const CHECK: Decode = |header, payload| header.check(payload).map(|()| Bytes::from([]));
 
@@ -312,20 +312,28 @@ impl Reader {
         if let Err(e) = file.read_exact_at(scratch, u64::from(address.offset)) {
             return failed("read", e);
         }
-        let place = self.packs.place(address.pack, address.offset);
-        let decoded = Header::parse(scratch, place).and_then(|header| {
-            if header.key() != key {
-                return Err("another frame stands where the index leads");
-            }
-            if header.stored_len != address.stored_len || header.raw_len != address.raw_len {
-                return Err("the frame is not as long as the index says");
-            }
-            decode(&header, &scratch[HEADER_BYTES..])
-        });
-        Ok(match decoded {
+        Ok(match self.decode_frame(&key, address, scratch, decode) {
             Ok(bytes) => Loaded::Bytes(bytes),
             Err(reason) => Loaded::Bad(reason.to_owned()),
         })
+    }
+
+    /// Verifies a frame that was read from `address`.
+    pub(super) fn decode_frame(
+        &self,
+        key: &Key,
+        address: &Address,
+        frame: &[u8],
+        decode: Decode,
+    ) -> Result<Bytes, &'static str> {
+        let header = Header::parse(frame, self.packs.place(address.pack, address.offset))?;
+        if header.key() != *key {
+            return Err("another frame stands where the index leads");
+        }
+        if header.stored_len != address.stored_len || header.raw_len != address.raw_len {
+            return Err("the frame is not as long as the index says");
+        }
+        decode(&header, &frame[HEADER_BYTES..])
     }
 
     /// Fills `buf` from `offset` of a recipe's file; less only at its end.

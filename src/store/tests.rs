@@ -1,4 +1,5 @@
 mod crash;
+mod stretch;
 
 use super::pack::{PACK_HEADER_BYTES, encode_header, encode_header_version};
 use super::*;
