@@ -14,15 +14,21 @@
 //! product of the numbers of segments and is linear when both fit. Sources that are shorter than 32 bytes
 //! have nothing in common unless they are identical.
 
+mod beside;
 mod blocks;
+mod cover;
+mod ranges;
+mod regions;
 
-use blocks::Blocks;
+pub use beside::{Beside, Patterns, compare_beside, covered};
+pub use ranges::Ranges;
+pub use regions::{Region, Regions, compare_regions};
+
+use cover::{Known, cover};
 use std::io;
 
 /// Shorter matches say nothing.
 pub const MATCH_BYTES_MIN: usize = 32;
-/// Read around a segment, so that each match that overlaps it is seen whole.
-const MARGIN_BYTES: u64 = MATCH_BYTES_MIN as u64;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const STEP_BYTES: u64 = 128 << 10;
 
@@ -68,117 +74,33 @@ pub struct Common {
 ///
 /// Fails as the sources do, and with [`io::ErrorKind::UnexpectedEof`] if one is shorter than it said.
 pub fn compare(a: &dyn Source, b: &dyn Source, memory_bytes: usize) -> io::Result<Common> {
+    let known = match ends(a, b)? {
+        Ok(known) => known,
+        Err(common) => return Ok(common),
+    };
+    let segment = segment_bytes(memory_bytes);
+    let mut common = Common::default();
+    cover(a, b, known, segment, None, &mut |run| common.a_bytes += run.end - run.start)?;
+    cover(b, a, known, segment, None, &mut |run| common.b_bytes += run.end - run.start)?;
+    Ok(common)
+}
+
+/// What sources have in common at their ends; as an `Err`, all that they have, where that says it.
+fn ends(a: &dyn Source, b: &dyn Source) -> io::Result<Result<Known, Common>> {
     let (a_len, b_len) = (a.len(), b.len());
     let prefix = common_prefix(a, b)?;
     if prefix == a_len && prefix == b_len {
-        return Ok(Common { a_bytes: a_len, b_bytes: b_len, identical: true });
+        return Ok(Err(Common { a_bytes: a_len, b_bytes: b_len, identical: true }));
     }
-    if a_len.min(b_len) < MARGIN_BYTES {
-        return Ok(Common::default());
+    if a_len.min(b_len) < MATCH_BYTES_MIN as u64 {
+        return Ok(Err(Common::default()));
     }
-    let suffix = common_suffix(a, b, prefix)?;
-    // A segment of each side, a map of one and the blocks of the other: up to 3.2 bytes to one of a segment.
-    let segment = (memory_bytes as u64 * 5 / 16).max(SEGMENT_BYTES_MIN) / 64 * 64;
-    let known = Known { prefix, suffix };
-    Ok(Common {
-        a_bytes: covered(a, b, known, segment)?,
-        b_bytes: covered(b, a, known, segment)?,
-        identical: false,
-    })
+    Ok(Ok(Known { prefix, suffix: common_suffix(a, b, prefix)? }))
 }
 
-/// Bytes at both ends of either source that the other has at the same ends.
-#[derive(Clone, Copy)]
-struct Known {
-    prefix: u64,
-    suffix: u64,
-}
-
-/// How many bytes of `a` are covered by matches in `b`.
-fn covered(a: &dyn Source, b: &dyn Source, known: Known, segment: u64) -> io::Result<u64> {
-    let a_len = a.len();
-    let at_ends = |n: u64| if n >= MARGIN_BYTES { n } else { 0 };
-    let (prefix, suffix) = (at_ends(known.prefix), at_ends(known.suffix));
-    // The ends cover themselves; only matches that reach between them are left to find.
-    let (first, end) = (prefix, a_len - suffix);
-    let mut total = prefix + suffix;
-    if first >= end {
-        return Ok(a_len);
-    }
-    let mut one_segment: Option<Segment> = None;
-    let mut at = first;
-    while at < end {
-        let a_segment = Segment::read(a, at, (at + segment).min(end))?;
-        let mut map = CoverMap::new(a_segment.bytes.len());
-        let mut b_at = 0;
-        while b_at < b.len() {
-            let b_end = (b_at + segment).min(b.len());
-            let whole = b_end - b_at == b.len();
-            let b_segment = match one_segment.take() {
-                Some(segment) => segment,
-                None => Segment::read(b, b_at, b_end)?,
-            };
-            let blocks = Blocks::of(&b_segment.bytes, b_segment.inner.clone());
-            mark(&a_segment.bytes, &blocks, &mut map);
-            if whole {
-                one_segment = Some(b_segment);
-            }
-            b_at = b_end;
-        }
-        total += map.count(a_segment.inner);
-        at = (at + segment).min(end);
-    }
-    Ok(total)
-}
-
-/// Marks in `map` what of `a` occurs in the bytes that `blocks` index.
-fn mark(a: &[u8], blocks: &Blocks<'_>, map: &mut CoverMap) {
-    let mut at = 0;
-    // The last long match ends here. All 32 bytes that start in it before `skip_to` lie within it; those that
-    // start before it and match elsewhere have a block that starts before `skip_from`.
-    let (mut reached, mut skip_from, mut skip_to) = (0, 0, 0);
-    loop {
-        if at >= skip_from {
-            at = at.max(skip_to);
-        }
-        match blocks.next_candidate(a, at) {
-            Some(next) if at < skip_from && next >= skip_from && next < skip_to => {
-                at = next;
-                continue;
-            }
-            Some(next) => at = next,
-            None => return,
-        }
-        // Every 32 bytes that hold this block lie within these 48.
-        let around = at.saturating_sub(16)..(at + 32).min(a.len());
-        if map.is_covered(around.clone()) {
-            at += 1;
-            continue;
-        }
-        let mut longest: Option<(usize, usize)> = None;
-        blocks.each_equal(a, at, |there| {
-            let b = blocks.bytes;
-            let before = common_end(&a[around.start..at], &b[..there]);
-            let after = 16 + common_start(&a[at + 16..around.end], &b[there + 16..]);
-            if before + after >= MATCH_BYTES_MIN {
-                map.set(at - before..at + after);
-                if longest.is_none_or(|(_, length)| after > length) {
-                    longest = Some((there, after));
-                }
-            }
-            // No other block covers more of what is around this place.
-            before == at - around.start && at + after == around.end
-        });
-        if let Some((there, _)) = longest.filter(|_| around.end > reached) {
-            let after = common_start(&a[at..], &blocks.bytes[there..]);
-            map.set(at..at + after);
-            reached = at + after;
-            let is_edge_known = map.is_covered(around.start..at);
-            skip_from = if is_edge_known { at } else { at + 16 };
-            skip_to = (reached + 1).saturating_sub(MATCH_BYTES_MIN);
-        }
-        at += 1;
-    }
+/// A segment of each side, a map of one and the blocks of the other take up to 3.2 bytes to one of a segment.
+fn segment_bytes(memory_bytes: usize) -> u64 {
+    (memory_bytes as u64 * 5 / 16).max(SEGMENT_BYTES_MIN) / 64 * 64
 }
 
 /// Length of what two slices have in common at the start.
@@ -265,54 +187,6 @@ fn common_suffix(a: &dyn Source, b: &dyn Source, prefix: u64) -> io::Result<u64>
         }
     }
     Ok(length)
-}
-
-/// Part of a source in memory, with a margin on both sides.
-struct Segment {
-    bytes: Vec<u8>,
-    /// The part itself within `bytes`.
-    inner: std::ops::Range<usize>,
-}
-
-impl Segment {
-    fn read(source: &dyn Source, start: u64, end: u64) -> io::Result<Segment> {
-        let from = start.saturating_sub(MARGIN_BYTES);
-        let to = (end + MARGIN_BYTES).min(source.len());
-        let mut bytes = vec![0; (to - from) as usize];
-        read_exact_at(source, from, &mut bytes)?;
-        let inner = (start - from) as usize..(end - from) as usize;
-        Ok(Segment { bytes, inner })
-    }
-}
-
-/// One bit for each byte of a segment: whether it is covered.
-struct CoverMap(Vec<u64>);
-
-impl CoverMap {
-    fn new(len: usize) -> CoverMap {
-        CoverMap(vec![0; len.div_ceil(64)])
-    }
-
-    /// The words that a range touches, each with the bits of it that are in the range.
-    fn words(range: std::ops::Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-        (range.start / 64..range.end.div_ceil(64)).map(move |word| {
-            let low = u64::MAX << range.start.saturating_sub(word * 64);
-            let high = u64::MAX >> ((word + 1) * 64).saturating_sub(range.end);
-            (word, low & high)
-        })
-    }
-
-    fn set(&mut self, range: std::ops::Range<usize>) {
-        Self::words(range).for_each(|(word, mask)| self.0[word] |= mask);
-    }
-
-    fn is_covered(&self, range: std::ops::Range<usize>) -> bool {
-        Self::words(range).all(|(word, mask)| self.0[word] & mask == mask)
-    }
-
-    fn count(&self, range: std::ops::Range<usize>) -> u64 {
-        Self::words(range).map(|(word, mask)| u64::from((self.0[word] & mask).count_ones())).sum()
-    }
 }
 
 #[cfg(test)]

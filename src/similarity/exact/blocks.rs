@@ -17,6 +17,8 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Blocks<'a> {
     /// All bytes, the margins too.
     pub(super) bytes: &'a [u8],
+    /// Where the pieces end over whose borders no match reaches, in order; one piece if empty.
+    ends: &'a [usize],
     /// Where block 0 starts.
     start: usize,
     /// First block of each bucket.
@@ -33,6 +35,11 @@ pub(super) struct Blocks<'a> {
 impl<'a> Blocks<'a> {
     /// Indexes the blocks that start in `inner`. O(bytes).
     pub(super) fn of(bytes: &'a [u8], inner: Range<usize>) -> Blocks<'a> {
+        Blocks::of_pieces(bytes, inner, &[])
+    }
+
+    /// The same for bytes that are pieces, one after the other, which end at `ends`.
+    pub(super) fn of_pieces(bytes: &'a [u8], inner: Range<usize>, ends: &'a [usize]) -> Blocks<'a> {
         let start = inner.start;
         // The last may reach into the margin: no place at which a block could start may be left out.
         let count = inner.len().div_ceil(BLOCK_BYTES).min((bytes.len() - start) / BLOCK_BYTES);
@@ -40,6 +47,7 @@ impl<'a> Blocks<'a> {
         let filter_bits = (count * FILTER_BITS_PER_BLOCK).next_power_of_two().ilog2().max(7);
         let mut blocks = Blocks {
             bytes,
+            ends,
             start,
             heads: vec![NONE; 1 << head_bits],
             next: vec![NONE; count],
@@ -47,11 +55,19 @@ impl<'a> Blocks<'a> {
             head_shift: 64 - head_bits,
             filter_shift: 64 - (filter_bits - 6),
         };
-        let mut before = [None; 2];
+        let (mut before, mut piece) = ([None; 2], blocks.piece(start));
         for block in 0..count {
             let at = start + block * BLOCK_BYTES;
+            if at + BLOCK_BYTES > piece.end {
+                // It lies in two pieces, or is the first of the next.
+                (before, piece) = ([None; 2], blocks.piece(at));
+                if at + BLOCK_BYTES > piece.end {
+                    continue;
+                }
+            }
             let words = words_at(bytes, at);
-            let after = (block + 1 < count).then(|| words_at(bytes, at + BLOCK_BYTES));
+            let has_next = block + 1 < count && at + 2 * BLOCK_BYTES <= piece.end;
+            let after = has_next.then(|| words_at(bytes, at + BLOCK_BYTES));
             let is_inside = before == [Some(words); 2] && after == Some(words);
             before = [before[1], Some(words)];
             if is_inside {
@@ -65,6 +81,16 @@ impl<'a> Blocks<'a> {
         blocks
     }
 
+    /// The piece that holds byte `at`.
+    pub(super) fn piece(&self, at: usize) -> Range<usize> {
+        if self.ends.is_empty() {
+            return 0..self.bytes.len();
+        }
+        let next = self.ends.partition_point(|&end| end <= at);
+        let start = if next == 0 { 0 } else { self.ends[next - 1] };
+        start..self.ends.get(next).copied().unwrap_or(self.bytes.len())
+    }
+
     /// The first place in `a`, from `at` on, where a block may occur.
     pub(super) fn next_candidate(&self, a: &[u8], at: usize) -> Option<usize> {
         let found = a.get(at..)?.windows(BLOCK_BYTES).position(|window| {
@@ -75,8 +101,9 @@ impl<'a> Blocks<'a> {
         Some(at + found?)
     }
 
-    /// Calls `visit` with the place of each block that equals `a[at..at + 16]`, until it returns true.
-    pub(super) fn each_equal(&self, a: &[u8], at: usize, mut visit: impl FnMut(usize) -> bool) {
+    /// Calls `visit` with the place of each block that equals `a[at..at + 16]`, and the piece that it is in, until it
+    /// returns true.
+    pub(super) fn each_equal(&self, a: &[u8], at: usize, mut visit: impl FnMut(usize, Range<usize>) -> bool) {
         let words = words_at(a, at);
         let mut block = self.heads[(hash(words) >> self.head_shift) as usize];
         let (mut steps, mut equal) = (0, 0);
@@ -84,7 +111,7 @@ impl<'a> Blocks<'a> {
             let there = self.start + block as usize * BLOCK_BYTES;
             if words_at(self.bytes, there) == words {
                 equal += 1;
-                if visit(there) {
+                if visit(there, self.piece(there)) {
                     return;
                 }
             }

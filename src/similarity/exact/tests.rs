@@ -3,8 +3,16 @@ use proptest::prelude::*;
 
 /// By the definition, in O(n * m).
 fn reference(a: &[u8], b: &[u8]) -> u64 {
+    count(&reference_map(a, b))
+}
+
+fn count(map: &[bool]) -> u64 {
+    map.iter().filter(|&&covered| covered).count() as u64
+}
+
+fn reference_map(a: &[u8], b: &[u8]) -> Vec<bool> {
     if a == b {
-        return a.len() as u64;
+        return vec![true; a.len()];
     }
     let mut covered = vec![false; a.len()];
     for (i, window) in a.windows(MATCH_BYTES_MIN).enumerate() {
@@ -12,7 +20,59 @@ fn reference(a: &[u8], b: &[u8]) -> u64 {
             covered[i..i + MATCH_BYTES_MIN].fill(true);
         }
     }
-    covered.iter().filter(|&&c| c).count() as u64
+    covered
+}
+
+/// They are in order, do not overlap, are true, and cover what is covered.
+fn check_regions(a: &[u8], b: &[u8], regions: &[Region]) {
+    let mut map = vec![false; a.len()];
+    let mut end = 0;
+    for region in regions {
+        let (at, there, len) = (region.a as usize, region.b as usize, region.len as usize);
+        assert!(region.a >= end && len > 0, "{regions:?}");
+        end = region.a + region.len;
+        assert_eq!(a[at..at + len], b[there..there + len]);
+        map[at..at + len].fill(true);
+    }
+    assert!(map == reference_map(a, b), "{regions:?}");
+}
+
+/// Against the definition: what is in common, less what a pattern covers, less what that leaves of under 32 bytes.
+fn check_beside(a: &[u8], b: &[u8], patterns: &[&[u8]]) {
+    let bytes = patterns.concat();
+    let mut ends = Vec::new();
+    patterns.iter().for_each(|pattern| ends.push(ends.last().unwrap_or(&0usize) + <[u8]>::len(pattern)));
+    let index = Patterns::new(&bytes, &ends);
+    let pattern_map = |of: &[u8]| {
+        let maps = patterns.iter().map(|pattern| match of == *pattern && of.len() < MATCH_BYTES_MIN {
+            true => vec![false; of.len()],
+            false => reference_map(of, pattern),
+        });
+        maps.fold(vec![false; of.len()], |all, map| all.iter().zip(map).map(|(x, y)| *x || y).collect())
+    };
+    let left = |of: &[u8], other: &[u8]| {
+        let map = reference_map(of, other);
+        let mut map: Vec<_> =
+            map.iter().zip(pattern_map(of)).map(|(common, pattern)| *common && !pattern).collect();
+        for run in map.chunk_by_mut(|x, y| x == y) {
+            let stays = run[0] && run.len() >= MATCH_BYTES_MIN;
+            run.fill(stays);
+        }
+        count(&map)
+    };
+    let of_a = index.covered(&a, 1 << 20).unwrap();
+    assert_eq!(of_a.bytes(), count(&pattern_map(a)));
+    let found = compare_beside(&a, &of_a, &b, &index, 1 << 20).unwrap();
+    assert_eq!((found.a_patterns, found.b_patterns), (count(&pattern_map(a)), count(&pattern_map(b))));
+    if a == b {
+        assert_eq!(found.common, compare(&a, &b, 1 << 20).unwrap(), "the identical stays so");
+        return;
+    }
+    assert_eq!(found.common, Common { a_bytes: left(a, b), b_bytes: left(b, a), identical: false });
+    assert_eq!(found.suppressed, reference(a, b) - found.common.a_bytes);
+    if patterns.is_empty() {
+        assert_eq!(found.common, compare(&a, &b, 1 << 20).unwrap());
+    }
 }
 
 fn check(a: &[u8], b: &[u8], memory: usize) -> Common {
@@ -20,15 +80,23 @@ fn check(a: &[u8], b: &[u8], memory: usize) -> Common {
     assert_eq!(common.a_bytes, reference(a, b));
     assert_eq!(common.b_bytes, reference(b, a));
     assert_eq!(common.identical, a == b);
+    let all = compare_regions(&a, &b, memory, usize::MAX).unwrap();
+    assert_eq!((all.common, all.omitted), (common, 0));
+    check_regions(a, b, &all.regions);
     common
 }
 
 /// Goes through segments of 64 bytes, which `compare` would not make so small.
 fn check_segmented(a: &[u8], b: &[u8]) {
     if a.len().min(b.len()) >= MATCH_BYTES_MIN && a != b {
-        let none = Known { prefix: 0, suffix: 0 };
         for segment in [64, 128, 320] {
-            assert_eq!(covered(&a, &b, none, segment).unwrap(), reference(a, b), "segment {segment}");
+            let mut total = 0;
+            let none = Known::default();
+            let mut regions = Vec::new();
+            let mut tell = |region| regions.push(region);
+            cover(&a, &b, none, segment, Some(&mut tell), &mut |run| total += run.end - run.start).unwrap();
+            assert_eq!(total, reference(a, b), "segment {segment}");
+            check_regions(a, b, &regions);
         }
     }
 }
@@ -97,6 +165,33 @@ proptest! {
         check_segmented(&a, &mixed);
     }
 
+    /// Patterns are parts of both, in pieces that do and do not fit, and runs.
+    #[test]
+    fn patterns_do_not_count(
+        a in prop::collection::vec(0u8..2, 0..300),
+        b in prop::collection::vec(any::<u8>(), 0..400),
+        pieces in prop::collection::vec((any::<bool>(), 0usize..300, 0usize..120), 0..5),
+        shared in (0usize..300, 0usize..300, 0usize..400),
+        zeros in 0usize..90,
+    ) {
+        let piece = |of: &[u8], at: usize, len: usize| {
+            let at = at % (of.len() + 1);
+            of[at..(at + len).min(of.len())].to_vec()
+        };
+        let mut mixed = b.clone();
+        let at = shared.2 % (mixed.len() + 1);
+        mixed.splice(at..at, piece(&a, shared.0, shared.1));
+        let a = [piece(&b, shared.2, shared.1), a, vec![0; zeros]].concat();
+        let mut patterns: Vec<Vec<u8>> =
+            pieces.iter().map(|&(first, at, len)| piece(if first { &a } else { &mixed }, at, len)).collect();
+        patterns.retain(|pattern| !pattern.is_empty());
+        patterns.extend([vec![0; zeros % 50 + 1], vec![0; zeros + 1]]);
+        let patterns: Vec<&[u8]> = patterns.iter().map(Vec::as_slice).collect();
+        check_beside(&a, &mixed, &patterns);
+        check_beside(&mixed, &a, &[]);
+        check_beside(&a, &a, &patterns);
+    }
+
     #[test]
     fn edits(bytes in prop::collection::vec(any::<u8>(), 0..1500), edits in prop::collection::vec(edit(), 0..6)) {
         let other = edited(&bytes, &edits);
@@ -130,6 +225,19 @@ fn the_short_and_the_empty() {
     assert_eq!(check(&bytes[40..72], &bytes, 0).a_bytes, 32);
 }
 
+#[test]
+fn regions_are_bounded_and_the_longest_stay() {
+    let part = |seed: u64, len: usize| super::super::tests::noise(len, seed);
+    let a = [part(1, 500), part(10, 7), part(2, 90), part(11, 7), part(3, 4000)].concat();
+    let b = [part(3, 4000), part(12, 9), part(2, 90), part(13, 9), part(1, 500)].concat();
+    let all = compare_regions(&&a[..], &&b[..], 1 << 20, 10).unwrap();
+    let places = |found: &Regions| found.regions.iter().map(|r| (r.a, r.b, r.len)).collect::<Vec<_>>();
+    assert_eq!(places(&all), [(0, 4108, 500), (507, 4009, 90), (604, 0, 4000)]);
+    let two = compare_regions(&&a[..], &&b[..], 1 << 20, 2).unwrap();
+    assert_eq!((places(&two), two.omitted), (vec![(0, 4108, 500), (604, 0, 4000)], 1));
+    assert_eq!(two.common, all.common);
+}
+
 /// Minutes would pass if any of these were quadratic.
 #[test]
 fn repeats_are_linear() {
@@ -147,6 +255,10 @@ fn repeats_are_linear() {
     assert_eq!((common.a_bytes, common.b_bytes), (2_000_000, 2_000_000));
     let common = compare(&&lines[..1000], &&other[..], 64 << 20).unwrap();
     assert_eq!(common.a_bytes, 1000);
+    let regions = compare_regions(&&lines[..], &&other[..], 64 << 20, 100).unwrap();
+    assert_eq!((regions.common.a_bytes, regions.omitted), (2_000_000, 0));
+    let regions = compare_regions(&&zeros[..], &&longer[..], 64 << 20, 100).unwrap();
+    assert_eq!(regions.common.a_bytes, 8 << 20);
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! Comparison that leaves known passages out of account.
+
+use super::blocks::Blocks;
+use super::cover::{cover, cover_by};
+use super::ranges::Ranges;
+use super::{Common, MATCH_BYTES_MIN, Source, ends, segment_bytes};
+use std::io;
+
+/// Passages that do not count, ready to be looked for. Matches reach over the border of no two of them.
+pub struct Patterns<'a> {
+    blocks: Option<Blocks<'a>>,
+}
+
+impl<'a> Patterns<'a> {
+    /// Of `bytes`, in which the passages lie one after the other; each ends where `ends` says. O(bytes).
+    pub fn new(bytes: &'a [u8], ends: &'a [usize]) -> Patterns<'a> {
+        let blocks = (bytes.len() >= MATCH_BYTES_MIN).then(|| Blocks::of_pieces(bytes, 0..bytes.len(), ends));
+        Patterns { blocks }
+    }
+
+    /// No passages.
+    pub fn none() -> Patterns<'static> {
+        Patterns { blocks: None }
+    }
+
+    /// The bytes of `source` in substrings of 32 bytes or more that a passage has too.
+    pub fn covered(&self, source: &dyn Source, memory_bytes: usize) -> io::Result<Ranges> {
+        match &self.blocks {
+            Some(blocks) => cover_by(source, blocks, segment_bytes(memory_bytes)),
+            None => Ok(Ranges::default()),
+        }
+    }
+}
+
+/// What two sources have in common beside the passages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// The bytes in common that count. Identical sources have all in common, whatever the passages.
+    pub common: Common,
+    /// Bytes of `a` that passages cover.
+    pub a_patterns: u64,
+    /// Bytes of `b` that passages cover.
+    pub b_patterns: u64,
+    /// Bytes of `a` that are in `b` and do not count.
+    pub suppressed: u64,
+}
+
+/// As [`super::compare`], without the bytes that `patterns` cover; `a_covered` is what they cover of `a`. Where that
+/// leaves fewer than 32 bytes of a match, those do not count either: they are the edge of a passage.
+pub fn compare_beside(
+    a: &dyn Source,
+    a_covered: &Ranges,
+    b: &dyn Source,
+    patterns: &Patterns<'_>,
+    memory_bytes: usize,
+) -> io::Result<Beside> {
+    let a_patterns = a_covered.bytes();
+    let known = match ends(a, b)? {
+        Ok(known) => known,
+        Err(common) => {
+            let b_patterns = match common.identical {
+                true => a_patterns,
+                false => patterns.covered(b, memory_bytes)?.bytes(),
+            };
+            return Ok(Beside { common, a_patterns, b_patterns, suppressed: 0 });
+        }
+    };
+    let b_covered = patterns.covered(b, memory_bytes)?;
+    let segment = segment_bytes(memory_bytes);
+    let (mut of_a, mut of_b) = (Ranges::default(), Ranges::default());
+    cover(a, b, known, segment, None, &mut |run| of_a.push(run))?;
+    cover(b, a, known, segment, None, &mut |run| of_b.push(run))?;
+    let left = |of: &Ranges, covered: &Ranges| of.without(covered, MATCH_BYTES_MIN as u64).bytes();
+    let common =
+        Common { a_bytes: left(&of_a, a_covered), b_bytes: left(&of_b, &b_covered), identical: false };
+    let suppressed = of_a.bytes() - common.a_bytes;
+    Ok(Beside { common, a_patterns, b_patterns: b_covered.bytes(), suppressed })
+}
+
+/// The bytes of `a` that are in `b`.
+pub fn covered(a: &dyn Source, b: &dyn Source, memory_bytes: usize) -> io::Result<Ranges> {
+    let known = match ends(a, b)? {
+        Ok(known) => known,
+        Err(common) => {
+            let all = 0..if common.identical { a.len() } else { 0 };
+            return Ok(std::iter::once(all).collect());
+        }
+    };
+    let mut ranges = Ranges::default();
+    cover(a, b, known, segment_bytes(memory_bytes), None, &mut |run| ranges.push(run))?;
+    Ok(ranges)
+}
