@@ -1,0 +1,190 @@
+//! From features and the chunks that have them to features and the contents that have them.
+//!
+//! Which contents have a chunk is looked up in memory: of all chunks if they fit, else of the chunks of as many
+//! features as do, and the table of containments is read once for each such batch.
+
+use super::facts::Facts;
+use super::ranges::{entry, level, place};
+use super::ranked::Ranked;
+use super::{Input, Phase, Progress, Result, STEP};
+use crate::similarity::SimilarityError;
+
+const BATCH_ROW_BYTES: usize = 16;
+
+/// Features that were not followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Suppressed {
+    pub(super) features: u64,
+}
+
+pub(super) struct Features<'a> {
+    input: &'a dyn Input,
+    contents: &'a Ranked,
+    cap: u32,
+    memory: usize,
+}
+
+/// The places that have each of some chunks.
+struct Containing {
+    chunks: Ranked,
+    starts: Vec<u32>,
+    entries: Vec<u32>,
+}
+
+impl Containing {
+    /// Of the chunks that are `wanted`; `None` if they take more than so many entries.
+    fn read(
+        input: &dyn Input,
+        contents: &Ranked,
+        wanted: Option<Ranked>,
+        most: usize,
+    ) -> Result<Option<Containing>> {
+        let chunks = match wanted {
+            Some(chunks) => chunks,
+            None => {
+                let (mut chunks, mut count) = (Ranked::default(), 0);
+                input.contained(&mut |chunk, content, _| {
+                    if contents.contains(content) {
+                        chunks.insert(chunk);
+                        count += 1;
+                    }
+                    count < most
+                })?;
+                chunks.finish();
+                if count >= most || chunks.len() >= most {
+                    return Ok(None);
+                }
+                chunks
+            }
+        };
+        let mut starts = Vec::with_capacity(chunks.len() + 1);
+        let (mut entries, mut last) = (Vec::new(), None);
+        input.contained(&mut |chunk, content, level| {
+            // A table that changes meanwhile may show a row twice.
+            if last.is_some_and(|last| (chunk, content) <= last) {
+                return true;
+            }
+            last = Some((chunk, content));
+            if let (Some(rank), Some(place)) = (chunks.rank(chunk), contents.rank(content)) {
+                starts.resize(rank as usize + 1, entries.len() as u32);
+                entries.push(entry(place, level));
+            }
+            entries.len() < u32::MAX as usize
+        })?;
+        starts.resize(chunks.len() + 1, entries.len() as u32);
+        Ok(Some(Containing { chunks, starts, entries }))
+    }
+
+    fn of(&self, chunk: u32) -> &[u32] {
+        let Some(rank) = self.chunks.rank(chunk).map(|rank| rank as usize) else { return &[] };
+        &self.entries[self.starts[rank] as usize..self.starts[rank + 1] as usize]
+    }
+}
+
+/// Collects the places of one feature after the other.
+struct Collector<'a> {
+    facts: &'a mut Facts,
+    cap: u32,
+    visit: &'a mut dyn FnMut(&[u32]) -> Result<()>,
+    feature: Option<u64>,
+    places: Vec<u32>,
+    suppressed: Suppressed,
+}
+
+impl Collector<'_> {
+    fn row(&mut self, feature: u64, containing: &[u32]) -> Result<()> {
+        if self.feature != Some(feature) {
+            self.end()?;
+            self.feature = Some(feature);
+        }
+        self.places.extend_from_slice(containing);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.places.len() > 1 {
+            // Of a place that has it at several levels, the finest.
+            self.places.sort_unstable();
+            self.places.dedup_by_key(|entry| place(*entry));
+            if self.places.len() > self.cap as usize {
+                self.suppressed.features += 1;
+                self.places.iter().for_each(|&entry| self.facts.suppress(place(entry), level(entry)));
+            } else if self.places.len() > 1 {
+                (self.visit)(&self.places)?;
+            }
+        }
+        self.places.clear();
+        Ok(())
+    }
+}
+
+impl<'a> Features<'a> {
+    pub(super) fn new(input: &'a dyn Input, contents: &'a Ranked, cap: u32, memory: usize) -> Features<'a> {
+        Features { input, contents, cap, memory }
+    }
+
+    /// Calls `visit` with the entries of each feature that two contents or more have, but not more than the cap.
+    pub(super) fn each(
+        &self,
+        facts: &mut Facts,
+        progress: Progress<'_>,
+        visit: &mut dyn FnMut(&[u32]) -> Result<()>,
+    ) -> Result<Suppressed> {
+        let all = Containing::read(self.input, self.contents, None, self.memory / 8)?;
+        let mut collector = Collector {
+            facts,
+            cap: self.cap,
+            visit,
+            feature: None,
+            places: Vec::new(),
+            suppressed: Suppressed::default(),
+        };
+        let batch_rows = self.memory / BATCH_ROW_BYTES;
+        let mut batch: Vec<(u64, u32)> = Vec::new();
+        let (mut rows, mut last, mut failed) = (0u64, None, None);
+        self.input.features(&mut |feature, chunk| {
+            // A table that changes meanwhile may show rows again.
+            if last.is_some_and(|last| (feature, chunk) <= last) {
+                return true;
+            }
+            last = Some((feature, chunk));
+            rows += 1;
+            let mut step = || -> Result<()> {
+                if rows.is_multiple_of(STEP) && !progress(Phase::Reading, rows, 0) {
+                    return Err(SimilarityError::Interrupted);
+                }
+                match &all {
+                    Some(all) => collector.row(feature, all.of(chunk)),
+                    None => {
+                        batch.push((feature, chunk));
+                        if batch.len() < batch_rows { Ok(()) } else { self.flush(&mut batch, &mut collector) }
+                    }
+                }
+            };
+            failed = step().err();
+            failed.is_none()
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        self.flush(&mut batch, &mut collector)?;
+        collector.end()?;
+        Ok(collector.suppressed)
+    }
+
+    fn flush(&self, batch: &mut Vec<(u64, u32)>, collector: &mut Collector<'_>) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let mut wanted = Ranked::default();
+        batch.iter().for_each(|&(_, chunk)| wanted.insert(chunk));
+        wanted.finish();
+        if let Some(containing) = Containing::read(self.input, self.contents, Some(wanted), usize::MAX)? {
+            for (feature, chunk) in batch.drain(..) {
+                collector.row(feature, containing.of(chunk))?;
+            }
+        }
+        batch.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,28 @@
+//! The similarity index as what all-against-all is computed from.
+
+use super::{Fact, Input, Result};
+use crate::similarity::index::Similarity;
+use crate::similarity::rows::{
+    CONTAINED, CONTENTS, ContentRow, FEATURES, containment_of, posting_chunk, posting_feature,
+};
+
+/// What is still in the buffers is not seen: [`Similarity::flush`] comes first. The index may go on changing.
+impl Input for Similarity {
+    fn contents(&self, visit: &mut dyn FnMut(Fact) -> bool) -> Result<()> {
+        Ok(CONTENTS.scan(&*self.db, &[], |row| {
+            let (number, ContentRow { recipe, size, counts }) = ContentRow::of_row(row);
+            visit(Fact { number, recipe, size, level: counts.level, counts: counts.at })
+        })?)
+    }
+
+    fn contained(&self, visit: &mut dyn FnMut(u32, u32, u8) -> bool) -> Result<()> {
+        Ok(CONTAINED.scan(&*self.db, &[], |row| {
+            let (chunk, content, level) = containment_of(row);
+            visit(chunk, content, level)
+        })?)
+    }
+
+    fn features(&self, visit: &mut dyn FnMut(u64, u32) -> bool) -> Result<()> {
+        Ok(FEATURES.scan(&*self.db, &[], |row| visit(posting_feature(row), posting_chunk(row)))?)
+    }
+}

@@ -1,0 +1,173 @@
+//! All against all: which contents resemble each other, and which of them stand for the others.
+//!
+//! ```text
+//! contents    -> places: contents counted without gaps, and their feature counts in some ten bytes each
+//! features    -> for each feature in 2 contents or more the places that have it (`features`)
+//! ranges      -> those lists on disk, cut by place so that one part fits in memory (`ranges`)
+//! count       -> row by row, which later places share how many features (`count`)
+//! pairs       -> a file of estimates, sorted, from which any threshold is answered (`pairs`)
+//! stars       -> representatives, and for each other content the one that it resembles most (`stars`)
+//! ```
+//!
+//! The index has its features sorted, so nothing is sorted here but what one row has. Forman, Eshghi and
+//! Chiocchetti 2005 ("Finding similar files in large document repositories", section 2.5) partition by connected
+//! components; why this does not is said in `docs/decisions/0015-all-against-all.md`.
+//!
+//! What must always be true: the pairs depend on the contents and the options alone, not on memory or on how often
+//! the index was merged; memory beyond the setting is some tens of bytes a content; files of work have no name and
+//! vanish with the process; a file of pairs is believed only for the contents that it was made of.
+
+mod count;
+mod facts;
+mod features;
+mod index;
+mod pairs;
+mod ranges;
+mod ranked;
+mod stars;
+#[cfg(test)]
+mod tests;
+
+pub use pairs::{Content, Pair, Pairs};
+pub use stars::{Choice, Member, Star, Stars};
+
+use super::SimilarityError;
+use super::gram::LEVELS;
+use crate::id::RecipeId;
+use count::Counter;
+use facts::Facts;
+use features::{Features, Suppressed};
+use pairs::{Old, PairsWriter};
+use ranges::Ranges;
+use ranked::Ranked;
+use std::path::Path;
+
+type Result<T> = std::result::Result<T, SimilarityError>;
+
+/// Pairs are kept from this share on, so no threshold can be lower.
+pub const SHARE_MIN: f64 = 0.1;
+/// The least memory that is worked with.
+pub const MEMORY_BYTES_MIN: usize = 64 << 10;
+/// Places have 28 bits in a list.
+const PLACES_MAX: usize = 1 << 28;
+/// What the facts of one content take at most.
+const LEVELS_BYTES: usize = 1 + 5 * LEVELS;
+/// Progress is told after so many rows of a table.
+const STEP: u64 = 1 << 16;
+
+/// What the index knows of one content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// Its number; they ascend as contents are added, with gaps where some were removed.
+    pub number: u32,
+    /// Which content.
+    pub recipe: RecipeId,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The coarsest level of its chunks.
+    pub level: u8,
+    /// How many features each level from there on selects.
+    pub counts: [u32; LEVELS],
+}
+
+/// Where features come from: the index, or something that looks like it. Each visit is in ascending order of what is
+/// visited first; a visitor that returns false ends it.
+pub trait Input {
+    /// Every content, by number.
+    fn contents(&self, visit: &mut dyn FnMut(Fact) -> bool) -> Result<()>;
+    /// Every chunk number with the contents that have it and its level, by chunk and content.
+    fn contained(&self, visit: &mut dyn FnMut(u32, u32, u8) -> bool) -> Result<()>;
+    /// Every feature with the chunks that have it, by feature and chunk.
+    fn features(&self, visit: &mut dyn FnMut(u64, u32) -> bool) -> Result<()>;
+}
+
+/// How to compare.
+#[derive(Clone, Copy, Debug)]
+pub struct PairOptions {
+    /// Bytes of memory for lists of features; some tens of bytes a content come on top.
+    pub memory_bytes: usize,
+    /// A feature that more contents than this have is not followed: a header, a licence, a template.
+    pub frequency_cap: u32,
+    /// Compare everything, also what an earlier file of pairs answers.
+    pub anew: bool,
+}
+
+/// What is being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Contents and features are read.
+    Reading,
+    /// Contents are compared.
+    Comparing,
+}
+
+/// Is told the phase, what is done of it and what there is, 0 if that is not known; false asks to stop.
+pub type Progress<'a> = &'a mut dyn FnMut(Phase, u64, u64) -> bool;
+
+/// Compares all contents of `input`, or only those added since `dir` got its file of pairs, or none at all if that
+/// is of these contents. The answer is kept in `dir`.
+///
+/// Time: one pass over the index, and for each content its features times the contents that share each.
+pub fn pairs(input: &dyn Input, options: &PairOptions, dir: &Path, progress: Progress<'_>) -> Result<Pairs> {
+    let memory = options.memory_bytes.max(MEMORY_BYTES_MIN);
+    let mut writer = PairsWriter::create(dir, options.frequency_cap)?;
+    let (contents, mut facts) = read_contents(input, &mut writer, progress)?;
+    let old = if options.anew { None } else { Pairs::open(dir, options.frequency_cap) };
+    let key = writer.key();
+    let old = match old {
+        Some(old) if old.key() == key => return Ok(old),
+        Some(old) => Old::usable(old, writer.contents()?)?,
+        None => None,
+    };
+    let new_from = old.as_ref().map_or(0, Old::new_from);
+    let mut ranges = Ranges::create(dir, &facts, memory / 2)?;
+    let suppressed = {
+        let features = Features::new(input, &contents, options.frequency_cap, memory / 2);
+        features.each(&mut facts, progress, &mut |places| {
+            let is_new = places.last().is_some_and(|&last| ranges::place(last) >= new_from);
+            if is_new { ranges.add(places) } else { Ok(()) }
+        })?
+    };
+    let Suppressed { features, .. } = suppressed;
+    let (mut writer, total) = (writer.pairs(old, features)?, facts.len() as u64);
+    let counter = Counter { facts: &facts, new_from, memory: memory / 2 };
+    for range in ranges.finish()? {
+        counter.rows(&range, &mut writer, &mut |done| progress(Phase::Comparing, done, total))?;
+    }
+    writer.finish()
+}
+
+/// Gives contents their places.
+fn read_contents(
+    input: &dyn Input,
+    writer: &mut PairsWriter,
+    progress: Progress<'_>,
+) -> Result<(Ranked, Facts)> {
+    let (mut contents, mut facts) = (Ranked::default(), Facts::default());
+    let (mut last, mut failed) = (None, None);
+    input.contents(&mut |fact| {
+        // A table that changes meanwhile may show a row twice.
+        if last.is_some_and(|last| fact.number <= last) {
+            return true;
+        }
+        last = Some(fact.number);
+        if facts.len() == PLACES_MAX || !facts.has_room() {
+            failed = Some(SimilarityError::TooMany);
+            return false;
+        }
+        contents.insert(fact.number);
+        facts.push(&fact);
+        failed = writer.content(&Content { number: fact.number, recipe: fact.recipe, size: fact.size }).err();
+        if (facts.len() as u64).is_multiple_of(STEP) && !progress(Phase::Reading, facts.len() as u64, 0) {
+            failed = Some(SimilarityError::Interrupted);
+        }
+        failed.is_none()
+    })?;
+    contents.finish();
+    failed.map_or(Ok((contents, facts)), Err)
+}
+
+/// |A∩B| / |A∪B| from |A∩B|/|A| and |A∩B|/|B|.
+pub fn resemblance(a: f64, b: f64) -> f64 {
+    if a <= 0.0 || b <= 0.0 { 0.0 } else { (1.0 / (1.0 / a + 1.0 / b - 1.0)).clamp(0.0, 1.0) }
+}

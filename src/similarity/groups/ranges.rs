@@ -1,0 +1,149 @@
+//! Lists of places on disk, cut by place.
+//!
+//! A range is some consecutive places. For each of them that a list has, the list's tail from there on is wanted;
+//! so the file of a range holds, of each list with a place in it, the tail from its first such place on. A list is
+//! written once for each range that it has places in: once, mostly, since files that resemble each other are
+//! mostly added together.
+
+use super::facts::Facts;
+use super::{PLACES_MAX, Result};
+use crate::similarity::SimilarityError;
+use crate::similarity::gram::LEVEL_MAX;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
+use std::ops::Range;
+use std::path::Path;
+
+/// The last entry of a list in a file has this bit.
+const END: u32 = 1 << 31;
+/// Files open at a time, each with a buffer.
+const RANGES_MAX: usize = 256;
+const BUFFER_BYTES: usize = 64 << 10;
+/// In memory an entry of a list takes 4 bytes, and its row 4 more; a little is left for lists that are in several.
+const ENTRY_BYTES: usize = 12;
+
+/// A place and the level at which the feature is selected there.
+pub(super) fn entry(place: u32, level: u8) -> u32 {
+    debug_assert!((place as usize) < PLACES_MAX);
+    place << 3 | u32::from(level.min(LEVEL_MAX))
+}
+
+pub(super) fn place(entry: u32) -> u32 {
+    entry >> 3
+}
+
+pub(super) fn level(entry: u32) -> u8 {
+    (entry & 7) as u8
+}
+
+/// Lists are being added.
+pub(super) struct Ranges {
+    /// The first place of each range, and where the last ends.
+    bounds: Vec<u32>,
+    files: Vec<BufWriter<File>>,
+}
+
+/// The lists of a range.
+pub(super) struct RangeFile {
+    pub(super) places: Range<u32>,
+    file: File,
+}
+
+pub(super) fn failed(operation: &'static str) -> impl Fn(io::Error) -> SimilarityError {
+    move |source| SimilarityError::Scratch { operation, source }
+}
+
+/// A file without a name: it vanishes with the process.
+fn nameless(dir: &Path) -> Result<File> {
+    make_nameless(dir).map_err(failed("make a file of work"))
+}
+
+fn make_nameless(dir: &Path) -> io::Result<File> {
+    for attempt in 0u32.. {
+        let path = dir.join(format!("work-{}-{attempt}", std::process::id()));
+        match File::options().read(true).write(true).create_new(true).open(&path) {
+            Ok(file) => {
+                std::fs::remove_file(&path)?;
+                return Ok(file);
+            }
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && attempt < 1000 => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::Error::other("no free name"))
+}
+
+impl Ranges {
+    /// As many ranges as it takes for one to be read in `memory` bytes, about.
+    pub(super) fn create(dir: &Path, facts: &Facts, memory: usize) -> Result<Ranges> {
+        let places = facts.len() as u32;
+        let all: u64 = (0..places).map(|place| u64::from(facts.features(place))).sum();
+        let ranges = (all * ENTRY_BYTES as u64).div_ceil(memory as u64).clamp(1, RANGES_MAX as u64);
+        let (mut bounds, mut sum) = (vec![0], 0);
+        for place in 0..places {
+            if sum * ranges >= all * bounds.len() as u64 && sum > 0 && bounds.len() < ranges as usize {
+                bounds.push(place);
+            }
+            sum += u64::from(facts.features(place));
+        }
+        bounds.push(places);
+        let buffer = BUFFER_BYTES.min(memory / bounds.len()).max(512);
+        let files = (1..bounds.len()).map(|_| Ok(BufWriter::with_capacity(buffer, nameless(dir)?)));
+        Ok(Ranges { files: files.collect::<Result<_>>()?, bounds })
+    }
+
+    /// Adds a list: entries sorted by place, each once.
+    pub(super) fn add(&mut self, mut list: &[u32]) -> Result<()> {
+        // The last place of all has no tail.
+        while let [first, _, ..] = list {
+            let range = self.bounds.partition_point(|&bound| bound <= place(*first)) - 1;
+            let file = &mut self.files[range];
+            let (&last, rest) = list.split_last().expect("the list has two entries or more");
+            let mut write = || -> io::Result<()> {
+                rest.iter().try_for_each(|entry| file.write_all(&entry.to_le_bytes()))?;
+                file.write_all(&(last | END).to_le_bytes())
+            };
+            write().map_err(failed("write a file of work"))?;
+            let end = self.bounds[range + 1];
+            list = &list[list.partition_point(|&entry| place(entry) < end)..];
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Result<Vec<RangeFile>> {
+        let bounds = self.bounds.windows(2).map(|pair| pair[0]..pair[1]);
+        let finish = |(file, places): (BufWriter<File>, _)| {
+            let file = file.into_inner().map_err(|e| failed("write a file of work")(e.into_error()))?;
+            Ok(RangeFile { places, file })
+        };
+        self.files.into_iter().zip(bounds).map(finish).collect()
+    }
+}
+
+impl RangeFile {
+    /// Calls `visit` with each list, until it returns false.
+    pub(super) fn lists(&self, visit: &mut dyn FnMut(&[u32]) -> bool) -> Result<()> {
+        let mut file = &self.file;
+        let mut read = || -> io::Result<()> {
+            file.rewind()?;
+            let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
+            let (mut list, mut bytes) = (Vec::new(), [0; 4]);
+            loop {
+                match file.read_exact(&mut bytes) {
+                    Ok(()) => {}
+                    Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+                    Err(e) => return Err(e),
+                }
+                let entry = u32::from_le_bytes(bytes);
+                list.push(entry & !END);
+                if entry & END != 0 {
+                    if !visit(&list) {
+                        return Ok(());
+                    }
+                    list.clear();
+                }
+            }
+        };
+        read().map_err(failed("read a file of work"))
+    }
+}
