@@ -62,24 +62,43 @@ impl GramHash {
 /// Appends the grams of `bytes` that are selected at `level`, in order, repeats included, save that a run
 /// of the same gram (all one byte) is given once. O(bytes), no allocation but `out`'s.
 pub(crate) fn select(bytes: &[u8], level: u8, out: &mut Vec<GramHash>) {
-    let Some((first, _)) = bytes.split_at_checked(GRAM_BYTES) else {
-        return;
-    };
     let bound = u64::MAX >> level;
     let mut last = 0;
-    let mut rolled = first.iter().fold(0u64, |h, &byte| h.rotate_left(1) ^ ENTER[usize::from(byte)]);
-    let mut see = |rolled: u64| {
-        let hash = rolled.wrapping_mul(SPREAD);
+    roll(bytes, |_, hash| {
         // Zero, the start value of `last`, is a hash as any other, but one gram in 2^64.
         if hash <= bound && hash != last {
             last = hash;
             out.push(GramHash(hash));
         }
+        true
+    });
+}
+
+/// Where the first gram with that feature starts.
+pub(crate) fn find(bytes: &[u8], feature: u64) -> Option<usize> {
+    let mut found = None;
+    roll(bytes, |at, hash| {
+        found = (GramHash(hash).feature() == feature).then_some(at);
+        found.is_none()
+    });
+    found
+}
+
+/// Calls `see` with the place and the hash of each gram, in order, until it returns false.
+#[inline(always)]
+fn roll(bytes: &[u8], mut see: impl FnMut(usize, u64) -> bool) {
+    let Some((first, _)) = bytes.split_at_checked(GRAM_BYTES) else {
+        return;
     };
-    see(rolled);
-    for (&entering, &leaving) in bytes[GRAM_BYTES..].iter().zip(bytes) {
+    let mut rolled = first.iter().fold(0u64, |h, &byte| h.rotate_left(1) ^ ENTER[usize::from(byte)]);
+    if !see(0, rolled.wrapping_mul(SPREAD)) {
+        return;
+    }
+    for (at, (&entering, &leaving)) in bytes[GRAM_BYTES..].iter().zip(bytes).enumerate() {
         rolled = rolled.rotate_left(1) ^ ENTER[usize::from(entering)] ^ LEAVE[usize::from(leaving)];
-        see(rolled);
+        if !see(at + 1, rolled.wrapping_mul(SPREAD)) {
+            return;
+        }
     }
 }
 

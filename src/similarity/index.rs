@@ -231,6 +231,12 @@ impl Similarity {
         self.merge()
     }
 
+    /// About how many bytes of memory comparing all against all may take unless it is told: twice the buffer, so a
+    /// quarter of a store's setting. What it takes is free again afterwards.
+    pub fn groups_bytes(&self) -> usize {
+        2 * self.options.buffer_bytes
+    }
+
     /// How much the index holds.
     pub fn stats(&self) -> SimilarityStats {
         self.read().meta.stats

@@ -12,11 +12,14 @@
 //! `docs/decisions/0003-similarity-default.md`.
 
 mod bits;
+mod boilerplate;
 mod buffer;
 pub mod exact;
+mod frequent;
 #[doc(hidden)]
 pub mod fuzz;
 mod gram;
+pub mod groups;
 mod index;
 mod query;
 mod rows;
@@ -25,6 +28,8 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+pub use boilerplate::Boilerplate;
+pub use frequent::Frequent;
 pub use gram::{FEATURE_BITS, GRAM_BYTES, LEVEL_MAX};
 pub use index::{Similarity, SimilarityOptions, SimilarityStats};
 pub use query::{Answer, Candidate};
@@ -48,4 +53,18 @@ pub enum SimilarityError {
     /// All 2^32 chunk or content numbers are given out. Clear it and rebuild.
     #[error("similarity index: out of numbers; rebuild it")]
     Full,
+    /// More contents than can be compared all against all.
+    #[error("similarity index: expected at most 268,435,456 contents to compare all against all")]
+    TooMany,
+    /// A file of work in the store could not be written or read.
+    #[error("comparing all against all: {operation}: {source}")]
+    Scratch {
+        /// What was tried.
+        operation: &'static str,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// Whoever asked does not wait any more.
+    #[error("interrupted")]
+    Interrupted,
 }

@@ -10,6 +10,7 @@
 //! section 2), and with the content's own `n` the share of the content's that the query has.
 
 use super::SimilarityError;
+use super::boilerplate::Boilerplate;
 use super::gram::{LEVEL_MAX, LEVELS};
 use super::index::{Similarity, State};
 use super::rows::{
@@ -22,6 +23,11 @@ use std::collections::HashMap;
 
 /// A feature is suppressed if it is in more chunks than this many times the cap, without counting contents.
 const CHUNKS_PER_CONTENT: usize = 4;
+
+/// Where the cap suppresses more than half of a query's features, so many of them are followed all the same, with a
+/// cap so many times as high: some tens of milliseconds at most.
+const RETRIED_FEATURES: usize = 16;
+const RETRY_CAP_FACTOR: usize = 8;
 
 /// A content that probably has something in common with the queried file. The shares are estimates, from 0 to
 /// 1, of distinct grams of 24 bytes; [`super::exact::compare`] gives the facts.
@@ -48,6 +54,8 @@ pub struct Answer {
     pub candidates: Vec<Candidate>,
     /// Features of the query that too many contents have. They are in no estimate.
     pub suppressed_features: usize,
+    /// Features of the query that are of boilerplate. They are in no estimate of what the query has.
+    pub boilerplate_features: usize,
 }
 
 /// Features in common with one content, by the coarser level of the two sides.
@@ -63,14 +71,48 @@ impl Similarity {
     /// have been estimated lower. At most `limit`, the best. The queried file itself is among them if it is
     /// in the index. Time: about 2 to 10 us a feature, so about 1 ms for a file of 16 KiB.
     pub fn query(&self, sketch: &QuerySketch, min: f64, limit: usize) -> Result<Answer, SimilarityError> {
-        let features = sketch.features();
-        let state = self.read();
-        let postings = postings(&*self.db, &state, &features, self.options.frequency_cap)?;
-        let chunks = containing(&*self.db, &state, &postings, self.options.frequency_cap)?;
+        self.query_beside(sketch, &Boilerplate::default(), min, limit)
+    }
 
-        let mut weights = QueryCounts::default();
-        let mut suppressed_features = 0;
-        let mut tallies: HashMap<u32, Tally> = HashMap::new();
+    /// As [`Similarity::query`], for what the file has beside `boilerplate`.
+    pub fn query_beside(
+        &self,
+        sketch: &QuerySketch,
+        boilerplate: &Boilerplate,
+        min: f64,
+        limit: usize,
+    ) -> Result<Answer, SimilarityError> {
+        let mut features = sketch.features();
+        let all = features.len();
+        features.retain(|(feature, _)| !boilerplate.has(feature.bits()));
+        let boilerplate_features = all - features.len();
+        let state = self.read();
+        let cap = self.options.frequency_cap;
+        let mut seen = Seen::default();
+        let mut suppressed = self.follow(&state, &features, cap, &mut seen)?;
+        if suppressed.len() * 2 > features.len() {
+            // They are in the order of their hashes, so those that are taken are a sample of them.
+            let step = suppressed.len().div_ceil(RETRIED_FEATURES);
+            let retried: Vec<_> = suppressed.iter().copied().step_by(step).collect();
+            let still = self.follow(&state, &retried, cap.saturating_mul(RETRY_CAP_FACTOR), &mut seen)?;
+            suppressed.retain(|feature| !retried.contains(feature) || still.contains(feature));
+        }
+        let counted = (sketch.bytes() as f64, boilerplate_features as f64 / all.max(1) as f64);
+        let candidates = self.rank(&state, counted, &seen.weights, seen.tallies, min, limit)?;
+        Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
+    }
+
+    /// Counts which contents have the features; returns those that more contents have than `cap`.
+    fn follow(
+        &self,
+        state: &State,
+        features: &[(Feature, u8)],
+        cap: usize,
+        seen: &mut Seen,
+    ) -> Result<Vec<(Feature, u8)>, SimilarityError> {
+        let postings = postings(&*self.db, state, features, cap)?;
+        let chunks = containing(&*self.db, state, &postings, cap)?;
+        let mut suppressed = Vec::new();
         let mut contents: Vec<(u32, u8)> = Vec::new();
         for (i, &(feature, level)) in features.iter().enumerate() {
             contents.clear();
@@ -80,23 +122,23 @@ impl Similarity {
             }
             contents.sort_unstable();
             contents.dedup_by_key(|(content, _)| *content);
-            if postings.suppressed[i] || contents.len() > self.options.frequency_cap {
-                suppressed_features += 1;
+            if postings.suppressed[i] || contents.len() > cap {
+                suppressed.push((feature, level));
                 continue;
             }
-            weights.add(feature, level);
+            seen.weights.add(feature, level);
             for &(content, chunk_level) in &contents {
-                tallies.entry(content).or_default().at[usize::from(level.max(chunk_level))] += 1;
+                let tally = seen.tallies.entry(content).or_default();
+                tally.at[usize::from(level.max(chunk_level))] += 1;
             }
         }
-        let candidates = self.rank(&state, sketch, &weights, tallies, min, limit)?;
-        Ok(Answer { candidates, suppressed_features })
+        Ok(suppressed)
     }
 
     fn rank(
         &self,
         state: &State,
-        sketch: &QuerySketch,
+        (bytes, boilerplate): (f64, f64),
         query: &QueryCounts,
         tallies: HashMap<u32, Tally>,
         min: f64,
@@ -132,7 +174,7 @@ impl Similarity {
                 containment,
                 contained_in,
                 resemblance: resemblance(containment, contained_in),
-                bytes_common: (containment * sketch.bytes() as f64) as u64,
+                bytes_common: (containment * bytes * (1.0 - boilerplate)) as u64,
             });
         }
         candidates.sort_by(|a, b| {
@@ -144,6 +186,13 @@ impl Similarity {
         candidates.truncate(limit);
         Ok(candidates)
     }
+}
+
+/// What following features has shown.
+#[derive(Default)]
+struct Seen {
+    weights: QueryCounts,
+    tallies: HashMap<u32, Tally>,
 }
 
 /// How many features the query would have at each level: a feature of a finer level counts if a level selects

@@ -68,7 +68,7 @@ pub(super) fn posting_chunk(row: &[u8]) -> u32 {
     u32_at(row, FEATURE_BYTES)
 }
 
-fn posting_feature(row: &[u8]) -> u64 {
+pub(super) fn posting_feature(row: &[u8]) -> u64 {
     let mut wide = [0; 8];
     wide[8 - FEATURE_BYTES..].copy_from_slice(&row[..FEATURE_BYTES]);
     u64::from_be_bytes(wide)

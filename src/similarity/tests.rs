@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(super) fn noise(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         x ^= x << 13;
@@ -122,8 +122,8 @@ fn a_missing_chunk_is_an_error() {
 fn frequent_features_are_suppressed_and_counted() {
     let options = SimilarityOptions { frequency_cap: 5, ..SimilarityOptions::default() };
     let index = Similarity::open(Arc::new(MemDb::new()), options).unwrap();
-    let template = noise(3000, 1);
-    let pages: Vec<_> = (2..10).map(|seed| [&template[..], &noise(3000, seed)].concat()).collect();
+    let template = noise(2000, 1);
+    let pages: Vec<_> = (2..10).map(|seed| [&template[..], &noise(4000, seed)].concat()).collect();
     pages.iter().for_each(|page| {
         add(&index, page);
     });
@@ -133,6 +133,53 @@ fn frequent_features_are_suppressed_and_counted() {
     assert!(answer.suppressed_features > 5);
     index.flush().unwrap();
     assert_eq!(index.query(&sketch(&pages[0]), 0.1, 100).unwrap(), answer);
+}
+
+/// Where little else is left, a sample of what is above the cap is followed, with a cap of its own.
+#[test]
+fn what_is_mostly_frequent_is_looked_for_all_the_same() {
+    let options = SimilarityOptions { frequency_cap: 5, ..SimilarityOptions::default() };
+    let index = Similarity::open(Arc::new(MemDb::new()), options).unwrap();
+    let template = noise(3000, 1);
+    let query = [&template[..], &noise(300, 999)].concat();
+    let mut added = 0;
+    for (contents, is_found) in [(5, true), (6, true), (40, true), (41, false)] {
+        while added < contents {
+            added += 1;
+            add(&index, &[&template[..], &noise(2000, 100 + added)].concat());
+        }
+        let answer = index.query(&sketch(&query), 0.25, usize::MAX).unwrap();
+        let expected = if is_found { contents as usize } else { 0 };
+        assert_eq!(answer.candidates.len(), expected, "{contents}");
+        assert_eq!(
+            answer.suppressed_features > 0,
+            contents > 5,
+            "{contents}: {}",
+            answer.suppressed_features
+        );
+    }
+}
+
+/// Boilerplate is out of the estimates; frequent features and their passages are found from the index.
+#[test]
+fn boilerplate_does_not_count_and_can_be_learned() {
+    let index = Similarity::open(Arc::new(MemDb::new()), SimilarityOptions::default()).unwrap();
+    let template = noise(2000, 1);
+    let pages: Vec<_> = (0..30).map(|seed| [&template[..], &noise(1500, 100 + seed)].concat()).collect();
+    let ids: Vec<RecipeId> = pages.iter().map(|page| add(&index, page)).collect();
+    assert_eq!(index.query(&sketch(&pages[0]), 0.25, 100).unwrap().candidates.len(), 30);
+    let frequent = index.frequent(20, 100, 8).unwrap();
+    assert!(frequent.iter().all(|one| one.contents == 30 && (2..=8).contains(&one.examples.len())));
+    let one = &frequent[0];
+    let files: Vec<&[u8]> =
+        one.examples.iter().map(|id| &pages[ids.iter().position(|other| other == id).unwrap()][..]).collect();
+    let (passage, count) = one.passage(&files, files.len()).unwrap();
+    assert_eq!((&passage, count), (&template, files.len()));
+    let boilerplate = Boilerplate::new([&passage[..]]);
+    assert!(frequent.iter().all(|one| one.is_of(&boilerplate)));
+    let answer = index.query_beside(&sketch(&pages[0]), &boilerplate, 0.25, 100).unwrap();
+    assert_eq!(answer.candidates.len(), 1, "only itself: {answer:?}");
+    assert!(answer.boilerplate_features > 10 && answer.candidates[0].bytes_common < 2200, "{answer:?}");
 }
 
 #[test]
