@@ -8,7 +8,7 @@
 use crate::config::Config;
 use crate::overlay::stub::{GuardKey, Stub};
 use crate::recipe::Recipe;
-use crate::{repo, similarity, store};
+use crate::{repo, similarity, store, view};
 
 /// The key that guards the records of the target `stub`.
 pub const KEY: GuardKey = GuardKey([7; 32]);
@@ -55,6 +55,8 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "block", run: similarity::fuzz::block, repair: None, memory_factor: 300 },
     Target { name: "recipe", run: recipe, repair: None, memory_factor: 16 },
+    // A nested archive in memory, and the rows of its directory.
+    Target { name: "view", run: view::fuzz::view, repair: None, memory_factor: 120 },
     Target { name: "stub", run: stub, repair: Some(repair_stub), memory_factor: 8 },
     Target { name: "config", run: config, repair: None, memory_factor: 4000 },
     Target { name: "format", run: repo::fuzz::format, repair: None, memory_factor: 4000 },

@@ -209,7 +209,7 @@ macro_rules! targets {
     };
 }
 
-targets!(frame footer pack position block recipe stub config format);
+targets!(frame footer pack position block recipe view stub config format);
 
 #[test]
 fn every_target_is_tested() {
@@ -293,4 +293,7 @@ fn make_corpus() {
     save("format", "default", &std::fs::read(layout.file("format.toml")).unwrap());
     save("config", "default", &std::fs::read(layout.file("config.toml")).unwrap());
     save("config", "set", b"dedup = \"idle:10m\"\ncache_bytes = \"16 KiB\"\n");
+    let rules = "min_size = \"1M\"\nconvert_rate = \"1MB/s\"\n[[policy]]\nmatch = [\"*.{a,b}\", \"!/x/[!a-c]/**\"]\n\
+        dedup = \"off\"\n[[policy]]\nmatch = \"target/\"\nmin_size = 7\n";
+    save("config", "rules", rules.as_bytes());
 }

@@ -1,0 +1,90 @@
+//! Zip archives: docx, odt, jar, epub and their kind. Their members in the order of their names, each through the view
+//! that its first bytes ask for, so that neither compression nor times nor the order in the file count.
+//!
+//! An archive whose directory is gone is read from its start, as far as its members tell their lengths.
+
+use super::gzip::Damaged;
+use super::{BUFFER_BYTES, DIRECTORY_BYTES_MAX, Input, Metered, Sink, write_inner};
+use std::cell::Cell;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::rc::Rc;
+use zip::ZipArchive;
+use zip::read::read_zipfile_from_stream;
+
+pub(super) fn write(input: &mut dyn Input, sink: &mut Sink<'_>, depth: u32) {
+    let left = Rc::new(Cell::new(DIRECTORY_BYTES_MAX));
+    let counted = Counted { inner: BufReader::with_capacity(BUFFER_BYTES, &mut *input), left: left.clone() };
+    match ZipArchive::new(counted) {
+        Ok(mut archive) => {
+            // Members are bounded by what they decode to.
+            left.set(u64::MAX);
+            write_members(&mut archive, sink, depth);
+        }
+        Err(_) => {
+            sink.is_partial();
+            if input.rewind().is_ok() {
+                write_stream(&mut BufReader::with_capacity(BUFFER_BYTES, input), sink, depth);
+            }
+        }
+    }
+}
+
+fn write_members<R: Read + Seek>(archive: &mut ZipArchive<R>, sink: &mut Sink<'_>, depth: u32) {
+    let name = |i| archive.name_for_index(i)?.ok().map(|name| (name.into_owned(), i));
+    let mut members: Vec<_> = (0..archive.len()).filter_map(name).collect();
+    members.retain(|(name, _)| !name.ends_with('/'));
+    members.sort();
+    for (_, i) in members {
+        match archive.by_index(i) {
+            Ok(mut member) => write_member(&mut member, sink, depth),
+            // Encrypted, compressed in a way that is not known here, or not where the directory says.
+            Err(_) => sink.is_partial(),
+        }
+        if sink.is_done() {
+            return;
+        }
+    }
+}
+
+fn write_stream(input: &mut dyn Read, sink: &mut Sink<'_>, depth: u32) {
+    let mut input = input;
+    while let Ok(Some(mut member)) = read_zipfile_from_stream(&mut input) {
+        if !member.is_dir() {
+            write_member(&mut member, sink, depth);
+        }
+        if sink.is_done() {
+            return;
+        }
+    }
+}
+
+fn write_member(member: &mut dyn Read, sink: &mut Sink<'_>, depth: u32) {
+    let decoded = Metered::new(Damaged::new(member), sink);
+    let mut decoded = BufReader::with_capacity(BUFFER_BYTES, decoded);
+    write_inner(&mut decoded, sink, depth);
+    let metered = decoded.into_inner();
+    if metered.ended() || metered.inner.seen {
+        sink.is_partial();
+    }
+}
+
+/// Reading the directory may take so many bytes: how many members there are is what the file claims.
+struct Counted<R> {
+    inner: R,
+    left: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.inner.read(buffer)?;
+        let left = self.left.get().checked_sub(len as u64);
+        self.left.set(left.ok_or_else(|| io::Error::other("the directory of the archive is too long"))?);
+        Ok(len)
+    }
+}
+
+impl<R: Seek> Seek for Counted<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.inner.seek(to)
+    }
+}

@@ -1,0 +1,135 @@
+//! PDF: its streams, decompressed, in the order of the file. Header, objects, cross references, trailers, dates and ids
+//! are what another program writes otherwise each time; the content is in the streams.
+//!
+//! Streams are found by their keyword, so a file without a usable cross reference is read like any other. Streams of
+//! cross references and of metadata are left out. What no filter here knows (JPEG) goes as it is.
+
+use super::gzip::Damaged;
+use super::{BUFFER_BYTES, Metered, Sink};
+use flate2::bufread::ZlibDecoder;
+use std::io::{self, BufRead, Read};
+
+/// A stream's dictionary is looked for in so many bytes before it.
+const DICTIONARY_BYTES_MAX: usize = 2048;
+const BEGIN: &[u8] = b"stream";
+const END: &[u8] = b"endstream";
+
+pub(super) fn write(input: &mut dyn BufRead, sink: &mut Sink<'_>) {
+    let mut before = Vec::new();
+    loop {
+        match next_stream(input, &mut before) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(_) => return sink.is_partial(),
+        }
+        let dictionary = dictionary(&before);
+        let has = |name: &[u8]| find(dictionary, name).is_some();
+        let goes_on = match () {
+            () if has(b"/XRef") || has(b"/Metadata") => true,
+            () if has(b"/FlateDecode") || has(b"/Fl ") => inflate(input, sink),
+            () => copy_stream(input, sink),
+        };
+        before.clear();
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+/// Reads on to the first byte of the next stream; `before` then ends with what stood before it.
+fn next_stream(input: &mut dyn BufRead, before: &mut Vec<u8>) -> io::Result<bool> {
+    loop {
+        let from = before.len().saturating_sub(END.len());
+        let (new, old) = match input.fill_buf() {
+            Ok([]) => return Ok(false),
+            Ok(bytes) => (bytes, before.len()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        let len = new.len();
+        before.extend_from_slice(new);
+        let mut at = from;
+        while let Some(found) = find(&before[at..], BEGIN) {
+            let (start, end) = (at + found, at + found + BEGIN.len());
+            at = end;
+            if before[..start].ends_with(b"end") || end <= old {
+                continue;
+            }
+            input.consume(end - old);
+            before.truncate(start);
+            skip_line_end(input)?;
+            return Ok(true);
+        }
+        input.consume(len);
+        let surplus = before.len().saturating_sub(DICTIONARY_BYTES_MAX);
+        before.drain(..surplus);
+    }
+}
+
+fn skip_line_end(input: &mut dyn BufRead) -> io::Result<()> {
+    for end in [b'\r', b'\n'] {
+        if input.fill_buf()?.first() == Some(&end) {
+            input.consume(1);
+        }
+    }
+    Ok(())
+}
+
+/// What follows the last `obj`: the dictionary of the stream, with those inside of it.
+fn dictionary(before: &[u8]) -> &[u8] {
+    let before = &before[before.len().saturating_sub(DICTIONARY_BYTES_MAX)..];
+    let start = before.windows(3).rposition(|word| word == b"obj").unwrap_or(0);
+    &before[start..]
+}
+
+fn inflate(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> bool {
+    let mut decoded = Metered::new(Damaged::new(ZlibDecoder::new(input)), sink);
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match decoded.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(len) if sink.put(&buffer[..len]) => {}
+            Ok(_) => return false,
+            Err(_) => {}
+        }
+    }
+    if decoded.ended() || decoded.inner.seen {
+        sink.is_partial();
+    }
+    !decoded.ended()
+}
+
+/// Everything up to `endstream`, which is left out with the line end before it.
+fn copy_stream(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> bool {
+    let mut window = Vec::new();
+    loop {
+        let len = match input.fill_buf() {
+            Ok([]) => {
+                sink.is_partial();
+                return sink.put(&window);
+            }
+            Ok(bytes) => {
+                window.extend_from_slice(bytes);
+                bytes.len()
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return false,
+        };
+        if let Some(at) = find(&window, END) {
+            input.consume(len - (window.len() - (at + END.len())));
+            let body = window[..at].strip_suffix(b"\n").unwrap_or(&window[..at]);
+            return sink.put(body.strip_suffix(b"\r").unwrap_or(body));
+        }
+        input.consume(len);
+        // The keyword may have begun, and the line end belongs to it.
+        let sure = window.len().saturating_sub(END.len() + 1);
+        if !sink.put(&window[..sure]) {
+            return false;
+        }
+        window.drain(..sure);
+    }
+}
+
+fn find(bytes: &[u8], word: &[u8]) -> Option<usize> {
+    memchr::memmem::find(bytes, word)
+}
