@@ -1,0 +1,295 @@
+//! Committing a hybrid file: what changed is chunked, the rest of the base recipe taken over unread.
+//!
+//! A cut depends only on the bytes since the last cut. So chunking is taken up at the cut before a change, and given
+//! up again where, behind the change, a cut falls on one of the base: from there both would go on alike.
+//!
+//! Order: chunks and recipe durable in the store -> record HYDRATING of the new recipe (which is the content from here,
+//! whatever lies in the file) -> `ftruncate(0)` -> times -> record *settled* -> fsync -> the list goes.
+
+use super::extents::Extents;
+use super::file::{Hybrid, Merged};
+use crate::chunk::ChunkParams;
+use crate::id::RecipeId;
+use crate::overlay::Overlay;
+use crate::overlay::backing;
+use crate::overlay::commit::open_leased;
+use crate::overlay::error::{OverlayError, Result};
+use crate::overlay::ingest::Round;
+use crate::overlay::inode::{Content, Inode, Phase, State as InodeState};
+use crate::overlay::stub::{State, Stub, Time};
+use crate::overlay::types::SetTime;
+use crate::recipe::{ChunkRef, Recipe};
+use rustix::fs::Stat;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A hybrid file taken out of the queue.
+struct Taken {
+    file: Arc<File>,
+    before: Stat,
+    stub: Stub,
+    hybrid: Arc<Hybrid>,
+}
+
+/// Where a chunk of the new recipe comes from.
+enum Source {
+    /// It is this one of the base.
+    Base(ChunkRef),
+    /// It is the one in this place of the round.
+    New(usize),
+}
+
+impl Overlay {
+    /// Whether a file of the queue is hybrid, and so is not committed as others are.
+    pub(in crate::overlay) fn is_hybrid(&self, inode: &Inode) -> bool {
+        matches!(self.lock_loaded(inode).map(|state| state.content), Ok(Some(Content::Hybrid(_))))
+    }
+
+    /// Makes a hybrid file of the queue a stub, if nobody has it open.
+    pub(in crate::overlay) fn commit_hybrid(&self, inode: Arc<Inode>) {
+        inode.lock().queued = false;
+        if let Err(e) = self.try_commit_hybrid(&inode) {
+            let full = matches!(e, OverlayError::Store(crate::store::StoreError::Full { .. }));
+            self.no_room.fetch_or(full, Ordering::Relaxed);
+            let mut state = inode.lock();
+            if state.attempts == 0 {
+                tracing::warn!("{}: stays hybrid and will be tried again: {e}", self.name_of(&inode));
+            }
+            state.interrupt_conversion();
+            state.dirty = true;
+            self.try_again(&inode, &mut state);
+        }
+        self.inodes.release(inode);
+    }
+
+    fn try_commit_hybrid(&self, inode: &Arc<Inode>) -> Result<()> {
+        let Some(taken) = self.take_hybrid(inode)? else { return Ok(()) };
+        // Until the stub is made nothing but this says that its chunks are needed.
+        let _pin = self.contents.store.pin();
+        let (id, recipe) = self.rechunk(inode, &taken)?;
+        self.finish_hybrid(inode, taken, id, &recipe)
+    }
+
+    fn take_hybrid(&self, inode: &Arc<Inode>) -> Result<Option<Taken>> {
+        let mut state = self.lock_loaded(inode)?;
+        if state.opens > 0 || !matches!(state.phase, Phase::Idle) {
+            return Ok(None);
+        }
+        let (Some(Content::Hybrid(stub)), Some(hybrid)) = (state.content, state.hybrid.clone()) else {
+            return Ok(None);
+        };
+        hybrid.rest();
+        let stat = rustix::fs::fstat(&inode.path_fd()?)?;
+        if stat.st_nlink == 0 {
+            self.forget_hybrid(inode, &mut state);
+            return Ok(None);
+        }
+        let fits = Stub::fits(hybrid.size(), backing::mtime(&stat), backing::ctime(&stat));
+        if !self.may_convert(inode, hybrid.size()) || !fits || hybrid.size() == 0 || loses_capability(inode) {
+            drop(self.make_plain(inode, state)?);
+            self.enqueue_if_due(inode, &mut inode.lock());
+            return Ok(None);
+        }
+        let (file, convert, _) = open_leased(inode, true)?;
+        if !convert {
+            // Open or mapped elsewhere, or not ours to lease: it stays as it is, and whole.
+            state.dirty = true;
+            self.try_again(inode, &mut state);
+            return Ok(None);
+        }
+        let file = Arc::new(file);
+        let before = rustix::fs::fstat(&*file)?;
+        state.phase = Phase::Converting(file.clone());
+        state.dirty = false;
+        Ok(Some(Taken { file, before, stub, hybrid }))
+    }
+
+    /// The new recipe, stored and durable with all its chunks.
+    fn rechunk(&self, inode: &Inode, taken: &Taken) -> Result<(RecipeId, Recipe)> {
+        let base = self.recipe_of(inode, &taken.stub)?;
+        let extents = taken.hybrid.extents();
+        let store = &self.contents.store;
+        let content = Merged::new(store, base.clone(), taken.file.clone(), extents.clone());
+        let mut round = self.contents.ingest.round(true);
+        let sources = sources(&base, &extents, self.contents.ingest.params(), &content, &mut round)?;
+        let new = round.finish()?;
+        let chunks = sources.into_iter().map(|source| match source {
+            Source::Base(chunk) => chunk,
+            Source::New(slot) => new[slot],
+        });
+        let recipe = Recipe::new(chunks.collect());
+        if recipe.size() != extents.size() {
+            return Err(self.bad_stub(inode, "its chunks do not make its length"));
+        }
+        let mut writer = store.writer();
+        let id = writer.put_recipe(&recipe)?;
+        writer.flush()?;
+        self.steps.step();
+        store.sync()?;
+        self.steps.step();
+        Ok((id, recipe))
+    }
+
+    fn finish_hybrid(&self, inode: &Arc<Inode>, taken: Taken, id: RecipeId, recipe: &Recipe) -> Result<()> {
+        let Taken { file, before, stub, hybrid } = taken;
+        {
+            let mut state = inode.lock();
+            if !matches!(&state.phase, Phase::Converting(ours) if Arc::ptr_eq(ours, &file)) {
+                self.enqueue_if_due(inode, &mut state);
+                return Ok(());
+            }
+            let now = rustix::fs::fstat(&*file)?;
+            let same = now.st_size == before.st_size
+                && backing::mtime(&now) == backing::mtime(&before)
+                && backing::ctime(&now) == backing::ctime(&before);
+            if !same || state.opens > 0 || !backing::holds_lease(&file) {
+                state.interrupt_conversion();
+                self.enqueue_if_due(inode, &mut state);
+                return Ok(());
+            }
+            let made = self.settle_hybrid(inode, &mut state, &file, &now, &stub, &hybrid, id);
+            backing::unlease(&file);
+            state.phase = Phase::Idle;
+            made?;
+            state.attempts = 0;
+            self.converted.fetch_add(1, Ordering::Relaxed);
+        }
+        self.contents.similarity.add_content(id, recipe)?;
+        let mut stat = before;
+        stat.st_size = recipe.size() as i64;
+        self.record(inode, id, &stat)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of what the last step of a commit needs")]
+    fn settle_hybrid(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        file: &File,
+        stat: &Stat,
+        base: &Stub,
+        hybrid: &Hybrid,
+        recipe: RecipeId,
+    ) -> Result<()> {
+        let (mtime, ctime) = (backing::mtime(stat), backing::ctime(stat));
+        let stub = Stub {
+            state: State::Hydrating,
+            size: hybrid.size(),
+            mtime,
+            ctime: Some(ctime),
+            stamp_ms: Time::now().millis(),
+            blocks: hybrid.blocks(base.blocks),
+            recipe,
+        };
+        self.write_record(inode, &stub)?;
+        // From here the new recipe is the content. What fails now is taken up again when the file is next met.
+        (state.content, state.hybrid, state.recipe) = (None, None, None);
+        self.steps.step();
+        rustix::fs::ftruncate(file, 0)?;
+        self.steps.step();
+        backing::set_times(file, None, Some(SetTime::At(mtime)))?;
+        self.steps.step();
+        let settled = stub.stamped(State::Settled);
+        self.write_record(inode, &settled)?;
+        state.content = Some(Content::Stub(settled));
+        self.steps.step();
+        // The list may be on another filesystem, and its removal must not be durable before this is.
+        file.sync_all().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))?;
+        self.remove_list(inode, hybrid.header().number);
+        Ok(())
+    }
+}
+
+/// Emptying a file takes its capabilities away.
+fn loses_capability(inode: &Inode) -> bool {
+    let names = inode.path_fd().and_then(backing::list_xattrs);
+    names.map_or(true, |names| names.split(|&byte| byte == 0).any(|name| name == b"security.capability"))
+}
+
+/// The chunks of the content, in order: those of the base wherever cutting all of it anew would find the same ones.
+fn sources(
+    base: &Recipe,
+    extents: &Extents,
+    params: ChunkParams,
+    content: &Merged,
+    round: &mut Round<'_>,
+) -> Result<Vec<Source>> {
+    let (size, base_end) = (extents.size(), extents.base_end());
+    let mut changed = extents.changed();
+    if base_end < base.size() && size == base_end {
+        // Cut off, and nothing else there: the last chunk ends elsewhere.
+        changed.push(size..size);
+    }
+    let mut sources = Vec::new();
+    // The first chunk of the base that is not decided about, and where it begins.
+    let mut next = 0;
+    let mut changes = changed.into_iter().peekable();
+    while let Some(change) = changes.next() {
+        // A chunk that the end of the base cut off would go on; so would one whose end was cut off since.
+        let touched = base.chunk_at(change.start.min(base_end.saturating_sub(1))).unwrap_or(0);
+        if touched < next {
+            continue;
+        }
+        sources.extend(base.chunks()[next..touched].iter().map(|chunk| Source::Base(*chunk)));
+        let mut until = change.end;
+        let stop = |at: u64| {
+            // Changes that begin before this cut are in what was cut already.
+            while let Some(next) = changes.next_if(|next| next.start < at) {
+                until = until.max(next.end);
+            }
+            let index = (at >= until && at < base_end).then(|| base.chunk_at(at)).flatten();
+            index.filter(|&index| base.start_of(index) == at)
+        };
+        let start = base.start_of(touched);
+        let resumed = cut_until(start, size, params, content, stop, &mut |bytes| {
+            sources.push(Source::New(round.add_chunk(bytes)));
+        })?;
+        match resumed {
+            Some(index) => next = index,
+            None => return Ok(sources),
+        }
+    }
+    sources.extend(base.chunks()[next..].iter().map(|chunk| Source::Base(*chunk)));
+    Ok(sources)
+}
+
+/// Cuts the content from `start` on and gives each chunk to `take`, until `stop` says of a cut which chunk of the base
+/// begins there, or, then `None`, to the end.
+fn cut_until(
+    start: u64,
+    size: u64,
+    params: ChunkParams,
+    content: &Merged,
+    mut stop: impl FnMut(u64) -> Option<usize>,
+    take: &mut dyn FnMut(&[u8]),
+) -> Result<Option<usize>> {
+    // At first as little as may do: mostly a chunk or two are all that changed.
+    let mut window = vec![0; 2 * params.max as usize];
+    let (mut filled, mut cut) = (0, start);
+    loop {
+        let at = cut + filled as u64;
+        let len = content.read(at, &mut window[filled..])?;
+        filled += len;
+        let last = at + len as u64 >= size;
+        if len == 0 && !last {
+            return Err(rustix::io::Errno::IO.into());
+        }
+        let mut done = 0;
+        for len in params.cut(&window[..filled], last) {
+            take(&window[done..done + len as usize]);
+            done += len as usize;
+            cut += u64::from(len);
+            if let Some(index) = stop(cut) {
+                return Ok(Some(index));
+            }
+        }
+        if last {
+            return Ok(None);
+        }
+        window.copy_within(done..filled, 0);
+        filled -= done;
+        let most = (8 * params.max as usize).max(1 << 20);
+        window.resize((2 * window.len()).min(most), 0);
+    }
+}

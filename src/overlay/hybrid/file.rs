@@ -1,0 +1,481 @@
+//! One hybrid file: its bytes, and what is done to them.
+//!
+//! Local bytes lie in the backing file, at their own offsets; its length is that of the content. In which order things
+//! happen to the file and to the list is what keeps it right through a crash:
+//!
+//! - Write: whole blocks to the file -> record. A record without its bytes is pending, and lost where the file has a
+//!   hole; bytes without a record do not count, and are punched out before anything is written in another life.
+//! - Sync: fdatasync of the file -> record *synced* -> fdatasync of the list. So nothing synced is judged by holes.
+//! - Shrink: record -> fdatasync of the list, if local bytes go -> truncate.
+//! - Zeros: over local bytes they are written; elsewhere they are a record.
+
+use super::extents::{BLOCK, Change, Extents, Place};
+use super::list::{Header, List};
+use super::steps::Steps;
+use crate::overlay::backing;
+use crate::overlay::error::{OverlayError, Result};
+use crate::overlay::file::read_full;
+use crate::overlay::stub::GuardKey;
+use crate::overlay::types::SetTime;
+use crate::recipe::Recipe;
+use crate::similarity::exact::Source;
+use crate::store::Store;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A list is written anew when it has this many records more than it needs, and several times as many.
+const RECORDS_SPARE: u64 = 64 << 10;
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A hybrid file. Those that change it hold its inode's mutex, but for who syncs it.
+pub struct Hybrid {
+    header: Header,
+    /// Held by whoever changes the file or syncs it. Lock order: this, then `extents`.
+    list: Mutex<Log>,
+    extents: Mutex<Extents>,
+    steps: Arc<Steps>,
+}
+
+struct Log {
+    list: List,
+    /// Whether what another life left is tidied up.
+    ready: bool,
+    /// Whether pending bytes were lost, so that the list does not say what is so.
+    stale: bool,
+}
+
+/// Whence the bytes come that are not local.
+pub struct Base<'a> {
+    /// The store that has them.
+    pub store: &'a Store,
+    /// The recipe.
+    pub recipe: &'a Recipe,
+}
+
+impl Hybrid {
+    /// Makes the list of a stub that is about to become hybrid, durably.
+    pub fn create(dir: &Path, header: Header, key: &GuardKey, steps: Arc<Steps>) -> io::Result<Hybrid> {
+        let list = List::create(dir, &header, key)?;
+        let log = Log { list, ready: false, stale: false };
+        let extents = Mutex::new(Extents::new(header.base_size));
+        Ok(Hybrid { header, list: Mutex::new(log), extents, steps })
+    }
+
+    /// Reads the list of a hybrid file; the inner error says why its content is not known. Changes nothing.
+    pub fn load(
+        dir: &Path,
+        header: Header,
+        key: &GuardKey,
+        file: &File,
+        steps: Arc<Steps>,
+    ) -> io::Result<std::result::Result<Hybrid, &'static str>> {
+        let mut extents = Extents::new(header.base_size);
+        let list = match List::read(dir, &header, key, |change| extents.apply(change))? {
+            Ok(list) => list,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let pending: Vec<_> = extents.pending().collect();
+        let mut stale = false;
+        for hole in pending.into_iter().flat_map(|range| holes(file, range)) {
+            extents.lose(hole?);
+            stale = true;
+        }
+        let log = Log { list, ready: false, stale };
+        Ok(Ok(Hybrid { header, list: Mutex::new(log), extents: Mutex::new(extents), steps }))
+    }
+
+    /// What its list belongs to.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Where its bytes are just now.
+    pub fn extents(&self) -> Extents {
+        self.map().clone()
+    }
+
+    /// Length of the content in bytes.
+    pub fn size(&self) -> u64 {
+        self.map().size()
+    }
+
+    /// 512-byte blocks to show, if the base showed `base_blocks`.
+    pub fn blocks(&self, base_blocks: u64) -> u64 {
+        let extents = self.map();
+        let sum = |wanted| {
+            let pieces = extents.pieces(0..extents.size());
+            pieces
+                .iter()
+                .filter(|(_, place)| *place == wanted)
+                .map(|(range, _)| range.end - range.start)
+                .sum()
+        };
+        let (base, local): (u64, u64) = (sum(Place::Base), sum(Place::Local));
+        (base.div_ceil(512).min(base_blocks) + local.div_ceil(512)).next_multiple_of(8)
+    }
+
+    fn map(&self) -> MutexGuard<'_, Extents> {
+        self.extents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of the list's descriptor: nobody has the file open.
+    pub fn rest(&self) {
+        self.log().list.close();
+    }
+
+    /// Reads at `offset`; less than the whole buffer only at the end.
+    pub fn read(&self, base: &Base<'_>, file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let pieces = {
+            let extents = self.map();
+            let end = extents.size().min(offset.saturating_add(buffer.len() as u64));
+            if offset < end { extents.pieces(offset..end) } else { Vec::new() }
+        };
+        read_pieces(base, file, &pieces, buffer)
+    }
+
+    /// Writes `data` at `offset`, all of it or an error.
+    pub fn write(&self, base: &Base<'_>, file: &File, offset: u64, data: &[u8]) -> Result<()> {
+        let mut log = self.ready(file)?;
+        self.write_blocks(&mut log, base, file, offset, data)?;
+        self.tidy(&mut log, file)
+    }
+
+    fn write_blocks(
+        &self,
+        log: &mut Log,
+        base: &Base<'_>,
+        file: &File,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end < 1 << 63).ok_or(Errno::FBIG)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let (first, last) = (offset - offset % BLOCK, (end - 1) - (end - 1) % BLOCK);
+        let (head, tail, size) = {
+            let extents = self.map();
+            let size = extents.size().max(end);
+            if end <= extents.size() && extents.is_local(first..last + BLOCK) {
+                drop(extents);
+                return write_all(file, data, offset);
+            }
+            let missing = |block: u64| !extents.is_local(block..block + BLOCK);
+            let head = if missing(first) { extents.pieces(first..offset) } else { Vec::new() };
+            let to = if missing(last) { (last + BLOCK).min(size) } else { end };
+            (head, extents.pieces(end..to), size)
+        };
+        let len = |pieces: &[(Range<u64>, Place)]| match pieces {
+            [(from, _), .., (to, _)] => (to.end - from.start) as usize,
+            [(only, _)] => (only.end - only.start) as usize,
+            [] => 0,
+        };
+        let (before, after) = (len(&head), len(&tail));
+        if before + after == 0 {
+            write_all(file, data, offset)?;
+        } else {
+            // Whole blocks in one piece: what comes to the disk of a block is all of it.
+            let mut whole = vec![0; before + data.len() + after];
+            read_pieces(base, file, &head, &mut whole[..before])?;
+            whole[before..before + data.len()].copy_from_slice(data);
+            read_pieces(base, file, &tail, &mut whole[before + data.len()..])?;
+            write_all(file, &whole, offset - before as u64)?;
+        }
+        self.steps.step();
+        self.note(log, Change::Local(first..(last + BLOCK).min(size)))
+    }
+
+    /// Makes a range zeros, and the file longer if it ends before and `grow`.
+    pub fn zero(&self, base: &Base<'_>, file: &File, range: Range<u64>, grow: bool) -> Result<()> {
+        let mut log = self.ready(file)?;
+        if grow && range.end > self.size() {
+            self.set_size(&mut log, file, range.end)?;
+        }
+        let size = self.size();
+        let (start, end) = (range.start, range.end.min(size));
+        // A block at the end of the file is a whole one.
+        let inner = start.next_multiple_of(BLOCK)..if end == size { end } else { end - end % BLOCK };
+        if start >= end || inner.is_empty() {
+            let zeros = end.saturating_sub(start) as usize;
+            self.write_blocks(&mut log, base, file, start, &ZEROS[..zeros.min(2 * BLOCK as usize)])?;
+        } else {
+            self.write_blocks(&mut log, base, file, start, &ZEROS[..(inner.start - start) as usize])?;
+            let pieces = self.map().pieces(inner.clone());
+            for (range, place) in pieces {
+                match place {
+                    Place::Zero => {}
+                    Place::Base => self.note(&mut log, Change::Zero(range))?,
+                    Place::Local => {
+                        let mut at = range.start;
+                        while at < range.end {
+                            let len = (range.end - at).min(ZEROS.len() as u64) as usize;
+                            write_all(file, &ZEROS[..len], at)?;
+                            at += len as u64;
+                        }
+                    }
+                }
+            }
+            self.write_blocks(&mut log, base, file, inner.end, &ZEROS[..(end - inner.end) as usize])?;
+        }
+        // As if all had been written.
+        backing::set_times(file, None, Some(SetTime::Now))?;
+        self.tidy(&mut log, file)
+    }
+
+    /// Sets room aside where the file has no bytes yet, and makes it longer if it ends before and `grow`. What is
+    /// in the store has its room there.
+    pub fn allocate(&self, file: &File, range: Range<u64>, grow: bool) -> Result<()> {
+        let mut log = self.ready(file)?;
+        let pieces = self.map().pieces(range.clone());
+        for (part, _) in pieces.into_iter().filter(|(_, place)| *place == Place::Zero) {
+            let len = part.end - part.start;
+            rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, part.start, len)?;
+        }
+        if grow && range.end > self.size() {
+            self.set_size(&mut log, file, range.end)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the file off, or makes it longer.
+    pub fn resize(&self, file: &File, size: u64) -> Result<()> {
+        let mut log = self.ready(file)?;
+        self.set_size(&mut log, file, size)?;
+        self.tidy(&mut log, file)
+    }
+
+    fn set_size(&self, log: &mut Log, file: &File, size: u64) -> Result<()> {
+        if size >= 1 << 63 {
+            return Err(Errno::FBIG.into());
+        }
+        let (old, loses) = {
+            let extents = self.map();
+            let gone = extents.pieces(size - size % BLOCK..extents.size().max(size));
+            (extents.size(), gone.iter().any(|(_, place)| *place == Place::Local))
+        };
+        if size != old {
+            self.note(log, Change::Size(size))?;
+        }
+        if size < old && loses {
+            // Else a power cut could keep the old length, and not its bytes.
+            self.sync_list(log)?;
+        }
+        self.steps.step();
+        Ok(rustix::fs::ftruncate(file, size)?)
+    }
+
+    /// Finds data (`hole` false) or a hole at or after `offset`.
+    pub fn seek(&self, offset: u64, hole: bool) -> Result<u64> {
+        let extents = self.map();
+        if offset >= extents.size() {
+            return Err(Errno::NXIO.into());
+        }
+        let pieces = extents.pieces(offset..extents.size());
+        match pieces.iter().find(|(_, place)| (*place == Place::Zero) == hole) {
+            Some((range, _)) => Ok(range.start),
+            None if hole => Ok(extents.size()),
+            None => Err(Errno::NXIO.into()),
+        }
+    }
+
+    /// Makes the content durable, and with `data_only` false the attributes too.
+    pub fn sync(&self, file: &File, data_only: bool) -> Result<()> {
+        let mut log = self.log();
+        if data_only {
+            rustix::fs::fdatasync(file)?
+        } else {
+            rustix::fs::fsync(file)?
+        }
+        self.steps.step();
+        if !log.ready {
+            // Nothing was changed in this life; what the list says of others is as durable as it was.
+            return self.sync_list(&mut log);
+        }
+        let pending = self.map().pending().next().is_some();
+        if pending {
+            self.note(&mut log, Change::Synced)?;
+        }
+        self.sync_list(&mut log)?;
+        self.steps.step();
+        Ok(())
+    }
+
+    fn sync_list(&self, log: &mut Log) -> Result<()> {
+        let list = &mut log.list;
+        let path = list.path();
+        list.sync(|| self.map().changes()).map_err(|e| OverlayError::io("fsync", path, e))
+    }
+
+    /// Puts a change on the list, and then into the map.
+    fn note(&self, log: &mut Log, change: Change) -> Result<()> {
+        log.list.append(&change).map_err(|e| OverlayError::io("write", log.list.path(), e))?;
+        self.map().apply(&change);
+        self.steps.step();
+        Ok(())
+    }
+
+    /// Before the first change in a life: the record is made durable, since recovery would take a stub with bytes in
+    /// it for one changed behind our back. Then what another life left that does not count goes, so that it can never
+    /// be taken for bytes that are written from now on.
+    fn ready(&self, file: &File) -> Result<MutexGuard<'_, Log>> {
+        let mut log = self.log();
+        if log.ready {
+            return Ok(log);
+        }
+        rustix::fs::fsync(file)?;
+        self.steps.step();
+        let extents = self.map().clone();
+        let stat = rustix::fs::fstat(file)?;
+        let mut changed = stat.st_size as u64 != extents.size();
+        if changed {
+            rustix::fs::ftruncate(file, extents.size())?;
+        }
+        let mut lost = stat.st_size as u64 > extents.size();
+        let end = extents.size().next_multiple_of(BLOCK);
+        for (range, _) in extents.pieces(0..end).into_iter().filter(|(_, place)| *place != Place::Local) {
+            if has_data(file, &range)? {
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(file, punch, range.start, range.end - range.start)?;
+                (changed, lost) = (true, true);
+            }
+        }
+        self.steps.step();
+        if changed {
+            backing::set_times(file, None, Some(SetTime::At(backing::mtime(&stat))))?;
+        }
+        if lost {
+            rustix::fs::fdatasync(file)?;
+        }
+        if log.stale {
+            let path = log.list.path();
+            log.list.rewrite(&extents.changes()).map_err(|e| OverlayError::io("write", path, e))?;
+        }
+        log.ready = true;
+        log.stale = false;
+        Ok(log)
+    }
+
+    /// Writes the list anew when it has grown far beyond what it has to say.
+    fn tidy(&self, log: &mut Log, file: &File) -> Result<()> {
+        let needed = 2 * self.map().len() as u64;
+        if log.list.records() < 4 * needed + RECORDS_SPARE {
+            return Ok(());
+        }
+        // Then all of it is durable, and the list needs only say where it is.
+        rustix::fs::fdatasync(file)?;
+        self.map().apply(&Change::Synced);
+        let (path, changes) = (log.list.path(), self.map().changes());
+        log.list.rewrite(&changes).map_err(|e| OverlayError::io("write", path, e))
+    }
+}
+
+/// The content of a hybrid file as it was at one moment.
+pub struct Merged {
+    store: Arc<Store>,
+    recipe: Arc<Recipe>,
+    file: Arc<File>,
+    extents: Extents,
+}
+
+impl Merged {
+    /// Of a file whose bytes are where `extents` say.
+    pub fn new(store: &Arc<Store>, recipe: Arc<Recipe>, file: Arc<File>, extents: Extents) -> Merged {
+        Merged { store: store.clone(), recipe, file, extents }
+    }
+
+    /// Reads at `offset`; less than the whole buffer only at the end.
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let end = self.extents.size().min(offset.saturating_add(buffer.len() as u64));
+        let pieces = if offset < end { self.extents.pieces(offset..end) } else { Vec::new() };
+        read_pieces(&Base { store: &self.store, recipe: &self.recipe }, &self.file, &pieces, buffer)
+    }
+}
+
+impl Source for Merged {
+    fn len(&self) -> u64 {
+        self.extents.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.read(offset, buffer).map_err(io::Error::other)
+    }
+}
+
+/// Fills the buffer with the bytes of some pieces, which follow each other; says how many those are.
+fn read_pieces(
+    base: &Base<'_>,
+    file: &File,
+    pieces: &[(Range<u64>, Place)],
+    buffer: &mut [u8],
+) -> Result<usize> {
+    let mut done = 0;
+    for (range, place) in pieces {
+        let part = &mut buffer[done..done + (range.end - range.start) as usize];
+        done += part.len();
+        match place {
+            Place::Zero => part.fill(0),
+            Place::Local => {
+                // The file may have been cut off since; a cut never shows other bytes.
+                let len = read_full(file, part, range.start)?;
+                part[len..].fill(0);
+            }
+            Place::Base => {
+                if base.store.read_at(base.recipe, range.start, part)? != part.len() {
+                    return Err(Errno::IO.into());
+                }
+            }
+        }
+    }
+    Ok(done)
+}
+
+fn write_all(file: &File, data: &[u8], offset: u64) -> Result<()> {
+    let written = file.write_all_at(data, offset);
+    written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO).into())
+}
+
+/// Where the next data is at or after `offset`; none if there is none.
+fn next_data(file: &File, offset: u64) -> rustix::io::Result<Option<u64>> {
+    match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        Ok(at) => Ok(Some(at)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn has_data(file: &File, range: &Range<u64>) -> rustix::io::Result<bool> {
+    Ok(next_data(file, range.start)?.is_some_and(|at| at < range.end))
+}
+
+/// The holes of a file within `range`.
+fn holes(file: &File, range: Range<u64>) -> impl Iterator<Item = io::Result<Range<u64>>> + '_ {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let mut next = || -> rustix::io::Result<Option<Range<u64>>> {
+            if at >= range.end {
+                return Ok(None);
+            }
+            let hole = match rustix::fs::seek(file, SeekFrom::Hole(at)) {
+                // Beyond the end there is nothing.
+                Err(Errno::NXIO) => at,
+                // The last block is there though it is not full.
+                Ok(hole) if hole == rustix::fs::fstat(file)?.st_size as u64 => hole.next_multiple_of(BLOCK),
+                hole => hole?,
+            };
+            let end = next_data(file, hole.max(at))?.unwrap_or(u64::MAX).min(range.end);
+            at = end;
+            Ok((hole < end).then_some(hole..end))
+        };
+        next().map_err(io::Error::from).transpose()
+    })
+}
