@@ -1,11 +1,14 @@
 //! What a user may choose: the policy file `config.toml`, and how sizes, times and policies are written.
+//! `docs/policies.md` describes all of it.
 //!
 //! Pure: text in, values out. What is not understood is an error that names the text and shows a form
 //! that would be; nothing is guessed.
 
-use crate::overlay::Dedup;
+use crate::overlay::{BadGlob, Dedup, Policies, Policy, Rule};
+use crate::view::View;
 use serde::Deserialize;
 use std::time::Duration;
+use toml::Spanned;
 
 /// A value that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,13 +22,39 @@ pub enum ConfigError {
     /// Not a policy.
     #[error("dedup policy {0:?}: expected on-close, idle:TIME (like idle:10m) or off")]
     Dedup(String),
+    /// Not a size from which on stubs become hybrid.
+    #[error("hybrid_min {0:?}: expected a size, like \"16MiB\", or \"off\"")]
+    HybridMin(String),
     /// Not a way to collect garbage.
     #[error("gc {0:?}: expected auto or off")]
     Gc(String),
+    /// Not a rate.
+    #[error("rate {0:?}: expected a size a second, at least 64KiB/s, like 50MiB/s")]
+    Rate(String),
+    /// A glob of a rule.
+    #[error(transparent)]
+    Glob(#[from] BadGlob),
+    /// A rule that says nothing.
+    #[error("[[policy]]: expected {0}")]
+    Rule(&'static str),
+    /// Something on that line of the file.
+    #[error("{error}, on line {line}")]
+    Line {
+        /// What is wrong.
+        error: Box<ConfigError>,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// Not views.
+    #[error("views {0:?}: expected auto, all, off or a list of {names}", names = view_names())]
+    Views(String),
     /// The file is not TOML of the expected form.
     #[error("{0}")]
     Form(String),
 }
+
+/// A slower conversion would seem to hang.
+const RATE_MIN: u64 = 64 << 10;
 
 /// The settings of one overlay; `None` leaves the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,15 +67,46 @@ pub struct Config {
     pub cache_bytes: Option<u64>,
     /// Whether garbage is collected without being asked.
     pub gc: Option<bool>,
+    /// Smaller files stay plain.
+    pub min_bytes: Option<u64>,
+    /// Bytes a second that conversions may read while nobody waits for them.
+    pub convert_rate: Option<u64>,
+    /// Stubs of at least so many bytes are not written back to be written to; `u64::MAX`: all are.
+    pub hybrid_min_bytes: Option<u64>,
+    /// Settings for files of certain names: the last that matches counts.
+    pub rules: Vec<Rule>,
+    /// Through which views files are indexed beside their bytes.
+    pub views: Option<Vec<View>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
-    dedup: Option<String>,
-    memory: Option<Size>,
-    cache_bytes: Option<Size>,
-    gc: Option<String>,
+    dedup: Option<Spanned<String>>,
+    memory: Option<Spanned<Size>>,
+    cache_bytes: Option<Spanned<Size>>,
+    gc: Option<Spanned<String>>,
+    min_size: Option<Spanned<Size>>,
+    convert_rate: Option<Spanned<String>>,
+    hybrid_min: Option<Spanned<Size>>,
+    views: Option<Spanned<Names>>,
+    #[serde(default)]
+    policy: Vec<Spanned<RuleForm>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Names {
+    Word(String),
+    List(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleForm {
+    r#match: Spanned<Globs>,
+    dedup: Option<Spanned<String>>,
+    min_size: Option<Spanned<Size>>,
 }
 
 #[derive(Deserialize)]
@@ -56,24 +116,107 @@ enum Size {
     Text(String),
 }
 
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a glob or a list of globs")]
+enum Globs {
+    One(String),
+    Some(Vec<String>),
+}
+
+/// The text of a `config.toml`, to say where in it something is.
+struct Source<'a>(&'a str);
+
+impl Source<'_> {
+    /// Reads a value by `read`; an error says on which line it is.
+    fn value<T, U>(
+        &self,
+        value: Spanned<T>,
+        read: impl FnOnce(T) -> Result<U, ConfigError>,
+    ) -> Result<U, ConfigError> {
+        let before = self.0.get(..value.span().start).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        read(value.into_inner()).map_err(|error| match error {
+            at @ ConfigError::Line { .. } => at,
+            error => ConfigError::Line { error: Box::new(error), line },
+        })
+    }
+
+    fn optional<T, U>(
+        &self,
+        value: Option<Spanned<T>>,
+        read: impl FnOnce(T) -> Result<U, ConfigError>,
+    ) -> Result<Option<U>, ConfigError> {
+        value.map(|value| self.value(value, read)).transpose()
+    }
+
+    fn rule(&self, form: RuleForm) -> Result<Rule, ConfigError> {
+        let globs = self.value(form.r#match, |globs| {
+            let globs = match globs {
+                Globs::One(glob) => vec![glob],
+                Globs::Some(globs) if globs.is_empty() => {
+                    return Err(ConfigError::Rule("at least one glob in match, found none"));
+                }
+                Globs::Some(globs) => globs,
+            };
+            Rule { globs: globs.clone(), ..Rule::default() }.check()?;
+            Ok(globs)
+        })?;
+        let dedup = self.optional(form.dedup, |text| parse_dedup(&text))?;
+        let min_bytes = self.optional(form.min_size, Size::bytes)?;
+        if dedup.is_none() && min_bytes.is_none() {
+            return Err(ConfigError::Rule("dedup or min_size beside match, found neither"));
+        }
+        Ok(Rule { globs, dedup, min_bytes })
+    }
+}
+
+impl Size {
+    fn bytes(self) -> Result<u64, ConfigError> {
+        match self {
+            Size::Bytes(bytes) => Ok(bytes),
+            Size::Text(text) => parse_size(&text),
+        }
+    }
+}
+
 impl Config {
     /// Reads the text of a `config.toml`.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
         let form: Form =
             toml::from_str(text).map_err(|e| ConfigError::Form(e.to_string().trim_end().to_owned()))?;
-        let dedup = form.dedup.as_deref().map(parse_dedup).transpose()?;
-        let size = |size: Option<Size>| match size {
-            None => Ok(None),
-            Some(Size::Bytes(bytes)) => Ok(Some(bytes)),
-            Some(Size::Text(text)) => parse_size(&text).map(Some),
+        let source = Source(text);
+        let gc = |text: String| match text.as_str() {
+            "auto" => Ok(true),
+            "off" => Ok(false),
+            _ => Err(ConfigError::Gc(text)),
         };
-        let gc = match form.gc.as_deref() {
-            None => None,
-            Some("auto") => Some(true),
-            Some("off") => Some(false),
-            Some(other) => return Err(ConfigError::Gc(other.to_owned())),
+        let hybrid_min = |size: Size| match size {
+            Size::Text(text) if text == "off" => Ok(u64::MAX),
+            Size::Text(text) => parse_size(&text).map_err(|_| ConfigError::HybridMin(text)),
+            Size::Bytes(bytes) => Ok(bytes),
         };
-        Ok(Config { dedup, memory_bytes: size(form.memory)?, cache_bytes: size(form.cache_bytes)?, gc })
+        let rules = form.policy.into_iter().map(|rule| source.value(rule, |rule| source.rule(rule)));
+        Ok(Config {
+            dedup: source.optional(form.dedup, |text| parse_dedup(&text))?,
+            memory_bytes: source.optional(form.memory, Size::bytes)?,
+            cache_bytes: source.optional(form.cache_bytes, Size::bytes)?,
+            gc: source.optional(form.gc, gc)?,
+            min_bytes: source.optional(form.min_size, Size::bytes)?,
+            convert_rate: source.optional(form.convert_rate, |text| parse_rate(&text))?,
+            hybrid_min_bytes: source.optional(form.hybrid_min, hybrid_min)?,
+            views: source.optional(form.views, parse_views)?,
+            rules: rules.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// What is done with which files. `dedup` stands in place of the setting for all files; if it is `off`, no rule
+    /// has any of them converted.
+    pub fn policies(&self, dedup: Option<Dedup>) -> Result<Policies, BadGlob> {
+        if dedup == Some(Dedup::Off) {
+            return Ok(Policies::uniform(Dedup::Off));
+        }
+        let dedup = dedup.or(self.dedup).unwrap_or(Dedup::OnClose);
+        Policies::new(Policy { dedup, min_bytes: self.min_bytes.unwrap_or(0) }, self.rules.clone())
     }
 
     /// The text of a `config.toml` with these settings; those left at their defaults are comments.
@@ -95,6 +238,28 @@ impl Config {
             Some(true) => "gc = \"auto\"",
             Some(false) => "gc = \"off\"",
         };
+        let min_size = match self.min_bytes {
+            // As text: TOML has no larger numbers than i64.
+            Some(bytes) => format!("min_size = \"{bytes}\""),
+            None => "# min_size = \"64KiB\"".to_owned(),
+        };
+        let rate = match self.convert_rate {
+            Some(bytes) => format!("convert_rate = \"{bytes}/s\""),
+            None => "# convert_rate = \"50MiB/s\"".to_owned(),
+        };
+        let hybrid_min = match self.hybrid_min_bytes {
+            None => "# hybrid_min = \"16MiB\"".to_owned(),
+            Some(u64::MAX) => "hybrid_min = \"off\"".to_owned(),
+            Some(bytes) => format!("hybrid_min = \"{bytes}\""),
+        };
+        let views = match &self.views {
+            None => "# views = \"auto\"".to_owned(),
+            Some(views) => format!("views = {}", views_text(views)),
+        };
+        let rules: String = match self.rules.is_empty() {
+            true => EXAMPLE_RULES.to_owned(),
+            false => self.rules.iter().map(rule_text).collect(),
+        };
         format!(
             "# Settings of this dedupfs store. They are read when it is opened; flags of the programs win.\n\
              \n\
@@ -102,6 +267,14 @@ impl Config {
              # \"idle:10m\" (when nobody had it open for that long), or \"off\" (never: files stay as they\n\
              # are, and only `dedupctl similar` and its kind know them).\n\
              {dedup_mark}dedup = \"{}\"\n\
+             \n\
+             # Files smaller than this stay as they are, and are only indexed. Without it those do that would take\n\
+             # no less room in the store.\n\
+             {min_size}\n\
+             \n\
+             # How many bytes a second may be read to move files into the store while nobody waits for it.\n\
+             # `dedupctl settle`, `scan` and `unmount` are not slowed. Without it there is no limit.\n\
+             {rate}\n\
              \n\
              # Memory for caches and for what is gathered before it is written, in all. More makes a large\n\
              # store faster; what is beyond it is said in docs/architecture.md.\n\
@@ -112,10 +285,49 @@ impl Config {
              \n\
              # When garbage is collected: \"auto\" (when a quarter of the data is no longer needed), or \"off\"\n\
              # (only by `dedupctl gc`).\n\
-             {gc}\n",
+             {gc}\n\
+             \n\
+             # What files say apart from their format is indexed too, so that `dedupctl similar` finds documents\n\
+             # with the same text: \"auto\" (what compression hides: archive, gzip, pdf), \"all\", \"off\", or a\n\
+             # list. `dedupctl scan` takes in what was there before.\n\
+             {views}\n\
+             \n\
+             # A file in the store that is written to gets its content back first, unless it has at least this\n\
+             # size: then only what changes is kept beside the store until it is closed. \"off\": always.\n\
+             {hybrid_min}\n\
+             \n\
+             # Rules for files of certain names: `match` is one pattern or several, as in .gitignore, from the root of\n\
+             # the overlay on. Of the rules that match a file the last counts, for `dedup` and `min_size` each.\n\
+             {rules}",
             dedup_text(dedup)
         )
     }
+}
+
+const EXAMPLE_RULES: &str = "\
+    # [[policy]]\n\
+    # match = [\"*.sqlite\", \"*.sqlite-*\", \"*.db-wal\"]\n\
+    # dedup = \"off\"\n\
+    #\n\
+    # [[policy]]\n\
+    # match = \"target/\"\n\
+    # dedup = \"idle:10m\"\n\
+    #\n\
+    # [[policy]]\n\
+    # match = \"*.iso\"\n\
+    # min_size = \"1MiB\"\n";
+
+fn rule_text(rule: &Rule) -> String {
+    let globs: toml::Value = rule.globs.iter().map(String::as_str).collect::<Vec<_>>().into();
+    let dedup = rule.dedup.map(|dedup| format!("dedup = \"{}\"\n", dedup_text(dedup)));
+    let min_size = rule.min_bytes.map(|bytes| format!("min_size = \"{bytes}\"\n"));
+    format!("[[policy]]\nmatch = {globs}\n{}{}\n", dedup.unwrap_or_default(), min_size.unwrap_or_default())
+}
+
+/// Reads a rate in bytes a second: a size with `/s`.
+pub fn parse_rate(text: &str) -> Result<u64, ConfigError> {
+    let rate = text.strip_suffix("/s").and_then(|size| parse_size(size).ok());
+    rate.filter(|&rate| rate >= RATE_MIN).ok_or_else(|| ConfigError::Rate(text.to_owned()))
 }
 
 /// Reads a policy: `on-close`, `idle:10m` or `off`.
@@ -142,6 +354,35 @@ pub fn dedup_text(dedup: Dedup) -> String {
         Some((length, letter)) => format!("idle:{}{letter}", seconds / length),
         None => format!("idle:{seconds}s"),
     }
+}
+
+/// The views that are indexed unless set: those of formats that compress.
+pub fn views_auto() -> Vec<View> {
+    View::ALL.into_iter().filter(|view| view.hides_bytes()).collect()
+}
+
+fn parse_views(names: Names) -> Result<Vec<View>, ConfigError> {
+    let names = match names {
+        Names::Word(word) => match word.as_str() {
+            "auto" => return Ok(views_auto()),
+            "all" => return Ok(View::ALL.to_vec()),
+            "off" => return Ok(Vec::new()),
+            _ => return Err(ConfigError::Views(word)),
+        },
+        Names::List(names) => names,
+    };
+    let view =
+        |name: String| name.parse().ok().filter(|view| *view != View::Raw).ok_or(ConfigError::Views(name));
+    names.into_iter().map(view).collect()
+}
+
+fn views_text(views: &[View]) -> String {
+    let names: Vec<_> = views.iter().map(|view| format!("\"{}\"", view.name())).collect();
+    if names.is_empty() { "\"off\"".to_owned() } else { format!("[{}]", names.join(", ")) }
+}
+
+fn view_names() -> String {
+    View::ALL.map(View::name).join(", ")
 }
 
 /// Reads a duration: a whole number with one of the units s, m, h, d.
@@ -219,11 +460,24 @@ mod tests {
 
     #[test]
     fn a_config_is_read_as_it_was_written() {
+        let rule = |globs: &[&str], dedup, min_bytes| Rule {
+            globs: globs.iter().map(|glob| (*glob).to_owned()).collect(),
+            dedup,
+            min_bytes,
+        };
         let full = Config {
             dedup: Some(Dedup::Off),
             memory_bytes: Some(128 << 20),
             cache_bytes: Some(1 << 20),
             gc: Some(false),
+            min_bytes: Some(u64::MAX),
+            convert_rate: Some(50 << 20),
+            hybrid_min_bytes: Some(u64::MAX),
+            views: Some(vec![View::Pdf, View::Source]),
+            rules: vec![
+                rule(&["*.sqlite", "a \"b\"\n\t\\*"], Some(Dedup::Off), None),
+                rule(&["/é/"], Some(Dedup::Idle(Duration::from_secs(60))), Some(u64::MAX)),
+            ],
         };
         for config in [Config::default(), full] {
             assert_eq!(Config::parse(&config.to_text()).unwrap(), config);
@@ -231,6 +485,32 @@ mod tests {
         assert_eq!(Config::parse("cache_bytes = \"1KiB\"").unwrap().cache_bytes, Some(1024));
         assert_eq!(Config::parse("memory = \"256MiB\"").unwrap().memory_bytes, Some(256 << 20));
         assert!(Config::parse("memory = \"much\"").is_err());
+        assert_eq!(Config::parse("hybrid_min = \"1MiB\"").unwrap().hybrid_min_bytes, Some(1 << 20));
+        let error = Config::parse("hybrid_min = \"never\"").unwrap_err().to_string();
+        assert_eq!(error, "hybrid_min \"never\": expected a size, like \"16MiB\", or \"off\", on line 1");
+    }
+
+    #[test]
+    fn views() {
+        let views = |text: &str| Config::parse(text).map(|config| config.views.unwrap_or_default());
+        assert_eq!(views("views = \"auto\""), Ok(vec![View::Pdf, View::Archive, View::Gzip]));
+        assert_eq!(views("views = \"all\""), Ok(View::ALL.to_vec()));
+        assert_eq!(views("views = \"off\""), Ok(vec![]));
+        assert_eq!(
+            views("views = [\"word\"]").unwrap_err().to_string(),
+            "views \"word\": expected auto, all, off or a list of text, html, source, postscript, pdf, archive, gzip, on line 1"
+        );
+        assert!(views("views = [\"raw\"]").is_err());
+    }
+
+    #[test]
+    fn the_examples_in_the_file_are_good_ones() {
+        let text = Config::default().to_text();
+        let settings = text.lines().map(|line| line.strip_prefix("# ").unwrap_or(line));
+        let is_setting = |line: &&str| line.starts_with("[[policy]]") || line.contains(" = ");
+        let settings = settings.filter(is_setting).collect::<Vec<_>>().join("\n");
+        let config = Config::parse(&settings).unwrap();
+        assert_eq!((config.rules.len(), config.convert_rate), (3, Some(50 << 20)), "{settings}");
     }
 
     #[test]
@@ -239,5 +519,22 @@ mod tests {
         assert!(error.contains("dedupe"), "{error}");
         assert!(Config::parse("dedup = \"sometimes\"").is_err());
         assert!(Config::parse("dedup = ").is_err());
+        for (text, parts) in [
+            ("gc = \"auto\"\n\nmin_size = \"big\"", ["\"big\"", "like 16KiB", "line 3"]),
+            ("convert_rate = \"50MiB\"", ["\"50MiB\"", "like 50MiB/s", "line 1"]),
+            ("convert_rate = \"0/s\"", ["\"0/s\"", "at least 64KiB/s", "line 1"]),
+            ("[[policy]]\nmatch = \"[a\"\ndedup = \"off\"", ["\"[a\"", ".gitignore", "line 2"]),
+            ("[[policy]]\nmatch = [\"a\", \"#b\"]\ndedup = \"off\"", ["\"#b\"", "matches nothing", "line 2"]),
+            ("\n[[policy]]\nmatch = []\ndedup = \"off\"", ["[[policy]]", "at least one glob", "line 3"]),
+            ("\n[[policy]]\nmatch = \"a\"", ["[[policy]]", "dedup or min_size", "line 2"]),
+            ("[[policy]]\nmatch = \"a\"\ndedup = \"no\"", ["\"no\"", "on-close", "line 3"]),
+            ("[[policy]]\nmatch = \"a\"\nmin_size = -1", ["-1", "min_size", "line 3"]),
+            ("[[policy]]\nmatch = 3\ndedup = \"off\"", ["match = 3", "a list of globs", "line 2"]),
+            ("[[policy]]\ndedup = \"off\"", ["match", "missing", "line 1"]),
+            ("[[policy]]\nmatch = \"a\"\ncolour = 1", ["colour", "unknown", "line 3"]),
+        ] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{text}: {error}");
+        }
     }
 }

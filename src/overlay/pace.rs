@@ -1,0 +1,181 @@
+//! How fast files are converted, so that programs do not notice: at a rate that the user may set, by threads that
+//! let others go first.
+//!
+//! Whoever waits for conversions (`settle`, `unmount`, `scan`) is waited on at full speed: nothing here slows them then.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Unused rate is kept for so long: what comes in bursts is not slower than the rate allows.
+const BURST: Duration = Duration::from_millis(250);
+/// Nobody who begins to wait has to wait for longer than this because of a pause.
+const NAP: Duration = Duration::from_millis(20);
+const ROUND_SECONDS: u64 = 2;
+const PORTIONS_PER_SECOND: u64 = 8;
+/// Nice value of threads that work in the background.
+const NICE: i32 = 19;
+
+/// Decides when background work goes on.
+#[derive(Default)]
+pub struct Pace {
+    /// Bytes a second; no limit if not set.
+    rate: Option<u64>,
+    /// When the bytes read so far are paid for.
+    paid: Mutex<Option<Instant>>,
+    /// How many wait for the work to be done.
+    awaited: AtomicUsize,
+    ended: AtomicBool,
+}
+
+/// While this is held, somebody waits.
+pub struct Hurry<'a>(&'a Pace);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.awaited.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Pace {
+    /// At most so many bytes a second.
+    pub fn new(rate: Option<u64>) -> Pace {
+        Pace { rate, ..Pace::default() }
+    }
+
+    /// Bytes a second, if there is a limit.
+    pub fn rate(&self) -> Option<u64> {
+        self.rate
+    }
+
+    /// How many bytes a round takes of the `most` that it may: with a limit not many seconds' worth, for until its end
+    /// no collection can begin.
+    pub fn round_bytes(&self, most: u64) -> u64 {
+        match self.rate.filter(|_| self.is_background()) {
+            Some(rate) => rate.saturating_mul(ROUND_SECONDS).min(most),
+            None => most,
+        }
+    }
+
+    /// How many of `most` bytes are read at a time: with a limit little enough that who wants the file soon has it.
+    pub fn portion(&self, most: usize) -> usize {
+        match self.rate.filter(|_| self.is_background()) {
+            Some(rate) => ((rate / PORTIONS_PER_SECOND) as usize).clamp(1, most),
+            None => most,
+        }
+    }
+
+    /// Full speed until what is returned is dropped.
+    pub fn hurry(&self) -> Hurry<'_> {
+        self.awaited.fetch_add(1, Ordering::AcqRel);
+        Hurry(self)
+    }
+
+    /// Full speed from now on.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether work is to let others go first.
+    pub fn is_background(&self) -> bool {
+        self.awaited.load(Ordering::Acquire) == 0 && !self.ended.load(Ordering::Acquire)
+    }
+
+    /// Says that `bytes` were read, and waits until the next may be.
+    pub fn spend(&self, bytes: u64) {
+        let Some(rate) = self.rate else { return };
+        let due = {
+            let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            let from = paid.unwrap_or(now).max(now.checked_sub(BURST).unwrap_or(now));
+            let due = from + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+            // What somebody waited for costs those nothing who come after.
+            *paid = Some(if self.is_background() { due } else { now });
+            due
+        };
+        while self.is_background() {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(NAP));
+        }
+    }
+}
+
+/// The priority of the thread that owns this.
+#[derive(Default)]
+pub struct Priority {
+    /// The nice value to go back to, while it is low.
+    before: Option<i32>,
+}
+
+impl Priority {
+    /// Lets other threads of the machine go first, or not any more, as far as the kernel allows: taking it back
+    /// wants privilege, so an ordinary user's thread that was low once stays so.
+    pub fn set_low(&mut self, low: bool) {
+        if low == self.before.is_some() {
+            return;
+        }
+        let thread = Some(rustix::thread::gettid());
+        let now = rustix::process::getpriority_process(thread).unwrap_or(0);
+        let nice = self.before.unwrap_or(NICE.max(now));
+        if rustix::process::setpriority_process(thread, nice).is_ok() {
+            self.before = low.then_some(now);
+        }
+        set_io_priority(low);
+    }
+}
+
+/// Asks to be served last when disks are busy. Only some I/O schedulers listen.
+fn set_io_priority(low: bool) {
+    const WHO_PROCESS: libc::c_int = 1;
+    const CLASS_SHIFT: u32 = 13;
+    const BEST_EFFORT: libc::c_int = 2 << CLASS_SHIFT;
+    let priority = if low { BEST_EFFORT | 7 } else { BEST_EFFORT | 4 };
+    // SAFETY: the call takes plain numbers and changes only this thread.
+    unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, priority) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_kept_and_hurry_ends_the_waiting() {
+        let pace = Pace::new(Some(1 << 20));
+        let start = Instant::now();
+        // The first quarter of a second is free at most.
+        (0..16).for_each(|_| pace.spend(64 << 10));
+        assert!(start.elapsed() >= Duration::from_millis(700), "{:?}", start.elapsed());
+        let pace = Pace::new(Some(1));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| pace.spend(1 << 20));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!waiting.is_finished());
+            let hurry = pace.hurry();
+            waiting.join().unwrap();
+            pace.spend(1 << 20);
+            drop(hurry);
+        });
+        assert!(pace.is_background());
+        pace.end();
+        pace.spend(1 << 20);
+    }
+
+    #[test]
+    fn priority_of_the_own_thread_only() {
+        let nice = || rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap();
+        let before = nice();
+        std::thread::spawn(move || {
+            let mut priority = Priority::default();
+            priority.set_low(true);
+            assert_eq!(nice(), NICE);
+            priority.set_low(false);
+            assert!(priority.before.is_some() || nice() == before, "given back, or still known to be low");
+        })
+        .join()
+        .unwrap();
+        assert_eq!(nice(), before);
+    }
+}

@@ -1,0 +1,262 @@
+//! What is done with a file, by its name: rules of globs over a default. Pure.
+//!
+//! Globs mean what they mean in a `.gitignore`, with the overlay's root as its directory: `*.iso` and `target/` match
+//! at any depth, a `/` at the beginning or in the middle anchors, a `/` at the end wants a directory and covers all
+//! that is in it, `!` takes back what an earlier glob of the same rule matched. Names are bytes: they need not be
+//! UTF-8.
+//!
+//! Of the rules that match, the last that has a setting decides about it, each setting for itself. So files are
+//! written from the general to the particular, as `.gitignore` and udev rules are, and a rule that is added at the
+//! end is in force whatever stands before it. (The most specific glob would be the alternative: which of `*.iso` and
+//! `vm/` is that?)
+
+use super::Dedup;
+use super::queue::GATHER;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use std::path::{Component, Path};
+use std::time::Duration;
+
+/// Globs in one rule, and rules, are no more than this.
+const RULES_MAX: usize = 1000;
+/// A glob is no longer.
+const GLOB_BYTES_MAX: usize = 1024;
+
+/// What is done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// When it is converted.
+    pub dedup: Dedup,
+    /// A smaller file stays plain.
+    pub min_bytes: u64,
+}
+
+/// Settings for the files that match one of some globs; `None` leaves what was decided before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Patterns as in a `.gitignore`.
+    pub globs: Vec<String>,
+    /// When they are converted.
+    pub dedup: Option<Dedup>,
+    /// Smaller ones stay plain.
+    pub min_bytes: Option<u64>,
+}
+
+/// A glob that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "glob {glob:?}: {reason}; expected a pattern as in .gitignore, like \"*.iso\", \"target/\" or \"/var/log/\""
+)]
+pub struct BadGlob {
+    /// As it was written.
+    pub glob: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// All rules of an overlay, ready to be asked.
+#[derive(Clone, Debug)]
+pub struct Policies {
+    fallback: Policy,
+    rules: Vec<(Gitignore, Rule)>,
+}
+
+impl Policies {
+    /// `fallback` is for what no rule says otherwise.
+    pub fn new(fallback: Policy, rules: Vec<Rule>) -> Result<Policies, BadGlob> {
+        if rules.len() > RULES_MAX {
+            let glob = rules[RULES_MAX].globs.first().cloned().unwrap_or_default();
+            return Err(BadGlob { glob, reason: format!("there are more than {RULES_MAX} rules") });
+        }
+        let compiled = rules.into_iter().map(|rule| Ok((rule.compile()?, rule)));
+        Ok(Policies { fallback, rules: compiled.collect::<Result<_, _>>()? })
+    }
+
+    /// The same for all files.
+    pub fn uniform(dedup: Dedup) -> Policies {
+        Policies { fallback: Policy { dedup, min_bytes: 0 }, rules: Vec::new() }
+    }
+
+    /// What is done with the file at `path`, below the overlay's root.
+    ///
+    /// O(rules * depth).
+    pub fn of(&self, path: &Path) -> Policy {
+        let mut policy = self.fallback;
+        for (matcher, rule) in &self.rules {
+            if matcher.matched_path_or_any_parents(path, false).is_ignore() {
+                policy.dedup = rule.dedup.unwrap_or(policy.dedup);
+                policy.min_bytes = rule.min_bytes.unwrap_or(policy.min_bytes);
+            }
+        }
+        policy
+    }
+
+    /// What is done with a file that no rule matches.
+    pub fn fallback(&self) -> Policy {
+        self.fallback
+    }
+
+    /// Number of rules. With none, the name of a file does not matter.
+    pub fn rules(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether there are files that are converted.
+    pub fn convert(&self) -> bool {
+        let converts = |dedup| dedup != Dedup::Off;
+        converts(self.fallback.dedup) || self.rules.iter().any(|(_, rule)| rule.dedup.is_some_and(converts))
+    }
+}
+
+impl Rule {
+    /// Whether every glob means something.
+    pub fn check(&self) -> Result<(), BadGlob> {
+        self.compile().map(drop)
+    }
+
+    fn compile(&self) -> Result<Gitignore, BadGlob> {
+        let mut builder = GitignoreBuilder::new("");
+        builder.allow_unclosed_class(false);
+        for glob in &self.globs {
+            let bad = |reason: String| BadGlob { glob: glob.chars().take(GLOB_BYTES_MAX).collect(), reason };
+            if glob.len() > GLOB_BYTES_MAX {
+                return Err(bad(format!("it is longer than {GLOB_BYTES_MAX} bytes")));
+            }
+            if glob.starts_with('#') || glob.trim_start_matches('!').trim_matches(['/', ' ']).is_empty() {
+                return Err(bad("it matches nothing".to_owned()));
+            }
+            let mut parts = Path::new(glob.trim_start_matches('!')).components();
+            if parts.any(|part| matches!(part, Component::CurDir | Component::ParentDir)) {
+                return Err(bad("names below the overlay's root have no . or .. in them".to_owned()));
+            }
+            builder.add_line(None, glob).map_err(|e| bad(reason(&e)))?;
+        }
+        let all = || BadGlob { glob: self.globs.join(" "), reason: String::new() };
+        if self.globs.len() > RULES_MAX {
+            return Err(BadGlob { reason: format!("more than {RULES_MAX} globs in one rule"), ..all() });
+        }
+        builder.build().map_err(|e| BadGlob { reason: reason(&e), ..all() })
+    }
+}
+
+/// What the matcher says without the glob, which we name ourselves.
+fn reason(error: &ignore::Error) -> String {
+    match error {
+        ignore::Error::Glob { err, .. } => err.clone(),
+        other => other.to_string(),
+    }
+}
+
+impl Policy {
+    /// Whether a file of that size is converted at all.
+    pub fn converts(&self, bytes: u64) -> bool {
+        self.dedup != Dedup::Off && bytes >= self.min_bytes
+    }
+
+    /// How long a closed file is left alone.
+    pub fn rest(&self) -> Duration {
+        match self.dedup {
+            Dedup::Idle(time) => time,
+            Dedup::OnClose | Dedup::Off => GATHER,
+        }
+    }
+
+    /// For a file with several names: what leaves it alone the most.
+    pub fn strictest(self, other: Policy) -> Policy {
+        let rank = |dedup| match dedup {
+            Dedup::OnClose => (0, Duration::ZERO),
+            Dedup::Idle(time) => (1, time),
+            Dedup::Off => (2, Duration::ZERO),
+        };
+        let dedup = if rank(other.dedup) > rank(self.dedup) { other.dedup } else { self.dedup };
+        Policy { dedup, min_bytes: self.min_bytes.max(other.min_bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    fn rule(globs: &[&str], dedup: Option<Dedup>, min_bytes: Option<u64>) -> Rule {
+        Rule { globs: globs.iter().map(|glob| (*glob).to_owned()).collect(), dedup, min_bytes }
+    }
+
+    fn policies(rules: Vec<Rule>) -> Policies {
+        Policies::new(Policy { dedup: Dedup::OnClose, min_bytes: 0 }, rules).unwrap()
+    }
+
+    #[test]
+    fn globs_mean_what_they_mean_in_a_gitignore() {
+        let off = |glob: &str, path: &[u8]| {
+            let policies = policies(vec![rule(&[glob], Some(Dedup::Off), None)]);
+            policies.of(Path::new(OsStr::from_bytes(path))).dedup == Dedup::Off
+        };
+        for (glob, path) in [
+            ("*.sqlite-*", &b"a/b.sqlite-wal"[..]),
+            ("target/", b"target/debug/x"),
+            ("target/", b"a/b/target/x"),
+            ("/var/log/", b"var/log/x"),
+            ("var/log", b"var/log/x/y"),
+            ("**/cache/*.db", b"a/cache/x.db"),
+            ("a/**/b", b"a/x/y/b"),
+            ("[ab].txt", b"b.txt"),
+            ("*.{iso,img}", b"x.img"),
+            ("*.log", b"\xff\xfe.log"),
+            ("target/", b"\xff/target/\x80"),
+            ("\\!important", b"!important"),
+            (".*", b".hidden/x"),
+        ] {
+            assert!(off(glob, path), "{glob} {}", path.escape_ascii());
+        }
+        for (glob, path) in [
+            ("target/", &b"target"[..]),
+            ("/var/log/", b"a/var/log/x"),
+            ("var/log", b"a/var/log"),
+            ("*.iso", b"x.iso.part"),
+            ("a/*/b", b"a/x/y/b"),
+            ("*.ISO", b"x.iso"),
+        ] {
+            assert!(!off(glob, path), "{glob} {}", path.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn the_last_rule_that_says_something_decides() {
+        let hour = Dedup::Idle(Duration::from_secs(3600));
+        let policies = policies(vec![
+            rule(&["*.iso", "!keep.iso"], Some(Dedup::Off), Some(10)),
+            rule(&["vm/"], Some(hour), None),
+            rule(&["vm/*.iso"], None, Some(20)),
+        ]);
+        let of = |path: &str| (policies.of(Path::new(path)).dedup, policies.of(Path::new(path)).min_bytes);
+        assert_eq!(of("a.iso"), (Dedup::Off, 10));
+        assert_eq!(of("keep.iso"), (Dedup::OnClose, 0));
+        assert_eq!(of("vm/a.iso"), (hour, 20));
+        assert_eq!(of("vm/a"), (hour, 0));
+        assert_eq!(of("other"), (Dedup::OnClose, 0));
+    }
+
+    #[test]
+    fn what_means_nothing_is_an_error() {
+        let long = "x".repeat(GLOB_BYTES_MAX + 1);
+        for glob in ["", " ", "#comment", "!", "/", "!/", "[a", "a/../b", "./a", "{a", "a\\", long.as_str()] {
+            let error = rule(&["ok", glob], None, None).check().unwrap_err();
+            assert!(glob.starts_with(&error.glob), "{error}");
+            assert!(error.to_string().contains("expected a pattern as in .gitignore"), "{error}");
+        }
+    }
+
+    #[test]
+    fn of_several_names_the_strictest_counts() {
+        let policy = |dedup, min_bytes| Policy { dedup, min_bytes };
+        let idle = |seconds| Dedup::Idle(Duration::from_secs(seconds));
+        let order = [Dedup::OnClose, idle(0), idle(5), idle(9), Dedup::Off];
+        for (i, a) in order.into_iter().enumerate() {
+            for b in &order[..=i] {
+                assert_eq!(policy(a, 1).strictest(policy(*b, 2)), policy(a, 2));
+                assert_eq!(policy(*b, 2).strictest(policy(a, 1)), policy(a, 2));
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Files that are written again and again: each time one is changed after it had been taken in, that work was for
+//! nothing, and the next time it rests for longer before it is taken in.
+//!
+//! So a log that is appended to every few seconds is converted and written back a few times, and from then on
+//! stays plain until nobody has written to it for a while. At the latest an hour after the last change it is taken in.
+//!
+//! Bounded: so many files are remembered, those that have not been written for long are forgotten first. A file that is
+//! forgotten costs one more conversion in vain.
+
+use crate::id::FileId;
+use quick_cache::sync::Cache;
+use std::time::{Duration, Instant};
+
+/// Changes of a file already taken in that cost it nothing.
+const FREE: u32 = 3;
+/// No file rests for longer because of its changes.
+const REST_MAX: Duration = Duration::from_secs(3600);
+/// After so long without a change a file begins anew. More than [`REST_MAX`]: else one that is written once an hour
+/// would be taken in in vain each time.
+const CALM: Duration = Duration::from_secs(2 * 3600);
+const FILES_MAX: usize = 8192;
+
+/// How often files were changed after they had been taken in, by inode number.
+pub struct Unrest {
+    files: Cache<FileId, (u32, Instant)>,
+}
+
+impl Unrest {
+    /// Nothing is known yet.
+    pub fn new() -> Unrest {
+        Unrest { files: Cache::new(FILES_MAX) }
+    }
+
+    /// Says that a file was changed which had been taken in before.
+    pub fn changed(&self, file: FileId, now: Instant) {
+        let before = self.count(file, now);
+        self.files.insert(file, (before.saturating_add(1), now));
+    }
+
+    /// Says that an inode number means another file now.
+    pub fn forget(&self, file: FileId) {
+        self.files.remove(&file);
+    }
+
+    /// How long a file is left alone which by its policy would be for `rest`; the same, if it is not a restless one.
+    pub fn rest(&self, file: FileId, rest: Duration, now: Instant) -> Duration {
+        let doublings = self.count(file, now).saturating_sub(FREE).min(20);
+        // A policy may say more than we ever do.
+        rest.saturating_mul(1 << doublings).min(REST_MAX).max(rest)
+    }
+
+    fn count(&self, file: FileId, now: Instant) -> u32 {
+        let known = self.files.get(&file);
+        known.filter(|(_, last)| now.saturating_duration_since(*last) < CALM).map_or(0, |(count, _)| count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_rest_doubles_up_to_an_hour_and_calms_down() {
+        let (unrest, start, file) = (Unrest::new(), Instant::now(), FileId(7));
+        let mut rests = Vec::new();
+        for i in 0..40 {
+            rests.push(unrest.rest(file, SECOND, start + i * SECOND).as_secs());
+            unrest.changed(file, start + i * SECOND);
+        }
+        assert_eq!(rests[..8], [1, 1, 1, 1, 2, 4, 8, 16]);
+        assert_eq!(rests[39], 3600);
+        let last = start + 39 * SECOND;
+        assert_eq!(unrest.rest(file, 5000 * SECOND, last), 5000 * SECOND, "a policy may say more");
+        assert_eq!(unrest.rest(file, SECOND, last + CALM - SECOND), REST_MAX);
+        assert_eq!(unrest.rest(file, SECOND, last + CALM), SECOND);
+        assert_eq!(unrest.rest(FileId(8), SECOND, last), SECOND, "another file is not concerned");
+        unrest.forget(file);
+        assert_eq!(unrest.rest(file, SECOND, last), SECOND);
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let (unrest, now) = (Unrest::new(), Instant::now());
+        (0..10 * FILES_MAX as u64).for_each(|file| unrest.changed(FileId(file), now));
+        assert!(unrest.files.len() <= FILES_MAX);
+    }
+}
