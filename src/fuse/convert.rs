@@ -85,14 +85,10 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     };
     let at = match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Time { sec: after.as_secs() as i64, nsec: after.subsec_nanos() },
+        // fuser makes this of seconds and nanoseconds by subtracting both from 1970.
         Err(before) => {
             let before = before.duration();
-            let (sec, nsec) = (before.as_secs() as i64, before.subsec_nanos());
-            if nsec == 0 {
-                Time { sec: -sec, nsec }
-            } else {
-                Time { sec: -sec - 1, nsec: 1_000_000_000 - nsec }
-            }
+            Time { sec: -(before.as_secs() as i64), nsec: before.subsec_nanos() }
         }
     };
     SetTime::At(at)
@@ -103,12 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_round_trip() {
-        for time in
-            [Time { sec: -3, nsec: 250 }, Time { sec: -3, nsec: 0 }, Time { sec: 5, nsec: 999_999_999 }]
-        {
-            let SetTime::At(back) = set_time(TimeOrNow::SpecificTime(system_time(time))) else { panic!() };
-            assert_eq!(back, time);
+    fn times_before_1970_are_taken_as_fuser_gives_them() {
+        for (given, time) in [
+            (UNIX_EPOCH - Duration::new(3, 250), Time { sec: -3, nsec: 250 }),
+            (UNIX_EPOCH - Duration::new(3, 0), Time { sec: -3, nsec: 0 }),
+            (UNIX_EPOCH + Duration::new(5, 999_999_999), Time { sec: 5, nsec: 999_999_999 }),
+        ] {
+            let SetTime::At(taken) = set_time(TimeOrNow::SpecificTime(given)) else { panic!() };
+            assert_eq!(taken, time);
         }
     }
 

@@ -2,6 +2,9 @@
 
 use super::convert::{self, attr, kind, node};
 use super::errno::errno;
+use super::privilege;
+use super::table::Table;
+use super::turns::{Turn, Turns};
 use crate::overlay::{
     Attr, Caller, DirHandle, Handle, Io, OpenFlags as Open, Opened, Overlay, OverlayError, PassToken, SetAttr,
 };
@@ -11,53 +14,25 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How long the attributes of a file just created may be believed.
-const TTL_CREATED: Duration = Duration::from_secs(1);
+/// How long the attributes of a file that was just created or changed may be believed.
+const TTL_CHANGED: Duration = Duration::from_secs(1);
 /// Asked of any inode of the mount, this xattr tells how to reach the daemon. It is not listed.
 pub(super) const CONTROL_XATTR: &str = "user.dedupfs.control";
+/// How the kernel marks that it opens a file to run it.
+const FMODE_EXEC: i32 = 0x20;
+const ACL_XATTR: &str = "system.posix_acl_access";
 const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Reading more than this takes long, where it has to be decoded.
+const QUICK_BYTES: usize = 32 << 10;
 const GENERATION: Generation = Generation(0);
-
-/// Open things by the number that the kernel knows them by.
-struct Table<T> {
-    next: AtomicU64,
-    shards: [Mutex<HashMap<u64, Arc<T>>>; 16],
-}
-
-impl<T> Table<T> {
-    fn new() -> Table<T> {
-        Table { next: AtomicU64::new(1), shards: Default::default() }
-    }
-
-    fn shard(&self, number: u64) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<T>>> {
-        self.shards[number as usize % 16].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, item: Arc<T>) -> FileHandle {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.shard(number).insert(number, item);
-        FileHandle(number)
-    }
-
-    fn get(&self, handle: FileHandle) -> Result<Arc<T>, OverlayError> {
-        let found = self.shard(handle.0).get(&handle.0).cloned();
-        found.ok_or(OverlayError::Os(rustix::io::Errno::BADF))
-    }
-
-    fn remove(&self, handle: FileHandle) -> Option<Arc<T>> {
-        self.shard(handle.0).remove(&handle.0)
-    }
-}
 
 /// An overlay as fuser wants to see it.
 pub(super) struct OverlayFs {
@@ -68,6 +43,7 @@ pub(super) struct OverlayFs {
     ttl: Duration,
     passthrough: bool,
     control_info: Vec<u8>,
+    turns: Turns,
 }
 
 impl OverlayFs {
@@ -76,12 +52,23 @@ impl OverlayFs {
         ttl: Duration,
         passthrough: bool,
         control_info: Vec<u8>,
+        threads: usize,
     ) -> OverlayFs {
-        OverlayFs { overlay, files: Table::new(), dirs: Table::new(), ttl, passthrough, control_info }
+        let (files, dirs, turns) = (Table::new(), Table::new(), Turns::new(threads));
+        OverlayFs { overlay, files, dirs, ttl, passthrough, control_info, turns }
     }
 
     fn attr_ttl(&self, attr: &Attr) -> Duration {
-        if attr.settled { self.ttl } else { Duration::ZERO }
+        match (attr.settled, attr.changed) {
+            (true, false) => self.ttl,
+            (true, true) => self.ttl.min(TTL_CHANGED),
+            (false, _) => Duration::ZERO,
+        }
+    }
+
+    /// A turn for reading so many bytes.
+    fn turn_to_read(&self, bytes: usize) -> Turn<'_> {
+        if bytes > QUICK_BYTES { self.turns.take_long() } else { self.turns.take() }
     }
 
     fn entry(&self, reply: ReplyEntry, result: Result<Attr, OverlayError>) {
@@ -115,6 +102,56 @@ impl OverlayFs {
             }
         }
     }
+
+    /// Who sets an ACL on a file of a group that is not theirs takes the setgid bit away, as by chmod: the backing
+    /// filesystem knows only that root did it.
+    fn drop_setgid_of_strangers(&self, request: &Request, ino: INodeNo) -> Result<(), OverlayError> {
+        if request.uid() == 0 {
+            return Ok(());
+        }
+        let found = self.overlay.getattr(node(ino))?;
+        let perm = u32::from(found.perm);
+        if perm & libc::S_ISGID != 0 && !in_group(request, found.gid) {
+            let set = SetAttr { mode: Some(perm & !libc::S_ISGID), ..SetAttr::default() };
+            self.overlay.setattr(node(ino), set)?;
+        }
+        Ok(())
+    }
+
+    /// Emptying a file by opening it takes these bits away, as writing to it does. For all but this the kernel asks.
+    fn drop_setuid(&self, request: &Request, ino: INodeNo) {
+        if request.uid() == 0 {
+            return;
+        }
+        let dropped = self.overlay.getattr(node(ino)).and_then(|found| {
+            let perm = u32::from(found.perm);
+            if perm & (libc::S_ISUID | libc::S_ISGID) == 0 {
+                return Ok(());
+            }
+            let marks_locking = perm & libc::S_IXGRP == 0 && in_group(request, found.gid);
+            let kept = perm & !libc::S_ISUID & if marks_locking { !0 } else { !libc::S_ISGID };
+            if kept != perm {
+                self.overlay.setattr(node(ino), SetAttr { mode: Some(kept), ..SetAttr::default() })?;
+            }
+            Ok(())
+        });
+        if let Err(e) = dropped {
+            tracing::error!("an emptied file keeps its setuid bit: {e}");
+        }
+    }
+}
+
+fn in_group(request: &Request, gid: u32) -> bool {
+    gid == request.gid() || privilege::has_group(request.pid(), gid)
+}
+
+/// Names of xattrs that the caller may know of.
+fn shown_to(request: &Request, names: Vec<u8>) -> Vec<u8> {
+    if request.uid() == 0 {
+        return names;
+    }
+    let shown = names.split_inclusive(|&byte| byte == 0).filter(|name| !name.starts_with(b"trusted."));
+    shown.flatten().copied().collect()
 }
 
 fn empty(reply: ReplyEmpty, result: Result<(), OverlayError>) {
@@ -125,10 +162,16 @@ fn empty(reply: ReplyEmpty, result: Result<(), OverlayError>) {
 }
 
 fn open_flags(flags: i32) -> Open {
+    let read_only = OpenFlags(flags).acc_mode() == OpenAccMode::O_RDONLY;
+    let truncate = flags & libc::O_TRUNC != 0;
     Open {
-        write: OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY || flags & libc::O_TRUNC != 0,
-        truncate: flags & libc::O_TRUNC != 0,
+        write: !read_only || truncate,
+        truncate,
         exclusive: flags & libc::O_EXCL != 0,
+        execute: flags & FMODE_EXEC != 0,
+        // The kernel sees to running programs by itself where it opens for writing.
+        unless_running: read_only && truncate,
+        no_atime: flags & libc::O_NOATIME != 0,
     }
 }
 
@@ -165,6 +208,7 @@ impl Filesystem for OverlayFs {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _turn = self.turns.take();
         match self.overlay.lookup(node(parent), name) {
             // Number 0 lets the kernel remember that there is no such name: each file that is created, and
             // each directory that a compiler searches, would else be asked for again and again.
@@ -176,10 +220,12 @@ impl Filesystem for OverlayFs {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
+        let _turn = self.turns.take();
         self.overlay.forget(node(ino), lookups);
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _turn = self.turns.take();
         self.attr(reply, self.overlay.getattr(node(ino)));
     }
 
@@ -201,12 +247,14 @@ impl Filesystem for OverlayFs {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _turn = if size.is_some() { self.turns.take_long() } else { self.turns.take() };
         let (atime, mtime) = (atime.map(convert::set_time), mtime.map(convert::set_time));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
         self.attr(reply, self.overlay.setattr(node(ino), set));
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        let _turn = self.turns.take();
         match self.overlay.readlink(node(ino)) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(errno(&e)),
@@ -223,6 +271,7 @@ impl Filesystem for OverlayFs {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turns.take();
         let rdev = convert::decode_dev(rdev);
         self.entry(reply, self.overlay.mknod(node(parent), name, mode, rdev, caller(request, umask)));
     }
@@ -236,24 +285,28 @@ impl Filesystem for OverlayFs {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turns.take();
         self.entry(reply, self.overlay.mkdir(node(parent), name, mode, caller(request, umask)));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turns.take();
         empty(reply, self.overlay.unlink(node(parent), name));
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turns.take();
         empty(reply, self.overlay.rmdir(node(parent), name));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _turn = self.turns.take();
         self.entry(reply, self.overlay.symlink(node(parent), name, target, caller(request, 0)));
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -261,18 +314,24 @@ impl Filesystem for OverlayFs {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.take();
         let (from, to) = ((node(parent), name), (node(newparent), newname));
-        empty(reply, self.overlay.rename(from, to, flags.bits()));
+        empty(reply, self.overlay.rename(from, to, flags.bits(), caller(request, 0)));
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _turn = self.turns.take();
         self.entry(reply, self.overlay.link(node(ino), node(newparent), newname));
     }
 
-    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turns.take();
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
         match self.overlay.open(node(ino), open_flags(flags.0), &register) {
             Ok(Opened { handle, io }) => {
+                if flags.0 & libc::O_TRUNC != 0 {
+                    self.drop_setuid(request, ino);
+                }
                 let fh = self.files.add(handle);
                 match &io {
                     Io::Cached { keep_pages } => reply.opened(fh, cached_flags(*keep_pages)),
@@ -296,13 +355,14 @@ impl Filesystem for OverlayFs {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let _turn = self.turns.take();
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
-        let caller = caller(request, umask);
-        match self.overlay.create(node(parent), name, mode, caller, open_flags(flags), &register) {
+        let (caller, flags) = (caller(request, umask), open_flags(flags));
+        match self.overlay.create(node(parent), name, mode, caller, flags, &register) {
             Ok((made, Opened { handle, io })) => {
                 let fh = self.files.add(handle);
                 // The creator writes to it next, past us. The kernel knows when it does, but for mappings.
-                let ttl = self.ttl.min(TTL_CREATED);
+                let ttl = self.ttl.min(TTL_CHANGED);
                 match &io {
                     Io::Cached { keep_pages } => {
                         reply.created(&ttl, &attr(&made), GENERATION, fh, cached_flags(*keep_pages));
@@ -337,6 +397,7 @@ impl Filesystem for OverlayFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _turn = self.turn_to_read(size as usize);
         let read = self.files.get(fh).and_then(|handle| self.overlay.read(&handle, offset, size as usize));
         match read {
             Ok(data) => reply.data(&data),
@@ -356,6 +417,7 @@ impl Filesystem for OverlayFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _turn = self.turns.take();
         match self.files.get(fh).and_then(|handle| self.overlay.write(&handle, offset, data)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(e) => reply.error(errno(&e)),
@@ -384,6 +446,7 @@ impl Filesystem for OverlayFs {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.take();
         if let Some(handle) = self.files.remove(fh) {
             self.overlay.release(&handle);
         }
@@ -391,10 +454,12 @@ impl Filesystem for OverlayFs {
     }
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let _turn = self.turns.take_long();
         empty(reply, self.files.get(fh).and_then(|handle| self.overlay.fsync(&handle, datasync)));
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turns.take();
         match self.overlay.opendir(node(ino)) {
             Ok(dir) => reply.opened(self.dirs.add(Arc::new(dir)), FopenFlags::empty()),
             Err(e) => reply.error(errno(&e)),
@@ -409,6 +474,7 @@ impl Filesystem for OverlayFs {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        let _turn = self.turns.take();
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
                 let known = entry.kind.map_or(fuser::FileType::RegularFile, kind);
@@ -429,6 +495,7 @@ impl Filesystem for OverlayFs {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _turn = self.turns.take();
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
                 let dots = matches!(entry.name.as_bytes(), b"." | b"..");
@@ -463,6 +530,7 @@ impl Filesystem for OverlayFs {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.take();
         self.dirs.remove(fh);
         reply.ok();
     }
@@ -475,10 +543,12 @@ impl Filesystem for OverlayFs {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.take_long();
         empty(reply, self.dirs.get(fh).and_then(|dir| self.overlay.fsyncdir(&dir)));
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _turn = self.turns.take();
         match self.overlay.statfs() {
             Ok(s) => reply.statfs(
                 s.f_blocks,
@@ -496,7 +566,7 @@ impl Filesystem for OverlayFs {
 
     fn setxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -504,10 +574,17 @@ impl Filesystem for OverlayFs {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.overlay.setxattr(node(ino), name, value, flags as u32));
+        let _turn = self.turns.take();
+        let set = self.overlay.setxattr(node(ino), name, value, flags as u32);
+        let set = match name == ACL_XATTR {
+            true => set.and_then(|()| self.drop_setgid_of_strangers(request, ino)),
+            false => set,
+        };
+        empty(reply, set);
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _turn = self.turns.take();
         let value = if name == CONTROL_XATTR {
             Ok(Some(self.control_info.clone()))
         } else {
@@ -520,14 +597,16 @@ impl Filesystem for OverlayFs {
         }
     }
 
-    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _turn = self.turns.take();
         match self.overlay.listxattr(node(ino)) {
-            Ok(names) => sized(reply, size, &names),
+            Ok(names) => sized(reply, size, &shown_to(request, names)),
             Err(e) => reply.error(errno(&e)),
         }
     }
 
     fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turns.take();
         empty(reply, self.overlay.removexattr(node(ino), name));
     }
 
@@ -546,6 +625,7 @@ impl Filesystem for OverlayFs {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.take_long();
         empty(
             reply,
             self.files.get(fh).and_then(|handle| self.overlay.fallocate(&handle, mode, offset, length)),
@@ -561,6 +641,7 @@ impl Filesystem for OverlayFs {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        let _turn = self.turns.take();
         let hole = match whence {
             libc::SEEK_DATA => false,
             libc::SEEK_HOLE => true,

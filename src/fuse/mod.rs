@@ -4,6 +4,9 @@ mod convert;
 mod errno;
 mod filesystem;
 mod helper;
+mod privilege;
 mod session;
+mod table;
+mod turns;
 
 pub use session::{MountError, MountOptions, Mounted, check_available, clear_dead_mount, mount};

@@ -1,7 +1,7 @@
 //! Mounting, serving and unmounting.
 
 use super::filesystem::OverlayFs;
-use super::helper;
+use super::{helper, privilege};
 use crate::overlay::Overlay;
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ pub struct MountOptions {
     pub in_place: bool,
     /// What the xattr `user.dedupfs.control` answers on every inode.
     pub control_info: Vec<u8>,
-    /// Requests served at a time.
+    /// Requests served at a time at most.
     pub threads: usize,
 }
 
@@ -110,13 +110,16 @@ pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, Mo
     config.clone_fd = options.threads > 1;
     let ttl = if options.in_place { TTL_IN_PLACE } else { TTL_ELSEWHERE };
     let passthrough = options.passthrough && privileged;
-    let filesystem = OverlayFs::new(overlay, ttl, passthrough, options.control_info);
+    let filesystem = OverlayFs::new(overlay, ttl, passthrough, options.control_info, options.threads.max(1));
     let path = options.mountpoint;
     let failed = |e| MountError::of(&path, e);
     let session = Session::new(filesystem, &path, &config).map_err(failed)?;
     let gone: Gone = Arc::default();
     let tell = gone.clone();
     let serve = move || {
+        if privileged && let Err(e) = privilege::prepare_thread() {
+            tracing::warn!("supplementary groups and quotas of users will not be honoured: {e}");
+        }
         if let Err(e) = session.run() {
             tracing::error!("the FUSE session ended: {e}");
         }

@@ -1,0 +1,267 @@
+//! Whose turn it is to wait for the kernel's next request.
+//!
+//! Many threads that all wait for requests are woken one after the other, each on whatever processor, for work that takes
+//! less time than the waking. So one thread waits, answers, and waits again, and the others are parked: a program that
+//! asks one thing after the other finds the same thread awake each time.
+//!
+//! What must always be true: no request waits for another that takes long. A thread that knows that it will take long
+//! first lets another wait for requests ([`Turns::take_long`]). For all others there is a watch: if at two ticks in a row
+//! nobody was waiting, one more thread is let go, and so on until somebody does. A thread is parked only when its request
+//! has been answered and another waits, so as long as requests come faster than they are answered, nobody is.
+//!
+//! When no request has come for a while all threads wait in the kernel and the watch sleeps: nothing is woken on an idle
+//! mount, and all of them see that it was unmounted.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const TICK: Duration = Duration::from_millis(1);
+/// After so many ticks without a request the watch sleeps.
+const QUIET_TICKS: u32 = 20;
+
+/// The threads that answer requests, and the watch over them.
+pub(super) struct Turns(Arc<Shared>);
+
+struct Shared {
+    threads: usize,
+    /// Threads that are answering a request.
+    busy: AtomicUsize,
+    /// Threads that are parked and were not let go. Changed under `parking` only.
+    parked: AtomicUsize,
+    /// Requests so far.
+    begun: AtomicU64,
+    watching: AtomicBool,
+    parking: Mutex<Parking>,
+    let_go: Condvar,
+    wake_watch: Condvar,
+}
+
+#[derive(Default)]
+struct Parking {
+    /// Threads that were let go and have not gone yet.
+    going: usize,
+    ended: bool,
+}
+
+/// One request being answered.
+pub(super) struct Turn<'a>(&'a Shared);
+
+impl Turns {
+    /// For `threads` threads, each of which takes a turn for each of its requests.
+    pub(super) fn new(threads: usize) -> Turns {
+        let shared = Arc::new(Shared {
+            threads,
+            busy: AtomicUsize::new(0),
+            parked: AtomicUsize::new(0),
+            begun: AtomicU64::new(0),
+            watching: AtomicBool::new(false),
+            parking: Mutex::default(),
+            let_go: Condvar::new(),
+            wake_watch: Condvar::new(),
+        });
+        let watched = shared.clone();
+        let watch = std::thread::Builder::new().name("turns".to_owned());
+        if threads < 2 || watch.spawn(move || watched.watch()).is_err() {
+            // Without a watch nobody may be parked.
+            shared.lock().ended = true;
+        }
+        Turns(shared)
+    }
+
+    /// To be held while a request is answered.
+    pub(super) fn take(&self) -> Turn<'_> {
+        self.0.busy.fetch_add(1, Ordering::SeqCst);
+        self.0.begun.fetch_add(1, Ordering::Relaxed);
+        if !self.0.watching.load(Ordering::SeqCst) {
+            self.0.start_watch();
+        }
+        Turn(&self.0)
+    }
+
+    /// As [`Turns::take`], for a request that may take long: another thread waits for the next one meanwhile.
+    pub(super) fn take_long(&self) -> Turn<'_> {
+        let turn = self.take();
+        if self.0.waiting() == 0 {
+            self.0.release(1);
+        }
+        turn
+    }
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.let_go.notify_all();
+        self.0.wake_watch.notify_all();
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // A thread that panics waits for no request any more: it stays busy for ever.
+        if std::thread::panicking() {
+            return;
+        }
+        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+        if self.0.waiting() > 1 {
+            self.0.park();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Parking> {
+        self.parking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Threads that wait for the kernel, or are about to.
+    fn waiting(&self) -> usize {
+        let elsewhere = self.busy.load(Ordering::SeqCst) + self.parked.load(Ordering::SeqCst);
+        self.threads.saturating_sub(elsewhere)
+    }
+
+    /// Parks this thread, unless nobody else waits for requests.
+    fn park(&self) {
+        let mut parking = self.lock();
+        if parking.ended || self.waiting() < 2 || !self.watching.load(Ordering::SeqCst) {
+            return;
+        }
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        while parking.going == 0 && !parking.ended {
+            parking = self.let_go.wait(parking).unwrap_or_else(PoisonError::into_inner);
+        }
+        parking.going = parking.going.saturating_sub(1);
+    }
+
+    /// Lets `count` parked threads go, or as many as there are.
+    fn release(&self, count: usize) {
+        let mut parking = self.lock();
+        let count = count.min(self.parked.load(Ordering::SeqCst));
+        self.parked.fetch_sub(count, Ordering::SeqCst);
+        parking.going += count;
+        (0..count).for_each(|_| self.let_go.notify_one());
+    }
+
+    fn start_watch(&self) {
+        let _parking = self.lock();
+        if !self.watching.swap(true, Ordering::SeqCst) {
+            self.wake_watch.notify_one();
+        }
+    }
+
+    fn watch(&self) {
+        let (mut seen, mut quiet, mut nobody_waited) = (0, 0, false);
+        let mut parking = self.lock();
+        while !parking.ended {
+            if !self.watching.load(Ordering::SeqCst) {
+                parking = self.wake_watch.wait(parking).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            parking = self.wake_watch.wait_timeout(parking, TICK).unwrap_or_else(PoisonError::into_inner).0;
+            let begun = self.begun.load(Ordering::Relaxed);
+            quiet = if begun == seen { quiet + 1 } else { 0 };
+            seen = begun;
+            let nobody_waits = self.waiting() == 0;
+            let release = match (quiet < QUIET_TICKS, nobody_waits && nobody_waited) {
+                (true, stuck) => usize::from(stuck),
+                (false, _) => {
+                    quiet = 0;
+                    // Under the lock, so that nobody parks after it.
+                    self.watching.store(false, Ordering::SeqCst);
+                    self.threads
+                }
+            };
+            nobody_waited = nobody_waits;
+            drop(parking);
+            self.release(release);
+            parking = self.lock();
+        }
+    }
+}
+
+// Seen to fail with: a watch that lets nobody go (the second test); nobody parked (the first); a long request that lets
+// nobody go (the third).
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Instant;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// What a request is to do, and who tells when it is done.
+    type Request = (Box<dyn FnOnce() + Send>, Sender<usize>);
+
+    /// Threads that take requests from a queue, as those of a session do.
+    fn serve(turns: Arc<Turns>, threads: usize) -> (Sender<Request>, Vec<std::thread::JoinHandle<()>>) {
+        let (sender, queue) = channel::<Request>();
+        let queue = Arc::new(Mutex::new(queue));
+        let serve = |number| {
+            let (turns, queue) = (turns.clone(), queue.clone());
+            std::thread::spawn(move || {
+                let next = |queue: &Mutex<Receiver<Request>>| queue.lock().unwrap().recv();
+                while let Ok((work, done)) = next(&queue) {
+                    let _turn = turns.take();
+                    work();
+                    let _ = done.send(number);
+                }
+            })
+        };
+        (sender, (0..threads).map(serve).collect())
+    }
+
+    fn until(what: &str, mut done: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < LONG, "{what}");
+            std::thread::sleep(TICK);
+        }
+    }
+
+    #[test]
+    fn one_thread_answers_what_comes_one_after_the_other() {
+        let turns = Arc::new(Turns::new(4));
+        let (requests, threads) = serve(turns.clone(), 4);
+        let (done, answers) = channel();
+        // Once the others are parked, and before the mount has been quiet for a while.
+        until("three threads are parked", || {
+            requests.send((Box::new(|| {}), done.clone())).unwrap();
+            answers.recv_timeout(LONG).unwrap();
+            turns.0.parked.load(Ordering::SeqCst) == 3
+        });
+        drop(requests);
+        until("all threads end", || threads.iter().all(|thread| thread.is_finished()));
+    }
+
+    #[test]
+    fn requests_that_never_end_leave_somebody_to_answer_the_next() {
+        let turns = Arc::new(Turns::new(4));
+        let (requests, threads) = serve(turns.clone(), 4);
+        let (done, answers) = channel();
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            for _ in 0..50 {
+                requests.send((Box::new(|| {}), done.clone())).unwrap();
+                answers.recv_timeout(LONG).unwrap();
+            }
+            let (end, wait) = channel::<()>();
+            held.push(end);
+            requests.send((Box::new(move || assert!(wait.recv().is_err())), done.clone())).unwrap();
+            requests.send((Box::new(|| {}), done.clone())).unwrap();
+            answers.recv_timeout(LONG).expect("another thread takes the next request");
+        }
+        drop((held, requests));
+        until("all threads end", || threads.iter().all(|thread| thread.is_finished()));
+    }
+
+    #[test]
+    fn a_long_request_hands_over_at_once() {
+        let turns = Turns::new(2);
+        // As if the other were parked.
+        turns.0.parked.fetch_add(1, Ordering::SeqCst);
+        let long = turns.take_long();
+        assert_eq!(turns.0.parked.load(Ordering::SeqCst), 0, "the parked one was let go");
+        drop(long);
+    }
+}
