@@ -43,6 +43,8 @@ pub mod db;
 // Floor 1: pure.
 // Bytes in, cut points out.
 pub mod chunk;
+// Documents in, what they say out, apart from how their format writes it down.
+pub mod view;
 
 // Floor 2: siblings.
 // Bytes by id: packs are the truth.

@@ -14,6 +14,7 @@ pub(super) const REPLY_BYTES_MAX: usize = 256 << 20;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "each is the line of that name")]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, and it is written out at once")]
 pub enum Reply {
     Progress(Progress),
     Ok(Response),

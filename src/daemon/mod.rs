@@ -16,15 +16,19 @@ pub use process::{Refuse, raise_limits};
 
 use crate::chunk::ChunkParams;
 use crate::config::Config;
-use crate::control::{self, DaemonInfo, Server};
+use crate::control::{self, DaemonInfo, Found, Server};
 use crate::fuse::{self, MountOptions, Mounted};
 use crate::overlay::{Background, Dedup};
 use crate::repo::{DAEMON, InitOptions, Layout, OpenOptions, Opening, Repo, RepoError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Threads that answer the kernel.
 const FUSE_THREADS_MIN: usize = 4;
+/// Who has the store gets so long to end.
+const ENDING: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(100);
 
 /// What to mount, and how.
 #[derive(Clone, Debug)]
@@ -97,7 +101,7 @@ impl Daemon {
             cache_bytes: options.cache_bytes,
             rebuild: false,
         };
-        let repo = Repo::open(&layout, &open, &mut |step| told(Starting::Opening(step)))?;
+        let repo = open_store(&layout, &open, told)?;
         told(Starting::Opened(&repo));
         let background = repo.overlay().start();
         match mount(options, &repo, &mountpoint) {
@@ -120,6 +124,33 @@ impl Daemon {
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+}
+
+/// Opens the store. One that is in use is waited for: an unmount is seen before its daemon has ended.
+fn open_store(
+    layout: &Layout,
+    options: &OpenOptions,
+    told: &mut dyn FnMut(Starting<'_>),
+) -> Result<Repo, DaemonError> {
+    let end = Instant::now() + ENDING;
+    loop {
+        match Repo::open(layout, options, &mut |step| told(Starting::Opening(step))) {
+            Err(e @ RepoError::Locked { .. }) => {
+                // One that ends has its mount no more, or listens no more.
+                if let Ok(Found::Daemon { info, .. }) = control::find(&layout.root)
+                    && control::daemon_at(&info.mountpoint).is_ok_and(|there| there.as_ref() == Some(&info))
+                {
+                    let DaemonInfo { root, mountpoint, pid, .. } = info;
+                    return Err(DaemonError::Mounted { dir: root, mountpoint, pid });
+                }
+                if Instant::now() > end {
+                    return Err(e.into());
+                }
+                std::thread::sleep(RETRY);
+            }
+            opened => return Ok(opened?),
+        }
     }
 }
 

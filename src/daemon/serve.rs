@@ -1,5 +1,5 @@
 use super::error::busy_hint;
-use super::{Daemon, DaemonError};
+use super::{Daemon, DaemonError, RETRY};
 use crate::admin::{self, AdminError, Context, Progress, Request, Response};
 use crate::control::{Fault, Handler};
 use crate::fuse::{MountError, Mounted};
@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 const BUSY_REQUEST: Duration = Duration::from_secs(2);
 /// After a signal a busy mount is detached after so long: who has files open keeps them for a while.
 const BUSY_SIGNAL: Duration = Duration::from_secs(5);
-/// How long those are served still.
-const DETACHED: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_millis(100);
+/// A filesystem that is unmounted says so within this time.
+const GONE: Duration = Duration::from_secs(10);
 /// Requests under way at the end get so long to be answered.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -58,15 +57,20 @@ impl Daemon {
         tracing::info!("ending on signal {signal}");
         let detach_at = Instant::now() + BUSY_SIGNAL;
         if unmount_until(&self.mounted, detach_at).is_ok() {
-            self.mounted.gone_within(DETACHED);
+            self.mounted.gone_within(GONE);
             return;
         }
-        tracing::warn!("{}: still in use; it is detached", self.mountpoint.display());
+        tracing::warn!(
+            "{}: still in use; it is detached, and served until the last file is closed or another signal comes",
+            self.mountpoint.display()
+        );
         if let Err(e) = self.mounted.unmount(true) {
             tracing::error!("{e}");
         }
-        // Until the last file is closed, or a second signal means it.
-        let _ = incoming.recv_timeout(DETACHED);
+        // Nobody is to be sent to a mount that is not to be seen any more.
+        self.server.stop(ANSWER);
+        let _ = std::fs::remove_file(self.repo.state_file(DAEMON));
+        let _ = incoming.recv();
     }
 
     /// Brings in what the last daemon left out, beside everything else.
@@ -119,7 +123,10 @@ fn unmount(
             most = most.max(pending as u64);
             progress(Progress::files("settling", most - pending as u64, most))
         });
-        settled.map_err(|e| fault(repo, &e.into()))?;
+        // Who asked has gone: then it is not wanted any more.
+        if !settled.map_err(|e| fault(repo, &e.into()))? {
+            return Err(Fault::new("interrupted; it stays mounted"));
+        }
     }
     match unmount_until(mounted, Instant::now() + BUSY_REQUEST) {
         Ok(()) => Ok(Response::Unmount),

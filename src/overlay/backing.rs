@@ -172,9 +172,26 @@ pub fn open_io(path_fd: impl AsFd, access: OFlags) -> rustix::io::Result<File> {
     fs::openat(CWD, proc_path(path_fd), flags, Mode::empty()).map(File::from)
 }
 
-/// Opens the directory behind an `O_PATH` descriptor for listing.
+/// Opens the directory behind an `O_PATH` descriptor for listing. Not by its ".", which it takes the right to search.
 pub fn open_dir(path_fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
-    fs::openat(path_fd, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    fs::openat(CWD, proc_path(path_fd), flags, Mode::empty())
+}
+
+/// As [`open_io`], without moving the file's atime where that may be asked for.
+pub fn open_quietly(path_fd: impl AsFd, access: OFlags) -> rustix::io::Result<File> {
+    match open_io(&path_fd, access | OFlags::NOATIME) {
+        Err(Errno::PERM) => open_io(&path_fd, access),
+        other => other,
+    }
+}
+
+/// Lets the backing filesystem count a read: it moves atime by the rules of its own mount. Setting atime would move
+/// ctime too.
+pub fn access(path_fd: impl AsFd) {
+    if let Ok(file) = open_io(path_fd, OFlags::RDONLY) {
+        let _ = rustix::io::read(&file, &mut [0u8; 1]);
+    }
 }
 
 /// Takes a write lease: granted only while nobody else has the file open or mapped.
@@ -280,6 +297,7 @@ pub fn attr(node: NodeId, stat: &Stat) -> Attr {
         mtime: mtime(stat),
         ctime: ctime(stat),
         settled: true,
+        changed: false,
     }
 }
 

@@ -223,6 +223,25 @@ impl Catalog {
         Ok(FILES.scan(&*self.db, &[], |row| visit(file_at(row, 0), decode_file(row)))?)
     }
 
+    /// Visits every content that files have, with those files sorted, until `visit` returns false. O(files).
+    pub fn each_content(&self, visit: &mut dyn FnMut(&RecipeId, &[FileId]) -> bool) -> Result<()> {
+        self.flush()?;
+        let (mut of, mut files, mut more) = (RecipeId([0; 16]), Vec::new(), true);
+        HOLDERS.scan(&*self.db, &[], |row| {
+            if row[..16] != of.0 {
+                more = files.is_empty() || visit(&of, &files);
+                files.clear();
+                of.0.copy_from_slice(&row[..16]);
+            }
+            files.push(file_at(row, 16));
+            more
+        })?;
+        if more && !files.is_empty() {
+            visit(&of, &files);
+        }
+        Ok(())
+    }
+
     /// Number of files and their bytes. Reads the whole table: O(files).
     pub fn totals(&self) -> Result<(u64, u64)> {
         let (mut files, mut bytes) = (0, 0);
@@ -329,9 +348,18 @@ pub struct Finder<'a> {
 struct Dir {
     path: PathBuf,
     names: HashMap<FileId, OsString>,
+    /// Names beyond the first of an inode.
+    others: Vec<(FileId, OsString)>,
 }
 
 impl Finder<'_> {
+    /// Forgets what it has read if that is more than so many directories.
+    pub fn shed(&mut self, dirs_max: usize) {
+        if self.dirs.len() > dirs_max {
+            self.dirs.clear();
+        }
+    }
+
     /// A path below the root at which `inode` is now, or `None` if the rows lead nowhere.
     ///
     /// Reads each directory on the way that was not read before: O(their entries).
@@ -344,6 +372,18 @@ impl Finder<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Adds all paths of `inode` in the directories in which the rows have it to `paths`. As [`Finder::path_of`]
+    /// otherwise.
+    pub fn paths_of(&mut self, inode: FileId, paths: &mut Vec<PathBuf>) -> Result<()> {
+        for parent in self.catalog.parents(inode)? {
+            if let Some(dir) = self.dir(parent, DEPTH_MAX)? {
+                let others = dir.others.iter().filter(|(other, _)| *other == inode).map(|(_, name)| name);
+                paths.extend(dir.names.get(&inode).into_iter().chain(others).map(|name| dir.path.join(name)));
+            }
+        }
+        Ok(())
     }
 
     fn dir(&mut self, inode: FileId, depth: usize) -> Result<Option<Arc<Dir>>> {
@@ -377,17 +417,20 @@ fn names_in(backing: &Backing, path: PathBuf) -> Option<Arc<Dir>> {
     let dir = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(backing.root(), dir, flags, Mode::empty()).ok()?;
-    let mut names = HashMap::new();
+    let (mut names, mut others) = (HashMap::new(), Vec::new());
     let mut buffer = Vec::with_capacity(32 << 10);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
         let entry = entry.ok()?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            names.insert(FileId(entry.ino()), OsString::from_vec(name.to_vec()));
+            let (inode, name) = (FileId(entry.ino()), OsString::from_vec(name.to_vec()));
+            if let Some(other) = names.insert(inode, name) {
+                others.push((inode, other));
+            }
         }
     }
-    Some(Arc::new(Dir { path, names }))
+    Some(Arc::new(Dir { path, names, others }))
 }
 
 #[cfg(test)]

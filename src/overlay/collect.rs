@@ -24,7 +24,7 @@ pub enum GcStep {
 pub struct GcOutcome {
     /// Stubs met; some more than once if their directories changed.
     pub stubs: u64,
-    /// Empty files whose record cannot be believed: what they need is kept as far as it can be told.
+    /// Files whose record cannot be believed: what they need is kept as far as it can be told.
     pub unknown: u64,
     /// What there is to do.
     pub plan: GcPlan,
@@ -45,6 +45,8 @@ impl Overlay {
         let Some(collection) = self.contents.store.collect(&mut |_, _| progress(GcStep::Waiting))? else {
             return Ok(None);
         };
+        // Those made from here on are of files that the mark may not meet.
+        let lists = self.lists()?;
         let marked = self.mark(&mut |recipe| collection.keep(recipe), &mut |stubs| {
             !stubs.is_multiple_of(256) || progress(GcStep::Marking(stubs))
         })?;
@@ -58,6 +60,9 @@ impl Overlay {
         // A file that is gone must not be back after a power cut: the store may be on another filesystem.
         let root = backing::open_dir(self.backing.root())?;
         rustix::fs::syncfs(&root).map_err(|e| OverlayError::io("sync", "the backing filesystem", e))?;
+        if marked.all {
+            self.remove_orphaned_lists(&lists, &marked.lists);
+        }
         let mut stopped = false;
         let done = collection.apply(&outcome.plan, &mut |done, all| {
             stopped = !progress(GcStep::Rewriting(done, all));

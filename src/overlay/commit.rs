@@ -12,16 +12,21 @@
 //! ends, and everything else in the index can be found again by a scan.
 
 use super::backing;
+use super::catalog::Finder;
 use super::error::{OverlayError, Result};
 use super::growing::Growing;
 use super::ingest::Round;
 use super::inode::{Content, Inode, Phase, State as InodeState};
+use super::pace::Priority;
+use super::policy::Policy;
+use super::queue::{Batch, GATHER};
 use super::stub::{State, Stub, Time};
 use super::types::SetTime;
 use super::{FileRow, Overlay};
 use crate::id::RecipeId;
 use crate::recipe::{ChunkRef, Recipe};
 use crate::store::StoreError;
+use crate::view::View;
 use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::File;
@@ -29,6 +34,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 const ROUND_FILES: usize = 512;
 const ROUND_BYTES: u64 = 64 << 20;
@@ -46,6 +52,8 @@ struct Taken {
     convert: bool,
     retry: bool,
     prefix: Growing,
+    /// The view to be indexed beside the bytes.
+    view: Option<View>,
 }
 
 /// Where in the round's chunks a file's are.
@@ -59,19 +67,22 @@ impl Overlay {
     pub(super) fn commit_queue(&self) {
         // Each file of a round holds a descriptor of its own, and there are two rounds at a time.
         let round_files = ROUND_FILES.min(self.inodes.descriptors_max() / 4).max(1);
-        while let Some(mut files) = self.queue.take(round_files) {
+        let mut priority = Priority::default();
+        while let Some(Batch { mut files, hurry }) = self.queue.take(round_files) {
+            priority.set_low(self.pace.is_background());
             let mut bytes = 0;
             let size = |inode: &Inode| {
                 inode.path_fd().and_then(rustix::fs::fstat).map_or(0, |stat| stat.st_size as u64)
             };
+            let round_bytes = self.pace.round_bytes(ROUND_BYTES);
             let fits = files.iter().take_while(|inode| {
                 bytes += size(inode);
-                bytes <= ROUND_BYTES
+                bytes <= round_bytes
             });
             let count = fits.count().max(1);
             self.queue.put_back(files.drain(count..));
             // Whatever happens to one round, the next is taken up, and nobody waits for this one for ever.
-            let round = std::panic::AssertUnwindSafe(|| self.commit_round(files));
+            let round = std::panic::AssertUnwindSafe(|| self.commit_round(files, hurry));
             if std::panic::catch_unwind(round).is_err() {
                 tracing::error!("{count} files stay plain until they are next closed: their commit panicked");
             }
@@ -79,8 +90,11 @@ impl Overlay {
         }
     }
 
-    fn commit_round(&self, files: Vec<Arc<Inode>>) {
-        let taken = files.into_iter().filter_map(|inode| self.take_file(inode));
+    fn commit_round(&self, files: Vec<Arc<Inode>>, hurry: bool) {
+        let (hybrid, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|inode| self.is_hybrid(inode));
+        hybrid.into_iter().for_each(|inode| self.commit_hybrid(inode));
+        let mut finder = self.catalog.finder(&self.backing);
+        let taken = files.into_iter().filter_map(|inode| self.take_file(inode, hurry, &mut finder));
         let (convert, index): (Vec<_>, Vec<_>) = taken.partition(|taken| taken.convert);
         // Only what stubs will need is stored.
         for (keep, part) in [(true, convert), (false, index)] {
@@ -94,12 +108,14 @@ impl Overlay {
         // Until the stubs are made nothing but this says that their chunks are needed.
         let _pin = self.contents.store.pin();
         let mut round = self.contents.ingest.round(keep);
+        round.set_background(self.pace.is_background());
         let mut read = Vec::with_capacity(taken.len());
         for mut taken in taken {
             if keep && !self.still_stored(&taken.prefix) {
                 taken.prefix = Growing::default();
             }
-            match read_file(&mut round, &mut taken) {
+            taken.view = self.view_wanted(&taken.inode, &taken.file);
+            match self.read_file(&mut round, &mut taken) {
                 Ok(slots) => read.push(Read { taken, slots }),
                 Err(e) => {
                     tracing::error!("{}: read: {e}; it stays plain", self.name_of(&taken.inode));
@@ -144,8 +160,8 @@ impl Overlay {
     }
 
     /// Takes a queued file into a round, if it is to be committed now.
-    fn take_file(&self, inode: Arc<Inode>) -> Option<Taken> {
-        match self.try_take(&inode) {
+    fn take_file(&self, inode: Arc<Inode>, hurry: bool, finder: &mut Finder<'_>) -> Option<Taken> {
+        match self.try_take(&inode, hurry, finder) {
             Ok(Some(taken)) => return Some(taken),
             Ok(None) | Err(OverlayError::Os(Errno::STALE)) => {}
             Err(e) => {
@@ -161,7 +177,7 @@ impl Overlay {
         None
     }
 
-    fn try_take(&self, inode: &Arc<Inode>) -> Result<Option<Taken>> {
+    fn try_take(&self, inode: &Arc<Inode>, hurry: bool, finder: &mut Finder<'_>) -> Result<Option<Taken>> {
         inode.lock().queued = false;
         let mut state = self.lock_loaded(inode)?;
         if state.opens > 0 || !matches!(state.phase, Phase::Idle) {
@@ -180,7 +196,13 @@ impl Overlay {
             self.catalog.remove_file(inode.file_id())?;
             return Ok(None);
         }
-        let wanted = self.keeps_bytes() && saves_space(inode, &stat);
+        let policy = self.policy_of(inode, stat.st_nlink, finder)?;
+        if !hurry && self.rests(inode, &mut state, policy) {
+            return Ok(None);
+        }
+        let wanted = policy.is_some_and(|policy| policy.converts(stat.st_size as u64))
+            && self.can_be_emptied(&stat)
+            && saves_space(inode, &stat);
         let (file, convert, retry) = open_leased(inode, wanted)?;
         if retry && state.attempts != ATTEMPTS_BEFORE_INDEXING {
             self.try_again(inode, &mut state);
@@ -190,6 +212,7 @@ impl Overlay {
         let before = rustix::fs::fstat(&*file)?;
         if convert {
             state.phase = Phase::Converting(file.clone());
+            state.passed = false;
         }
         // One that is only indexed because somebody is in the way is to become a stub still.
         state.dirty = retry;
@@ -198,10 +221,32 @@ impl Overlay {
         if !prefix.still_true(&file) {
             prefix = Growing::default();
         }
-        Ok(Some(Taken { inode: inode.clone(), file, before, convert, retry, prefix }))
+        Ok(Some(Taken { inode: inode.clone(), file, before, convert, retry, prefix, view: None }))
     }
 
-    fn try_again(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+    /// Emptying a file takes an ordinary user's setuid and setgid bits away.
+    fn can_be_emptied(&self, stat: &Stat) -> bool {
+        self.backing.privileged() || stat.st_mode & (libc::S_ISUID | libc::S_ISGID) == 0
+    }
+
+    /// Puts a file back that has not been closed for long enough, and says whether it did.
+    fn rests(&self, inode: &Arc<Inode>, state: &mut InodeState, policy: Option<Policy>) -> bool {
+        let Some(policy) = policy else { return false };
+        let now = Instant::now();
+        let rest = self.unrest.rest(inode.file_id(), policy.rest(), now);
+        let due = state.closed + rest;
+        // A round takes what is due a little later too.
+        if due <= now + GATHER {
+            return false;
+        }
+        if !state.queued {
+            state.queued = true;
+            self.queue.push_resting(inode.clone(), due, rest > policy.rest());
+        }
+        true
+    }
+
+    pub(super) fn try_again(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if !state.queued {
             state.queued = true;
             self.queue.push_again(inode.clone(), state.attempts);
@@ -266,9 +311,29 @@ impl Overlay {
             } else if taken.retry {
                 self.try_again(inode, &mut state);
             }
+            state.taken_in = true;
         }
         self.contents.similarity.add_content(id, recipe)?;
+        if let Some(view) = taken.view {
+            let stored = taken.convert.then_some(recipe);
+            self.index_view(inode, view, id, &*self.content_of(stored, file, before));
+        }
         self.record(inode, id, before)
+    }
+
+    fn read_file(&self, round: &mut Round, taken: &mut Taken) -> std::io::Result<Range<usize>> {
+        let mut offset = taken.prefix.bytes;
+        round.add(true, |buffer| {
+            // Somebody wants the file: the rest would be read for nothing.
+            if taken.convert && !backing::holds_lease(&taken.file) {
+                return Ok(0);
+            }
+            let portion = self.pace.portion(buffer.len());
+            let len = taken.file.read_at(&mut buffer[..portion], offset)?;
+            offset += len as u64;
+            self.pace.spend(len as u64);
+            Ok(len)
+        })
     }
 
     /// Turns a plain file into a stub of a durable recipe; says whether its record could be written at all. The
@@ -330,15 +395,6 @@ fn is_ours(state: &InodeState, taken: &Taken) -> bool {
     matches!(&state.phase, Phase::Converting(file) if Arc::ptr_eq(file, &taken.file))
 }
 
-fn read_file(round: &mut Round, taken: &mut Taken) -> std::io::Result<Range<usize>> {
-    let mut offset = taken.prefix.bytes;
-    round.add(true, |buffer| {
-        let len = taken.file.read_at(buffer, offset)?;
-        offset += len as u64;
-        Ok(len)
-    })
-}
-
 /// Whether a stub would take less room than the file, and can stand for it.
 fn saves_space(inode: &Inode, stat: &Stat) -> bool {
     if !Stub::fits(stat.st_size as u64, backing::mtime(stat), backing::ctime(stat)) {
@@ -362,12 +418,12 @@ fn saves_space(inode: &Inode, stat: &Stat) -> bool {
 
 /// Opens a file for committing: leased and to be converted, or only to be indexed, and then whether it is
 /// worth trying again.
-fn open_leased(inode: &Inode, convert: bool) -> Result<(File, bool, bool)> {
-    let read_only = || backing::open_io(&inode.path_fd()?, OFlags::RDONLY).map_err(OverlayError::from);
+pub(super) fn open_leased(inode: &Inode, convert: bool) -> Result<(File, bool, bool)> {
+    let read_only = || backing::open_quietly(&inode.path_fd()?, OFlags::RDONLY).map_err(OverlayError::from);
     if !convert {
         return Ok((read_only()?, false, false));
     }
-    let file = match backing::open_io(&inode.path_fd()?, OFlags::RDWR) {
+    let file = match backing::open_quietly(&inode.path_fd()?, OFlags::RDWR) {
         Ok(file) => file,
         Err(Errno::TXTBSY) => return Ok((read_only()?, false, true)),
         Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => return Ok((read_only()?, false, false)),

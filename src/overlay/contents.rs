@@ -10,24 +10,24 @@ use crate::chunk::ChunkParams;
 use crate::db::{Db, SledDb};
 use crate::id::{ChunkId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe};
-use crate::similarity::exact::{self, Source};
-use crate::similarity::{Answer, Candidate, QuerySketch, Similarity, SimilarityOptions};
+use crate::similarity::exact::{self, Patterns, Ranges, Source};
+use crate::similarity::{Answer, Boilerplate, Candidate, QuerySketch, Similarity, SimilarityOptions};
 use crate::store::{GcDone, Pin, Store, StoreError, StoreOptions};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Fewer bytes in common than this are no resemblance.
-const COMMON_BYTES_MIN: u64 = 64;
+/// Fewer bytes in common than this are no resemblance, unless somebody asks for it.
+pub(super) const COMMON_BYTES_MIN: u64 = 64;
 /// Bytes of memory for one comparison.
-const COMPARE_MEMORY: usize = 256 << 20;
+pub(super) const COMPARE_MEMORY: usize = 256 << 20;
 /// Candidates compared for each match wanted: estimates may rank some too high.
 const CANDIDATES_PER_MATCH: usize = 2;
 const CANDIDATES_MIN: usize = 32;
 /// Candidates taken from the index. Estimates of small files hardly tell them apart, so more of those are compared,
 /// as long as it is about few bytes.
-const CANDIDATES_MAX: usize = 1024;
+pub(super) const CANDIDATES_MAX: usize = 1024;
 const EXTRA_BYTES_MAX: u64 = 2 << 20;
 /// Bytes of both sides that are compared for one query, at some 30 to 250 MB/s; the candidates that come after, the
 /// less promising ones, are answered by their estimates. The first is always compared.
@@ -56,6 +56,8 @@ pub struct Shares {
     pub resemblance: f64,
     /// Bytes of the one asked about that are in the other.
     pub bytes_common: u64,
+    /// Bytes in common that templates cover: they are not in the other figures.
+    pub bytes_suppressed: u64,
     /// Whether both are the same to the byte.
     pub identical: bool,
     /// Whether the figures were computed from the bytes, or estimated from sketches.
@@ -63,13 +65,44 @@ pub struct Shares {
 }
 
 impl Shares {
+    /// From what two contents of those sizes were found to have in common. What templates cover is not there: neither
+    /// as common nor in the sizes.
+    pub(super) fn of(common: &exact::Common, size: u64, other_size: u64, bytes_suppressed: u64) -> Shares {
+        let share = |part: u64, whole: u64| {
+            if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+        };
+        let both = common.a_bytes.min(common.b_bytes);
+        Shares {
+            containment: share(common.a_bytes, size),
+            contained_in: share(common.b_bytes, other_size),
+            resemblance: share(both, size + other_size - both),
+            bytes_common: common.a_bytes,
+            bytes_suppressed,
+            identical: common.identical,
+            verified: true,
+        }
+    }
+
+    /// Of two files of `size` bytes that are the same.
+    pub(super) fn identical(size: u64) -> Shares {
+        Shares {
+            containment: 1.0,
+            contained_in: 1.0,
+            resemblance: 1.0,
+            bytes_common: size,
+            bytes_suppressed: 0,
+            identical: true,
+            verified: true,
+        }
+    }
+
     /// Whether they reach what `options` ask for.
     pub fn reach(&self, options: &SimilarOptions) -> bool {
         let reached = match options.by {
             Ranking::Resemblance => self.resemblance,
-            Ranking::Containment | Ranking::Bytes => self.containment.max(self.contained_in),
+            Ranking::Mean | Ranking::Containment | Ranking::Bytes => self.containment.max(self.contained_in),
         };
-        reached >= options.min && (self.bytes_common >= COMMON_BYTES_MIN || self.identical)
+        reached >= options.min && (self.bytes_common >= options.common_min || self.identical)
     }
 }
 
@@ -185,13 +218,18 @@ impl Contents {
     /// The contents that resemble content `id`, best first, without itself.
     pub fn similar(&self, id: &RecipeId, options: &SimilarOptions) -> Result<Vec<(RecipeId, Shares)>> {
         let query = Stored::new(self, id)?;
-        let (_, answer) = self.query(&query, options)?;
+        let (_, answer) = self.query(&query, &Boilerplate::default(), options, false)?;
+        let asked = Asked::new(&query, Patterns::none())?;
+        let rules = options.filter.rules(Path::new(""), query.len())?;
         let mut found = Vec::new();
         let mut budget = Budget::default();
         for candidate in answer.candidates.iter().filter(|candidate| candidate.recipe != *id) {
+            if !rules.allow_size(candidate.size) {
+                continue;
+            }
             let open = || Ok(Box::new(Stored::new(self, &candidate.recipe)?) as Box<dyn Source>);
             let Some(estimate) = budget.spend(options, &query, candidate) else { break };
-            let shares = self.shares(&query, id, candidate, estimate, open)?;
+            let shares = self.shares(&asked, candidate, estimate, open)?;
             if shares.reach(options) {
                 found.push((candidate.recipe, shares));
             }
@@ -201,58 +239,70 @@ impl Contents {
         Ok(found)
     }
 
-    /// Asks the index; also tells what recipe the query itself would have.
-    pub(super) fn query(&self, query: &dyn Source, options: &SimilarOptions) -> Result<(RecipeId, Answer)> {
+    /// Asks the index, for the likeliest first, or with `everything` for all that it has; also tells what recipe the
+    /// query itself would have.
+    pub(super) fn query(
+        &self,
+        query: &dyn Source,
+        boilerplate: &Boilerplate,
+        options: &SimilarOptions,
+        everything: bool,
+    ) -> Result<(RecipeId, Answer)> {
         let (sketch, recipe) = self.sketch(query).map_err(|e| OverlayError::io("read", "the query", e))?;
-        let wanted = options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(CANDIDATES_MAX);
-        Ok((recipe, self.similarity.query(&sketch, options.min, wanted)?))
+        let mut answer = self.similarity.query_beside(&sketch, boilerplate, options.min, usize::MAX)?;
+        answer.candidates.sort_by(|a, b| options.by.likelier(a, b));
+        if !everything {
+            answer
+                .candidates
+                .truncate(options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(CANDIDATES_MAX));
+        }
+        Ok((recipe.id(), answer))
     }
 
     /// What the query and a candidate have in common: from their bytes, or estimated.
     pub(super) fn shares(
         &self,
-        query: &dyn Source,
-        recipe: &RecipeId,
+        asked: &Asked<'_>,
         candidate: &Candidate,
         estimate: bool,
         open: impl FnOnce() -> Result<Box<dyn Source>>,
     ) -> Result<Shares> {
-        if candidate.recipe == *recipe {
-            return Ok(Shares {
-                containment: 1.0,
-                contained_in: 1.0,
-                resemblance: 1.0,
-                bytes_common: query.len(),
-                identical: true,
-                verified: true,
-            });
-        }
         if estimate {
             let &Candidate { containment, contained_in, resemblance, bytes_common, .. } = candidate;
-            let (identical, verified) = (false, false);
-            return Ok(Shares { containment, contained_in, resemblance, bytes_common, identical, verified });
+            let (bytes_suppressed, identical, verified) = (0, false, false);
+            return Ok(Shares {
+                containment,
+                contained_in,
+                resemblance,
+                bytes_common,
+                bytes_suppressed,
+                identical,
+                verified,
+            });
         }
-        let other = open()?;
-        let common = exact::compare(query, &*other, COMPARE_MEMORY)
+        let (query, other) = (asked.source, open()?);
+        let found = exact::compare_beside(query, &asked.covered, &*other, &asked.patterns, COMPARE_MEMORY)
             .map_err(|e| OverlayError::io("read", "a candidate", e))?;
-        let share = |part: u64, whole: u64| {
-            if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
-        };
-        let both = common.a_bytes.min(common.b_bytes);
-        Ok(Shares {
-            containment: share(common.a_bytes, query.len()),
-            contained_in: share(common.b_bytes, other.len()),
-            resemblance: share(both, query.len() + other.len() - both),
-            bytes_common: common.a_bytes,
-            identical: common.identical,
-            verified: true,
-        })
+        if found.common.identical {
+            return Ok(Shares::identical(query.len()));
+        }
+        let (size, other_size) = (query.len() - found.a_patterns, other.len() - found.b_patterns);
+        Ok(Shares::of(&found.common, size, other_size, found.suppressed))
     }
 
     /// The sketch of some content, and the recipe that it would have. One pass, some MiB of memory.
-    fn sketch(&self, source: &dyn Source) -> io::Result<(QuerySketch, RecipeId)> {
+    pub(super) fn sketch(&self, source: &dyn Source) -> io::Result<(QuerySketch, Recipe)> {
         let mut sketch = QuerySketch::new();
         let mut chunks = Vec::new();
+        self.each_chunk(source, &mut |bytes| {
+            sketch.add_chunk(bytes);
+            chunks.push(ChunkRef { id: ChunkId::of(bytes), len: bytes.len() as u32 });
+        })?;
+        Ok((sketch, Recipe::new(chunks)))
+    }
+
+    /// Calls `visit` with the bytes of each chunk that some content would have, in order.
+    pub(super) fn each_chunk(&self, source: &dyn Source, visit: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         let params = self.ingest.params();
         let most = WINDOW_BYTES.max(4 * params.max as usize) as u64;
         let mut window = vec![0; most.min(source.len() + 1) as usize];
@@ -264,17 +314,31 @@ impl Contents {
             let last = offset >= source.len() || len == 0;
             let mut start = 0;
             for len in params.cut(&window[..filled], last) {
-                let bytes = &window[start..start + len as usize];
-                sketch.add_chunk(bytes);
-                chunks.push(ChunkRef { id: ChunkId::of(bytes), len });
+                visit(&window[start..start + len as usize]);
                 start += len as usize;
             }
             window.copy_within(start..filled, 0);
             filled -= start;
             if last {
-                return Ok((sketch, Recipe::new(chunks).id()));
+                return Ok(());
             }
         }
+    }
+}
+
+/// What is asked about, ready to be compared with many.
+pub(super) struct Asked<'a> {
+    source: &'a dyn Source,
+    patterns: Patterns<'a>,
+    /// What the patterns cover of it.
+    pub(super) covered: Ranges,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(source: &'a dyn Source, patterns: Patterns<'a>) -> Result<Asked<'a>> {
+        let covered = patterns.covered(source, COMPARE_MEMORY);
+        let covered = covered.map_err(|e| OverlayError::io("read", "the query", e))?;
+        Ok(Asked { source, patterns, covered })
     }
 }
 

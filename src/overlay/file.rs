@@ -6,19 +6,22 @@
 //! | plain, open | any | as it does already |
 //! | stub | to read | cached, from the store |
 //! | stub | to write | written back first, then as plain; cached if a reader has it open |
+//! | large stub, hybrid | to write | cached; hybrid from the first write on |
 //! | stub | to truncate | emptied, then as plain |
 //! | being converted | any | the conversion is given up |
 //! | being written back | to read | cached, from the store |
 //! | being written back | to write | waits |
 //!
 //! Page cache: the kernel may keep pages from one cached open to the next. After anything that bypassed
-//! them, the next cached open drops them, and only once that open has been *released* are pages trusted
-//! again: an earlier promise has shown old records through a mapping.
+//! them, the next cached open drops them, and only once that open is seen to be *complete* are pages trusted
+//! again: an earlier promise has shown old records through a mapping. Not later either: pages hold what is being
+//! written before this process does, and dropping them just then brings the old record back.
 
 use super::error::{OverlayError, Result};
-use super::inode::{Content, Inode, Mode, OpenFile, PassToken, State as InodeState};
+use super::hybrid::Hybrid;
+use super::inode::{Content, Inode, Mode, OpenFile, PassToken, Phase, State as InodeState};
 use super::types::{Attr, Caller, Kind, NodeId};
-use super::{Dedup, Overlay, backing};
+use super::{Overlay, backing};
 use crate::recipe::Recipe;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
@@ -27,24 +30,51 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-/// How many chunks are decoded ahead of a sequential reader.
-const AHEAD_CHUNKS: usize = 64;
+/// How many chunks are decoded ahead of a sequential reader, and how many are asked for at a time.
+const AHEAD_CHUNKS: usize = 192;
+const AHEAD_STEP: usize = 64;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "each is the flag of that name")]
 pub struct OpenFlags {
+    /// To be written to, or truncated.
     pub write: bool,
+    /// Emptied first.
     pub truncate: bool,
+    /// Only to be created.
     pub exclusive: bool,
+    /// To be run as a program.
+    pub execute: bool,
+    /// Not while it runs as a program: then it is ETXTBSY.
+    pub unless_running: bool,
+    /// Reading it is to leave no trace.
+    pub no_atime: bool,
+}
+
+impl OpenFlags {
+    /// To be read.
+    pub const READ: OpenFlags = OpenFlags {
+        write: false,
+        truncate: false,
+        exclusive: false,
+        execute: false,
+        unless_running: false,
+        no_atime: false,
+    };
+    /// To be read and written to.
+    pub const WRITE: OpenFlags = OpenFlags { write: true, ..OpenFlags::READ };
 }
 
 /// An open file.
 pub struct Handle {
     inode: Arc<Inode>,
     write: bool,
+    execute: bool,
+    /// Whether the file's atime knows that it was read by this open.
+    accessed: AtomicBool,
     /// Whether this open made the kernel drop its pages, so that they can be trusted once it is released.
     renews_pages: bool,
     next_offset: AtomicU64,
@@ -71,9 +101,21 @@ pub struct Opened {
 }
 
 impl Handle {
+    pub(super) fn inode(&self) -> &Arc<Inode> {
+        &self.inode
+    }
+
     /// The open file's inode number.
     pub fn node(&self) -> NodeId {
         self.inode.node
+    }
+
+    /// Notes that the kernel has come to the end of this open: it asks for I/O through it, or releases it. So it has
+    /// dropped the pages that it had before, if it was to.
+    fn completed(&self, state: &mut InodeState) {
+        if self.renews_pages && matches!(state.mode, Mode::Cached) {
+            state.pages_valid = true;
+        }
     }
 }
 
@@ -92,12 +134,15 @@ impl Overlay {
         if let Some(Content::Unknown(reason)) = state.content {
             return Err(self.bad_stub(&inode, reason));
         }
+        if flags.unless_running {
+            state = inode.wait_until_not_running(state)?;
+        }
         if flags.truncate {
             state = self.empty(&inode, state)?;
         } else if flags.write {
-            state = self.make_plain(&inode, state)?;
+            state = self.make_writable(&inode, state)?;
         }
-        self.open_locked(&inode, state, flags.write, None, register)
+        self.open_locked(&inode, state, flags, None, register)
     }
 
     /// Creates and opens a regular file.
@@ -127,10 +172,12 @@ impl Overlay {
             Err(e) => return Err(e.into()),
         };
         let inode = self.enter_new(&file)?;
+        self.unrest.forget(inode.file_id());
         parent_inode.has(name, &inode);
         let mut state = inode.lock();
         state.content = Some(Content::Plain(None));
-        let opened = self.open_locked(&inode, state, true, Some(file), register)?;
+        let opened =
+            self.open_locked(&inode, state, OpenFlags { write: true, ..flags }, Some(file), register)?;
         Ok((self.attr_of(&inode)?, opened))
     }
 
@@ -146,19 +193,23 @@ impl Overlay {
         &self,
         inode: &Arc<Inode>,
         mut state: MutexGuard<'_, InodeState>,
-        write: bool,
+        flags: OpenFlags,
         file: Option<File>,
         register: &Register,
     ) -> Result<Opened> {
-        let stub = match state.content {
-            Some(Content::Stub(stub)) => Some(stub),
-            _ => None,
+        let (stub, needs_file) = match state.content {
+            Some(Content::Stub(stub)) => (Some(stub), flags.write),
+            Some(Content::Hybrid(stub)) => (Some(stub), true),
+            _ => (None, true),
         };
-        match stub {
-            Some(stub) if state.recipe.is_none() => state.recipe = Some(self.recipe_of(inode, &stub)?),
-            Some(_) => {}
-            None => self.open_backing(inode, &mut state, write, file)?,
+        let recipe = match stub {
+            Some(stub) if state.recipe.is_none() => Some(self.recipe_of(inode, &stub)?),
+            _ => state.recipe.take(),
+        };
+        if needs_file {
+            self.open_backing(inode, &mut state, flags.write, file)?;
         }
+        state.recipe = recipe;
         let io = match (&state.mode, stub, &state.io) {
             (Mode::Pass(token), ..) => Io::Pass(token.clone()),
             (Mode::None, None, Some(OpenFile { file, writable: true })) => match register(file) {
@@ -170,16 +221,20 @@ impl Overlay {
         state.mode = match &io {
             Io::Pass(token) => {
                 state.pages_valid = false;
+                state.passed = true;
                 Mode::Pass(token.clone())
             }
             Io::Cached { .. } => Mode::Cached,
         };
         state.opens += 1;
-        state.writers += u32::from(write);
+        state.writers += u32::from(flags.write);
+        state.running += u32::from(flags.execute);
         let renews_pages = matches!(io, Io::Cached { keep_pages: false });
         let handle = Handle {
             inode: inode.clone(),
-            write,
+            write: flags.write,
+            execute: flags.execute,
+            accessed: AtomicBool::new(flags.no_atime || self.read_only),
             renews_pages,
             next_offset: AtomicU64::new(0),
             ahead: AtomicUsize::new(0),
@@ -224,15 +279,23 @@ impl Overlay {
         if handle.write {
             state.writers = state.writers.saturating_sub(1);
         }
-        if handle.renews_pages && matches!(state.mode, Mode::Cached) {
-            state.pages_valid = true;
+        if handle.execute {
+            state.running = state.running.saturating_sub(1);
+            inode.notify();
         }
+        handle.completed(&mut state);
         if state.opens == 0 {
             state.mode = Mode::None;
             state.io = None;
             state.recipe = None;
+            state.closed = Instant::now();
+            if let Some(hybrid) = &state.hybrid {
+                hybrid.rest();
+                self.forget_hybrid(inode, &mut state);
+            }
         }
-        match handle.write {
+        // A large stub that nobody wrote to is one still.
+        match handle.write && !matches!(state.content, Some(Content::Stub(_))) {
             true => self.enqueue_changed(inode, &mut state),
             false => self.enqueue_if_due(inode, &mut state),
         }
@@ -253,6 +316,10 @@ impl Overlay {
     /// before, and stands in the queue to be tried again at long intervals.
     pub(super) fn enqueue_changed(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         state.dirty = true;
+        state.closed = Instant::now();
+        if std::mem::take(&mut state.taken_in) {
+            self.unrest.changed(inode.file_id(), state.closed);
+        }
         if state.queued && state.opens == 0 {
             state.attempts = 0;
             self.queue.hasten(inode, self.rest());
@@ -260,33 +327,47 @@ impl Overlay {
         self.enqueue_if_due(inode, state);
     }
 
-    /// How long a closed file is left alone.
-    fn rest(&self) -> std::time::Duration {
-        match self.dedup {
-            Dedup::Idle(time) => time,
-            Dedup::OnClose | Dedup::Off => super::queue::GATHER,
-        }
+    /// How long a closed file stays in the queue before a commit looks at it. What depends on its name, and how long
+    /// it has to rest from its last close on, is looked up then.
+    fn rest(&self) -> Duration {
+        let policies = &self.policies;
+        if policies.rules() == 0 { policies.fallback().rest() } else { super::queue::GATHER }
     }
 
     /// Reads up to `size` bytes at `offset`; fewer only at the end of the file.
     pub fn read(&self, handle: &Handle, offset: u64, size: usize) -> Result<Vec<u8>> {
         enum From {
             Recipe(Arc<Recipe>),
+            Hybrid(Arc<Hybrid>, Arc<Recipe>, Arc<File>),
             File(Arc<File>),
         }
         let from = {
-            let state = handle.inode.lock();
-            match (&state.content, &state.recipe, &state.io) {
-                (Some(Content::Stub(_)), Some(recipe), _) => From::Recipe(recipe.clone()),
-                (_, _, Some(io)) => From::File(io.file.clone()),
-                _ => return Err(Errno::BADF.into()),
+            let inode = &handle.inode;
+            let mut state = self.lock_loaded(inode)?;
+            handle.completed(&mut state);
+            match (&state.content, &state.recipe) {
+                (Some(Content::Stub(_)), Some(recipe)) => From::Recipe(recipe.clone()),
+                (Some(Content::Hybrid(_)), Some(recipe)) => {
+                    let (recipe, hybrid) = (recipe.clone(), state.hybrid.clone().ok_or(Errno::IO)?);
+                    From::Hybrid(hybrid, recipe, self.file_to_read(inode, &mut state)?)
+                }
+                _ => From::File(self.file_to_read(inode, &mut state)?),
             }
         };
         let mut buffer = vec![0; size];
         let len = match from {
             From::Recipe(recipe) => {
+                if !handle.accessed.swap(true, Ordering::Relaxed) {
+                    backing::access(&handle.inode.path_fd()?);
+                }
                 self.read_ahead(handle, &recipe, offset, size);
                 self.contents.store.read_at(&recipe, offset, &mut buffer).inspect_err(|e| {
+                    tracing::error!("{}: {e}", self.name_of(&handle.inode));
+                })?
+            }
+            From::Hybrid(hybrid, recipe, file) => {
+                self.read_ahead(handle, &recipe, offset, size);
+                hybrid.read(&self.base(&recipe), &file, offset, &mut buffer).inspect_err(|e| {
                     tracing::error!("{}: {e}", self.name_of(&handle.inode));
                 })?
             }
@@ -294,6 +375,15 @@ impl Overlay {
         };
         buffer.truncate(len);
         Ok(buffer)
+    }
+
+    /// The backing file of an open inode. Who opened a stub to read has none until somebody changes it.
+    fn file_to_read(&self, inode: &Inode, state: &mut InodeState) -> Result<Arc<File>> {
+        if !matches!(state.content, Some(Content::Plain(_) | Content::Hybrid(_))) {
+            return Err(Errno::IO.into());
+        }
+        self.open_backing(inode, state, false, None)?;
+        Ok(state.io.as_ref().ok_or(Errno::IO)?.file.clone())
     }
 
     /// Lets chunks be decoded before they are asked for, as long as a reader goes straight on.
@@ -307,6 +397,10 @@ impl Overlay {
             return;
         }
         let until = (here + AHEAD_CHUNKS).min(recipe.chunks().len());
+        // Many at a time, so that many are read at once.
+        if until < handle.ahead.load(Ordering::Relaxed) + AHEAD_STEP && until < recipe.chunks().len() {
+            return;
+        }
         let from = handle.ahead.fetch_max(until, Ordering::Relaxed).max(here);
         if from < until {
             self.contents.store.prefetch(&recipe.chunks()[from..until]);
@@ -315,6 +409,9 @@ impl Overlay {
 
     /// Writes `data` at `offset`, all of it or an error.
     pub fn write(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+        if handle.write && self.write_hybrid(handle, offset, data)? {
+            return Ok(());
+        }
         let file = self.plain_file(handle)?;
         let written = file.write_all_at(data, offset);
         written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO).into())
@@ -322,13 +419,18 @@ impl Overlay {
 
     /// Makes a file's content and size durable, and with `data_only` false its attributes too.
     pub fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
-        let io = handle.inode.lock().io.clone();
+        let (io, hybrid) = {
+            let state = handle.inode.lock();
+            (state.io.clone(), state.hybrid.clone())
+        };
         let file = match io {
             Some(io) => io.file,
             // A stub's bytes are durable, but the record that says so may not be yet.
             None => Arc::new(backing::open_io(&handle.inode.path_fd()?, OFlags::RDONLY)?),
         };
-        if data_only {
+        if let Some(hybrid) = hybrid.filter(|_| !self.read_only) {
+            hybrid.sync(&file, data_only)?
+        } else if data_only {
             rustix::fs::fdatasync(&*file)?
         } else {
             rustix::fs::fsync(&*file)?
@@ -339,26 +441,36 @@ impl Overlay {
     /// Allocates, punches or zeroes a range, as fallocate(2) does.
     pub fn fallocate(&self, handle: &Handle, mode: i32, offset: u64, len: u64) -> Result<()> {
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
+        if handle.write && self.allocate_hybrid(handle, flags, offset, len)? {
+            return Ok(());
+        }
         Ok(rustix::fs::fallocate(&*self.plain_file(handle)?, flags, offset, len)?)
     }
 
     /// Finds data (`hole` false) or a hole at or after `offset`. A stub is data from end to end.
     pub fn seek(&self, handle: &Handle, offset: u64, hole: bool) -> Result<u64> {
-        let (content, io) = {
-            let state = handle.inode.lock();
-            (state.content, state.io.clone())
+        let file = {
+            let mut state = handle.inode.lock();
+            if let (Some(Content::Hybrid(_)), Some(hybrid)) = (state.content, &state.hybrid) {
+                return hybrid.seek(offset, hole);
+            }
+            if let Some(Content::Stub(stub)) = state.content {
+                let within = offset < stub.size;
+                return if within {
+                    Ok(if hole { stub.size } else { offset })
+                } else {
+                    Err(Errno::NXIO.into())
+                };
+            }
+            self.file_to_read(&handle.inode, &mut state)?
         };
-        if let Some(Content::Stub(stub)) = content {
-            let within = offset < stub.size;
-            return if within { Ok(if hole { stub.size } else { offset }) } else { Err(Errno::NXIO.into()) };
-        }
-        let file = io.ok_or(Errno::BADF)?.file;
         let from = if hole { rustix::fs::SeekFrom::Hole(offset) } else { rustix::fs::SeekFrom::Data(offset) };
         Ok(rustix::fs::seek(&*file, from)?)
     }
 
     fn plain_file(&self, handle: &Handle) -> Result<Arc<File>> {
-        let state = handle.inode.lock();
+        let mut state = handle.inode.lock();
+        handle.completed(&mut state);
         match &state.io {
             Some(OpenFile { file, writable: true }) if handle.write => Ok(file.clone()),
             _ => Err(Errno::BADF.into()),
@@ -376,16 +488,32 @@ impl Overlay {
         }
         self.before_change(inode, &mut state)?;
         match state.content {
-            Some(Content::Stub(_)) => self.discard_content(inode, &mut state)?,
+            Some(Content::Stub(_) | Content::Hybrid(_)) => self.discard_content(inode, &mut state)?,
             _ => {
-                let file = backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?;
-                rustix::fs::ftruncate(&file, 0)?;
+                rustix::fs::ftruncate(&*self.file_to_resize(inode, &state)?, 0)?;
             }
         }
         state.growing = None;
         state.dirty = true;
         Ok(state)
     }
+}
+
+/// Whether a program may have a file mapped, and so write to it, without having it open.
+pub(super) fn may_be_mapped(inode: &Inode, state: &mut InodeState) -> bool {
+    let idle = state.opens == 0 && matches!(state.phase, Phase::Idle);
+    if state.passed && idle && matches!(state.content, Some(Content::Plain(_))) {
+        state.passed = !is_unused(inode).unwrap_or(false);
+    }
+    state.passed
+}
+
+/// Whether nobody has a file open or mapped: only then a lease is granted.
+fn is_unused(inode: &Inode) -> rustix::io::Result<bool> {
+    let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+    let granted = backing::lease(&file).is_ok();
+    backing::unlease(&file);
+    Ok(granted)
 }
 
 /// Reads until `buffer` is full or the file ends: a short read in the middle is not the end.

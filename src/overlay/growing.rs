@@ -66,12 +66,17 @@ impl Overlay {
         if (stat.st_size as u64) < before.bytes + STEP_BYTES {
             return Ok(false);
         }
+        let policy = self.policy_of(inode, stat.st_nlink, &mut self.catalog.finder(&self.backing))?;
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDONLY)?;
-        let mut round = self.contents.ingest.round(self.keeps_bytes());
+        let keep = policy.is_some_and(|policy| policy.converts(stat.st_size as u64));
+        let mut round = self.contents.ingest.round(keep);
+        round.set_background(self.pace.is_background());
         let mut offset = before.bytes;
         let added = round.add(false, |buffer| {
-            let len = file.read_at(buffer, offset)?;
+            let portion = self.pace.portion(buffer.len());
+            let len = file.read_at(&mut buffer[..portion], offset)?;
             offset += len as u64;
+            self.pace.spend(len as u64);
             Ok(len)
         });
         added.map_err(|e| super::OverlayError::io("read", self.name_of(inode), e))?;

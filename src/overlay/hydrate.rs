@@ -30,20 +30,31 @@ impl Overlay {
                 state = inode.wait(state);
                 continue;
             }
-            let stub = match state.content {
-                Some(Content::Stub(stub)) => stub,
-                Some(Content::Unknown(reason)) => return Err(self.bad_stub(inode, reason)),
+            let (stub, hybrid) = match (state.content, state.hybrid.clone()) {
+                (Some(Content::Stub(stub)), _) => (stub, None),
+                (Some(Content::Hybrid(stub)), Some(hybrid)) => {
+                    let mtime = backing::mtime(&rustix::fs::fstat(&inode.path_fd()?)?);
+                    let stub = Stub { mtime, ..stub };
+                    // To be shown, and set again.
+                    state.content = Some(Content::Hybrid(stub));
+                    (stub, Some(hybrid))
+                }
+                (Some(Content::Unknown(reason)), _) => return Err(self.bad_stub(inode, reason)),
                 _ => return Ok(state),
             };
             state.phase = Phase::Hydrating;
             drop(state);
-            let result = self.write_back(inode, stub);
+            let result = match hybrid {
+                None => self.write_back(inode, stub),
+                Some(hybrid) => self.fill_hybrid(inode, stub, &hybrid),
+            };
             state = inode.lock();
             state.phase = Phase::Idle;
             if let Ok(plain) = &result {
                 state.content = Some(Content::Plain(Some(*plain)));
-                state.recipe = None;
+                (state.recipe, state.hybrid) = (None, None);
                 state.growing = None;
+                state.taken_in = true;
                 // Also if whoever wanted it so does not get to open it.
                 state.dirty = true;
             }
@@ -52,18 +63,26 @@ impl Overlay {
         }
     }
 
-    /// Makes a stub an empty plain file, without writing anything back.
+    /// Makes a stub or hybrid file an empty plain one, without writing anything back.
     pub(super) fn discard_content(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+        if let Some(hybrid) = &state.hybrid {
+            // Without its record what is local would be all of it.
+            self.empty_hybrid(inode, hybrid, &file)?;
+        }
         // First: an empty file without a record whose mtime is the old one is taken for one that lost its record.
         backing::set_times(&file, None, Some(SetTime::Now))?;
         rustix::fs::fremovexattr(&file, XATTR)?;
         // Durable before any write can be: else recovery would take such a write for our own leftovers.
         file.sync_all().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))?;
         rustix::fs::ftruncate(&file, 0)?;
+        if let Some(hybrid) = state.hybrid.take() {
+            self.remove_list(inode, hybrid.header().number);
+        }
         state.content = Some(Content::Plain(None));
         state.recipe = None;
         state.pages_valid = false;
+        state.taken_in = true;
         Ok(())
     }
 

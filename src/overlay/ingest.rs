@@ -8,6 +8,7 @@
 //! [`Store::sync`].
 
 use super::error::{OverlayError, Result};
+use super::pace::Priority;
 use crate::chunk::ChunkParams;
 use crate::id::ChunkId;
 use crate::recipe::ChunkRef;
@@ -34,6 +35,8 @@ struct Segment {
     lens: Vec<u32>,
     /// Whether chunks are stored, or only hashed and sketched.
     keep: bool,
+    /// Whether nobody waits for it.
+    background: bool,
     first_slot: usize,
     done: Sender<Done>,
 }
@@ -77,6 +80,7 @@ impl Ingest {
         Round {
             ingest: self,
             keep,
+            background: false,
             segment_bytes: SEGMENT_BYTES.max(4 * self.params.max as usize),
             chunks: Vec::new(),
             outstanding: 0,
@@ -103,7 +107,9 @@ impl Drop for Ingest {
 
 fn work(store: &Arc<Store>, similarity: &Similarity, segments: &Receiver<Segment>) {
     let mut writer = store.writer();
+    let mut priority = Priority::default();
     for segment in segments {
+        priority.set_low(segment.background);
         let chunks = ingest_segment(&mut writer, similarity, &segment);
         let Segment { first_slot, bytes, done, .. } = segment;
         // A round that was given up does not listen any more.
@@ -134,6 +140,7 @@ fn ingest_segment(writer: &mut Writer, similarity: &Similarity, segment: &Segmen
 pub struct Round<'a> {
     ingest: &'a Ingest,
     keep: bool,
+    background: bool,
     segment_bytes: usize,
     /// One slot for each chunk of the round, filled as workers answer.
     chunks: Vec<Option<ChunkRef>>,
@@ -151,6 +158,11 @@ pub struct Round<'a> {
 }
 
 impl Round<'_> {
+    /// Has the workers let others go first from here on, or not any more.
+    pub fn set_background(&mut self, background: bool) {
+        self.background = background;
+    }
+
     /// Adds the bytes that `read` delivers (as `Read::read` does) until it delivers none.
     ///
     /// With `last` they end a file and all are covered. Without it the tail that more bytes could still
@@ -183,6 +195,20 @@ impl Round<'_> {
             self.dispatch();
         }
         Ok(first..self.slots())
+    }
+
+    /// Adds one chunk, cut by the caller. Returns where it will be in the result of [`Round::finish`].
+    pub fn add_chunk(&mut self, bytes: &[u8]) -> usize {
+        debug_assert_eq!(self.filled, self.cut);
+        self.bytes.resize(self.segment_bytes, 0);
+        if self.filled + bytes.len() > self.segment_bytes {
+            self.dispatch();
+        }
+        self.bytes[self.filled..self.filled + bytes.len()].copy_from_slice(bytes);
+        self.filled += bytes.len();
+        self.cut = self.filled;
+        self.lens.push(bytes.len() as u32);
+        self.slots() - 1
     }
 
     /// Waits for all chunks of the round; they are in the order in which they were added.
@@ -224,7 +250,8 @@ impl Round<'_> {
         (self.filled, self.cut) = (tail, 0);
         let first_slot = self.chunks.len();
         self.chunks.resize(first_slot + lens.len(), None);
-        let segment = Segment { bytes, lens, keep: self.keep, first_slot, done: self.done.clone() };
+        let (keep, background) = (self.keep, self.background);
+        let segment = Segment { bytes, lens, keep, background, first_slot, done: self.done.clone() };
         let sender = self.ingest.segments.as_ref().expect("workers live as long as the ingest");
         match sender.send(segment) {
             Ok(()) => self.outstanding += 1,

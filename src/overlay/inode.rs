@@ -4,7 +4,7 @@
 //! - One [`Inode`] per inode of the backing tree, however many names it has. It stays in the table while
 //!   its users hold look-ups on it or anyone here holds an `Arc` to it, so state never splits in two.
 //! - All I/O on a file goes one way ([`Mode`]) while any open is unreleased.
-//! - The content changes between plain and stub only under the inode's mutex, or, while hydrating, with
+//! - The content changes between plain, stub and hybrid only under the inode's mutex, or, while hydrating, with
 //!   the phase saying so.
 //!
 //! Lock order: table shard, then one inode's mutex; no inode's mutex is held while another's is taken.
@@ -13,6 +13,7 @@ use super::anchor::{Anchor, Anchors};
 use super::backing::{self, Backing, Identity};
 use super::error::{OverlayError, Result};
 use super::growing::Growing;
+use super::hybrid::Hybrid;
 use super::stub::Stub;
 use super::types::{Kind, NodeId};
 use crate::id::FileId;
@@ -22,8 +23,9 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What reads and writes of an open file go through: all opens of one inode agree.
 #[derive(Clone, Default)]
@@ -60,6 +62,8 @@ pub enum Content {
     Plain(Option<Stub>),
     /// The recipe.
     Stub(Stub),
+    /// The recipe and the file, as its extent list says.
+    Hybrid(Stub),
     /// The record cannot be read or believed: reading the content is an error.
     Unknown(&'static str),
 }
@@ -85,18 +89,29 @@ pub struct State {
     pub opens: u32,
     /// Unreleased opens for writing.
     pub writers: u32,
+    /// Unreleased opens to run it as a program.
+    pub running: u32,
     /// Whether the content may have changed since it was last indexed.
     pub dirty: bool,
     /// Whether it stands in the commit queue.
     pub queued: bool,
     /// How often in a row it could not be converted.
     pub attempts: u8,
+    /// Whether the kernel was given the file for passthrough since it was last seen that nobody has it mapped: a mapping
+    /// outlives its open, and is written to without a word.
+    pub passed: bool,
+    /// Since when nobody has had it open, as far as is known.
+    pub closed: Instant,
+    /// Whether its content was committed after its last change: changing it makes that work of no use.
+    pub taken_in: bool,
     /// Whether the kernel's cached pages are known to be the content.
     pub pages_valid: bool,
     /// The backing file, while open.
     pub io: Option<OpenFile>,
-    /// The stub's recipe, while open.
+    /// The stub's or hybrid file's recipe, while open.
     pub recipe: Option<Arc<Recipe>>,
+    /// Of a hybrid file, where its bytes are.
+    pub hybrid: Option<Arc<Hybrid>>,
     /// Chunks already taken from a file that is still open for writing.
     pub growing: Option<Growing>,
 }
@@ -113,6 +128,8 @@ pub struct Inode {
     pub home: bool,
     /// Keeps hold of it.
     anchor: Arc<Anchor>,
+    /// Whether its last name was removed.
+    nameless: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -133,10 +150,10 @@ impl Inode {
         child.anchor.gone_from(&self.anchor, name);
     }
 
-    /// Lets go of a file that lost its last name while it waits to be committed; nobody has it open.
-    pub fn lost_last_name(&self) {
+    /// Lets go of a file without a name while it waits to be committed; nobody knows it any more.
+    fn let_go_if_nameless(&self) {
         let state = self.lock();
-        if state.queued && state.opens == 0 {
+        if self.nameless.load(Ordering::Relaxed) && state.queued && state.opens == 0 {
             self.anchor.drop_gone();
         }
     }
@@ -151,7 +168,17 @@ impl Inode {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes those who wait for a phase to end.
+    /// Waits a moment for a program that has ended to be told of, else says that one runs.
+    pub fn wait_until_not_running<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+    ) -> rustix::io::Result<MutexGuard<'a, State>> {
+        let wait = self.changed.wait_timeout_while(state, RUNNING_WAIT, |state| state.running > 0);
+        let (state, _) = wait.unwrap_or_else(PoisonError::into_inner);
+        if state.running > 0 { Err(rustix::io::Errno::TXTBSY) } else { Ok(state) }
+    }
+
+    /// Wakes those who wait for a phase to end, or a program.
     pub fn notify(&self) {
         self.changed.notify_all();
     }
@@ -181,14 +208,61 @@ impl State {
 struct Entry {
     inode: Arc<Inode>,
     lookups: u64,
+    /// The number that the inode would have if no other had it.
+    own: NodeId,
 }
 
+/// What keeps the numbers apart that inodes have because theirs was taken.
+const RENUMBERED: u64 = 1 << 62;
+/// Such numbers stay in the shard of the inode's own.
+const RENUMBERED_STEP: u64 = 1 << 32;
+
+#[derive(Default)]
+struct Shard {
+    entries: HashMap<NodeId, Entry>,
+    /// Inodes that are not known under their own number, by that: users still held another one, gone below, that
+    /// had it before. They stay known as they are when that one is forgotten, else there would be two of them.
+    renumbered: HashMap<NodeId, Vec<NodeId>>,
+}
+
+impl Shard {
+    /// What is known under `own` or instead of it.
+    fn known(&self, own: NodeId) -> impl Iterator<Item = &Entry> {
+        let others = self.renumbered.get(&own).into_iter().flatten();
+        std::iter::once(own).chain(others.copied()).filter_map(|node| self.entries.get(&node))
+    }
+
+    /// A number for an inode that is not known yet.
+    fn number(&mut self, own: NodeId) -> NodeId {
+        let mut node = own;
+        while self.entries.contains_key(&node) {
+            node = NodeId((node.0 | RENUMBERED).wrapping_add(RENUMBERED_STEP));
+        }
+        if node != own {
+            self.renumbered.entry(own).or_default().push(node);
+        }
+        node
+    }
+
+    fn remove(&mut self, node: NodeId) {
+        let Some(Entry { own, .. }) = self.entries.remove(&node) else { return };
+        if let Some(others) = self.renumbered.get_mut(&own) {
+            others.retain(|other| *other != node);
+            if others.is_empty() {
+                self.renumbered.remove(&own);
+            }
+        }
+    }
+}
+
+/// The kernel tells of a program's end a little after those who waited for it know.
+const RUNNING_WAIT: Duration = Duration::from_millis(100);
 const SHARDS: usize = 16;
 const SWEEP_PAUSE: usize = 32;
 
 /// The inodes in use, by number.
 pub struct Inodes {
-    shards: [Mutex<HashMap<NodeId, Entry>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     anchors: Arc<Anchors>,
     /// The shard in which descriptors were closed last.
     hand: AtomicUsize,
@@ -217,7 +291,7 @@ impl Inodes {
         }
         let shard = &self.shards[self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS];
         let mut closed = 0;
-        for entry in shard.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for entry in shard.lock().unwrap_or_else(PoisonError::into_inner).entries.values() {
             // An open stub has nothing else that keeps it from vanishing when it is unlinked.
             if entry.inode.state.try_lock().is_ok_and(|state| state.opens == 0) {
                 closed += usize::from(entry.inode.anchor.let_go());
@@ -229,7 +303,7 @@ impl Inodes {
         }
     }
 
-    fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, Entry>> {
+    fn shard(&self, node: NodeId) -> MutexGuard<'_, Shard> {
         let shard = (node.0 ^ node.0 >> 17) as usize % SHARDS;
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -242,7 +316,15 @@ impl Inodes {
     /// The inode known under `node`, if any.
     pub fn find(&self, node: NodeId) -> Option<Arc<Inode>> {
         self.let_go_of_some();
-        self.shard(node).get(&node).map(|entry| entry.inode.clone())
+        self.shard(node).entries.get(&node).map(|entry| entry.inode.clone())
+    }
+
+    /// The inode, if in use, that a file which exists is: not one that is gone and had its number before.
+    pub fn find_existing(&self, backing: &Backing, identity: Identity) -> Option<Arc<Inode>> {
+        self.let_go_of_some();
+        let own = backing.node(identity);
+        let known: Vec<_> = self.shard(own).known(own).map(|entry| entry.inode.clone()).collect();
+        known.into_iter().find(|inode| inode.identity == identity && inode.path_fd().is_ok())
     }
 
     /// The inode that `path_fd` refers to, known from now on. Counts `lookups` more look-ups on it.
@@ -254,56 +336,75 @@ impl Inodes {
         lookups: u64,
     ) -> Result<Arc<Inode>> {
         let identity = backing::identity(stat);
-        let mut node = backing.node(identity);
-        loop {
-            let mut shard = self.shard(node);
-            match shard.get_mut(&node) {
-                Some(entry) if entry.inode.identity == identity && entry.inode.anchor.is(&path_fd) => {
-                    entry.lookups += lookups;
-                    return Ok(entry.inode.clone());
-                }
-                // Two foreign inodes may fold to one number, and a number may go to a new file while users
-                // still hold the old one: the later takes another number, above all that inodes have.
-                Some(_) => node = NodeId(node.0 | 1 << 62).next(),
-                None => {
-                    let home = identity.dev == backing.identity().dev;
-                    let inode = Arc::new(Inode {
-                        node,
-                        identity,
-                        kind: backing::kind(stat.st_mode),
-                        home,
-                        anchor: Arc::new(self.anchors.hold(path_fd, home)),
-                        state: Mutex::new(State {
-                            content: None,
-                            phase: Phase::Idle,
-                            mode: Mode::None,
-                            opens: 0,
-                            writers: 0,
-                            dirty: false,
-                            queued: false,
-                            attempts: 0,
-                            pages_valid: false,
-                            io: None,
-                            recipe: None,
-                            growing: None,
-                        }),
-                        changed: Condvar::new(),
-                    });
-                    shard.insert(node, Entry { inode: inode.clone(), lookups });
-                    drop(shard);
-                    self.let_go_of_some();
-                    return Ok(inode);
-                }
-            }
+        let own = backing.node(identity);
+        let mut shard = self.shard(own);
+        let known = shard
+            .known(own)
+            .find(|entry| entry.inode.identity == identity && entry.inode.anchor.is(&path_fd));
+        if let Some(node) = known.map(|entry| entry.inode.node)
+            && let Some(entry) = shard.entries.get_mut(&node)
+        {
+            entry.lookups += lookups;
+            return Ok(entry.inode.clone());
         }
+        // Two foreign inodes may fold to one number, and a number may go to a new file while users still hold the
+        // old one: the later takes another number, above all that inodes have.
+        let node = shard.number(own);
+        let home = identity.dev == backing.identity().dev;
+        let inode = Arc::new(Inode {
+            node,
+            identity,
+            kind: backing::kind(stat.st_mode),
+            home,
+            anchor: Arc::new(self.anchors.hold(path_fd, home)),
+            nameless: AtomicBool::new(false),
+            state: Mutex::new(State {
+                content: None,
+                phase: Phase::Idle,
+                mode: Mode::None,
+                opens: 0,
+                writers: 0,
+                running: 0,
+                dirty: false,
+                queued: false,
+                attempts: 0,
+                passed: false,
+                closed: Instant::now(),
+                taken_in: false,
+                pages_valid: false,
+                io: None,
+                recipe: None,
+                hybrid: None,
+                growing: None,
+            }),
+            changed: Condvar::new(),
+        });
+        shard.entries.insert(node, Entry { inode: inode.clone(), lookups, own });
+        drop(shard);
+        self.let_go_of_some();
+        Ok(inode)
     }
 
     /// Takes back `lookups` look-ups; an inode without any leaves the table once nobody holds it.
     pub fn forget(&self, node: NodeId, lookups: u64) {
         let mut shard = self.shard(node);
-        if let Some(entry) = shard.get_mut(&node) {
+        if let Some(entry) = shard.entries.get_mut(&node) {
             entry.lookups = entry.lookups.saturating_sub(lookups);
             Self::drop_unused(&mut shard, node, 1);
+        }
+        Self::let_go_of_nameless(&shard, node);
+    }
+
+    /// Says that an inode lost its last name. A user may have looked it up just before and open it yet; after that
+    /// its room is free at once, also if it waits to be committed.
+    pub fn lost_last_name(&self, inode: &Inode) {
+        inode.nameless.store(true, Ordering::Relaxed);
+        Self::let_go_of_nameless(&self.shard(inode.node), inode.node);
+    }
+
+    fn let_go_of_nameless(shard: &Shard, node: NodeId) {
+        if let Some(entry) = shard.entries.get(&node).filter(|entry| entry.lookups == 0) {
+            entry.inode.let_go_if_nameless();
         }
     }
 
@@ -315,13 +416,13 @@ impl Inodes {
         drop(inode);
     }
 
-    fn drop_unused(shard: &mut HashMap<NodeId, Entry>, node: NodeId, holders: usize) {
-        let unused = shard.get(&node).is_some_and(|entry| {
+    fn drop_unused(shard: &mut Shard, node: NodeId, holders: usize) {
+        let unused = shard.entries.get(&node).is_some_and(|entry| {
             // Whoever wants another `Arc` needs this shard's lock, so the count cannot grow meanwhile.
             entry.lookups == 0 && Arc::strong_count(&entry.inode) <= holders && entry.inode.lock().opens == 0
         });
         if unused {
-            shard.remove(&node);
+            shard.remove(node);
         }
     }
 
@@ -329,7 +430,8 @@ impl Inodes {
     pub fn sweep(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let nodes: Vec<_> = shard.iter().filter(|(_, e)| e.lookups == 0).map(|(node, _)| *node).collect();
+            let unheld = shard.entries.iter().filter(|(_, entry)| entry.lookups == 0);
+            let nodes: Vec<_> = unheld.map(|(node, _)| *node).collect();
             nodes.into_iter().for_each(|node| Self::drop_unused(&mut shard, node, 1));
         }
     }
@@ -344,8 +446,58 @@ impl Inodes {
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            found.extend(shard.values().filter(|e| wanted(&e.inode)).map(|e| e.inode.clone()));
+            found.extend(shard.entries.values().filter(|e| wanted(&e.inode)).map(|e| e.inode.clone()));
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    /// A file that got the number of one that is gone, and that users still hold, stays one inode when they forget
+    /// that one.
+    #[test]
+    fn a_number_used_before_makes_no_second_inode() {
+        let dir = tempfile::tempdir().unwrap();
+        let backing = Backing::open(dir.path()).unwrap();
+        let inodes = Inodes::new(backing.root().try_clone_to_owned().unwrap());
+        let path = dir.path().join("file");
+        let enter = || {
+            let fd = backing::open_path(backing.root(), OsStr::new("file")).unwrap();
+            let stat = rustix::fs::fstat(&fd).unwrap();
+            inodes.enter(&backing, fd, &stat, 1).unwrap()
+        };
+        let mut met = 0;
+        for round in 0..100 {
+            std::fs::write(&path, "old").unwrap();
+            let number = path.metadata().unwrap().ino();
+            let old = enter();
+            std::fs::remove_file(&path).unwrap();
+            old.anchor.drop_gone();
+            std::fs::write(&path, "new").unwrap();
+            if path.metadata().unwrap().ino() == number {
+                met += 1;
+                let new = enter();
+                assert_ne!(new.node, old.node, "{round}");
+                let found = inodes.find_existing(&backing, old.identity).unwrap();
+                assert_eq!(found.node, new.node, "what exists is not what is gone");
+                inodes.forget(old.node, 1);
+                inodes.release(old);
+                let again = enter();
+                assert!(Arc::ptr_eq(&new, &again), "one file, two inodes");
+                inodes.forget(new.node, 2);
+                drop((found, again));
+                inodes.release(new);
+            } else {
+                inodes.forget(old.node, 1);
+                inodes.release(old);
+            }
+            std::fs::remove_file(&path).unwrap();
+        }
+        assert!(met > 0, "this filesystem gives no number twice");
+        assert!(inodes.shards.iter().all(|shard| shard.lock().unwrap().renumbered.is_empty()));
     }
 }

@@ -15,13 +15,13 @@
 use super::backing;
 use super::error::{OverlayError, Result};
 use super::inode::Content;
-use super::stub::{RECORD_LEN, Time, XATTR};
+use super::stub::{RECORD_LEN, State, Stub, Time, XATTR};
 use super::types::Kind;
 use super::{Overlay, scan};
 use crate::id::RecipeId;
 use crate::store::StoreError;
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -33,12 +33,16 @@ const ROUNDS_MAX: usize = 8;
 const CTIME_TICK_MS: i64 = 50;
 
 /// What was found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marked {
     /// Stubs met; some more than once if their directories changed.
     pub stubs: u64,
-    /// Empty files whose record cannot be believed: what they need is kept as far as it can be told.
+    /// Files whose record cannot be believed: what they need is kept as far as it can be told.
     pub unknown: u64,
+    /// Numbers of the extent lists of hybrid files met.
+    pub lists: HashSet<u64>,
+    /// Whether the last round found nothing new, so that all files were met.
+    pub all: bool,
 }
 
 /// A directory as it was read.
@@ -85,6 +89,7 @@ impl Overlay {
                 return Ok(None);
             }
             if !marker.changed {
+                marker.marked.all = true;
                 break;
             }
             if round + 1 == ROUNDS_MAX {
@@ -104,11 +109,12 @@ impl Overlay {
     ) -> Result<()> {
         let in_use = self.inodes.collect(|inode| {
             let state = inode.lock();
-            (state.opens > 0 || state.is_hydrating()) && matches!(state.content, Some(Content::Stub(_)))
+            let is_stub = matches!(state.content, Some(Content::Stub(_) | Content::Hybrid(_)));
+            (state.opens > 0 || state.is_hydrating()) && is_stub
         });
         for inode in in_use {
             let stub = match inode.lock().content {
-                Some(Content::Stub(stub)) => Some(stub),
+                Some(Content::Stub(stub) | Content::Hybrid(stub)) => Some(stub),
                 _ => None,
             };
             let kept = stub
@@ -217,8 +223,9 @@ impl Marker<'_> {
         let inode = overlay.inodes.enter(&overlay.backing, fd, stat, 0)?;
         let content = overlay.lock_loaded(&inode).map(|state| state.content);
         let done = match content {
-            Ok(Some(Content::Stub(stub))) => {
+            Ok(Some(Content::Stub(stub) | Content::Hybrid(stub))) => {
                 self.marked.stubs += 1;
+                self.list(&stub);
                 self.stopped |= !(self.go_on)(self.marked.stubs);
                 overlay.keep_stub(self.keep, &stub.recipe, || path.to_owned())
             }
@@ -237,6 +244,12 @@ impl Marker<'_> {
         done
     }
 
+    fn list(&mut self, record: &Stub) {
+        if let State::Hybrid { list } = record.state {
+            self.marked.lists.insert(list);
+        }
+    }
+
     /// A record that cannot be believed may still name the right recipe, and the catalog may know it.
     fn unknown(&mut self, inode: &super::Inode, path: &Path) -> Result<()> {
         let mut record = [0; RECORD_LEN];
@@ -245,6 +258,10 @@ impl Marker<'_> {
             // What it needs may be written in a way that this program does not know.
             let reason = "its record was written by a newer version of dedupfs".to_owned();
             return Err(OverlayError::Unreadable { path: path.to_owned(), reason });
+        }
+        // Nor is a list removed that cannot be believed itself.
+        if let Ok(record) = Stub::decode(&record, &self.overlay.key) {
+            self.list(&record);
         }
         let named = (read == Ok(RECORD_LEN)).then(|| super::stub::claimed_recipe(&record));
         let known = self.overlay.catalog.file(inode.file_id())?.map(|row| row.recipe);

@@ -3,7 +3,8 @@
 //! The backing directory keeps the namespace: names, modes, owners, times, links and xattrs are its own.
 //! A regular file there is *plain* (it holds its bytes), or a *stub* (it is empty, and the xattr
 //! `user.dedupfs` names the recipe by which the store has its bytes). What a file is, is decided by what
-//! is on disk ([`stub`], `recover`); the index only helps to find things.
+//! is on disk ([`stub`], `recover`); the index only helps to find things. A large stub that was written to is *hybrid*
+//! for a while: what changed is in the file, the rest still in the store (`hybrid`).
 //!
 //! Files are converted when nobody has them open (`commit`) and written back before anyone writes to them
 //! (`hydrate`). Neither shows through the overlay: size, times and inode number stay.
@@ -16,48 +17,67 @@ mod backing;
 mod catalog;
 mod collect;
 mod commit;
+mod contained;
 mod contents;
 mod error;
 mod file;
+mod filter;
+mod groups;
 mod growing;
+mod hybrid;
 mod hydrate;
 mod ingest;
 mod inode;
 mod mark;
 mod namespace;
+mod pace;
+mod policy;
 mod queue;
 mod recover;
 mod repair;
 mod scan;
 mod similar;
 pub mod stub;
+pub mod templates;
 mod types;
+mod unrest;
+mod views;
 
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
 pub use catalog::{Catalog, FileRow};
 pub use collect::{GcOutcome, GcStep};
+pub use contained::{FileContained, Place, TreeContained};
 pub use contents::{Contents, Shares};
 pub use error::{OverlayError, Result};
 pub use file::{Handle, Io, OpenFlags, Opened};
+pub use filter::Filter;
+pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
+pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use inode::{Content, Inode, PassToken};
 pub use namespace::{DirEntry, DirHandle};
+pub use pace::Hurry;
+pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use scan::{Finding, ScanReport, Trouble};
 pub use similar::{Match, Matches, Ranking, SimilarOptions};
 pub use types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr, SetTime};
+pub use views::{Look, Views};
 
 use crate::chunk::ChunkParams;
 use crate::db::Db;
 use crate::similarity::Similarity;
 use crate::store::Store;
+use catalog::Finder;
 use inode::Inodes;
+use pace::Pace;
 use queue::Queue;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stub::GuardKey;
+use unrest::Unrest;
 
 /// When plain files become stubs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,19 +110,26 @@ pub struct Parts {
     pub read_only: bool,
     /// Worker threads that hash and compress.
     pub threads: usize,
+    /// Which stubs can be written to without being written back.
+    pub hybrid: HybridOptions,
 }
 
 /// A filesystem over a backing directory. All methods may be called from many threads.
 pub struct Overlay {
     backing: Backing,
     contents: Contents,
+    views: Option<Views>,
     db: Arc<dyn Db>,
     catalog: Catalog,
     key: GuardKey,
-    dedup: Dedup,
+    policies: Policies,
+    pace: Pace,
+    unrest: Unrest,
     read_only: bool,
     inodes: Inodes,
     queue: Queue,
+    hybrid: HybridOptions,
+    steps: Arc<hybrid::Steps>,
     converted: AtomicU64,
     /// About how many bytes of contents have lost their last file.
     garbage: AtomicU64,
@@ -110,6 +137,7 @@ pub struct Overlay {
     no_room: AtomicBool,
     /// Whether garbage is collected without being asked.
     auto_gc: AtomicBool,
+    templates_dir: OnceLock<PathBuf>,
     stop: Stop,
 }
 
@@ -134,18 +162,34 @@ impl Overlay {
             backing: parts.backing,
             catalog: Catalog::new(parts.db.clone()),
             contents,
+            views: None,
             db: parts.db,
             key: parts.key,
-            dedup: parts.dedup,
+            policies: Policies::uniform(parts.dedup),
+            pace: Pace::default(),
+            unrest: Unrest::new(),
             read_only: parts.read_only,
             inodes: Inodes::new(root),
             queue: Queue::default(),
+            hybrid: parts.hybrid,
+            steps: Arc::default(),
             converted: AtomicU64::new(0),
             garbage: AtomicU64::new(garbage),
             no_room: AtomicBool::new(false),
             auto_gc: AtomicBool::new(false),
+            templates_dir: OnceLock::new(),
             stop: Stop::default(),
         })
+    }
+
+    /// The same overlay with other policies than one for all files.
+    pub fn with_policies(self, policies: Policies) -> Overlay {
+        Overlay { policies, ..self }
+    }
+
+    /// The same overlay, reading at most `rate` bytes a second for conversions that nobody waits for.
+    pub fn with_convert_rate(self, rate: Option<u64>) -> Overlay {
+        Overlay { pace: Pace::new(rate), ..self }
     }
 
     /// Starts the threads that commit closed files, follow growing ones and keep the index on disk.
@@ -203,9 +247,24 @@ impl Overlay {
         &self.catalog
     }
 
-    /// When files are converted.
+    /// When files are converted that no rule is for.
     pub fn dedup(&self) -> Dedup {
-        self.dedup
+        self.policies.fallback().dedup
+    }
+
+    /// What is done with which files.
+    pub fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    /// Bytes a second that conversions read while nobody waits for them, if that is limited.
+    pub fn convert_rate(&self) -> Option<u64> {
+        self.pace.rate()
+    }
+
+    /// Files that rest for longer because they are written again and again.
+    pub fn resting(&self) -> usize {
+        self.queue.resting()
     }
 
     /// Files that were closed and are not committed yet.
@@ -213,9 +272,20 @@ impl Overlay {
         self.queue.pending()
     }
 
-    /// Waits until every closed file is chunked, indexed and durable. `progress` is told how many are
+    /// Conversions let nobody go first until what is returned is dropped: somebody waits for them.
+    pub fn hurry(&self) -> Hurry<'_> {
+        self.pace.hurry()
+    }
+
+    /// Waits until every closed file is chunked, indexed and durable, also those that have not rested for as long as
+    /// they should, and without letting others go first. `progress` is told how many are
     /// left and stops the waiting by returning false; the result says whether it came to the end.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
+        let _hurry = self.hurry();
+        self.wait_for_queue(progress)
+    }
+
+    fn wait_for_queue(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let settled = self.queue.settle(progress);
         self.persist()?;
         if !self.read_only {
@@ -234,6 +304,7 @@ impl Overlay {
         let mut garbage = 0;
         for orphan in self.catalog.take_orphans()? {
             self.contents.similarity.remove_content(&orphan)?;
+            self.forget_view(&orphan)?;
             garbage += self.contents.store.recipe(&orphan).map_or(0, |recipe| recipe.size());
         }
         if garbage > 0 {
@@ -241,14 +312,30 @@ impl Overlay {
         }
         self.catalog.flush()?;
         self.contents.similarity.flush()?;
+        self.flush_views()?;
         self.contents.store.persist()?;
         self.db.flush()?;
         Ok(())
     }
 
-    /// Whether chunks are stored, or files only indexed.
-    fn keeps_bytes(&self) -> bool {
-        self.dedup != Dedup::Off
+    /// What is to be done with a file by its names; `None` if names matter and it has none that is known.
+    ///
+    /// Of several names the strictest counts: the one it was met by, and those in directories that the catalog knows.
+    fn policy_of(&self, inode: &Inode, names: u64, finder: &mut Finder<'_>) -> Result<Option<Policy>> {
+        if self.policies.rules() == 0 {
+            return Ok(Some(self.policies.fallback()));
+        }
+        let mut paths: Vec<_> = self.path_of(inode).into_iter().collect();
+        if names > 1 || paths.is_empty() {
+            finder.paths_of(inode.file_id(), &mut paths)?;
+        }
+        Ok(paths.iter().map(|path| self.policies.of(path)).reduce(Policy::strictest))
+    }
+
+    /// Whether a file of so many bytes is to become a stub, by the name it was met by.
+    fn may_convert(&self, inode: &Inode, bytes: u64) -> bool {
+        let policy = self.policy_of(inode, 1, &mut self.catalog.finder(&self.backing));
+        policy.ok().flatten().is_some_and(|policy| policy.converts(bytes))
     }
 
     /// A name for messages.
@@ -281,6 +368,7 @@ impl Background {
 
     fn end(&mut self) -> Vec<Arc<Inode>> {
         self.overlay.stop.stop();
+        self.overlay.pace.end();
         self.overlay.queue.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

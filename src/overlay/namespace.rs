@@ -4,17 +4,22 @@
 use super::Overlay;
 use super::backing::{self, Backing};
 use super::error::{OverlayError, Result};
-use super::inode::{Content, Inode, State as InodeState};
+use super::file::may_be_mapped;
+use super::inode::{Content, Inode, OpenFile, State as InodeState};
+use super::policy::Policy;
 use super::stub::XATTR;
 use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr};
 use crate::id::FileId;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, RenameFlags, Stat, StatVfs};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+const CAPABILITY: &str = "security.capability";
 
 /// An open directory.
 pub struct DirHandle {
@@ -101,7 +106,8 @@ impl Overlay {
             _ => rustix::fs::fstat(&inode.path_fd()?)?,
         };
         attr = backing::attr(inode.node, &stat);
-        attr.settled = state.writers == 0 && !state.dirty && !state.queued;
+        attr.changed = state.dirty || state.queued;
+        attr.settled = state.writers == 0 && !(attr.changed && may_be_mapped(inode, &mut state));
         match state.content {
             Some(Content::Stub(stub)) => {
                 attr.size = stub.size;
@@ -111,6 +117,15 @@ impl Overlay {
                     attr.ctime = stub.ctime.unwrap_or(attr.ctime);
                 } else {
                     attr.ctime = stub.shown_ctime(attr.mtime, attr.ctime);
+                }
+            }
+            Some(Content::Hybrid(stub)) => {
+                if let Some(hybrid) = &state.hybrid {
+                    attr.size = hybrid.size();
+                    attr.blocks = hybrid.blocks(stub.blocks);
+                }
+                if state.is_hydrating() {
+                    attr.mtime = stub.mtime;
                 }
             }
             Some(Content::Plain(Some(record))) => attr.ctime = record.shown_ctime(attr.mtime, attr.ctime),
@@ -133,9 +148,11 @@ impl Overlay {
             if let Some(size) = set.size {
                 state = self.resize(&inode, state, size)?;
             }
-            if set.mode.is_some_and(|mode| mode & 0o600 != 0o600) && !self.backing.privileged() {
-                // Without those bits an ordinary user's daemon could not read the stub's record.
+            if set.mode.is_some_and(|mode| mode & 0o6600 != 0o600) && !self.backing.privileged() {
+                // Without the latter bits an ordinary user's daemon could not read the stub's record; and writing
+                // back would take the former away.
                 state = self.make_plain(&inode, state)?;
+                self.remove_record(&inode, &mut state)?;
             }
             let changed = self.set_on_backing(&inode, set);
             match set.size {
@@ -163,11 +180,22 @@ impl Overlay {
         if size == 0 {
             return self.empty(inode, state);
         }
-        let mut state = self.make_plain(inode, state)?;
-        let file = backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?;
-        rustix::fs::ftruncate(&file, size)?;
+        let state = self.make_writable(inode, state)?;
+        let (mut state, hybrid) = self.hybrid_to_change(inode, state)?;
+        match hybrid {
+            Some(hybrid) => hybrid.resize(size)?,
+            None => rustix::fs::ftruncate(&*self.file_to_resize(inode, &state)?, size)?,
+        }
         state.dirty = true;
         Ok(state)
+    }
+
+    /// The file's own descriptor if it is open for writing: its mode may have been changed since.
+    pub(super) fn file_to_resize(&self, inode: &Inode, state: &InodeState) -> Result<Arc<File>> {
+        match &state.io {
+            Some(OpenFile { file, writable: true }) => Ok(file.clone()),
+            _ => Ok(Arc::new(backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?)),
+        }
     }
 
     fn set_on_backing(&self, inode: &Inode, set: SetAttr) -> Result<()> {
@@ -194,9 +222,11 @@ impl Overlay {
 
     /// Creates a node: a fifo, socket, device or empty regular file.
     pub fn mknod(&self, parent: NodeId, name: &OsStr, mode: u32, rdev: u64, caller: Caller) -> Result<Attr> {
-        self.make(parent, name, mode, caller, |dir, mode_bits| {
+        let attr = self.make(parent, name, mode, caller, |dir, mode_bits| {
             rustix::fs::mknodat(dir, name, rustix::fs::FileType::from_raw_mode(mode), mode_bits, rdev)
-        })
+        })?;
+        self.unrest.forget(FileId(attr.node.0));
+        Ok(attr)
     }
 
     /// Creates a directory.
@@ -251,12 +281,13 @@ impl Overlay {
         let dir = self.inode(parent)?;
         let stat = backing::stat_at(&dir.path_fd()?, name)?;
         let unlink = || rustix::fs::unlinkat(&dir.path_fd()?, name, AtFlags::empty());
-        match self.inodes.find(self.backing.node(backing::identity(&stat))) {
+        match self.inodes.find_existing(&self.backing, backing::identity(&stat)) {
             Some(inode) => {
                 self.touch(&inode, unlink)?;
                 dir.lost(name, &inode);
                 if stat.st_nlink == 1 {
-                    inode.lost_last_name();
+                    self.forget_hybrid(&inode, &mut inode.lock());
+                    self.inodes.lost_last_name(&inode);
                 }
             }
             None => unlink()?,
@@ -275,21 +306,32 @@ impl Overlay {
         Ok(())
     }
 
-    /// Renames; `flags` as for renameat2(2).
-    pub fn rename(&self, from: (NodeId, &OsStr), to: (NodeId, &OsStr), flags: u32) -> Result<()> {
+    /// Renames; `flags` as for renameat2(2). A whiteout left behind is the caller's.
+    pub fn rename(
+        &self,
+        from: (NodeId, &OsStr),
+        to: (NodeId, &OsStr),
+        flags: u32,
+        caller: Caller,
+    ) -> Result<()> {
         self.check_writable(from.0, from.1)?;
         self.check_writable(to.0, to.1)?;
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let (source_dir, target_dir) = (self.inode(from.0)?, self.inode(to.0)?);
         let source = backing::stat_at(&source_dir.path_fd()?, from.1)?;
         let target = backing::stat_at(&target_dir.path_fd()?, to.1).ok();
-        let known = |stat: &Stat| self.inodes.find(self.backing.node(backing::identity(stat)));
+        let known = |stat: &Stat| self.inodes.find_existing(&self.backing, backing::identity(stat));
         let target_inode = target.as_ref().and_then(known);
+        let (old, new) = (self.policy_at(&source_dir, from.1), self.policy_at(&target_dir, to.1));
         if let Some(inode) = &target_inode {
             self.touch(inode, || Ok(()))?;
         }
-        let rename =
-            || rustix::fs::renameat_with(&source_dir.path_fd()?, from.1, &target_dir.path_fd()?, to.1, flags);
+        let (source_fd, target_fd) = (source_dir.path_fd()?, target_dir.path_fd()?);
+        let rename = || rustix::fs::renameat_with(&source_fd, from.1, &target_fd, to.1, flags);
+        let rename = || match flags.contains(RenameFlags::WHITEOUT) {
+            true => self.backing.as_caller(caller, rename),
+            false => rename(),
+        };
         let source_inode = known(&source);
         match &source_inode {
             Some(inode) => self.touch(inode, rename)?,
@@ -305,13 +347,18 @@ impl Overlay {
         if let Some(inode) = &source_inode {
             target_dir.has(to.1, inode);
         }
+        if old != new {
+            self.policy_changed(source_inode.as_ref());
+            self.policy_changed(target_inode.as_ref().filter(|_| exchanged));
+        }
         match target {
             // Renaming one name of a file over another of its names does nothing.
             Some(target) if backing::identity(&target) == backing::identity(&source) => return Ok(()),
             Some(target) if exchanged => self.indexed(self.move_name(&target, &target_dir, &source_dir)),
             Some(target) => {
                 if let Some(inode) = target_inode.filter(|_| target.st_nlink == 1) {
-                    inode.lost_last_name();
+                    self.forget_hybrid(&inode, &mut inode.lock());
+                    self.inodes.lost_last_name(&inode);
                 }
                 self.indexed(self.forget_name(&target, &target_dir));
             }
@@ -331,6 +378,25 @@ impl Overlay {
         let changed = change();
         self.enqueue_if_due(inode, &mut state);
         Ok(changed?)
+    }
+
+    /// What is done with a file of that name; `None` where names do not matter.
+    fn policy_at(&self, dir: &Inode, name: &OsStr) -> Option<Policy> {
+        let by_name = self.policies.rules() > 0;
+        by_name.then(|| self.policies.of(&self.path_of(dir).unwrap_or_default().join(name)))
+    }
+
+    /// Has a commit look at a file whose name has got another policy. Files below a renamed directory are not looked
+    /// at: when they are next closed, or by a scan.
+    fn policy_changed(&self, inode: Option<&Arc<Inode>>) {
+        let Some(inode) = inode.filter(|inode| inode.home && inode.kind == Kind::File) else { return };
+        let Ok(mut state) = self.lock_loaded(inode) else { return };
+        if state.queued {
+            self.queue.look_again(inode);
+        } else if matches!(state.content, Some(Content::Plain(_))) {
+            state.dirty = true;
+            self.enqueue_if_due(inode, &mut state);
+        }
     }
 
     /// The catalog's side of an inode having left one directory for another.
@@ -444,7 +510,41 @@ impl Overlay {
         self.check_xattr(name)?;
         let inode = self.inode(node)?;
         let flags = rustix::fs::XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-        self.touch(&inode, || rustix::fs::setxattr(backing::proc_path(&inode.path_fd()?), name, value, flags))
+        let set = || rustix::fs::setxattr(backing::proc_path(&inode.path_fd()?), name, value, flags);
+        if name == CAPABILITY && inode.kind == Kind::File && inode.home {
+            // Writing back would take it away.
+            drop(self.make_plain(&inode, self.lock_loaded(&inode)?)?);
+        }
+        match self.touch(&inode, set) {
+            // Our own record may be what takes the room.
+            Err(OverlayError::Os(Errno::NOSPC)) if self.drop_record(&inode)? => self.touch(&inode, set),
+            other => other,
+        }
+    }
+
+    /// Makes a file plain without any record; says whether there was one.
+    fn drop_record(&self, inode: &Arc<Inode>) -> Result<bool> {
+        if inode.kind != Kind::File || !inode.home {
+            return Ok(false);
+        }
+        let mut state = self.make_plain(inode, self.lock_loaded(inode)?)?;
+        let had_one = self.remove_record(inode, &mut state)?;
+        self.enqueue_if_due(inode, &mut state);
+        Ok(had_one)
+    }
+
+    /// Removes the record of a plain file, which only remembers the ctime to show; says whether there was one.
+    fn remove_record(&self, inode: &Inode, state: &mut InodeState) -> Result<bool> {
+        if !matches!(state.content, Some(Content::Plain(Some(_)))) {
+            return Ok(false);
+        }
+        match rustix::fs::removexattr(backing::proc_path(&inode.path_fd()?), XATTR) {
+            Ok(()) => state.content = Some(Content::Plain(None)),
+            // An ordinary user's file that may not be written: then it stays.
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+        Ok(true)
     }
 
     /// Removes an xattr.

@@ -10,7 +10,9 @@
 //! | unsettled | not empty, whole | plain: the conversion had not come to emptying it | drop the record |
 //! | unsettled | not empty, cut short, mtime as recorded | stub | empty, settle |
 //! | unsettled | not empty, otherwise | plain: changed behind our back | drop the record, log |
-//! | hydrating | any | stub: the bytes were being written back | empty, settle |
+//! | hydrating | any | stub: the bytes were being written back, or a hybrid file emptied | empty, settle |
+//! | hybrid | any, its list whole | hybrid | |
+//! | hybrid | any, its list missing or not its own | unknown: reading it is an error | log |
 //! | of a newer version | any | unknown: reading it is an error | log |
 //! | not ours | empty | unknown: reading it is an error | log |
 //! | not ours | not empty | plain | log |
@@ -22,13 +24,14 @@
 use super::Overlay;
 use super::backing;
 use super::error::Result;
+use super::hybrid::Hybrid;
 use super::inode::{Content, Inode, State as InodeState};
 use super::stub::{State, Stub, StubError, XATTR};
 use super::types::{Kind, SetTime};
 use rustix::fs::Stat;
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 /// What is to be done about a file as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,18 +44,12 @@ enum Action {
     Settle(Stub),
     /// It is a stub: empty the file, then write the settled record.
     Empty(Stub),
+    /// It is hybrid, if the list with this number says so.
+    Hybrid(Stub, u64),
 }
 
-impl Action {
-    /// What the file is, whether or not the action is carried out.
-    fn means(self) -> Content {
-        match self {
-            Action::Keep(content) => content,
-            Action::DropRecord(_) => Content::Plain(None),
-            Action::Settle(stub) | Action::Empty(stub) => Content::Stub(stub),
-        }
-    }
-}
+/// What a file is, and of a hybrid one where its bytes are.
+type Found = (Content, Option<Arc<Hybrid>>);
 
 fn decide(record: std::result::Result<Option<Stub>, StubError>, stat: &Stat) -> Action {
     let empty = stat.st_size == 0;
@@ -78,7 +75,13 @@ fn decide(record: std::result::Result<Option<Stub>, StubError>, stat: &Stat) -> 
         }
         State::Unsettled => Action::DropRecord(Some("it was written to behind the overlay's back")),
         State::Hydrating => Action::Empty(record),
+        State::Hybrid { list } => Action::Hybrid(record, list),
     }
+}
+
+fn has_record(inode: &Inode) -> Result<bool> {
+    let names = backing::list_xattrs(&inode.path_fd()?)?;
+    Ok(names.split(|&byte| byte == 0).any(|name| name == XATTR.as_bytes()))
 }
 
 impl Overlay {
@@ -86,7 +89,8 @@ impl Overlay {
     pub(super) fn lock_loaded<'a>(&self, inode: &'a Inode) -> Result<MutexGuard<'a, InodeState>> {
         let mut state = inode.lock();
         if state.content.is_none() {
-            state.content = Some(self.load(inode)?);
+            let (content, hybrid) = self.load(inode)?;
+            (state.content, state.hybrid) = (Some(content), hybrid);
         }
         Ok(state)
     }
@@ -96,16 +100,33 @@ impl Overlay {
         let state = inode.lock();
         match state.content {
             Some(content) => Ok(content),
-            None => Ok(self.found(inode)?.means()),
+            None => Ok(self.meaning(inode, self.found(inode)?)?.0),
         }
     }
 
-    fn load(&self, inode: &Inode) -> Result<Content> {
+    /// What a file is if nothing is done about it.
+    fn meaning(&self, inode: &Inode, action: Action) -> Result<Found> {
+        Ok(match action {
+            Action::Keep(content) => (content, None),
+            Action::DropRecord(_) => (Content::Plain(None), None),
+            Action::Settle(stub) | Action::Empty(stub) => (Content::Stub(stub), None),
+            Action::Hybrid(stub, list) => match self.load_hybrid(inode, &stub, list)? {
+                Ok(hybrid) => (Content::Hybrid(stub), Some(hybrid)),
+                Err(reason) => (Content::Unknown(reason), None),
+            },
+        })
+    }
+
+    fn load(&self, inode: &Inode) -> Result<Found> {
         let action = self.found(inode)?;
-        match self.read_only {
-            true => Ok(action.means()),
-            false => self.carry_out(inode, action),
+        let found = match (self.read_only, action) {
+            (true, _) | (_, Action::Keep(_) | Action::Hybrid(..)) => self.meaning(inode, action)?,
+            (false, action) => (self.carry_out(inode, action)?, None),
+        };
+        if let Content::Unknown(reason) = found.0 {
+            tracing::error!("{}: its content is not known: {reason}", self.name_of(inode));
         }
+        Ok(found)
     }
 
     /// What is to be done about a file as it is on disk.
@@ -120,7 +141,8 @@ impl Overlay {
             Err(Errno::ACCESS) => {
                 // Of a file of our own that may be a stub; another user's cannot be one that we made.
                 let ours = stat.st_uid == rustix::process::geteuid().as_raw();
-                let content = if ours && stat.st_size == 0 {
+                // The names of xattrs can be read in any case.
+                let content = if ours && stat.st_size == 0 && has_record(inode)? {
                     Content::Unknown("its xattr may not be read: give its owner read permission")
                 } else {
                     Content::Plain(None)
@@ -134,12 +156,8 @@ impl Overlay {
 
     fn carry_out(&self, inode: &Inode, action: Action) -> Result<Content> {
         match action {
-            Action::Keep(content) => {
-                if let Content::Unknown(reason) = content {
-                    tracing::error!("{}: its content is not known: {reason}", self.name_of(inode));
-                }
-                Ok(content)
-            }
+            Action::Keep(content) => Ok(content),
+            Action::Hybrid(stub, _) => Ok(Content::Hybrid(stub)),
             Action::DropRecord(reason) => {
                 if let Some(reason) = reason {
                     tracing::warn!("{}: taken as a plain file: {reason}", self.name_of(inode));
@@ -197,6 +215,7 @@ mod tests {
     use crate::id::RecipeId;
     use crate::overlay::stub::Time;
 
+    const HYBRID: State = State::Hybrid { list: 9 };
     const MTIME: Time = Time { sec: 100, nsec: 5 };
 
     fn record(state: State) -> Stub {
@@ -229,6 +248,8 @@ mod tests {
             (State::Unsettled, 40, MTIME, None),
             (State::Hydrating, 0, later, Some(Action::Empty(record(State::Hydrating)))),
             (State::Hydrating, 10, MTIME, Some(Action::Empty(record(State::Hydrating)))),
+            (HYBRID, 10, later, Some(Action::Hybrid(record(HYBRID), 9))),
+            (HYBRID, 0, MTIME, Some(Action::Hybrid(record(HYBRID), 9))),
         ] {
             let action = decide(Ok(Some(record(state))), &stat(size, mtime));
             match expected {

@@ -81,6 +81,9 @@ impl Overlay {
                     Ok(Content::Stub(stub)) if stubs => {
                         self.search_stub(&stub, params, wanted, path, &mut *take)
                     }
+                    Ok(Content::Hybrid(stub)) => {
+                        self.search_hybrid(&inode, &stub, params, wanted, path, &mut *take)
+                    }
                     Ok(_) => Ok(0),
                     Err(e) => {
                         tracing::warn!("{}: not searched: {e}", path.display());
@@ -109,6 +112,33 @@ impl Overlay {
         // Never waits for a lease: a file that is being committed is in the store in a moment.
         match inode.path_fd().and_then(|fd| backing::open_io(&fd, OFlags::RDONLY)) {
             Ok(file) => search_file(&file, params, wanted, path, take),
+            Err(e) => {
+                tracing::warn!("{}: not searched: {e}", path.display());
+                Ok(0)
+            }
+        }
+    }
+
+    /// In all of a hybrid file: its local bytes are nowhere else.
+    fn search_hybrid(
+        &self,
+        inode: &Inode,
+        stub: &Stub,
+        params: &ChunkParams,
+        wanted: &mut Wanted,
+        path: &Path,
+        take: Take<'_>,
+    ) -> std::result::Result<u64, StoreError> {
+        let State::Hybrid { list } = stub.state else { return Ok(0) };
+        let loaded = self.load_hybrid(inode, stub, list).and_then(|loaded| match loaded {
+            Ok(hybrid) => self.merged(inode, stub, &hybrid),
+            Err(reason) => Err(self.bad_stub(inode, reason)),
+        });
+        match loaded {
+            Ok(content) => {
+                let read = |buffer: &mut [u8], at: u64| content.read(at, buffer).map_err(io::Error::other);
+                search(&read, params, wanted, path, take)
+            }
             Err(e) => {
                 tracing::warn!("{}: not searched: {e}", path.display());
                 Ok(0)

@@ -1,11 +1,13 @@
 //! Walking the backing tree: to take in what was there before, and to check every stub.
 
+use super::Overlay;
 use super::backing;
+use super::catalog::Finder;
+use super::contents::Stored;
 use super::error::{OverlayError, Result};
 use super::inode::{Content, Inode};
 use super::stub::Stub;
 use super::types::Kind;
-use super::{Dedup, Overlay};
 use crate::id::{ChunkId, RecipeId};
 use crate::similarity::Sketch;
 use rustix::fs::RawDir;
@@ -76,20 +78,30 @@ impl Overlay {
             return Err(OverlayError::ReadOnly);
         }
         let mut all = (0, 0);
-        self.walk(path, &mut |_, found| {
+        self.walk(path, &mut |path, found| {
             if let Ok(inode) = found {
+                let attr = self.attr_of(&inode).ok();
                 all.0 += 1;
-                all.1 += self.attr_of(&inode).map_or(0, |attr| attr.size);
+                all.1 += attr.map_or(0, |attr| attr.size);
+                // By any of its names a file may be one to be left alone: they are to be known before it is met.
+                if self.policies.rules() > 0
+                    && attr.is_some_and(|attr| attr.nlink > 1)
+                    && let Err(e) = self.catalog.place(&self.backing, inode.file_id(), path)
+                {
+                    tracing::warn!("{}: its name did not reach the index: {e}", path.display());
+                }
                 self.inodes.release(inode);
             }
         })?;
         let waiting_max = WAITING_MAX.min(self.inodes.descriptors_max() / 4).max(1);
         let converted_before = self.converted.load(Ordering::Relaxed);
         let mut report = ScanReport::default();
+        // Else files that are to rest would fill the queue, and the scan would wait for them.
+        let _hurry = self.queue.hurry();
         self.walk(path, &mut |path, found| {
             let done = found.map_err(OverlayError::from).and_then(|inode| {
                 let size = self.attr_of(&inode).map(|attr| attr.size);
-                let taken = self.scan_file(&inode);
+                let taken = self.scan_file(&inode, &mut self.catalog.finder(&self.backing));
                 self.inodes.release(inode);
                 Ok((size?, taken?))
             });
@@ -108,7 +120,7 @@ impl Overlay {
             let waiting = self.queue.pending() as u64;
             progress(report.files.saturating_sub(waiting), all.0, report.bytes, all.1);
         })?;
-        self.settle(&mut |waiting| {
+        self.wait_for_queue(&mut |waiting| {
             progress(report.files.saturating_sub(waiting as u64), all.0, report.bytes, all.1);
             true
         })?;
@@ -117,7 +129,7 @@ impl Overlay {
     }
 
     /// Whether there was something to do for a file.
-    fn scan_file(&self, inode: &Arc<Inode>) -> Result<bool> {
+    fn scan_file(&self, inode: &Arc<Inode>, finder: &mut Finder<'_>) -> Result<bool> {
         let mut state = self.lock_loaded(inode)?;
         match state.content {
             Some(Content::Stub(stub)) => {
@@ -130,9 +142,15 @@ impl Overlay {
                 let row = self.catalog.file(inode.file_id())?;
                 let known = row
                     .is_some_and(|row| row.size == stat.st_size as u64 && row.mtime == backing::mtime(&stat));
-                let only_index = self.dedup == Dedup::Off;
-                if stat.st_size == 0 || state.queued || (known && only_index) {
+                let empty = stat.st_size == 0 && !matches!(state.content, Some(Content::Hybrid(_)));
+                if empty || state.queued {
                     return Ok(false);
+                }
+                let policy = self.policy_of(inode, stat.st_nlink, finder)?;
+                let only_index = !policy.is_some_and(|policy| policy.converts(stat.st_size as u64));
+                if let Some(row) = row.filter(|_| known && only_index) {
+                    drop(state);
+                    return self.catch_up_view(inode, row.recipe, false, || self.plain_source(inode));
                 }
                 // One that is open is queued when it is closed, also by a program that only reads it.
                 state.dirty = true;
@@ -146,8 +164,12 @@ impl Overlay {
     fn index_stub(&self, inode: &Inode, stub: &Stub) -> Result<bool> {
         let known = self.catalog.file(inode.file_id())?.is_some_and(|row| row.recipe == stub.recipe);
         let sketched = self.contents.similarity.has_content(&stub.recipe)?;
+        let viewed = self.catch_up_view(inode, stub.recipe, !sketched, || {
+            let recipe = self.recipe_of(inode, stub)?;
+            Ok(Box::new(Stored::of(&self.contents.store, recipe)))
+        })?;
         if known && sketched {
-            return Ok(false);
+            return Ok(viewed);
         }
         if !sketched {
             let recipe = self.recipe_of(inode, stub)?;
@@ -186,7 +208,7 @@ impl Overlay {
             };
             if goes_on {
                 match self.look_at(&inode) {
-                    Ok(Content::Stub(stub)) => {
+                    Ok(Content::Stub(stub) | Content::Hybrid(stub)) => {
                         stubs += 1;
                         self.check_stub(&stub, &mut report);
                     }

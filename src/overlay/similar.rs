@@ -3,14 +3,17 @@
 use super::Overlay;
 use super::backing;
 use super::catalog::Finder;
-use super::contents::{Budget, Shares, Stored};
+use super::contents::{Asked, Budget, Shares, Stored};
 use super::error::{OverlayError, Result};
 use super::file::read_full;
-use super::inode::Content;
+use super::filter::{Filter, Rules};
+use super::inode::{Content, Inode};
 use super::types::Kind;
-use crate::id::FileId;
-use crate::similarity::Candidate;
+use super::views::Look;
+use crate::id::{FileId, RecipeId};
 use crate::similarity::exact::Source;
+use crate::similarity::{Boilerplate, Candidate};
+use crate::view::View;
 use rustix::fs::OFlags;
 use std::cmp::Ordering;
 use std::fs::File;
@@ -21,6 +24,9 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {
+    /// The geometric mean of the two containments, so that what is contained in nearly everything does not come
+    /// before what is nearly the same; the minimum is one of containment, either way round.
+    Mean,
     /// The larger of the two containments.
     Containment,
     /// Bytes in common over bytes in either.
@@ -30,12 +36,20 @@ pub enum Ranking {
 }
 
 impl Ranking {
+    /// What is ranked by: the larger, the better.
+    pub(super) fn key(self, containment: f64, contained_in: f64, resemblance: f64, bytes: u64) -> f64 {
+        match self {
+            Ranking::Mean => (containment * contained_in).sqrt(),
+            Ranking::Containment => containment.max(contained_in),
+            Ranking::Resemblance => resemblance,
+            Ranking::Bytes => bytes as f64,
+        }
+    }
+
     /// Orders the better match first.
     pub fn better(self, a: &Shares, b: &Shares) -> Ordering {
-        let key = |shares: &Shares| match self {
-            Ranking::Containment => shares.containment.max(shares.contained_in),
-            Ranking::Resemblance => shares.resemblance,
-            Ranking::Bytes => shares.bytes_common as f64,
+        let key = |shares: &Shares| {
+            self.key(shares.containment, shares.contained_in, shares.resemblance, shares.bytes_common)
         };
         b.identical
             .cmp(&a.identical)
@@ -43,10 +57,19 @@ impl Ranking {
             .then_with(|| b.resemblance.total_cmp(&a.resemblance))
             .then_with(|| b.bytes_common.cmp(&a.bytes_common))
     }
+
+    /// Orders by what is estimated.
+    pub(super) fn likelier(self, a: &Candidate, b: &Candidate) -> Ordering {
+        let key = |candidate: &Candidate| {
+            let &Candidate { containment, contained_in, resemblance, bytes_common, .. } = candidate;
+            self.key(containment, contained_in, resemblance, bytes_common)
+        };
+        key(b).total_cmp(&key(a)).then_with(|| b.resemblance.total_cmp(&a.resemblance))
+    }
 }
 
 /// How to look for similar files.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SimilarOptions {
     /// Smallest share, 0 to 1.
     pub min: f64,
@@ -56,12 +79,31 @@ pub struct SimilarOptions {
     pub by: Ranking,
     /// Trust the index's estimates instead of comparing bytes.
     pub estimate: bool,
+    /// Fewest bytes in common, of those that count.
+    pub common_min: u64,
+    /// Whether what templates cover counts nothing.
+    pub templates: bool,
+    /// Which files may be named.
+    pub filter: Filter,
+    /// How to look at the files.
+    #[serde(default)]
+    pub look: Look,
 }
 
 impl Default for SimilarOptions {
-    /// A quarter in common, twenty matches, by containment, verified.
+    /// A quarter in common and 64 bytes, twenty matches, by the mean of the containments, verified, beside templates.
     fn default() -> Self {
-        SimilarOptions { min: 0.25, limit: 20, by: Ranking::Containment, estimate: false }
+        let filter = Filter::default();
+        SimilarOptions {
+            min: 0.25,
+            limit: 20,
+            by: Ranking::Mean,
+            estimate: false,
+            common_min: super::contents::COMMON_BYTES_MIN,
+            templates: true,
+            filter,
+            look: Look::default(),
+        }
     }
 }
 
@@ -74,6 +116,16 @@ pub struct Match {
     pub size: u64,
     /// What they have in common.
     pub shares: Shares,
+    /// Through which view the file asked about was compared.
+    pub query_view: View,
+    /// Through which view this one was.
+    pub view: View,
+}
+
+impl Match {
+    fn of_bytes(path: PathBuf, size: u64, shares: Shares) -> Match {
+        Match { path, size, shares, query_view: View::Raw, view: View::Raw }
+    }
 }
 
 /// The answer to a similarity query.
@@ -81,12 +133,40 @@ pub struct Match {
 pub struct Matches {
     /// Best first.
     pub matches: Vec<Match>,
+    /// How many files are the same to the byte. They come first, and leave half of the limit to others.
+    pub identical: usize,
     /// Features not followed because too many contents have them.
     pub suppressed_features: usize,
+    /// Bytes of the file asked about that templates cover: they count neither as common nor in its size.
+    pub suppressed_bytes: u64,
+}
+
+/// A file that is asked about.
+pub(super) struct Query<'a> {
+    pub(super) source: &'a dyn Source,
+    /// What it is called, for rules about suffixes.
+    pub(super) name: &'a Path,
+    /// Which file of the overlay it is, so that it is not found.
+    pub(super) except: Option<FileId>,
 }
 
 /// A plain file, to be compared.
-struct Plain(File, u64);
+pub(super) struct Plain(File, u64);
+
+impl Plain {
+    /// A regular file anywhere.
+    pub(super) fn open(path: &Path) -> Result<Plain> {
+        let open = || {
+            let file = File::open(path)?;
+            let stat = file.metadata()?;
+            match stat.is_file() {
+                true => Ok(Plain(file, stat.len())),
+                false => Err(io::Error::other("not a regular file")),
+            }
+        };
+        open().map_err(|e| OverlayError::io("open", path, e))
+    }
+}
 
 impl Source for Plain {
     fn len(&self) -> u64 {
@@ -102,77 +182,119 @@ impl Overlay {
     /// Files of this overlay that resemble the one at `path` below its root, without that one.
     pub fn similar_inside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
         let (source, id) = self.source(path)?;
-        self.similar(&*source, Some(id), options)
+        self.similar_seen(&Query { source: &*source, name: path, except: Some(id) }, options)
     }
 
     /// Files of this overlay that resemble a file anywhere.
     pub fn similar_outside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
-        let open = || {
-            let file = File::open(path)?;
-            let stat = file.metadata()?;
-            if !stat.is_file() {
-                return Err(io::Error::other("not a regular file"));
-            }
-            Ok(Plain(file, stat.len()))
-        };
-        let source = open().map_err(|e| OverlayError::io("open", path, e))?;
-        self.similar(&source, None, options)
+        let source = Plain::open(path)?;
+        self.similar_seen(&Query { source: &source, name: path, except: None }, options)
     }
 
-    /// Files of this overlay that resemble `query`, without the file `except`.
+    /// Files of this overlay whose bytes resemble those of the one asked about.
     ///
     /// One pass over the query, one look-up for each of its features, and unless only estimates are wanted
     /// one comparison for each candidate content.
-    pub fn similar(
-        &self,
-        query: &dyn Source,
-        except: Option<FileId>,
-        options: &SimilarOptions,
-    ) -> Result<Matches> {
-        let (recipe, answer) = self.contents.query(query, options)?;
+    pub(super) fn similar(&self, query: &Query<'_>, options: &SimilarOptions) -> Result<Matches> {
+        let boilerplate = if options.templates { self.boilerplate()? } else { Boilerplate::default() };
+        let rules = options.filter.rules(query.name, query.source.len())?;
+        let everything = rules.ask_for_anything();
+        let (recipe, answer) = self.contents.query(query.source, &boilerplate, options, everything)?;
+        let asked = Asked::new(query.source, boilerplate.patterns())?;
         let mut finder = self.catalog.finder(&self.backing);
+        // The index need not know them: a file may be all boilerplate, or too short for a feature.
+        let identical = self.paths_of(&recipe, query, &rules, &mut finder)?;
         let (mut ranked, mut budget) = (Vec::new(), Budget::default());
-        for candidate in &answer.candidates {
-            let open = || self.candidate_source(candidate, &mut finder);
-            let Some(estimate) = budget.spend(options, query, candidate) else { break };
-            match self.contents.shares(query, &recipe, candidate, estimate, open) {
-                Ok(shares) if shares.reach(options) => ranked.push((shares, candidate)),
+        for candidate in answer.candidates.iter().filter(|candidate| candidate.recipe != recipe) {
+            if !rules.allow_size(candidate.size) {
+                continue;
+            }
+            let mut paths = None;
+            if rules.ask_for_paths() {
+                let allowed = self.paths_of(&candidate.recipe, query, &rules, &mut finder)?;
+                if allowed.is_empty() {
+                    continue;
+                }
+                paths = Some(allowed);
+            }
+            let Some(estimate) = budget.spend(options, query.source, candidate) else { break };
+            let open = || self.source_of(&candidate.recipe, &mut finder);
+            match self.contents.shares(&asked, candidate, estimate, open) {
+                Ok(shares) if shares.reach(options) => ranked.push((shares, candidate, paths)),
                 Ok(_) => {}
                 Err(e) => tracing::warn!("recipe {}: not compared: {e}", candidate.recipe),
             }
         }
         ranked.sort_by(|a, b| options.by.better(&a.0, &b.0));
-        let mut found = Matches { matches: Vec::new(), suppressed_features: answer.suppressed_features };
-        for (shares, candidate) in ranked {
-            let mut paths = Vec::new();
-            for file in self.catalog.holders(&candidate.recipe)? {
-                if Some(file) != except {
-                    paths.extend(finder.path_of(file)?);
-                }
+        let mut found = Matches {
+            matches: Vec::new(),
+            identical: identical.len(),
+            suppressed_features: answer.suppressed_features,
+            suppressed_bytes: asked.covered.bytes(),
+        };
+        let mut similar = Vec::new();
+        for (shares, candidate, paths) in ranked {
+            if similar.len() >= options.limit {
+                break;
             }
-            paths.sort();
-            let more = options.limit - found.matches.len();
-            let matches = paths.into_iter().map(|path| Match { path, size: candidate.size, shares });
-            found.matches.extend(matches.take(more));
+            let paths = match paths {
+                Some(paths) => paths,
+                None => self.paths_of(&candidate.recipe, query, &rules, &mut finder)?,
+            };
+            similar.extend(paths.into_iter().map(|path| Match::of_bytes(path, candidate.size, shares)));
         }
+        let shares = Shares::identical(query.source.len());
+        let room = options.limit - similar.len().min(options.limit / 2);
+        let identical = identical.into_iter().take(room);
+        let identical = identical.map(|path| Match::of_bytes(path, query.source.len(), shares));
+        if shares.reach(options) {
+            found.matches.extend(identical);
+        }
+        let room = options.limit - found.matches.len();
+        found.matches.extend(similar.into_iter().take(room));
         Ok(found)
     }
 
-    /// A candidate's content: from the store, or from a plain file that has it.
-    fn candidate_source(&self, candidate: &Candidate, finder: &mut Finder) -> Result<Box<dyn Source>> {
-        if let Ok(recipe) = self.contents.store.recipe(&candidate.recipe) {
+    /// Where the files are that have a content and may be named.
+    pub(super) fn paths_of(
+        &self,
+        recipe: &RecipeId,
+        query: &Query<'_>,
+        rules: &Rules<'_>,
+        finder: &mut Finder,
+    ) -> Result<Vec<PathBuf>> {
+        let mut paths = Vec::new();
+        for file in self.catalog.holders(recipe)? {
+            if Some(file) != query.except {
+                paths.extend(finder.path_of(file)?.filter(|path| rules.allow_path(path)));
+            }
+        }
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// A content: from the store, or from a plain file that has it.
+    pub(super) fn source_of(&self, recipe: &RecipeId, finder: &mut Finder) -> Result<Box<dyn Source>> {
+        if let Ok(recipe) = self.contents.store.recipe(recipe) {
             return Ok(Box::new(Stored::of(&self.contents.store, recipe)));
         }
-        for file in self.catalog.holders(&candidate.recipe)? {
+        for file in self.catalog.holders(recipe)? {
             if let Some(path) = finder.path_of(file)? {
                 return Ok(self.source(&path)?.0);
             }
         }
-        Err(OverlayError::io("find", "a candidate", io::Error::other("no file has this content any more")))
+        Err(OverlayError::io("find", "a content", io::Error::other("no file has this content any more")))
+    }
+
+    /// The content of a plain file.
+    pub(super) fn plain_source(&self, inode: &Inode) -> Result<Box<dyn Source>> {
+        let file = backing::open_io(inode.path_fd()?, OFlags::RDONLY)?;
+        let size = rustix::fs::fstat(&file)?.st_size as u64;
+        Ok(Box::new(Plain(file, size)))
     }
 
     /// The content of the regular file at `path` below the root.
-    fn source(&self, path: &Path) -> Result<(Box<dyn Source>, FileId)> {
+    pub(super) fn source(&self, path: &Path) -> Result<(Box<dyn Source>, FileId)> {
         let path_fd = backing::open_path(self.backing.root(), path.as_os_str())
             .map_err(|e| OverlayError::io("open", path, e))?;
         let stat = rustix::fs::fstat(&path_fd)?;
@@ -187,12 +309,15 @@ impl Overlay {
                 let recipe = self.recipe_of(&inode, &stub)?;
                 Ok(Box::new(Stored::of(&self.contents.store, recipe)) as Box<dyn Source>)
             }
-            Some(Content::Unknown(reason)) => Err(self.bad_stub(&inode, reason)),
-            _ => {
-                let file = backing::open_io(inode.path_fd()?, OFlags::RDONLY)?;
-                let size = rustix::fs::fstat(&file)?.st_size as u64;
-                Ok(Box::new(Plain(file, size)) as Box<dyn Source>)
+            Some(Content::Hybrid(stub)) => {
+                let hybrid = inode.lock().hybrid.clone();
+                match hybrid {
+                    Some(hybrid) => Ok(Box::new(self.merged(&inode, &stub, &hybrid)?) as Box<dyn Source>),
+                    None => Err(rustix::io::Errno::AGAIN.into()),
+                }
             }
+            Some(Content::Unknown(reason)) => Err(self.bad_stub(&inode, reason)),
+            _ => self.plain_source(&inode),
         });
         self.inodes.release(inode);
         Ok((source?, id))

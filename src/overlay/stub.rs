@@ -4,7 +4,7 @@
 //! byte  0      version (high 4 bits, now 1) and state (low 4 bits)
 //! byte  1..7   logical size in bytes, 48 bits
 //! byte  7..15  mtime when the record was made: seconds (34 bits, signed) and nanoseconds (30 bits)
-//! byte 15..23  ctime to show, in the same form
+//! byte 15..23  ctime to show, in the same form; of a hybrid file the number of its extent list
 //! byte 23..32  stamp: time of the setxattr in ms since 1970 (42 bits), st_blocks to show (30 bits)
 //! byte 32..48  recipe id
 //! byte 48..64  guard: keyed BLAKE3 of bytes 0..48, first 16 bytes, under the store's key
@@ -41,6 +41,12 @@ pub enum State {
     Hydrating,
     /// The file is the content; the record only remembers the ctime to show and the last recipe.
     Plain,
+    /// The content is the recipe, but for what the extent list with this number says; size and recipe are of the
+    /// base. There is no ctime to show.
+    Hybrid {
+        /// Number of the list.
+        list: u64,
+    },
 }
 
 /// A point in time as the kernel keeps it: seconds and nanoseconds since 1970.
@@ -112,11 +118,6 @@ impl Stub {
         size <= SIZE_MAX && time(mtime) && time(ctime)
     }
 
-    /// Whether the recipe, not the file, is the content.
-    pub fn is_stub(&self) -> bool {
-        self.state != State::Plain
-    }
-
     /// The same record in another state, stamped now.
     pub fn stamped(self, state: State) -> Stub {
         Stub { state, stamp_ms: Time::now().millis(), ..self }
@@ -144,11 +145,16 @@ impl Stub {
             State::Settled => 2,
             State::Hydrating => 3,
             State::Plain => 4,
+            State::Hybrid { .. } => 5,
         };
         out[0] = VERSION << 4 | state;
         out[1..7].copy_from_slice(&self.size.to_be_bytes()[2..]);
         out[7..15].copy_from_slice(&pack_time(Some(self.mtime)).to_be_bytes());
-        out[15..23].copy_from_slice(&pack_time(self.ctime).to_be_bytes());
+        let second = match self.state {
+            State::Hybrid { list } => list,
+            _ => pack_time(self.ctime),
+        };
+        out[15..23].copy_from_slice(&second.to_be_bytes());
         let stamp = (self.stamp_ms.clamp(0, (1 << 42) - 1) as u128) << 30;
         let tail = stamp | u128::from(self.blocks.min(BLOCKS_MAX));
         out[23..32].copy_from_slice(&tail.to_be_bytes()[7..]);
@@ -172,6 +178,7 @@ impl Stub {
             0x12 => State::Settled,
             0x13 => State::Hydrating,
             0x14 => State::Plain,
+            0x15 => State::Hybrid { list: number(&bytes[15..23]) as u64 },
             _ => return Err(StubError::Field),
         };
         let tail = number(&bytes[23..32]);
@@ -181,7 +188,10 @@ impl Stub {
             state,
             size: number(&bytes[1..7]) as u64,
             mtime: unpack_time(number(&bytes[7..15]) as u64).ok_or(StubError::Field)?,
-            ctime: unpack_time(number(&bytes[15..23]) as u64),
+            ctime: match state {
+                State::Hybrid { .. } => None,
+                _ => unpack_time(number(&bytes[15..23]) as u64),
+            },
             stamp_ms: (tail >> 30) as i64,
             blocks: (tail & u128::from(BLOCKS_MAX)) as u64,
             recipe: RecipeId(recipe),
@@ -218,7 +228,8 @@ fn unpack_time(packed: u64) -> Option<Time> {
     (nsec < 1_000_000_000).then_some(Time { sec: packed as i64 >> 30, nsec })
 }
 
-fn guard(key: &GuardKey, bytes: &[u8]) -> [u8; 16] {
+/// Of some bytes that only this store can have written.
+pub(super) fn guard(key: &GuardKey, bytes: &[u8]) -> [u8; 16] {
     let mut guard = [0; 16];
     guard.copy_from_slice(&blake3::keyed_hash(&key.0, bytes).as_bytes()[..16]);
     guard
@@ -237,10 +248,14 @@ mod tests {
 
     prop_compose! {
         fn stub()(
-            state in prop::sample::select(vec![State::Unsettled, State::Settled, State::Hydrating, State::Plain]),
+            state in prop_oneof![
+                prop::sample::select(vec![State::Unsettled, State::Settled, State::Hydrating, State::Plain]),
+                any::<u64>().prop_map(|list| State::Hybrid { list }),
+            ],
             size in 0..=SIZE_MAX, mtime in time(), ctime in prop::option::of(time()),
             stamp_ms in 0i64..1 << 42, blocks in 0..=BLOCKS_MAX, recipe: [u8; 16],
         ) -> Stub {
+            let ctime = ctime.filter(|_| !matches!(state, State::Hybrid { .. }));
             Stub { state, size, mtime, ctime, stamp_ms, blocks, recipe: RecipeId(recipe) }
         }
     }

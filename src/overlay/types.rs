@@ -6,12 +6,6 @@ use super::stub::Time;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
-impl NodeId {
-    pub(super) fn next(self) -> NodeId {
-        NodeId(self.0 + 1)
-    }
-}
-
 /// The root directory.
 pub const ROOT: NodeId = NodeId(1);
 
@@ -60,6 +54,9 @@ pub struct Attr {
     /// Whether these can only change by calls to the overlay: a file that the kernel writes to by itself,
     /// or that may still be mapped, changes without any.
     pub settled: bool,
+    /// Whether the file was changed and has not been committed since: a filesystem that writes it out may still change
+    /// how many blocks it takes.
+    pub changed: bool,
 }
 
 /// On whose behalf something is created: a daemon running as root makes files in this user's name.

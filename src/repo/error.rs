@@ -177,6 +177,9 @@ impl RepoError {
             RepoError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 "run this as the owner of the store, or as root".to_owned()
             }
+            RepoError::Io { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                "mount it with `-o ro`, or make the filesystem below writable".to_owned()
+            }
             RepoError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "give a path that exists".to_owned()
             }

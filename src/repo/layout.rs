@@ -16,6 +16,7 @@ pub(super) const CONFIG: &str = "config.toml";
 pub(super) const LOCK: &str = "lock";
 pub(super) const INDEX: &str = "index";
 pub(super) const PACKS: &str = "packs";
+pub(super) const EXTENTS: &str = "extents";
 /// In `DIR/.dedupfs`: the store is elsewhere.
 pub(super) const POINTER: &str = "store.toml";
 /// In a store elsewhere: whose it is.

@@ -29,10 +29,10 @@ pub use layout::{DAEMON, LOG, Layout};
 pub use memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
 
 use crate::chunk::ChunkParams;
-use crate::config::Config;
+use crate::config::{Config, views_auto};
 use crate::db::{Batch, Db, DbResult, Table};
 use crate::id::StoreId;
-use crate::overlay::{self, Backing, Dedup, Overlay};
+use crate::overlay::{self, Backing, Dedup, HYBRID_BYTES_MIN, HybridOptions, Overlay, Policies};
 use format::Format;
 use lock::Lock;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -126,15 +126,17 @@ impl Repo {
         let key = key::read(layout, format.key_check)?;
         let lock = Lock::take(&dir, &layout.state)?;
         let backing = Backing::open(&layout.root).map_err(|e| part(layout, "the directory", e))?;
-        let mut dedup = options.dedup.or(config.dedup).unwrap_or(Dedup::OnClose);
+        let bad_glob = |e: overlay::BadGlob| RepoError::form(&config_path, e.to_string());
+        let configured = config.policies(None).map_err(bad_glob)?;
+        let mut policies = config.policies(options.dedup).map_err(bad_glob)?;
         // The old index knew which plain files wait to be converted, and nothing else does.
-        let owes_conversion = options.rebuild && dedup == Dedup::Off && config.dedup != Some(Dedup::Off);
-        if dedup != Dedup::Off && !options.read_only && !keeps_xattrs(&layout.root) {
+        let owes_conversion = options.rebuild && !policies.convert() && configured.convert();
+        if policies.convert() && !options.read_only && !keeps_xattrs(&layout.root) {
             tracing::warn!(
                 "{}: this filesystem keeps no user xattrs, so files stay as they are and are only indexed",
                 layout.root.display()
             );
-            dedup = Dedup::Off;
+            policies = Policies::uniform(Dedup::Off);
         }
         let memory = Memory::divide(
             options.memory_bytes.or(config.memory_bytes),
@@ -149,15 +151,28 @@ impl Repo {
             db: opened.db.clone(),
             key,
             params: format.chunk,
-            dedup,
+            dedup: policies.fallback().dedup,
             read_only: options.read_only,
             threads: std::thread::available_parallelism().map_or(2, usize::from),
+            hybrid: HybridOptions {
+                dir: dir.join(layout::EXTENTS),
+                bytes_min: config.hybrid_min_bytes.unwrap_or(HYBRID_BYTES_MIN),
+            },
         })
-        .map_err(|e| part(layout, "the overlay", replace(&e, &dir, &layout.state)))?;
+        .map_err(|e| part(layout, "the overlay", replace(&e, &dir, &layout.state)))?
+        .with_policies(policies)
+        .with_convert_rate(config.convert_rate);
+        let mut views = opened.views;
+        if !options.read_only {
+            let wanted = config.views.unwrap_or_else(views_auto);
+            views = views.wanting(wanted).map_err(|e| part(layout, "the index of views", e))?;
+        }
+        let overlay = overlay.with_views(views);
         let backlog = Backlog { all: !opened.clean, files: opened.left };
         let behind = backlog.all || !backlog.files.is_empty();
         let auto_gc = config.gc.unwrap_or(true);
         overlay.set_auto_gc(auto_gc && !behind);
+        overlay.keep_templates_in(dir.join(overlay::templates::TEMPLATES_DIR));
         Ok(Repo {
             overlay: Arc::new(overlay),
             db: opened.db,

@@ -9,6 +9,7 @@ use super::layout::{INDEX, Layout};
 use super::{CLEAN, Memory, OpenOptions, Opening, compact};
 use crate::db::{Batch, Db, DbError, DbResult, MemDb, SledDb, Table};
 use crate::id::StoreId;
+use crate::overlay::Views;
 use crate::similarity::{Similarity, SimilarityOptions};
 use crate::store::{Store, StoreError, StoreOptions};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ pub(super) struct Parts {
     pub db: Arc<dyn Db>,
     pub store: Arc<Store>,
     pub similarity: Arc<Similarity>,
+    pub views: Views,
     /// Whether the index was closed in good order last time.
     pub clean: bool,
     /// Files that were not taken in any more then.
@@ -88,7 +90,8 @@ fn attempt(
         // A read-only filesystem: everything can be read from the packs again, only not kept.
         Err(_) if options.read_only && !writable(dir) => Arc::new(MemDb::new()),
         Err(_) if !writable(dir) => {
-            let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+            let denied = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).err();
+            let denied = denied.unwrap_or(rustix::io::Errno::ACCESS);
             return Err(Failure::Other(RepoError::io("write to", &layout.state, denied)));
         }
         Err(e) => return Err(Failure::Index(e.to_string())),
@@ -133,6 +136,7 @@ fn parts(
         SimilarityOptions { buffer_bytes: memory.similarity_bytes, ..SimilarityOptions::default() };
     let similarity =
         Similarity::open(db.clone(), similarity_options).map_err(|e| Failure::Index(e.to_string()))?;
+    let views = Views::open(db.clone(), memory.views_bytes).map_err(|e| Failure::Index(e.to_string()))?;
     if clean && !options.read_only {
         // From here until an orderly end the index may be behind the files.
         let mut batch = Batch::new();
@@ -143,7 +147,7 @@ fn parts(
             other => other.map_err(index)?,
         }
     }
-    Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), clean, left })
+    Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), views, clean, left })
 }
 
 /// How large packs are: small enough that the reserve, a hundredth of the filesystem, has room to rewrite one.
