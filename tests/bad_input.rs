@@ -491,6 +491,19 @@ fn damaged_settings_are_named_and_nothing_is_guessed() {
         fs::write(state.join("config.toml"), garbage).unwrap();
         all_refuse("config.toml", &["correct the file, or delete it"]);
     }
+    for (garbage, parts) in [
+        ("[[policy]]\nmatch = \"[a\"\ndedup = \"off\"", ["\"[a\"", "like \"*.iso\"", "line 2"]),
+        ("[[policy]]\nmatch = [\"a\", \"\"]\ndedup = \"off\"", ["\"\"", "matches nothing", "line 2"]),
+        ("[[policy]]\nmatch = \"../a\"\nmin_size = 1", ["\"../a\"", "no . or ..", "line 2"]),
+        ("[[policy]]\nmatch = \"a\"\ndedup = \"never\"", ["\"never\"", "on-close", "line 3"]),
+        ("\n[[policy]]\nmatch = \"a\"", ["[[policy]]", "dedup or min_size", "line 2"]),
+        ("gc = \"off\"\nmin_size = \"small\"", ["\"small\"", "like 16KiB", "line 2"]),
+        ("convert_rate = \"50MiB\"", ["\"50MiB\"", "like 50MiB/s", "line 1"]),
+        ("convert_rate = \"1/s\"", ["\"1/s\"", "at least 64KiB/s", "line 1"]),
+    ] {
+        fs::write(state.join("config.toml"), garbage).unwrap();
+        all_refuse("config.toml", &parts);
+    }
     fs::write(state.join("config.toml"), config).unwrap();
     let key = fs::read(state.join("key")).unwrap();
     fs::write(state.join("key"), &key[..31]).unwrap();

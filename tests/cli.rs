@@ -80,12 +80,12 @@ fn documents_have_the_fields_that_scripts_rely_on() {
         assert!((status["ratio"].as_f64().unwrap() - ratio).abs() < 1e-9, "{status}");
         assert_eq!(status["mountpoint"].as_str(), mnt.to_str());
         let similar = json(ctl(&["similar"]).arg(mount.at("part")), 0);
-        has(&similar, "query:s matches:l suppressed_features:n behind:b");
+        has(&similar, "query:s matches:l identical:n suppressed_bytes:n suppressed_features:n behind:b");
         let matches = similar["matches"].as_array().unwrap();
         assert_eq!(matches.len(), 2, "{similar}");
         for found in matches {
             has(found, "path:s absolute:s size:n containment:f contained_in:f resemblance:f bytes_common:n");
-            has(found, "identical:b verified:b");
+            has(found, "identical:b verified:b suppressed_bytes:n");
             assert!(["containment", "contained_in", "resemblance"].iter().all(|name| share(&found[*name])));
             assert!(found["containment"].as_f64().unwrap() >= 0.75 && found["verified"] == true, "{found}");
             assert!(Path::new(found["absolute"].as_str().unwrap()).exists(), "{found}");

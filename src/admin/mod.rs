@@ -6,24 +6,30 @@
 
 mod catch_up;
 mod check;
+mod contained;
 mod gc;
+mod groups;
 mod repair;
 mod scan;
 mod settle;
 mod similar;
 mod status;
+mod template;
 pub(crate) mod text;
 
 pub use catch_up::catch_up;
 pub use check::{Action, CheckReport, Damaged};
+pub use contained::{ContainedDirectory, ContainedFile, ContainedReport, Where};
 pub use gc::GcReport;
+pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use repair::{Peer, RepairRequest};
 pub use settle::SettleReport;
 pub use similar::{SimilarMatch, SimilarReport};
 pub use status::StatusReport;
+pub use template::{TemplateReport, TemplateRequest, TemplateRow};
 
-use crate::overlay::{OverlayError, ScanReport, SimilarOptions};
-use crate::repo::Repo;
+use crate::overlay::{GroupOptions, OverlayError, ScanReport, SimilarOptions};
+use crate::repo::{Repo, RepoError};
 use crate::store::StoreError;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -53,6 +59,25 @@ pub enum Request {
         /// How to look.
         options: SimilarOptions,
     },
+    /// Find files that are the same, and groups of files that resemble each other.
+    Groups {
+        /// File or directory to restrict it to.
+        #[serde(with = "text")]
+        path: PathBuf,
+        /// How to look.
+        options: GroupOptions,
+    },
+    /// How much of one directory is contained in another.
+    Contained {
+        /// The one.
+        tree: Where,
+        /// The other; all else in the overlay if there is none.
+        holder: Option<Where>,
+        /// At most so many bytes are compared.
+        budget_bytes: u64,
+    },
+    /// Show and change what does not count in similarity.
+    Template(TemplateRequest),
     /// Verify what is stored.
     Check {
         /// Whose stubs to check.
@@ -81,6 +106,9 @@ pub enum Response {
     Scan(ScanReport),
     Settle(SettleReport),
     Similar(SimilarReport),
+    Groups(GroupsReport),
+    Contained(ContainedReport),
+    Template(TemplateReport),
     Check(CheckReport),
     Gc(GcReport),
     Unmount,
@@ -133,6 +161,17 @@ pub enum AdminError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A file of the state directory.
+    #[error(transparent)]
+    Repo(#[from] RepoError),
+    /// What was asked for cannot be.
+    #[error("{message}")]
+    Refused {
+        /// What is wrong with it.
+        message: String,
+        /// What can be done.
+        hint: String,
+    },
     /// Only a daemon can do this.
     #[error("{0}: nothing is mounted, so there is nothing to unmount")]
     NotMounted(PathBuf),
@@ -142,8 +181,17 @@ pub enum AdminError {
 }
 
 impl AdminError {
+    fn refused(message: String, hint: String) -> AdminError {
+        AdminError::Refused { message, hint }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
+        match self {
+            AdminError::Refused { hint, .. } => return Some(hint.clone()),
+            AdminError::Repo(error) => return error.hint(),
+            _ => {}
+        }
         let AdminError::Overlay(error) = self else { return None };
         if let OverlayError::Unsure { .. } = error {
             let hint =
@@ -183,6 +231,15 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         Request::Settle => settle::settle(context.repo, report).map(Response::Settle),
         Request::Similar { path, outside, options } => {
             similar::similar(context, &path, outside, &options).map(Response::Similar)
+        }
+        Request::Groups { path, options } => {
+            groups::groups(context, &path, &options, report).map(Response::Groups)
+        }
+        Request::Contained { tree, holder, budget_bytes } => {
+            contained::contained(context.repo, tree, holder, budget_bytes, report).map(Response::Contained)
+        }
+        Request::Template(request) => {
+            template::template(context.repo, &request, report).map(Response::Template)
         }
         Request::Check { path, deep } => check::check(context.repo, &path, deep, report).map(Response::Check),
         Request::Repair(request) => repair::repair(context, &request, report).map(Response::Check),

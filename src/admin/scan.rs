@@ -7,6 +7,7 @@ use std::path::Path;
 pub(super) fn scan(repo: &Repo, path: &Path, report: Report<'_>) -> Result<ScanReport, AdminError> {
     // The whole tree: then there is nothing left to catch up with, unless someone is at that already.
     let backlog = (path.as_os_str().is_empty() && repo.behind()).then(|| repo.backlog());
+    let _hurry = repo.overlay().hurry();
     let done = repo.overlay().scan(path, &mut |_, _, bytes, bytes_all| {
         report(Progress::bytes("scanning", bytes, bytes_all));
     })?;

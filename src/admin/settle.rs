@@ -11,6 +11,7 @@ pub struct SettleReport {
 
 /// Waits until every closed file is chunked, indexed and durable.
 pub(super) fn settle(repo: &Repo, report: Report<'_>) -> Result<SettleReport, AdminError> {
+    let _hurry = repo.overlay().hurry();
     catch_up(repo, report)?;
     let mut most = 0;
     let settled = repo.overlay().settle(&mut |pending| {

@@ -1,6 +1,7 @@
 use super::text::shown;
 use super::{AdminError, Context};
 use crate::overlay::SimilarOptions;
+use crate::view::View;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -11,6 +12,10 @@ pub struct SimilarReport {
     pub query: String,
     /// Best first.
     pub matches: Vec<SimilarMatch>,
+    /// How many files are the same to the byte. They come first, and leave half of the limit to others.
+    pub identical: u64,
+    /// Bytes of the file asked about that templates cover: they count neither as common nor in its size.
+    pub suppressed_bytes: u64,
     /// Features not followed because too many files have them.
     pub suppressed_features: u64,
     /// Whether files may be missing because the index does not know them yet.
@@ -34,10 +39,16 @@ pub struct SimilarMatch {
     pub resemblance: f64,
     /// Bytes of the file asked about that are in this one.
     pub bytes_common: u64,
+    /// Bytes of the file asked about that are in this one and do not count, because templates cover them.
+    pub suppressed_bytes: u64,
     /// Whether both are the same to the byte.
     pub identical: bool,
     /// Whether the figures were computed from the bytes, or estimated.
     pub verified: bool,
+    /// How the file asked about was looked at: its figures are of what was seen.
+    pub query_view: View,
+    /// How this file was.
+    pub view: View,
 }
 
 pub(super) fn similar(
@@ -60,12 +71,17 @@ pub(super) fn similar(
         contained_in: found.shares.contained_in,
         resemblance: found.shares.resemblance,
         bytes_common: found.shares.bytes_common,
+        suppressed_bytes: found.shares.bytes_suppressed,
         identical: found.shares.identical,
         verified: found.shares.verified,
+        query_view: found.query_view,
+        view: found.view,
     });
     Ok(SimilarReport {
         query: shown(path),
         matches: matches.collect(),
+        identical: found.identical as u64,
+        suppressed_bytes: found.suppressed_bytes,
         suppressed_features: found.suppressed_features as u64,
         behind: context.repo.behind(),
     })

@@ -1,6 +1,7 @@
 use super::text::shown;
 use super::{AdminError, Context};
 use crate::config::dedup_text;
+use crate::overlay::Views;
 use serde::{Deserialize, Serialize};
 
 /// The state of an overlay. Sizes in bytes.
@@ -20,6 +21,12 @@ pub struct StatusReport {
     pub read_only: bool,
     /// When files are converted: `on-close`, `idle:TIME` or `off`.
     pub policy: String,
+    /// Rules of `config.toml` for files of certain names.
+    pub rules: u64,
+    /// Smaller files stay plain, if no rule says otherwise.
+    pub min_size: u64,
+    /// Bytes a second that conversions may read; none without a limit.
+    pub convert_rate: Option<u64>,
     /// Average length of a chunk.
     pub chunk_avg: u64,
     /// Files known.
@@ -36,8 +43,12 @@ pub struct StatusReport {
     pub chunks: u64,
     /// Bytes of the index on disk.
     pub index_bytes: u64,
+    /// Contents that are indexed through a view too.
+    pub views: u64,
     /// Files closed and not yet taken in.
     pub pending: u64,
+    /// Files closed that rest for longer because they are written again and again.
+    pub resting: u64,
     /// Damage seen since the store was opened.
     pub damaged: u64,
     /// Whether the index may not know every file (a scan is due or running).
@@ -62,6 +73,9 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         mountpoint: context.mountpoint.map(shown),
         read_only: repo.read_only(),
         policy: dedup_text(overlay.dedup()),
+        rules: overlay.policies().rules() as u64,
+        min_size: overlay.policies().fallback().min_bytes,
+        convert_rate: overlay.convert_rate(),
         chunk_avg: repo.chunk_params().avg.into(),
         files,
         logical_bytes,
@@ -70,7 +84,9 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         ratio,
         chunks: stats.chunks,
         index_bytes: repo.index_bytes(),
+        views: overlay.views().map_or(0, Views::len),
         pending: overlay.pending() as u64,
+        resting: overlay.resting() as u64,
         damaged: stats.damaged,
         behind: repo.behind(),
         memory: resident_bytes(),

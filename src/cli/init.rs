@@ -62,7 +62,12 @@ impl Init {
         }
         let options = InitOptions {
             chunk,
-            config: Config { dedup, memory_bytes: self.memory, cache_bytes: self.cache_bytes, gc: None },
+            config: Config {
+                dedup,
+                memory_bytes: self.memory,
+                cache_bytes: self.cache_bytes,
+                ..Config::default()
+            },
         };
         let layout = Repo::init(&self.dir, global.store.as_deref(), &options)?;
         let policy = dedup_text(dedup.unwrap_or(Dedup::OnClose));

@@ -6,8 +6,10 @@
 mod background;
 mod check;
 mod completions;
+mod contained;
 mod error;
 mod gc;
+mod groups;
 mod init;
 mod logging;
 mod man;
@@ -19,6 +21,7 @@ mod session;
 mod settle;
 mod similar;
 mod status;
+mod template;
 mod unmount;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -71,6 +74,9 @@ enum Command {
     Settle(settle::Settle),
     Status(status::Status),
     Similar(similar::Similar),
+    Groups(groups::Groups),
+    Contained(contained::Contained),
+    Template(template::Template),
     Check(check::Check),
     Gc(gc::Gc),
     Completions(completions::Completions),
@@ -86,6 +92,9 @@ impl Dedupctl {
             Command::Settle(command) => command.run(&self.global, out),
             Command::Status(command) => command.run(&self.global, out),
             Command::Similar(command) => command.run(&self.global, out),
+            Command::Groups(command) => command.run(&self.global, out),
+            Command::Contained(command) => command.run(&self.global, out),
+            Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),
             Command::Completions(command) => command.run(out),

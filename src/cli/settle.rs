@@ -6,7 +6,10 @@ use std::path::PathBuf;
 
 /// Wait until every closed file is chunked, indexed and durable
 #[derive(clap::Args)]
-#[command(after_help = "Example: cp -r project /data/ && dedupctl settle /data")]
+#[command(
+    after_help = "Nothing waits for having rested then: neither files of a policy like idle:10m nor those that are\n\
+    written again and again.\nExample: cp -r project /data/ && dedupctl settle /data"
+)]
 pub(super) struct Settle {
     /// Any path in the overlay; by default the current directory
     path: Option<PathBuf>,

@@ -3,14 +3,18 @@ use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find_for_file, unexpected};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response, SimilarReport};
-use crate::overlay::{Ranking, SimilarOptions};
+use crate::config::parse_size;
+use crate::overlay::{Filter, Look, Ranking, SimilarOptions};
+use crate::view::View;
 use std::path::PathBuf;
 
 /// Files that resemble one: the same, contained in it, containing it, or sharing parts
 #[derive(clap::Args)]
 #[command(
     after_help = "Shares are of the file asked about (CONTAINS), of the file found (CONTAINED) and of both \
-    together (RESEMBLES).\nExample: dedupctl similar ~/Downloads/report.odt --store /data --min 0.5"
+    together (RESEMBLES). What templates cover (see `dedupctl template`) counts in none of them.\n\
+    Example: dedupctl similar ~/Downloads/report.odt --store /data --min 0.5\n\
+    Example: dedupctl similar main.c --same-suffix --not 'old/**' --size-ratio 0.5"
 )]
 pub(super) struct Similar {
     /// The file; it may lie outside the overlay
@@ -25,11 +29,39 @@ pub(super) struct Similar {
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     /// What to rank by, and to apply --min to
-    #[arg(long, value_name = "FIGURE", default_value = "containment")]
+    #[arg(long, value_name = "FIGURE", default_value = "mean")]
     by: By,
+    /// How to look at the files: `auto` as suits the one asked about; unless given, at the bytes, and at what is inside
+    /// of archives and compressed files
+    #[arg(long, value_name = "VIEW", value_parser = parse_look)]
+    view: Option<Look>,
     /// Skip verification: figures are estimates from the index
     #[arg(long)]
     estimate: bool,
+    /// Only files whose path below the root fits; `*.c` is a name in any directory. Can be repeated
+    #[arg(long, value_name = "GLOB", value_parser = parse_glob)]
+    path: Vec<String>,
+    /// No files whose path fits. Can be repeated
+    #[arg(long, value_name = "GLOB", value_parser = parse_glob)]
+    not: Vec<String>,
+    /// Only files whose name ends in the same way: `.c`
+    #[arg(long)]
+    same_suffix: bool,
+    /// Only files of so many bytes or more
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    min_size: u64,
+    /// Only files of so many bytes or fewer
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
+    /// Only pairs of which the shorter is so large a share of the longer, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = parse_share)]
+    size_ratio: f64,
+    /// Only files with so many bytes in common or more
+    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
+    min_common: u64,
+    /// Count what templates cover too
+    #[arg(long)]
+    no_templates: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,9 +72,14 @@ enum Method {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum By {
+    /// The larger of the shares of either that is in the other
     Containment,
+    /// Bytes in common by bytes in either
     Resemblance,
+    /// Bytes in common
     Bytes,
+    /// The geometric mean of the shares of either that is in the other
+    Mean,
 }
 
 impl Similar {
@@ -59,8 +96,26 @@ impl Similar {
             By::Containment => Ranking::Containment,
             By::Resemblance => Ranking::Resemblance,
             By::Bytes => Ranking::Bytes,
+            By::Mean => Ranking::Mean,
         };
-        let options = SimilarOptions { min: self.min, limit: self.limit, by, estimate: self.estimate };
+        let filter = Filter {
+            paths: self.path.clone(),
+            not: self.not.clone(),
+            same_suffix: self.same_suffix,
+            size_min: self.min_size,
+            size_max: self.max_size,
+            size_ratio: self.size_ratio,
+        };
+        let options = SimilarOptions {
+            min: self.min,
+            limit: self.limit,
+            by,
+            estimate: self.estimate,
+            common_min: self.min_common,
+            templates: !self.no_templates,
+            filter,
+            look: self.view.unwrap_or_default(),
+        };
         match session.ask(Request::Similar { path, outside, options }, out)? {
             Response::Similar(report) => out.result(&report, text)?,
             other => return Err(unexpected(&other)),
@@ -70,30 +125,60 @@ impl Similar {
 }
 
 fn text(report: &SimilarReport) -> String {
-    if report.matches.is_empty() {
-        return "no similar files\n".to_owned();
+    let mut text = match report.matches.is_empty() {
+        true => "no similar files\n".to_owned(),
+        false => String::new(),
+    };
+    let (same, alike): (Vec<_>, Vec<_>) = report.matches.iter().partition(|found| found.identical);
+    if !same.is_empty() {
+        text.push_str(&format!("{} identical, of {}\n", report.identical, size(same[0].size)));
+        same.iter().for_each(|found| text.push_str(&format!("  {}\n", plain(&found.path))));
+        let left = (report.identical as usize).saturating_sub(same.len());
+        if left > 0 {
+            text.push_str(&format!("  ... and {left} more: --limit N shows more\n"));
+        }
     }
-    let head = ["CONTAINS", "CONTAINED", "RESEMBLES", "COMMON", "SIZE", "FILE"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(report.matches.iter().map(|found| {
-        let mark = match (found.identical, found.verified) {
-            (true, _) => " (identical)",
-            (false, true) => "",
-            (false, false) => " (estimate)",
-        };
-        vec![
-            share(found.containment),
-            share(found.contained_in),
-            share(found.resemblance),
-            size(found.bytes_common),
-            size(found.size),
-            plain(&found.path) + mark,
-        ]
-    }));
-    table(&rows, &[0, 1, 2, 3, 4])
+    if !alike.is_empty() {
+        let head = ["CONTAINS", "CONTAINED", "RESEMBLES", "COMMON", "SIZE", "FILE"];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        rows.extend(alike.into_iter().map(|found| {
+            let seen = match (found.query_view, found.view) {
+                (View::Raw, View::Raw) => String::new(),
+                (query, found) if query == found => format!(" (as {})", found.name()),
+                (query, found) => format!(" (as {}, asked as {})", found.name(), query.name()),
+            };
+            let mark = if found.verified { "" } else { " (estimate)" };
+            vec![
+                share(found.containment),
+                share(found.contained_in),
+                share(found.resemblance),
+                size(found.bytes_common),
+                size(found.size),
+                plain(&found.path) + &seen + mark,
+            ]
+        }));
+        text.push_str(&table(&rows, &[0, 1, 2, 3, 4]));
+    }
+    if report.suppressed_bytes > 0 {
+        let covered = size(report.suppressed_bytes);
+        text.push_str(&format!("{covered} are of templates and do not count (--no-templates counts them)\n"));
+    }
+    text
 }
 
-fn parse_share(text: &str) -> Result<f64, String> {
+fn parse_look(name: &str) -> Result<Look, String> {
+    if name == "auto" {
+        return Ok(Look::Auto);
+    }
+    let known = || View::ALL.map(View::name).join(", ");
+    name.parse().map(Look::Through).map_err(|()| format!("expected auto, raw, {}", known()))
+}
+
+pub(super) fn parse_share(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "expected a number from 0 to 1".to_owned())
+}
+
+fn parse_glob(text: &str) -> Result<String, String> {
+    Filter::check_pattern(text).map(|()| text.to_owned())
 }

@@ -33,10 +33,25 @@ fn text(report: &StatusReport) -> String {
         (pending, false) => format!("{pending} files pending"),
         (pending, true) => format!("{pending} files pending, catching up with the tree"),
     };
-    let policy = match report.read_only {
-        true => format!("{}, read-only", report.policy),
-        false => report.policy.clone(),
+    let pending = match report.resting {
+        0 => pending,
+        resting => format!("{pending}; {resting} resting, as they are written again and again"),
     };
+    let mut policy = report.policy.clone();
+    match report.rules {
+        0 => {}
+        1 => policy += " and 1 rule",
+        rules => policy += &format!(" and {rules} rules"),
+    }
+    if report.min_size > 0 {
+        policy += &format!(", from {} on", size(report.min_size));
+    }
+    if let Some(rate) = report.convert_rate {
+        policy += &format!(", at {}/s", size(rate));
+    }
+    if report.read_only {
+        policy += ", read-only";
+    }
     let rows = [
         ("directory", plain(&report.root)),
         ("store", plain(&report.store)),
@@ -45,7 +60,7 @@ fn text(report: &StatusReport) -> String {
         ("files", format!("{}, {}", report.files, size(report.logical_bytes))),
         ("unique", format!("{} in {} chunks", size(report.unique_bytes), report.chunks)),
         ("stored", format!("{}, ratio {:.2}", size(report.stored_bytes), report.ratio)),
-        ("index", size(report.index_bytes)),
+        ("index", format!("{}, {} contents seen through a view", size(report.index_bytes), report.views)),
         ("queue", pending),
         (
             "damage",

@@ -1,0 +1,149 @@
+use super::text::{self, shown};
+use super::{AdminError, Progress, Report};
+use crate::overlay::{FileContained, Place};
+use crate::repo::Repo;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A report has no more files than this; the rest is counted in [`ContainedReport::omitted`].
+const FILES_MAX: usize = 200_000;
+
+/// A directory or a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Where {
+    /// Below the root, or with `outside` absolute.
+    #[serde(with = "text")]
+    pub path: PathBuf,
+    /// Whether it is not in the overlay.
+    pub outside: bool,
+}
+
+/// How much of a tree is contained in a holder. Shares are 0 to 1.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContainedReport {
+    /// Bytes of the tree's files.
+    pub bytes: u64,
+    /// Bytes of them that the holder has.
+    pub contained_bytes: u64,
+    /// Share of the bytes that the holder has; 1 where there are none.
+    pub share: f64,
+    /// Files of which the holder has one that is the same to the byte.
+    pub identical: u64,
+    /// Files of the holder.
+    pub holder_files: u64,
+    /// Files that could not be read; the log names them.
+    pub errors: u64,
+    /// Bytes that were compared.
+    pub compared_bytes: u64,
+    /// Files that were not compared with all candidates for want of budget: more of them may be contained.
+    pub unfinished: u64,
+    /// The tree and every directory below it, by path; the tree itself is `.`.
+    pub directories: Vec<ContainedDirectory>,
+    /// Files by path.
+    pub files: Vec<ContainedFile>,
+    /// Files that were left out of `files`, because there are too many.
+    pub omitted: u64,
+}
+
+/// What is contained of the files at any depth below a directory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContainedDirectory {
+    /// Where it is, below the tree.
+    pub path: String,
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of them that the holder has.
+    pub contained_bytes: u64,
+    /// Share of the bytes that the holder has; 1 where there are none.
+    pub share: f64,
+}
+
+/// What is contained of a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContainedFile {
+    /// Where it is, below the tree.
+    pub path: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Bytes of it that the holder has.
+    pub contained_bytes: u64,
+    /// Share of it that the holder has; 1 if it is empty.
+    pub share: f64,
+    /// The holder has a file that is the same to the byte.
+    pub identical: bool,
+    /// The file of the holder that has the most of it, as far as files were compared.
+    pub holder: Option<String>,
+    /// The first parts of it that are not contained: offset and length in bytes.
+    pub missing: Vec<(u64, u64)>,
+    /// Not all candidates were compared, for want of budget.
+    pub unfinished: bool,
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
+}
+
+pub(super) fn contained(
+    repo: &Repo,
+    tree: Where,
+    holder: Option<Where>,
+    budget_bytes: u64,
+    report: Report<'_>,
+) -> Result<ContainedReport, AdminError> {
+    let place = |of: Where| if of.outside { Place::Outside(of.path) } else { Place::Inside(of.path) };
+    let (tree, holder) = (place(tree), holder.map(place));
+    let mut waited_for = true;
+    let found = repo.overlay().contained(&tree, holder.as_ref(), budget_bytes, &mut |files| {
+        waited_for = report(Progress::files("comparing", files, 0));
+        waited_for
+    })?;
+    if !waited_for {
+        return Err(AdminError::Interrupted);
+    }
+    let mut directories: BTreeMap<PathBuf, ContainedDirectory> = BTreeMap::new();
+    directories.insert(PathBuf::new(), ContainedDirectory::default());
+    for file in &found.files {
+        for directory in file.path.ancestors().skip(1) {
+            let of = directories.entry(directory.to_owned()).or_default();
+            of.files += 1;
+            of.bytes += file.size;
+            of.contained_bytes += file.contained;
+        }
+    }
+    let whole = directories.get(Path::new("")).cloned().unwrap_or_default();
+    let directories = directories.into_iter().map(|(path, of)| ContainedDirectory {
+        path: if path.as_os_str().is_empty() { ".".to_owned() } else { shown(&path) },
+        share: share(of.contained_bytes, of.bytes),
+        ..of
+    });
+    let count = |is: fn(&FileContained) -> bool| found.files.iter().filter(|file| is(file)).count() as u64;
+    Ok(ContainedReport {
+        bytes: whole.bytes,
+        contained_bytes: whole.contained_bytes,
+        share: share(whole.contained_bytes, whole.bytes),
+        identical: count(|file| file.identical),
+        holder_files: found.holder_files,
+        errors: found.errors,
+        compared_bytes: found.compared_bytes,
+        unfinished: count(|file| file.unfinished),
+        directories: directories.collect(),
+        omitted: found.files.len().saturating_sub(FILES_MAX) as u64,
+        files: found.files.into_iter().take(FILES_MAX).map(row).collect(),
+    })
+}
+
+fn row(file: FileContained) -> ContainedFile {
+    ContainedFile {
+        path: shown(&file.path),
+        size: file.size,
+        contained_bytes: file.contained,
+        share: share(file.contained, file.size),
+        identical: file.identical,
+        holder: file.holder.as_deref().map(shown),
+        missing: file.missing,
+        unfinished: file.unfinished,
+    }
+}

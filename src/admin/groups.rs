@@ -1,0 +1,144 @@
+use super::text::shown;
+use super::{AdminError, Context, Progress, Report};
+use crate::overlay::{Group, GroupOptions, OverlayError};
+use crate::similarity::SimilarityError;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// In the state directory: what comparing all against all leaves for the next question. May be removed at any time.
+const DIR: &str = "groups";
+
+/// Files that are the same or resemble each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupsReport {
+    /// Files with the same bytes; the set first that has most of them too often.
+    pub identical: Vec<IdenticalReport>,
+    /// How many such sets there are.
+    pub identical_sets: u64,
+    /// How many files are in them.
+    pub identical_files: u64,
+    /// Bytes that are there more than once.
+    pub identical_bytes: u64,
+    /// Contents that resemble a representative; the group first in which most could be saved.
+    pub groups: Vec<GroupReport>,
+    /// How many groups there are, by estimates.
+    pub estimated_groups: u64,
+    /// How many contents are in them.
+    pub estimated_members: u64,
+    /// Bytes that could be saved in all of them.
+    pub estimated_bytes: u64,
+    /// Contents that were compared.
+    pub contents: u64,
+    /// Of those, how many an earlier comparison answered for.
+    pub reused: u64,
+    /// Pairs of contents that resemble each other.
+    pub pairs: u64,
+    /// Features not followed because too many files have them.
+    pub suppressed_features: u64,
+    /// Rows left out because the report had become too long.
+    pub omitted: u64,
+    /// Whether files may be missing because the index does not know them yet.
+    pub behind: bool,
+}
+
+/// Files with the same bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IdenticalReport {
+    /// Length of each.
+    pub size: u64,
+    /// Where they are, below the overlay's root.
+    pub paths: Vec<String>,
+}
+
+/// Contents that resemble a representative.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupReport {
+    /// Its position in the report, from 1.
+    pub id: u64,
+    /// Bytes of all contents in it, each once.
+    pub bytes: u64,
+    /// Bytes of the others that the representative has.
+    pub savable_bytes: u64,
+    /// A file with the content that represents it.
+    pub representative: String,
+    /// The representative first, then the others, by containment.
+    pub members: Vec<MemberReport>,
+}
+
+/// A content in a group. Shares are 0 to 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberReport {
+    /// A file that has it.
+    pub path: String,
+    /// How many files have it.
+    pub copies: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Share of it that is in the representative.
+    pub containment: f64,
+    /// Share of the representative that is in it.
+    pub contained_in: f64,
+    /// Bytes in common over bytes in either.
+    pub resemblance: f64,
+    /// Bytes of it that are in the representative.
+    pub bytes_common: u64,
+    /// Whether the figures were computed from the bytes, or estimated.
+    pub verified: bool,
+}
+
+pub(super) fn groups(
+    context: Context<'_>,
+    path: &Path,
+    options: &GroupOptions,
+    report: Report<'_>,
+) -> Result<GroupsReport, AdminError> {
+    let dir = context.repo.state_file(DIR);
+    let found = context.repo.overlay().groups(path, options, &dir, &mut |what, done, all| {
+        let progress = Progress { what: what.to_owned(), done, total: all, unit: super::Unit::Files };
+        report(progress)
+    });
+    let found = found.map_err(|e| match e {
+        OverlayError::Similarity(SimilarityError::Interrupted) => AdminError::Interrupted,
+        e => e.into(),
+    })?;
+    let identical = found.identical.into_iter().map(|set| IdenticalReport {
+        size: set.size,
+        paths: set.paths.iter().map(|path| shown(path)).collect(),
+    });
+    Ok(GroupsReport {
+        identical: identical.collect(),
+        identical_sets: found.identical_sets,
+        identical_files: found.identical_files,
+        identical_bytes: found.identical_bytes,
+        groups: (1..).zip(&found.groups).map(|(id, group)| group_report(id, group)).collect(),
+        estimated_groups: found.estimated_groups,
+        estimated_members: found.estimated_members,
+        estimated_bytes: found.estimated_bytes,
+        contents: found.contents,
+        reused: found.reused,
+        pairs: found.pairs,
+        suppressed_features: found.suppressed_features,
+        omitted: found.omitted,
+        behind: context.repo.behind(),
+    })
+}
+
+fn group_report(id: u64, group: &Group) -> GroupReport {
+    let members = group.members.iter().map(|member| MemberReport {
+        path: shown(&member.path),
+        copies: member.copies,
+        size: member.size,
+        containment: member.shares.containment,
+        contained_in: member.shares.contained_in,
+        resemblance: member.shares.resemblance,
+        bytes_common: member.shares.bytes_common,
+        verified: member.shares.verified,
+    });
+    GroupReport {
+        id,
+        bytes: group.bytes,
+        savable_bytes: group.savable_bytes,
+        representative: group.members.first().map(|member| shown(&member.path)).unwrap_or_default(),
+        members: members.collect(),
+    }
+}

@@ -1,0 +1,208 @@
+use super::output::{Output, plain, share, size, table};
+use super::session::{Session, Work, find, unexpected};
+use super::{CliResult, Global, Outcome};
+use crate::admin::{GroupReport, GroupsReport, Request, Response};
+use crate::config::parse_size;
+use crate::overlay::GroupOptions;
+use crate::similarity::groups::{MEMORY_BYTES_MIN, SHARE_MIN};
+use std::path::PathBuf;
+
+/// Groups shown in a table unless it is said; scripts get all.
+const SHOWN: usize = 20;
+/// Members of a group and paths of a set shown in a table.
+const ROWS: usize = 10;
+
+/// All against all: files that are the same, and groups of similar files
+#[derive(clap::Args)]
+#[command(
+    after_help = "Files that are the same come first. A group has a representative, and each other member \
+    resembles that: CONTAINED is the share of the member that is in it, CONTAINS the share of it that is in the \
+    member. Nothing is in a group by way of a third file. SAVABLE counts bytes of members that the representative \
+    has.\nWhat was compared is kept, so asking again with another --min is quick.\n\
+    Example: dedupctl groups --min 0.5 --suffix .html /data/docs"
+)]
+pub(super) struct Groups {
+    /// A directory or file of the overlay to look at; by default the current directory
+    path: Option<PathBuf>,
+    /// Smallest share of one file that is in another, 0.1 to 1
+    #[arg(long, value_name = "SHARE", default_value = "0.25", value_parser = parse_min)]
+    min: f64,
+    /// Only files that are the same to the byte
+    #[arg(long)]
+    identical: bool,
+    /// At most so many sets and groups [default: 20 in a table, else all]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Leave out files shorter than this
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_bytes)]
+    min_size: u64,
+    /// Only files whose names end in this; may be given more than once
+    #[arg(long, value_name = "SUFFIX")]
+    suffix: Vec<String>,
+    /// Skip verification: figures are estimates from the index
+    #[arg(long)]
+    estimate: bool,
+    /// Verify as long as no more bytes have been compared; the rest is estimated
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
+    verify: u64,
+    /// Memory for comparing [default: a quarter of the store's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    memory: Option<u64>,
+    /// Compare everything anew, whatever is known from before
+    #[arg(long)]
+    anew: bool,
+    /// Print rows separated by commas, one a file
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+}
+
+impl Groups {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let (session, path) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
+        let all = global.json || self.csv;
+        let options = GroupOptions {
+            min: self.min,
+            limit: self.limit.or((!all).then_some(SHOWN)),
+            identical: self.identical,
+            estimate: self.estimate,
+            verify_bytes: self.verify,
+            size_min: self.min_size,
+            suffixes: self.suffix.clone(),
+            memory_bytes: self.memory,
+            anew: self.anew,
+        };
+        let report = match session.ask(Request::Groups { path, options }, out)? {
+            Response::Groups(report) => report,
+            other => return Err(unexpected(&other)),
+        };
+        if report.omitted > 0 {
+            out.note(&format!("{} rows left out: the report would be too long; see --limit", report.omitted));
+        }
+        if report.suppressed_features > 0 {
+            out.note(&format!(
+                "{} features were not followed, since very many files have them: headers, licences, templates",
+                report.suppressed_features
+            ));
+        }
+        match self.csv {
+            true => out.raw(csv(&report).as_bytes())?,
+            false => out.result(&report, text)?,
+        }
+        Ok(Outcome::Clean)
+    }
+}
+
+fn text(report: &GroupsReport) -> String {
+    let mut text = String::new();
+    if report.identical_sets > 0 {
+        text += &format!(
+            "identical: {} sets of {} files, {} of them too often\n",
+            report.identical_sets,
+            report.identical_files,
+            size(report.identical_bytes)
+        );
+        for set in &report.identical {
+            let count = set.paths.len() as u64;
+            text +=
+                &format!("\n{} x {}, {} too often\n", count, size(set.size), size((count - 1) * set.size));
+            set.paths.iter().take(ROWS).for_each(|path| text += &format!("  {}\n", plain(path)));
+            text += &more(set.paths.len());
+        }
+        text += "\n";
+    }
+    if report.estimated_groups > 0 {
+        text += &format!(
+            "similar: about {} groups of {} contents, about {} savable\n",
+            report.estimated_groups,
+            report.estimated_members,
+            size(report.estimated_bytes)
+        );
+        report.groups.iter().for_each(|group| text += &group_text(group));
+    }
+    if text.is_empty() { "no identical or similar files\n".to_owned() } else { text }
+}
+
+fn group_text(group: &GroupReport) -> String {
+    let mut text = format!(
+        "\n#{}: {} contents, {}, {} savable\n",
+        group.id,
+        group.members.len(),
+        size(group.bytes),
+        size(group.savable_bytes)
+    );
+    let head = ["  CONTAINED", "CONTAINS", "RESEMBLES", "COMMON", "SIZE", "FILE"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for (i, member) in group.members.iter().take(ROWS).enumerate() {
+        let mark = match (i, member.verified) {
+            (0, _) => " (representative)",
+            (_, true) => "",
+            (_, false) => " (estimate)",
+        };
+        let copies = if member.copies > 1 { format!(" (x {})", member.copies) } else { String::new() };
+        rows.push(vec![
+            share(member.containment),
+            share(member.contained_in),
+            share(member.resemblance),
+            size(member.bytes_common),
+            size(member.size),
+            plain(&member.path) + &copies + mark,
+        ]);
+    }
+    text += &table(&rows, &[0, 1, 2, 3, 4]);
+    text + &more(group.members.len())
+}
+
+fn more(all: usize) -> String {
+    if all > ROWS { format!("  and {} more\n", all - ROWS) } else { String::new() }
+}
+
+fn csv(report: &GroupsReport) -> String {
+    let mut text =
+        "kind,id,path,size,copies,containment,contained_in,resemblance,bytes_common,verified\n".to_owned();
+    for (id, set) in (1..).zip(&report.identical) {
+        for path in &set.paths {
+            text += &format!("identical,{id},{},{},1,1,1,1,{},true\n", quoted(path), set.size, set.size);
+        }
+    }
+    for group in &report.groups {
+        for (i, member) in group.members.iter().enumerate() {
+            let kind = if i == 0 { "representative" } else { "member" };
+            text += &format!(
+                "{kind},{},{},{},{},{},{},{},{},{}\n",
+                group.id,
+                quoted(&member.path),
+                member.size,
+                member.copies,
+                member.containment,
+                member.contained_in,
+                member.resemblance,
+                member.bytes_common,
+                member.verified
+            );
+        }
+    }
+    text
+}
+
+/// A field as RFC 4180 has it.
+fn quoted(text: &str) -> String {
+    match text.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+fn parse_min(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (SHARE_MIN..=1.0).contains(share));
+    share.ok_or_else(|| format!("expected a number from {SHARE_MIN} to 1"))
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|e| e.to_string())
+}
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    let enough = (bytes >= MEMORY_BYTES_MIN as u64).then_some(bytes);
+    enough.ok_or_else(|| format!("expected {MEMORY_BYTES_MIN} bytes or more"))
+}

@@ -1,0 +1,230 @@
+//! `dedupctl similar`: what it finds, in which order, and what its rules leave out.
+//!
+//! Seen to fail with: patterns of paths that allow all, sizes that allow all, the larger containment instead of the mean,
+//! identical files that take up the whole limit, identical files looked for among candidates only.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+mod common;
+
+use common::session::{dedupctl, fast_dir};
+use common::{As, Mount, noise, prose, root_and_fuse_available, text};
+use dedupfs::similarity::exact;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A directory of files, indexed.
+fn indexed(files: &[(&str, Vec<u8>)]) -> TempDir {
+    let dir = fast_dir();
+    for (path, bytes) in files {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    for args in [["init", "."], ["scan", "."]] {
+        let output = dedupctl(&args, dir.path());
+        assert!(output.status.success(), "{}", text(&output));
+    }
+    dir
+}
+
+fn similar(dir: &Path, args: &[&str]) -> Value {
+    let output = dedupctl(&[&["similar", "--json"], args].concat(), dir);
+    assert!(output.status.success(), "{args:?}: {}", text(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn paths(answer: &Value) -> Vec<&str> {
+    answer["matches"].as_array().unwrap().iter().map(|found| found["path"].as_str().unwrap()).collect()
+}
+
+/// A query, the same three times, an edited one, a small part of it, a large whole around it.
+fn family() -> (TempDir, Vec<u8>) {
+    let query = prose(1, 20_000);
+    let mut near = query.clone();
+    near.splice(10_000..10_100, noise(9, 300));
+    let around = [noise(2, 90_000), query.clone(), noise(3, 90_000)].concat();
+    let dir = indexed(&[
+        ("src/query.c", query.clone()),
+        ("src/near.c", near.clone()),
+        ("old/near.h", [&near[..], b"x"].concat()),
+        ("part.c", query[4000..7000].to_vec()),
+        ("around.c", around),
+        ("same/one", query.clone()),
+        ("same/two.c", query.clone()),
+        ("other.c", noise(4, 20_000)),
+    ]);
+    (dir, query)
+}
+
+#[test]
+fn the_identical_come_first_and_apart_and_near_duplicates_before_parts() {
+    let (dir, _) = family();
+    let found = similar(dir.path(), &["src/query.c"]);
+    let order = ["same/one", "same/two.c", "src/near.c", "old/near.h", "part.c", "around.c"];
+    let mut near = paths(&found);
+    near[2..4].sort_by(|a, b| b.cmp(a));
+    assert_eq!(near[..4], order[..4], "{found}");
+    assert_eq!(found["identical"], 2);
+    let mut rest = near[4..].to_vec();
+    rest.sort_by(|a, b| b.cmp(a));
+    assert_eq!(rest, order[4..]);
+    for one in found["matches"].as_array().unwrap() {
+        assert_eq!(one["identical"], one["path"].as_str().unwrap().starts_with("same/"), "{one}");
+        assert_eq!(one["verified"], true);
+    }
+    // What is contained whole in, or contains the whole of, comes first where that is asked for.
+    let found = similar(dir.path(), &["src/query.c", "--by", "containment", "--not", "same/*"]);
+    let mut first = paths(&found)[..2].to_vec();
+    first.sort_unstable();
+    assert_eq!(first, ["around.c", "part.c"], "{found}");
+    let found = similar(dir.path(), &["src/query.c", "--by", "bytes", "--not", "same/*"]);
+    assert_eq!(paths(&found)[0], "around.c", "{found}");
+    let found = similar(dir.path(), &["src/query.c", "--by", "resemblance"]);
+    assert_eq!(paths(&found).len(), 4, "--min is of resemblance then: {found}");
+    // People see them apart.
+    let shown = dedupctl(&["similar", "src/query.c"], dir.path());
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.starts_with("2 identical, of 20 KiB\n  same/one\n  same/two.c\nCONTAINS"), "{shown}");
+}
+
+#[test]
+fn figures_are_of_the_bytes() {
+    let (first, second) = (noise(1, 10_000), noise(2, 10_000));
+    let query = [&first[..], &second].concat();
+    let other = [&noise(3, 20_000), &first[..], &noise(4, 10_000)].concat();
+    for (name, query, other) in [
+        ("binary", query, other),
+        (
+            "text",
+            [prose(1, 9_000), noise(5, 3000)].concat(),
+            [prose(7, 4000), prose(1, 9_000)[1000..6000].to_vec()].concat(),
+        ),
+    ] {
+        let truth = exact::compare(&&query[..], &&other[..], 1 << 24).unwrap();
+        let dir = indexed(&[("query", query.clone()), ("other", other.clone())]);
+        let found = similar(dir.path(), &["query"]);
+        let found = &found["matches"][0];
+        let share = |part: u64, whole: usize| part as f64 / whole as f64;
+        assert_eq!(found["bytes_common"], truth.a_bytes, "{name}: {found}");
+        assert_eq!(found["containment"], share(truth.a_bytes, query.len()), "{name}");
+        assert_eq!(found["contained_in"], share(truth.b_bytes, other.len()), "{name}");
+        let both = truth.a_bytes.min(truth.b_bytes);
+        assert_eq!(found["resemblance"], share(both, query.len() + other.len() - both as usize), "{name}");
+        // The other way round.
+        let back = similar(dir.path(), &["other"]);
+        assert_eq!(back["matches"][0]["bytes_common"], truth.b_bytes, "{name}: {back}");
+        let estimate = similar(dir.path(), &["query", "--estimate"]);
+        let estimate = &estimate["matches"][0];
+        assert_eq!((&estimate["verified"], &estimate["path"]), (&false.into(), &"other".into()));
+        let off = estimate["containment"].as_f64().unwrap() - share(truth.a_bytes, query.len());
+        assert!(off.abs() < 0.2, "{name}: {estimate}");
+    }
+}
+
+#[test]
+fn rules_leave_out_what_they_say() {
+    let (dir, query) = family();
+    let all = ["around.c", "old/near.h", "part.c", "same/one", "same/two.c", "src/near.c"];
+    let find = |rules: &[&str]| {
+        let found = similar(dir.path(), &[&["src/query.c"], rules].concat());
+        let mut found: Vec<String> = paths(&found).into_iter().map(str::to_owned).collect();
+        found.sort();
+        found
+    };
+    let without = |out: &[&str]| {
+        let mut left = all.to_vec();
+        left.retain(|path| !out.contains(path));
+        left
+    };
+    assert_eq!(find(&[]), all);
+    assert_eq!(find(&["--path", "src/*", "--path", "*.h"]), ["old/near.h", "src/near.c"]);
+    assert_eq!(find(&["--not", "same/**", "--not", "near.*"]), ["around.c", "part.c"]);
+    assert_eq!(find(&["--same-suffix"]), without(&["old/near.h", "same/one"]));
+    assert_eq!(find(&["--min-size", "4KiB"]), without(&["part.c"]));
+    assert_eq!(find(&["--max-size", "100KiB"]), without(&["around.c"]));
+    assert_eq!(find(&["--size-ratio", "0.5"]), without(&["part.c", "around.c"]));
+    assert_eq!(find(&["--min-common", "4KiB"]), without(&["part.c"]));
+    assert_eq!(find(&["--min", "1"]), without(&["src/near.c", "old/near.h"]));
+    // The same for a file that is not in the overlay.
+    let away = tempfile::tempdir().unwrap();
+    let stranger = away.path().join("stranger.h");
+    fs::write(&stranger, &query).unwrap();
+    let found = similar(
+        dir.path(),
+        &[stranger.to_str().unwrap(), "--same-suffix", "--store", dir.path().to_str().unwrap()],
+    );
+    assert_eq!(paths(&found), ["old/near.h"]);
+    for (rule, said) in [
+        (["--path", "a["], "unclosed character class"),
+        (["--size-ratio", "2"], "from 0 to 1"),
+        (["--min-size", "many"], "many"),
+    ] {
+        let output = dedupctl(&[&["similar", "src/query.c"], &rule[..]].concat(), dir.path());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output).contains(said) && text(&output).contains(rule[1]), "{}", text(&output));
+    }
+}
+
+/// Copies do not crowd out what is only similar.
+#[test]
+fn the_identical_leave_half_of_the_limit() {
+    let query = prose(1, 9000);
+    let names: Vec<(String, Vec<u8>)> = (0..30)
+        .map(|i| (format!("same-{i:02}"), query.clone()))
+        .chain((0..30).map(|i| (format!("alike-{i:02}"), [&query[..], &noise(i, 500)].concat())))
+        .collect();
+    let files: Vec<(&str, Vec<u8>)> = names.iter().map(|(name, bytes)| (&name[..], bytes.clone())).collect();
+    let dir = indexed(&files);
+    let count = |limit: &str| {
+        let found = similar(dir.path(), &["same-00", "--limit", limit]);
+        assert_eq!(found["identical"], 29);
+        let same = paths(&found).iter().filter(|path| path.starts_with("same")).count();
+        (same, paths(&found).len() - same)
+    };
+    assert_eq!([count("100"), count("20"), count("1"), count("40")], [(29, 30), (10, 10), (1, 0), (20, 20)]);
+}
+
+/// Files too short for any feature are found where they are the same.
+#[test]
+fn the_shortest_are_found_by_what_they_are() {
+    let dir = indexed(&[("a", b"short".to_vec()), ("b", b"short".to_vec()), ("c", b"other".to_vec())]);
+    assert_eq!(paths(&similar(dir.path(), &["a"])), ["b"]);
+}
+
+/// Through a daemon's socket the answers are the same as without.
+#[test]
+fn a_daemon_answers_the_same() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    let query = prose(1, 20_000);
+    for (name, bytes) in [
+        ("query.c", query.clone()),
+        ("near.c", [&query[..], b"more"].concat()),
+        ("near.h", [&query[..], b"less"].concat()),
+        ("same.c", query),
+    ] {
+        fs::write(mount.at(name), bytes).unwrap();
+    }
+    mount.settle();
+    let rules: [&[&str]; 3] =
+        [&[], &["--same-suffix", "--by", "mean"], &["--path", "*.h", "--size-ratio", "0.9"]];
+    let ask = |file: PathBuf| -> Vec<Value> {
+        let ask = |rules: &&[&str]| {
+            let output =
+                mount.dedupctl().arg("similar").arg(&file).arg("--json").args(*rules).output().unwrap();
+            let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let mut matches = answer["matches"].clone();
+            matches.as_array_mut().unwrap().iter_mut().for_each(|one| one["absolute"] = Value::Null);
+            matches
+        };
+        rules.iter().map(ask).collect()
+    };
+    let mounted = ask(mount.at("query.c"));
+    assert_eq!(mounted.iter().map(|found| found.as_array().unwrap().len()).collect::<Vec<_>>(), [3, 2, 1]);
+    mount.unmount();
+    assert_eq!(ask(mount.dir().join("query.c")), mounted);
+}
