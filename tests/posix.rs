@@ -1,0 +1,120 @@
+//! The suites that others test filesystems with, run whole on a mount and on the filesystem beneath it. They are not
+//! installed by our own tests: `cargo install pjdfstest fsx`, then `cargo test --test posix -- --ignored` as root.
+//! What they found is frozen as plain tests in tests/semantics/ and tests/fsx.rs.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test stops at the first error, and reports")]
+
+mod common;
+
+use common::{As, Mount, succeed, text};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A filesystem of its own below everything, unmounted when dropped.
+struct Disk {
+    dir: tempfile::TempDir,
+}
+
+impl Disk {
+    fn new(mega_bytes: u64) -> Disk {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let image = dir.path().join("image");
+        fs::File::create(&image).unwrap().set_len(mega_bytes << 20).unwrap();
+        succeed(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+        fs::create_dir(dir.path().join("at")).unwrap();
+        let disk = Disk { dir };
+        succeed(Command::new("mount").args(["-o", "loop"]).arg(image).arg(disk.at()));
+        disk
+    }
+
+    fn at(&self) -> PathBuf {
+        self.dir.path().join("at")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.at()).status();
+    }
+}
+
+/// Results of all cases by name. Two users of every Debian stand for strangers.
+fn pjdfstest(at: &Path, other: &Path) -> BTreeMap<String, String> {
+    let config = at.parent().unwrap().join("pjdfstest.toml");
+    let settings = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\
+        [settings]\nnaptime = 0.01\nallow_remount = false\n\
+        [dummy_auth]\nentries = [[\"games\", \"games\"], [\"man\", \"man\"]]\n";
+    fs::write(&config, settings).unwrap();
+    fs::create_dir(at).unwrap();
+    let mut command = Command::new("timeout");
+    command.args(["900", "pjdfstest", "-c"]).arg(config).arg("-p").arg(at).arg("-s").arg(other);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("Summary:"), "is pjdfstest on the PATH? {}", text(&output));
+    eprintln!("{}: {}", at.display(), said.lines().last().unwrap());
+    let mut results = BTreeMap::new();
+    for line in said.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        if let [name, result @ ("ok" | "FAILED" | "skipped")] = words[..] {
+            results.insert(name.to_owned(), result.to_owned());
+        }
+    }
+    assert!(results.len() > 300, "{said}");
+    results
+}
+
+#[test]
+#[ignore = "wants pjdfstest on the PATH"]
+fn pjdfstest_passes_as_on_the_filesystem_below() {
+    let (disk, other) = (Disk::new(1024), Disk::new(300));
+    let native = disk.at().join("native");
+    fs::create_dir(&native).unwrap();
+    let expected = pjdfstest(&native.join("t"), &other.at());
+    for (in_place, flags) in [(false, &[][..]), (false, &["--no-passthrough"]), (true, &[])] {
+        let mount = match in_place {
+            true => Mount::in_place_in(As::Root, &disk.at()),
+            false => {
+                let mut mount = Mount::prepare_in(As::Root, &disk.at());
+                mount.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+                mount.start();
+                mount
+            }
+        };
+        fs::set_permissions(mount.root.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let found = pjdfstest(&mount.at("t"), &other.at());
+        let worse: Vec<_> =
+            expected.iter().filter(|(name, result)| found.get(*name) != Some(result)).collect();
+        // The C library does not know the limit for FUSE, and the case is skipped.
+        let known: Vec<_> = worse.iter().filter(|(name, _)| *name != "link::link_count_max").collect();
+        assert!(known.is_empty(), "in place: {in_place}, {flags:?}: {known:?}");
+    }
+}
+
+/// All that fsx can do, but for calls whose only effect is to wait for the disk, which are rare.
+const FSX: &str = "flen = 1048576\nnomsyncafterwrite = true\n[opsize]\nmax = 65536\nmin = 1\n[weights]\nclose_open = 1\n\
+    invalidate = 1\nmapread = 10\nmapwrite = 10\nread = 10\nwrite = 10\ntruncate = 5\nfsync = 0.05\nfdatasync = 0.05\n\
+    posix_fallocate = 3\npunch_hole = 5\nsendfile = 5\nposix_fadvise = 2\ncopy_file_range = 5\n";
+
+#[test]
+#[ignore = "wants fsx on the PATH, and half an hour"]
+fn fsx_finds_nothing_in_a_million_operations() {
+    for (flags, seeds) in [(&[][..], 1..3), (&["--no-passthrough"], 3..5)] {
+        let mount = Mount::with_flags(As::Root, flags);
+        let config = mount.root.path().join("fsx.toml");
+        fs::write(&config, FSX).unwrap();
+        for seed in seeds {
+            let mut command = Command::new("timeout");
+            command.args(["3000", "fsx", "-q", "-N", "250000", "-S", &seed.to_string(), "-f"]).arg(&config);
+            command.arg("-P").arg(mount.root.path()).arg(mount.at(&format!("file{seed}")));
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "seed {seed}: {}", text(&output));
+            // It becomes a stub between the runs, and stays what it was.
+            let before = fs::read(mount.at(&format!("file{seed}"))).unwrap();
+            mount.settle();
+            assert!(fs::read(mount.at(&format!("file{seed}"))).unwrap() == before);
+        }
+    }
+}
