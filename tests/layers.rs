@@ -11,6 +11,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("recipe", 1),
     ("db", 2),
     ("chunk", 10),
+    ("view", 10),
     ("store", 20),
     ("similarity", 20),
     ("overlay", 30),

@@ -8,7 +8,7 @@ use dedupfs::db::MemDb;
 use dedupfs::id::StoreId;
 use dedupfs::overlay::stub::{GuardKey, State, Stub, Time, XATTR};
 use dedupfs::overlay::{
-    Background, Backing, Caller, Dedup, OpenFlags, Overlay, OverlayError, Parts, ROOT, SetAttr,
+    Background, Backing, Caller, Dedup, HybridOptions, OpenFlags, Overlay, OverlayError, Parts, ROOT, SetAttr,
 };
 use dedupfs::similarity::{Similarity, SimilarityOptions};
 use dedupfs::store::{Store, StoreOptions};
@@ -45,6 +45,7 @@ fn open(dir: &Path) -> (Arc<Overlay>, Background) {
         dedup: Dedup::OnClose,
         read_only: false,
         threads: 2,
+        hybrid: HybridOptions { dir: state.join("extents"), bytes_min: u64::MAX },
     };
     let overlay = Arc::new(Overlay::new(parts).unwrap());
     let background = overlay.start();
@@ -76,7 +77,7 @@ impl World {
 
     fn write(&self, name: &str, bytes: &[u8]) {
         let caller = Caller { uid: 0, gid: 0, umask: 0o022 };
-        let flags = OpenFlags { write: true, truncate: true, exclusive: false };
+        let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
         let made = self.overlay.create(ROOT, OsStr::new(name), 0o644, caller, flags, &|_| None).unwrap();
         self.overlay.write(&made.1.handle, 0, bytes).unwrap();
         self.overlay.release(&made.1.handle);
@@ -306,7 +307,9 @@ proptest! {
                 }
                 Op::Rename(from, to) => {
                     let (a, b) = (name(from), name(to));
-                    let moved = world.overlay.rename((ROOT, OsStr::new(&a)), (ROOT, OsStr::new(&b)), 0).is_ok();
+                    let (from, to) = ((ROOT, OsStr::new(&a)), (ROOT, OsStr::new(&b)));
+                    let caller = Caller { uid: 0, gid: 0, umask: 0 };
+                    let moved = world.overlay.rename(from, to, 0, caller).is_ok();
                     prop_assert_eq!(moved, model.contains_key(&a));
                     if let Some(bytes) = model.remove(&a) {
                         model.insert(b, bytes);

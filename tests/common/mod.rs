@@ -146,7 +146,11 @@ impl Mount {
     }
 
     pub fn in_place(user: As) -> Mount {
-        let mut mount = Mount::prepare(user);
+        Mount::in_place_in(user, &std::env::temp_dir())
+    }
+
+    pub fn in_place_in(user: As, parent: &Path) -> Mount {
+        let mut mount = Mount::prepare_in(user, parent);
         mount.in_place = true;
         mount.start();
         mount
@@ -182,6 +186,15 @@ impl Mount {
         self.command(self.bin.join("dedupctl"))
     }
 
+    /// Makes the store before the first start, with `setting` in its configuration.
+    pub fn init(&self, setting: &str) {
+        use std::io::Write;
+        succeed(self.dedupctl().arg("init").arg(self.dir()));
+        let config = self.dir().join(".dedupfs/config.toml");
+        let mut config = std::fs::OpenOptions::new().append(true).open(config).unwrap();
+        writeln!(config, "{setting}").unwrap();
+    }
+
     /// Starts the daemon in the background; returns when it answers.
     pub fn start(&self) {
         let mut command = self.dedupfs();
@@ -199,8 +212,12 @@ impl Mount {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", text(&output)))
     }
 
+    /// Waits until nothing is pending. The kernel says a little late that a file was closed.
     pub fn settle(&self) {
-        assert_eq!(self.ctl(&["settle"])["pending"], 0);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while self.ctl(&["settle"])["pending"] != 0 {
+            assert!(std::time::Instant::now() < until, "not settled within 60 s");
+        }
     }
 
     pub fn unmount(&self) {
@@ -271,8 +288,12 @@ impl Drop for Mount {
         if self.is_mounted() {
             let _ = self.dedupctl().arg("unmount").arg(self.mnt()).output();
         }
+        // In use still: a daemon that outlives its test would keep whoever waits for the test's output waiting.
         if self.is_mounted() {
             let _ = rustix::mount::unmount(self.mnt(), rustix::mount::UnmountFlags::DETACH);
+        }
+        if self.is_mounted() {
+            let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(self.mnt()).output();
         }
     }
 }

@@ -4,7 +4,9 @@ use dedupfs::chunk::ChunkParams;
 use dedupfs::db::MemDb;
 use dedupfs::id::StoreId;
 use dedupfs::overlay::stub::GuardKey;
-use dedupfs::overlay::{Background, Backing, Caller, Dedup, OpenFlags, Overlay, OverlayError, Parts, ROOT};
+use dedupfs::overlay::{
+    Background, Backing, Caller, Dedup, HybridOptions, OpenFlags, Overlay, OverlayError, Parts, ROOT,
+};
 use dedupfs::repo::{Layout, OpenOptions, Repo, RepoError};
 use dedupfs::similarity::{Similarity, SimilarityOptions};
 use dedupfs::store::{Store, StoreOptions};
@@ -109,7 +111,7 @@ impl Session {
     /// Makes a file with that content; it is committed some time later.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), OverlayError> {
         let caller = Caller { uid: 0, gid: 0, umask: 0o022 };
-        let flags = OpenFlags { write: true, truncate: true, exclusive: false };
+        let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
         let overlay = self.overlay();
         let (attr, opened) = overlay.create(ROOT, OsStr::new(name), 0o644, caller, flags, &|_| None)?;
         let written = overlay.write(&opened.handle, 0, bytes);
@@ -236,6 +238,7 @@ pub fn fill_small_packs(layout: &Layout, params: ChunkParams, pack_bytes_max: u3
         dedup: Dedup::OnClose,
         read_only: false,
         threads: 1,
+        hybrid: HybridOptions { dir: layout.file("extents"), bytes_min: u64::MAX },
     };
     let overlay = Arc::new(Overlay::new(parts).unwrap());
     let _background = overlay.start();

@@ -17,10 +17,14 @@
 //! - The fsync that ends a write-back (`overlay/hydrate.rs`): what a program then synced by itself is lost.
 //! - Both syncs of a write-back: a file is zeros.
 //! - Recovery that takes HYDRATING for plain (`overlay/recover.rs`): a file is zeros.
+//! - The fdatasync of the file, or that of the extent list, in the fsync of a hybrid file (`overlay/hybrid/file.rs`): what
+//!   was fsynced is not there, within the first cuts. The fsync of a new extent list (`list.rs`): "its extent list is
+//!   cut short".
 //! - `store.sync` of what a collection copied, before the pack goes (`store/gc.rs`): "recipe .. is not in the store", in two
 //!   of two runs. This takes cuts right after the removals: 180 cuts elsewhere showed nothing.
 //!
-//! Not seen to fail: without only the first sync of a write-back (the second covers it, unless a commit of the journal
+//! Not seen to fail: without the fsync that makes the record of a hybrid file durable before it is written to (60 cuts);
+//! without only the first sync of a write-back (the second covers it, unless a commit of the journal
 //! falls into the milliseconds between), and with a recovery that takes a file cut short for plain (nothing was
 //! promised of such a file; `tests/overlay.rs` shows that).
 #![allow(
@@ -76,6 +80,8 @@ fn record(kind: Kind, more: usize, seed: u64, work: &Path) -> Recording {
     kind.make(&recorder.image());
     let mounted = Mounted::new(&recorder.image(), &mount_at, kind).unwrap();
     let mount = Mount::prepare_in(As::Root, &mount_at);
+    // Of the larger files each that is written to becomes hybrid, the smaller ones are written back.
+    mount.init("hybrid_min = \"64KiB\"");
     mount.start();
     // From here there is a store, durably.
     rustix::fs::syncfs(std::fs::File::open(&mount_at).unwrap()).unwrap();

@@ -37,6 +37,10 @@ pub enum Step {
     Write(u8, usize, Sync),
     /// Writes over a piece in the middle.
     Patch(u8, Sync),
+    /// Writes over several blocks here and there, with so much between them.
+    Scatter(u8, usize, Sync),
+    /// Punches a hole into the middle.
+    Punch(u8, Sync),
     /// Adds so many bytes.
     Append(u8, usize, Sync),
     /// Cuts off a third.
@@ -104,6 +108,29 @@ const SCRIPT: &[Step] = &[
     SyncFile(5),
     Patch(5, Sync::Fdatasync),
     Settle,
+    // Large ones become hybrid; what is done to them before they are committed finds them so.
+    Write(7, 700_000, Sync::Fsync),
+    AwaitStubs,
+    Scatter(7, 70_000, Sync::Fdatasync),
+    Punch(7, Sync::None),
+    Patch(7, Sync::Fdatasync),
+    AwaitStubs,
+    Punch(7, Sync::Fdatasync),
+    Scatter(7, 30_000, Sync::None),
+    Shorten(7, Sync::None),
+    Append(7, 50_000, Sync::Fsync),
+    Kill,
+    Patch(7, Sync::Msync),
+    Shorten(7, Sync::Fdatasync),
+    AwaitStubs,
+    Append(7, 3_000, Sync::None),
+    Scatter(7, 50_000, Sync::None),
+    Remount,
+    SyncFile(7),
+    Patch(7, Sync::None),
+    AwaitStubs,
+    Patch(7, Sync::Fsync),
+    Write(7, 300_000, Sync::Fdatasync),
     Write(5, 200_000, Sync::Fsync),
     Gc,
     Write(6, 30_000, Sync::Fsync),
@@ -132,7 +159,9 @@ fn any_step(random: &mut Random) -> Step {
     let magnitude = 10 + random.below(10);
     let len = 4_096 + random.below(1 << magnitude) as usize;
     let sync = [Sync::None, Sync::Fsync, Sync::Fdatasync, Sync::Msync][random.below(4) as usize];
-    match random.below(46) {
+    match random.below(54) {
+        46..50 => Scatter(file, 5_000 + random.below(60_000) as usize, sync),
+        50.. => Punch(file, sync),
         40 => WriteMany(20 + file, sync),
         41..45 => Gc,
         45 => Check,
@@ -150,6 +179,13 @@ fn any_step(random: &mut Random) -> Step {
         38 => Remount,
         _ => Rebuild,
     }
+}
+
+/// What is to be done to a file that is changed in place.
+enum Edit {
+    Write(Vec<Range<usize>>),
+    Punch(Range<usize>),
+    Shorten,
 }
 
 /// Does the steps.
@@ -191,16 +227,31 @@ impl<'a> Worker<'a> {
                 let at = old.len() / 3;
                 let len = fresh.len().min(old.len() - at);
                 old[at..at + len].copy_from_slice(&fresh[..len]);
-                Some(at..at + len)
+                Edit::Write(std::iter::once(at..at + len).collect())
+            }),
+            Scatter(file, stride, sync) => self.change(file, sync, |old, fresh| {
+                let ranges: Vec<_> = (stride / 2..old.len())
+                    .step_by(stride)
+                    .map(|at| at..old.len().min(at + fresh.len()))
+                    .collect();
+                for range in &ranges {
+                    old[range.clone()].copy_from_slice(&fresh[..range.len()]);
+                }
+                Edit::Write(ranges)
+            }),
+            Punch(file, sync) => self.change(file, sync, |old, _| {
+                let range = old.len() / 4..old.len() / 2;
+                old[range.clone()].fill(0);
+                Edit::Punch(range)
             }),
             Append(file, len, sync) => self.change(file, sync, |old, fresh| {
                 let at = old.len();
                 old.extend(fresh.iter().cycle().take(len));
-                Some(at..old.len())
+                Edit::Write(std::iter::once(at..old.len()).collect())
             }),
             Shorten(file, sync) => self.change(file, sync, |old, _| {
                 old.truncate(old.len() / 3 * 2);
-                None
+                Edit::Shorten
             }),
             Replace(file, len, sync) => self.replace(&name(file), len, sync),
             Unlink(file) => self.unlink(&name(file)),
@@ -270,13 +321,8 @@ impl<'a> Worker<'a> {
         self.sync(name, &file, sync);
     }
 
-    /// Changes a file in place; `edit` says which range of the new content has to be written.
-    fn change(
-        &mut self,
-        file: u8,
-        sync: Sync,
-        edit: impl FnOnce(&mut Vec<u8>, &[u8]) -> Option<Range<usize>>,
-    ) {
+    /// Changes a file in place; `edit` says what has to be done for the new content.
+    fn change(&mut self, file: u8, sync: Sync, edit: impl FnOnce(&mut Vec<u8>, &[u8]) -> Edit) {
         let name = name(file);
         let Some(old) = self.model.current(&name) else {
             return;
@@ -284,22 +330,31 @@ impl<'a> Worker<'a> {
         self.sync_rename(&name);
         let mut bytes = old.to_vec();
         let fresh = self.fresh(2_000);
-        let range = edit(&mut bytes, &fresh);
+        let edit = edit(&mut bytes, &fresh);
         let content = Arc::new(bytes);
         self.model.change(&name, Some(content.clone()), How::InPlace, self.now());
-        // Opening it writes it back, if it is a stub.
+        // Opening it writes it back, if it is a small stub.
         self.neighbour.start();
         let file = OpenOptions::new().read(true).write(true).open(self.at(&name)).unwrap();
         self.neighbour.pause();
-        match range {
-            None => file.set_len(content.len() as u64).unwrap(),
-            Some(range) if sync == Sync::Msync => {
+        match edit {
+            Edit::Shorten => file.set_len(content.len() as u64).unwrap(),
+            Edit::Punch(range) => {
+                use rustix::fs::{FallocateFlags, fallocate};
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&file, mode, range.start as u64, range.len() as u64).unwrap();
+            }
+            Edit::Write(ranges) if sync == Sync::Msync => {
                 file.set_len(content.len() as u64).unwrap();
-                write_mapped(&file, &content, range);
+                write_mapped(&file, &content, &ranges);
                 self.model.promise(&name, self.now());
                 return;
             }
-            Some(range) => file.write_all_at(&content[range.clone()], range.start as u64).unwrap(),
+            Edit::Write(ranges) => {
+                for range in ranges {
+                    file.write_all_at(&content[range.clone()], range.start as u64).unwrap();
+                }
+            }
         }
         self.sync(&name, &file, sync);
     }
@@ -425,7 +480,7 @@ fn other(name: &str) -> String {
     format!("{name}.tmp")
 }
 
-fn write_mapped(file: &File, content: &[u8], range: Range<usize>) {
+fn write_mapped(file: &File, content: &[u8], ranges: &[Range<usize>]) {
     let (protection, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a fresh mapping of the whole of a file that nobody shortens meanwhile.
     let mapping =
@@ -433,7 +488,9 @@ fn write_mapped(file: &File, content: &[u8], range: Range<usize>) {
     assert_ne!(mapping, libc::MAP_FAILED);
     // SAFETY: the mapping is that long and nobody else in this process uses it.
     let mapped = unsafe { std::slice::from_raw_parts_mut(mapping.cast::<u8>(), content.len()) };
-    mapped[range.clone()].copy_from_slice(&content[range]);
+    for range in ranges {
+        mapped[range.clone()].copy_from_slice(&content[range.clone()]);
+    }
     // SAFETY: as above.
     assert_eq!(unsafe { libc::msync(mapping, content.len(), libc::MS_SYNC) }, 0);
     // SAFETY: `mapped` is not used after this.
