@@ -189,7 +189,7 @@ fn most_alike(overlay: &Overlay, source: &Path, files: &[PathBuf]) -> Result<Vec
     let step = (large.len() / ASKED).max(1);
     let mut pairs = Vec::new();
     for file in large.iter().step_by(step).take(ASKED) {
-        let options = SimilarOptions { min: 0.25, limit: 20, by: Ranking::Resemblance, estimate: false };
+        let options = SimilarOptions { by: Ranking::Resemblance, ..SimilarOptions::default() };
         let request = Request::Similar { path: (*file).clone(), outside: false, options };
         let Response::Similar(report) = overlay.ask(request)? else { return Err("no matches".into()) };
         pairs.extend(
