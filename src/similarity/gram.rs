@@ -17,8 +17,9 @@ pub const GRAM_BYTES: usize = 24;
 pub const LEVEL_MAX: u8 = 7;
 /// Number of levels, [`LEVEL_MAX`] included.
 pub(crate) const LEVELS: usize = LEVEL_MAX as usize + 1;
-/// Bits of a feature. Of 2^30 postings in an index, one look-up in a thousand meets a stranger's.
-pub const FEATURE_BITS: u32 = 40;
+/// Bits of a feature. With 2^27 distinct features in an index, about a TiB, one look-up in 128 meets a stranger's: a
+/// candidate with one feature in common, which is compared or estimated too low to be shown.
+pub const FEATURE_BITS: u32 = 34;
 
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 static ENTER: [u64; 256] = table(0);
@@ -59,19 +60,77 @@ impl GramHash {
     }
 }
 
+/// Parts of the input that are rolled over side by side: each step of one has to wait for the step before.
+const LANES: usize = 4;
+/// Grams of a part that are hashed before those selected are put away.
+const STEP: usize = 32;
+/// From this level on so few grams are selected that a branch for each of those is cheaper than none.
+const SPARSE_LEVEL: u8 = 5;
+
 /// Appends the grams of `bytes` that are selected at `level`, in order, repeats included, save that a run
-/// of the same gram (all one byte) is given once. O(bytes), no allocation but `out`'s.
+/// of the same gram (all one byte) is given once. O(bytes), no allocation but `out`'s and, while it works, as much again.
 pub(crate) fn select(bytes: &[u8], level: u8, out: &mut Vec<GramHash>) {
     let bound = u64::MAX >> level;
-    let mut last = 0;
-    roll(bytes, |_, hash| {
-        // Zero, the start value of `last`, is a hash as any other, but one gram in 2^64.
-        if hash <= bound && hash != last {
-            last = hash;
-            out.push(GramHash(hash));
+    let steps = bytes.len().saturating_sub(GRAM_BYTES) / (LANES * STEP);
+    let from = out.len();
+    if steps > 0 {
+        let mut lanes: [Vec<GramHash>; LANES] = Default::default();
+        match level >= SPARSE_LEVEL {
+            true => roll_lanes(bytes, steps, |lane, hashes| {
+                hashes.iter().filter(|hash| **hash <= bound).for_each(|hash| put(&mut lanes[lane], 0, *hash));
+            }),
+            false => roll_lanes(bytes, steps, |lane, hashes| {
+                let (mut selected, mut count) = ([0; STEP], 0);
+                for &hash in hashes {
+                    selected[count % STEP] = hash;
+                    count += usize::from(hash <= bound);
+                }
+                selected[..count].iter().for_each(|&hash| put(&mut lanes[lane], 0, hash));
+            }),
+        }
+        lanes.iter().flatten().for_each(|gram| put(out, from, gram.0));
+    }
+    roll(&bytes[LANES * STEP * steps..], |_, hash| {
+        if hash <= bound {
+            put(out, from, hash);
         }
         true
     });
+}
+
+/// Appends a gram, unless it is the last of those from `from` on.
+#[inline(always)]
+fn put(out: &mut Vec<GramHash>, from: usize, hash: u64) {
+    if out[from..].last() != Some(&GramHash(hash)) {
+        out.push(GramHash(hash));
+    }
+}
+
+/// Hashes the first `LANES * STEP * steps` grams, each of the lanes a part of them, and calls `see` with the number of
+/// the lane and the hashes of its next grams. A further gram has to follow.
+#[inline(always)]
+fn roll_lanes(bytes: &[u8], steps: usize, mut see: impl FnMut(usize, &[u64; STEP])) {
+    let starts: [usize; LANES] = std::array::from_fn(|lane| lane * steps * STEP);
+    let mut rolled = starts.map(|start| hash_whole(&bytes[start..start + GRAM_BYTES]));
+    for step in 0..steps {
+        let part = |at: usize| -> &[u8; STEP] {
+            bytes[at + step * STEP..].first_chunk().expect("a gram follows those that are hashed")
+        };
+        let (entering, leaving) = (starts.map(|start| part(start + GRAM_BYTES)), starts.map(part));
+        let mut hashes = [[0; STEP]; LANES];
+        for i in 0..STEP {
+            for lane in 0..LANES {
+                hashes[lane][i] = rolled[lane].wrapping_mul(SPREAD);
+                let change = ENTER[usize::from(entering[lane][i])] ^ LEAVE[usize::from(leaving[lane][i])];
+                rolled[lane] = rolled[lane].rotate_left(1) ^ change;
+            }
+        }
+        hashes.iter().enumerate().for_each(|(lane, hashes)| see(lane, hashes));
+    }
+}
+
+fn hash_whole(gram: &[u8]) -> u64 {
+    gram.iter().fold(0, |h, &byte| h.rotate_left(1) ^ ENTER[usize::from(byte)])
 }
 
 /// Where the first gram with that feature starts.
@@ -90,7 +149,7 @@ fn roll(bytes: &[u8], mut see: impl FnMut(usize, u64) -> bool) {
     let Some((first, _)) = bytes.split_at_checked(GRAM_BYTES) else {
         return;
     };
-    let mut rolled = first.iter().fold(0u64, |h, &byte| h.rotate_left(1) ^ ENTER[usize::from(byte)]);
+    let mut rolled = hash_whole(first);
     if !see(0, rolled.wrapping_mul(SPREAD)) {
         return;
     }
@@ -119,6 +178,26 @@ mod tests {
             let mut bytes = before;
             bytes.extend_from_slice(&gram);
             prop_assert_eq!(selected(&gram, 0).pop(), selected(&bytes, 0).pop());
+        }
+
+        /// Side by side is as one after the other, at every length and level, repeats and runs included.
+        #[test]
+        fn lanes_give_what_rolling_gives(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..1500),
+            alphabet in 1u8..=255, run in 0usize..1500, run_len in 0usize..400, level in 0..=LEVEL_MAX,
+        ) {
+            bytes.iter_mut().for_each(|byte| *byte %= alphabet);
+            let run = run.min(bytes.len());
+            let end = (run + run_len).min(bytes.len());
+            bytes[run..end].fill(7);
+            let mut expected: Vec<GramHash> = Vec::new();
+            for gram in bytes.windows(GRAM_BYTES) {
+                let hash = hash_whole(gram).wrapping_mul(SPREAD);
+                if hash <= u64::MAX >> level && expected.last() != Some(&GramHash(hash)) {
+                    expected.push(GramHash(hash));
+                }
+            }
+            prop_assert_eq!(selected(&bytes, level), expected);
         }
 
         #[test]

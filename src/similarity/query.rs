@@ -14,7 +14,7 @@ use super::boilerplate::Boilerplate;
 use super::gram::{LEVEL_MAX, LEVELS};
 use super::index::{Similarity, State};
 use super::rows::{
-    CONTAINED, CONTENTS, ContentRow, Counts, FEATURES, containment_of, feature_prefix, posting_chunk,
+    CONTAINED, CONTENTS, ContentRow, Counts, FEATURES, containment_of, hash_prefix, posting_number,
 };
 use super::sketch::{Feature, QuerySketch};
 use crate::db::Db;
@@ -97,8 +97,11 @@ impl Similarity {
             let still = self.follow(&state, &retried, cap.saturating_mul(RETRY_CAP_FACTOR), &mut seen)?;
             suppressed.retain(|feature| !retried.contains(feature) || still.contains(feature));
         }
-        let counted = (sketch.bytes() as f64, boilerplate_features as f64 / all.max(1) as f64);
-        let candidates = self.rank(&state, counted, &seen.weights, seen.tallies, min, limit)?;
+        let counted = Counted {
+            bytes: sketch.bytes() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64),
+            thinning: sketch.thinning(),
+        };
+        let candidates = self.rank(&state, &counted, &seen.weights, seen.tallies, min, limit)?;
         Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
     }
 
@@ -138,7 +141,7 @@ impl Similarity {
     fn rank(
         &self,
         state: &State,
-        (bytes, boilerplate): (f64, f64),
+        counted: &Counted,
         query: &QueryCounts,
         tallies: HashMap<u32, Tally>,
         min: f64,
@@ -164,7 +167,8 @@ impl Similarity {
                 all if all == query.features => 1.0,
                 _ => share(&tally, |level| query.at(level)),
             };
-            let contained_in = share(&tally, |level| count_at(&row.counts, level));
+            // What was found of it is a part of what the whole query would have shown.
+            let contained_in = share(&tally, |level| count_at(&row.counts, level) / counted.thinning);
             if !(plausible(&tally, containment, min) || plausible(&tally, contained_in, min)) {
                 continue;
             }
@@ -174,7 +178,7 @@ impl Similarity {
                 containment,
                 contained_in,
                 resemblance: resemblance(containment, contained_in),
-                bytes_common: (containment * bytes * (1.0 - boilerplate)) as u64,
+                bytes_common: (containment * counted.bytes) as u64,
             });
         }
         candidates.sort_by(|a, b| {
@@ -186,6 +190,14 @@ impl Similarity {
         candidates.truncate(limit);
         Ok(candidates)
     }
+}
+
+/// What of the queried file its features stand for.
+struct Counted {
+    /// Its bytes, but those of boilerplate.
+    bytes: f64,
+    /// How many features there are for each that was looked up.
+    thinning: f64,
 }
 
 /// What following features has shown.
@@ -267,13 +279,13 @@ fn postings(
     cap: usize,
 ) -> Result<Found, SimilarityError> {
     let most = cap.saturating_mul(CHUNKS_PER_CONTENT);
-    let prefixes: Vec<_> = features.iter().map(|(feature, _)| feature_prefix(feature.bits())).collect();
+    let prefixes: Vec<_> = features.iter().map(|(feature, _)| hash_prefix(feature.bits())).collect();
     let mut stored: Vec<(usize, u32)> = Vec::new();
     let (mut of, mut count) = (0, 0);
     FEATURES.scan_each(db, &prefixes, |i, row| {
         count = if i == of { count + 1 } else { 1 };
         of = i;
-        stored.push((i, posting_chunk(row)));
+        stored.push((i, posting_number(row)));
         count <= most
     })?;
     let mut found = Found {
