@@ -3,14 +3,15 @@
 //! Encoding: version byte `1`, number of chunks, then for each chunk its 32-byte id and its length;
 //! numbers are LEB128. The encoding is canonical, so equal chunk lists have equal [`RecipeId`]s.
 
+mod hasher;
+
+pub use hasher::RecipeHasher;
+
 use crate::id::{ChunkId, RecipeId};
 
 const VERSION: u8 = 1;
 /// No chunk may be longer than this, whatever a recipe claims: 16 MiB.
 pub const CHUNK_BYTES_MAX: u32 = 16 << 20;
-
-/// Encoded and hashed at a time.
-const HASHED_BYTES: usize = 32 << 10;
 
 /// One chunk of a recipe: its identity and its length in bytes (1 to [`CHUNK_BYTES_MAX`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,39 +113,6 @@ impl Recipe {
     }
 }
 
-/// Finds the identity of a recipe without its encoding. Chunks that follow each other and are the same take no memory.
-#[derive(Clone, Debug, Default)]
-pub struct RecipeHasher {
-    runs: Vec<(ChunkRef, u64)>,
-}
-
-impl RecipeHasher {
-    /// Adds a chunk that is there so many times in a row.
-    pub fn add(&mut self, chunk: ChunkRef, times: u64) {
-        match self.runs.last_mut().filter(|(last, _)| *last == chunk) {
-            Some((_, count)) => *count += times,
-            None => self.runs.push((chunk, times)),
-        }
-    }
-
-    /// The identity of the recipe of these chunks. O(chunks).
-    pub fn finish(&self) -> RecipeId {
-        let mut hasher = blake3::Hasher::new();
-        let mut part = vec![VERSION];
-        put_varint(&mut part, self.runs.iter().map(|(_, times)| times).sum());
-        for &(chunk, times) in &self.runs {
-            for _ in 0..times {
-                chunk.encode(&mut part);
-                if part.len() >= HASHED_BYTES {
-                    hasher.update(&part);
-                    part.clear();
-                }
-            }
-        }
-        RecipeId::of_hash(&hasher.update(&part).finalize())
-    }
-}
-
 impl ChunkRef {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.0);
@@ -195,20 +163,7 @@ mod tests {
         #[test]
         fn encoding_round_trips(lens in prop::collection::vec(1..=CHUNK_BYTES_MAX, 0..50)) {
             let recipe = recipe(&lens);
-            let mut hasher = RecipeHasher::default();
-            recipe.chunks().iter().for_each(|&chunk| hasher.add(chunk, 1));
-            prop_assert_eq!(hasher.finish(), recipe.id());
             prop_assert_eq!(Recipe::decode(&recipe.encode()).unwrap(), recipe);
-        }
-
-        #[test]
-        fn a_run_is_as_its_chunks(before in 0usize..3, times in 1u64..3000) {
-            let (first, again) = (recipe(&[7, 8, 9]).chunks().to_vec(), recipe(&[5]).chunks()[0]);
-            let mut hasher = RecipeHasher::default();
-            first[..before].iter().for_each(|&chunk| hasher.add(chunk, 1));
-            hasher.add(again, times);
-            let all = [&first[..before], &vec![again; times as usize]].concat();
-            prop_assert_eq!(hasher.finish(), Recipe::new(all).id());
         }
 
         #[test]

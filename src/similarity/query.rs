@@ -24,6 +24,11 @@ use std::collections::HashMap;
 /// A feature is suppressed if it is in more chunks than this many times the cap, without counting contents.
 const CHUNKS_PER_CONTENT: usize = 4;
 
+/// Features whose postings are held at a time: a few tens of MiB at most.
+const FEATURES_AT_ONCE: usize = 256;
+/// Of a query whose features so many rows have been read for, the other features are not followed: about a second.
+const ROWS_MAX: usize = 1 << 25;
+
 /// Where the cap suppresses more than half of a query's features, so many of them are followed all the same, with a
 /// cap so many times as high: some tens of milliseconds at most.
 const RETRIED_FEATURES: usize = 16;
@@ -89,17 +94,27 @@ impl Similarity {
         let state = self.read();
         let cap = self.options.frequency_cap;
         let mut seen = Seen::default();
-        let mut suppressed = self.follow(&state, &features, cap, &mut seen)?;
+        let mut suppressed = Vec::new();
+        let mut followed = 0;
+        // They are in the order of their hashes, so the first of them are a sample of all.
+        for part in features.chunks(FEATURES_AT_ONCE) {
+            suppressed.append(&mut self.follow(&state, part, cap, &mut seen)?);
+            followed += part.len();
+            if seen.rows > ROWS_MAX {
+                break;
+            }
+        }
+        let unfollowed = features.len() as f64 / followed.max(1) as f64;
+        features.truncate(followed);
         if suppressed.len() * 2 > features.len() {
-            // They are in the order of their hashes, so those that are taken are a sample of them.
             let step = suppressed.len().div_ceil(RETRIED_FEATURES);
             let retried: Vec<_> = suppressed.iter().copied().step_by(step).collect();
             let still = self.follow(&state, &retried, cap.saturating_mul(RETRY_CAP_FACTOR), &mut seen)?;
             suppressed.retain(|feature| !retried.contains(feature) || still.contains(feature));
         }
         let counted = Counted {
-            bytes: sketch.bytes() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64),
-            thinning: sketch.thinning(),
+            bytes: sketch.bytes_sampled() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64),
+            thinning: sketch.thinning() * unfollowed,
         };
         let candidates = self.rank(&state, &counted, &seen.weights, seen.tallies, min, limit)?;
         Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
@@ -115,6 +130,7 @@ impl Similarity {
     ) -> Result<Vec<(Feature, u8)>, SimilarityError> {
         let postings = postings(&*self.db, state, features, cap)?;
         let chunks = containing(&*self.db, state, &postings, cap)?;
+        seen.rows += postings.rows + chunks.values().map(|(_, contents)| contents.len()).sum::<usize>();
         let mut suppressed = Vec::new();
         let mut contents: Vec<(u32, u8)> = Vec::new();
         for (i, &(feature, level)) in features.iter().enumerate() {
@@ -203,6 +219,8 @@ struct Counted {
 /// What following features has shown.
 #[derive(Default)]
 struct Seen {
+    /// Rows that were read for it.
+    rows: usize,
     weights: QueryCounts,
     tallies: HashMap<u32, Tally>,
 }
@@ -270,6 +288,8 @@ struct Found {
     starts: Vec<usize>,
     chunks: Vec<u32>,
     suppressed: Vec<bool>,
+    /// Rows that were read, those of suppressed features included.
+    rows: usize,
 }
 
 fn postings(
@@ -292,6 +312,7 @@ fn postings(
         starts: vec![0],
         chunks: Vec::with_capacity(stored.len()),
         suppressed: Vec::with_capacity(features.len()),
+        rows: stored.len(),
     };
     let mut stored = stored.into_iter().peekable();
     let mut chunks = Vec::new();

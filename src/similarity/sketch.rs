@@ -124,6 +124,8 @@ const QUERY_FEATURES_MAX: usize = 1 << 18;
 #[derive(Clone, Debug, Default)]
 pub struct QuerySketch {
     bytes: u64,
+    /// Of those, that are in chunks which are as the one before.
+    bytes_repeated: u64,
     params: SketchParams,
     entries: Vec<(Feature, u8)>,
     /// Of all features one in `2^thinned` is kept: those with so many leading zeros.
@@ -149,6 +151,7 @@ impl QuerySketch {
     /// Adds the next chunk of the file, which is there so many times in a row.
     pub fn add_chunks(&mut self, bytes: &[u8], times: u64) {
         self.bytes += bytes.len() as u64 * times;
+        self.bytes_repeated += bytes.len() as u64 * times.saturating_sub(1);
         let sketch = Sketch::with_params(bytes, self.params);
         let kept = sketch.features.iter().filter(|feature| feature.is_below(self.thinned));
         self.entries.extend(kept.map(|&feature| (feature, sketch.level)));
@@ -165,6 +168,11 @@ impl QuerySketch {
     /// Length of the file in bytes, as far as it was added.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes that the features are a sample of: without those of chunks that are as the one before.
+    pub(crate) fn bytes_sampled(&self) -> u64 {
+        self.bytes - self.bytes_repeated
     }
 
     /// For each feature that is kept there are so many in all.
