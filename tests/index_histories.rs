@@ -1,8 +1,5 @@
 //! The index after any history of the files: whatever was written, cut, renamed, linked, removed, remounted or killed, it
 //! answers as one that is built anew from the files.
-//!
-//! Seen to fail with: orphaned contents not removed from similarity; a scan that believes the catalog about what similarity
-//! has; no scan after a kill; a rename that indexes the file again.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use dedupfs::chunk::ChunkParams;

@@ -188,7 +188,7 @@ fn the_identical_leave_half_of_the_limit() {
 }
 
 /// A file of 100 GB is asked about without reading its holes; what it has between them is found, and by estimate only, as
-/// so much cannot be compared. Seen not to end with holes read.
+/// so much cannot be compared.
 #[test]
 fn holes_are_not_read() {
     let parts = [noise(1, 300_000), prose(2, 90_000)];

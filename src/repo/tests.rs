@@ -98,7 +98,7 @@ fn a_newer_format_is_refused_untouched() {
 }
 
 /// Tables of similarity in the form of another version are dropped, the rest of the index stays, and a scan brings them
-/// back. Seen to fail without the clearing (the whole index is moved aside), and with the mark `clean` left.
+/// back.
 #[test]
 fn similarity_of_another_version_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();
