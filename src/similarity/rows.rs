@@ -25,6 +25,9 @@ pub(super) const CHUNK_BYTES: usize = KEY_BYTES + 4 + 1 + 4 * LEVELS;
 pub(super) const CONTAINED_BYTES: usize = 4 + 4 + 1;
 pub(super) const CONTENT_BYTES: usize = 4 + 16 + 8 + 1 + 4 * LEVELS;
 
+/// Blocks of rows that are looked up one by one.
+const POINT_BLOCK_BYTES_MAX: usize = 1024;
+
 /// (feature, chunk number)
 pub(super) static FEATURES: Runs<Postings> =
     Runs::new(Layout { table: Table::Features, row_len: POSTING_BYTES, key_len: POSTING_BYTES });
@@ -316,6 +319,8 @@ fn key_number(key: &[u8]) -> u64 {
 pub(super) struct Chunks;
 
 impl Codec for Chunks {
+    const BLOCK_BYTES_MAX: usize = POINT_BLOCK_BYTES_MAX;
+
     fn encode(rows: &[u8], row_len: usize) -> Vec<u8> {
         let parts = || rows.chunks_exact(row_len).map(|row| (key_number(row), ChunkRow::of_row(row)));
         let (mut gaps, mut number_max, mut before) = (Gaps::default(), 0, None);
@@ -406,6 +411,8 @@ impl Codec for Containments {
 pub(super) struct Contents;
 
 impl Codec for Contents {
+    const BLOCK_BYTES_MAX: usize = POINT_BLOCK_BYTES_MAX;
+
     fn encode(rows: &[u8], row_len: usize) -> Vec<u8> {
         let (mut gaps, mut before) = (Gaps::default(), None);
         for (number, _) in rows.chunks_exact(row_len).map(ContentRow::of_row) {
