@@ -87,7 +87,7 @@ mod tests {
         let db = open_above(&path, 16 << 20, 1 << 20).unwrap();
         let after = db.bytes_on_disk();
         let rows: u64 = (0..6000).map(|i| value(7, i).len() as u64).sum();
-        assert!(after < before && after < rows * 6 / 5, "{before} before, {after} after, {rows} of rows");
+        assert!(after < before && after < 2 * rows, "{before} before, {after} after, {rows} of rows");
         for i in 0..6000u32 {
             assert_eq!(db.get(Table::Features, &i.to_be_bytes()).unwrap().unwrap()[..], value(7, i));
         }

@@ -124,8 +124,7 @@ const QUERY_FEATURES_MAX: usize = 1 << 18;
 #[derive(Clone, Debug, Default)]
 pub struct QuerySketch {
     bytes: u64,
-    /// Of those, that are in chunks which are as the one before.
-    bytes_repeated: u64,
+    bytes_sampled: u64,
     params: SketchParams,
     entries: Vec<(Feature, u8)>,
     /// Of all features one in `2^thinned` is kept: those with so many leading zeros.
@@ -151,8 +150,10 @@ impl QuerySketch {
     /// Adds the next chunk of the file, which is there so many times in a row.
     pub fn add_chunks(&mut self, bytes: &[u8], times: u64) {
         self.bytes += bytes.len() as u64 * times;
-        self.bytes_repeated += bytes.len() as u64 * times.saturating_sub(1);
         let sketch = Sketch::with_params(bytes, self.params);
+        // Of a chunk that repeats itself, as zeros do, the features are a sample of a few bytes only.
+        let sampled = (sketch.len() as u64) << sketch.level;
+        self.bytes_sampled += if 4 * sampled < bytes.len() as u64 { sampled } else { bytes.len() as u64 };
         let kept = sketch.features.iter().filter(|feature| feature.is_below(self.thinned));
         self.entries.extend(kept.map(|&feature| (feature, sketch.level)));
         // A file that repeats itself is not thinned for it.
@@ -170,9 +171,9 @@ impl QuerySketch {
         self.bytes
     }
 
-    /// Bytes that the features are a sample of: without those of chunks that are as the one before.
+    /// Bytes that the features are a sample of, without those that repeat others of their chunk.
     pub(crate) fn bytes_sampled(&self) -> u64 {
-        self.bytes - self.bytes_repeated
+        self.bytes_sampled
     }
 
     /// For each feature that is kept there are so many in all.
