@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 const BYTES_MAX: usize = 256 << 20;
 const ROUNDS: usize = 5;
 
+/// What is measured, by its name.
+type Pass<'a> = (&'static str, Box<dyn FnMut() + 'a>);
+
 fn files(dir: &Path, out: &mut Vec<PathBuf>) {
     let mut paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
@@ -82,7 +85,7 @@ fn main() {
         let bytes: usize = chunks.iter().map(|chunk| chunk.len()).sum();
         let features: usize = chunks.iter().map(|chunk| Sketch::of_chunk(chunk).len()).sum();
         let mut copy = vec![0; 64 << 10];
-        let mut passes: [(&str, Box<dyn FnMut() + '_>); 4] = [
+        let mut passes: [Pass<'_>; 4] = [
             (
                 "memcpy",
                 Box::new(|| {

@@ -1,9 +1,9 @@
 //! Writing the index anew when most of its file is no longer in use.
 //!
-//! sled does not give back what it once took: after taking in many files its file is two to four times the rows in it. So
-//! an index that has grown by half, or a large one that has doubled, since it was last written anew is copied when it is opened ([`crate::db::copy`]), at some
-//! 60 MB/s of rows, and the copy takes its place in one atomic exchange. So the time this takes in all goes with what was
-//! taken in, and a crash leaves the one or the other whole.
+//! sled does not give back what it once took: after taking in many files its file is several times the rows
+//! in it. So an index that has grown by half since it was last written anew, or a large one that has doubled, is
+//! copied when it is opened, at the speed of some 60 MB/s of rows, and the copy takes its place in one atomic
+//! exchange. So the time for this goes with what was taken in, and a crash leaves the one or the other whole.
 
 use crate::db::{self, Db, DbResult, SledDb, Table};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -29,8 +29,8 @@ fn open_above(path: &Path, cache_bytes: u64, bytes_min: u64) -> DbResult<SledDb>
     let _ = std::fs::remove_dir_all(&copy);
     let db = SledDb::open(path, cache_bytes)?;
     let (size, before) = (db.bytes_on_disk(), size_before(&db)?);
-    if size < bytes_min || size < before.saturating_add(if size < LARGE_BYTES { before / 2 } else { before })
-    {
+    let grown = if size < LARGE_BYTES { before / 2 } else { before };
+    if size < bytes_min || size < before.saturating_add(grown) {
         return Ok(db);
     }
     match write_anew(&db, &copy, cache_bytes) {
