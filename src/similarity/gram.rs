@@ -244,7 +244,7 @@ mod tests {
         assert!(selected(&[1; GRAM_BYTES - 1], 0).is_empty());
         assert_eq!(selected(&[1; GRAM_BYTES], 0).len(), 1);
         let mut run = Vec::new();
-        select(&[0; 100_000], 0, &mut run);
+        select(&vec![0; 100_000], 0, &mut run);
         assert_eq!(run.len(), 1);
     }
 }
