@@ -38,7 +38,12 @@ impl ChunkId {
 impl RecipeId {
     /// Computes the identity of an encoded recipe.
     pub fn of(encoded: &[u8]) -> RecipeId {
-        RecipeId(first16(blake3::hash(encoded).as_bytes()))
+        RecipeId::of_hash(&blake3::hash(encoded))
+    }
+
+    /// The identity by the hash of the encoded recipe.
+    pub fn of_hash(hash: &blake3::Hash) -> RecipeId {
+        RecipeId(first16(hash.as_bytes()))
     }
 }
 

@@ -3,6 +3,10 @@
 //! Encoding: version byte `1`, number of chunks, then for each chunk its 32-byte id and its length;
 //! numbers are LEB128. The encoding is canonical, so equal chunk lists have equal [`RecipeId`]s.
 
+mod hasher;
+
+pub use hasher::RecipeHasher;
+
 use crate::id::{ChunkId, RecipeId};
 
 const VERSION: u8 = 1;
@@ -76,8 +80,7 @@ impl Recipe {
         out.push(VERSION);
         put_varint(&mut out, self.chunks.len() as u64);
         for chunk in &self.chunks {
-            out.extend_from_slice(&chunk.id.0);
-            put_varint(&mut out, u64::from(chunk.len));
+            chunk.encode(&mut out);
         }
         out
     }
@@ -107,6 +110,13 @@ impl Recipe {
             return Err(RecipeError("bytes follow its last chunk"));
         }
         Ok(Recipe::new(chunks))
+    }
+}
+
+impl ChunkRef {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.id.0);
+        put_varint(out, self.len.into());
     }
 }
 

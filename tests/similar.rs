@@ -11,6 +11,7 @@ use common::{As, Mount, noise, prose, root_and_fuse_available, text};
 use dedupfs::similarity::exact;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -184,6 +185,32 @@ fn the_identical_leave_half_of_the_limit() {
         (same, paths(&found).len() - same)
     };
     assert_eq!([count("100"), count("20"), count("1"), count("40")], [(29, 30), (10, 10), (1, 0), (20, 20)]);
+}
+
+/// A file of 100 GB is asked about without reading its holes; what it has between them is found, and by estimate only, as
+/// so much cannot be compared.
+#[test]
+fn holes_are_not_read() {
+    let parts = [noise(1, 300_000), prose(2, 90_000)];
+    let dir = indexed(&[("part", parts[0].clone()), ("text", parts[1].clone()), ("other", noise(3, 90_000))]);
+    let away = fast_dir();
+    let sparse = away.path().join("sparse");
+    let file = fs::File::create(&sparse).unwrap();
+    file.set_len(100 << 30).unwrap();
+    file.write_all_at(&parts[0], 7_777_777).unwrap();
+    file.write_all_at(&parts[1], 60 << 30).unwrap();
+    let store = dir.path().to_str().unwrap();
+    let found = similar(dir.path(), &[sparse.to_str().unwrap(), "--store", store]);
+    let mut near = paths(&found);
+    near.sort_unstable();
+    assert_eq!(near, ["part", "text"], "{found}");
+    for one in found["matches"].as_array().unwrap() {
+        assert_eq!(one["verified"], false, "{one}");
+        assert!(
+            one["contained_in"].as_f64().unwrap() > 0.9 && one["bytes_common"].as_u64() < Some(1 << 20),
+            "{one}"
+        );
+    }
 }
 
 /// Files too short for any feature are found where they are the same.

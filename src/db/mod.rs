@@ -7,6 +7,7 @@
 //! tests and for read-only work beside a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`]
 //! does so for very many rows whose keys are hashes.
 
+mod anew;
 mod beside;
 mod filter;
 mod mem;
@@ -14,6 +15,7 @@ mod runs;
 mod sled;
 mod tiers;
 
+pub use anew::copy;
 pub use beside::Beside;
 pub use mem::MemDb;
 pub use runs::{Codec, Layout, Plain, Runs};

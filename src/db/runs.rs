@@ -11,16 +11,18 @@
 
 use super::{Batch, Db, DbError, DbResult, Table};
 
-/// A block is split when its encoding grows over this. Sixteen of them still fit the quarter of a segment
+/// Sixteen blocks of this still fit the quarter of a segment
 /// up to which sled keeps a tree node in its log instead of in a file of its own.
 const BLOCK_BYTES_MAX: usize = 4096;
-/// Blocks are made this full when they are split.
-const BLOCK_BYTES_TARGET: usize = BLOCK_BYTES_MAX * 2 / 3;
 /// Applied at once while merging, so that a bulk write does not hold all its blocks in memory.
 const BLOCKS_PER_BATCH: usize = 256;
 
 /// How the rows of a block are written.
 pub trait Codec {
+    /// A block is split when its encoding grows over this. Finding a row decodes its block, so of rows that are looked up
+    /// one by one, and take long to decode, there are to be fewer.
+    const BLOCK_BYTES_MAX: usize = BLOCK_BYTES_MAX;
+
     /// Encodes sorted rows, given end to end.
     fn encode(rows: &[u8], row_len: usize) -> Vec<u8>;
     /// Appends the rows of an encoded block to `rows`; `None` if the block is damaged.
@@ -205,11 +207,12 @@ impl<C: Codec> Runs<C> {
             return 1;
         }
         let whole = C::encode(rows, row_len);
-        if whole.len() <= BLOCK_BYTES_MAX {
+        if whole.len() <= C::BLOCK_BYTES_MAX {
             batch.put(table, block_key, whole);
             return 1;
         }
-        let parts = whole.len().div_ceil(BLOCK_BYTES_TARGET);
+        // Two thirds full.
+        let parts = whole.len().div_ceil(C::BLOCK_BYTES_MAX * 2 / 3);
         let rows_per_part = (rows.len() / row_len).div_ceil(parts);
         let mut written = 0;
         for part in rows.chunks(rows_per_part * row_len) {
@@ -305,7 +308,7 @@ mod tests {
             }
             let mut keys = 0;
             db.scan(Table::Chunks, &[], &mut |_, block| { keys += 1; block.len() <= BLOCK_BYTES_MAX }).unwrap();
-            prop_assert!(keys <= 2 + 6 * 3 * expected.len().max(1) / BLOCK_BYTES_TARGET + 40);
+            prop_assert!(keys <= 2 + 6 * 3 * expected.len().max(1) / (BLOCK_BYTES_MAX * 2 / 3) + 40);
         }
     }
 }

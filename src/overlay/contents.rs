@@ -9,7 +9,7 @@ use super::similar::{Ranking, SimilarOptions};
 use crate::chunk::ChunkParams;
 use crate::db::{Db, SledDb};
 use crate::id::{ChunkId, RecipeId, StoreId};
-use crate::recipe::{ChunkRef, Recipe};
+use crate::recipe::{ChunkRef, Recipe, RecipeHasher};
 use crate::similarity::exact::{self, Patterns, Ranges, Source};
 use crate::similarity::{Answer, Boilerplate, Candidate, QuerySketch, Similarity, SimilarityOptions};
 use crate::store::{GcDone, Pin, Store, StoreError, StoreOptions};
@@ -30,8 +30,10 @@ const CANDIDATES_MIN: usize = 32;
 pub(super) const CANDIDATES_MAX: usize = 1024;
 const EXTRA_BYTES_MAX: u64 = 2 << 20;
 /// Bytes of both sides that are compared for one query, at some 30 to 250 MB/s; the candidates that come after, the
-/// less promising ones, are answered by their estimates. The first is always compared.
+/// less promising ones, are answered by their estimates. The first is compared whatever it is, unless both
+/// together are more than a GiB: comparing takes time with the product of what does not fit into memory.
 const COMPARED_BYTES_MAX: u64 = 128 << 20;
+const FIRST_BYTES_MAX: u64 = 1 << 30;
 const WINDOW_BYTES: usize = 4 << 20;
 const INDEX_CACHE_BYTES: u64 = 32 << 20;
 
@@ -256,7 +258,7 @@ impl Contents {
                 .candidates
                 .truncate(options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(CANDIDATES_MAX));
         }
-        Ok((recipe.id(), answer))
+        Ok((recipe, answer))
     }
 
     /// What the query and a candidate have in common: from their bytes, or estimated.
@@ -290,31 +292,48 @@ impl Contents {
         Ok(Shares::of(&found.common, size, other_size, found.suppressed))
     }
 
-    /// The sketch of some content, and the recipe that it would have. One pass, some MiB of memory.
-    pub(super) fn sketch(&self, source: &dyn Source) -> io::Result<(QuerySketch, Recipe)> {
+    /// The sketch of some content, and the recipe that it would have. One pass, some MiB of memory, and 40 bytes for
+    /// each chunk that is not as the one before.
+    pub(super) fn sketch(&self, source: &dyn Source) -> io::Result<(QuerySketch, RecipeId)> {
         let mut sketch = QuerySketch::new();
-        let mut chunks = Vec::new();
-        self.each_chunk(source, &mut |bytes| {
-            sketch.add_chunk(bytes);
-            chunks.push(ChunkRef { id: ChunkId::of(bytes), len: bytes.len() as u32 });
+        let mut recipe = RecipeHasher::default();
+        self.each_run(source, &mut |bytes, times| {
+            sketch.add_chunks(bytes, times);
+            recipe.add(ChunkRef { id: ChunkId::of(bytes), len: bytes.len() as u32 }, times);
         })?;
-        Ok((sketch, Recipe::new(chunks)))
+        Ok((sketch, recipe.finish()))
     }
 
     /// Calls `visit` with the bytes of each chunk that some content would have, in order.
     pub(super) fn each_chunk(&self, source: &dyn Source, visit: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        self.each_run(source, &mut |bytes, times| (0..times).for_each(|_| visit(bytes)))
+    }
+
+    /// Calls `visit` with the bytes of each chunk that some content would have, and how often it is there in a row.
+    /// Holes are not read.
+    fn each_run(&self, source: &dyn Source, visit: &mut dyn FnMut(&[u8], u64)) -> io::Result<()> {
         let params = self.ingest.params();
         let most = WINDOW_BYTES.max(4 * params.max as usize) as u64;
         let mut window = vec![0; most.min(source.len() + 1) as usize];
         let (mut filled, mut offset) = (0, 0);
         loop {
+            // A cut depends on what follows the one before, and on no more than the longest chunk.
+            let cut = offset - filled as u64;
+            let zeros = source.data_from(cut) - cut;
+            if let Some(more) = zeros.checked_sub(params.max.into()) {
+                let chunk = vec![0; params.max as usize];
+                let chunk = &chunk[..params.cut(&chunk, true)[0] as usize];
+                let times = more / chunk.len() as u64 + 1;
+                visit(chunk, times);
+                (filled, offset) = (0, cut + times * chunk.len() as u64);
+            }
             let len = source.read_at(offset, &mut window[filled..])?;
             filled += len;
             offset += len as u64;
             let last = offset >= source.len() || len == 0;
             let mut start = 0;
             for len in params.cut(&window[..filled], last) {
-                visit(&window[start..start + len as usize]);
+                visit(&window[start..start + len as usize], 1);
                 start += len as usize;
             }
             window.copy_within(start..filled, 0);
@@ -362,9 +381,10 @@ impl Budget {
         if !promising && self.spent > EXTRA_BYTES_MAX {
             return None;
         }
-        let estimate = options.estimate || self.spent > COMPARED_BYTES_MAX;
+        let both = query.len().saturating_add(candidate.size);
+        let estimate = options.estimate || self.spent > COMPARED_BYTES_MAX || both > FIRST_BYTES_MAX;
         self.candidates += 1;
-        self.spent += query.len() + candidate.size;
+        self.spent = self.spent.saturating_add(both);
         Some(estimate)
     }
 }

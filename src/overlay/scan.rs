@@ -1,6 +1,5 @@
 //! Walking the backing tree: to take in what was there before, and to check every stub.
 
-use super::Overlay;
 use super::backing;
 use super::catalog::Finder;
 use super::contents::Stored;
@@ -8,6 +7,7 @@ use super::error::{OverlayError, Result};
 use super::inode::{Content, Inode};
 use super::stub::Stub;
 use super::types::Kind;
+use super::{FileRow, Overlay};
 use crate::id::{ChunkId, RecipeId};
 use crate::similarity::Sketch;
 use rustix::fs::RawDir;
@@ -148,6 +148,9 @@ impl Overlay {
                 }
                 let policy = self.policy_of(inode, stat.st_nlink, finder)?;
                 let only_index = !policy.is_some_and(|policy| policy.converts(stat.st_size as u64));
+                // The catalog may have been written, and what it was written with lost.
+                let sketched = |row: &FileRow| self.contents.similarity.has_content(&row.recipe);
+                let known = known && row.as_ref().map_or(Ok(false), sketched)?;
                 if let Some(row) = row.filter(|_| known && only_index) {
                     drop(state);
                     return self.catch_up_view(inode, row.recipe, false, || self.plain_source(inode));

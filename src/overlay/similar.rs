@@ -14,7 +14,8 @@ use crate::id::{FileId, RecipeId};
 use crate::similarity::exact::Source;
 use crate::similarity::{Boilerplate, Candidate};
 use crate::view::View;
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io;
@@ -171,6 +172,15 @@ impl Plain {
 impl Source for Plain {
     fn len(&self) -> u64 {
         self.1
+    }
+
+    fn data_from(&self, offset: u64) -> u64 {
+        match rustix::fs::seek(&self.0, SeekFrom::Data(offset)) {
+            Ok(data) => data.min(self.1),
+            // From here to the end there is none.
+            Err(Errno::NXIO) => self.1,
+            Err(_) => offset,
+        }
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {

@@ -1,19 +1,20 @@
 //! Writing the index anew when most of its file is no longer in use.
 //!
 //! sled does not give back what it once took: after taking in many files its file is several times the rows
-//! in it. So an index that has doubled since it was last written anew is copied when it is opened, at the
-//! speed of some 60 MB/s of rows, and the copy takes its place in one atomic exchange. It happens at most once
-//! for each doubling, and a crash leaves the one or the other whole.
+//! in it. So an index that has grown by half since it was last written anew, or a large one that has doubled, is
+//! copied when it is opened, at the speed of some 60 MB/s of rows, and the copy takes its place in one atomic
+//! exchange. So the time for this goes with what was taken in, and a crash leaves the one or the other whole.
 
-use crate::db::{Batch, Db, DbResult, SledDb, Table};
+use crate::db::{self, Db, DbResult, SledDb, Table};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::path::Path;
 
 /// Row of [`Table::Meta`]: bytes of the database when it was last written anew.
 const WRITTEN_ANEW: &[u8] = b"written anew";
 /// Smaller databases are left as they are.
-const BYTES_MIN: u64 = 64 << 20;
-const ENTRIES_PER_BATCH: usize = 256;
+const BYTES_MIN: u64 = 4 << 20;
+/// One over this has to have doubled: copying it takes a second or more.
+const LARGE_BYTES: u64 = 64 << 20;
 /// Beside the index, while it is being written.
 const COPY: &str = "index.copy";
 
@@ -28,7 +29,8 @@ fn open_above(path: &Path, cache_bytes: u64, bytes_min: u64) -> DbResult<SledDb>
     let _ = std::fs::remove_dir_all(&copy);
     let db = SledDb::open(path, cache_bytes)?;
     let (size, before) = (db.bytes_on_disk(), size_before(&db)?);
-    if size < bytes_min || size < before.saturating_mul(2) {
+    let grown = if size < LARGE_BYTES { before / 2 } else { before };
+    if size < bytes_min || size < before.saturating_add(grown) {
         return Ok(db);
     }
     match write_anew(&db, &copy, cache_bytes) {
@@ -55,32 +57,11 @@ fn size_before(db: &SledDb) -> DbResult<u64> {
 
 fn write_anew(from: &SledDb, path: &Path, cache_bytes: u64) -> Result<u64, String> {
     let text = |e: crate::db::DbError| e.to_string();
-    let to = SledDb::open(path, cache_bytes).map_err(text)?;
-    for table in Table::ALL {
-        copy_table(from, &to, table).map_err(text)?;
-    }
+    let to = db::copy(from, path, cache_bytes).map_err(text)?;
     let size = to.bytes_on_disk();
     to.put(Table::Meta, WRITTEN_ANEW, &size.to_be_bytes()).map_err(text)?;
     to.flush().map_err(text)?;
     Ok(size)
-}
-
-fn copy_table(from: &SledDb, to: &SledDb, table: Table) -> DbResult<()> {
-    let (mut batch, mut entries, mut failed) = (Batch::new(), 0, None);
-    from.scan(table, &[], &mut |key, value| {
-        batch.put(table, key, value.to_vec());
-        entries += 1;
-        if entries % ENTRIES_PER_BATCH == 0
-            && let Err(e) = to.apply(std::mem::take(&mut batch))
-        {
-            failed = Some(e);
-        }
-        failed.is_none()
-    })?;
-    match failed {
-        Some(e) => Err(e),
-        None => to.apply(batch),
-    }
 }
 
 #[cfg(test)]

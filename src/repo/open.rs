@@ -7,7 +7,7 @@
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
 use super::{CLEAN, Memory, OpenOptions, Opening, compact};
-use crate::db::{Batch, Db, DbError, DbResult, MemDb, SledDb, Table};
+use crate::db::{Batch, Beside, Db, DbError, DbResult, MemDb, SledDb, Table};
 use crate::id::StoreId;
 use crate::overlay::Views;
 use crate::similarity::{Similarity, SimilarityOptions};
@@ -134,9 +134,6 @@ fn parts(
     })?;
     let similarity_options =
         SimilarityOptions { buffer_bytes: memory.similarity_bytes, ..SimilarityOptions::default() };
-    let similarity =
-        Similarity::open(db.clone(), similarity_options).map_err(|e| Failure::Index(e.to_string()))?;
-    let views = Views::open(db.clone(), memory.views_bytes).map_err(|e| Failure::Index(e.to_string()))?;
     if clean && !options.read_only {
         // From here until an orderly end the index may be behind the files.
         let mut batch = Batch::new();
@@ -147,6 +144,18 @@ fn parts(
             other => other.map_err(index)?,
         }
     }
+    if !options.read_only {
+        for tables in [db.clone(), Arc::new(Beside::new(db.clone()))] {
+            // What another version of this program made can be had from the files again.
+            if Similarity::clear_other_version(&*tables).map_err(|e| Failure::Index(e.to_string()))? {
+                tracing::info!("the similarity index has the form of another version, and is made anew");
+                clean = false;
+            }
+        }
+    }
+    let similarity =
+        Similarity::open(db.clone(), similarity_options).map_err(|e| Failure::Index(e.to_string()))?;
+    let views = Views::open(db.clone(), memory.views_bytes).map_err(|e| Failure::Index(e.to_string()))?;
     Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), views, clean, left })
 }
 

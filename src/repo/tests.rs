@@ -97,6 +97,49 @@ fn a_newer_format_is_refused_untouched() {
     assert_eq!(fs::read_dir(&layout.state).unwrap().count(), before);
 }
 
+/// Tables of similarity in the form of another version are dropped, the rest of the index stays, and a scan brings them
+/// back.
+#[test]
+fn similarity_of_another_version_is_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    let text: String = (0..5000).map(|i| format!("line {} of many\n", i * i)).collect();
+    fs::write(dir.path().join("one"), &text).unwrap();
+    fs::write(dir.path().join("two"), text.clone() + "and more").unwrap();
+    let similar = |repo: &Repo| {
+        repo.overlay().similar_inside(Path::new("one"), &overlay::SimilarOptions::default()).unwrap().matches
+    };
+    let settle = |repo: &Repo| {
+        let background = repo.overlay().start();
+        repo.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        drop(background);
+    };
+    let repo = open(&layout).unwrap();
+    settle(&repo);
+    let before = similar(&repo);
+    assert_eq!(before.len(), 1);
+    for key in [&b"similarity"[..], b"views.similarity"] {
+        let mut meta = repo.db.get(Table::Meta, key).unwrap().map_or(vec![2; 57], |meta| meta.to_vec());
+        meta[0] = 1;
+        repo.db.put(Table::Meta, key, &meta).unwrap();
+    }
+    repo.db.put(Table::Contents, &[9, 9], b"a block of another form").unwrap();
+    repo.close(Vec::new()).unwrap();
+    let repo = open(&layout).unwrap();
+    assert!(repo.behind(), "a scan has to follow");
+    assert_eq!(similar(&repo), []);
+    assert!(repo.overlay().store().stats().chunks > 0, "the index of the store stays");
+    settle(&repo);
+    assert_eq!(similar(&repo), before);
+    assert!(
+        !fs::read_dir(&layout.state).unwrap().any(|e| e
+            .unwrap()
+            .file_name()
+            .as_bytes()
+            .starts_with(b"index."))
+    );
+}
+
 #[test]
 fn a_damaged_or_missing_index_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,11 +2,20 @@
 //!
 //! Rice coding (Rice and Plaunt 1971): a number is its quotient by `2^k` in unary and the rest in `k` bits.
 //! It comes within half a bit of the entropy of gaps between evenly spread features. A quotient of
-//! [`UNARY_MAX`] or more is an escape: the number follows in 40 bits.
+//! [`UNARY_MAX`] or more is an escape: the number follows in 48 bits.
+//! Numbers of no known spread are written as their length in bits and what follows their leading one.
 
 /// Longest unary part.
 const UNARY_MAX: u64 = 20;
-const ESCAPED_BITS: u32 = 40;
+const ESCAPED_BITS: u32 = 48;
+
+/// How many bits the code for `value` takes.
+pub(super) fn rice_bits(value: u64, k: u32) -> u64 {
+    match value >> k {
+        UNARY_MAX.. => UNARY_MAX + u64::from(ESCAPED_BITS),
+        quotient => quotient + 1 + u64::from(k),
+    }
+}
 
 pub(super) struct BitWriter {
     out: Vec<u8>,
@@ -20,9 +29,9 @@ impl BitWriter {
         BitWriter { out, held: 0, count: 0 }
     }
 
-    /// Writes the low `width` (0 to 40) bits of `value`, whose other bits are zero.
+    /// Writes the low `width` (0 to 48) bits of `value`, whose other bits are zero.
     pub(super) fn put(&mut self, value: u64, width: u32) {
-        debug_assert!(width <= 40 && value >> width == 0);
+        debug_assert!(width <= 48 && value >> width == 0);
         self.held = self.held << width | value;
         self.count += width;
         while self.count >= 8 {
@@ -40,6 +49,16 @@ impl BitWriter {
             self.put(((1 << quotient) - 1) << 1, quotient as u32 + 1);
             self.put(value & ((1 << k) - 1), k);
         }
+    }
+
+    /// Writes any number, after its length in `len_bits` bits.
+    pub(super) fn put_number(&mut self, value: u64, len_bits: u32) {
+        let len = 64 - value.leading_zeros();
+        self.put(len.into(), len_bits);
+        let low = len.saturating_sub(1);
+        let rest = value & ((1 << low) - 1);
+        self.put(rest >> low.min(32), low.saturating_sub(32));
+        self.put(rest & u64::from(u32::MAX), low.min(32));
     }
 
     pub(super) fn finish(mut self) -> Vec<u8> {
@@ -79,7 +98,7 @@ impl BitReader<'_> {
         }
     }
 
-    /// The next `width` (0 to 40) bits, or `None` at the end.
+    /// The next `width` (0 to 48) bits, or `None` at the end.
     #[inline]
     pub(super) fn take(&mut self, width: u32) -> Option<u64> {
         if self.count < width {
@@ -107,6 +126,17 @@ impl BitReader<'_> {
         self.take(quotient as u32 + 1)?;
         Some(quotient << k | self.take(k)?)
     }
+
+    #[inline]
+    pub(super) fn take_number(&mut self, len_bits: u32) -> Option<u64> {
+        let len = self.take(len_bits)? as u32;
+        if len == 0 {
+            return Some(0);
+        }
+        let low = (len <= 64).then(|| len - 1)?;
+        let high = self.take(low.saturating_sub(32))?;
+        Some(1 << low | high << 32 | self.take(low.min(32))?)
+    }
 }
 
 #[cfg(test)]
@@ -116,19 +146,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trips(values in prop::collection::vec((0u64..1 << 40, 0u32..40, 0u32..=40, any::<bool>()), 0..200)) {
+        fn round_trips(values in prop::collection::vec((any::<u64>(), 0u32..64, 0u32..=48, 0u8..3), 0..200)) {
             let mut writer = BitWriter::new(vec![7]);
             let fit = |value: u64, width: u32| value & ((1u64 << width) - 1);
-            for &(value, shrink, k, rice) in &values {
+            for &(value, shrink, k, form) in &values {
                 let value = value >> shrink;
-                if rice { writer.put_rice(value, k) } else { writer.put(fit(value, k), k) }
+                match form {
+                    0 => writer.put(fit(value, k), k),
+                    1 => writer.put_rice(fit(value, 48), k),
+                    _ => writer.put_number(value, 7),
+                }
             }
             let bytes = writer.finish();
             let mut reader = BitReader::new(&bytes[1..]);
-            for &(value, shrink, k, rice) in &values {
+            for &(value, shrink, k, form) in &values {
                 let value = value >> shrink;
-                let (read, expected) =
-                    if rice { (reader.take_rice(k), value) } else { (reader.take(k), fit(value, k)) };
+                let (read, expected) = match form {
+                    0 => (reader.take(k), fit(value, k)),
+                    1 => (reader.take_rice(k), fit(value, 48)),
+                    _ => (reader.take_number(7), value),
+                };
                 prop_assert_eq!(read, Some(expected));
             }
             prop_assert!(reader.take(8).is_none());

@@ -1,7 +1,8 @@
 //! What was added or removed since the last bulk merge, in memory, and searchable.
 
-use super::rows::{ChunkRow, ContentRow, IdKey};
+use super::rows::{ChunkKey, ChunkRow, ContentRow};
 use super::sketch::Sketch;
+use crate::id::RecipeId;
 use std::collections::{BTreeMap, HashMap};
 
 /// Rough cost in memory of the entries that adding a chunk or a content makes, in bytes.
@@ -51,18 +52,18 @@ fn merged(a: &[(u64, u32)], b: &[(u64, u32)]) -> Vec<(u64, u32)> {
 pub(super) struct Buffer {
     postings: SortedRuns,
     postings_len: usize,
-    pub(super) sketched: HashMap<IdKey, ChunkRow>,
+    pub(super) sketched: HashMap<ChunkKey, ChunkRow>,
     /// Chunk number to its level and the contents that contain it.
     pub(super) contained: BTreeMap<u32, (u8, Vec<u32>)>,
     pub(super) contents: HashMap<u32, ContentRow>,
-    pub(super) numbered: HashMap<IdKey, u32>,
+    pub(super) numbered: HashMap<RecipeId, u32>,
     /// Contents in older buffers or in the database that were removed, by number.
-    pub(super) dead: HashMap<u32, IdKey>,
+    pub(super) dead: HashMap<u32, RecipeId>,
     contained_len: usize,
 }
 
 impl Buffer {
-    pub(super) fn add_chunk(&mut self, key: IdKey, row: ChunkRow, sketch: &Sketch) {
+    pub(super) fn add_chunk(&mut self, key: ChunkKey, row: ChunkRow, sketch: &Sketch) {
         let run: Vec<_> = sketch.features().iter().map(|f| (f.bits(), row.number)).collect();
         self.postings_len += run.len();
         if !run.is_empty() {

@@ -42,6 +42,12 @@ pub trait Source {
         self.len() == 0
     }
 
+    /// Where, from `offset` on, the first byte may be that is not zero; at the end if there is none. What is passed over
+    /// need not be read.
+    fn data_from(&self, offset: u64) -> u64 {
+        offset
+    }
+
     /// Fills some of `buf`, as [`std::os::unix::fs::FileExt::read_at`] does; 0 means the end.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 }

@@ -3,7 +3,7 @@
 use super::boilerplate::passage;
 use super::gram;
 use super::index::Similarity;
-use super::rows::{CONTAINED, CONTENTS, ContentRow, FEATURES, POSTING_BYTES, containment_of, posting_chunk};
+use super::rows::{CONTAINED, CONTENTS, ContentRow, FEATURES, POSTING_BYTES, containment_of, posting_number};
 use super::{Boilerplate, SimilarityError};
 use crate::id::RecipeId;
 use std::cmp::Reverse;
@@ -76,7 +76,7 @@ impl Similarity {
                 end_of_feature(&of, &mut chunks);
                 of.copy_from_slice(&row[..POSTING_BYTES - 4]);
             }
-            chunks.push(posting_chunk(row));
+            chunks.push(posting_number(row));
             true
         })?;
         end_of_feature(&of, &mut chunks);

@@ -12,8 +12,8 @@
 
 use super::buffer::Buffer;
 use super::rows::{
-    CONTAINED, CONTENTS, ChunkRow, ContentRow, Counts, FEATURES, IdKey, NUMBERED, SKETCHED, chunk_key,
-    containment, head, numbered, numbered_number, posting, recipe_key,
+    CONTAINED, CONTENTS, ChunkKey, ChunkRow, ContentRow, Counts, FEATURES, NUMBERED, SKETCHED, chunk_key,
+    containment, hash_prefix, head, name, name_hash, posting, posting_number,
 };
 use super::sketch::Sketch;
 use super::{SimilarityError, sweep};
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 type Result<T> = std::result::Result<T, SimilarityError>;
 
 const META_KEY: &[u8] = b"similarity";
-const META_VERSION: u8 = 1;
+const META_VERSION: u8 = 2;
 
 /// Settings of the index that do not change what is stored.
 #[derive(Clone, Copy, Debug)]
@@ -119,20 +119,36 @@ impl State {
         self.buffers().any(|buffer| buffer.dead.contains_key(&content))
     }
 
-    fn chunk(&self, db: &dyn Db, key: &IdKey) -> Result<Option<ChunkRow>> {
+    fn chunk(&self, db: &dyn Db, key: &ChunkKey) -> Result<Option<ChunkRow>> {
         if let Some(row) = self.buffers().find_map(|buffer| buffer.sketched.get(key)) {
             return Ok(Some(*row));
         }
         Ok(SKETCHED.find(db, key)?.map(|row| ChunkRow::of_row(&row)))
     }
 
-    fn content_number(&self, db: &dyn Db, key: &IdKey) -> Result<Option<u32>> {
-        let number = match self.buffers().find_map(|buffer| buffer.numbered.get(key)) {
+    fn content_number(&self, db: &dyn Db, id: &RecipeId) -> Result<Option<u32>> {
+        let number = match self.buffers().find_map(|buffer| buffer.numbered.get(id)) {
             Some(number) => Some(*number),
-            None => NUMBERED.find(db, key)?.map(|row| numbered_number(&row)),
+            None => stored_number(db, id)?,
         };
         Ok(number.filter(|&number| !self.is_dead(number)))
     }
+}
+
+/// The number of a content by what the database has: of those whose names begin alike the one that has the whole id.
+fn stored_number(db: &dyn Db, id: &RecipeId) -> Result<Option<u32>> {
+    let mut numbers = Vec::new();
+    NUMBERED.scan(db, &hash_prefix(name_hash(id)), |row| {
+        numbers.push(posting_number(row));
+        true
+    })?;
+    for number in numbers {
+        let row = CONTENTS.find(db, &number.to_be_bytes())?;
+        if row.is_some_and(|row| ContentRow::of_row(&row).1.recipe == *id) {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
 }
 
 /// The similarity index. All methods may be called from many threads.
@@ -155,6 +171,18 @@ impl Similarity {
             merging: Mutex::default(),
             state: RwLock::new(State { meta, ..State::default() }),
         })
+    }
+
+    /// Removes everything if another version of this program wrote it, so that it can be opened; whether that was so.
+    pub fn clear_other_version(db: &dyn Db) -> Result<bool> {
+        match Meta::load(db) {
+            Err(SimilarityError::Format) => {
+                clear(db)?;
+                Meta::default().store(db)?;
+                Ok(true)
+            }
+            other => other.map(|_| false),
+        }
     }
 
     /// Whether the chunk was sketched, so that it need not be again.
@@ -182,9 +210,8 @@ impl Similarity {
     /// Fails with [`SimilarityError::UnknownChunk`] if one is missing: either it never was added, or no
     /// content had it for a while and it was swept. Adding it and trying again is then right.
     pub fn add_content(&self, id: RecipeId, recipe: &Recipe) -> Result<()> {
-        let key = recipe_key(&id);
         let mut state = self.write();
-        if state.content_number(&*self.db, &key)?.is_some() {
+        if state.content_number(&*self.db, &id)?.is_some() {
             return Ok(());
         }
         let mut seen = HashSet::new();
@@ -197,7 +224,7 @@ impl Similarity {
         state.meta.stats.contents += 1;
         let content = ContentRow { recipe: id, size: recipe.size(), counts: united(&chunks) };
         state.buffer.contents.insert(number, content);
-        state.buffer.numbered.insert(key, number);
+        state.buffer.numbered.insert(id, number);
         for chunk in chunks {
             state.buffer.add_containment(chunk, number);
         }
@@ -206,22 +233,21 @@ impl Similarity {
 
     /// Whether the content was added and not removed since.
     pub fn has_content(&self, id: &RecipeId) -> Result<bool> {
-        Ok(self.read().content_number(&*self.db, &recipe_key(id))?.is_some())
+        Ok(self.read().content_number(&*self.db, id)?.is_some())
     }
 
     /// Removes a content from all answers; without effect if it is not known. Its rows go with later merges.
     pub fn remove_content(&self, id: &RecipeId) -> Result<()> {
-        let key = recipe_key(id);
         let mut state = self.write();
-        let Some(number) = state.content_number(&*self.db, &key)? else {
+        let Some(number) = state.content_number(&*self.db, id)? else {
             return Ok(());
         };
         state.meta.stats.contents = state.meta.stats.contents.saturating_sub(1);
         state.meta.dead += 1;
         state.buffer.contents.remove(&number);
-        state.buffer.numbered.remove(&key);
+        state.buffer.numbered.remove(id);
         // Also when it was only in this buffer: the name may be in an older one under a dead number.
-        state.buffer.dead.insert(number, key);
+        state.buffer.dead.insert(number, *id);
         self.merge_if_large(state)
     }
 
@@ -246,11 +272,7 @@ impl Similarity {
     pub fn clear(&self) -> Result<()> {
         let _merging = self.lock_merging();
         let mut state = self.write();
-        // First what says that something is known, last the counters: an interrupted clear leaves no number
-        // to be given out twice.
-        for table in [Table::Numbered, Table::Contents, Table::Sketched, Table::Contained, Table::Features] {
-            self.db.clear(table)?;
-        }
+        clear(&*self.db)?;
         *state = State::default();
         state.meta.store(&*self.db)
     }
@@ -309,6 +331,15 @@ impl Similarity {
     }
 }
 
+/// First what says that something is known, and the counters afterwards: an interrupted clear leaves no number to be
+/// given out twice.
+fn clear(db: &dyn Db) -> Result<()> {
+    for table in [Table::Numbered, Table::Contents, Table::Sketched, Table::Contained, Table::Features] {
+        db.clear(table)?;
+    }
+    Ok(())
+}
+
 fn take_number(next: &mut u64) -> Result<u32> {
     let number = u32::try_from(*next).map_err(|_| SimilarityError::Full)?;
     *next += 1;
@@ -343,8 +374,8 @@ fn merge_rows(db: &dyn Db, buffer: &Buffer) -> Result<()> {
     let rows = buffer.contents.iter().flat_map(|(&number, row)| row.to_row(number)).collect();
     let removed = buffer.dead.keys().flat_map(|number| number.to_be_bytes()).collect();
     CONTENTS.merge(db, rows, removed)?;
-    let rows = buffer.numbered.iter().flat_map(|(key, &number)| numbered(key, number)).collect();
-    let removed = buffer.dead.values().flatten().copied().collect();
+    let rows = buffer.numbered.iter().flat_map(|(id, &number)| name(id, number)).collect();
+    let removed = buffer.dead.iter().flat_map(|(&number, id)| name(id, number)).collect();
     NUMBERED.merge(db, rows, removed)?;
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::boilerplate::Boilerplate;
 use super::gram::{LEVEL_MAX, LEVELS};
 use super::index::{Similarity, State};
 use super::rows::{
-    CONTAINED, CONTENTS, ContentRow, Counts, FEATURES, containment_of, feature_prefix, posting_chunk,
+    CONTAINED, CONTENTS, ContentRow, Counts, FEATURES, containment_of, hash_prefix, posting_number,
 };
 use super::sketch::{Feature, QuerySketch};
 use crate::db::Db;
@@ -23,6 +23,11 @@ use std::collections::HashMap;
 
 /// A feature is suppressed if it is in more chunks than this many times the cap, without counting contents.
 const CHUNKS_PER_CONTENT: usize = 4;
+
+/// Features whose postings are held at a time: a few tens of MiB at most.
+const FEATURES_AT_ONCE: usize = 256;
+/// Of a query whose features so many rows have been read for, the other features are not followed: about a second.
+const ROWS_MAX: usize = 1 << 25;
 
 /// Where the cap suppresses more than half of a query's features, so many of them are followed all the same, with a
 /// cap so many times as high: some tens of milliseconds at most.
@@ -69,7 +74,8 @@ impl Similarity {
     ///
     /// Shortlisted is what is estimated at half of `min`, and with few features also what could by chance
     /// have been estimated lower. At most `limit`, the best. The queried file itself is among them if it is
-    /// in the index. Time: about 2 to 10 us a feature, so about 1 ms for a file of 16 KiB.
+    /// in the index. Time: about 2 to 15 us a feature, so 1 to 2 ms for a file of 16 KiB, and for a large one no more than
+    /// some seconds: of its features at most 2^18 are looked up.
     pub fn query(&self, sketch: &QuerySketch, min: f64, limit: usize) -> Result<Answer, SimilarityError> {
         self.query_beside(sketch, &Boilerplate::default(), min, limit)
     }
@@ -89,16 +95,29 @@ impl Similarity {
         let state = self.read();
         let cap = self.options.frequency_cap;
         let mut seen = Seen::default();
-        let mut suppressed = self.follow(&state, &features, cap, &mut seen)?;
+        let mut suppressed = Vec::new();
+        let mut followed = 0;
+        // They are in the order of their hashes, so the first of them are a sample of all.
+        for part in features.chunks(FEATURES_AT_ONCE) {
+            suppressed.append(&mut self.follow(&state, part, cap, &mut seen)?);
+            followed += part.len();
+            if seen.rows > ROWS_MAX {
+                break;
+            }
+        }
+        let unfollowed = features.len() as f64 / followed.max(1) as f64;
+        features.truncate(followed);
         if suppressed.len() * 2 > features.len() {
-            // They are in the order of their hashes, so those that are taken are a sample of them.
             let step = suppressed.len().div_ceil(RETRIED_FEATURES);
             let retried: Vec<_> = suppressed.iter().copied().step_by(step).collect();
             let still = self.follow(&state, &retried, cap.saturating_mul(RETRY_CAP_FACTOR), &mut seen)?;
             suppressed.retain(|feature| !retried.contains(feature) || still.contains(feature));
         }
-        let counted = (sketch.bytes() as f64, boilerplate_features as f64 / all.max(1) as f64);
-        let candidates = self.rank(&state, counted, &seen.weights, seen.tallies, min, limit)?;
+        let counted = Counted {
+            bytes: sketch.bytes_sampled() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64),
+            thinning: sketch.thinning() * unfollowed,
+        };
+        let candidates = self.rank(&state, &counted, &seen.weights, seen.tallies, min, limit)?;
         Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
     }
 
@@ -112,6 +131,7 @@ impl Similarity {
     ) -> Result<Vec<(Feature, u8)>, SimilarityError> {
         let postings = postings(&*self.db, state, features, cap)?;
         let chunks = containing(&*self.db, state, &postings, cap)?;
+        seen.rows += postings.rows + chunks.values().map(|(_, contents)| contents.len()).sum::<usize>();
         let mut suppressed = Vec::new();
         let mut contents: Vec<(u32, u8)> = Vec::new();
         for (i, &(feature, level)) in features.iter().enumerate() {
@@ -138,7 +158,7 @@ impl Similarity {
     fn rank(
         &self,
         state: &State,
-        (bytes, boilerplate): (f64, f64),
+        counted: &Counted,
         query: &QueryCounts,
         tallies: HashMap<u32, Tally>,
         min: f64,
@@ -164,7 +184,8 @@ impl Similarity {
                 all if all == query.features => 1.0,
                 _ => share(&tally, |level| query.at(level)),
             };
-            let contained_in = share(&tally, |level| count_at(&row.counts, level));
+            // What was found of it is a part of what the whole query would have shown.
+            let contained_in = share(&tally, |level| count_at(&row.counts, level) / counted.thinning);
             if !(plausible(&tally, containment, min) || plausible(&tally, contained_in, min)) {
                 continue;
             }
@@ -174,7 +195,7 @@ impl Similarity {
                 containment,
                 contained_in,
                 resemblance: resemblance(containment, contained_in),
-                bytes_common: (containment * bytes * (1.0 - boilerplate)) as u64,
+                bytes_common: (containment * counted.bytes) as u64,
             });
         }
         candidates.sort_by(|a, b| {
@@ -188,9 +209,19 @@ impl Similarity {
     }
 }
 
+/// What of the queried file its features stand for.
+struct Counted {
+    /// Its bytes, but those of boilerplate.
+    bytes: f64,
+    /// How many features there are for each that was looked up.
+    thinning: f64,
+}
+
 /// What following features has shown.
 #[derive(Default)]
 struct Seen {
+    /// Rows that were read for it.
+    rows: usize,
     weights: QueryCounts,
     tallies: HashMap<u32, Tally>,
 }
@@ -258,6 +289,8 @@ struct Found {
     starts: Vec<usize>,
     chunks: Vec<u32>,
     suppressed: Vec<bool>,
+    /// Rows that were read, those of suppressed features included.
+    rows: usize,
 }
 
 fn postings(
@@ -267,19 +300,20 @@ fn postings(
     cap: usize,
 ) -> Result<Found, SimilarityError> {
     let most = cap.saturating_mul(CHUNKS_PER_CONTENT);
-    let prefixes: Vec<_> = features.iter().map(|(feature, _)| feature_prefix(feature.bits())).collect();
+    let prefixes: Vec<_> = features.iter().map(|(feature, _)| hash_prefix(feature.bits())).collect();
     let mut stored: Vec<(usize, u32)> = Vec::new();
     let (mut of, mut count) = (0, 0);
     FEATURES.scan_each(db, &prefixes, |i, row| {
         count = if i == of { count + 1 } else { 1 };
         of = i;
-        stored.push((i, posting_chunk(row)));
+        stored.push((i, posting_number(row)));
         count <= most
     })?;
     let mut found = Found {
         starts: vec![0],
         chunks: Vec::with_capacity(stored.len()),
         suppressed: Vec::with_capacity(features.len()),
+        rows: stored.len(),
     };
     let mut stored = stored.into_iter().peekable();
     let mut chunks = Vec::new();

@@ -1,24 +1,32 @@
-//! What the index keeps in the database: the rows of its five tables, and how blocks of them are packed.
+//! Rows on disk: the keys and values of its five tables, and how blocks of them are packed.
 //!
 //! What must always be true: every codec gives back exactly the sorted rows that it was given, and anything
 //! else that it is given is `None`, never a panic or a huge allocation. Numbers in rows are big-endian, so
-//! that rows sort as numbers do.
+//! that rows sort as numbers do. What is decoded ascends strictly, so it can be encoded again.
+//!
+//! Ids are shortened as far as being wrong costs little. A chunk goes by 48 bits: of 2^24 chunks one in 2^24 is taken for
+//! another one, and then the content that has it is estimated by the other's features. A content's name is found by
+//! 32 bits, and told from others by its row, which has the whole id.
 
-use super::bits::{BitReader, BitWriter};
-use super::gram::{FEATURE_BITS, LEVEL_MAX, LEVELS};
+use super::bits::{BitReader, BitWriter, rice_bits};
+use super::gram::LEVELS;
 use crate::db::{Codec, Layout, Runs, Table};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{put_varint, take_varint};
 
-/// Bytes of an id that the index tells chunks and contents apart by.
-pub(super) const KEY_BYTES: usize = 12;
-pub(super) type IdKey = [u8; KEY_BYTES];
-const FEATURE_BYTES: usize = FEATURE_BITS as usize / 8;
-pub(super) const POSTING_BYTES: usize = FEATURE_BYTES + 4;
+/// Bytes of an id that the index tells chunks apart by.
+pub(super) const KEY_BYTES: usize = 6;
+pub(super) type ChunkKey = [u8; KEY_BYTES];
+/// Bits that the hash of a posting, and of a name, has room for.
+const HASH_BITS: u32 = 40;
+const HASH_BYTES: usize = HASH_BITS as usize / 8;
+pub(super) const POSTING_BYTES: usize = HASH_BYTES + 4;
 pub(super) const CHUNK_BYTES: usize = KEY_BYTES + 4 + 1 + 4 * LEVELS;
 pub(super) const CONTAINED_BYTES: usize = 4 + 4 + 1;
 pub(super) const CONTENT_BYTES: usize = 4 + 16 + 8 + 1 + 4 * LEVELS;
-const NUMBERED_BYTES: usize = KEY_BYTES + 4;
+
+/// Blocks of rows that are looked up one by one.
+const POINT_BLOCK_BYTES_MAX: usize = 1024;
 
 /// (feature, chunk number)
 pub(super) static FEATURES: Runs<Postings> =
@@ -32,15 +40,11 @@ pub(super) static CONTAINED: Runs<Containments> =
 /// content number -> [`ContentRow`]
 pub(super) static CONTENTS: Runs<Contents> =
     Runs::new(Layout { table: Table::Contents, row_len: CONTENT_BYTES, key_len: 4 });
-/// recipe id -> content number
-pub(super) static NUMBERED: Runs =
-    Runs::new(Layout { table: Table::Numbered, row_len: NUMBERED_BYTES, key_len: KEY_BYTES });
+/// (32 bits of a recipe id, content number), as postings are
+pub(super) static NUMBERED: Runs<Postings> =
+    Runs::new(Layout { table: Table::Numbered, row_len: POSTING_BYTES, key_len: POSTING_BYTES });
 
-pub(super) fn chunk_key(id: &ChunkId) -> IdKey {
-    head(&id.0)
-}
-
-pub(super) fn recipe_key(id: &RecipeId) -> IdKey {
+pub(super) fn chunk_key(id: &ChunkId) -> ChunkKey {
     head(&id.0)
 }
 
@@ -53,25 +57,36 @@ fn u32_at(row: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(head(&row[at..]))
 }
 
-pub(super) fn feature_prefix(feature: u64) -> [u8; FEATURE_BYTES] {
-    head(&(feature << (64 - FEATURE_BITS)).to_be_bytes())
+/// The leading bytes of all rows with this hash.
+pub(super) fn hash_prefix(hash: u64) -> [u8; HASH_BYTES] {
+    head(&(hash << (64 - HASH_BITS)).to_be_bytes())
 }
 
-pub(super) fn posting(feature: u64, chunk: u32) -> [u8; POSTING_BYTES] {
+pub(super) fn posting(hash: u64, number: u32) -> [u8; POSTING_BYTES] {
     let mut row = [0; POSTING_BYTES];
-    row[..FEATURE_BYTES].copy_from_slice(&feature_prefix(feature));
-    row[FEATURE_BYTES..].copy_from_slice(&chunk.to_be_bytes());
+    row[..HASH_BYTES].copy_from_slice(&hash_prefix(hash));
+    row[HASH_BYTES..].copy_from_slice(&number.to_be_bytes());
     row
 }
 
-pub(super) fn posting_chunk(row: &[u8]) -> u32 {
-    u32_at(row, FEATURE_BYTES)
+/// The number of a chunk that has a feature, or of a content that may have a name.
+pub(super) fn posting_number(row: &[u8]) -> u32 {
+    u32_at(row, HASH_BYTES)
 }
 
-pub(super) fn posting_feature(row: &[u8]) -> u64 {
+pub(super) fn posting_hash(row: &[u8]) -> u64 {
     let mut wide = [0; 8];
-    wide[8 - FEATURE_BYTES..].copy_from_slice(&row[..FEATURE_BYTES]);
+    wide[8 - HASH_BYTES..].copy_from_slice(&row[..HASH_BYTES]);
     u64::from_be_bytes(wide)
+}
+
+/// What a content's name is looked up by.
+pub(super) fn name_hash(id: &RecipeId) -> u64 {
+    u32_at(&id.0, 0).into()
+}
+
+pub(super) fn name(id: &RecipeId, number: u32) -> [u8; POSTING_BYTES] {
+    posting(name_hash(id), number)
 }
 
 pub(super) fn containment(chunk: u32, content: u32, level: u8) -> [u8; CONTAINED_BYTES] {
@@ -87,16 +102,10 @@ pub(super) fn containment_of(row: &[u8]) -> (u32, u32, u8) {
     (u32_at(row, 0), u32_at(row, 4), row[8])
 }
 
-pub(super) fn numbered(key: &IdKey, number: u32) -> [u8; NUMBERED_BYTES] {
-    let mut row = [0; NUMBERED_BYTES];
-    row[..KEY_BYTES].copy_from_slice(key);
-    row[KEY_BYTES..].copy_from_slice(&number.to_be_bytes());
-    row
-}
-
-pub(super) fn numbered_number(row: &[u8]) -> u32 {
-    u32_at(row, KEY_BYTES)
-}
+const LEVEL_BITS: u32 = 3;
+/// For the length of a count, 0 to 32 bits, and for that of a size, 0 to 64.
+const COUNT_BITS: u32 = 6;
+const SIZE_BITS: u32 = 7;
 
 /// How many features each level selects, from a coarsest level of its own on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,20 +127,36 @@ impl Counts {
         Counts { level: row[0], at }
     }
 
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.level);
-        self.at[usize::from(self.level)..].iter().for_each(|&n| put_varint(out, n.into()));
+    /// Each level selects about half of what the one below does, so only what is more or less than that is written.
+    fn encode(&self, out: &mut BitWriter) {
+        out.put(self.level.into(), LEVEL_BITS);
+        let mut above = self.at[usize::from(self.level)];
+        out.put_number(above.into(), COUNT_BITS);
+        for &n in &self.at[usize::from(self.level) + 1..] {
+            let step = i64::from(n) - i64::from(above / 2);
+            out.put_rice((step << 1 ^ step >> 63) as u64, half_spread(above));
+            above = n;
+        }
     }
 
-    fn decode(block: &mut &[u8]) -> Option<Counts> {
-        let (&level, rest) = block.split_first().filter(|(level, _)| **level <= LEVEL_MAX)?;
-        *block = rest;
+    fn decode(bits: &mut BitReader<'_>) -> Option<Counts> {
+        let level = bits.take(LEVEL_BITS)? as u8;
+        let mut above = u32::try_from(bits.take_number(COUNT_BITS)?).ok()?;
         let mut at = [0; LEVELS];
-        for n in &mut at[usize::from(level)..] {
-            *n = u32::try_from(take_varint(block)?).ok()?;
+        at[usize::from(level)] = above;
+        for n in &mut at[usize::from(level) + 1..] {
+            let step = bits.take_rice(half_spread(above))?;
+            let step = (step >> 1) as i64 ^ -((step & 1) as i64);
+            *n = u32::try_from(i64::from(above / 2) + step).ok()?;
+            above = *n;
         }
         Some(Counts { level, at })
     }
+}
+
+/// Bits for the Rice code of how far a half of `n` things, each taken by chance, is from `n / 2`: about the square root.
+fn half_spread(n: u32) -> u32 {
+    (n.checked_ilog2().unwrap_or(0) / 2).saturating_sub(1)
 }
 
 /// What is known of a sketched chunk.
@@ -142,11 +167,16 @@ pub(super) struct ChunkRow {
 }
 
 impl ChunkRow {
-    pub(super) fn to_row(self, key: &IdKey) -> Vec<u8> {
+    pub(super) fn to_row(self, key: &ChunkKey) -> Vec<u8> {
         let mut row = key.to_vec();
-        row.extend_from_slice(&self.number.to_be_bytes());
-        self.counts.put(&mut row);
+        self.put(&mut row);
         row
+    }
+
+    /// What follows the key.
+    fn put(self, row: &mut Vec<u8>) {
+        row.extend_from_slice(&self.number.to_be_bytes());
+        self.counts.put(row);
     }
 
     pub(super) fn of_row(row: &[u8]) -> ChunkRow {
@@ -181,94 +211,163 @@ impl ContentRow {
     }
 }
 
-/// Postings: Rice-coded gaps between the distinct features of a block, and for each its chunk numbers in as
-/// many bits as the block's largest needs, with a bit that says whether another follows.
+/// Postings: Rice-coded gaps between the distinct hashes of a block. For each its first number in as many bits as the
+/// block's largest of those needs, the others as Rice-coded gaps, with a bit before each that says that it follows:
+/// versions of a file come one after the other, so their numbers lie near each other.
 #[derive(Debug)]
 pub(super) struct Postings;
 
 impl Codec for Postings {
     fn encode(rows: &[u8], row_len: usize) -> Vec<u8> {
-        let mut distinct = 0u64;
-        let (mut chunk_max, mut last) = (0, None);
-        for row in rows.chunks_exact(row_len) {
-            chunk_max = chunk_max.max(posting_chunk(row));
-            let feature = posting_feature(row);
-            distinct += u64::from(last != Some(feature));
-            last = Some(feature);
+        let parts = || rows.chunks_exact(row_len).map(|row| (posting_hash(row), posting_number(row)));
+        let (mut hash_gaps, mut number_gaps, mut first_max) = (Gaps::default(), Gaps::default(), 0);
+        let mut before = None::<(u64, u32)>;
+        for (hash, number) in parts() {
+            match before {
+                Some((last, number_before)) if last == hash => {
+                    number_gaps.add((number - number_before - 1).into());
+                }
+                _ => {
+                    before.into_iter().for_each(|(last, _)| hash_gaps.add(hash - last - 1));
+                    first_max = first_max.max(number);
+                }
+            }
+            before = Some((hash, number));
         }
-        let first = rows.get(..row_len).map_or(0, posting_feature);
-        let gap = (last.unwrap_or(0) - first) / distinct.max(1);
-        let rice = gap.checked_ilog2().unwrap_or(0);
-        let width = 32 - chunk_max.leading_zeros();
+        let (hash_rice, number_rice) = (hash_gaps.rice(), number_gaps.rice());
+        let width = 32 - first_max.leading_zeros();
         let mut out = Vec::with_capacity(rows.len() / 2 + 16);
         put_varint(&mut out, (rows.len() / row_len) as u64);
-        put_varint(&mut out, first);
-        out.extend_from_slice(&[rice as u8, width as u8]);
+        put_varint(&mut out, parts().next().map_or(0, |(hash, _)| hash));
+        out.extend_from_slice(&[hash_rice as u8, width as u8, number_rice as u8]);
         let mut bits = BitWriter::new(out);
-        let mut before = first;
-        let mut rows = rows.chunks_exact(row_len).peekable();
-        while let Some(row) = rows.next() {
-            let feature = posting_feature(row);
-            bits.put_rice(feature - before, rice);
-            bits.put(posting_chunk(row).into(), width);
-            before = feature;
-            while let Some(row) = rows.next_if(|row| posting_feature(row) == feature) {
-                bits.put(1, 1);
-                bits.put(posting_chunk(row).into(), width);
+        let mut before = None::<(u64, u32)>;
+        for (hash, number) in parts() {
+            match before {
+                Some((last, number_before)) if last == hash => {
+                    bits.put(1, 1);
+                    bits.put_rice((number - number_before - 1).into(), number_rice);
+                }
+                _ => {
+                    if let Some((last, _)) = before {
+                        bits.put(0, 1);
+                        bits.put_rice(hash - last - 1, hash_rice);
+                    }
+                    bits.put(number.into(), width);
+                }
             }
-            bits.put(0, 1);
+            before = Some((hash, number));
         }
         bits.finish()
     }
 
     fn decode(mut block: &[u8], _row_len: usize, rows: &mut Vec<u8>) -> Option<()> {
-        // A row takes a bit or more.
-        let count = take_varint(&mut block).filter(|&n| n <= 8 * block.len() as u64)?;
-        let mut feature = take_varint(&mut block)?;
-        let (&[rice, width], block) = block.split_first_chunk::<2>()?;
-        if u32::from(rice) > FEATURE_BITS || width > 32 {
+        // A row but the first takes a bit or more.
+        let count = take_varint(&mut block).filter(|&n| n <= 1 + 8 * block.len() as u64)?;
+        let mut hash = take_varint(&mut block)?;
+        let (&[hash_rice, width, number_rice], block) = block.split_first_chunk::<3>()?;
+        if u32::from(hash_rice.max(number_rice)) > HASH_BITS || width > 32 || hash >> HASH_BITS != 0 {
             return None;
         }
         rows.reserve(count as usize * POSTING_BYTES);
         let mut bits = BitReader::new(block);
-        let mut more = false;
-        for _ in 0..count {
-            if !more {
-                feature = feature.checked_add(bits.take_rice(rice.into())?)?;
-                if feature >> FEATURE_BITS != 0 {
-                    return None;
+        let mut number = 0;
+        for row in 0..count {
+            if row > 0 && bits.take(1)? == 1 {
+                let gap = u32::try_from(bits.take_rice(number_rice.into())?).ok()?;
+                number = u32::checked_add(number, gap)?.checked_add(1)?;
+            } else {
+                if row > 0 {
+                    hash = hash.checked_add(bits.take_rice(hash_rice.into())?)?.checked_add(1)?;
                 }
+                number = bits.take(width.into())? as u32;
             }
-            rows.extend_from_slice(&posting(feature, bits.take(width.into())? as u32));
-            more = bits.take(1)? == 1;
+            if hash >> HASH_BITS != 0 {
+                return None;
+            }
+            rows.extend_from_slice(&posting(hash, number));
         }
-        (!more).then_some(())
+        Some(())
     }
 }
 
-/// Sketched chunks: the key as it is, numbers as varints, counts from the chunk's own level on.
+/// Numbers that are to be Rice-coded.
+#[derive(Default)]
+struct Gaps(Vec<u64>);
+
+impl Gaps {
+    fn add(&mut self, gap: u64) {
+        self.0.push(gap);
+    }
+
+    /// The code that takes the fewest bits: for evenly spread things it splits at the mean, else below.
+    fn rice(&self) -> u32 {
+        let mean = self.0.iter().sum::<u64>() / self.0.len().max(1) as u64;
+        let at_mean = mean.checked_ilog2().unwrap_or(0);
+        let bits = |&k: &u32| self.0.iter().map(|&gap| rice_bits(gap, k)).sum::<u64>();
+        (at_mean.saturating_sub(4)..=at_mean).min_by_key(bits).unwrap_or(0)
+    }
+}
+
+fn key_number(key: &[u8]) -> u64 {
+    key[..KEY_BYTES].iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// Sketched chunks: Rice-coded gaps between keys, numbers in as many bits as the block's largest needs, counts from
+/// the chunk's own level on.
 #[derive(Debug)]
 pub(super) struct Chunks;
 
 impl Codec for Chunks {
+    const BLOCK_BYTES_MAX: usize = POINT_BLOCK_BYTES_MAX;
+
     fn encode(rows: &[u8], row_len: usize) -> Vec<u8> {
-        let mut out = Vec::with_capacity(rows.len() / 2);
-        for row in rows.chunks_exact(row_len) {
-            let chunk = ChunkRow::of_row(row);
-            out.extend_from_slice(&row[..KEY_BYTES]);
-            put_varint(&mut out, chunk.number.into());
-            chunk.counts.encode(&mut out);
+        let parts = || rows.chunks_exact(row_len).map(|row| (key_number(row), ChunkRow::of_row(row)));
+        let (mut gaps, mut number_max, mut before) = (Gaps::default(), 0, None);
+        for (key, chunk) in parts() {
+            before.into_iter().for_each(|before: u64| gaps.add(key - before - 1));
+            number_max = number_max.max(chunk.number);
+            before = Some(key);
         }
-        out
+        let (rice, width) = (gaps.rice(), 32 - number_max.leading_zeros());
+        let mut out = Vec::with_capacity(rows.len() / 3 + 16);
+        put_varint(&mut out, (rows.len() / row_len) as u64);
+        out.extend_from_slice(&[rice as u8, width as u8]);
+        let mut bits = BitWriter::new(out);
+        let mut before = None::<u64>;
+        for (key, chunk) in parts() {
+            match before {
+                None => bits.put(key, 8 * KEY_BYTES as u32),
+                Some(before) => bits.put_rice(key - before - 1, rice),
+            }
+            bits.put(chunk.number.into(), width);
+            chunk.counts.encode(&mut bits);
+            before = Some(key);
+        }
+        bits.finish()
     }
 
     fn decode(mut block: &[u8], _row_len: usize, rows: &mut Vec<u8>) -> Option<()> {
-        while !block.is_empty() {
-            let (key, rest) = block.split_first_chunk::<KEY_BYTES>()?;
-            block = rest;
-            let number = u32::try_from(take_varint(&mut block)?).ok()?;
-            let counts = Counts::decode(&mut block)?;
-            rows.extend_from_slice(&ChunkRow { number, counts }.to_row(key));
+        let count = take_varint(&mut block).filter(|&n| n <= 8 * block.len() as u64)?;
+        let (&[rice, width], block) = block.split_first_chunk::<2>()?;
+        if u32::from(rice) > 8 * KEY_BYTES as u32 || width > 32 {
+            return None;
+        }
+        rows.reserve(count as usize * CHUNK_BYTES);
+        let mut bits = BitReader::new(block);
+        let mut key = 0u64;
+        for row in 0..count {
+            key = match row {
+                0 => bits.take(8 * KEY_BYTES as u32)?,
+                _ => key.checked_add(bits.take_rice(rice.into())?)?.checked_add(1)?,
+            };
+            if key >> (8 * KEY_BYTES) != 0 {
+                return None;
+            }
+            let number = bits.take(width.into())? as u32;
+            let counts = Counts::decode(&mut bits)?;
+            rows.extend_from_slice(&key.to_be_bytes()[8 - KEY_BYTES..]);
+            ChunkRow { number, counts }.put(rows);
         }
         Some(())
     }
@@ -307,37 +406,56 @@ impl Codec for Containments {
     }
 }
 
-/// Contents: gap between numbers, the recipe id, size and counts as varints.
+/// Contents: Rice-coded gaps between numbers, the recipe id, size and counts.
 #[derive(Debug)]
 pub(super) struct Contents;
 
 impl Codec for Contents {
+    const BLOCK_BYTES_MAX: usize = POINT_BLOCK_BYTES_MAX;
+
     fn encode(rows: &[u8], row_len: usize) -> Vec<u8> {
-        let mut out = Vec::with_capacity(rows.len() / 2);
-        let mut before = 0;
-        for row in rows.chunks_exact(row_len) {
-            let (number, content) = ContentRow::of_row(row);
-            put_varint(&mut out, u64::from(number - before));
-            out.extend_from_slice(&content.recipe.0);
-            put_varint(&mut out, content.size);
-            content.counts.encode(&mut out);
-            before = number;
+        let (mut gaps, mut before) = (Gaps::default(), None);
+        for (number, _) in rows.chunks_exact(row_len).map(ContentRow::of_row) {
+            before.into_iter().for_each(|before: u32| gaps.add((number - before - 1).into()));
+            before = Some(number);
         }
-        out
+        let rice = gaps.rice();
+        let mut out = Vec::with_capacity(rows.len() / 2 + 16);
+        put_varint(&mut out, (rows.len() / row_len) as u64);
+        out.push(rice as u8);
+        let mut bits = BitWriter::new(out);
+        let mut before = None::<u32>;
+        for (number, content) in rows.chunks_exact(row_len).map(ContentRow::of_row) {
+            match before {
+                None => bits.put(number.into(), 32),
+                Some(before) => bits.put_rice((number - before - 1).into(), rice),
+            }
+            content.recipe.0.chunks_exact(4).for_each(|part| bits.put(u32_at(part, 0).into(), 32));
+            bits.put_number(content.size, SIZE_BITS);
+            content.counts.encode(&mut bits);
+            before = Some(number);
+        }
+        bits.finish()
     }
 
     fn decode(mut block: &[u8], _row_len: usize, rows: &mut Vec<u8>) -> Option<()> {
-        let mut number = 0u64;
-        while !block.is_empty() {
-            number = number.checked_add(take_varint(&mut block)?)?;
-            let (recipe, rest) = block.split_first_chunk::<16>()?;
-            block = rest;
-            let content = ContentRow {
-                recipe: RecipeId(*recipe),
-                size: take_varint(&mut block)?,
-                counts: Counts::decode(&mut block)?,
+        let count = take_varint(&mut block).filter(|&n| n <= block.len() as u64)?;
+        let (&rice, block) = block.split_first().filter(|(rice, _)| **rice <= 32)?;
+        rows.reserve(count as usize * CONTENT_BYTES);
+        let mut bits = BitReader::new(block);
+        let mut number = 0u32;
+        for row in 0..count {
+            number = match row {
+                0 => bits.take(32)? as u32,
+                _ => number.checked_add(bits.take_rice(rice.into())?.try_into().ok()?)?.checked_add(1)?,
             };
-            rows.extend_from_slice(&content.to_row(u32::try_from(number).ok()?));
+            let mut recipe = [0; 16];
+            for part in recipe.chunks_exact_mut(4) {
+                part.copy_from_slice(&(bits.take(32)? as u32).to_be_bytes());
+            }
+            let size = bits.take_number(SIZE_BITS)?;
+            let content = ContentRow { recipe: RecipeId(recipe), size, counts: Counts::decode(&mut bits)? };
+            rows.extend_from_slice(&content.to_row(number));
         }
         Some(())
     }
@@ -346,6 +464,7 @@ impl Codec for Contents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::similarity::gram::LEVEL_MAX;
     use proptest::prelude::*;
 
     fn round_trips<C: Codec>(mut rows: Vec<Vec<u8>>, row_len: usize) {
@@ -368,7 +487,7 @@ mod tests {
         #[test]
         fn codecs_round_trip(
             postings in prop::collection::vec((prop_oneof![0u64..50, 0u64..1 << 40], prop_oneof![0u32..9, any::<u32>()]), 0..300),
-            chunks in prop::collection::btree_map(any::<IdKey>(), (any::<u32>(), counts()), 0..50),
+            chunks in prop::collection::btree_map(any::<ChunkKey>(), (any::<u32>(), counts()), 0..50),
             contained in prop::collection::btree_map((0u32..99, any::<u32>()), 0u8..8, 0..50),
             contents in prop::collection::btree_map(any::<u32>(), (any::<[u8; 16]>(), any::<u64>(), counts()), 0..50),
         ) {

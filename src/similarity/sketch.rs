@@ -4,7 +4,7 @@
 //! selects, so two sketches can be compared at the coarser of their levels, and a file's sketch is the
 //! union of its chunks'. Grams that straddle a cut are not seen.
 
-use super::gram::{self, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
+use super::gram::{self, FEATURE_BITS, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
 
 /// How densely chunks are sampled. On disk: an index is built with one set of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl SketchParams {
     }
 }
 
-/// A feature with the highest level that selects its gram: 40 bits over 8.
+/// A feature with the highest level that selects its gram: its bits over 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Feature(u64);
 
@@ -47,6 +47,11 @@ impl Feature {
 
     pub(crate) fn level(self) -> u8 {
         self.0 as u8
+    }
+
+    /// Whether its bits begin with so many zeros.
+    fn is_below(self, zeros: u32) -> bool {
+        self.bits() >> FEATURE_BITS.saturating_sub(zeros) == 0
     }
 }
 
@@ -111,13 +116,19 @@ impl Sketch {
     }
 }
 
-/// The sketch of a whole file that is asked about, put together from its chunks'.
+/// Features of a query that are kept: those of some 32 MiB. Of a larger file only features below a bound are, so that
+/// the memory that a query takes and the time of its look-ups do not grow with the file.
+const QUERY_FEATURES_MAX: usize = 1 << 18;
+
+/// The sketch of a whole file that is asked about, put together from its chunks'. At most some 10 MiB of memory.
 #[derive(Clone, Debug, Default)]
 pub struct QuerySketch {
     bytes: u64,
+    bytes_sampled: u64,
     params: SketchParams,
     entries: Vec<(Feature, u8)>,
-    compact_at: usize,
+    /// Of all features one in `2^thinned` is kept: those with so many leading zeros.
+    thinned: u32,
 }
 
 impl QuerySketch {
@@ -133,13 +144,25 @@ impl QuerySketch {
 
     /// Adds the next chunk of the file.
     pub fn add_chunk(&mut self, bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
+        self.add_chunks(bytes, 1);
+    }
+
+    /// Adds the next chunk of the file, which is there so many times in a row.
+    pub fn add_chunks(&mut self, bytes: &[u8], times: u64) {
+        self.bytes += bytes.len() as u64 * times;
         let sketch = Sketch::with_params(bytes, self.params);
-        self.entries.extend(sketch.features.iter().map(|&f| (f, sketch.level)));
-        // A file that repeats itself must not grow without end.
-        if self.entries.len() > self.compact_at {
+        // Of a chunk that repeats itself, as zeros do, the features are a sample of a few bytes only.
+        let sampled = (sketch.len() as u64) << sketch.level;
+        self.bytes_sampled += if 4 * sampled < bytes.len() as u64 { sampled } else { bytes.len() as u64 };
+        let kept = sketch.features.iter().filter(|feature| feature.is_below(self.thinned));
+        self.entries.extend(kept.map(|&feature| (feature, sketch.level)));
+        // A file that repeats itself is not thinned for it.
+        if self.entries.len() > 2 * QUERY_FEATURES_MAX {
             compact(&mut self.entries);
-            self.compact_at = (2 * self.entries.len()).max(1 << 16);
+            while self.entries.len() > QUERY_FEATURES_MAX {
+                self.thinned += 1;
+                self.entries.retain(|(feature, _)| feature.is_below(self.thinned));
+            }
         }
     }
 
@@ -148,7 +171,17 @@ impl QuerySketch {
         self.bytes
     }
 
-    /// The distinct features with the finest level at which each was selected, sorted by feature.
+    /// Bytes that the features are a sample of, without those that repeat others of their chunk.
+    pub(crate) fn bytes_sampled(&self) -> u64 {
+        self.bytes_sampled
+    }
+
+    /// For each feature that is kept there are so many in all.
+    pub(crate) fn thinning(&self) -> f64 {
+        f64::from(self.thinned).exp2()
+    }
+
+    /// The distinct features that are kept, with the finest level at which each was selected, sorted by feature.
     pub(crate) fn features(&self) -> Vec<(Feature, u8)> {
         let mut entries = self.entries.clone();
         compact(&mut entries);
@@ -191,7 +224,7 @@ mod tests {
         let bytes: Vec<u8> = (0..20_000u32).flat_map(|i| (i * i).to_le_bytes()).collect();
         let sketch = Sketch::of_chunk(&bytes[..16 << 10]);
         let sum = sketch.features.iter().fold(0u64, |sum, f| sum.rotate_left(5) ^ f.0);
-        assert_eq!((sketch.level(), sketch.len(), sum), (7, 127, 9714531645443089518));
+        assert_eq!((sketch.level(), sketch.len(), sum), (7, 127, 11629492140401800981));
     }
 
     #[test]

@@ -11,7 +11,8 @@
 use super::SimilarityError;
 use super::index::{Meta, State};
 use super::rows::{
-    CONTAINED, CONTENTS, ChunkRow, ContentRow, FEATURES, KEY_BYTES, SKETCHED, containment_of, posting_chunk,
+    CONTAINED, CONTENTS, ChunkRow, ContentRow, FEATURES, KEY_BYTES, POSTING_BYTES, SKETCHED, containment_of,
+    posting_number,
 };
 use crate::db::{Codec, Db, DbResult, Runs};
 
@@ -66,7 +67,7 @@ pub(super) fn sweep(db: &dyn Db, state: &mut State) -> Result<(), SimilarityErro
     })?;
     let gone = remove(&SKETCHED, db, KEY_BYTES, |row| stays(ChunkRow::of_row(row).number))?;
     state.meta.stats.chunks = state.meta.stats.chunks.saturating_sub(gone);
-    let gone = remove(&FEATURES, db, 9, |row| stays(posting_chunk(row)))?;
+    let gone = remove(&FEATURES, db, POSTING_BYTES, |row| stays(posting_number(row)))?;
     state.meta.stats.postings = state.meta.stats.postings.saturating_sub(gone);
     state.meta.dead = 0;
     state.meta.store(db)

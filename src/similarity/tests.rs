@@ -135,6 +135,29 @@ fn frequent_features_are_suppressed_and_counted() {
     assert_eq!(index.query(&sketch(&pages[0]), 0.1, 100).unwrap(), answer);
 }
 
+/// A query of a size that is thinned is found, and finds what it contains, by as many features as a smaller one has.
+#[test]
+fn a_very_large_query_is_thinned() {
+    let index = open(&Arc::new(MemDb::new()));
+    let parts: Vec<Vec<u8>> = (0..20).map(|seed| noise(1 << 20, 1000 + seed)).collect();
+    let ids: Vec<RecipeId> = parts.iter().map(|part| add(&index, part)).collect();
+    let mut query = QuerySketch::new();
+    for i in 0..140 {
+        let part = if i % 7 == 0 { parts[i / 7].clone() } else { noise(1 << 20, i as u64) };
+        chunks(&part).iter().for_each(|chunk| query.add_chunk(chunk));
+    }
+    let features = query.features().len();
+    assert!((1 << 17..1 << 19).contains(&features), "{features}");
+    assert!(query.thinning() >= 2.0, "{}", query.thinning());
+    let found = index.query(&query, 0.5, 100).unwrap().candidates;
+    assert_eq!(found.len(), 20);
+    for candidate in &found {
+        assert!(ids.contains(&candidate.recipe));
+        assert!(candidate.contained_in > 0.9, "{candidate:?}");
+        assert!((0.5..2.0).contains(&(candidate.bytes_common as f64 / (1 << 20) as f64)), "{candidate:?}");
+    }
+}
+
 /// Where little else is left, a sample of what is above the cap is followed, with a cap of its own.
 #[test]
 fn what_is_mostly_frequent_is_looked_for_all_the_same() {

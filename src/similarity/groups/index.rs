@@ -3,7 +3,7 @@
 use super::{Fact, Input, Result};
 use crate::similarity::index::Similarity;
 use crate::similarity::rows::{
-    CONTAINED, CONTENTS, ContentRow, FEATURES, containment_of, posting_chunk, posting_feature,
+    CONTAINED, CONTENTS, ContentRow, FEATURES, containment_of, posting_hash, posting_number,
 };
 
 /// What is still in the buffers is not seen: [`Similarity::flush`] comes first. The index may go on changing.
@@ -23,6 +23,6 @@ impl Input for Similarity {
     }
 
     fn features(&self, visit: &mut dyn FnMut(u64, u32) -> bool) -> Result<()> {
-        Ok(FEATURES.scan(&*self.db, &[], |row| visit(posting_feature(row), posting_chunk(row)))?)
+        Ok(FEATURES.scan(&*self.db, &[], |row| visit(posting_hash(row), posting_number(row)))?)
     }
 }
