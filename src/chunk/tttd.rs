@@ -94,7 +94,8 @@ impl Tttd {
         }
         let bytes = &bytes[..bytes.len().min(max)];
         let start = min - window;
-        let mut hash = bytes[start..min].iter().fold(0, |hash: u64, &byte| hash.rotate_left(1) ^ entering(byte));
+        let mut hash =
+            bytes[start..min].iter().fold(0, |hash: u64, &byte| hash.rotate_left(1) ^ entering(byte));
         let (mut len, mut fallback) = (min, None);
         let entering_bytes = bytes[min..].iter().zip(&bytes[start..]);
         for (&new, &old) in entering_bytes {

@@ -14,8 +14,10 @@
 //! compared the other way round gives the same with both shares exchanged; a file that has keys is wholly like itself;
 //! and two sketches that share a key find each other.
 
+pub mod chunk_graph;
 #[cfg(test)]
 pub(crate) mod laws;
+pub mod simhash;
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
