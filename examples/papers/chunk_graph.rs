@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 const SEED: u64 = 0x666f_726d_616e;
 /// Lengths of chunks, and the largest share of files that may have one.
-const RUNS: [(u32, f64); 6] = [(5000, 0.5), (1000, 0.5), (1000, 0.01), (256, 0.01), (100, 0.01), (100, 0.5)];
+const RUNS: [(u32, f64); 5] = [(5000, 0.5), (1000, 0.5), (1000, 0.01), (256, 0.01), (100, 0.01)];
 
 pub fn run(dir: &Path, scratch: &Path, documents: usize) {
     let kinds = ["html", "htm", "txt", "gz", "rst", "xml", "md"];
@@ -82,17 +82,18 @@ fn analyse(collection: &Collection, ubiquitous_share: f64, scratch: &Path) {
         ("partitioned, 8 MiB", AnalysisOptions { partition: true, memory_bytes: 8 << 20, ..plain.clone() }),
     ];
     println!("ubiquitous above {:.0}% of the files", 100.0 * ubiquitous_share);
-    let mut last: Option<Analysis> = None;
+    let (mut clusters, mut last) = (None, None);
     for (name, options) in ways {
+        // Its links would count in the next peak.
+        drop(last.take());
         let meter = Meter::start();
         let analysis = Analysis::of(collection, &options, scratch).unwrap();
         meter.end(name, &format!("{:?}", analysis.work));
-        if let Some(last) = last {
-            assert_eq!(last.clusters, analysis.clusters, "the answer does not depend on memory");
-        }
+        let clusters = clusters.get_or_insert_with(|| analysis.clusters.clone());
+        assert_eq!(*clusters, analysis.clusters, "the answer does not depend on memory");
         last = Some(analysis);
     }
-    let found = last.unwrap();
+    let found: Analysis = last.unwrap();
     told(&found);
     let meter = Meter::start();
     let table = |name: &str| File::create(scratch.join(name)).unwrap();
@@ -100,13 +101,15 @@ fn analyse(collection: &Collection, ubiquitous_share: f64, scratch: &Path) {
     write_clusters(&found, collection, table("clusters.csv")).unwrap();
     write_pairs(&found, collection, table("pairs.csv")).unwrap();
     meter.end("tables written", "");
-    if let Some(largest) = found.clusters.first() {
+    for share in [1.0, 0.5] {
+        let Some(largest) = found.clusters.first() else { return };
         let meter = Meter::start();
         let mut templates = Templates::default();
-        let marked = templates.mark(collection, &largest.files).unwrap();
-        let options = AnalysisOptions { templates, partition: true, memory_bytes: 256 << 20, ..plain };
+        let marked = templates.mark(collection, &largest.files, share).unwrap();
+        let options =
+            AnalysisOptions { templates, partition: true, memory_bytes: 256 << 20, ..plain.clone() };
         let again = Analysis::of(collection, &options, scratch).unwrap();
-        meter.end("largest marked, analysed again", &format!("{marked} chunks marked"));
+        meter.end(&format!("{share} of the largest marked"), &format!("{marked} chunks"));
         told(&again);
     }
 }

@@ -129,9 +129,14 @@ fn growth(files: &[PathBuf]) {
         let mut line = format!("{count:>6}");
         for (name, sketches) in [("similar", similar(&start, count)), ("real", real(files, count).0)] {
             let method = method(KeyKind::SKEW_EXTENSION, 0.01);
-            let meter = Meter::start();
-            let Counts { key_hits, .. } = hits(&method, &sketches);
-            line += &format!("  {name} {:>8.4} s {:>8.1}", meter.seconds(), key_hits as f64 / count as f64);
+            // Until there is enough to measure.
+            let (meter, mut rounds, mut key_hits) = (Meter::start(), 0, 0);
+            while meter.seconds() < 0.2 {
+                key_hits = hits(&method, &sketches).key_hits;
+                rounds += 1;
+            }
+            let each = meter.seconds() / f64::from(rounds);
+            line += &format!("  {name} {each:>9.5} s {:>8.1}", key_hits as f64 / count as f64);
         }
         println!("{line}");
     }

@@ -3,7 +3,7 @@
 
 use super::error::io;
 use super::{Collection, GraphError};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -29,23 +29,29 @@ impl Templates {
         self.hashes.contains(&hash)
     }
 
-    /// Marks what all of some files of a collection share as a template, and tells how many chunks were not marked
-    /// before. One pass over the collection, no file is read again.
-    pub fn mark(&mut self, collection: &Collection, files: &[u32]) -> Result<usize, GraphError> {
+    /// Marks the chunks that at least `share` (0 to 1) of some files of a collection have, and tells how many were not
+    /// marked before. The paper marks what all of a cluster have, a share of 1; where files are in it only by way of
+    /// others that may be nothing. One pass over the collection, no file is read again.
+    pub fn mark(&mut self, collection: &Collection, files: &[u32], share: f64) -> Result<usize, GraphError> {
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(GraphError::Setting {
+                name: "template share",
+                found: share,
+                expected: "above 0, up to 1",
+            });
+        }
         let wanted: BTreeSet<u32> = files.iter().copied().collect();
-        let mut shared: Option<BTreeSet<u64>> = None;
+        let mut having: HashMap<u64, u32> = HashMap::new();
         collection.each(&mut |number, _, list| {
             if wanted.contains(&number) {
-                let own: BTreeSet<u64> = list.chunks().iter().map(|chunk| chunk.hash).collect();
-                shared = Some(match shared.take() {
-                    Some(shared) => shared.intersection(&own).copied().collect(),
-                    None => own,
-                });
+                let chunks = list.chunks().chunk_by(|a, b| a.hash == b.hash);
+                chunks.for_each(|same| *having.entry(same[0].hash).or_default() += 1);
             }
             Ok(())
         })?;
         let before = self.hashes.len();
-        self.hashes.extend(shared.unwrap_or_default());
+        let enough = |count: u32| f64::from(count) >= share * wanted.len() as f64;
+        self.hashes.extend(having.into_iter().filter(|(_, count)| enough(*count)).map(|(hash, _)| hash));
         Ok(self.hashes.len() - before)
     }
 

@@ -265,7 +265,7 @@ fn a_marked_template_disbands_its_cluster() {
     assert_eq!(before.clusters[0].files, [0, 1, 2, 3]);
     assert_eq!(before.clusters[0].shape(), Shape::Clique);
     let mut templates = Templates::default();
-    let marked = templates.mark(&collection, &before.clusters[0].files).unwrap();
+    let marked = templates.mark(&collection, &before.clusters[0].files, 1.0).unwrap();
     assert!(marked > 50 && marked == templates.len());
     let path = dir.path().join("templates");
     templates.save(&path).unwrap();
@@ -282,6 +282,11 @@ fn a_marked_template_disbands_its_cluster() {
     assert_eq!(method.compare(&list(&a), &list(&b)).containment, Some(0.0));
     assert!(method.compare(&list(&a), &list(&a2)).containment.unwrap() > 0.9);
     assert!(method.look_up(&list(&a)).len() + 50 < method.keys(&list(&a)).len());
+    let of_half = Templates::default().mark(&collection, &[0, 3, 1, 2], 0.5).unwrap();
+    assert!(of_half > marked + 20, "the file that two have is more: {of_half}");
+    assert_eq!(Templates::default().mark(&collection, &[], 1.0).unwrap(), 0);
+    let error = Templates::default().mark(&collection, &[0], 0.0).unwrap_err().to_string();
+    assert!(error.contains("template share 0: expected above 0"), "{error}");
     let first = method.keys(&list(&template))[0];
     assert!(templates.unmark(first) && !templates.unmark(first));
 }
