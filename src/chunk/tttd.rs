@@ -227,9 +227,9 @@ mod tests {
         let mut start = 0;
         for len in tttd.cut(&bytes, true) {
             let most = (bytes.len() - start).min(tttd.max() as usize);
-            let places = || (tttd.min() as usize..=most).rev();
-            let main = places().filter(|len| hash(start + len) <= tttd.main).last();
-            let backup = || places().find(|len| hash(start + len) <= tttd.backup);
+            let mut places = tttd.min() as usize..=most;
+            let main = places.clone().find(|len| hash(start + len) <= tttd.main);
+            let mut backup = || places.rfind(|len| hash(start + len) <= tttd.backup);
             let at_threshold = most == tttd.max() as usize;
             let expected = main.or_else(|| backup().filter(|_| at_threshold)).unwrap_or(most);
             assert_eq!(len as usize, expected, "at {start}");

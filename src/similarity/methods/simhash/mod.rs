@@ -67,7 +67,7 @@ impl Default for SimHash {
     }
 }
 
-/// Two PostScript files of unlike text were told apart by a tenth of the tolerance that other files need (Figure 8).
+/// A tenth of what other files get: section 5.2 asks for "a very low tolerance setting" and names none.
 const POSTSCRIPT: Tolerance = Tolerance { key: 0.001, size: 0.05, sums: 0.001 };
 
 /// What is kept of a file: some 40 bytes when encoded.

@@ -132,6 +132,18 @@ fn what_is_contained_is_not_found() {
     assert!(HELP.contains("Cannot find a file that is contained"));
 }
 
+/// "The Law of Large Numbers makes false positives likely" (section 4.2): a distance grows with the root of the size, the
+/// tolerance with the size.
+#[test]
+fn large_files_without_order_look_alike() {
+    let distance = |len| {
+        let [a, b] = [1, 2].map(|seed| sketch("a.gz", &noise(len, seed)));
+        SimHash::default().compare(&a, &b).distance
+    };
+    assert_eq!(distance(20_000), None);
+    assert!(distance(400_000).is_some());
+}
+
 #[test]
 fn a_sketch_takes_some_forty_bytes() {
     assert!(SimHash::default().encode(&sketch("a.txt", &text(9000, 4))).len() <= 45);
