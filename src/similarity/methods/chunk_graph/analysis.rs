@@ -32,7 +32,8 @@ pub struct AnalysisOptions {
     pub min_share: f64,
     /// Whether to prune and partition first.
     pub partition: bool,
-    /// Memory for chunks; some 40 bytes for each file come on top, and the sets and clusters that are found.
+    /// Memory for chunks; on top come some 40 bytes for each file, the files of one chunk at a time, and the sets and
+    /// clusters that are found.
     pub memory_bytes: usize,
 }
 

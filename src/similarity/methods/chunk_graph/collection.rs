@@ -8,11 +8,11 @@
 //! What must always be true: files have the numbers in which they were added; a collection that was not finished, or was
 //! cut or changed since, is an error.
 
-use super::error::io;
+use super::error::io as failed;
 use super::{ChunkList, GraphError};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, Write};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -46,10 +46,10 @@ pub struct CollectionWriter {
 impl CollectionWriter {
     /// Starts a collection of files cut at chunks of about `target` bytes. A file at `path` is replaced.
     pub fn create(path: &Path, target: u32) -> Result<CollectionWriter, GraphError> {
-        let file = File::create(path).map_err(io("create", path))?;
+        let file = File::create(path).map_err(failed("create", path))?;
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
         // Room for the header; until it is written this is no collection.
-        out.write_all(&[0; HEADER_BYTES]).map_err(io("write", path))?;
+        out.write_all(&[0; HEADER_BYTES]).map_err(failed("write", path))?;
         Ok(CollectionWriter { path: path.to_owned(), target, files: 0, out })
     }
 
@@ -66,7 +66,7 @@ impl CollectionWriter {
             self.out.write_all(&crc32fast::hash(&body).to_le_bytes())?;
             self.out.write_all(&body)
         };
-        write().map_err(io("write", &self.path))?;
+        write().map_err(failed("write", &self.path))?;
         Ok(number)
     }
 
@@ -77,8 +77,22 @@ impl CollectionWriter {
             self.out.flush()?;
             self.out.get_ref().write_all_at(&header, 0)
         };
-        write().map_err(io("write", &self.path))?;
+        write().map_err(failed("write", &self.path))?;
         Collection::open(&self.path)
+    }
+}
+
+/// Reads with a place of its own, so that several may read at a time.
+struct ReadAt<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for ReadAt<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(bytes, self.at)?;
+        self.at += count as u64;
+        Ok(count)
     }
 }
 
@@ -95,15 +109,15 @@ pub struct Collection {
 impl Collection {
     /// Opens what a [`CollectionWriter`] has finished.
     pub fn open(path: &Path) -> Result<Collection, GraphError> {
-        let file = File::open(path).map_err(io("open", path))?;
-        let len = file.metadata().map_err(io("open", path))?.len();
+        let file = File::open(path).map_err(failed("open", path))?;
+        let len = file.metadata().map_err(failed("open", path))?.len();
         let mut bytes = [0; HEADER_BYTES];
         let damaged =
             GraphError::Damaged { path: path.to_owned(), expected: "the header of a finished collection" };
         match file.read_exact_at(&mut bytes, 0) {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Err(damaged),
-            Err(e) => return Err(io("read", path)(e)),
+            Err(e) => return Err(failed("read", path)(e)),
         }
         let (target, files) = (number(&bytes, 8), number(&bytes, 12));
         if bytes[..] != header(target, files)[..] {
@@ -132,13 +146,11 @@ impl Collection {
         &self,
         visit: &mut dyn FnMut(u32, &OsStr, ChunkList) -> Result<(), GraphError>,
     ) -> Result<(), GraphError> {
-        let mut file = &self.file;
-        file.rewind().map_err(io("read", &self.path))?;
-        let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
+        let mut input = BufReader::with_capacity(BUFFER_BYTES, ReadAt { file: &self.file, at: 0 });
         let mut take = |bytes: &mut [u8]| match input.read_exact(bytes) {
             Ok(()) => Ok(()),
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => Err(self.damaged("more files")),
-            Err(e) => Err(io("read", &self.path)(e)),
+            Err(e) => Err(failed("read", &self.path)(e)),
         };
         take(&mut [0; HEADER_BYTES])?;
         let mut left = self.len - HEADER_BYTES as u64;

@@ -335,6 +335,14 @@ fn a_damaged_collection_is_an_error() {
     };
     let whole = read(&path).unwrap();
     assert_eq!((whole.len(), collection.files(), collection.target()), (3, 3, TARGET));
+    let mut within = 0;
+    collection
+        .each(&mut |_, _, _| {
+            within += 1;
+            collection.each(&mut |_, _, _| Ok(()))
+        })
+        .unwrap();
+    assert_eq!(within, 3, "reading within reading");
     let bytes = std::fs::read(&path).unwrap();
     let other = dir.path().join("other");
     for at in 0..bytes.len() {
