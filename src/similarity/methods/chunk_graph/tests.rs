@@ -2,7 +2,7 @@
 //!
 //! Seen to fail with: files after a block not compared with it, the parts packed without regard to components,
 //! repeats of a chunk counted by one file's number only, identical files not set aside, templates left in sizes, the
-//! ubiquitous cut off, the CRC of a record not looked at.
+//! ubiquitous cut off, the CRC of a record not looked at, the least share not asked for, names without `./`.
 
 use super::*;
 use crate::similarity::methods::laws::{laws, noise, text};

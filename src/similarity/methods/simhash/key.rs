@@ -114,6 +114,15 @@ mod tests {
     }
 
     #[test]
+    fn near_reaches_as_far_both_ways() {
+        let (kind, c) = (KeyKind::UNIFORM_EXTENSION, Extension(*b"c\0\0"));
+        let key = kind.key(c, &[100; TAG_COUNT]);
+        assert_eq!(kind.near(c, key, 7), key - 7..=key + 7);
+        assert_eq!(key & SUM_MAX, 1600);
+        assert_eq!(kind.near(c, key, 2000), key - 1600..=key + 2000, "not into what is below the extension");
+    }
+
+    #[test]
     fn skew_counts_four_tags_and_the_zero_byte_most() {
         let weights = KeyKind::SKEW.weights;
         assert_eq!(weights.iter().filter(|weight| **weight > 0).count(), 4);

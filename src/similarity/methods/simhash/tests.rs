@@ -1,5 +1,6 @@
 //! Seen to fail with: the extension left out of keys, the size filter off, `same` not asked, skip counters off (in
-//! `tags`), the stricter tolerance of both taken as the looser.
+//! `tags`), the stricter tolerance of both taken as the looser, keys near from below only (in `key`), bytes after a sketch
+//! let pass.
 
 use super::*;
 use crate::similarity::methods::laws::{laws, noise, text};
