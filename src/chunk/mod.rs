@@ -3,6 +3,10 @@
 //! FastCDC 2020 (Xia et al., "The Design of Fast Content-Defined Chunking for Data Deduplication Based
 //! Storage Systems", IEEE TPDS 31(9), 2020) through the `fastcdc` crate. A cut depends only on the bytes
 //! since the previous cut, at most `max` of them; so chunking can stop at any cut and go on from there.
+//!
+//! [`tttd`] cuts for one method of similarity; what is stored is not cut by it.
+
+pub mod tttd;
 
 use fastcdc::v2020::FastCDC;
 use serde::{Deserialize, Serialize};

@@ -21,6 +21,7 @@ pub mod fuzz;
 mod gram;
 pub mod groups;
 mod index;
+pub mod methods;
 mod query;
 mod rows;
 mod sketch;
@@ -47,6 +48,9 @@ pub enum SimilarityError {
     /// A content names a chunk that was not added, or that was swept since: sketch it, add it, try again.
     #[error("similarity index: chunk {0} was not sketched")]
     UnknownChunk(ChunkId),
+    /// A sketch of one of the other methods cannot be read.
+    #[error(transparent)]
+    Sketch(#[from] methods::Damaged),
     /// The index was written by another version of this program. Clear it and rebuild.
     #[error("similarity index: written in a form that this program does not know")]
     Format,

@@ -22,7 +22,7 @@ mod facts;
 mod features;
 mod index;
 mod pairs;
-mod ranges;
+pub(super) mod ranges;
 mod ranked;
 mod stars;
 #[cfg(test)]

@@ -49,12 +49,12 @@ pub(super) struct RangeFile {
     file: File,
 }
 
-pub(super) fn failed(operation: &'static str) -> impl Fn(io::Error) -> SimilarityError {
+pub(in crate::similarity) fn failed(operation: &'static str) -> impl Fn(io::Error) -> SimilarityError {
     move |source| SimilarityError::Scratch { operation, source }
 }
 
 /// A file without a name: it vanishes with the process.
-fn nameless(dir: &Path) -> Result<File> {
+pub(in crate::similarity) fn nameless(dir: &Path) -> Result<File> {
     make_nameless(dir).map_err(failed("make a file of work"))
 }
 

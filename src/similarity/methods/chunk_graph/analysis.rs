@@ -1,0 +1,222 @@
+//! The analysis of a collection: identical files, links, clusters.
+//!
+//! What must always be true: the answer depends on the collection, the templates and the thresholds, not on memory or on
+//! whether it was partitioned.
+
+use super::clusters::{self, Cluster};
+use super::graph::{self, EDGE_BYTES_IN_MEMORY, Effort, hash, number};
+use super::identical::{self, IdenticalSet};
+use super::partition::{Kept, chunk_edge, one_part, partition};
+use super::sorter::{Sorted, Sorter};
+use super::{Collection, GraphError, Templates};
+use crate::similarity::SimilarityError;
+use std::path::Path;
+
+/// The least memory that is worked with.
+const MEMORY_BYTES_MIN: usize = 16 << 10;
+/// A link: two files and their bytes in common.
+const LINK_BYTES: usize = 4 + 4 + 8;
+
+/// How to analyse.
+#[derive(Clone, Debug)]
+pub struct AnalysisOptions {
+    /// Chunks that do not count.
+    pub templates: Templates,
+    /// A chunk that a larger share of the distinct files has is not followed, 0 to 1. Section 2.5 of the paper: half.
+    pub ubiquitous_share: f64,
+    /// But up to so many files may have any chunk: a few files have no ubiquitous chunks.
+    pub ubiquitous_files_min: u32,
+    /// A link is told from so many bytes in common on.
+    pub min_bytes: u64,
+    /// And from this share of the smaller file on, 0 to 1.
+    pub min_share: f64,
+    /// Whether to prune and partition first.
+    pub partition: bool,
+    /// Memory for chunks; on top come some 40 bytes for each file, the files of one chunk at a time, and the sets and
+    /// clusters that are found.
+    pub memory_bytes: usize,
+}
+
+impl Default for AnalysisOptions {
+    fn default() -> Self {
+        AnalysisOptions {
+            templates: Templates::default(),
+            ubiquitous_share: 0.5,
+            ubiquitous_files_min: 100,
+            min_bytes: 1,
+            min_share: 0.25,
+            partition: true,
+            memory_bytes: 256 << 20,
+        }
+    }
+}
+
+impl AnalysisOptions {
+    fn check(&self) -> Result<(), GraphError> {
+        let share = |name, found: f64| match (0.0..=1.0).contains(&found) {
+            true => Ok(()),
+            false => Err(GraphError::Setting { name, found, expected: "a share from 0 to 1" }),
+        };
+        share("ubiquitous share", self.ubiquitous_share)?;
+        share("least share", self.min_share)
+    }
+}
+
+/// A file of a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileNode {
+    /// Its length in bytes.
+    pub size: u64,
+    /// Bytes of its chunks that are no templates: what shares are of.
+    pub payload: u64,
+    /// A file with a lower number is the same.
+    pub copy: bool,
+}
+
+/// Two files that are linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The one with the lower number.
+    pub a: u32,
+    /// The other.
+    pub b: u32,
+    /// Bytes of the chunks that both have: they have at least so many in common.
+    pub bytes: u64,
+}
+
+impl Link {
+    /// The share of the smaller file's payload, 0 to 1. (In the paper's Figure 5 files of 671 and 3,305 bytes are 54%
+    /// similar, which no share of the larger could be.)
+    pub fn similarity(&self, files: &[FileNode]) -> f64 {
+        let smaller = files[self.a as usize].payload.min(files[self.b as usize].payload);
+        if smaller == 0 { 0.0 } else { self.bytes as f64 / smaller as f64 }
+    }
+
+    fn to_bytes(self) -> [u8; LINK_BYTES] {
+        let mut bytes = [0; LINK_BYTES];
+        bytes[..4].copy_from_slice(&self.a.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.b.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.bytes.to_be_bytes());
+        bytes
+    }
+
+    fn of_bytes(bytes: [u8; LINK_BYTES]) -> Link {
+        Link { a: number(&bytes), b: number(&bytes[4..]), bytes: hash(&bytes[8..]) }
+    }
+}
+
+/// What an analysis went through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Chunks of distinct files, repeats included.
+    pub edges: u64,
+    /// Distinct chunks.
+    pub chunks: u64,
+    /// Those that two files or more have.
+    pub shared_chunks: u64,
+    /// Those that too many have.
+    pub ubiquitous_chunks: u64,
+    /// Sets of files that no chain of chunks connects; 0 if it was not partitioned.
+    pub components: u64,
+    /// Parts that were compared one after the other.
+    pub parts: u64,
+    /// Graphs that were in memory one after the other; more than parts if a part did not fit.
+    pub blocks: u64,
+    /// Pairs of files whose chunks were compared.
+    pub comparisons: u64,
+    /// Whether sorting needed the disk.
+    pub spilled: bool,
+}
+
+/// What was found.
+pub struct Analysis {
+    /// The files by number.
+    pub files: Vec<FileNode>,
+    /// Files that are the same; the set by which most could be saved first.
+    pub identical: Vec<IdenticalSet>,
+    /// Files that are similar, the largest cluster first.
+    pub clusters: Vec<Cluster>,
+    /// What it took.
+    pub work: Work,
+    links: Sorted<LINK_BYTES>,
+}
+
+impl Analysis {
+    /// Analyses a collection. Files of work are in `dir`, without names.
+    ///
+    /// Time: sorting the chunks, and for each pair of files that share one that counts the merging of both.
+    pub fn of(
+        collection: &Collection,
+        options: &AnalysisOptions,
+        dir: &Path,
+    ) -> Result<Analysis, GraphError> {
+        options.check()?;
+        // A sort that is read while another is filled, or while a graph is in memory.
+        let memory = options.memory_bytes.max(MEMORY_BYTES_MIN) / 2;
+        let (files, identical) = identical::read(collection, &options.templates, memory, dir)?;
+        let mut edges = Sorter::new(dir, memory);
+        collection.each(&mut |file, _, list| {
+            if !files[file as usize].copy {
+                for &chunk in list.payload(&options.templates).iter() {
+                    edges.add(chunk_edge(file, chunk))?;
+                }
+            }
+            Ok(())
+        })?;
+        let edges = edges.finish()?;
+        let mut work = Work { spilled: edges.spilled(), ..Work::default() };
+        let distinct = files.iter().filter(|file| !file.copy).count();
+        let files_max = (options.ubiquitous_share * distinct as f64) as u64;
+        let files_max = files_max.max(options.ubiquitous_files_min.into());
+        let parts = if options.partition {
+            let kept = Kept { files_min: 2, files_max };
+            let part_edges = (memory / EDGE_BYTES_IN_MEMORY) as u64;
+            partition(&edges, files.len(), kept, part_edges, memory, dir, &mut work)?
+        } else {
+            one_part(&edges, Kept { files_min: 1, files_max }, memory, dir, &mut work)?
+        };
+        drop(edges);
+        work.parts = parts.count.into();
+        let (mut effort, mut links) = (Effort::default(), Sorter::new(dir, memory / 2));
+        for part in 0..parts.count {
+            graph::links(&parts.edges, part, memory / 2, &mut effort, &mut |a, b, bytes| {
+                let link = Link { a, b, bytes };
+                let told = bytes >= options.min_bytes && link.similarity(&files) >= options.min_share;
+                if told { links.add(link.to_bytes()) } else { Ok(()) }
+            })?;
+        }
+        (work.blocks, work.comparisons) = (effort.blocks, effort.comparisons);
+        let links = links.finish()?;
+        let clusters = clusters::clusters(&files, &|visit| each_link(&links, visit))?;
+        Ok(Analysis { files, identical, clusters, work, links })
+    }
+
+    /// Calls `visit` with each link, by both files.
+    pub fn each_link(
+        &self,
+        visit: &mut dyn FnMut(Link) -> Result<(), SimilarityError>,
+    ) -> Result<(), SimilarityError> {
+        each_link(&self.links, visit)
+    }
+
+    /// The links in memory.
+    pub fn links(&self) -> Result<Vec<Link>, SimilarityError> {
+        let mut links = Vec::new();
+        self.each_link(&mut |link| {
+            links.push(link);
+            Ok(())
+        })?;
+        Ok(links)
+    }
+}
+
+fn each_link(
+    links: &Sorted<LINK_BYTES>,
+    visit: &mut dyn FnMut(Link) -> Result<(), SimilarityError>,
+) -> Result<(), SimilarityError> {
+    let mut merge = links.all()?;
+    while let Some(bytes) = merge.next()? {
+        visit(Link::of_bytes(bytes))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! What can go wrong while many files are compared.
+
+use crate::similarity::SimilarityError;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// None of it touches the files that were compared.
+#[derive(Debug, thiserror::Error)]
+pub enum GraphError {
+    /// A file could not be read or written.
+    #[error("{operation} {path}: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// A saved collection has not the form that this program writes.
+    #[error("collection {path} is damaged: expected {expected}; chunk its files again")]
+    Damaged {
+        /// The collection.
+        path: PathBuf,
+        /// What should have been there.
+        expected: &'static str,
+    },
+    /// A list of templates has a line that names no chunk.
+    #[error("templates {path}, line {line}: expected 16 hexadecimal digits, found {found:?}")]
+    Template {
+        /// The list.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What stands there.
+        found: String,
+    },
+    /// Files are numbered with 32 bits.
+    #[error("expected at most 4,294,967,295 files in one collection, found more")]
+    TooMany,
+    /// A setting makes no sense.
+    #[error("{name} {found}: expected {expected}")]
+    Setting {
+        /// Which.
+        name: &'static str,
+        /// What it was.
+        found: f64,
+        /// What it has to be.
+        expected: &'static str,
+    },
+    /// A file of work could not be written or read.
+    #[error(transparent)]
+    Work(#[from] SimilarityError),
+    /// A table could not be written.
+    #[error("write a table: {0}")]
+    Table(#[from] csv::Error),
+}
+
+pub(super) fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> GraphError {
+    move |source| GraphError::Io { operation, path: path.to_owned(), source }
+}

@@ -1,0 +1,150 @@
+//! Partitioning (section 2.5 of the paper): files that no chain of shared chunks connects need not be in memory
+//! together.
+//!
+//! Edges are sorted by chunk on disk; files of one chunk are united; the components are packed into parts that fit in
+//! memory, best fit, the largest first; the edges are sorted by part. Chunks of one file and files without others
+//! are gone by then.
+
+use super::clusters::UnionFind;
+use super::graph::{PART_EDGE_BYTES, hash, number, part_edge};
+use super::sorter::{Sorted, Sorter};
+use super::{Chunk, Work};
+use crate::similarity::SimilarityError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// An edge by chunk: hash, file, length of the chunk.
+pub(super) const CHUNK_EDGE_BYTES: usize = 8 + 4 + 4;
+const NO_PART: u32 = u32::MAX;
+
+pub(super) fn chunk_edge(file: u32, chunk: Chunk) -> [u8; CHUNK_EDGE_BYTES] {
+    let mut edge = [0; CHUNK_EDGE_BYTES];
+    edge[..8].copy_from_slice(&chunk.hash.to_be_bytes());
+    edge[8..12].copy_from_slice(&file.to_be_bytes());
+    edge[12..].copy_from_slice(&chunk.len.to_be_bytes());
+    edge
+}
+
+/// Which chunks count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    /// In fewer files than this they do not.
+    pub(super) files_min: u64,
+    /// In more files than this they are ubiquitous.
+    pub(super) files_max: u64,
+}
+
+/// Edges by part, and how many parts there are.
+pub(super) struct Parts {
+    pub(super) edges: Sorted<PART_EDGE_BYTES>,
+    pub(super) count: u32,
+}
+
+/// Everything in one part.
+pub(super) fn one_part(
+    edges: &Sorted<CHUNK_EDGE_BYTES>,
+    kept: Kept,
+    memory: usize,
+    dir: &Path,
+    work: &mut Work,
+) -> Result<Parts, SimilarityError> {
+    let mut sorter = Sorter::new(dir, memory);
+    each_chunk(edges, kept, work, &mut |chunk, file| sorter.add(part_edge(0, file, chunk)))?;
+    Ok(Parts { edges: sorter.finish()?, count: 1 })
+}
+
+/// Parts of at most `part_edges` edges, save that a component is never torn.
+pub(super) fn partition(
+    edges: &Sorted<CHUNK_EDGE_BYTES>,
+    files: usize,
+    kept: Kept,
+    part_edges: u64,
+    memory: usize,
+    dir: &Path,
+    work: &mut Work,
+) -> Result<Parts, SimilarityError> {
+    let mut components = UnionFind::new(files);
+    let mut counts = vec![0u32; files];
+    let mut last: Option<(u64, u32)> = None;
+    each_chunk(edges, kept, work, &mut |chunk, file| {
+        if let Some((_, other)) = last.filter(|(hash, _)| *hash == chunk.hash) {
+            components.union(other, file);
+        }
+        last = Some((chunk.hash, file));
+        counts[file as usize] += 1;
+        Ok(())
+    })?;
+    let (parts, count) = pack(&mut components, &counts, part_edges, work);
+    let mut sorter = Sorter::new(dir, memory);
+    each_chunk(edges, kept, &mut Work::default(), &mut |chunk, file| {
+        sorter.add(part_edge(parts[file as usize], file, chunk))
+    })?;
+    Ok(Parts { edges: sorter.finish()?, count })
+}
+
+/// The part of each file, and how many there are.
+fn pack(components: &mut UnionFind, counts: &[u32], part_edges: u64, work: &mut Work) -> (Vec<u32>, u32) {
+    let files = 0..counts.len() as u32;
+    let mut sizes: BTreeMap<u32, u64> = BTreeMap::new();
+    for file in files.clone().filter(|file| counts[*file as usize] > 0) {
+        *sizes.entry(components.find(file)).or_default() += u64::from(counts[file as usize]);
+    }
+    work.components = sizes.len() as u64;
+    let mut by_size: Vec<(u64, u32)> = sizes.into_iter().map(|(root, size)| (size, root)).collect();
+    by_size.sort_unstable_by_key(|&(size, root)| (std::cmp::Reverse(size), root));
+    let (mut parts, mut count, mut room) = (vec![NO_PART; counts.len()], 0, BTreeSet::new());
+    for (size, root) in by_size {
+        let fitting: Option<(u64, u32)> = room.range((size, 0)..).next().copied();
+        let (left, part) = match fitting {
+            Some((free, part)) => {
+                room.remove(&(free, part));
+                (free - size, part)
+            }
+            None => {
+                count += 1;
+                (part_edges.saturating_sub(size), count - 1)
+            }
+        };
+        room.insert((left, part));
+        parts[root as usize] = part;
+    }
+    for file in files.filter(|file| counts[*file as usize] > 0) {
+        parts[file as usize] = parts[components.find(file) as usize];
+    }
+    (parts, count)
+}
+
+/// Calls `visit` with each edge of the chunks that are kept, by chunk and file.
+fn each_chunk(
+    edges: &Sorted<CHUNK_EDGE_BYTES>,
+    kept: Kept,
+    work: &mut Work,
+    visit: &mut dyn FnMut(Chunk, u32) -> Result<(), SimilarityError>,
+) -> Result<(), SimilarityError> {
+    let mut merge = edges.all()?;
+    let mut next = merge.next()?;
+    let mut held: Vec<(Chunk, u32)> = Vec::new();
+    while let Some(first) = next {
+        let own = hash(&first);
+        let (mut files, mut last) = (0, None);
+        held.clear();
+        while let Some(edge) = next.filter(|edge| hash(edge) == own) {
+            let file = number(&edge[8..]);
+            files += u64::from(last != Some(file));
+            last = Some(file);
+            work.edges += 1;
+            if files <= kept.files_max {
+                held.push((Chunk { hash: own, len: number(&edge[12..]) }, file));
+            }
+            next = merge.next()?;
+        }
+        work.chunks += 1;
+        work.shared_chunks += u64::from(files > 1);
+        if files > kept.files_max {
+            work.ubiquitous_chunks += 1;
+        } else if files >= kept.files_min {
+            held.iter().try_for_each(|&(chunk, file)| visit(chunk, file))?;
+        }
+    }
+    Ok(())
+}

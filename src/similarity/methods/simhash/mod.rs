@@ -1,0 +1,211 @@
+//! SimHash (Sadowski and Levin 2007, "SimHash: hash-based similarity detection"): files with nearly the same number of
+//! each of some patterns of bits are taken for similar.
+//!
+//! ```text
+//! bytes -> tags  -> sum table: hits of 16 tags           (`tags`)
+//!       -> key   -> one number, near for like files      (`key`)
+//! keys near each other -> sizes near -> sum tables near -> bytes, if the tables are the same   (`find`)
+//! ```
+//!
+//! It sees resemblance of whole files of like size and never containment: a file inside a larger one is not found.
+//! Where things stand in a file does not count, so the same lines in another order are the same to it.
+
+mod find;
+mod key;
+mod tags;
+
+pub use find::{Counts, Match, SameBytes, SimFind};
+pub use key::{Extension, KeyKind};
+pub use tags::{TAG_COUNT, TAGS, TagCounter};
+
+use super::{Builder, Damaged, Likeness, Method};
+use crate::recipe::{put_varint, take_varint};
+use std::ffi::OsStr;
+use std::ops::RangeInclusive;
+
+/// What a command's help says of it.
+pub const HELP: &str = "SimHash: finds files of like size and extension with nearly the same counts of bit patterns. \
+    Cannot find a file that is contained in a larger one; order within a file does not count.";
+
+/// How far apart files may be. Shares are of the size of the larger of two files.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Difference of keys, for each byte of the file that is asked about.
+    pub key: f64,
+    /// Difference of sizes, as a share.
+    pub size: f64,
+    /// Distance of sum tables, for each byte.
+    pub sums: f64,
+}
+
+impl Default for Tolerance {
+    /// "Ideally within 1-2% of each other" (section 3).
+    fn default() -> Self {
+        Tolerance { key: 0.01, size: 0.05, sums: 0.01 }
+    }
+}
+
+/// The method.
+#[derive(Clone, Debug)]
+pub struct SimHash {
+    /// How sums become keys.
+    pub key: KeyKind,
+    /// For extensions that [`SimHash::by_extension`] does not name.
+    pub tolerance: Tolerance,
+    /// Formats of which most is structure ask for less (section 5.2 names PostScript).
+    pub by_extension: Vec<(Extension, Tolerance)>,
+}
+
+impl Default for SimHash {
+    /// The paper's standard key, with extensions.
+    fn default() -> Self {
+        SimHash {
+            key: KeyKind::SKEW_EXTENSION,
+            tolerance: Tolerance::default(),
+            by_extension: [b"ps\0", b"eps"].map(|ps| (Extension(*ps), POSTSCRIPT)).to_vec(),
+        }
+    }
+}
+
+/// A tenth of what other files get: section 5.2 asks for "a very low tolerance setting" and names none.
+const POSTSCRIPT: Tolerance = Tolerance { key: 0.001, size: 0.05, sums: 0.001 };
+
+/// What is kept of a file: some 40 bytes when encoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SimSketch {
+    /// Length of the file in bytes.
+    pub size: u64,
+    /// Of its name.
+    pub extension: Extension,
+    /// Hits of each tag.
+    pub sums: [u64; TAG_COUNT],
+}
+
+impl SimSketch {
+    /// The sum of the differences of all entries of the sum tables (section 4.2).
+    pub fn distance(&self, other: &SimSketch) -> u64 {
+        self.sums.iter().zip(&other.sums).map(|(a, b)| a.abs_diff(*b)).fold(0, u64::saturating_add)
+    }
+}
+
+impl SimHash {
+    /// The key of a file.
+    pub fn key_of(&self, sketch: &SimSketch) -> u64 {
+        self.key.key(sketch.extension, &sketch.sums)
+    }
+
+    /// Keys that are near enough to that of a file.
+    pub fn near(&self, sketch: &SimSketch) -> RangeInclusive<u64> {
+        let tolerance = self.tolerance_of(sketch.extension).key;
+        self.key.near(sketch.extension, self.key_of(sketch), (tolerance * sketch.size as f64) as u64)
+    }
+
+    /// Whether two sizes are near enough.
+    pub fn sizes_fit(&self, a: &SimSketch, b: &SimSketch) -> bool {
+        let share = self.of_both(a, b, |tolerance| tolerance.size);
+        a.size.abs_diff(b.size) as f64 <= share * a.size.max(b.size) as f64
+    }
+
+    /// The distance of two sum tables, if it is near enough.
+    pub fn fitting_distance(&self, a: &SimSketch, b: &SimSketch) -> Option<u64> {
+        let most = self.of_both(a, b, |tolerance| tolerance.sums) * a.size.max(b.size) as f64;
+        Some(a.distance(b)).filter(|distance| *distance as f64 <= most)
+    }
+
+    fn tolerance_of(&self, extension: Extension) -> Tolerance {
+        let own = self.by_extension.iter().find(|(of, _)| *of == extension);
+        own.map_or(self.tolerance, |(_, tolerance)| *tolerance)
+    }
+
+    /// The stricter of both.
+    fn of_both(&self, a: &SimSketch, b: &SimSketch, of: impl Fn(Tolerance) -> f64) -> f64 {
+        of(self.tolerance_of(a.extension)).min(of(self.tolerance_of(b.extension)))
+    }
+}
+
+/// Counts the tags of one file.
+#[derive(Debug)]
+pub struct SimBuilder {
+    extension: Extension,
+    counter: TagCounter,
+}
+
+impl Builder for SimBuilder {
+    type Sketch = SimSketch;
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.counter.add(bytes);
+    }
+
+    fn finish(self) -> SimSketch {
+        SimSketch { size: self.counter.len(), extension: self.extension, sums: self.counter.sums() }
+    }
+}
+
+impl Method for SimHash {
+    type Sketch = SimSketch;
+    type Builder = SimBuilder;
+    const NAME: &'static str = "simhash";
+
+    fn parameters(&self) -> String {
+        format!("tags {TAGS:02x?}, key {}, weights {:?}", self.key.name, self.key.weights)
+    }
+
+    fn builder(&self, name: Option<&OsStr>) -> SimBuilder {
+        let extension = name.map_or(Extension::default(), Extension::of_name);
+        SimBuilder { extension, counter: TagCounter::default() }
+    }
+
+    fn encode(&self, sketch: &SimSketch) -> Vec<u8> {
+        let mut out = sketch.extension.0.to_vec();
+        put_varint(&mut out, sketch.size);
+        sketch.sums.iter().for_each(|&sum| put_varint(&mut out, sum));
+        out
+    }
+
+    fn decode(&self, mut bytes: &[u8]) -> Result<SimSketch, Damaged> {
+        let damaged = |expected| Damaged { method: Self::NAME, expected };
+        let mut decode = || {
+            let (extension, rest) = bytes.split_first_chunk()?;
+            bytes = rest;
+            let size = take_varint(&mut bytes)?;
+            let mut sums = [0; TAG_COUNT];
+            for sum in &mut sums {
+                *sum = take_varint(&mut bytes)?;
+            }
+            Some(SimSketch { size, extension: Extension(*extension), sums })
+        };
+        let sketch = decode().ok_or(damaged("an extension, a size and 16 sums"))?;
+        if !bytes.is_empty() {
+            return Err(damaged("nothing after 16 sums"));
+        }
+        // Hits of one tag do not overlap.
+        if sketch.sums.iter().any(|&sum| sum > sketch.size) {
+            return Err(damaged("at most as many hits of a tag as bytes"));
+        }
+        Ok(sketch)
+    }
+
+    fn keys(&self, sketch: &SimSketch) -> Vec<u64> {
+        if sketch.size == 0 { Vec::new() } else { vec![self.key_of(sketch)] }
+    }
+
+    fn look_up(&self, sketch: &SimSketch) -> Vec<RangeInclusive<u64>> {
+        if sketch.size == 0 { Vec::new() } else { vec![self.near(sketch)] }
+    }
+
+    /// The distance of the sum tables for each byte of the larger file; nothing if the paper would not call them
+    /// similar.
+    fn compare(&self, a: &SimSketch, b: &SimSketch) -> Likeness {
+        let apart = self.key.extension && a.extension != b.extension;
+        if apart || a.size == 0 || b.size == 0 || !self.sizes_fit(a, b) {
+            return Likeness::default();
+        }
+        let distance =
+            self.fitting_distance(a, b).map(|distance| distance as f64 / a.size.max(b.size) as f64);
+        Likeness { distance, ..Likeness::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests;
