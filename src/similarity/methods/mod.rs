@@ -14,12 +14,20 @@
 //! compared the other way round gives the same with both shares exchanged; a file that has keys is wholly like itself;
 //! and two sketches that share a key find each other.
 
+mod index;
 #[cfg(test)]
 pub(crate) mod laws;
+mod postings;
+pub mod sif;
+mod sorter;
+pub mod winnow;
+
+pub use index::{Found, FoundPair, Index, IndexOptions, IndexStats};
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// A way to tell which files are similar: its parameters, so it costs next to nothing to clone.
 pub trait Method: Clone + Send + Sync + 'static {
@@ -195,3 +203,16 @@ pub fn sketch_of<M: Method>(method: &M, name: Option<&OsStr>, bytes: &[u8]) -> M
     builder.add(bytes);
     builder.finish()
 }
+
+/// Every method, with its default parameters.
+pub fn all() -> Vec<Arc<dyn AnyMethod>> {
+    vec![Arc::new(sif::Sif::default()), Arc::new(winnow::Winnow::default())]
+}
+
+/// The method that users call by this name, with its default parameters.
+pub fn named(name: &str) -> Option<Arc<dyn AnyMethod>> {
+    all().into_iter().find(|method| method.name() == name)
+}
+
+#[cfg(test)]
+mod tests;
