@@ -1,4 +1,6 @@
 //! The shared index, with a method whose keys tolerate a difference, against looking at everything.
+//!
+//! Seen to fail with: the cap off; parameters not compared.
 
 use super::laws::{laws, noise};
 use super::*;

@@ -1,3 +1,7 @@
+//! Seen to fail with: ties always taken anew (definition 3, constant string); `>` for `>=` in what fits a larger window; the base
+//! not taken away; one place tried for each fingerprint (regions); the number of the line not counted (front ends, text);
+//! bytes after a sketch taken (damage). The others were not seen to fail.
+
 use super::select::{Grams, Windows};
 use super::*;
 use crate::db::MemDb;
