@@ -1,5 +1,10 @@
 //! The experiments of the papers whose methods dedupfs has, run again: then and now.
 //!
+//! `cargo run --release --example papers -- sif DIR`: 4,000 text files of DIR, about 60 MB, and one with half of it
+//! replaced.
+//!
+//! `cargo run --release --example papers -- winnow DIR PLOT.svg`: noise, and the web pages of DIR.
+//!
 //! `cargo run --release --example papers -- chunk-graph DIR SCRATCH [DOCUMENTS]`: a collection of DOCUMENTS (52,125)
 //! documents, those of DIR and, if they are too few, edited versions of them.
 //!
@@ -7,7 +12,9 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark")]
 
 mod chunk_graph;
+mod sif;
 mod simhash;
+mod winnow;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -23,8 +30,10 @@ fn main() {
         ["chunk-graph", dir, scratch, documents] => {
             chunk_graph::run(Path::new(dir), Path::new(scratch), documents.parse().unwrap());
         }
+        ["sif", dir] => sif::run(Path::new(dir)),
+        ["winnow", dir, plot] => winnow::run(Path::new(dir), Path::new(plot)),
         ["simhash", dir] => simhash::run(Path::new(dir)),
-        _ => panic!("usage: papers chunk-graph DIR SCRATCH [DOCUMENTS] | simhash DIR"),
+        _ => panic!("usage: papers sif DIR | winnow DIR PLOT.svg | chunk-graph DIR SCRATCH [DOCUMENTS] | simhash DIR"),
     }
 }
 

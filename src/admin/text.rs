@@ -28,7 +28,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf,
 }
 
 /// For people: bytes that are no text show as U+FFFD.
-pub(super) fn shown(path: &Path) -> String {
+pub(crate) fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 

@@ -1,3 +1,4 @@
+use super::methods::ByMethod;
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
@@ -24,6 +25,8 @@ const ROWS: usize = 10;
 pub(super) struct Groups {
     /// A directory or file of the overlay to look at; by default the current directory
     path: Option<PathBuf>,
+    #[command(flatten)]
+    by_method: ByMethod,
     /// Smallest share of one file that is in another, 0.1 to 1
     #[arg(long, value_name = "SHARE", default_value = "0.25", value_parser = parse_min)]
     min: f64,
@@ -58,6 +61,9 @@ pub(super) struct Groups {
 
 impl Groups {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        if let Some(method) = self.by_method.method() {
+            return self.by_method.groups(method, self.path.as_deref(), self.min, global, out);
+        }
         let (session, path) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
         let all = global.json || self.csv;
         let options = GroupOptions {

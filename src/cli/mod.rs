@@ -5,6 +5,7 @@
 
 mod background;
 mod check;
+mod compare_methods;
 mod completions;
 mod contained;
 mod error;
@@ -13,6 +14,7 @@ mod groups;
 mod init;
 mod logging;
 mod man;
+mod methods;
 mod mount;
 mod mount_options;
 mod output;
@@ -76,6 +78,7 @@ enum Command {
     Similar(similar::Similar),
     Groups(groups::Groups),
     Contained(contained::Contained),
+    CompareMethods(compare_methods::CompareMethods),
     Template(template::Template),
     Check(check::Check),
     Gc(gc::Gc),
@@ -94,6 +97,7 @@ impl Dedupctl {
             Command::Similar(command) => command.run(&self.global, out),
             Command::Groups(command) => command.run(&self.global, out),
             Command::Contained(command) => command.run(&self.global, out),
+            Command::CompareMethods(command) => command.run(out),
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),

@@ -1,4 +1,5 @@
 use super::error::CliError;
+use super::methods::ByMethod;
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find_for_file, unexpected};
 use super::{CliResult, Global, Outcome};
@@ -19,9 +20,8 @@ use std::path::PathBuf;
 pub(super) struct Similar {
     /// The file; it may lie outside the overlay
     file: PathBuf,
-    /// How to find candidates
-    #[arg(long, value_name = "METHOD", default_value = "default")]
-    method: Method,
+    #[command(flatten)]
+    by_method: ByMethod,
     /// Smallest share, 0 to 1
     #[arg(long, value_name = "SHARE", default_value = "0.25", value_parser = parse_share)]
     min: f64,
@@ -65,12 +65,6 @@ pub(super) struct Similar {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Method {
-    /// The production default
-    Default,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum By {
     /// The larger of the shares of either that is in the other
     Containment,
@@ -84,11 +78,13 @@ enum By {
 
 impl Similar {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let Method::Default = self.method;
         let stat = self.file.metadata().map_err(|e| CliError::io("open", &self.file, &e))?;
         if !stat.is_file() {
             let message = format!("{}: expected a regular file", self.file.display());
             return Err(CliError::new(message).hint("name one file, not a directory or a device"));
+        }
+        if let Some(method) = self.by_method.method() {
+            return self.by_method.similar(method, &self.file, self.min, self.limit, global, out);
         }
         let (found, path, outside) = find_for_file(global, &self.file)?;
         let (session, _) = Session::open(found, Work::Ask, out)?;

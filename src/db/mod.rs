@@ -52,6 +52,12 @@ pub enum Table {
     ViewContents = b'T',
     /// As [`Table::Numbered`], of views.
     ViewNumbered = b'U',
+    /// Similarity by other methods: keys of sketches to the contents that have them, as [`Runs`].
+    MethodKeys = b'k',
+    /// Similarity by other methods: content numbers to content ids and sketches.
+    MethodSketches = b'x',
+    /// Similarity by other methods: content ids to content numbers, as [`Runs`].
+    MethodNumbered = b'y',
     /// Overlay: file id to size, times and recipe as last indexed.
     Files = b'i',
     /// Overlay: recipe ids to the files whose content they are, as [`Runs`].
@@ -64,7 +70,7 @@ pub enum Table {
 
 impl Table {
     /// Every table there is.
-    pub const ALL: [Table; 16] = [
+    pub const ALL: [Table; 19] = [
         Table::Meta,
         Table::Chunks,
         Table::Features,
@@ -77,6 +83,9 @@ impl Table {
         Table::ViewContained,
         Table::ViewContents,
         Table::ViewNumbered,
+        Table::MethodKeys,
+        Table::MethodSketches,
+        Table::MethodNumbered,
         Table::Files,
         Table::Holders,
         Table::Parents,

@@ -83,23 +83,35 @@ impl<C: Codec> Runs<C> {
     }
 
     /// Calls `visit` with every row whose key starts with `prefix`, in order, until it returns false.
-    pub fn scan(&self, db: &dyn Db, prefix: &[u8], mut visit: impl FnMut(&[u8]) -> bool) -> DbResult<()> {
+    pub fn scan(&self, db: &dyn Db, prefix: &[u8], visit: impl FnMut(&[u8]) -> bool) -> DbResult<()> {
+        self.scan_from(db, prefix, prefix, visit)
+    }
+
+    /// As [`Runs::scan`], but only rows that are not below `from`, which starts with `prefix`.
+    pub fn scan_from(
+        &self,
+        db: &dyn Db,
+        prefix: &[u8],
+        from: &[u8],
+        mut visit: impl FnMut(&[u8]) -> bool,
+    ) -> DbResult<()> {
+        debug_assert!(from.starts_with(prefix));
         let Layout { table, row_len, .. } = self.layout;
-        let Some((first, _)) = db.at_or_below(table, prefix)? else {
+        let Some((first, _)) = db.at_or_below(table, from)? else {
             return Ok(());
         };
         let mut damage = None;
         db.scan(table, &first, &mut |key, block| {
-            if key > prefix && !key.starts_with(prefix) {
+            if key > from && !key.starts_with(prefix) {
                 return false;
             }
             match self.decode(block) {
                 Ok(rows) => {
-                    let at = lower_bound(&rows, row_len, prefix);
+                    let at = lower_bound(&rows, row_len, from);
                     rows[at * row_len..]
                         .chunks_exact(row_len)
                         .all(|row| row.starts_with(prefix) && visit(row))
-                        // A block may end below the prefix: the rows looked for then start in the next.
+                        // A block may end below that: the rows looked for then start in the next.
                         || at * row_len == rows.len()
                 }
                 Err(e) => {
@@ -296,6 +308,11 @@ mod tests {
                 let mut found = 0;
                 runs.scan(&db, &prefix, |_| { found += 1; true }).unwrap();
                 prop_assert_eq!(found, expected.iter().filter(|row| row.starts_with(&prefix)).count());
+                let from = [&prefix[..], &[100]].concat();
+                let mut found = Vec::new();
+                runs.scan_from(&db, &prefix[..2], &from, |row| { found.push(row.to_vec()); true }).unwrap();
+                let wanted = expected.iter().filter(|row| row[..] >= from[..] && row.starts_with(&prefix[..2]));
+                prop_assert!(found.iter().eq(wanted));
             }
             let mut prefixes: Vec<_> = (0..50_000u32).step_by(41).map(|key| (key / 7).to_be_bytes()).collect();
             prefixes.extend((0..9u8).map(|i| [0, 0, i * 20, 255]));

@@ -24,6 +24,7 @@ mod index;
 pub mod methods;
 mod query;
 mod rows;
+mod scratch;
 mod sketch;
 mod sweep;
 #[cfg(test)]
@@ -51,6 +52,18 @@ pub enum SimilarityError {
     /// A sketch of one of the other methods cannot be read.
     #[error(transparent)]
     Sketch(#[from] methods::Damaged),
+    /// The index of a method was made with other parameters than it has now.
+    #[error(
+        "index of method {method}: it was made with {has}, not with {wanted}: rebuild it, or go back to those"
+    )]
+    Parameters {
+        /// Which method.
+        method: &'static str,
+        /// What the index was made with.
+        has: String,
+        /// What was asked for.
+        wanted: String,
+    },
     /// The index was written by another version of this program. Clear it and rebuild.
     #[error("similarity index: written in a form that this program does not know")]
     Format,

@@ -17,7 +17,7 @@ pub mod fuzz;
 mod gzip;
 mod html;
 mod pdf;
-mod postscript;
+pub mod postscript;
 mod sniff;
 mod source;
 #[cfg(test)]

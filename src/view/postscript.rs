@@ -8,7 +8,7 @@ use super::{BUFFER_BYTES, Input, Sink, each};
 use std::io::{self, BufReader, Read, SeekFrom};
 
 /// A prolog that has not ended here is none.
-const PROLOG_BYTES_MAX: u64 = 1 << 20;
+pub const PROLOG_BYTES_MAX: u64 = 1 << 20;
 /// What comes before these is the same for many files. In this order in a file.
 const HEADER_ENDS: [&[u8]; 2] = [b"\n%%EndProlog", b"\n%%EndSetup"];
 
@@ -23,10 +23,14 @@ pub(super) fn write(input: &mut dyn Input, sink: &mut Sink<'_>) {
 fn skip_header(input: &mut dyn Input) -> io::Result<()> {
     let mut head = Vec::new();
     (&mut *input).take(PROLOG_BYTES_MAX).read_to_end(&mut head)?;
-    let ends = HEADER_ENDS.iter().filter_map(|end| memchr::memmem::find(&head, end));
+    input.seek(SeekFrom::Start(header_bytes(&head) as u64)).map(drop)
+}
+
+/// Length of the prolog and setup of a PostScript file that starts with `head`, of which [`PROLOG_BYTES_MAX`] tell all.
+pub fn header_bytes(head: &[u8]) -> usize {
+    let ends = HEADER_ENDS.iter().filter_map(|end| memchr::memmem::find(head, end));
     // The line itself is a comment.
-    let start = ends.max().map_or(0, |at| at + 1);
-    input.seek(SeekFrom::Start(start as u64)).map(drop)
+    ends.max().map_or(0, |at| at + 1)
 }
 
 /// Lines on their way to a sink, without those that are comments.

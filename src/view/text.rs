@@ -8,7 +8,8 @@ const PIECE_BYTES: usize = 4096;
 
 pub(super) fn write(input: &mut dyn BufRead, sink: &mut Sink<'_>) {
     let mut folded = Folded::default();
-    each(input, sink, &mut |bytes, sink| folded.put(bytes, sink));
+    // What came of so much input goes out with it, so whoever feeds lines can tell which line it is of.
+    each(input, sink, &mut |bytes, sink| folded.put(bytes, sink) && folded.flush(sink));
     folded.end(sink);
 }
 
@@ -27,15 +28,17 @@ impl Folded {
             let rest = self.join(part);
             let taken = self.fold(rest);
             self.begun.extend_from_slice(&rest[taken..]);
-            if self.piece.len() >= PIECE_BYTES {
-                let goes_on = sink.put(&self.piece);
-                self.piece.clear();
-                if !goes_on {
-                    return false;
-                }
+            if self.piece.len() >= PIECE_BYTES && !self.flush(sink) {
+                return false;
             }
         }
         true
+    }
+
+    fn flush(&mut self, sink: &mut Sink<'_>) -> bool {
+        let goes_on = sink.put(&self.piece);
+        self.piece.clear();
+        goes_on
     }
 
     /// Ends the character that was begun, if `part` has its end; returns what is left of `part`.

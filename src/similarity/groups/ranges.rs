@@ -9,6 +9,7 @@ use super::facts::Facts;
 use super::{PLACES_MAX, Result};
 use crate::similarity::SimilarityError;
 use crate::similarity::gram::LEVEL_MAX;
+use crate::similarity::scratch;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
 use std::ops::Range;
@@ -55,22 +56,7 @@ pub(in crate::similarity) fn failed(operation: &'static str) -> impl Fn(io::Erro
 
 /// A file without a name: it vanishes with the process.
 pub(in crate::similarity) fn nameless(dir: &Path) -> Result<File> {
-    make_nameless(dir).map_err(failed("make a file of work"))
-}
-
-fn make_nameless(dir: &Path) -> io::Result<File> {
-    for attempt in 0u32.. {
-        let path = dir.join(format!("work-{}-{attempt}", std::process::id()));
-        match File::options().read(true).write(true).create_new(true).open(&path) {
-            Ok(file) => {
-                std::fs::remove_file(&path)?;
-                return Ok(file);
-            }
-            Err(e) if e.kind() == ErrorKind::AlreadyExists && attempt < 1000 => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Err(io::Error::other("no free name"))
+    scratch::nameless(dir).map_err(failed("make a file of work"))
 }
 
 impl Ranges {

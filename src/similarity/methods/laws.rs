@@ -145,7 +145,7 @@ pub(crate) fn damaged_sketches_are_errors<M: Method>(method: &M) {
     };
     for sketch in sketches(method) {
         let bytes = method.encode(&sketch);
-        let step = (bytes.len() / 300).max(1);
+        let step = (bytes.len() / 60).max(1);
         for at in (0..bytes.len()).step_by(step) {
             assert!(method.decode(&bytes[..at]).is_err(), "{at} bytes of {} are no sketch", bytes.len());
             for value in [bytes[at] ^ 1, bytes[at] ^ 0x80, 0, 0xff] {

@@ -15,13 +15,21 @@
 //! and two sketches that share a key find each other.
 
 pub mod chunk_graph;
+mod index;
 #[cfg(test)]
 pub(crate) mod laws;
+mod postings;
+pub mod sif;
 pub mod simhash;
+mod sorter;
+pub mod winnow;
+
+pub use index::{Found, FoundPair, Index, IndexOptions, IndexStats};
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// A way to tell which files are similar: its parameters, so it costs next to nothing to clone.
 pub trait Method: Clone + Send + Sync + 'static {
@@ -197,3 +205,16 @@ pub fn sketch_of<M: Method>(method: &M, name: Option<&OsStr>, bytes: &[u8]) -> M
     builder.add(bytes);
     builder.finish()
 }
+
+/// Every method, with its default parameters.
+pub fn all() -> Vec<Arc<dyn AnyMethod>> {
+    vec![Arc::new(sif::Sif::default()), Arc::new(winnow::Winnow::default())]
+}
+
+/// The method that users call by this name, with its default parameters.
+pub fn named(name: &str) -> Option<Arc<dyn AnyMethod>> {
+    all().into_iter().find(|method| method.name() == name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+use super::methods::failed;
+use super::output::{Output, share, size, table};
+use super::{CliResult, Outcome};
+use crate::admin::{Progress, Unit};
+use crate::config::parse_size;
+use crate::overlay::compare::{CompareOptions, Comparison, compare};
+use std::path::PathBuf;
+
+/// All methods of finding similar files side by side, on files of yours, against the truth
+#[derive(clap::Args)]
+#[command(
+    after_help = "Some files are compared byte by byte with all others, which takes a while; that is the truth. \
+    RECALL is the share of the files that have 25, 50 or 80 percent of the one asked about which a method lists with \
+    at least half of that; PRECISION the share of what it lists with 25 percent or more, either way round, that is \
+    so. A method that measures a distance lists what it finds.\n\
+    Example: dedupctl compare-methods ~/src"
+)]
+pub(super) struct CompareMethods {
+    /// The directory
+    path: PathBuf,
+    /// Files to ask about
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    queries: usize,
+    /// Which files those are
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Read no more than this: it is held in memory
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    most: u64,
+}
+
+impl CompareMethods {
+    pub(super) fn run(&self, out: &Output) -> CliResult {
+        let options = CompareOptions { queries: self.queries, seed: self.seed, bytes_max: self.most };
+        let mut meter = out.meter();
+        let comparison = compare(&self.path, &options, &mut |what, done, total| {
+            meter.show(&Progress { what: what.into(), done, total, unit: Unit::Files });
+        });
+        drop(meter);
+        let comparison = comparison.map_err(failed)?;
+        if comparison.left_out > 0 {
+            out.note(&format!("{} files left out: unreadable, or beyond --most", comparison.left_out));
+        }
+        out.result(&comparison, text)?;
+        Ok(Outcome::Clean)
+    }
+}
+
+fn text(comparison: &Comparison) -> String {
+    let Comparison { contents, bytes, queries, seed, pairs, standings, .. } = comparison;
+    let text = format!(
+        "{contents} different contents, {}; {queries} asked about (seed {seed}); {} have 25%, {} have 50%, {} have 80% of \
+         one\n\n",
+        size(*bytes),
+        pairs[0],
+        pairs[1],
+        pairs[2]
+    );
+    let head = ["METHOD", "25%", "50%", "80%", "PRECISION", "INDEX", "MB/s", "QUERY ms", "PARAMETERS"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(standings.iter().map(|standing| {
+        let cell = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), share);
+        let [low, half, high] = standing.recall;
+        vec![
+            standing.method.clone(),
+            cell(low),
+            cell(half),
+            cell(high),
+            cell(standing.precision),
+            share(standing.index_share),
+            format!("{:.0}", standing.megabytes_per_second),
+            format!("{:.2}", standing.query_ms),
+            standing.parameters.clone(),
+        ]
+    }));
+    text + &table(&rows, &[1, 2, 3, 4, 5, 6, 7])
+}

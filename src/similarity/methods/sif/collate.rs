@@ -1,0 +1,212 @@
+//! All against all: which contents share how many fingerprints (section 4, figures 1 and 2).
+//!
+//! The index has its fingerprints sorted. Of each that two contents or more have, the set of contents is taken and the
+//! fingerprint is forgotten; the sets are sorted, and equal ones become one with a counter. That is saved: any
+//! threshold and any rules are applied to it afterwards, and no file is read again.
+
+use super::{Sif, SifSketch};
+use crate::recipe::{put_varint, take_varint};
+use crate::similarity::SimilarityError;
+use crate::similarity::methods::sorter::Sorter;
+use crate::similarity::methods::{Index, Method};
+use std::collections::HashMap;
+use std::path::Path;
+
+type Result<T> = std::result::Result<T, SimilarityError>;
+
+const MAGIC: &[u8; 8] = b"dfssif1\n";
+
+/// How to collate.
+#[derive(Clone, Copy, Debug)]
+pub struct CollateOptions {
+    /// Memory for sorting sets.
+    pub memory_bytes: usize,
+    /// A fingerprint that more contents than this have is left out, and counted: a header or a licence.
+    pub contents_max: usize,
+}
+
+impl Default for CollateOptions {
+    fn default() -> Self {
+        CollateOptions { memory_bytes: 64 << 20, contents_max: 2000 }
+    }
+}
+
+/// A content and the names that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// The names of all files whose content it is, sorted; as paths in bytes.
+    pub names: Vec<Vec<u8>>,
+    /// Its length.
+    pub bytes: u64,
+    /// CRC-32 of it.
+    pub checksum: u32,
+    /// How many different fingerprints it has, without those that too many have.
+    pub fingers: u64,
+}
+
+/// A set of files with the number of fingerprints that are in all of them and in no other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedBy {
+    /// Places in [`Saved::files`], ascending.
+    pub files: Vec<u32>,
+    /// How many fingerprints.
+    pub count: u64,
+}
+
+/// What fingerprinting and sorting came to. Everything after that is quick.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// By their first name.
+    pub files: Vec<File>,
+    /// Sorted, each once.
+    pub sets: Vec<SharedBy>,
+    /// Fingerprints left out because too many contents have them.
+    pub left_out: u64,
+}
+
+impl Saved {
+    /// Collates an index of sif. `names` gives the names of a content; one that has none is left out. Files of work
+    /// are made in `dir`.
+    ///
+    /// Fails with [`SimilarityError::Sketch`] if the index is of another method or damaged.
+    pub fn collate(
+        index: &Index,
+        sif: &Sif,
+        names: &mut dyn FnMut(&crate::id::RecipeId) -> Vec<Vec<u8>>,
+        options: &CollateOptions,
+        dir: &Path,
+    ) -> Result<Saved> {
+        let (mut files, mut failed): (Vec<(u32, File)>, _) = (Vec::new(), None);
+        index.contents(&mut |number, id, sketch| match sif.decode(sketch) {
+            Ok(SifSketch { bytes, checksum, fingers }) => {
+                let mut names = names(&id);
+                names.sort();
+                if !names.is_empty() {
+                    files.push((number, File { names, bytes, checksum, fingers: fingers.len() as u64 }));
+                }
+                true
+            }
+            Err(damaged) => {
+                failed = Some(damaged);
+                false
+            }
+        })?;
+        if let Some(damaged) = failed {
+            return Err(damaged.into());
+        }
+        files.sort_by(|(_, a), (_, b)| a.names.cmp(&b.names));
+        let places: HashMap<u32, u32> =
+            files.iter().enumerate().map(|(place, (number, _))| (*number, place as u32)).collect();
+        let mut files: Vec<File> = files.into_iter().map(|(_, file)| file).collect();
+        let mut sorter = Sorter::new(dir, options.memory_bytes);
+        let (mut left_out, mut failed) = (0, None);
+        index.keys(&mut |_, contents| {
+            let mut set: Vec<u32> =
+                contents.iter().filter_map(|number| places.get(number)).copied().collect();
+            if set.len() > options.contents_max {
+                left_out += 1;
+                set.iter().for_each(|&place| files[place as usize].fingers -= 1);
+            } else if set.len() > 1 {
+                set.sort_unstable();
+                let record: Vec<u8> = set.iter().flat_map(|place| place.to_be_bytes()).collect();
+                failed = sorter.push(&record).err();
+            }
+            failed.is_none()
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        let mut sets: Vec<SharedBy> = Vec::new();
+        let mut last: Vec<u8> = Vec::new();
+        sorter.finish(&mut |record| {
+            match sets.last_mut().filter(|_| last == record) {
+                Some(set) => set.count += 1,
+                None => {
+                    let number = |bytes: &[u8]| bytes.iter().fold(0, |n, &byte| n << 8 | u32::from(byte));
+                    sets.push(SharedBy { files: record.chunks_exact(4).map(number).collect(), count: 1 });
+                    last = record.to_vec();
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Saved { files, sets, left_out })
+    }
+
+    /// For a file. Smaller than the names alone would be in text.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        put_varint(&mut out, self.left_out);
+        put_varint(&mut out, self.files.len() as u64);
+        for file in &self.files {
+            put_varint(&mut out, file.names.len() as u64);
+            for name in &file.names {
+                put_varint(&mut out, name.len() as u64);
+                out.extend_from_slice(name);
+            }
+            put_varint(&mut out, file.bytes);
+            put_varint(&mut out, u64::from(file.checksum));
+            put_varint(&mut out, file.fingers);
+        }
+        put_varint(&mut out, self.sets.len() as u64);
+        for set in &self.sets {
+            put_varint(&mut out, set.count);
+            put_varint(&mut out, set.files.len() as u64);
+            let mut last = 0;
+            for &place in &set.files {
+                put_varint(&mut out, u64::from(place - last));
+                last = place;
+            }
+        }
+        let crc = crc32fast::hash(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// `None` if the bytes are not those of [`Saved::encode`].
+    pub fn decode(bytes: &[u8]) -> Option<Saved> {
+        let (body, crc) = bytes.split_last_chunk()?;
+        if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
+            return None;
+        }
+        let mut rest = body.strip_prefix(MAGIC)?;
+        let rest = &mut rest;
+        let left_out = take_varint(rest)?;
+        let mut saved = Saved { left_out, ..Saved::default() };
+        for _ in 0..take_varint(rest)? {
+            let mut names = Vec::new();
+            for _ in 0..take_varint(rest)? {
+                let len = usize::try_from(take_varint(rest)?).ok()?;
+                let (name, after) = rest.split_at_checked(len)?;
+                names.push(name.to_vec());
+                *rest = after;
+            }
+            let (bytes, checksum, fingers) = (take_varint(rest)?, take_varint(rest)?, take_varint(rest)?);
+            if names.is_empty() {
+                return None;
+            }
+            saved.files.push(File { names, bytes, checksum: u32::try_from(checksum).ok()?, fingers });
+        }
+        for _ in 0..take_varint(rest)? {
+            let (count, mut set) = (take_varint(rest)?, SharedBy { files: Vec::new(), count: 0 });
+            set.count = count;
+            let mut place = 0u64;
+            for at in 0..take_varint(rest)? {
+                let gap = take_varint(rest)?;
+                place = place.checked_add(gap).filter(|place| *place < saved.files.len() as u64)?;
+                if at > 0 && gap == 0 {
+                    return None;
+                }
+                set.files.push(place as u32);
+            }
+            saved.sets.push(set);
+        }
+        rest.is_empty().then_some(saved)
+    }
+
+    /// For each file the sets that it is in.
+    pub(super) fn sets_of_files(&self) -> Vec<Vec<u32>> {
+        let mut sets = vec![Vec::new(); self.files.len()];
+        for (at, set) in self.sets.iter().enumerate() {
+            set.files.iter().for_each(|&place| sets[place as usize].push(at as u32));
+        }
+        sets
+    }
+}

@@ -1,0 +1,112 @@
+//! Front ends: what of a document does not tell it from others is taken out before winnowing sees it, by a view that
+//! suits its format (sections 2.1 and 5.2), and places in what is left are found again as lines of the document.
+//!
+//! Text loses case, white space and punctuation; HTML its tags too; source code the names of things; raw bytes nothing.
+
+use super::{Winnow, WinnowSketch};
+use crate::similarity::methods::{Builder, Method};
+use crate::view::{HEAD_BYTES, View};
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
+
+/// Longer lines count as several, so that reading stays bounded.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// Which line of a document each part of what its front end gave is of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// Where what came of a line starts, with the line, from 1; ascending.
+    starts: Vec<(u64, u64)>,
+}
+
+impl Lines {
+    /// The lines that some bytes are of, the last included; `None` if nothing was given out.
+    pub fn of(&self, bytes: &Range<u64>) -> Option<(u64, u64)> {
+        let line = |at: u64| {
+            let next = self.starts.partition_point(|(start, _)| *start <= at);
+            next.checked_sub(1).map(|last| self.starts[last].1)
+        };
+        line(bytes.start).zip(line(bytes.end.saturating_sub(1).max(bytes.start)))
+    }
+}
+
+/// A document, read through the front end that suits it.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// The front end.
+    pub view: View,
+    /// Its fingerprints; places are in what the front end gave.
+    pub sketch: WinnowSketch,
+    /// The lines that those are of. Of HTML, PDF and archives a place may be shown some lines late: they are decoded
+    /// in larger parts.
+    pub lines: Lines,
+}
+
+/// Reads a document through `view`, or, if that is none, through the one that its content and `name` ask for.
+///
+/// Fails only as reading does.
+pub fn read<R: Read + Seek>(
+    mut input: R,
+    view: Option<View>,
+    name: Option<&OsStr>,
+    winnow: &Winnow,
+) -> io::Result<Document> {
+    let view = match view {
+        Some(view) => view,
+        None => {
+            let mut head = Vec::new();
+            input.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+            View::of(&head, name)
+        }
+    };
+    let mut builder = winnow.builder(name);
+    let (line, mut given, mut lines) = (Cell::new(0), 0, Lines::default());
+    let mut by_line = ByLine { input: BufReader::new(input), line: &line, goes_on: false };
+    view.through(&mut by_line, &mut |bytes| {
+        if lines.starts.last().is_none_or(|(_, last)| *last != line.get()) {
+            lines.starts.push((given, line.get()));
+        }
+        given += bytes.len() as u64;
+        builder.add(bytes);
+    })?;
+    Ok(Document { view, sketch: builder.finish(), lines })
+}
+
+/// Gives a line for each read, and tells which.
+struct ByLine<'a, R> {
+    input: BufReader<R>,
+    line: &'a Cell<u64>,
+    /// The last read ended within a line.
+    goes_on: bool,
+}
+
+impl<R: Read> Read for ByLine<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.input.fill_buf()?;
+        let most = bytes.len().min(buffer.len()).min(LINE_BYTES_MAX as usize);
+        let end = memchr::memchr(b'\n', &bytes[..most]);
+        let len = end.map_or(most, |at| at + 1);
+        buffer[..len].copy_from_slice(&bytes[..len]);
+        self.input.consume(len);
+        if len > 0 && !self.goes_on {
+            self.line.set(self.line.get() + 1);
+        }
+        if len > 0 {
+            self.goes_on = end.is_none();
+        }
+        Ok(len)
+    }
+}
+
+impl<R: Read + Seek> Seek for ByLine<'_, R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = self.input.seek(to)?;
+        if at == 0 {
+            self.line.set(0);
+            self.goes_on = false;
+        }
+        Ok(at)
+    }
+}
