@@ -33,6 +33,11 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Reading more than this takes long, where it has to be decoded.
 const QUICK_BYTES: usize = 32 << 10;
 const GENERATION: Generation = Generation(0);
+/// The kernel asks for attributes with the first entries of each directory, and with more if a program has wanted those.
+/// To tell that, it should have some soon: each costs as much as a look-up.
+const PLUS_AT_FIRST: usize = 34;
+/// The kernel may keep listings: it drops them when it changes the directory itself, or sees its mtime change.
+const DIR_FLAGS: FopenFlags = FopenFlags::FOPEN_CACHE_DIR.union(FopenFlags::FOPEN_KEEP_CACHE);
 
 /// An overlay as fuser wants to see it.
 pub(super) struct OverlayFs {
@@ -461,7 +466,7 @@ impl Filesystem for OverlayFs {
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.take();
         match self.overlay.opendir(node(ino)) {
-            Ok(dir) => reply.opened(self.dirs.add(Arc::new(dir)), FopenFlags::empty()),
+            Ok(dir) => reply.opened(self.dirs.add(Arc::new(dir)), DIR_FLAGS),
             Err(e) => reply.error(errno(&e)),
         }
     }
@@ -478,7 +483,7 @@ impl Filesystem for OverlayFs {
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
                 let known = entry.kind.map_or(fuser::FileType::RegularFile, kind);
-                !reply.add(INodeNo(entry.node.0), entry.next, known, &entry.name)
+                !reply.add(INodeNo(entry.node.0), entry.next, known, entry.name)
             })
         });
         match listed {
@@ -496,20 +501,25 @@ impl Filesystem for OverlayFs {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _turn = self.turns.take();
+        let mut entries = 0;
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
+                entries += 1;
+                if offset == 0 && entries > PLUS_AT_FIRST {
+                    return false;
+                }
                 let dots = matches!(entry.name.as_bytes(), b"." | b"..");
                 let found = if dots {
                     // The kernel takes only the number of these.
                     self.overlay.getattr(node(ino)).map(|dir| Attr { node: entry.node, ..dir })
                 } else {
-                    self.overlay.lookup_listed(node(ino), &entry.name)
+                    self.overlay.lookup_listed(node(ino), entry.name)
                 };
                 // What has gone since it was listed is left out, as if it had gone before.
                 let Ok(found) = found else { return true };
                 let ttl = self.attr_ttl(&found);
                 let number = INodeNo(found.node.0);
-                let full = reply.add(number, entry.next, &entry.name, &ttl, &attr(&found), GENERATION);
+                let full = reply.add(number, entry.next, entry.name, &ttl, &attr(&found), GENERATION);
                 if full && !dots {
                     self.overlay.forget(found.node, 1);
                 }
