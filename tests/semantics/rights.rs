@@ -52,7 +52,6 @@ fn setuid_files_keep_their_mode_in_a_users_mount() {
 }
 
 /// Root keeps the bits, and an ordinary user loses them, in whichever way the file is changed.
-/// Seen to fail for the user when the kernel may believe the mode of such a file.
 #[test]
 fn changing_a_file_treats_its_setuid_bit_as_below() {
     as_both(|user| {
