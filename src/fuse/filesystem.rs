@@ -2,17 +2,16 @@
 
 use super::convert::{self, attr, kind, node};
 use super::errno::errno;
-use super::privilege;
+use super::request::{cached_flags, caller, empty, open_flags, shown_to, sized};
 use super::table::Table;
 use super::turns::{Turn, Turns};
-use crate::overlay::{
-    Attr, Caller, DirHandle, Handle, Io, OpenFlags as Open, Opened, Overlay, OverlayError, PassToken, SetAttr,
-};
+use super::{privilege, setid};
+use crate::overlay::{Attr, DirHandle, Handle, Io, Kind, Opened, Overlay, OverlayError, PassToken, SetAttr};
 use fuser::{
     BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,13 +25,14 @@ use std::time::{Duration, SystemTime};
 const TTL_CHANGED: Duration = Duration::from_secs(1);
 /// Asked of any inode of the mount, this xattr tells how to reach the daemon. It is not listed.
 pub(super) const CONTROL_XATTR: &str = "user.dedupfs.control";
-/// How the kernel marks that it opens a file to run it.
-const FMODE_EXEC: i32 = 0x20;
 const ACL_XATTR: &str = "system.posix_acl_access";
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Reading more than this takes long, where it has to be decoded.
 const QUICK_BYTES: usize = 32 << 10;
 const GENERATION: Generation = Generation(0);
+/// The kernel asks for attributes with the first entries of each directory, and with more if a program has wanted those.
+/// To tell that, it should have some soon: each costs as much as a look-up.
+const PLUS_AT_FIRST: usize = 34;
 
 /// An overlay as fuser wants to see it.
 pub(super) struct OverlayFs {
@@ -41,7 +41,12 @@ pub(super) struct OverlayFs {
     dirs: Table<DirHandle>,
     /// How long the kernel may believe names and attributes.
     ttl: Duration,
+    /// Whether the kernel may keep listings: it drops one when it changes the directory itself, or sees its mtime change.
+    dir_flags: FopenFlags,
     passthrough: bool,
+    /// Whether setuid and setgid bits go by themselves when a file is changed. Else the kernel sees to that: it asks for
+    /// the capabilities of a file before each write to it.
+    drops_setid: bool,
     control_info: Vec<u8>,
     turns: Turns,
 }
@@ -50,16 +55,36 @@ impl OverlayFs {
     pub(super) fn new(
         overlay: Arc<Overlay>,
         ttl: Duration,
+        keep_listings: bool,
         passthrough: bool,
         control_info: Vec<u8>,
         threads: usize,
     ) -> OverlayFs {
         let (files, dirs, turns) = (Table::new(), Table::new(), Turns::new(threads));
-        OverlayFs { overlay, files, dirs, ttl, passthrough, control_info, turns }
+        let keep = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
+        let dir_flags = if keep_listings { keep } else { FopenFlags::empty() };
+        OverlayFs {
+            overlay,
+            files,
+            dirs,
+            ttl,
+            dir_flags,
+            passthrough,
+            drops_setid: false,
+            control_info,
+            turns,
+        }
+    }
+
+    /// Whether a file may lose bits of its mode without the kernel being told.
+    fn may_lose_bits(&self, attr: &Attr) -> bool {
+        let setid = (libc::S_ISUID | libc::S_ISGID) as u16;
+        self.drops_setid && attr.kind == Kind::File && attr.perm & setid != 0
     }
 
     fn attr_ttl(&self, attr: &Attr) -> Duration {
         match (attr.settled, attr.changed) {
+            _ if self.may_lose_bits(attr) => Duration::ZERO,
             (true, false) => self.ttl,
             (true, true) => self.ttl.min(TTL_CHANGED),
             (false, _) => Duration::ZERO,
@@ -102,85 +127,6 @@ impl OverlayFs {
             }
         }
     }
-
-    /// Who sets an ACL on a file of a group that is not theirs takes the setgid bit away, as by chmod: the backing
-    /// filesystem knows only that root did it.
-    fn drop_setgid_of_strangers(&self, request: &Request, ino: INodeNo) -> Result<(), OverlayError> {
-        if request.uid() == 0 {
-            return Ok(());
-        }
-        let found = self.overlay.getattr(node(ino))?;
-        let perm = u32::from(found.perm);
-        if perm & libc::S_ISGID != 0 && !in_group(request, found.gid) {
-            let set = SetAttr { mode: Some(perm & !libc::S_ISGID), ..SetAttr::default() };
-            self.overlay.setattr(node(ino), set)?;
-        }
-        Ok(())
-    }
-
-    /// Emptying a file by opening it takes these bits away, as writing to it does. For all but this the kernel asks.
-    fn drop_setuid(&self, request: &Request, ino: INodeNo) {
-        if request.uid() == 0 {
-            return;
-        }
-        let dropped = self.overlay.getattr(node(ino)).and_then(|found| {
-            let perm = u32::from(found.perm);
-            if perm & (libc::S_ISUID | libc::S_ISGID) == 0 {
-                return Ok(());
-            }
-            let marks_locking = perm & libc::S_IXGRP == 0 && in_group(request, found.gid);
-            let kept = perm & !libc::S_ISUID & if marks_locking { !0 } else { !libc::S_ISGID };
-            if kept != perm {
-                self.overlay.setattr(node(ino), SetAttr { mode: Some(kept), ..SetAttr::default() })?;
-            }
-            Ok(())
-        });
-        if let Err(e) = dropped {
-            tracing::error!("an emptied file keeps its setuid bit: {e}");
-        }
-    }
-}
-
-fn in_group(request: &Request, gid: u32) -> bool {
-    gid == request.gid() || privilege::has_group(request.pid(), gid)
-}
-
-/// Names of xattrs that the caller may know of.
-fn shown_to(request: &Request, names: Vec<u8>) -> Vec<u8> {
-    if request.uid() == 0 {
-        return names;
-    }
-    let shown = names.split_inclusive(|&byte| byte == 0).filter(|name| !name.starts_with(b"trusted."));
-    shown.flatten().copied().collect()
-}
-
-fn empty(reply: ReplyEmpty, result: Result<(), OverlayError>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(errno(&e)),
-    }
-}
-
-fn open_flags(flags: i32) -> Open {
-    let read_only = OpenFlags(flags).acc_mode() == OpenAccMode::O_RDONLY;
-    let truncate = flags & libc::O_TRUNC != 0;
-    Open {
-        write: !read_only || truncate,
-        truncate,
-        exclusive: flags & libc::O_EXCL != 0,
-        execute: flags & FMODE_EXEC != 0,
-        // The kernel sees to running programs by itself where it opens for writing.
-        unless_running: read_only && truncate,
-        no_atime: flags & libc::O_NOATIME != 0,
-    }
-}
-
-fn caller(request: &Request, umask: u32) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), umask }
-}
-
-fn cached_flags(keep_pages: bool) -> FopenFlags {
-    if keep_pages { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
 }
 
 impl Filesystem for OverlayFs {
@@ -198,6 +144,8 @@ impl Filesystem for OverlayFs {
             // A kernel without one of these does the same things, only less well.
             let _ = config.add_capabilities(wanted);
         }
+        self.drops_setid =
+            privilege::drops_setid() && config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2).is_ok();
         if self.passthrough {
             let depth = config.set_max_stack_depth(1);
             self.passthrough = depth.is_ok() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
@@ -330,7 +278,7 @@ impl Filesystem for OverlayFs {
         match self.overlay.open(node(ino), open_flags(flags.0), &register) {
             Ok(Opened { handle, io }) => {
                 if flags.0 & libc::O_TRUNC != 0 {
-                    self.drop_setuid(request, ino);
+                    setid::drop_setuid(&self.overlay, request, ino);
                 }
                 let fh = self.files.add(handle);
                 match &io {
@@ -362,22 +310,14 @@ impl Filesystem for OverlayFs {
             Ok((made, Opened { handle, io })) => {
                 let fh = self.files.add(handle);
                 // The creator writes to it next, past us. The kernel knows when it does, but for mappings.
-                let ttl = self.ttl.min(TTL_CHANGED);
+                let ttl = if self.may_lose_bits(&made) { Duration::ZERO } else { self.ttl.min(TTL_CHANGED) };
+                let (made, none) = (attr(&made), FopenFlags::empty());
                 match &io {
                     Io::Cached { keep_pages } => {
-                        reply.created(&ttl, &attr(&made), GENERATION, fh, cached_flags(*keep_pages));
+                        reply.created(&ttl, &made, GENERATION, fh, cached_flags(*keep_pages));
                     }
                     Io::Pass(token) => match token.downcast_ref::<BackingId>() {
-                        Some(id) => {
-                            reply.created_passthrough(
-                                &ttl,
-                                &attr(&made),
-                                GENERATION,
-                                fh,
-                                FopenFlags::empty(),
-                                id,
-                            );
-                        }
+                        Some(id) => reply.created_passthrough(&ttl, &made, GENERATION, fh, none, id),
                         None => reply.error(Errno::EIO),
                     },
                 }
@@ -461,7 +401,7 @@ impl Filesystem for OverlayFs {
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.take();
         match self.overlay.opendir(node(ino)) {
-            Ok(dir) => reply.opened(self.dirs.add(Arc::new(dir)), FopenFlags::empty()),
+            Ok(dir) => reply.opened(self.dirs.add(Arc::new(dir)), self.dir_flags),
             Err(e) => reply.error(errno(&e)),
         }
     }
@@ -478,7 +418,7 @@ impl Filesystem for OverlayFs {
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
                 let known = entry.kind.map_or(fuser::FileType::RegularFile, kind);
-                !reply.add(INodeNo(entry.node.0), entry.next, known, &entry.name)
+                !reply.add(INodeNo(entry.node.0), entry.next, known, entry.name)
             })
         });
         match listed {
@@ -496,20 +436,25 @@ impl Filesystem for OverlayFs {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _turn = self.turns.take();
+        let mut entries = 0;
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
+                entries += 1;
+                if offset == 0 && entries > PLUS_AT_FIRST {
+                    return false;
+                }
                 let dots = matches!(entry.name.as_bytes(), b"." | b"..");
                 let found = if dots {
                     // The kernel takes only the number of these.
                     self.overlay.getattr(node(ino)).map(|dir| Attr { node: entry.node, ..dir })
                 } else {
-                    self.overlay.lookup_listed(node(ino), &entry.name)
+                    self.overlay.lookup_listed(node(ino), entry.name)
                 };
                 // What has gone since it was listed is left out, as if it had gone before.
                 let Ok(found) = found else { return true };
                 let ttl = self.attr_ttl(&found);
                 let number = INodeNo(found.node.0);
-                let full = reply.add(number, entry.next, &entry.name, &ttl, &attr(&found), GENERATION);
+                let full = reply.add(number, entry.next, entry.name, &ttl, &attr(&found), GENERATION);
                 if full && !dots {
                     self.overlay.forget(found.node, 1);
                 }
@@ -575,11 +520,10 @@ impl Filesystem for OverlayFs {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.take();
-        let set = self.overlay.setxattr(node(ino), name, value, flags as u32);
-        let set = match name == ACL_XATTR {
-            true => set.and_then(|()| self.drop_setgid_of_strangers(request, ino)),
-            false => set,
-        };
+        let mut set = self.overlay.setxattr(node(ino), name, value, flags as u32);
+        if name == ACL_XATTR {
+            set = set.and_then(|()| setid::drop_setgid_of_strangers(&self.overlay, request, ino));
+        }
         empty(reply, set);
     }
 
@@ -626,10 +570,8 @@ impl Filesystem for OverlayFs {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.take_long();
-        empty(
-            reply,
-            self.files.get(fh).and_then(|handle| self.overlay.fallocate(&handle, mode, offset, length)),
-        );
+        let handle = self.files.get(fh);
+        empty(reply, handle.and_then(|handle| self.overlay.fallocate(&handle, mode, offset, length)));
     }
 
     fn lseek(
@@ -654,16 +596,5 @@ impl Filesystem for OverlayFs {
             Ok(found) => reply.offset(found as i64),
             Err(e) => reply.error(errno(&e)),
         }
-    }
-}
-
-/// A value, or its length if that is all that was asked for.
-fn sized(reply: ReplyXattr, size: u32, value: &[u8]) {
-    if size == 0 {
-        reply.size(value.len() as u32);
-    } else if value.len() > size as usize {
-        reply.error(Errno::ERANGE);
-    } else {
-        reply.data(value);
     }
 }

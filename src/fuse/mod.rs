@@ -5,7 +5,9 @@ mod errno;
 mod filesystem;
 mod helper;
 mod privilege;
+mod request;
 mod session;
+mod setid;
 mod table;
 mod turns;
 

@@ -19,6 +19,11 @@ pub(super) fn prepare_thread() -> rustix::io::Result<()> {
     set_capabilities(None, sets)
 }
 
+/// Whether a change that this process makes to a file takes its setuid and setgid bits away, whoever asked for it.
+pub(super) fn drops_setid() -> bool {
+    capabilities(None).is_ok_and(|sets| !sets.effective.contains(CapabilitySet::FSETID))
+}
+
 /// Whether a process is in a group beyond its first one. Not for one that cannot be asked.
 pub(super) fn has_group(pid: u32, gid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {

@@ -110,7 +110,8 @@ pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, Mo
     config.clone_fd = options.threads > 1;
     let ttl = if options.in_place { TTL_IN_PLACE } else { TTL_ELSEWHERE };
     let passthrough = options.passthrough && privileged;
-    let filesystem = OverlayFs::new(overlay, ttl, passthrough, options.control_info, options.threads.max(1));
+    let (threads, alone) = (options.threads.max(1), options.in_place);
+    let filesystem = OverlayFs::new(overlay, ttl, alone, passthrough, options.control_info, threads);
     let path = options.mountpoint;
     let failed = |e| MountError::of(&path, e);
     let session = Session::new(filesystem, &path, &config).map_err(failed)?;

@@ -13,12 +13,15 @@
 //! Lock order: an anchor's descriptor, then its directory's.
 
 use super::backing;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+const BY_PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 /// MAX_HANDLE_SZ of the kernel's interface.
 const HANDLE_BYTES_MAX: usize = 128;
 
@@ -57,12 +60,12 @@ impl FileHandle {
         (done == 0).then(|| FileHandle { kind: raw.kind, handle: raw.handle[..raw.bytes as usize].into() })
     }
 
-    /// Opens an `O_PATH` descriptor for the inode, on the filesystem that `root` is on.
-    fn open(&self, root: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    /// Opens the inode, on the filesystem that `root` is on.
+    fn open(&self, root: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let mut raw =
             RawHandle { bytes: self.handle.len() as u32, kind: self.kind, handle: [0; HANDLE_BYTES_MAX] };
         raw.handle[..self.handle.len()].copy_from_slice(&self.handle);
-        let flags = libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        let flags = (flags | OFlags::CLOEXEC).bits() as libc::c_int;
         // SAFETY: as above; the kernel only reads `raw`.
         let fd =
             unsafe { libc::syscall(libc::SYS_open_by_handle_at, root.as_raw_fd(), &raw const raw, flags) };
@@ -100,7 +103,8 @@ impl Anchors {
     /// For inodes on the filesystem of `root`.
     pub fn new(root: OwnedFd) -> Anchors {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let opens_handles = FileHandle::of(&root).is_some_and(|handle| handle.open(root.as_fd()).is_ok());
+        let opens_handles =
+            FileHandle::of(&root).is_some_and(|handle| handle.open(root.as_fd(), BY_PATH).is_ok());
         let open_max = limit.map_or(usize::MAX, |limit| (limit / 2) as usize);
         Anchors { root, opens_handles, open: AtomicUsize::new(0), open_max }
     }
@@ -139,7 +143,7 @@ impl Anchor {
         }
         let handle = self.handle.as_ref().ok_or(Errno::STALE)?;
         let fd = if self.anchors.opens_handles {
-            handle.open(self.anchors.root.as_fd())?
+            handle.open(self.anchors.root.as_fd(), BY_PATH)?
         } else {
             let (dir, name) = self.lock_place().clone().ok_or(Errno::STALE)?;
             let fd = backing::open_path(dir.fd()?, &name).map_err(|e| match e {
@@ -155,6 +159,22 @@ impl Anchor {
         self.anchors.open.fetch_add(1, Ordering::Relaxed);
         *held = Some(fd.clone());
         Ok(fd)
+    }
+
+    /// Opens the inode, a regular file, for I/O. Never blocks on somebody's lease. By its handle that takes half the
+    /// time that it takes by its descriptor, which is by way of a path in /proc.
+    pub fn open_io(&self, access: OFlags) -> rustix::io::Result<File> {
+        let by_handle = match &self.handle {
+            Some(handle) if self.anchors.opens_handles => {
+                handle.open(self.anchors.root.as_fd(), access | backing::IO_FLAGS)
+            }
+            _ => Err(Errno::STALE),
+        };
+        match by_handle {
+            // Some filesystems give a file without a name to none but its descriptors.
+            Err(Errno::STALE) => backing::open_io(self.fd()?, access),
+            opened => opened.map(File::from),
+        }
     }
 
     /// Whether `fd` refers to this inode, given that number and device are the same: the number may have

@@ -9,6 +9,8 @@ use super::stub::Time;
 use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetTime};
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps};
 use rustix::io::Errno;
+use rustix::process::umask as umask_of_thread;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -100,6 +102,15 @@ impl Backing {
         }
     }
 
+    /// Runs `make`, which creates something in `dir` with the mode that it is given, in the caller's name and under the
+    /// caller's umask.
+    pub fn create<T>(&self, dir: impl AsFd, mode: u32, caller: Caller, make: impl FnOnce(Mode) -> T) -> T {
+        let umask = Umask::set(caller.umask);
+        let keeps = umask.is_some() || has_default_acl(dir);
+        let masked = if keeps { mode } else { mode & !caller.umask };
+        self.as_caller(caller, || make(Mode::from_raw_mode(masked & 0o7777)))
+    }
+
     /// Runs `make`, which creates something, in the caller's name where this process may.
     pub fn as_caller<T>(&self, caller: Caller, make: impl FnOnce() -> T) -> T {
         if !self.privileged || (caller.uid == 0 && caller.gid == 0) {
@@ -108,13 +119,35 @@ impl Backing {
         let _guard = FsIds::become_caller(caller);
         make()
     }
+}
 
-    /// Permission bits for a new file: the umask does not count where the directory has a default ACL.
-    pub fn mode_for(&self, dir: impl AsFd, mode: u32, umask: u32) -> Mode {
-        let mut probe = [0u8; 0];
-        let acl = fs::getxattr(proc_path(&dir), "system.posix_acl_default", &mut probe);
-        let masked = if matches!(acl, Err(Errno::NODATA | Errno::NOTSUP)) { mode & !umask } else { mode };
-        Mode::from_raw_mode(masked & 0o7777)
+/// Whether what is made in a directory gets an ACL: then the umask does not count. A directory that cannot be asked may
+/// have one.
+fn has_default_acl(dir: impl AsFd) -> bool {
+    let acl = fs::getxattr(proc_path(dir), "system.posix_acl_default", &mut [0u8; 0]);
+    !matches!(acl, Err(Errno::NODATA | Errno::NOTSUP))
+}
+
+/// The umask of this thread, until dropped: the filesystem knows best when it counts.
+struct Umask {
+    before: Mode,
+}
+
+impl Umask {
+    /// `None` where a thread may not have one of its own (some containers).
+    fn set(umask: u32) -> Option<Umask> {
+        thread_local! {
+            // SAFETY: the thread gets a working directory and a umask of its own. The first is the one that it had, and
+            // nothing here changes it; the second is only different while a `Umask` lives.
+            static OWN: bool = unsafe { unshare_unsafe(UnshareFlags::FS) }.is_ok();
+        }
+        OWN.with(|own| *own).then(|| Umask { before: umask_of_thread(Mode::from_raw_mode(umask & 0o777)) })
+    }
+}
+
+impl Drop for Umask {
+    fn drop(&mut self) {
+        umask_of_thread(self.before);
     }
 }
 
@@ -161,15 +194,22 @@ pub fn open_path(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// Opens an `O_PATH` descriptor for what `fd` refers to.
+pub fn reopen_path(fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
+    fs::openat(CWD, proc_path(fd), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// Attributes of `name` (which may have several components, or be empty for `dir` itself).
 pub fn stat_at(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<Stat> {
     fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)
 }
 
+/// Whatever a regular file is opened for.
+pub const IO_FLAGS: OFlags = OFlags::NONBLOCK.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+
 /// Opens the regular file behind an `O_PATH` descriptor for I/O. Never blocks on somebody's lease.
 pub fn open_io(path_fd: impl AsFd, access: OFlags) -> rustix::io::Result<File> {
-    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    fs::openat(CWD, proc_path(path_fd), flags, Mode::empty()).map(File::from)
+    fs::openat(CWD, proc_path(path_fd), access | IO_FLAGS, Mode::empty()).map(File::from)
 }
 
 /// Opens the directory behind an `O_PATH` descriptor for listing. Not by its ".", which it takes the right to search.

@@ -27,6 +27,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::MutexGuard;
@@ -158,9 +159,8 @@ impl Overlay {
         self.check_writable(parent, name)?;
         let parent_inode = self.inode(parent)?;
         let dir = parent_inode.path_fd()?;
-        let mode = self.backing.mode_for(&dir, mode, caller.umask);
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = self.backing.as_caller(caller, || rustix::fs::openat(&dir, name, how, mode));
+        let made = self.backing.create(&dir, mode, caller, |mode| rustix::fs::openat(&dir, name, how, mode));
         let file = match made {
             Ok(fd) => File::from(fd),
             // Somebody else was quicker: then it is an open of theirs.
@@ -171,7 +171,7 @@ impl Overlay {
             }
             Err(e) => return Err(e.into()),
         };
-        let inode = self.enter_new(&file)?;
+        let inode = self.enter_new(&file, &dir, name)?;
         self.unrest.forget(inode.file_id());
         parent_inode.has(name, &inode);
         let mut state = inode.lock();
@@ -181,11 +181,14 @@ impl Overlay {
         Ok((self.attr_of(&inode)?, opened))
     }
 
-    fn enter_new(&self, file: &File) -> Result<Arc<Inode>> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let path_fd =
-            rustix::fs::openat(rustix::fs::CWD, backing::proc_path(file), flags, rustix::fs::Mode::empty())?;
-        let stat = rustix::fs::fstat(&path_fd)?;
+    fn enter_new(&self, file: &File, dir: &OwnedFd, name: &OsStr) -> Result<Arc<Inode>> {
+        let stat = rustix::fs::fstat(file)?;
+        let path_fd = match backing::open_path(dir, name) {
+            // As long as it is open here no other file has its number.
+            Ok(fd) if backing::identity(&rustix::fs::fstat(&fd)?) == backing::identity(&stat) => fd,
+            // Renamed or removed since.
+            _ => backing::reopen_path(file)?,
+        };
         self.inodes.enter(&self.backing, path_fd, &stat, 1)
     }
 
@@ -257,14 +260,14 @@ impl Overlay {
             return Ok(());
         }
         let wanted = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-        let (file, writable) = match backing::open_io(&inode.path_fd()?, wanted) {
+        let (file, writable) = match inode.open_io(wanted) {
             Ok(file) => (file, !self.read_only),
             // A file that may only be read, or a program that is running.
             Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !write => {
-                (backing::open_io(&inode.path_fd()?, OFlags::RDONLY)?, false)
+                (inode.open_io(OFlags::RDONLY)?, false)
             }
             // One that may only be written: reads would fail, and are not allowed to the caller either.
-            Err(Errno::ACCESS) => (backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?, true),
+            Err(Errno::ACCESS) => (inode.open_io(OFlags::WRONLY)?, true),
             Err(e) => return Err(e.into()),
         };
         state.io = Some(OpenFile { file: Arc::new(file), writable });
@@ -426,7 +429,7 @@ impl Overlay {
         let file = match io {
             Some(io) => io.file,
             // A stub's bytes are durable, but the record that says so may not be yet.
-            None => Arc::new(backing::open_io(&handle.inode.path_fd()?, OFlags::RDONLY)?),
+            None => Arc::new(handle.inode.open_io(OFlags::RDONLY)?),
         };
         if let Some(hybrid) = hybrid.filter(|_| !self.read_only) {
             hybrid.sync(&file, data_only)?
@@ -510,7 +513,7 @@ pub(super) fn may_be_mapped(inode: &Inode, state: &mut InodeState) -> bool {
 
 /// Whether nobody has a file open or mapped: only then a lease is granted.
 fn is_unused(inode: &Inode) -> rustix::io::Result<bool> {
-    let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+    let file = inode.open_io(OFlags::RDWR)?;
     let granted = backing::lease(&file).is_ok();
     backing::unlease(&file);
     Ok(granted)

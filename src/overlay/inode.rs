@@ -18,6 +18,7 @@ use super::stub::Stub;
 use super::types::{Kind, NodeId};
 use crate::id::FileId;
 use crate::recipe::Recipe;
+use rustix::fs::OFlags;
 use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -140,6 +141,11 @@ impl Inode {
         self.anchor.fd()
     }
 
+    /// Opens it, a regular file, for I/O.
+    pub fn open_io(&self, access: OFlags) -> rustix::io::Result<File> {
+        self.anchor.open_io(access)
+    }
+
     /// Says that `child` was just seen under a name in this directory.
     pub fn has(&self, name: &OsStr, child: &Inode) {
         child.anchor.seen_at(&self.anchor, name);
@@ -156,6 +162,11 @@ impl Inode {
         if self.nameless.load(Ordering::Relaxed) && state.queued && state.opens == 0 {
             self.anchor.drop_gone();
         }
+    }
+
+    /// Whether it is a file that can be converted at all.
+    pub fn is_home_file(&self) -> bool {
+        self.kind == Kind::File && self.home
     }
 
     /// Locks the changing part.

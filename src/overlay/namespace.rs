@@ -1,4 +1,4 @@
-//! Names, attributes and directories: the backing directory's own, but for what is hidden and what stubs
+//! Names and attributes: the backing directory's own, but for what is hidden and what stubs
 //! look like.
 
 use super::Overlay;
@@ -10,37 +10,15 @@ use super::policy::Policy;
 use super::stub::XATTR;
 use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr};
 use crate::id::FileId;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, RenameFlags, Stat, StatVfs};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Stat, StatVfs};
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 const CAPABILITY: &str = "security.capability";
-
-/// An open directory.
-pub struct DirHandle {
-    node: NodeId,
-    dev: u64,
-    /// The descriptor, and the cookie at which it stands.
-    position: Mutex<(OwnedFd, u64)>,
-}
-
-/// One entry of a directory.
-#[derive(Debug)]
-pub struct DirEntry {
-    /// Its name.
-    pub name: OsString,
-    /// The number that looking it up would give.
-    pub node: NodeId,
-    /// What it is; `None` where the backing filesystem does not say in listings.
-    pub kind: Option<Kind>,
-    /// Where to go on after it.
-    pub next: u64,
-}
 
 impl Overlay {
     /// Finds `name` in directory `parent`; counts one look-up on what is found.
@@ -53,7 +31,10 @@ impl Overlay {
         let stat = rustix::fs::fstat(&path_fd)?;
         let inode = self.inodes.enter(&self.backing, path_fd, &stat, 1)?;
         dir.has(name, &inode);
-        self.attr_from(&inode, &stat).inspect_err(|_| self.forget(inode.node, 1))
+        if inode.is_home_file() {
+            return self.attr_of_file(&inode).inspect_err(|_| self.forget(inode.node, 1));
+        }
+        Ok(backing::attr(inode.node, &stat))
     }
 
     /// As [`Overlay::lookup`], for listings: a file whose content is not known is there all the same, and
@@ -83,29 +64,30 @@ impl Overlay {
     }
 
     pub(super) fn attr_of(&self, inode: &Inode) -> Result<Attr> {
-        let stat = rustix::fs::fstat(&inode.path_fd()?)?;
-        self.attr_from(inode, &stat)
+        if inode.is_home_file() {
+            return self.attr_of_file(inode);
+        }
+        Ok(backing::attr(inode.node, &rustix::fs::fstat(&inode.path_fd()?)?))
     }
 
-    fn attr_from(&self, inode: &Inode, stat: &Stat) -> Result<Attr> {
-        let mut attr = backing::attr(inode.node, stat);
-        if inode.kind != Kind::File || !inode.home {
-            return Ok(attr);
-        }
+    fn attr_of_file(&self, inode: &Inode) -> Result<Attr> {
+        let fd = inode.path_fd()?;
         let mut state = self.lock_loaded(inode)?;
-        let stat = match state.content {
+        // Under the lock: a conversion changes the record and the file.
+        let mut stat = rustix::fs::fstat(&fd)?;
+        if matches!(state.content, Some(Content::Stub(_)))
+            && stat.st_size != 0
+            && !state.is_hydrating()
+            && state.opens == 0
+        {
             // Nobody here writes to a stub's file: whoever did was at the bare directory.
-            Some(Content::Stub(_)) if stat.st_size != 0 && !state.is_hydrating() && state.opens == 0 => {
-                state.content = None;
-                drop(state);
-                state = self.lock_loaded(inode)?;
-                state.dirty = true;
-                rustix::fs::fstat(&inode.path_fd()?)?
-            }
-            // A conversion may have come between the caller's stat and the lock.
-            _ => rustix::fs::fstat(&inode.path_fd()?)?,
-        };
-        attr = backing::attr(inode.node, &stat);
+            state.content = None;
+            drop(state);
+            state = self.lock_loaded(inode)?;
+            state.dirty = true;
+            stat = rustix::fs::fstat(&fd)?;
+        }
+        let mut attr = backing::attr(inode.node, &stat);
         attr.changed = state.dirty || state.queued;
         attr.settled = state.writers == 0 && !(attr.changed && may_be_mapped(inode, &mut state));
         match state.content {
@@ -139,7 +121,7 @@ impl Overlay {
     pub fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr> {
         self.check_not_read_only()?;
         let inode = self.inode(node)?;
-        let changed = if inode.kind == Kind::File && inode.home {
+        let changed = if inode.is_home_file() {
             let mut state = self.lock_loaded(&inode)?;
             while state.is_hydrating() {
                 state = inode.wait(state);
@@ -162,7 +144,7 @@ impl Overlay {
             changed
         } else {
             if let Some(size) = set.size {
-                let file = backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?;
+                let file = inode.open_io(OFlags::WRONLY)?;
                 rustix::fs::ftruncate(&file, size)?;
             }
             self.set_on_backing(&inode, set)
@@ -194,7 +176,7 @@ impl Overlay {
     pub(super) fn file_to_resize(&self, inode: &Inode, state: &InodeState) -> Result<Arc<File>> {
         match &state.io {
             Some(OpenFile { file, writable: true }) => Ok(file.clone()),
-            _ => Ok(Arc::new(backing::open_io(&inode.path_fd()?, OFlags::WRONLY)?)),
+            _ => Ok(Arc::new(inode.open_io(OFlags::WRONLY)?)),
         }
     }
 
@@ -249,8 +231,7 @@ impl Overlay {
     ) -> Result<Attr> {
         self.check_writable(parent, name)?;
         let dir = self.inode(parent)?.path_fd()?;
-        let mode = self.backing.mode_for(&dir, mode, caller.umask);
-        self.backing.as_caller(caller, || make(&dir, mode))?;
+        self.backing.create(&dir, mode, caller, |mode| make(&dir, mode))?;
         self.lookup(parent, name)
     }
 
@@ -370,7 +351,7 @@ impl Overlay {
 
     /// Does something to an inode that moves its ctime.
     fn touch(&self, inode: &Arc<Inode>, change: impl FnOnce() -> rustix::io::Result<()>) -> Result<()> {
-        if inode.kind != Kind::File || !inode.home {
+        if !inode.is_home_file() {
             return Ok(change()?);
         }
         let mut state = self.lock_loaded(inode)?;
@@ -434,56 +415,6 @@ impl Overlay {
         }
     }
 
-    /// Opens a directory.
-    pub fn opendir(&self, node: NodeId) -> Result<DirHandle> {
-        let inode = self.inode(node)?;
-        let fd = backing::open_dir(&inode.path_fd()?)?;
-        Ok(DirHandle { node, dev: inode.identity.dev, position: Mutex::new((fd, 0)) })
-    }
-
-    /// Calls `visit` with the entries of a directory after cookie `from`, until it returns false.
-    pub fn readdir(&self, dir: &DirHandle, from: u64, mut visit: impl FnMut(DirEntry) -> bool) -> Result<()> {
-        let mut position = dir.position.lock().unwrap_or_else(PoisonError::into_inner);
-        let (fd, stands_at) = &mut *position;
-        if *stands_at != from {
-            rustix::fs::seek(&*fd, rustix::fs::SeekFrom::Start(from))?;
-        }
-        // Where the descriptor ends up is only known if all that it gave was taken.
-        *stands_at = u64::MAX;
-        let mut buffer = Vec::with_capacity(32 << 10);
-        let mut entries = RawDir::new(&*fd, buffer.spare_capacity_mut());
-        let mut last = from;
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
-            let next = entry.next_entry_cookie();
-            last = next;
-            if dir.node == ROOT && backing::is_hidden(&name) {
-                continue;
-            }
-            let node = match name.as_bytes() {
-                b"." => dir.node,
-                b".." if dir.node == ROOT => ROOT,
-                _ => self.backing.node(backing::Identity { dev: dir.dev, ino: entry.ino() }),
-            };
-            let kind = match entry.file_type() {
-                rustix::fs::FileType::Unknown => None,
-                known => Some(backing::kind(known.as_raw_mode())),
-            };
-            if !visit(DirEntry { name, node, kind, next }) {
-                return Ok(());
-            }
-        }
-        *stands_at = last;
-        Ok(())
-    }
-
-    /// Makes a directory's entries durable.
-    pub fn fsyncdir(&self, dir: &DirHandle) -> Result<()> {
-        let position = dir.position.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(rustix::fs::fsync(&position.0)?)
-    }
-
     /// Space and inodes of the backing filesystem.
     pub fn statfs(&self) -> Result<StatVfs> {
         Ok(rustix::fs::fstatvfs(self.backing.root())?)
@@ -511,7 +442,7 @@ impl Overlay {
         let inode = self.inode(node)?;
         let flags = rustix::fs::XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let set = || rustix::fs::setxattr(backing::proc_path(&inode.path_fd()?), name, value, flags);
-        if name == CAPABILITY && inode.kind == Kind::File && inode.home {
+        if name == CAPABILITY && inode.is_home_file() {
             // Writing back would take it away.
             drop(self.make_plain(&inode, self.lock_loaded(&inode)?)?);
         }
@@ -524,7 +455,7 @@ impl Overlay {
 
     /// Makes a file plain without any record; says whether there was one.
     fn drop_record(&self, inode: &Arc<Inode>) -> Result<bool> {
-        if inode.kind != Kind::File || !inode.home {
+        if !inode.is_home_file() {
             return Ok(false);
         }
         let mut state = self.make_plain(inode, self.lock_loaded(inode)?)?;

@@ -51,6 +51,21 @@ fn setuid_files_keep_their_mode_in_a_users_mount() {
     });
 }
 
+/// Root keeps the bits, and an ordinary user loses them, in whichever way the file is changed.
+#[test]
+fn changing_a_file_treats_its_setuid_bit_as_below() {
+    as_both(|user| {
+        let twin = Twin::new(user);
+        for change in ["echo x >> f", "echo x 1<> f", ": > f", "truncate -s 5 f", "fallocate -l 90000 f"] {
+            twin.run(&format!("seq 9000 > f; chmod 6755 f; stat -c %a f; {change}; stat -c '%a %s' f; rm f"));
+        }
+        twin.run(
+            "exec 3> f; chmod 4755 f; stat -c %a f; echo x >&3; stat -c %a f; chmod 2755 f; stat -c %a f
+            echo y >&3; stat -c %a f; exec 3>&-; stat -c '%a %s' f; cat f",
+        );
+    });
+}
+
 /// Found by tests/same_syscalls.rs: after a new mount an ordinary user's daemon could not tell an empty file without
 /// permissions from a stub, and gave EIO for its attributes.
 #[test]

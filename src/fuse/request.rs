@@ -1,0 +1,57 @@
+//! What requests say, and answers of a few kinds.
+
+use super::errno::errno;
+use crate::overlay::{Caller, OpenFlags as Open, OverlayError};
+use fuser::{Errno, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyXattr, Request};
+
+/// How the kernel marks that it opens a file to run it.
+const FMODE_EXEC: i32 = 0x20;
+
+/// Names of xattrs that the caller may know of.
+pub(super) fn shown_to(request: &Request, names: Vec<u8>) -> Vec<u8> {
+    if request.uid() == 0 {
+        return names;
+    }
+    let shown = names.split_inclusive(|&byte| byte == 0).filter(|name| !name.starts_with(b"trusted."));
+    shown.flatten().copied().collect()
+}
+
+pub(super) fn open_flags(flags: i32) -> Open {
+    let read_only = OpenFlags(flags).acc_mode() == OpenAccMode::O_RDONLY;
+    let truncate = flags & libc::O_TRUNC != 0;
+    Open {
+        write: !read_only || truncate,
+        truncate,
+        exclusive: flags & libc::O_EXCL != 0,
+        execute: flags & FMODE_EXEC != 0,
+        // The kernel sees to running programs by itself where it opens for writing.
+        unless_running: read_only && truncate,
+        no_atime: flags & libc::O_NOATIME != 0,
+    }
+}
+
+pub(super) fn caller(request: &Request, umask: u32) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), umask }
+}
+
+pub(super) fn cached_flags(keep_pages: bool) -> FopenFlags {
+    if keep_pages { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+}
+
+pub(super) fn empty(reply: ReplyEmpty, result: Result<(), OverlayError>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(errno(&e)),
+    }
+}
+
+/// A value, or its length if that is all that was asked for.
+pub(super) fn sized(reply: ReplyXattr, size: u32, value: &[u8]) {
+    if size == 0 {
+        reply.size(value.len() as u32);
+    } else if value.len() > size as usize {
+        reply.error(Errno::ERANGE);
+    } else {
+        reply.data(value);
+    }
+}
