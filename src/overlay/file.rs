@@ -309,7 +309,7 @@ impl Overlay {
         }
         state.queued = true;
         state.attempts = 0;
-        self.queue.push(inode.clone(), self.rest());
+        state.generation = self.queue.push(inode.clone(), self.rest());
     }
 
     /// As [`Overlay::enqueue_if_due`], for a file whose content was just changed: also if it could not be committed
@@ -322,7 +322,7 @@ impl Overlay {
         }
         if state.queued && state.opens == 0 {
             state.attempts = 0;
-            self.queue.hasten(inode, self.rest());
+            state.generation = self.queue.hasten(inode, self.rest()).unwrap_or(state.generation);
         }
         self.enqueue_if_due(inode, state);
     }

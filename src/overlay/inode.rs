@@ -95,6 +95,8 @@ pub struct State {
     pub dirty: bool,
     /// Whether it stands in the commit queue.
     pub queued: bool,
+    /// When it came into the commit queue last ([`super::queue`]).
+    pub generation: u64,
     /// How often in a row it could not be converted.
     pub attempts: u8,
     /// Whether the kernel was given the file for passthrough since it was last seen that nobody has it mapped: a mapping
@@ -367,9 +369,11 @@ impl Inodes {
                 running: 0,
                 dirty: false,
                 queued: false,
+                generation: 0,
                 attempts: 0,
                 passed: false,
-                closed: Instant::now(),
+                // Whoever had it open is not known. Nobody has changed it since.
+                closed: Instant::now().checked_sub(backing::ctime(stat).age()).unwrap_or_else(Instant::now),
                 taken_in: false,
                 pages_valid: false,
                 io: None,
@@ -456,6 +460,20 @@ impl Inodes {
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
+
+    /// Who had a file open before it is met is not known, only when it was changed last.
+    #[test]
+    fn a_file_rests_from_its_last_change_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let backing = Backing::open(dir.path()).unwrap();
+        let inodes = Inodes::new(backing.root().try_clone_to_owned().unwrap());
+        std::fs::write(dir.path().join("file"), "old").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let fd = backing::open_path(backing.root(), OsStr::new("file")).unwrap();
+        let stat = rustix::fs::fstat(&fd).unwrap();
+        let inode = inodes.enter(&backing, fd, &stat, 1).unwrap();
+        assert!(inode.lock().closed.elapsed() >= Duration::from_millis(250));
+    }
 
     /// A file that got the number of one that is gone, and that users still hold, stays one inode when they forget
     /// that one.

@@ -34,6 +34,7 @@ mod pace;
 mod policy;
 mod queue;
 mod recover;
+mod renamed;
 mod repair;
 mod scan;
 mod similar;
@@ -55,7 +56,6 @@ pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, Identi
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use inode::{Content, Inode, PassToken};
 pub use namespace::{DirEntry, DirHandle};
-pub use pace::Hurry;
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use scan::{Finding, ScanReport, Trouble};
@@ -71,6 +71,7 @@ use catalog::Finder;
 use inode::Inodes;
 use pace::Pace;
 use queue::Queue;
+use renamed::Renamed;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -128,6 +129,7 @@ pub struct Overlay {
     read_only: bool,
     inodes: Inodes,
     queue: Queue,
+    renamed: Renamed,
     hybrid: HybridOptions,
     steps: Arc<hybrid::Steps>,
     converted: AtomicU64,
@@ -171,6 +173,7 @@ impl Overlay {
             read_only: parts.read_only,
             inodes: Inodes::new(root),
             queue: Queue::default(),
+            renamed: Renamed::default(),
             hybrid: parts.hybrid,
             steps: Arc::default(),
             converted: AtomicU64::new(0),
@@ -208,6 +211,11 @@ impl Overlay {
                 while overlay.stop.wait(STEP_INTERVAL) {
                     overlay.step_growing_files();
                     overlay.inodes.sweep();
+                }
+            });
+            spawn("renamed", |overlay| {
+                while overlay.stop.wait(STEP_INTERVAL) {
+                    overlay.look_below_renamed();
                 }
             });
             spawn("gc", |overlay| {
@@ -272,14 +280,17 @@ impl Overlay {
         self.queue.pending()
     }
 
-    /// Conversions let nobody go first until what is returned is dropped: somebody waits for them.
+    /// Conversions let nobody go first, and files need not have rested, until what is returned is dropped: somebody
+    /// waits for them.
     pub fn hurry(&self) -> Hurry<'_> {
-        self.pace.hurry()
+        Hurry { _pace: self.pace.hurry(), _queue: self.queue.hurry() }
     }
 
-    /// Waits until every closed file is chunked, indexed and durable, also those that have not rested for as long as
-    /// they should, and without letting others go first. `progress` is told how many are
-    /// left and stops the waiting by returning false; the result says whether it came to the end.
+    /// Waits until every file that was closed before this call is chunked, indexed and durable, also those that have
+    /// not rested for as long as they should, and without letting others go first. Not waited for is what is opened
+    /// again meanwhile, so this ends however much is written; and what cannot be converted because it is mapped or
+    /// open below the mount. `progress` is told how many are left and stops the waiting by returning false; the result
+    /// says whether it came to the end.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let _hurry = self.hurry();
         self.wait_for_queue(progress)
@@ -350,6 +361,12 @@ impl Overlay {
     fn path_of(&self, inode: &Inode) -> Option<PathBuf> {
         self.backing.relative_path(inode.path_fd().ok()?).ok()?
     }
+}
+
+/// While this is held, somebody waits for conversions.
+pub struct Hurry<'a> {
+    _pace: pace::Hurry<'a>,
+    _queue: queue::Hurry<'a>,
 }
 
 /// The overlay's threads.
