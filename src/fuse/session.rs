@@ -3,7 +3,7 @@
 use super::filesystem::OverlayFs;
 use super::{helper, privilege};
 use crate::overlay::Overlay;
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs::File;
@@ -110,10 +110,13 @@ pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, Mo
     config.clone_fd = options.threads > 1;
     let ttl = if options.in_place { TTL_IN_PLACE } else { TTL_ELSEWHERE };
     let passthrough = options.passthrough && privileged;
-    let filesystem = OverlayFs::new(overlay, ttl, passthrough, options.control_info, options.threads.max(1));
+    let filesystem =
+        OverlayFs::new(overlay.clone(), ttl, passthrough, options.control_info, options.threads.max(1));
     let path = options.mountpoint;
     let failed = |e| MountError::of(&path, e);
     let session = Session::new(filesystem, &path, &config).map_err(failed)?;
+    let notifier = session.notifier();
+    overlay.drop_pages_by(Box::new(move |node| notifier.inval_inode(INodeNo(node.0), 0, 0).is_ok()));
     let gone: Gone = Arc::default();
     let tell = gone.clone();
     let serve = move || {

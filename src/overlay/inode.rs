@@ -14,7 +14,7 @@ use super::backing::{self, Backing, Identity};
 use super::error::{OverlayError, Result};
 use super::growing::Growing;
 use super::hybrid::Hybrid;
-use super::stub::Stub;
+use super::stub::{Stub, Time};
 use super::types::{Kind, NodeId};
 use crate::id::FileId;
 use crate::recipe::Recipe;
@@ -106,8 +106,10 @@ pub struct State {
     pub closed: Instant,
     /// Whether its content was committed after its last change: changing it makes that work of no use.
     pub taken_in: bool,
-    /// Whether the kernel's cached pages are known to be the content.
-    pub pages_valid: bool,
+    /// Whether the kernel may have cached pages that are not the content: it, or somebody else, wrote past them.
+    pub pages_stale: bool,
+    /// Of a plain file that was last open through the kernel's page cache: its mtime and length then.
+    pub pages_of: Option<(Time, u64)>,
     /// The backing file, while open.
     pub io: Option<OpenFile>,
     /// The stub's or hybrid file's recipe, while open.
@@ -375,7 +377,9 @@ impl Inodes {
                 // Whoever had it open is not known. Nobody has changed it since.
                 closed: Instant::now().checked_sub(backing::ctime(stat).age()).unwrap_or_else(Instant::now),
                 taken_in: false,
-                pages_valid: false,
+                // It has none yet.
+                pages_stale: false,
+                pages_of: None,
                 io: None,
                 recipe: None,
                 hybrid: None,

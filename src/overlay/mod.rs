@@ -50,7 +50,7 @@ pub use collect::{GcOutcome, GcStep};
 pub use contained::{FileContained, Place, TreeContained};
 pub use contents::{Contents, Shares};
 pub use error::{OverlayError, Result};
-pub use file::{Handle, Io, OpenFlags, Opened};
+pub use file::{DropPages, Handle, Io, OpenFlags, Opened};
 pub use filter::Filter;
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
@@ -140,6 +140,7 @@ pub struct Overlay {
     /// Whether garbage is collected without being asked.
     auto_gc: AtomicBool,
     templates_dir: OnceLock<PathBuf>,
+    drop_pages: OnceLock<Box<DropPages>>,
     stop: Stop,
 }
 
@@ -181,6 +182,7 @@ impl Overlay {
             no_room: AtomicBool::new(false),
             auto_gc: AtomicBool::new(false),
             templates_dir: OnceLock::new(),
+            drop_pages: OnceLock::new(),
             stop: Stop::default(),
         })
     }

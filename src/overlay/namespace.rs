@@ -98,7 +98,7 @@ impl Overlay {
                 state.content = None;
                 drop(state);
                 state = self.lock_loaded(inode)?;
-                state.dirty = true;
+                (state.dirty, state.pages_stale) = (true, true);
                 rustix::fs::fstat(&inode.path_fd()?)?
             }
             // A conversion may have come between the caller's stat and the lock.
