@@ -6,6 +6,10 @@
 //! - `a_renamed_file_..`: a rename that does not look at the policy; files that are not checked for having rested when
 //!   they are due.
 //! - `a_file_rests_..`: the time of the last close that is not noted; no check when a file is due.
+//! - `files_below_a_renamed_directory_..`: no look below it.
+//! - `what_a_kill_left_out_..`: catching up as a scan does it.
+//! - `a_hybrid_file_rests_too`: hybrid files not asked whether they have rested; a change of a former stub not counted
+//!   when it becomes hybrid.
 //! - `of_several_names_..`: names taken from the descriptor only.
 //! - `a_scan_applies_..`: a scan that decides about a file before it has met all its names.
 //! - `small_files_..`: `min_size` that does not count.
@@ -27,7 +31,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -186,6 +190,98 @@ fn a_renamed_file_has_the_policy_of_its_new_name() {
     assert!(!mount.is_stub("target/c"));
     mount.settle();
     assert!(mount.is_stub("target/c"));
+}
+
+/// The daemon looks below a renamed directory some time after the rename.
+#[test]
+fn files_below_a_renamed_directory_have_the_policy_of_their_new_names() {
+    if !fuse_available() {
+        return;
+    }
+    let config =
+        "[[policy]]\nmatch = \"off/\"\ndedup = \"off\"\n[[policy]]\nmatch = \"target/\"\ndedup = \"idle:1h\"";
+    let mount = mount(As::Root, config);
+    for (seed, dir) in ["target", "a/off/deep", "b/off", "still/off"].into_iter().enumerate() {
+        fs::create_dir_all(mount.at(dir)).unwrap();
+        fs::write(mount.at(dir).join("file"), noise(seed as u64, 50_000)).unwrap();
+    }
+    fs::create_dir(mount.at("b/new")).unwrap();
+    let_time_pass(&mount);
+    fs::rename(mount.at("target"), mount.at("built")).unwrap();
+    fs::rename(mount.at("a/off"), mount.at("a/on")).unwrap();
+    renameat_with(CWD, mount.at("b/off"), CWD, mount.at("b/new"), RenameFlags::EXCHANGE).unwrap();
+    // One that is renamed again before it was looked at.
+    fs::rename(mount.at("a"), mount.at("c")).unwrap();
+    // And one to where the same is done with it.
+    fs::rename(mount.at("still"), mount.at("quiet")).unwrap();
+    for name in ["built/file", "c/on/deep/file", "b/new/file"] {
+        becomes_a_stub(&mount, name);
+    }
+    assert!(!mount.is_stub("quiet/off/file"));
+}
+
+/// After a kill all files are met again: each is treated as if it had just been closed.
+#[test]
+fn what_a_kill_left_out_is_caught_up_with_as_it_would_have_been() {
+    as_both(|user| {
+        let mount = mount(user, &format!("convert_rate = \"64KiB/s\"\n{RULES}"));
+        fs::create_dir(mount.at("target")).unwrap();
+        fs::write(mount.at("target/x"), noise(1, 50_000)).unwrap();
+        fs::write(mount.at("large"), noise(2, 8 << 20)).unwrap();
+        mount.kill();
+        mount.start();
+        let end = Instant::now() + SOON;
+        while mount.ctl(&["status"])["behind"] == true {
+            assert!(Instant::now() < end, "the daemon waits for files that are to rest");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(mount.ctl(&["status"])["pending"], 2);
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(!mount.is_stub("large"), "two minutes are needed for that");
+        assert!(!mount.is_stub("target/x"), "it has to rest for an hour");
+        // Also at the next mount, after what was left out in good order.
+        fs::write(mount.at("large"), noise(3, 100_000)).unwrap();
+        becomes_a_stub(&mount, "large");
+        mount.kill();
+        mount.start();
+        mount.settle();
+        assert!(mount.is_stub("target/x"), "who asks for all gets all");
+    });
+}
+
+/// A large file of which only what changed was kept is committed when it has had its rest, as others are.
+#[test]
+fn a_hybrid_file_rests_too() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let config = "hybrid_min = \"1MiB\"\n[[policy]]\nmatch = \"vm/\"\ndedup = \"idle:1h\"";
+    let mount = mount(As::Root, config);
+    fs::create_dir(mount.at("vm")).unwrap();
+    let change = |name: &str, bytes: &[u8]| {
+        let file = File::options().write(true).open(mount.at(name)).unwrap();
+        file.write_all_at(bytes, 1 << 20).unwrap();
+    };
+    for (seed, name) in ["vm/disk", "disk"].into_iter().enumerate() {
+        fs::write(mount.at(name), noise(seed as u64, 3 << 20)).unwrap();
+    }
+    mount.settle();
+    change("vm/disk", b"new");
+    change("disk", b"new");
+    becomes_a_stub(&mount, "disk");
+    let_time_pass(&mount);
+    assert!(!mount.is_stub("vm/disk"), "it is to rest for an hour");
+    assert!(mount.below("vm/disk").1 * 512 <= 64 << 10, "only what changed is beside the store");
+    mount.settle();
+    assert!(mount.is_stub("vm/disk"));
+    // Changed again and again it is left alone for longer.
+    for i in 0..6 {
+        becomes_a_stub(&mount, "disk");
+        change("disk", &[i]);
+    }
+    let_time_pass(&mount);
+    assert!(!mount.is_stub("disk"));
+    assert_eq!(mount.ctl(&["status"])["resting"], 1);
 }
 
 #[test]

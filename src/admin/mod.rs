@@ -17,7 +17,7 @@ mod status;
 mod template;
 pub(crate) mod text;
 
-pub use catch_up::catch_up;
+pub use catch_up::{catch_up, catch_up_quietly};
 pub use check::{Action, CheckReport, Damaged};
 pub use contained::{ContainedDirectory, ContainedFile, ContainedReport, Where};
 pub use gc::GcReport;

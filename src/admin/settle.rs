@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 /// What `settle` came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettleReport {
-    /// Files closed and not yet taken in: 0 unless new ones were closed meanwhile.
+    /// Files closed since, and not taken in yet.
     pub pending: u64,
 }
 
-/// Waits until every closed file is chunked, indexed and durable.
+/// Waits until every file that was closed before is chunked, indexed and durable ([`crate::overlay::Overlay::settle`]).
 pub(super) fn settle(repo: &Repo, report: Report<'_>) -> Result<SettleReport, AdminError> {
     let _hurry = repo.overlay().hurry();
     catch_up(repo, report)?;

@@ -4,10 +4,10 @@ use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response};
 use std::path::PathBuf;
 
-/// Wait until every closed file is chunked, indexed and durable
+/// Wait until every file closed before now is chunked, indexed and durable
 #[derive(clap::Args)]
 #[command(
-    after_help = "Nothing waits for having rested then: neither files of a policy like idle:10m nor those that are\n\
+    after_help = "What is closed meanwhile is not waited for. Nothing waits for having rested then: neither files of a policy like idle:10m nor those that are\n\
     written again and again.\nExample: cp -r project /data/ && dedupctl settle /data"
 )]
 pub(super) struct Settle {

@@ -81,7 +81,7 @@ impl Daemon {
         let repo = Arc::downgrade(&self.repo);
         let work = move || {
             let Some(repo) = repo.upgrade() else { return };
-            if let Err(e) = admin::catch_up(&repo, &mut |_| true) {
+            if let Err(e) = admin::catch_up_quietly(&repo) {
                 tracing::error!("catching up: {}", repo.readable(&e));
             }
         };
@@ -116,17 +116,15 @@ fn unmount(
     mounted: &Mounted,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Response, Fault> {
-    // A scan that runs feeds the queue without end; what it has not come to is done another time.
-    if !repo.behind() {
-        let mut most = 0;
-        let settled = repo.overlay().settle(&mut |pending| {
-            most = most.max(pending as u64);
-            progress(Progress::files("settling", most - pending as u64, most))
-        });
-        // Who asked has gone: then it is not wanted any more.
-        if !settled.map_err(|e| fault(repo, &e.into()))? {
-            return Err(Fault::new("interrupted; it stays mounted"));
-        }
+    // What a scan or catching up has not come to is done another time.
+    let mut most = 0;
+    let settled = repo.overlay().settle(&mut |pending| {
+        most = most.max(pending as u64);
+        progress(Progress::files("settling", most - pending as u64, most))
+    });
+    // Who asked has gone: then it is not wanted any more.
+    if !settled.map_err(|e| fault(repo, &e.into()))? {
+        return Err(Fault::new("interrupted; it stays mounted"));
     }
     match unmount_until(mounted, Instant::now() + BUSY_REQUEST) {
         Ok(()) => Ok(Response::Unmount),

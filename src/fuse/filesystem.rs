@@ -133,7 +133,6 @@ impl Filesystem for OverlayFs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for wanted in [
             InitFlags::FUSE_ATOMIC_O_TRUNC,
-            InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_DO_READDIRPLUS,

@@ -3,7 +3,7 @@
 use super::filesystem::OverlayFs;
 use super::{helper, privilege};
 use crate::overlay::Overlay;
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs::File;
@@ -111,10 +111,12 @@ pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, Mo
     let ttl = if options.in_place { TTL_IN_PLACE } else { TTL_ELSEWHERE };
     let passthrough = options.passthrough && privileged;
     let (threads, alone) = (options.threads.max(1), options.in_place);
-    let filesystem = OverlayFs::new(overlay, ttl, alone, passthrough, options.control_info, threads);
+    let filesystem = OverlayFs::new(overlay.clone(), ttl, alone, passthrough, options.control_info, threads);
     let path = options.mountpoint;
     let failed = |e| MountError::of(&path, e);
     let session = Session::new(filesystem, &path, &config).map_err(failed)?;
+    let notifier = session.notifier();
+    overlay.drop_pages_by(Box::new(move |node| notifier.inval_inode(INodeNo(node.0), 0, 0).is_ok()));
     let gone: Gone = Arc::default();
     let tell = gone.clone();
     let serve = move || {

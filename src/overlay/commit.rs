@@ -19,7 +19,7 @@ use super::ingest::Round;
 use super::inode::{Content, Inode, Phase, State as InodeState};
 use super::pace::Priority;
 use super::policy::Policy;
-use super::queue::{Batch, GATHER};
+use super::queue::{Batch, Entry, GATHER};
 use super::stub::{State, Stub, Time};
 use super::types::SetTime;
 use super::{FileRow, Overlay};
@@ -75,25 +75,27 @@ impl Overlay {
                 inode.path_fd().and_then(rustix::fs::fstat).map_or(0, |stat| stat.st_size as u64)
             };
             let round_bytes = self.pace.round_bytes(ROUND_BYTES);
-            let fits = files.iter().take_while(|inode| {
-                bytes += size(inode);
+            let fits = files.iter().take_while(|entry| {
+                bytes += size(&entry.inode);
                 bytes <= round_bytes
             });
             let count = fits.count().max(1);
             self.queue.put_back(files.drain(count..));
+            let (files, generations): (Vec<_>, Vec<_>) =
+                files.into_iter().map(|entry| (entry.inode, entry.generation)).unzip();
             // Whatever happens to one round, the next is taken up, and nobody waits for this one for ever.
             let round = std::panic::AssertUnwindSafe(|| self.commit_round(files, hurry));
             if std::panic::catch_unwind(round).is_err() {
                 tracing::error!("{count} files stay plain until they are next closed: their commit panicked");
             }
-            self.queue.done(count);
+            self.queue.done(&generations);
         }
     }
 
     fn commit_round(&self, files: Vec<Arc<Inode>>, hurry: bool) {
         let (hybrid, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|inode| self.is_hybrid(inode));
-        hybrid.into_iter().for_each(|inode| self.commit_hybrid(inode));
         let mut finder = self.catalog.finder(&self.backing);
+        hybrid.into_iter().for_each(|inode| self.commit_hybrid(inode, hurry, &mut finder));
         let taken = files.into_iter().filter_map(|inode| self.take_file(inode, hurry, &mut finder));
         let (convert, index): (Vec<_>, Vec<_>) = taken.partition(|taken| taken.convert);
         // Only what stubs will need is stored.
@@ -230,7 +232,7 @@ impl Overlay {
     }
 
     /// Puts a file back that has not been closed for long enough, and says whether it did.
-    fn rests(&self, inode: &Arc<Inode>, state: &mut InodeState, policy: Option<Policy>) -> bool {
+    pub(super) fn rests(&self, inode: &Arc<Inode>, state: &mut InodeState, policy: Option<Policy>) -> bool {
         let Some(policy) = policy else { return false };
         let now = Instant::now();
         let rest = self.unrest.rest(inode.file_id(), policy.rest(), now);
@@ -241,7 +243,8 @@ impl Overlay {
         }
         if !state.queued {
             state.queued = true;
-            self.queue.push_resting(inode.clone(), due, rest > policy.rest());
+            let entry = Entry { inode: inode.clone(), generation: state.generation };
+            self.queue.push_resting(entry, due, rest > policy.rest());
         }
         true
     }
@@ -249,7 +252,8 @@ impl Overlay {
     pub(super) fn try_again(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if !state.queued {
             state.queued = true;
-            self.queue.push_again(inode.clone(), state.attempts);
+            let entry = Entry { inode: inode.clone(), generation: state.generation };
+            self.queue.push_again(entry, state.attempts);
             state.attempts = state.attempts.saturating_add(1);
         }
     }

@@ -12,18 +12,20 @@
 //! | being written back | to read | cached, from the store |
 //! | being written back | to write | waits |
 //!
-//! Page cache: the kernel may keep pages from one cached open to the next. After anything that bypassed
-//! them, the next cached open drops them, and only once that open is seen to be *complete* are pages trusted
-//! again: an earlier promise has shown old records through a mapping. Not later either: pages hold what is being
-//! written before this process does, and dropping them just then brings the old record back.
+//! Page cache: the kernel keeps pages from one cached open to the next. After anything that bypassed them they are
+//! dropped, by this process before it answers the next cached open, and only while nobody has the file open. A page
+//! holds what is being written before this process does: dropped just then, the old bytes would come back, and stay.
+//! So neither do opens drop pages in the kernel (`FOPEN_KEEP_CACHE` is always given), which would come later than the
+//! answer, nor does it drop them by itself when it sees another mtime (`FUSE_AUTO_INVAL_DATA` is not asked for).
 
 use super::error::{OverlayError, Result};
 use super::hybrid::Hybrid;
 use super::inode::{Content, Inode, Mode, OpenFile, PassToken, Phase, State as InodeState};
+use super::stub::Time;
 use super::types::{Attr, Caller, Kind, NodeId};
 use super::{Overlay, backing};
 use crate::recipe::Recipe;
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -76,8 +78,6 @@ pub struct Handle {
     execute: bool,
     /// Whether the file's atime knows that it was read by this open.
     accessed: AtomicBool,
-    /// Whether this open made the kernel drop its pages, so that they can be trusted once it is released.
-    renews_pages: bool,
     next_offset: AtomicU64,
     ahead: AtomicUsize,
 }
@@ -110,15 +110,10 @@ impl Handle {
     pub fn node(&self) -> NodeId {
         self.inode.node
     }
-
-    /// Notes that the kernel has come to the end of this open: it asks for I/O through it, or releases it. So it has
-    /// dropped the pages that it had before, if it was to.
-    fn completed(&self, state: &mut InodeState) {
-        if self.renews_pages && matches!(state.mode, Mode::Cached) {
-            state.pages_valid = true;
-        }
-    }
 }
+
+/// Has the kernel drop the pages of a file that nobody has open; says whether it did.
+pub type DropPages = dyn Fn(NodeId) -> bool + Send + Sync;
 
 /// Registers a backing file (open for reading and writing) for passthrough; `None` if that cannot be.
 pub type Register<'a> = dyn Fn(&File) -> Option<PassToken> + 'a;
@@ -217,14 +212,13 @@ impl Overlay {
             (Mode::Pass(token), ..) => Io::Pass(token.clone()),
             (Mode::None, None, Some(OpenFile { file, writable: true })) => match register(file) {
                 Some(token) => Io::Pass(token),
-                None => Io::Cached { keep_pages: state.pages_valid },
+                None => self.io_cached(inode, &mut state)?,
             },
-            _ => Io::Cached { keep_pages: state.pages_valid },
+            _ => self.io_cached(inode, &mut state)?,
         };
         state.mode = match &io {
             Io::Pass(token) => {
-                state.pages_valid = false;
-                state.passed = true;
+                (state.pages_stale, state.passed) = (true, true);
                 Mode::Pass(token.clone())
             }
             Io::Cached { .. } => Mode::Cached,
@@ -232,17 +226,34 @@ impl Overlay {
         state.opens += 1;
         state.writers += u32::from(flags.write);
         state.running += u32::from(flags.execute);
-        let renews_pages = matches!(io, Io::Cached { keep_pages: false });
         let handle = Handle {
             inode: inode.clone(),
             write: flags.write,
             execute: flags.execute,
             accessed: AtomicBool::new(flags.no_atime || self.read_only),
-            renews_pages,
             next_offset: AtomicU64::new(0),
             ahead: AtomicUsize::new(0),
         };
         Ok(Opened { handle: Arc::new(handle), io })
+    }
+
+    /// How I/O through the page cache goes, for an open that is about to be answered.
+    fn io_cached(&self, inode: &Inode, state: &mut InodeState) -> Result<Io> {
+        if state.opens > 0 {
+            return Ok(Io::Cached { keep_pages: true });
+        }
+        if let (Some(Content::Plain(_)), Some(of)) = (state.content, state.pages_of) {
+            // Somebody may have written to it at the bare directory.
+            state.pages_stale |= of != version(&rustix::fs::fstat(&inode.path_fd()?)?);
+        }
+        let stale = std::mem::take(&mut state.pages_stale);
+        Ok(Io::Cached { keep_pages: !stale || self.drop_pages.get().is_some_and(|drop| drop(inode.node)) })
+    }
+
+    /// Lets the kernel's pages be dropped by `drop`, while nobody has their file open.
+    pub fn drop_pages_by(&self, drop: Box<DropPages>) {
+        // A second kernel is none that this overlay knows of.
+        let _ = self.drop_pages.set(drop);
     }
 
     /// Makes sure that an inode about to be open has its backing file open, writable if need be.
@@ -286,8 +297,11 @@ impl Overlay {
             state.running = state.running.saturating_sub(1);
             inode.notify();
         }
-        handle.completed(&mut state);
         if state.opens == 0 {
+            if let (Mode::Cached, Some(Content::Plain(_))) = (&state.mode, state.content) {
+                let stat = inode.path_fd().and_then(rustix::fs::fstat);
+                state.pages_of = stat.ok().as_ref().map(version);
+            }
             state.mode = Mode::None;
             state.io = None;
             state.recipe = None;
@@ -312,7 +326,7 @@ impl Overlay {
         }
         state.queued = true;
         state.attempts = 0;
-        self.queue.push(inode.clone(), self.rest());
+        state.generation = self.queue.push(inode.clone(), self.rest());
     }
 
     /// As [`Overlay::enqueue_if_due`], for a file whose content was just changed: also if it could not be committed
@@ -325,7 +339,7 @@ impl Overlay {
         }
         if state.queued && state.opens == 0 {
             state.attempts = 0;
-            self.queue.hasten(inode, self.rest());
+            state.generation = self.queue.hasten(inode, self.rest()).unwrap_or(state.generation);
         }
         self.enqueue_if_due(inode, state);
     }
@@ -347,7 +361,6 @@ impl Overlay {
         let from = {
             let inode = &handle.inode;
             let mut state = self.lock_loaded(inode)?;
-            handle.completed(&mut state);
             match (&state.content, &state.recipe) {
                 (Some(Content::Stub(_)), Some(recipe)) => From::Recipe(recipe.clone()),
                 (Some(Content::Hybrid(_)), Some(recipe)) => {
@@ -472,8 +485,7 @@ impl Overlay {
     }
 
     fn plain_file(&self, handle: &Handle) -> Result<Arc<File>> {
-        let mut state = handle.inode.lock();
-        handle.completed(&mut state);
+        let state = handle.inode.lock();
         match &state.io {
             Some(OpenFile { file, writable: true }) if handle.write => Ok(file.clone()),
             _ => Err(Errno::BADF.into()),
@@ -500,6 +512,11 @@ impl Overlay {
         state.dirty = true;
         Ok(state)
     }
+}
+
+/// What another version of a plain file differs in.
+fn version(stat: &Stat) -> (Time, u64) {
+    (backing::mtime(stat), stat.st_size as u64)
 }
 
 /// Whether a program may have a file mapped, and so write to it, without having it open.

@@ -81,7 +81,6 @@ impl Overlay {
         }
         state.content = Some(Content::Plain(None));
         state.recipe = None;
-        state.pages_valid = false;
         state.taken_in = true;
         Ok(())
     }

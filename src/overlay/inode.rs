@@ -14,7 +14,7 @@ use super::backing::{self, Backing, Identity};
 use super::error::{OverlayError, Result};
 use super::growing::Growing;
 use super::hybrid::Hybrid;
-use super::stub::Stub;
+use super::stub::{Stub, Time};
 use super::types::{Kind, NodeId};
 use crate::id::FileId;
 use crate::recipe::Recipe;
@@ -96,6 +96,8 @@ pub struct State {
     pub dirty: bool,
     /// Whether it stands in the commit queue.
     pub queued: bool,
+    /// When it came into the commit queue last ([`super::queue`]).
+    pub generation: u64,
     /// How often in a row it could not be converted.
     pub attempts: u8,
     /// Whether the kernel was given the file for passthrough since it was last seen that nobody has it mapped: a mapping
@@ -105,8 +107,10 @@ pub struct State {
     pub closed: Instant,
     /// Whether its content was committed after its last change: changing it makes that work of no use.
     pub taken_in: bool,
-    /// Whether the kernel's cached pages are known to be the content.
-    pub pages_valid: bool,
+    /// Whether the kernel may have cached pages that are not the content: it, or somebody else, wrote past them.
+    pub pages_stale: bool,
+    /// Of a plain file that was last open through the kernel's page cache: its mtime and length then.
+    pub pages_of: Option<(Time, u64)>,
     /// The backing file, while open.
     pub io: Option<OpenFile>,
     /// The stub's or hybrid file's recipe, while open.
@@ -378,11 +382,15 @@ impl Inodes {
                 running: 0,
                 dirty: false,
                 queued: false,
+                generation: 0,
                 attempts: 0,
                 passed: false,
-                closed: Instant::now(),
+                // Whoever had it open is not known. Nobody has changed it since.
+                closed: Instant::now().checked_sub(backing::ctime(stat).age()).unwrap_or_else(Instant::now),
                 taken_in: false,
-                pages_valid: false,
+                // It has none yet.
+                pages_stale: false,
+                pages_of: None,
                 io: None,
                 recipe: None,
                 hybrid: None,
@@ -467,6 +475,20 @@ impl Inodes {
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
+
+    /// Who had a file open before it is met is not known, only when it was changed last.
+    #[test]
+    fn a_file_rests_from_its_last_change_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let backing = Backing::open(dir.path()).unwrap();
+        let inodes = Inodes::new(backing.root().try_clone_to_owned().unwrap());
+        std::fs::write(dir.path().join("file"), "old").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let fd = backing::open_path(backing.root(), OsStr::new("file")).unwrap();
+        let stat = rustix::fs::fstat(&fd).unwrap();
+        let inode = inodes.enter(&backing, fd, &stat, 1).unwrap();
+        assert!(inode.lock().closed.elapsed() >= Duration::from_millis(250));
+    }
 
     /// A file that got the number of one that is gone, and that users still hold, stays one inode when they forget
     /// that one.

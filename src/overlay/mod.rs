@@ -37,6 +37,7 @@ mod pace;
 mod policy;
 mod queue;
 mod recover;
+mod renamed;
 mod repair;
 mod scan;
 mod similar;
@@ -53,12 +54,11 @@ pub use contained::{FileContained, Place, TreeContained};
 pub use contents::{Contents, Shares};
 pub use directory::{DirEntry, DirHandle};
 pub use error::{OverlayError, Result};
-pub use file::{Handle, Io, OpenFlags, Opened};
+pub use file::{DropPages, Handle, Io, OpenFlags, Opened};
 pub use filter::Filter;
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use inode::{Content, Inode, PassToken};
-pub use pace::Hurry;
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use scan::{Finding, ScanReport, Trouble};
@@ -74,6 +74,7 @@ use catalog::Finder;
 use inode::Inodes;
 use pace::Pace;
 use queue::Queue;
+use renamed::Renamed;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -131,6 +132,7 @@ pub struct Overlay {
     read_only: bool,
     inodes: Inodes,
     queue: Queue,
+    renamed: Renamed,
     hybrid: HybridOptions,
     steps: Arc<hybrid::Steps>,
     converted: AtomicU64,
@@ -141,6 +143,7 @@ pub struct Overlay {
     /// Whether garbage is collected without being asked.
     auto_gc: AtomicBool,
     templates_dir: OnceLock<PathBuf>,
+    drop_pages: OnceLock<Box<DropPages>>,
     stop: Stop,
 }
 
@@ -174,6 +177,7 @@ impl Overlay {
             read_only: parts.read_only,
             inodes: Inodes::new(root),
             queue: Queue::default(),
+            renamed: Renamed::default(),
             hybrid: parts.hybrid,
             steps: Arc::default(),
             converted: AtomicU64::new(0),
@@ -181,6 +185,7 @@ impl Overlay {
             no_room: AtomicBool::new(false),
             auto_gc: AtomicBool::new(false),
             templates_dir: OnceLock::new(),
+            drop_pages: OnceLock::new(),
             stop: Stop::default(),
         })
     }
@@ -211,6 +216,11 @@ impl Overlay {
                 while overlay.stop.wait(STEP_INTERVAL) {
                     overlay.step_growing_files();
                     overlay.inodes.sweep();
+                }
+            });
+            spawn("renamed", |overlay| {
+                while overlay.stop.wait(STEP_INTERVAL) {
+                    overlay.look_below_renamed();
                 }
             });
             spawn("gc", |overlay| {
@@ -275,14 +285,17 @@ impl Overlay {
         self.queue.pending()
     }
 
-    /// Conversions let nobody go first until what is returned is dropped: somebody waits for them.
+    /// Conversions let nobody go first, and files need not have rested, until what is returned is dropped: somebody
+    /// waits for them.
     pub fn hurry(&self) -> Hurry<'_> {
-        self.pace.hurry()
+        Hurry { _pace: self.pace.hurry(), _queue: self.queue.hurry() }
     }
 
-    /// Waits until every closed file is chunked, indexed and durable, also those that have not rested for as long as
-    /// they should, and without letting others go first. `progress` is told how many are
-    /// left and stops the waiting by returning false; the result says whether it came to the end.
+    /// Waits until every file that was closed before this call is chunked, indexed and durable, also those that have
+    /// not rested for as long as they should, and without letting others go first. Not waited for is what is opened
+    /// again meanwhile, so this ends however much is written; and what cannot be converted because it is mapped or
+    /// open below the mount. `progress` is told how many are left and stops the waiting by returning false; the result
+    /// says whether it came to the end.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let _hurry = self.hurry();
         self.wait_for_queue(progress)
@@ -353,6 +366,12 @@ impl Overlay {
     fn path_of(&self, inode: &Inode) -> Option<PathBuf> {
         self.backing.relative_path(inode.path_fd().ok()?).ok()?
     }
+}
+
+/// While this is held, somebody waits for conversions.
+pub struct Hurry<'a> {
+    _pace: pace::Hurry<'a>,
+    _queue: queue::Hurry<'a>,
 }
 
 /// The overlay's threads.

@@ -6,7 +6,6 @@ use super::backing::{self, Backing};
 use super::error::{OverlayError, Result};
 use super::file::may_be_mapped;
 use super::inode::{Content, Inode, OpenFile, State as InodeState};
-use super::policy::Policy;
 use super::stub::XATTR;
 use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr};
 use crate::id::FileId;
@@ -84,7 +83,7 @@ impl Overlay {
             state.content = None;
             drop(state);
             state = self.lock_loaded(inode)?;
-            state.dirty = true;
+            (state.dirty, state.pages_stale) = (true, true);
             stat = rustix::fs::fstat(&fd)?;
         }
         let mut attr = backing::attr(inode.node, &stat);
@@ -332,6 +331,10 @@ impl Overlay {
             self.policy_changed(source_inode.as_ref());
             self.policy_changed(target_inode.as_ref().filter(|_| exchanged));
         }
+        self.look_below_later(&source, (&source_dir, from.1), (&target_dir, to.1));
+        if let Some(target) = target.as_ref().filter(|_| exchanged) {
+            self.look_below_later(target, (&target_dir, to.1), (&source_dir, from.1));
+        }
         match target {
             // Renaming one name of a file over another of its names does nothing.
             Some(target) if backing::identity(&target) == backing::identity(&source) => return Ok(()),
@@ -359,25 +362,6 @@ impl Overlay {
         let changed = change();
         self.enqueue_if_due(inode, &mut state);
         Ok(changed?)
-    }
-
-    /// What is done with a file of that name; `None` where names do not matter.
-    fn policy_at(&self, dir: &Inode, name: &OsStr) -> Option<Policy> {
-        let by_name = self.policies.rules() > 0;
-        by_name.then(|| self.policies.of(&self.path_of(dir).unwrap_or_default().join(name)))
-    }
-
-    /// Has a commit look at a file whose name has got another policy. Files below a renamed directory are not looked
-    /// at: when they are next closed, or by a scan.
-    fn policy_changed(&self, inode: Option<&Arc<Inode>>) {
-        let Some(inode) = inode.filter(|inode| inode.home && inode.kind == Kind::File) else { return };
-        let Ok(mut state) = self.lock_loaded(inode) else { return };
-        if state.queued {
-            self.queue.look_again(inode);
-        } else if matches!(state.content, Some(Content::Plain(_))) {
-            state.dirty = true;
-            self.enqueue_if_due(inode, &mut state);
-        }
     }
 
     /// The catalog's side of an inode having left one directory for another.

@@ -58,6 +58,8 @@ pub struct BadGlob {
 pub struct Policies {
     fallback: Policy,
     rules: Vec<(Gitignore, Rule)>,
+    /// Whether a rule has a glob that means a place, not only a name.
+    places: bool,
 }
 
 impl Policies {
@@ -67,13 +69,14 @@ impl Policies {
             let glob = rules[RULES_MAX].globs.first().cloned().unwrap_or_default();
             return Err(BadGlob { glob, reason: format!("there are more than {RULES_MAX} rules") });
         }
+        let places = rules.iter().flat_map(|rule| &rule.globs).any(|glob| is_place(glob));
         let compiled = rules.into_iter().map(|rule| Ok((rule.compile()?, rule)));
-        Ok(Policies { fallback, rules: compiled.collect::<Result<_, _>>()? })
+        Ok(Policies { fallback, rules: compiled.collect::<Result<_, _>>()?, places })
     }
 
     /// The same for all files.
     pub fn uniform(dedup: Dedup) -> Policies {
-        Policies { fallback: Policy { dedup, min_bytes: 0 }, rules: Vec::new() }
+        Policies { fallback: Policy { dedup, min_bytes: 0 }, rules: Vec::new(), places: false }
     }
 
     /// What is done with the file at `path`, below the overlay's root.
@@ -88,6 +91,19 @@ impl Policies {
             }
         }
         policy
+    }
+
+    /// Whether something else may be done with files below a directory when it is renamed.
+    ///
+    /// O(rules * depth).
+    pub fn differ_below(&self, from: &Path, to: &Path) -> bool {
+        let decides = |(matcher, _): &(Gitignore, Rule), dir: &Path| {
+            let found = matcher.matched_path_or_any_parents(dir, true);
+            (found.is_ignore(), found.is_whitelist())
+        };
+        // A glob of a place may match below a directory that it does not match; of others, a name below matches
+        // wherever it is.
+        from != to && (self.places || self.rules.iter().any(|rule| decides(rule, from) != decides(rule, to)))
     }
 
     /// What is done with a file that no rule matches.
@@ -136,6 +152,11 @@ impl Rule {
         }
         builder.build().map_err(|e| BadGlob { reason: reason(&e), ..all() })
     }
+}
+
+/// Whether a glob says where a name is: with a `/` at its beginning or within.
+fn is_place(glob: &str) -> bool {
+    glob.trim_end_matches(['/', ' ']).contains('/')
 }
 
 /// What the matcher says without the glob, which we name ourselves.
@@ -235,6 +256,34 @@ mod tests {
         assert_eq!(of("vm/a.iso"), (hour, 20));
         assert_eq!(of("vm/a"), (hour, 0));
         assert_eq!(of("other"), (Dedup::OnClose, 0));
+    }
+
+    #[test]
+    fn what_a_renamed_directory_changes() {
+        let differ = |globs: &[&str], from: &str, to: &str| {
+            let policies = policies(vec![rule(globs, Some(Dedup::Off), None)]);
+            policies.differ_below(Path::new(from), Path::new(to))
+        };
+        for (globs, from, to) in [
+            (&["target/"][..], "target", "x"),
+            (&["target/"], "a", "target/a"),
+            (&["target/"], "target/a", "b/a"),
+            (&["target"], "a/target", "a/b"),
+            (&["*.d", "!keep.d"], "keep.d", "x.d"),
+            (&["a/**/b"], "x", "a"),
+            (&["/log/*.txt"], "log", "old"),
+        ] {
+            assert!(differ(globs, from, to), "{globs:?} {from} {to}");
+        }
+        for (globs, from, to) in [
+            (&["*.sqlite"][..], "a", "b"),
+            (&["target/"], "a", "b/a"),
+            (&["target/"], "target/a", "target/b"),
+            (&["target/"], "a/target", "target"),
+            (&["a/b"], "c", "c"),
+        ] {
+            assert!(!differ(globs, from, to), "{globs:?} {from} {to}");
+        }
     }
 
     #[test]

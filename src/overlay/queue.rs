@@ -1,7 +1,12 @@
 //! Files that were closed and wait to be committed, and who waits for them.
+//!
+//! Who settles waits for what came before, however much comes meanwhile: each file belongs to a *generation*, and each
+//! wait ends one and begins the next. A file that is tried again stays in the generation that it came in; one that
+//! is closed again after it was taken comes anew. While anybody waits, what came first is taken first.
 
 use super::inode::Inode;
-use std::collections::BTreeMap;
+use super::types::NodeId;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,7 +37,9 @@ struct Waiting {
     later: Line,
     /// Written again and again, so they rest for longer: nobody waits for those but who asks for all.
     resting: Line,
-    in_work: usize,
+    /// What is ready, soon or in work, by the generations that it came in.
+    pending: BTreeMap<u64, usize>,
+    generation: u64,
     /// So many make a full round.
     round: usize,
     /// Somebody waits for an empty queue: do not wait for files to have rested.
@@ -43,14 +50,22 @@ struct Waiting {
 /// Inodes by when they are due; those that are due together in the order in which they came.
 #[derive(Default)]
 struct Line {
-    entries: BTreeMap<(Instant, u64), Arc<Inode>>,
+    entries: BTreeMap<(Instant, u64), Entry>,
     next: u64,
+}
+
+/// An inode in the queue, or taken off it.
+pub struct Entry {
+    /// Which.
+    pub inode: Arc<Inode>,
+    /// When it came into the queue.
+    pub generation: u64,
 }
 
 /// Files taken off the queue.
 pub struct Batch {
     /// In order.
-    pub files: Vec<Arc<Inode>>,
+    pub files: Vec<Entry>,
     /// Whether somebody waits for them, however long they have rested.
     pub hurry: bool,
 }
@@ -60,57 +75,77 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an inode, to be taken `after` from now.
-    pub fn push(&self, inode: Arc<Inode>, after: Duration) {
+    /// Adds an inode that was closed, to be taken `after` from now. Returns the generation that it came in.
+    pub fn push(&self, inode: Arc<Inode>, after: Duration) -> u64 {
         let mut state = self.lock();
-        let due = Instant::now() + after;
+        let (due, generation) = (Instant::now() + after, state.generation);
         let first = state.ready.due().is_none_or(|first| due < first);
-        state.ready.push(inode, due);
+        state.push_ready(Entry { inode, generation }, due);
         // Whoever waits does so for the first of them, or for a full round: any other is no news.
         if first || state.ready.len() == state.round || state.hurry > 0 {
             self.changed.notify_all();
         }
+        generation
     }
 
-    /// Adds an inode that is to rest until `due`; `restless` if that is because it is written again and again.
-    pub fn push_resting(&self, inode: Arc<Inode>, due: Instant, restless: bool) {
+    /// Adds an inode again that is to rest until `due`; `restless` if that is because it is written again and again.
+    pub fn push_resting(&self, entry: Entry, due: Instant, restless: bool) {
         let mut state = self.lock();
         // Who waits for all waits for this one too.
-        let line = if restless && state.hurry == 0 { &mut state.resting } else { &mut state.ready };
-        line.push(inode, due);
+        match (state.hurry > 0, restless) {
+            (true, _) => state.push_ready(entry, due.min(Instant::now())),
+            (false, false) => state.push_ready(entry, due),
+            (false, true) => state.resting.push(entry, due),
+        }
         self.changed.notify_all();
     }
 
-    /// Adds an inode that could not be committed, to be tried again: soon the first `attempt`s, and later
+    /// Adds an inode again that could not be committed, to be tried again: soon the first `attempt`s, and later
     /// than that at long intervals.
-    pub fn push_again(&self, inode: Arc<Inode>, attempt: u8) {
+    pub fn push_again(&self, entry: Entry, attempt: u8) {
         let mut state = self.lock();
         if attempt < SOON_ATTEMPTS {
-            state.soon.push(inode, Instant::now() + SOON * 2u32.pow(attempt.into()));
+            state.count(entry.generation, 1);
+            state.soon.push(entry, Instant::now() + SOON * 2u32.pow(attempt.into()));
         } else {
-            state.later.push(inode, Instant::now() + LATER);
+            state.later.push(entry, Instant::now() + LATER);
         }
         self.changed.notify_all();
     }
 
-    /// Takes an inode `after` from now that was to be tried again later, if it is such a one: from here on it is
-    /// waited for. O(those to be tried later).
-    pub fn hasten(&self, inode: &Arc<Inode>, after: Duration) {
+    /// Takes an inode that was closed again `after` from now if it was to be tried again, soon or later: it comes anew.
+    /// Returns its generation then. O(those to be tried again).
+    pub fn hasten(&self, inode: &Arc<Inode>, after: Duration) -> Option<u64> {
         let mut state = self.lock();
-        if let Some(inode) = state.later.remove(inode) {
-            state.ready.push(inode, Instant::now() + after);
-            self.changed.notify_all();
-        }
+        let entry = match state.soon.remove(inode) {
+            Some(entry) => {
+                state.count(entry.generation, -1);
+                entry
+            }
+            None => state.later.remove(inode)?,
+        };
+        let generation = state.generation;
+        state.push_ready(Entry { generation, ..entry }, Instant::now() + after);
+        self.changed.notify_all();
+        Some(generation)
     }
 
-    /// Looks at an inode again that waits, because how long it is to rest may have changed. O(those that wait).
-    pub fn look_again(&self, inode: &Arc<Inode>) {
+    /// Looks at inodes again that wait, because how long they are to rest may have changed. O(all that wait).
+    pub fn look_again(&self, inodes: &HashSet<NodeId>) {
         let mut state = self.lock();
-        let found = state.ready.remove(inode).or_else(|| state.resting.remove(inode));
-        if let Some(inode) = found.or_else(|| state.later.remove(inode)) {
-            state.ready.push(inode, Instant::now() + GATHER);
-            self.changed.notify_all();
+        let due = Instant::now() + GATHER;
+        let moved = |line: &mut Line| {
+            let found = line.entries.iter().filter(|(_, entry)| inodes.contains(&entry.inode.node));
+            let keys: Vec<_> = found.map(|(key, _)| *key).collect();
+            keys.iter().filter_map(|key| line.entries.remove(key)).collect::<Vec<_>>()
+        };
+        for entry in moved(&mut state.ready) {
+            state.ready.push(entry, due);
         }
+        for entry in moved(&mut state.resting).into_iter().chain(moved(&mut state.later)) {
+            state.push_ready(entry, due);
+        }
+        self.changed.notify_all();
     }
 
     /// Waits for files and takes some: at most `count`, all of which count as in work until
@@ -123,16 +158,9 @@ impl Queue {
                 return None;
             }
             let now = Instant::now();
-            let (hurry, full) = (state.hurry > 0, state.ready.len() >= count);
-            let begin = hurry || full || state.ready.due().is_some_and(|due| due <= now);
-            let slack = if begin { GATHER } else { Duration::ZERO };
-            let mut files = state.ready.take(count, |due| hurry || due <= now + slack);
-            files.extend(state.soon.take(count - files.len(), |due| due <= now));
-            files.extend(state.resting.take(count - files.len(), |due| due <= now));
-            files.extend(state.later.take(count - files.len(), |due| due <= now));
+            let files = state.take_due(count, now);
             if !files.is_empty() {
-                state.in_work += files.len();
-                return Some(Batch { files, hurry });
+                return Some(Batch { files, hurry: state.hurry > 0 });
             }
             let lines = [&state.ready, &state.soon, &state.later, &state.resting];
             let next = lines.iter().filter_map(|line| line.due()).min();
@@ -143,28 +171,29 @@ impl Queue {
     }
 
     /// Puts back inodes that were taken and not worked on: they come before all others.
-    pub fn put_back(&self, inodes: impl Iterator<Item = Arc<Inode>>) {
+    pub fn put_back(&self, entries: impl Iterator<Item = Entry>) {
         let mut state = self.lock();
         let now = Instant::now();
         let first = state.ready.due().map_or(now, |due| due.min(now));
         let before = first.checked_sub(Duration::from_nanos(1)).unwrap_or(first);
-        for inode in inodes {
-            state.in_work -= 1;
-            state.ready.push(inode, before);
+        for entry in entries {
+            // It was counted when it was taken.
+            state.ready.push(entry, before);
         }
         self.changed.notify_all();
     }
 
-    /// Says that `count` of the inodes taken have been worked on.
-    pub fn done(&self, count: usize) {
-        self.lock().in_work -= count;
+    /// Says that inodes taken, of these generations, have been worked on.
+    pub fn done(&self, generations: &[u64]) {
+        let mut state = self.lock();
+        generations.iter().for_each(|generation| state.count(*generation, -1));
         self.changed.notify_all();
     }
 
     /// Files that wait or are being worked on, without those to be tried again later and those that rest because they
     /// are written again and again.
     pub fn pending(&self) -> usize {
-        self.lock().pending()
+        self.lock().pending_until(u64::MAX)
     }
 
     /// Files that rest because they are written again and again.
@@ -176,20 +205,27 @@ impl Queue {
     pub fn hurry(&self) -> Hurry<'_> {
         let mut state = self.lock();
         state.hurry += 1;
-        let resting = std::mem::take(&mut state.resting.entries);
-        for ((due, _), inode) in resting {
-            state.ready.push(inode, due);
+        let now = Instant::now();
+        // What comes from now on is due later, so all of these are taken before it.
+        for ((due, _), entry) in std::mem::take(&mut state.ready.entries) {
+            state.ready.push(entry, due.min(now));
+        }
+        for ((due, _), entry) in std::mem::take(&mut state.resting.entries) {
+            state.push_ready(entry, due.min(now));
         }
         self.changed.notify_all();
         Hurry(self)
     }
 
-    /// Waits until nothing is pending, telling `progress` how much is; gives up when it returns false.
+    /// Waits until nothing is pending that came before this call, telling `progress` how much is; gives up when it
+    /// returns false.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> bool {
         let _hurry = self.hurry();
         let mut state = self.lock();
+        let last = state.generation;
+        state.generation += 1;
         loop {
-            let pending = state.pending();
+            let pending = state.pending_until(last);
             if pending == 0 || state.stopped {
                 return pending == 0;
             }
@@ -198,17 +234,22 @@ impl Queue {
                 return false;
             }
             state = self.lock();
-            if state.pending() > 0 {
+            if state.pending_until(last) > 0 {
                 let wait = self.changed.wait_timeout(state, Duration::from_millis(100));
                 state = wait.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
 
-    /// Waits until fewer than `count` files are pending: for who fills the queue faster than it drains.
-    pub fn wait_below(&self, count: usize) {
+    /// Waits until fewer than `count` files are about to be taken or in work, and fewer than `resting` more are to
+    /// rest: for who fills the queue faster than it drains.
+    pub fn wait_below(&self, count: usize, resting: usize) {
         let mut state = self.lock();
-        while state.pending() >= count && !state.stopped {
+        while !state.stopped {
+            let all = state.pending_until(u64::MAX);
+            if all < count || all < count + resting && state.pending_now(count) < count {
+                return;
+            }
             let wait = self.changed.wait_timeout(state, Duration::from_millis(100));
             state = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -223,8 +264,57 @@ impl Queue {
 }
 
 impl Waiting {
-    fn pending(&self) -> usize {
-        self.ready.len() + self.soon.len() + self.in_work
+    /// Counts a file of a generation that becomes pending, or is not any more.
+    fn count(&mut self, generation: u64, by: isize) {
+        let count = self.pending.entry(generation).or_default();
+        *count = count.saturating_add_signed(by);
+        if *count == 0 {
+            self.pending.remove(&generation);
+        }
+    }
+
+    fn push_ready(&mut self, entry: Entry, due: Instant) {
+        self.count(entry.generation, 1);
+        self.ready.push(entry, due);
+    }
+
+    /// Files pending that came in the generation `last` or before. There are few generations: those that somebody
+    /// waits for, and the one after.
+    fn pending_until(&self, last: u64) -> usize {
+        self.pending.range(..=last).map(|(_, count)| count).sum()
+    }
+
+    /// As many of the pending files as are due about now, or in work. Does not count beyond `count` of those due.
+    fn pending_now(&self, count: usize) -> usize {
+        let soon = Instant::now() + 2 * GATHER;
+        let due = self.ready.entries.range(..(soon, 0)).take(count).count();
+        due + self.pending_until(u64::MAX) - self.ready.len()
+    }
+
+    /// Takes what is due, the first first, from whichever line: none may keep another waiting for ever.
+    fn take_due(&mut self, count: usize, now: Instant) -> Vec<Entry> {
+        let (hurry, full) = (self.hurry > 0, self.ready.len() >= count);
+        let begin = hurry || full || self.ready.due().is_some_and(|due| due <= now);
+        let slack = if begin { GATHER } else { Duration::ZERO };
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let ready = self.ready.due().filter(|due| hurry || *due <= now + slack);
+            let [soon, later, resting] =
+                [&self.soon, &self.later, &self.resting].map(|line| line.due().filter(|due| *due <= now));
+            let Some(first) = [ready, soon, later, resting].into_iter().flatten().min() else { break };
+            let (line, counted) = match Some(first) {
+                due if due == ready => (&mut self.ready, true),
+                due if due == soon => (&mut self.soon, true),
+                due if due == later => (&mut self.later, false),
+                _ => (&mut self.resting, false),
+            };
+            let Some((_, entry)) = line.entries.pop_first() else { break };
+            if !counted {
+                self.count(entry.generation, 1);
+            }
+            taken.push(entry);
+        }
+        taken
     }
 }
 
@@ -238,8 +328,8 @@ impl Drop for Hurry<'_> {
 }
 
 impl Line {
-    fn push(&mut self, inode: Arc<Inode>, due: Instant) {
-        self.entries.insert((due, self.next), inode);
+    fn push(&mut self, entry: Entry, due: Instant) {
+        self.entries.insert((due, self.next), entry);
         self.next += 1;
     }
 
@@ -252,20 +342,171 @@ impl Line {
         self.entries.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Takes inodes off the front as long as they are due.
-    fn take(&mut self, count: usize, due: impl Fn(Instant) -> bool) -> Vec<Arc<Inode>> {
-        let mut taken = Vec::new();
-        while taken.len() < count
-            && let Some(first) = self.entries.first_entry()
-            && due(first.key().0)
-        {
-            taken.push(first.remove());
-        }
-        taken
+    fn remove(&mut self, inode: &Arc<Inode>) -> Option<Entry> {
+        let key = *self.entries.iter().find(|(_, waiting)| Arc::ptr_eq(&waiting.inode, inode))?.0;
+        self.entries.remove(&key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overlay::backing::{self, Backing};
+    use crate::overlay::inode::Inodes;
+    use std::ffi::OsStr;
+    use std::sync::mpsc::{Receiver, channel};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    struct World {
+        queue: Queue,
+        inodes: Vec<Arc<Inode>>,
+        _dir: tempfile::TempDir,
     }
 
-    fn remove(&mut self, inode: &Arc<Inode>) -> Option<Arc<Inode>> {
-        let key = *self.entries.iter().find(|(_, waiting)| Arc::ptr_eq(waiting, inode))?.0;
-        self.entries.remove(&key)
+    impl World {
+        fn new(files: usize) -> World {
+            let dir = tempfile::tempdir().unwrap();
+            let backing = Backing::open(dir.path()).unwrap();
+            let table = Inodes::new(backing.root().try_clone_to_owned().unwrap());
+            let enter = |i: usize| {
+                let name = i.to_string();
+                std::fs::write(dir.path().join(&name), "x").unwrap();
+                let fd = backing::open_path(backing.root(), OsStr::new(&name)).unwrap();
+                let stat = rustix::fs::fstat(&fd).unwrap();
+                table.enter(&backing, fd, &stat, 1).unwrap()
+            };
+            let inodes = (0..files).map(enter).collect();
+            World { queue: Queue::default(), inodes, _dir: dir }
+        }
+
+        fn push(&self, file: usize, after: Duration) {
+            self.queue.push(self.inodes[file].clone(), after);
+        }
+
+        /// Takes one file, and says which.
+        fn take(&self) -> (usize, Entry) {
+            let mut files = self.queue.take(1).unwrap().files;
+            let entry = files.pop().unwrap();
+            (self.inodes.iter().position(|inode| Arc::ptr_eq(inode, &entry.inode)).unwrap(), entry)
+        }
+
+        /// Settles while `work` is done, which is given how many files are still waited for each time that changes. The
+        /// result is whether it came to the end; it gives up after some seconds.
+        fn settle(&self, work: impl FnOnce(&Receiver<usize>)) -> bool {
+            let (tell, told) = channel();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(move || {
+                    let end = Instant::now() + Duration::from_secs(10);
+                    self.queue.settle(&mut |pending| tell.send(pending).is_ok() && Instant::now() < end)
+                });
+                work(&told);
+                waiting.join().unwrap()
+            })
+        }
+    }
+
+    #[test]
+    fn who_settles_does_not_wait_for_what_comes_later() {
+        let world = World::new(3);
+        world.push(0, HOUR);
+        let settled = world.settle(|told| {
+            assert_eq!(told.recv(), Ok(1));
+            // Due sooner than the first was, and taken after it all the same.
+            world.push(1, Duration::ZERO);
+            let (first, entry) = world.take();
+            assert_eq!(first, 0);
+            world.push(2, Duration::ZERO);
+            world.queue.done(&[entry.generation]);
+        });
+        assert!(settled, "it waits for files that came after it");
+        assert_eq!(world.queue.pending(), 2);
+    }
+
+    #[test]
+    fn a_file_that_is_tried_again_is_waited_for_and_one_that_came_anew_is_not() {
+        let world = World::new(1);
+        world.push(0, Duration::ZERO);
+        let settled = world.settle(|told| {
+            assert_eq!(told.recv(), Ok(1));
+            let (_, entry) = world.take();
+            let generation = entry.generation;
+            world.queue.push_again(entry, 0);
+            world.queue.done(&[generation]);
+            let (_, entry) = world.take();
+            assert_eq!(entry.generation, generation);
+            assert_eq!(world.queue.lock().pending_until(generation), 1, "it is waited for still");
+            world.queue.push_again(entry, 1);
+            world.queue.done(&[generation]);
+            // Closed again: however often that happens, nobody waits for it for ever.
+            assert!(world.queue.hasten(&world.inodes[0], HOUR) > Some(generation));
+        });
+        assert!(settled);
+        assert_eq!(world.queue.pending(), 1);
+    }
+
+    #[test]
+    fn who_hurries_is_given_what_rests_and_what_is_to_rest_meanwhile() {
+        let world = World::new(2);
+        let due = Instant::now() + HOUR;
+        for file in 0..2 {
+            world.push(file, Duration::ZERO);
+        }
+        let (_, first) = world.take();
+        let (_, second) = world.take();
+        let generations = [first.generation, second.generation];
+        world.queue.push_resting(first, due, true);
+        world.queue.done(&generations[..1]);
+        assert_eq!((world.queue.pending(), world.queue.resting()), (1, 1));
+        let settled = world.settle(|told| {
+            assert_eq!(told.recv(), Ok(2));
+            world.queue.push_resting(second, due, true);
+            world.queue.done(&generations[1..]);
+            let taken = [world.take(), world.take()];
+            world.queue.done(&taken.map(|(_, entry)| entry.generation));
+        });
+        assert!(settled && world.queue.pending() == 0 && world.queue.resting() == 0);
+    }
+
+    #[test]
+    fn no_line_keeps_another_waiting() {
+        let world = World::new(5);
+        for file in 0..2 {
+            world.push(file, Duration::ZERO);
+        }
+        let (_, again) = world.take();
+        let (_, resting) = world.take();
+        world.queue.push_again(again, 0);
+        world.queue.push_resting(resting, Instant::now(), true);
+        std::thread::sleep(2 * SOON);
+        // Always a full round of others.
+        (2..5).for_each(|file| world.push(file, Duration::ZERO));
+        let mut taken = [world.take().0, world.take().0];
+        taken.sort();
+        assert_eq!(taken, [0, 1]);
+    }
+
+    #[test]
+    fn who_fills_the_queue_waits_for_what_is_due_and_for_too_many_that_rest() {
+        let world = World::new(6);
+        (0..4).for_each(|file| world.push(file, HOUR));
+        world.queue.wait_below(2, 4);
+        let waits = |count, resting| {
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| world.queue.wait_below(count, resting));
+                std::thread::sleep(Duration::from_millis(300));
+                let waits = !waiting.is_finished();
+                // Lets it go, whatever it waits for.
+                world.queue.lock().stopped = true;
+                world.queue.changed.notify_all();
+                waiting.join().unwrap();
+                world.queue.lock().stopped = false;
+                waits
+            })
+        };
+        assert!(waits(2, 2), "four rest");
+        assert!(waits(2, 0));
+        (4..6).for_each(|file| world.push(file, Duration::ZERO));
+        assert!(waits(2, 10), "two are due");
     }
 }

@@ -223,7 +223,7 @@ impl Overlay {
         };
         self.write_record(inode, &stub)?;
         state.content = Some(Content::Stub(stub));
-        state.pages_valid = false;
+        state.pages_stale = true;
         Ok(true)
     }
 

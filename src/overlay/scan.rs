@@ -5,12 +5,14 @@ use super::catalog::Finder;
 use super::contents::Stored;
 use super::error::{OverlayError, Result};
 use super::inode::{Content, Inode};
+use super::pace::Priority;
 use super::stub::Stub;
-use super::types::Kind;
+use super::types::{Attr, Kind};
 use super::{FileRow, Overlay};
 use crate::id::{ChunkId, RecipeId};
 use crate::similarity::Sketch;
 use rustix::fs::RawDir;
+use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,6 +23,8 @@ use std::sync::atomic::Ordering;
 
 /// Files that a scan lets wait for the committers at a time: each holds a descriptor.
 const WAITING_MAX: usize = 4096;
+/// Files more for each of those that who catches up lets rest.
+pub(super) const RESTING_FACTOR: usize = 8;
 
 /// What a scan did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -69,7 +73,8 @@ pub enum Trouble {
 }
 
 impl Overlay {
-    /// Takes in every file below `path` that is not yet: indexes it and, by the policy, converts it.
+    /// Takes in every file below `path` that is not yet: indexes it and, by the policy, converts it. Somebody waits
+    /// for that: files need not have rested, and nobody is let go first.
     ///
     /// What was done before is passed over, so a scan that was cut short goes on where it was. `progress`
     /// is given files done and all, bytes done and all. O(files) time; memory is bounded.
@@ -77,27 +82,67 @@ impl Overlay {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
         }
+        let _hurry = self.hurry();
         let mut all = (0, 0);
-        self.walk(path, &mut |path, found| {
-            if let Ok(inode) = found {
-                let attr = self.attr_of(&inode).ok();
-                all.0 += 1;
-                all.1 += attr.map_or(0, |attr| attr.size);
-                // By any of its names a file may be one to be left alone: they are to be known before it is met.
-                if self.policies.rules() > 0
-                    && attr.is_some_and(|attr| attr.nlink > 1)
-                    && let Err(e) = self.catalog.place(&self.backing, inode.file_id(), path)
-                {
-                    tracing::warn!("{}: its name did not reach the index: {e}", path.display());
-                }
-                self.inodes.release(inode);
-            }
+        self.meet(path, &mut |attr| {
+            all.0 += 1;
+            all.1 += attr.map_or(0, |attr| attr.size);
         })?;
-        let waiting_max = WAITING_MAX.min(self.inodes.descriptors_max() / 4).max(1);
         let converted_before = self.converted.load(Ordering::Relaxed);
+        let mut report = self.take_in(path, 0, &mut |report| {
+            let waiting = self.queue.pending() as u64;
+            progress(report.files.saturating_sub(waiting), all.0, report.bytes, all.1);
+        })?;
+        self.wait_for_queue(&mut |waiting| {
+            progress(report.files.saturating_sub(waiting as u64), all.0, report.bytes, all.1);
+            true
+        })?;
+        report.converted = self.converted.load(Ordering::Relaxed) - converted_before;
+        Ok(report)
+    }
+
+    /// Takes in every file below `path` that is not yet, as if it had been closed when it was last changed: files
+    /// rest, others are let go first, and the rate is kept. Returns when all have been met, not when all are taken in.
+    ///
+    /// `progress` is given files done. O(files) time; memory is bounded.
+    pub fn catch_up(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        if self.policies.rules() > 0 {
+            self.meet(path, &mut |_| {})?;
+        }
+        let mut priority = Priority::default();
+        self.take_in(path, RESTING_FACTOR, &mut |report| {
+            priority.set_low(self.pace.is_background());
+            progress(report.files);
+        })?;
+        Ok(())
+    }
+
+    /// Meets every file below `path`: by any of its names one may be to be left alone, so they are to be known before
+    /// it is decided about.
+    fn meet(&self, path: &Path, met: &mut dyn FnMut(Option<Attr>)) -> Result<()> {
+        self.walk(path, &mut |path, found| {
+            let Ok(inode) = found else { return };
+            let attr = self.attr_of(&inode).ok();
+            met(attr);
+            if self.policies.rules() > 0
+                && attr.is_some_and(|attr| attr.nlink > 1)
+                && let Err(e) = self.catalog.place(&self.backing, inode.file_id(), path)
+            {
+                tracing::warn!("{}: its name did not reach the index: {e}", path.display());
+            }
+            self.inodes.release(inode);
+        })
+    }
+
+    /// Queues every file below `path` that is not taken in yet, and lets some wait for the committers, and
+    /// `resting_factor` times as many rest.
+    fn take_in(
+        &self,
+        path: &Path,
+        resting_factor: usize,
+        progress: &mut dyn FnMut(&ScanReport),
+    ) -> Result<ScanReport> {
         let mut report = ScanReport::default();
-        // Else files that are to rest would fill the queue, and the scan would wait for them.
-        let _hurry = self.queue.hurry();
         self.walk(path, &mut |path, found| {
             let done = found.map_err(OverlayError::from).and_then(|inode| {
                 let size = self.attr_of(&inode).map(|attr| attr.size);
@@ -116,20 +161,20 @@ impl Overlay {
                     report.errors += 1;
                 }
             }
-            self.queue.wait_below(waiting_max);
-            let waiting = self.queue.pending() as u64;
-            progress(report.files.saturating_sub(waiting), all.0, report.bytes, all.1);
+            self.wait_for_room(resting_factor);
+            progress(&report);
         })?;
-        self.wait_for_queue(&mut |waiting| {
-            progress(report.files.saturating_sub(waiting as u64), all.0, report.bytes, all.1);
-            true
-        })?;
-        report.converted = self.converted.load(Ordering::Relaxed) - converted_before;
         Ok(report)
     }
 
+    /// Waits until not too many files wait for the committers, and `resting_factor` times as many rest.
+    pub(super) fn wait_for_room(&self, resting_factor: usize) {
+        let waiting_max = WAITING_MAX.min(self.inodes.descriptors_max() / (4 * (1 + resting_factor))).max(1);
+        self.queue.wait_below(waiting_max, resting_factor * waiting_max);
+    }
+
     /// Whether there was something to do for a file.
-    fn scan_file(&self, inode: &Arc<Inode>, finder: &mut Finder<'_>) -> Result<bool> {
+    pub(super) fn scan_file(&self, inode: &Arc<Inode>, finder: &mut Finder<'_>) -> Result<bool> {
         let mut state = self.lock_loaded(inode)?;
         match state.content {
             Some(Content::Stub(stub)) => {
@@ -178,9 +223,9 @@ impl Overlay {
             let recipe = self.recipe_of(inode, stub)?;
             for chunk in recipe.chunks() {
                 if !self.contents.similarity.knows_chunk(&chunk.id)? {
-                    self.contents
-                        .similarity
-                        .add_chunk(chunk.id, Sketch::of_chunk(&self.contents.store.read(&chunk.id)?))?;
+                    let sketch = Sketch::of_chunk(&self.contents.store.read(&chunk.id)?);
+                    self.contents.similarity.add_chunk(chunk.id, sketch)?;
+                    self.pace.spend(u64::from(chunk.len));
                 }
             }
             self.contents.similarity.add_content(stub.recipe, &recipe)?;
@@ -259,7 +304,8 @@ impl Overlay {
     }
 
     /// Calls `visit` with every regular file of this overlay at or below `path` (below the root). The
-    /// visitor has to give each inode back to `inodes.release`. Does not cross into other filesystems.
+    /// visitor has to give each inode back to `inodes.release`. Does not cross into other filesystems. ECANCELED when
+    /// the overlay ends meanwhile.
     pub(super) fn walk(
         &self,
         path: &Path,
@@ -315,13 +361,16 @@ impl Overlay {
             }
         };
         for name in names {
+            if self.stop.stopped() {
+                return Err(Errno::CANCELED.into());
+            }
             if path.as_os_str().is_empty() && backing::is_hidden(&name) {
                 continue;
             }
             match backing::open_path(&dir, &name) {
                 Ok(fd) => self.walk_entry(fd, &path.join(&name), visit)?,
                 // It went while we walked.
-                Err(rustix::io::Errno::NOENT) => {}
+                Err(Errno::NOENT) => {}
                 Err(e) => visit(&path.join(&name), Err(e)),
             }
         }

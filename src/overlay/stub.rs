@@ -15,6 +15,7 @@
 //! from pointing a file of theirs at somebody else's content: without the key no record can be made.
 
 use crate::id::RecipeId;
+use std::time::Duration;
 
 /// Name of the xattr that holds the record.
 pub const XATTR: &str = "user.dedupfs";
@@ -62,6 +63,11 @@ impl Time {
     /// Milliseconds since 1970.
     pub fn millis(self) -> i64 {
         self.sec.saturating_mul(1000).saturating_add(i64::from(self.nsec / 1_000_000))
+    }
+
+    /// How long ago this is; nothing if it is yet to come.
+    pub fn age(self) -> Duration {
+        Duration::from_millis(Time::now().millis().saturating_sub(self.millis()).max(0) as u64)
     }
 
     /// The current time.

@@ -1,10 +1,11 @@
 //! Programs and libraries that are run from the mount.
 
 use crate::common::{As, as_both};
-use crate::twin::{Twin, wait_for};
+use crate::twin::{Twin, bounded, wait_for};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 struct Running(Child);
@@ -89,5 +90,90 @@ fn programs_and_libraries_run_from_stubs() {
         twin.mount.remount();
         twin.run(script);
         twin.settle(&["program", "script", "libanswer.so", "main"]);
+    });
+}
+
+/// A library with a page for each number, so that most of it is read from the file only when it is used.
+const LIBRARY: &str = "
+    #define PAGES 256
+    const unsigned char table[PAGES][4096] = {
+    #include \"pages.inc\"
+    };
+    int total(void) { int sum = 0; for (int i = 0; i < PAGES; i++) sum += table[i][i]; return sum; }
+";
+/// Loads it, lets go of the file, and uses it when it is told to.
+const LOADER: &str = "
+    #include <dlfcn.h>
+    #include <stdio.h>
+    int main(int argc, char **argv) {
+        void *library = dlopen(argv[1], RTLD_NOW);
+        if (argc < 2 || !library) { puts(dlerror()); return 1; }
+        int (*total)(void) = (int (*)(void))dlsym(library, \"total\");
+        puts(\"loaded\");
+        fflush(stdout);
+        getchar();
+        printf(\"%d\\n\", total());
+        fflush(stdout);
+        getchar();
+        dlclose(library);
+        puts(\"closed\");
+        fflush(stdout);
+        getchar();
+        return 0;
+    }
+";
+
+/// `dlopen` closes the file at once: by passthrough the daemon hears of that while all of it is still mapped.
+///
+/// Seen to fail, by a stub under the mapping, when a lease that is refused counts as granted.
+#[test]
+fn a_loaded_library_lives_on_while_its_file_is_to_be_converted() {
+    as_both(|user| {
+        let modes: &[&[&str]] = if user == As::Root { &[&[], &["--no-passthrough"]] } else { &[&[]] };
+        for flags in modes {
+            let twin = Twin::with_flags(user, flags);
+            let outside = twin.plain();
+            let pages = (0..256).map(|i| format!("{{[{i}] = {}}},", i % 251)).collect::<String>();
+            for (name, text) in [("pages.inc", pages.as_str()), ("lib.c", LIBRARY), ("loader.c", LOADER)] {
+                fs::write(outside.join(name), text).unwrap();
+            }
+            let made = "cc -shared -fPIC -o liblarge.so lib.c && cc -o loader loader.c -ldl";
+            let output = bounded(Command::new("sh").args(["-c", made]).current_dir(&outside));
+            assert!(output.status.success(), "{}", crate::common::text(&output));
+            let expected: i32 = (0..256).map(|i| i % 251).sum();
+            for stub in [false, true] {
+                let library = twin.mount.at("liblarge.so");
+                fs::copy(outside.join("liblarge.so"), &library).unwrap();
+                if stub {
+                    twin.settle(&["liblarge.so"]);
+                }
+                let mut loader = Command::new(outside.join("loader"))
+                    .arg(&library)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .spawn()
+                    .unwrap();
+                let mut said = BufReader::new(loader.stdout.take().unwrap()).lines();
+                let go_on = || loader.stdin.as_ref().unwrap().write_all(b"\n").unwrap();
+                let mut next = || said.next().and_then(Result::ok).unwrap_or_default();
+                assert_eq!(next(), "loaded");
+                twin.mount.settle();
+                let when = format!("{flags:?}, stub: {stub}");
+                assert_eq!(twin.mount.is_stub("liblarge.so"), stub, "it is mapped: {when}");
+                go_on();
+                assert_eq!(next(), expected.to_string(), "{when}");
+                go_on();
+                assert_eq!(next(), "closed", "{when}");
+                // It is tried again at long intervals; who opens and closes it has it looked at again.
+                drop(fs::OpenOptions::new().append(true).open(&library).unwrap());
+                wait_for("the conversion of what is not mapped any more", || {
+                    twin.mount.settle();
+                    twin.mount.is_stub("liblarge.so")
+                });
+                go_on();
+                assert!(loader.wait().unwrap().success(), "{when}");
+                fs::remove_file(&library).unwrap();
+            }
+        }
     });
 }

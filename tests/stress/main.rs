@@ -7,9 +7,8 @@
 //! somebody had just looked it up (ESTALE).
 //!
 //! One old record was seen in a mapping at rest, after fourteen minutes of the long form with passthrough on a busy
-//! machine, when opens dropped cached pages of files that were being written. They do no more; that this was it is not
-//! proved. The long form drops pages from outside too, and the kernel itself does not keep a page from being dropped
-//! while what was written to it is on its way to the daemon.
+//! machine, when opens dropped cached pages of files that were being written. Neither they nor the kernel do so any more
+//! (`docs/decisions/0021-long-runs.md`); that this was it is not proved. The long form drops pages from outside too.
 //!
 //! The long form is run by
 //! `DEDUPFS_STRESS_SECONDS=1500 cargo test --release --test stress -- --ignored --nocapture`.

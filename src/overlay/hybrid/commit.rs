@@ -12,6 +12,7 @@ use crate::chunk::ChunkParams;
 use crate::id::RecipeId;
 use crate::overlay::Overlay;
 use crate::overlay::backing;
+use crate::overlay::catalog::Finder;
 use crate::overlay::commit::open_leased;
 use crate::overlay::error::{OverlayError, Result};
 use crate::overlay::ingest::Round;
@@ -46,10 +47,10 @@ impl Overlay {
         matches!(self.lock_loaded(inode).map(|state| state.content), Ok(Some(Content::Hybrid(_))))
     }
 
-    /// Makes a hybrid file of the queue a stub, if nobody has it open.
-    pub(in crate::overlay) fn commit_hybrid(&self, inode: Arc<Inode>) {
+    /// Makes a hybrid file of the queue a stub, if nobody has it open and it has rested.
+    pub(in crate::overlay) fn commit_hybrid(&self, inode: Arc<Inode>, hurry: bool, finder: &mut Finder<'_>) {
         inode.lock().queued = false;
-        if let Err(e) = self.try_commit_hybrid(&inode) {
+        if let Err(e) = self.try_commit_hybrid(&inode, hurry, finder) {
             let full = matches!(e, OverlayError::Store(crate::store::StoreError::Full { .. }));
             self.no_room.fetch_or(full, Ordering::Relaxed);
             let mut state = inode.lock();
@@ -63,15 +64,15 @@ impl Overlay {
         self.inodes.release(inode);
     }
 
-    fn try_commit_hybrid(&self, inode: &Arc<Inode>) -> Result<()> {
-        let Some(taken) = self.take_hybrid(inode)? else { return Ok(()) };
+    fn try_commit_hybrid(&self, inode: &Arc<Inode>, hurry: bool, finder: &mut Finder<'_>) -> Result<()> {
+        let Some(taken) = self.take_hybrid(inode, hurry, finder)? else { return Ok(()) };
         // Until the stub is made nothing but this says that its chunks are needed.
         let _pin = self.contents.store.pin();
         let (id, recipe) = self.rechunk(inode, &taken)?;
         self.finish_hybrid(inode, taken, id, &recipe)
     }
 
-    fn take_hybrid(&self, inode: &Arc<Inode>) -> Result<Option<Taken>> {
+    fn take_hybrid(&self, inode: &Arc<Inode>, hurry: bool, finder: &mut Finder<'_>) -> Result<Option<Taken>> {
         let mut state = self.lock_loaded(inode)?;
         if state.opens > 0 || !matches!(state.phase, Phase::Idle) {
             return Ok(None);
@@ -85,8 +86,13 @@ impl Overlay {
             self.forget_hybrid(inode, &mut state);
             return Ok(None);
         }
+        let policy = self.policy_of(inode, stat.st_nlink, finder)?;
+        if !hurry && self.rests(inode, &mut state, policy) {
+            return Ok(None);
+        }
+        let converts = policy.is_some_and(|policy| policy.converts(hybrid.size()));
         let fits = Stub::fits(hybrid.size(), backing::mtime(&stat), backing::ctime(&stat));
-        if !self.may_convert(inode, hybrid.size()) || !fits || hybrid.size() == 0 || loses_capability(inode) {
+        if !converts || !fits || hybrid.size() == 0 || loses_capability(inode) {
             drop(self.make_plain(inode, state)?);
             self.enqueue_if_due(inode, &mut inode.lock());
             return Ok(None);

@@ -104,6 +104,8 @@ impl Overlay {
         state.content = Some(Content::Hybrid(record));
         state.hybrid = Some(hybrid.clone());
         state.dirty = true;
+        // It was a stub: to have made it one was for nothing.
+        state.taken_in = true;
         Ok(hybrid)
     }
 

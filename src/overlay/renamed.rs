@@ -1,0 +1,126 @@
+//! What a rename changes about what is done with files. A file itself is looked at again at once; those below a
+//! directory are beside everything else, some time after the rename was answered.
+//!
+//! Bounded: so many directories are remembered, and if there are more, all files are looked at. Files met are queued as
+//! in a scan, a few thousand at a time. What a kill leaves out, catching up meets.
+
+use super::inode::{Content, Inode};
+use super::pace::Priority;
+use super::policy::Policy;
+use super::scan::RESTING_FACTOR;
+use super::types::{Kind, NodeId};
+use super::{Overlay, OverlayError, backing};
+use rustix::fs::Stat;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const DIRS_MAX: usize = 1024;
+/// The queue is gone through once for so many files that wait in it.
+const QUEUED_MAX: usize = 4096;
+
+/// Directories that were renamed since the last look.
+#[derive(Default)]
+pub(super) struct Renamed(Mutex<Dirs>);
+
+#[derive(Default)]
+struct Dirs {
+    few: BTreeMap<NodeId, Arc<Inode>>,
+    all: bool,
+}
+
+impl Renamed {
+    /// Remembers a directory to be looked below.
+    pub(super) fn add(&self, dir: Arc<Inode>) {
+        let mut dirs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !dirs.all {
+            dirs.few.insert(dir.node, dir);
+            dirs.all = dirs.few.len() > DIRS_MAX;
+        }
+    }
+
+    fn take(&self) -> Dirs {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Overlay {
+    /// What is done with a file of that name; `None` where names do not matter.
+    pub(super) fn policy_at(&self, dir: &Inode, name: &OsStr) -> Option<Policy> {
+        let by_name = self.policies.rules() > 0;
+        by_name.then(|| self.policies.of(&self.path_of(dir).unwrap_or_default().join(name)))
+    }
+
+    /// Has files below a directory that was renamed looked at, if their policy may be another now.
+    pub(super) fn look_below_later(&self, stat: &Stat, from: (&Inode, &OsStr), to: (&Inode, &OsStr)) {
+        let is_dir = backing::kind(stat.st_mode) == Kind::Directory;
+        if !is_dir || self.policies.rules() == 0 || stat.st_dev != self.backing.identity().dev {
+            return;
+        }
+        let path = |(dir, name): (&Inode, &OsStr)| Some(self.path_of(dir)?.join(name));
+        let (Some(old), Some(new)) = (path(from), path(to)) else { return };
+        if self.policies.differ_below(&old, &new) {
+            let fd = to.0.path_fd().and_then(|dir| backing::open_path(&dir, to.1));
+            let known = fd.map_err(OverlayError::from).and_then(|fd| {
+                let stat = rustix::fs::fstat(&fd)?;
+                self.inodes.enter(&self.backing, fd, &stat, 0)
+            });
+            match known {
+                Ok(dir) => self.renamed.add(dir),
+                Err(e) => tracing::warn!("{}: what is below keeps its policy: {e}", new.display()),
+            }
+        }
+    }
+
+    /// Has a commit look at a file whose name has got another policy.
+    pub(super) fn policy_changed(&self, inode: Option<&Arc<Inode>>) {
+        let Some(inode) = inode.filter(|inode| inode.home && inode.kind == Kind::File) else { return };
+        let Ok(mut state) = self.lock_loaded(inode) else { return };
+        if state.queued {
+            self.queue.look_again(&HashSet::from([inode.node]));
+        } else if matches!(state.content, Some(Content::Plain(_))) {
+            state.dirty = true;
+            self.enqueue_if_due(inode, &mut state);
+        }
+    }
+
+    /// Looks below directories that were renamed.
+    pub(super) fn look_below_renamed(&self) {
+        let Dirs { few, all } = self.renamed.take();
+        let mut paths = Vec::new();
+        for dir in few.into_values() {
+            // One that is gone has nothing below it.
+            paths.extend(self.path_of(&dir));
+            self.inodes.release(dir);
+        }
+        if all {
+            paths = vec![PathBuf::new()];
+        }
+        for path in paths {
+            if let Err(e) = self.look_below(&path) {
+                tracing::warn!("{}: files below keep the policy of their old name: {e}", path.display());
+            }
+        }
+    }
+
+    fn look_below(&self, path: &Path) -> super::Result<()> {
+        let (mut priority, mut queued) = (Priority::default(), HashSet::new());
+        self.walk(path, &mut |path, found| {
+            priority.set_low(self.pace.is_background());
+            let Ok(inode) = found else { return };
+            if inode.lock().queued {
+                queued.insert(inode.node);
+            } else if let Err(e) = self.scan_file(&inode, &mut self.catalog.finder(&self.backing)) {
+                tracing::warn!("{}: keeps the policy of its old name: {e}", path.display());
+            }
+            self.inodes.release(inode);
+            if queued.len() == QUEUED_MAX {
+                self.queue.look_again(&std::mem::take(&mut queued));
+            }
+            self.wait_for_room(RESTING_FACTOR);
+        })?;
+        self.queue.look_again(&queued);
+        Ok(())
+    }
+}
