@@ -1,0 +1,75 @@
+//! Others, run by a script on the same files with the same queries.
+
+use crate::corpus::File;
+use crate::table::Row;
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+
+const PEERS: [&str; 6] =
+    ["ssdeep", "datasketch-lsh", "datasketch-recall", "datasketch-ensemble", "rensa", "gaoya"];
+
+/// What the script prints.
+#[derive(Deserialize)]
+struct Said {
+    settings: String,
+    /// Of each query, the contents found, with an estimate of the resemblance where there is one.
+    found: Vec<HashMap<usize, f64>>,
+    sketch_s: f64,
+    latencies_us: Vec<f64>,
+    all_pairs_s: f64,
+    all_pairs: u64,
+    peak_mb: f64,
+}
+
+pub fn measure(work: &Path, files: &[File], queries: &[usize]) -> Vec<Row> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bench_similarity");
+    let ready = Command::new("sh").arg(here.join("peers.sh")).arg(work).status().unwrap();
+    if !ready.success() {
+        println!("peers: {} failed for {}; left out", here.join("peers.sh").display(), work.display());
+        return Vec::new();
+    }
+    let manifest = work.join("files.json");
+    let paths: Vec<_> = files.iter().map(|file| &file.path).collect();
+    let said = serde_json::json!({ "files": paths, "queries": queries });
+    std::fs::write(&manifest, said.to_string()).unwrap();
+    let megabytes = files.iter().map(|file| file.bytes.len()).sum::<usize>() as f64 / 1e6;
+    let ask = |peer: &str| {
+        let output = Command::new(work.join("venv/bin/python"))
+            .arg(here.join("peers.py"))
+            .args([peer.as_ref(), manifest.as_os_str(), work.as_os_str()])
+            // One core each, as for dedupfs.
+            .envs([("RAYON_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")])
+            .output()
+            .unwrap();
+        match serde_json::from_slice::<Said>(&output.stdout) {
+            Ok(said) => said.row(peer, megabytes),
+            Err(_) => {
+                let why = String::from_utf8_lossy(&output.stderr);
+                Row {
+                    name: peer.into(),
+                    settings: why.lines().last().unwrap_or("failed").into(),
+                    ..Row::default()
+                }
+            }
+        }
+    };
+    PEERS.iter().map(|peer| ask(peer)).collect()
+}
+
+impl Said {
+    fn row(self, peer: &str, megabytes: f64) -> Row {
+        Row {
+            name: peer.into(),
+            settings: self.settings,
+            found: self.found,
+            estimates: false,
+            sketch_mb_s: Some(megabytes / self.sketch_s),
+            latencies_us: self.latencies_us,
+            all_pairs: Some((self.all_pairs_s, self.all_pairs)),
+            index_share: None,
+            peak_mb: Some(self.peak_mb),
+        }
+    }
+}
