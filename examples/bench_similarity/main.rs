@@ -48,13 +48,14 @@ fn main() {
     let files = corpus::sample(&args.dirs, args.files, args.seed);
     let queries: Vec<usize> = (0..args.queries).map(|i| i * files.len() / args.queries).collect();
     println!("{}, seed {}, {} queries", corpus::described(&files), args.seed, queries.len());
+    let peers = args.peers.as_ref().map(|work| (work, peers::start(work, &files, &queries)));
     let truth = oracle::truth(&files, &queries);
     println!("{}", oracle::described(&truth));
     let ours = ours::measure(&files, &queries, &truth);
     ours.print(&truth);
     let mut rows = ours.rows;
-    if let Some(work) = &args.peers {
-        rows.extend(peers::measure(work, &files, &queries));
+    if let Some((work, peers)) = peers {
+        rows.extend(peers.rows(work, &files));
     }
     table::print(&rows, &files, &queries, &truth);
     table::print_misses(&rows[0], &files, &queries, &truth, args.misses);

@@ -4,8 +4,8 @@ use crate::corpus::File;
 use crate::table::Row;
 use serde::Deserialize;
 use std::collections::HashMap;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 const PEERS: [&str; 6] =
     ["ssdeep", "datasketch-lsh", "datasketch-recall", "datasketch-ensemble", "rensa", "gaoya"];
@@ -23,39 +23,55 @@ struct Said {
     peak_mb: f64,
 }
 
-pub fn measure(work: &Path, files: &[File], queries: &[usize]) -> Vec<Row> {
+/// Peers at work. Each has a process of its own and is told apart by its processor time, so they may run beside the rest.
+pub struct Peers(Vec<(&'static str, Child)>);
+
+/// Starts all of them; none if they cannot be installed.
+pub fn start(work: &Path, files: &[File], queries: &[usize]) -> Peers {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/bench_similarity");
     let ready = Command::new("sh").arg(here.join("peers.sh")).arg(work).status().unwrap();
     if !ready.success() {
         println!("peers: {} failed for {}; left out", here.join("peers.sh").display(), work.display());
-        return Vec::new();
+        return Peers(Vec::new());
     }
     let manifest = work.join("files.json");
     let paths: Vec<_> = files.iter().map(|file| &file.path).collect();
     let said = serde_json::json!({ "files": paths, "queries": queries });
     std::fs::write(&manifest, said.to_string()).unwrap();
-    let megabytes = files.iter().map(|file| file.bytes.len()).sum::<usize>() as f64 / 1e6;
-    let ask = |peer: &str| {
-        let output = Command::new(work.join("venv/bin/python"))
+    let start = |peer: &&'static str| {
+        let child = Command::new(work.join("venv/bin/python"))
             .arg(here.join("peers.py"))
             .args([peer.as_ref(), manifest.as_os_str(), work.as_os_str()])
             // One core each, as for dedupfs.
             .envs([("RAYON_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")])
-            .output()
-            .unwrap();
-        match serde_json::from_slice::<Said>(&output.stdout) {
-            Ok(said) => said.row(peer, megabytes),
-            Err(_) => {
-                let why = String::from_utf8_lossy(&output.stderr);
-                Row {
-                    name: peer.into(),
-                    settings: why.lines().last().unwrap_or("failed").into(),
-                    ..Row::default()
-                }
-            }
-        }
+            .stdout(std::fs::File::create(said_by(work, peer)).unwrap())
+            .stderr(Stdio::piped())
+            .spawn();
+        (*peer, child.unwrap())
     };
-    PEERS.iter().map(|peer| ask(peer)).collect()
+    Peers(PEERS.iter().map(start).collect())
+}
+
+fn said_by(work: &Path, peer: &str) -> PathBuf {
+    work.join(format!("{peer}.json"))
+}
+
+impl Peers {
+    /// Waits for them. What failed is a row that says why.
+    pub fn rows(self, work: &Path, files: &[File]) -> Vec<Row> {
+        let megabytes = files.iter().map(|file| file.bytes.len()).sum::<usize>() as f64 / 1e6;
+        let row = |(peer, child): (&str, Child)| {
+            let output = child.wait_with_output().unwrap();
+            let said = std::fs::read(said_by(work, peer)).unwrap();
+            if let Ok(said) = serde_json::from_slice::<Said>(&said) {
+                return said.row(peer, megabytes);
+            }
+            let why = String::from_utf8_lossy(&output.stderr);
+            let why = why.lines().last().unwrap_or("failed").to_string();
+            Row { name: peer.into(), settings: why, ..Row::default() }
+        };
+        self.0.into_iter().map(row).collect()
+    }
 }
 
 impl Said {
