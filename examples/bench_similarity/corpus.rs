@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 /// Under this nothing of 64 bytes can be shared.
 const BYTES_MIN: u64 = 64;
-const BYTES_MAX: u64 = 64 << 20;
 
 pub struct File {
     pub path: PathBuf,
@@ -42,9 +41,9 @@ impl File {
 
 /// Up to `count` distinct contents, in the order of a hash of the seed and the name alone: a file of all releases is in
 /// the sample or is not.
-pub fn sample(dirs: &[PathBuf], count: usize, seed: u64) -> Vec<File> {
+pub fn sample(dirs: &[PathBuf], count: usize, bytes_max: u64, seed: u64) -> Vec<File> {
     let mut paths = Vec::new();
-    dirs.iter().for_each(|dir| walk(dir, &mut paths));
+    dirs.iter().for_each(|dir| walk(dir, bytes_max, &mut paths));
     paths.sort_by_cached_key(|path| {
         let name = path.file_name().unwrap();
         let mut hasher = blake3::Hasher::new();
@@ -63,13 +62,13 @@ pub fn described(files: &[File]) -> String {
     format!("{} contents, {:.1} MB, median {middle} bytes", files.len(), all as f64 / 1e6)
 }
 
-fn walk(dir: &Path, out: &mut Vec<PathBuf>) {
+fn walk(dir: &Path, bytes_max: u64, out: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let meta = entry.metadata().unwrap();
         if meta.is_dir() {
-            walk(&entry.path(), out);
-        } else if meta.is_file() && (BYTES_MIN..=BYTES_MAX).contains(&meta.len()) {
+            walk(&entry.path(), bytes_max, out);
+        } else if meta.is_file() && (BYTES_MIN..=bytes_max).contains(&meta.len()) {
             out.push(entry.path());
         }
     }

@@ -8,7 +8,7 @@
 //! table    recall and precision of each against the truth
 //! ```
 //!
-//! `cargo run --release --example bench_similarity -- [--files N] [--queries N] [--seed N] [--peers WORK] DIR...`
+//! `cargo run --release --example bench_similarity -- [--files N] [--queries N] [--kib-max N] [--seed N] [--peers WORK] DIR...`
 //! needs about ten times the sample in memory. `--peers` makes a Python environment below WORK, and needs the network once.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark")]
 
@@ -32,6 +32,9 @@ struct Args {
     /// Contents that are asked about.
     #[arg(long, default_value_t = 220)]
     queries: usize,
+    /// Files of more KiB are left out.
+    #[arg(long, default_value_t = 64 << 10)]
+    kib_max: u64,
     /// Which files are taken.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -45,9 +48,10 @@ struct Args {
 
 fn main() {
     let args = Args::parse();
-    let files = corpus::sample(&args.dirs, args.files, args.seed);
+    let files = corpus::sample(&args.dirs, args.files, args.kib_max << 10, args.seed);
     let queries: Vec<usize> = (0..args.queries).map(|i| i * files.len() / args.queries).collect();
-    println!("{}, seed {}, {} queries", corpus::described(&files), args.seed, queries.len());
+    let (kib_max, seed) = (args.kib_max, args.seed);
+    println!("{} of up to {kib_max} KiB, seed {seed}, {} queries", corpus::described(&files), queries.len());
     let peers = args.peers.as_ref().map(|work| (work, peers::start(work, &files, &queries)));
     let truth = oracle::truth(&files, &queries);
     println!("{}", oracle::described(&truth));

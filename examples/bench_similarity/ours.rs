@@ -20,7 +20,7 @@ const COMPARE_MEMORY: usize = 64 << 20;
 const PAIRS_MEMORY: usize = 64 << 20;
 const PAIRS_CAP: u32 = 500;
 /// Candidates of a query that are compared exactly, evenly of all.
-const VERIFIED_MAX: usize = 100;
+const VERIFIED_MAX: usize = 50;
 
 pub struct Ours {
     /// The index, and all pairs: what `dedupctl similar` and `groups` start from.

@@ -77,15 +77,13 @@ class Datasketch:
 
 
 class DatasketchLsh(Datasketch):
-    weights, name = (0.5, 0.5), "both errors weigh the same"
-
     def __init__(self, work):
         import datasketch
 
-        self.lsh = datasketch.MinHashLSH(threshold=RESEMBLANCE, num_perm=PERMUTATIONS, weights=self.weights)
+        self.lsh = datasketch.MinHashLSH(threshold=RESEMBLANCE, num_perm=PERMUTATIONS)
         self.settings = (
-            f"{datasketch.__version__} MinHashLSH, {PERMUTATIONS} permutations, threshold {RESEMBLANCE}, "
-            f"{self.name}: {self.lsh.b} bands of {self.lsh.r}"
+            f"{datasketch.__version__} MinHashLSH, {PERMUTATIONS} permutations, threshold {RESEMBLANCE}: "
+            f"{self.lsh.b} bands of {self.lsh.r}"
         )
         self.sketches = []
 
@@ -96,10 +94,6 @@ class DatasketchLsh(Datasketch):
     def ask(self, number):
         own = self.sketches[number]
         return {other: own.jaccard(self.sketches[other]) for other in self.lsh.query(own)}
-
-
-class DatasketchRecall(DatasketchLsh):
-    weights, name = (0.0, 1.0), "only misses weigh"
 
 
 class DatasketchEnsemble(Datasketch):
@@ -176,7 +170,6 @@ class Gaoya:
 PEERS = {
     "ssdeep": Ssdeep,
     "datasketch-lsh": DatasketchLsh,
-    "datasketch-recall": DatasketchRecall,
     "datasketch-ensemble": DatasketchEnsemble,
     "rensa": Rensa,
     "gaoya": Gaoya,

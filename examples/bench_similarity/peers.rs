@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-const PEERS: [&str; 6] =
-    ["ssdeep", "datasketch-lsh", "datasketch-recall", "datasketch-ensemble", "rensa", "gaoya"];
+const PEERS: [&str; 5] = ["ssdeep", "datasketch-lsh", "datasketch-ensemble", "rensa", "gaoya"];
 
 /// What the script prints.
 #[derive(Deserialize)]
