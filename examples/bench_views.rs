@@ -44,7 +44,6 @@ impl Index {
     }
 
     fn add(&mut self, file: usize, bytes: &[u8]) {
-        let start = cpu();
         let chunks: Vec<_> = pieces(bytes)
             .map(|piece| {
                 let id = ChunkId::of(piece);

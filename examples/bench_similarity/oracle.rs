@@ -9,6 +9,8 @@ use std::collections::HashMap;
 
 /// Bytes of queries that are looked for at a time.
 const BATCH_BYTES: usize = 8 << 20;
+/// Repeating what stands up to so many bytes before says little.
+const PERIOD_MAX: usize = 16;
 const PRIME: u64 = (1 << 61) - 1;
 const BASE: u64 = 0x0f1e_2d3c_4b5a_6978;
 /// Bits of the filter before the map.
@@ -21,6 +23,8 @@ pub struct Share {
     pub of_32: f64,
     /// In substrings of 64 bytes or more.
     pub of_64: f64,
+    /// The same, without those 64 bytes that repeat what stands up to 16 before: padding, tables of zeros.
+    pub of_64_varied: f64,
 }
 
 /// Of each query, by its place among the queries, the contents that have any of it.
@@ -31,8 +35,12 @@ pub fn described(truth: &Truth) -> String {
         truth.iter().flat_map(HashMap::values).filter(|share| reach(share) >= min).count()
     };
     let row = |reach: &dyn Fn(&Share) -> f64| [0.25, 0.5, 0.8].map(|min| count(reach, min));
-    let (of_32, of_64) = (row(&|share| share.of_32), row(&|share| share.of_64));
-    format!("true pairs at 25, 50, 80%: {of_64:?} in pieces of 64 bytes and more, {of_32:?} of 32 and more")
+    format!(
+        "true pairs at 25, 50, 80%: {:?} in pieces of 64 bytes and more, {:?} of them without repeats, {:?} of 32 and more",
+        row(&|share| share.of_64),
+        row(&|share| share.of_64_varied),
+        row(&|share| share.of_32)
+    )
 }
 
 pub fn truth(files: &[File], queries: &[usize]) -> Truth {
@@ -44,15 +52,23 @@ pub fn truth(files: &[File], queries: &[usize]) -> Truth {
             bytes += files[queries[to]].bytes.len();
             to += 1;
         }
-        for gram in [32, 64] {
-            let batch = Batch::of(files, &queries[from..to], gram);
+        for kind in [
+            Kind { gram: 32, varied: false },
+            Kind { gram: 64, varied: false },
+            Kind { gram: 64, varied: true },
+        ] {
+            let batch = Batch::of(files, &queries[from..to], kind);
             let mut covered = Cover::of(&batch);
             for (content, file) in files.iter().enumerate() {
                 covered.look(&batch, &file.bytes);
                 for (query, share) in covered.take(&batch) {
                     if queries[from + query] != content {
                         let entry: &mut Share = truth[from + query].entry(content).or_default();
-                        *if gram == 32 { &mut entry.of_32 } else { &mut entry.of_64 } = share;
+                        *match (kind.gram, kind.varied) {
+                            (32, _) => &mut entry.of_32,
+                            (_, false) => &mut entry.of_64,
+                            (_, true) => &mut entry.of_64_varied,
+                        } = share;
                     }
                 }
             }
@@ -60,6 +76,19 @@ pub fn truth(files: &[File], queries: &[usize]) -> Truth {
         from = to;
     }
     truth
+}
+
+/// Which substrings count.
+#[derive(Clone, Copy)]
+struct Kind {
+    gram: usize,
+    varied: bool,
+}
+
+impl Kind {
+    fn counts(self, bytes: &[u8]) -> bool {
+        !self.varied || (1..=PERIOD_MAX).all(|period| bytes[period..] != bytes[..bytes.len() - period])
+    }
 }
 
 /// The grams of some queries, each with the places at which it starts.
@@ -77,11 +106,16 @@ struct Batch {
 }
 
 impl Batch {
-    fn of(files: &[File], queries: &[usize], gram: usize) -> Batch {
+    fn of(files: &[File], queries: &[usize], kind: Kind) -> Batch {
+        let gram = kind.gram;
         let (mut all, mut starts, mut lens, mut bits) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for &query in queries {
             let bytes = &files[query].bytes;
-            grams(bytes, gram, |at, hash| all.push((hash, (bits + at) as u32)));
+            grams(bytes, gram, |at, hash| {
+                if kind.counts(&bytes[at..at + gram]) {
+                    all.push((hash, (bits + at) as u32));
+                }
+            });
             starts.push(bits);
             lens.push(bytes.len());
             bits += bytes.len().next_multiple_of(64);

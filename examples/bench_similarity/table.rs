@@ -67,11 +67,11 @@ fn error(row: &Row, truth: &Truth) -> (f64, f64) {
 
 pub fn print(rows: &[Row], files: &[File], queries: &[usize], truth: &Truth) {
     println!(
-        "\n{:<20} | recall, pieces of 64 B       | of 32 B and more   | small       | found, of them true | error, excess | index % | MB/s | p50 us, p99 us   | all pairs          | peak",
+        "\n{:<20} | recall, pieces of 64 B              | of 32 B and more   | small       | found, of them true | error, excess | index % | MB/s | p50 us, p99 us   | all pairs          | peak",
         ""
     );
     println!(
-        "{:<20} |   25%    50%    80% by query |   25%    50%    80% | asked  had  |                     |               |         |      |                  |                    |",
+        "{:<20} |   25%    50%    80% by query varied |   25%    50%    80% | asked  had  |                     |               |         |      |                  |                    |",
         ""
     );
     for row in rows {
@@ -82,6 +82,7 @@ pub fn print(rows: &[Row], files: &[File], queries: &[usize], truth: &Truth) {
         let of_64 = |min: f64| recall(row, truth, &|_, _, share| share.of_64 >= min);
         let of_32 = |min: f64| recall(row, truth, &|_, _, share| share.of_32 >= min);
         let is_small = |file: usize| files[file].bytes.len() < SMALL_BYTES;
+        let varied = recall(row, truth, &|_, _, share| share.of_64_varied >= MIN);
         let asked = recall(row, truth, &|query, _, share| share.of_64 >= MIN && is_small(queries[query]));
         let had = recall(row, truth, &|_, other, share| share.of_64 >= MIN && is_small(other));
         let found: usize = row.found.iter().map(HashMap::len).sum();
@@ -96,12 +97,13 @@ pub fn print(rows: &[Row], files: &[File], queries: &[usize], truth: &Truth) {
         };
         let (error, excess) = error(row, truth);
         println!(
-            "{:<20} | {:.4} {:.4} {:.4} {:.4}  | {:.4} {:.4} {:.4} | {:.3} {:.3} | {:>9} {:>9.3} | {:<13} | {:>7} | {:>4} | {:>7} {:>8} | {:>18} | {:>5}",
+            "{:<20} | {:.4} {:.4} {:.4} {:.4}   {:.4} | {:.4} {:.4} {:.4} | {:.3} {:.3} | {:>9} {:>9.3} | {:<13} | {:>7} | {:>4} | {:>7} {:>8} | {:>18} | {:>5}",
             row.name,
             of_64(0.25),
             of_64(0.5),
             of_64(0.8),
             recall_of_queries(row, truth),
+            varied,
             of_32(0.25),
             of_32(0.5),
             of_32(0.8),
