@@ -6,7 +6,7 @@
 //! family added far from each other instead of one after the other.
 //!
 //! `cargo run --release --example bench_groups -- tree DIR SCRATCH`: indexes DIR in a store in SCRATCH, then identical
-//! files and groups, beside `rmlint` and `jdupes` on the same tree, each if it is installed.
+//! files and groups, beside `rmlint`, `jdupes` and `fclones` on the same tree, each if it is installed.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark")]
 
 mod synthetic;
@@ -34,26 +34,37 @@ fn main() {
     }
 }
 
-/// One phase: its time, and the most memory that the process took in it.
+/// One phase: its time, processor time of this process and of those that it waited for, and the most memory that this
+/// process took in it.
 struct PhaseMeter {
     name: &'static str,
     start: Instant,
+    cpu_s: f64,
+}
+
+fn cpu_s() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    // utime, stime, cutime, cstime: fields 14 to 17, of which the name in brackets is the second.
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let ticks: u64 = fields.split(' ').skip(11).take(4).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 impl PhaseMeter {
     fn start(name: &'static str) -> PhaseMeter {
         // Resets the peak, where the kernel allows it.
         let _ = std::fs::write("/proc/self/clear_refs", "5");
-        PhaseMeter { name, start: Instant::now() }
+        PhaseMeter { name, start: Instant::now(), cpu_s: cpu_s() }
     }
 
     fn end(self, said: &str) {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
         println!(
-            "{:<28} {:>8.1} s  peak {:>12}  {said}",
+            "{:<28} {:>8.1} s, {:>8.1} s of CPU  peak {:>12}  {said}",
             self.name,
             self.start.elapsed().as_secs_f64(),
+            cpu_s() - self.cpu_s,
             peak
         );
     }

@@ -58,10 +58,13 @@ fn ask(name: &'static str, overlay: &Overlay, options: &GroupOptions, work: &Pat
 }
 
 fn others(dir: &Path) {
-    let commands: [&[&str]; 2] =
-        [&["jdupes", "-r", "-q", "-m"], &["rmlint", "-T", "df", "-o", "summary:stdout", "--hidden"]];
+    let commands: [&[&str]; 3] = [
+        &["jdupes", "-r", "-q", "-m"],
+        &["rmlint", "-T", "df", "-o", "summary:stdout", "--hidden"],
+        &["fclones", "group", "--hidden", "--no-ignore", "-f", "csv", "-o", "/dev/null"],
+    ];
     for command in commands {
-        let meter = PhaseMeter::start(if command[0] == "jdupes" { "jdupes" } else { "rmlint" });
+        let meter = PhaseMeter::start(command[0]);
         let output = Command::new(command[0]).args(&command[1..]).arg(dir).stderr(Stdio::null()).output();
         let Ok(output) = output else {
             println!("{} is not installed", command[0]);

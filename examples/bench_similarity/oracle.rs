@@ -1,0 +1,221 @@
+//! Exact truth, by other means than the index and `exact::compare`: every substring of 32 and of 64 bytes of every
+//! content is looked up among those of the queries, and a byte of a query is covered if one that is found holds it.
+//!
+//! Substrings are told apart by polynomials modulo 2^61 - 1: of all that a run compares, one in some thousands of runs is
+//! taken for another.
+
+use crate::corpus::File;
+use std::collections::HashMap;
+
+/// Bytes of queries that are looked for at a time.
+const BATCH_BYTES: usize = 8 << 20;
+/// Repeating what stands up to so many bytes before says little.
+const PERIOD_MAX: usize = 16;
+const PRIME: u64 = (1 << 61) - 1;
+const BASE: u64 = 0x0f1e_2d3c_4b5a_6978;
+/// Bits of the filter before the map.
+const FILTER_BITS: u32 = 27;
+
+/// What a content has of a query, as shares of the query's bytes.
+#[derive(Clone, Copy, Default)]
+pub struct Share {
+    /// In substrings of 32 bytes or more.
+    pub of_32: f64,
+    /// In substrings of 64 bytes or more.
+    pub of_64: f64,
+    /// The same, without those 64 bytes that repeat what stands up to 16 before: padding, tables of zeros.
+    pub of_64_varied: f64,
+}
+
+/// Of each query, by its place among the queries, the contents that have any of it.
+pub type Truth = Vec<HashMap<usize, Share>>;
+
+pub fn described(truth: &Truth) -> String {
+    let count = |reach: &dyn Fn(&Share) -> f64, min| {
+        truth.iter().flat_map(HashMap::values).filter(|share| reach(share) >= min).count()
+    };
+    let row = |reach: &dyn Fn(&Share) -> f64| [0.25, 0.5, 0.8].map(|min| count(reach, min));
+    format!(
+        "true pairs at 25, 50, 80%: {:?} in pieces of 64 bytes and more, {:?} of them without repeats, {:?} of 32 and more",
+        row(&|share| share.of_64),
+        row(&|share| share.of_64_varied),
+        row(&|share| share.of_32)
+    )
+}
+
+pub fn truth(files: &[File], queries: &[usize]) -> Truth {
+    let mut truth = vec![HashMap::new(); queries.len()];
+    let mut from = 0;
+    while from < queries.len() {
+        let (mut to, mut bytes) = (from, 0);
+        while to < queries.len() && (to == from || bytes < BATCH_BYTES) {
+            bytes += files[queries[to]].bytes.len();
+            to += 1;
+        }
+        for kind in [
+            Kind { gram: 32, varied: false },
+            Kind { gram: 64, varied: false },
+            Kind { gram: 64, varied: true },
+        ] {
+            let batch = Batch::of(files, &queries[from..to], kind);
+            let mut covered = Cover::of(&batch);
+            for (content, file) in files.iter().enumerate() {
+                covered.look(&batch, &file.bytes);
+                for (query, share) in covered.take(&batch) {
+                    if queries[from + query] != content {
+                        let entry: &mut Share = truth[from + query].entry(content).or_default();
+                        *match (kind.gram, kind.varied) {
+                            (32, _) => &mut entry.of_32,
+                            (_, false) => &mut entry.of_64,
+                            (_, true) => &mut entry.of_64_varied,
+                        } = share;
+                    }
+                }
+            }
+        }
+        from = to;
+    }
+    truth
+}
+
+/// Which substrings count.
+#[derive(Clone, Copy)]
+struct Kind {
+    gram: usize,
+    varied: bool,
+}
+
+impl Kind {
+    fn counts(self, bytes: &[u8]) -> bool {
+        !self.varied || (1..=PERIOD_MAX).all(|period| bytes[period..] != bytes[..bytes.len() - period])
+    }
+}
+
+/// The grams of some queries, each with the places at which it starts.
+struct Batch {
+    gram: usize,
+    /// Where each query starts: at multiples of 64, so that none shares a word of the cover with another.
+    starts: Vec<usize>,
+    lens: Vec<usize>,
+    bits: usize,
+    ids: HashMap<u64, u32>,
+    /// Places of gram `id`: `places[bounds[id]..bounds[id + 1]]`.
+    bounds: Vec<u32>,
+    places: Vec<u32>,
+    filter: Vec<u64>,
+}
+
+impl Batch {
+    fn of(files: &[File], queries: &[usize], kind: Kind) -> Batch {
+        let gram = kind.gram;
+        let (mut all, mut starts, mut lens, mut bits) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for &query in queries {
+            let bytes = &files[query].bytes;
+            grams(bytes, gram, |at, hash| {
+                if kind.counts(&bytes[at..at + gram]) {
+                    all.push((hash, (bits + at) as u32));
+                }
+            });
+            starts.push(bits);
+            lens.push(bytes.len());
+            bits += bytes.len().next_multiple_of(64);
+        }
+        all.sort_unstable();
+        let (mut ids, mut bounds, mut places) = (HashMap::new(), vec![0], Vec::with_capacity(all.len()));
+        let mut filter = vec![0u64; 1 << (FILTER_BITS - 6)];
+        for same in all.chunk_by(|x, y| x.0 == y.0) {
+            ids.insert(same[0].0, ids.len() as u32);
+            places.extend(same.iter().map(|(_, place)| place));
+            bounds.push(places.len() as u32);
+            let (word, bit) = filter_place(same[0].0);
+            filter[word] |= bit;
+        }
+        Batch { gram, starts, lens, bits, ids, bounds, places, filter }
+    }
+
+    fn id(&self, hash: u64) -> Option<usize> {
+        let (word, bit) = filter_place(hash);
+        if self.filter[word] & bit == 0 {
+            return None;
+        }
+        self.ids.get(&hash).map(|&id| id as usize)
+    }
+}
+
+fn filter_place(hash: u64) -> (usize, u64) {
+    let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - FILTER_BITS);
+    (mixed as usize / 64, 1 << (mixed % 64))
+}
+
+/// Where grams of one content start in the queries.
+struct Cover {
+    starts: Vec<u64>,
+    seen: Vec<bool>,
+}
+
+impl Cover {
+    fn of(batch: &Batch) -> Cover {
+        Cover { starts: vec![0; batch.bits / 64], seen: vec![false; batch.ids.len()] }
+    }
+
+    fn look(&mut self, batch: &Batch, bytes: &[u8]) {
+        let mut found = Vec::new();
+        grams(bytes, batch.gram, |_, hash| {
+            if let Some(id) = batch.id(hash)
+                && !std::mem::replace(&mut self.seen[id], true)
+            {
+                found.push(id);
+            }
+        });
+        for id in found {
+            self.seen[id] = false;
+            for &place in &batch.places[batch.bounds[id] as usize..batch.bounds[id + 1] as usize] {
+                self.starts[place as usize / 64] |= 1 << (place % 64);
+            }
+        }
+    }
+
+    /// The share of each query that is covered, where any is; and starts anew.
+    fn take(&mut self, batch: &Batch) -> Vec<(usize, f64)> {
+        let mut shares = Vec::new();
+        for (query, (&start, &len)) in batch.starts.iter().zip(&batch.lens).enumerate() {
+            let (mut covered, mut end) = (0, 0);
+            let words = &mut self.starts[start / 64..(start + len).div_ceil(64)];
+            for (at, word) in words.iter_mut().enumerate().filter(|(_, word)| **word != 0) {
+                let mut bits = std::mem::take(word);
+                while bits != 0 {
+                    let from = at * 64 + bits.trailing_zeros() as usize;
+                    covered += from + batch.gram - end.max(from);
+                    end = from + batch.gram;
+                    bits &= bits - 1;
+                }
+            }
+            if covered > 0 {
+                shares.push((query, covered as f64 / len as f64));
+            }
+        }
+        shares
+    }
+}
+
+fn times(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    let folded = (product as u64 & PRIME) + (product >> 61) as u64;
+    if folded >= PRIME { folded - PRIME } else { folded }
+}
+
+/// Calls `see` with the place and the hash of each gram.
+fn grams(bytes: &[u8], gram: usize, mut see: impl FnMut(usize, u64)) {
+    if bytes.len() < gram {
+        return;
+    }
+    let power = (0..gram).fold(1, |power, _| times(power, BASE));
+    let leaving: [u64; 256] = std::array::from_fn(|byte| PRIME - times(power, byte as u64 + 1));
+    let step = |hash: u64, byte: u8| times(hash, BASE) + u64::from(byte) + 1;
+    let mut hash = bytes[..gram].iter().fold(0, |hash, &byte| step(hash, byte) % PRIME);
+    see(0, hash);
+    for (at, pair) in bytes[gram..].iter().zip(bytes).enumerate() {
+        hash = (step(hash, *pair.0) + leaving[usize::from(*pair.1)]) % PRIME;
+        see(at + 1, hash);
+    }
+}
