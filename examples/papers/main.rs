@@ -33,7 +33,9 @@ fn main() {
         ["sif", dir] => sif::run(Path::new(dir)),
         ["winnow", dir, plot] => winnow::run(Path::new(dir), Path::new(plot)),
         ["simhash", dir] => simhash::run(Path::new(dir)),
-        _ => panic!("usage: papers sif DIR | winnow DIR PLOT.svg | chunk-graph DIR SCRATCH [DOCUMENTS] | simhash DIR"),
+        _ => panic!(
+            "usage: papers sif DIR | winnow DIR PLOT.svg | chunk-graph DIR SCRATCH [DOCUMENTS] | simhash DIR"
+        ),
     }
 }
 
