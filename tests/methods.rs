@@ -45,7 +45,7 @@ fn json(args: &[&str], dir: &Path) -> Value {
 fn similar_by_each_method() {
     let dir = tempfile::tempdir().unwrap();
     tree(dir.path());
-    for method in ["sif", "winnow"] {
+    for method in ["sif", "winnow", "chunk-graph"] {
         let found =
             json(&["similar", "a", "--method", method, "--in", ".", "--min", "0.3", "--json"], dir.path());
         assert_eq!(found["method"], method);
@@ -60,6 +60,25 @@ fn similar_by_each_method() {
             json(&["similar", "a", "--method", method, "--in", ".", "--limit", "1", "--json"], dir.path());
         assert_eq!(limited["matches"].as_array().unwrap().len(), 1, "{limited}");
     }
+}
+
+/// What has another size is nothing to SimHash, whatever it contains.
+#[test]
+fn simhash_finds_files_of_one_size() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(dir.path());
+    let found = json(&["similar", "a", "--method", "simhash", "--in", ".", "--json"], dir.path());
+    let matches = found["matches"].as_array().unwrap();
+    let sizes: Vec<_> = matches.iter().map(|found| found["size"].as_u64().unwrap()).collect();
+    assert!(sizes.iter().all(|size| *size == 40_000), "{found}");
+    let distance_zero = &matches[0];
+    assert_eq!(
+        (&distance_zero["path"], &distance_zero["identical"]),
+        (&"sub/copy".into(), &true.into()),
+        "{found}"
+    );
+    assert_eq!(distance_zero["likeness"]["distance"], 0.0, "{found}");
+    assert!(distance_zero["likeness"]["containment"].is_null(), "{found}");
 }
 
 #[test]
@@ -94,8 +113,12 @@ fn methods_are_compared_with_the_truth() {
     assert_eq!(found["pairs"], serde_json::json!([6, 5, 1]), "{found}");
     let standings = found["standings"].as_array().unwrap();
     let names: Vec<_> = standings.iter().map(|standing| standing["method"].as_str().unwrap()).collect();
-    assert_eq!(names[..3], ["default", "sif", "winnow"]);
-    for standing in &standings[..3] {
+    assert_eq!(names, ["default", "sif", "winnow", "chunk-graph", "simhash"]);
+    assert!(
+        standings[4]["recall"][0].as_f64().unwrap() < 1.0,
+        "it cannot find what a larger file contains: {found}"
+    );
+    for standing in &standings[..4] {
         assert_eq!(standing["recall"], serde_json::json!([1.0, 1.0, 1.0]), "{standing}");
         assert_eq!(standing["precision"], 1.0, "{standing}");
         let share = standing["index_share"].as_f64().unwrap();
@@ -113,7 +136,10 @@ fn what_cannot_be_looked_at_is_an_error() {
         assert!(String::from_utf8_lossy(&output.stderr).contains(part), "{args:?}: {}", text(&output));
     };
     refused(&["similar", "a", "--method", "sif", "--in", "missing"], "missing");
-    refused(&["similar", "a", "--method", "magic", "--in", "."], "default, sif, winnow");
+    refused(
+        &["similar", "a", "--method", "magic", "--in", "."],
+        "default, sif, winnow, chunk-graph, simhash",
+    );
     refused(&["similar", "a", "--method", "sif"], "--in");
     refused(&["compare-methods", "missing"], "missing");
 }

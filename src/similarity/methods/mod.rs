@@ -208,7 +208,12 @@ pub fn sketch_of<M: Method>(method: &M, name: Option<&OsStr>, bytes: &[u8]) -> M
 
 /// Every method, with its default parameters.
 pub fn all() -> Vec<Arc<dyn AnyMethod>> {
-    vec![Arc::new(sif::Sif::default()), Arc::new(winnow::Winnow::default())]
+    vec![
+        Arc::new(sif::Sif::default()),
+        Arc::new(winnow::Winnow::default()),
+        Arc::new(chunk_graph::ChunkGraph::default()),
+        Arc::new(simhash::SimHash::default()),
+    ]
 }
 
 /// The method that users call by this name, with its default parameters.
