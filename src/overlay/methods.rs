@@ -55,7 +55,7 @@ pub struct LikeGroup {
 }
 
 impl Tree {
-    /// Reads every regular file below `root`, or `root` itself; see [`walk`]. A file that cannot be read is told by
+    /// Reads every regular file below `root`, or `root` itself. A file that cannot be read is told by
     /// [`Tree::unreadable`].
     ///
     /// `progress` is told the files and bytes read so far; false asks to stop.
