@@ -264,7 +264,7 @@ fn commands_ask_the_index_that_is_kept() {
     let world = World::new(&["sif"], Dedup::OnClose);
     let session = world.open();
     world.fill(&session);
-    world.write(&session, "long", &noise(7, (8 << 20) + 1));
+    world.write(&session, "long", &noise(7, (4 << 20) + 1));
     assert!(session.settle().unwrap());
     session.close().unwrap();
     let (root, mirror) = (world.dir.path(), world.mirror.path().to_str().unwrap());
@@ -276,7 +276,7 @@ fn commands_ask_the_index_that_is_kept() {
     assert_eq!(kept["matches"].as_array().unwrap().len(), 3, "{kept}");
     assert_eq!(
         kept["not_known"],
-        serde_json::json!({ "files": 0, "long_files": 1, "bytes_max": 8 << 20, "behind": false })
+        serde_json::json!({ "files": 0, "long_files": 1, "bytes_max": 4 << 20, "behind": false })
     );
     let kept = json(&["groups", "--method", "sif", "--min", "0.3"], root);
     let anew = json(&["groups", mirror, "--method", "sif", "--min", "0.3"], root);
@@ -288,7 +288,7 @@ fn commands_ask_the_index_that_is_kept() {
     };
     let (code, error) = said(&["similar", "d.bin", "--method", "sif"]);
     assert_eq!(code, Some(0));
-    assert!(error.contains("1 files of more than 8"), "{error}");
+    assert!(error.contains("1 files of more than 4"), "{error}");
     let (code, error) = said(&["similar", "d.bin", "--method", "winnow"]);
     assert_eq!(code, Some(2));
     assert!(error.contains("methods = [\"winnow\"]") && error.contains("--in"), "{error}");

@@ -25,9 +25,11 @@ use rustix::fs::Stat;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 const WINDOW_BYTES: usize = 256 << 10;
+/// Longer contents are sketched one at a time.
+const TOGETHER_BYTES_MAX: u64 = 1 << 20;
 /// Contents whose presence in an index is asked for at a time.
 const ASKED_MAX: usize = 1 << 14;
 
@@ -46,6 +48,8 @@ pub struct Kept {
     content_bytes_max: u64,
     is_new: bool,
     forgetting: RwLock<()>,
+    /// Held while a long content is sketched: one at a time takes memory for that.
+    sketching: Mutex<()>,
 }
 
 /// What a kept index has not.
@@ -81,7 +85,13 @@ impl Kept {
             }
         }
         let content_bytes_max = options.content_bytes_max;
-        Ok(Kept { indexes, content_bytes_max, is_new, forgetting: RwLock::default() })
+        Ok(Kept {
+            indexes,
+            content_bytes_max,
+            is_new,
+            forgetting: RwLock::default(),
+            sketching: Mutex::default(),
+        })
     }
 
     /// Whether one was made just now, so that a scan has to fill it.
@@ -211,6 +221,8 @@ impl Overlay {
         if source.len() > kept.content_bytes_max {
             return Ok(false);
         }
+        let is_long = source.len() > TOGETHER_BYTES_MAX;
+        let alone = is_long.then(|| kept.sketching.lock().unwrap_or_else(PoisonError::into_inner));
         let methods: Vec<_> = without.iter().map(|index| index.method()).collect();
         let made = sketches(&methods, &*source, read);
         let made = made.map_err(|e| OverlayError::io("read", format!("content {id}"), e))?;
@@ -221,6 +233,7 @@ impl Overlay {
         for (index, sketch) in without.into_iter().zip(made) {
             index.add(id, sketch)?;
         }
+        drop(alone);
         Ok(true)
     }
 

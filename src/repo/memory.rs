@@ -28,7 +28,8 @@ pub struct Memory {
     pub views_bytes: usize,
     /// Additions to the indexes of published methods that are kept, together: a thirty-second.
     pub kept_bytes: usize,
-    /// Longer contents are not in those indexes: a quarter. A sketch and what it is made in take less than its content.
+    /// Longer contents are not in those indexes: an eighth. A sketch and what it is made in take about as much as its
+    /// content with winnowing, less with the others, and there is one long one at a time.
     pub kept_content_bytes: u64,
 }
 
@@ -46,7 +47,7 @@ impl Memory {
             similarity_bytes: eighth.try_into().unwrap_or(usize::MAX),
             views_bytes: (eighth / 4).try_into().unwrap_or(usize::MAX),
             kept_bytes: (eighth / 4).try_into().unwrap_or(usize::MAX),
-            kept_content_bytes: total / 4,
+            kept_content_bytes: eighth,
         }
     }
 }
