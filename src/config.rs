@@ -5,6 +5,7 @@
 //! that would be; nothing is guessed.
 
 use crate::overlay::{BadGlob, Dedup, Policies, Policy, Rule};
+use crate::similarity::methods;
 use crate::view::View;
 use serde::Deserialize;
 use std::time::Duration;
@@ -48,6 +49,9 @@ pub enum ConfigError {
     /// Not views.
     #[error("views {0:?}: expected auto, all, off or a list of {names}", names = view_names())]
     Views(String),
+    /// Not methods.
+    #[error("methods {0:?}: expected a list of {names}, or off", names = method_names())]
+    Methods(String),
     /// The file is not TOML of the expected form.
     #[error("{0}")]
     Form(String),
@@ -77,6 +81,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Through which views files are indexed beside their bytes.
     pub views: Option<Vec<View>>,
+    /// Published methods of finding similar files whose indexes are kept, each by its name.
+    pub methods: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -90,6 +96,7 @@ struct Form {
     convert_rate: Option<Spanned<String>>,
     hybrid_min: Option<Spanned<Size>>,
     views: Option<Spanned<Names>>,
+    methods: Option<Spanned<Names>>,
     #[serde(default)]
     policy: Vec<Spanned<RuleForm>>,
 }
@@ -205,6 +212,7 @@ impl Config {
             convert_rate: source.optional(form.convert_rate, |text| parse_rate(&text))?,
             hybrid_min_bytes: source.optional(form.hybrid_min, hybrid_min)?,
             views: source.optional(form.views, parse_views)?,
+            methods: source.optional(form.methods, parse_methods)?,
             rules: rules.collect::<Result<_, _>>()?,
         })
     }
@@ -256,6 +264,10 @@ impl Config {
             None => "# views = \"auto\"".to_owned(),
             Some(views) => format!("views = {}", views_text(views)),
         };
+        let methods = match &self.methods {
+            None => "# methods = [\"sif\"]".to_owned(),
+            Some(methods) => format!("methods = {}", list_text(methods.iter().map(String::as_str))),
+        };
         let rules: String = match self.rules.is_empty() {
             true => EXAMPLE_RULES.to_owned(),
             false => self.rules.iter().map(rule_text).collect(),
@@ -291,6 +303,11 @@ impl Config {
              # with the same text: \"auto\" (what compression hides: archive, gzip, pdf), \"all\", \"off\", or a\n\
              # list. `dedupctl scan` takes in what was there before.\n\
              {views}\n\
+             \n\
+             # Methods of published papers whose indexes are kept beside the default, for `dedupctl similar --method` and\n\
+             # `groups --method`: any of \"sif\", \"winnow\", \"chunk-graph\", \"simhash\". `dedupctl scan` takes in what was\n\
+             # there before.\n\
+             {methods}\n\
              \n\
              # A file in the store that is written to gets its content back first, unless it has at least this\n\
              # size: then only what changes is kept beside the store until it is closed. \"off\": always.\n\
@@ -376,8 +393,28 @@ fn parse_views(names: Names) -> Result<Vec<View>, ConfigError> {
     names.into_iter().map(view).collect()
 }
 
+fn parse_methods(names: Names) -> Result<Vec<String>, ConfigError> {
+    let names = match names {
+        Names::Word(word) if word == "off" => return Ok(Vec::new()),
+        Names::Word(word) => return Err(ConfigError::Methods(word)),
+        Names::List(names) => names,
+    };
+    match names.iter().find(|name| methods::named(name).is_none()) {
+        Some(unknown) => Err(ConfigError::Methods(unknown.clone())),
+        None => Ok(names),
+    }
+}
+
+fn method_names() -> String {
+    methods::all().iter().map(|method| method.name()).collect::<Vec<_>>().join(", ")
+}
+
 fn views_text(views: &[View]) -> String {
-    let names: Vec<_> = views.iter().map(|view| format!("\"{}\"", view.name())).collect();
+    list_text(views.iter().map(|view| view.name()))
+}
+
+fn list_text<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.map(|name| format!("\"{name}\"")).collect();
     if names.is_empty() { "\"off\"".to_owned() } else { format!("[{}]", names.join(", ")) }
 }
 
@@ -474,6 +511,7 @@ mod tests {
             convert_rate: Some(50 << 20),
             hybrid_min_bytes: Some(u64::MAX),
             views: Some(vec![View::Pdf, View::Source]),
+            methods: Some(vec!["sif".to_owned(), "simhash".to_owned()]),
             rules: vec![
                 rule(&["*.sqlite", "a \"b\"\n\t\\*"], Some(Dedup::Off), None),
                 rule(&["/é/"], Some(Dedup::Idle(Duration::from_secs(60))), Some(u64::MAX)),
@@ -501,6 +539,23 @@ mod tests {
             "views \"word\": expected auto, all, off or a list of text, html, source, postscript, pdf, archive, gzip, on line 1"
         );
         assert!(views("views = [\"raw\"]").is_err());
+    }
+
+    #[test]
+    fn methods() {
+        let methods = |text: &str| Config::parse(text).map(|config| config.methods.unwrap_or_default());
+        assert_eq!(
+            methods("methods = [\"sif\", \"chunk-graph\"]"),
+            Ok(vec!["sif".into(), "chunk-graph".into()])
+        );
+        assert_eq!(methods("methods = []"), Ok(vec![]));
+        assert_eq!(methods("methods = \"off\""), Ok(vec![]));
+        let error = methods("\nmethods = [\"sif\", \"default\"]").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "methods \"default\": expected a list of sif, winnow, chunk-graph, simhash, or off, on line 2"
+        );
+        assert!(methods("methods = \"sif\"").is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Requests and reports are plain values that travel as JSON. Reports have the fields that `--json` shows;
 //! paths in them are text, and bytes that are not UTF-8 show as U+FFFD. Nothing here prints.
 
+mod by_method;
 mod catch_up;
 mod check;
 mod contained;
@@ -17,6 +18,7 @@ mod status;
 mod template;
 pub(crate) mod text;
 
+pub use by_method::{FileByMethod, GroupsByMethod, NotKnown, SimilarByMethod};
 pub use catch_up::{catch_up, catch_up_quietly};
 pub use check::{Action, CheckReport, Damaged};
 pub use contained::{ContainedDirectory, ContainedFile, ContainedReport, Where};
@@ -67,6 +69,30 @@ pub enum Request {
         /// How to look.
         options: GroupOptions,
     },
+    /// Find files that resemble one by a published method whose index is kept.
+    SimilarByMethod {
+        /// The file: below the root, or with `outside` an absolute path.
+        #[serde(with = "text")]
+        path: PathBuf,
+        /// Whether the file is not one of the overlay.
+        outside: bool,
+        /// Which method.
+        method: String,
+        /// Smallest score.
+        min: f64,
+        /// At most so many files.
+        limit: usize,
+    },
+    /// Find groups of files that resemble each other by such a method.
+    GroupsByMethod {
+        /// File or directory to restrict it to.
+        #[serde(with = "text")]
+        path: PathBuf,
+        /// Which method.
+        method: String,
+        /// Smallest score.
+        min: f64,
+    },
     /// How much of one directory is contained in another.
     Contained {
         /// The one.
@@ -107,6 +133,10 @@ pub enum Response {
     Settle(SettleReport),
     Similar(SimilarReport),
     Groups(GroupsReport),
+    SimilarByMethod(SimilarByMethod),
+    GroupsByMethod(GroupsByMethod),
+    /// The index of that method is not kept.
+    NotKept,
     Contained(ContainedReport),
     Template(TemplateReport),
     Check(CheckReport),
@@ -234,6 +264,12 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         }
         Request::Groups { path, options } => {
             groups::groups(context, &path, &options, report).map(Response::Groups)
+        }
+        Request::SimilarByMethod { path, outside, method, min, limit } => {
+            by_method::similar(context, &path, outside, &method, min, limit)
+        }
+        Request::GroupsByMethod { path, method, min } => {
+            by_method::groups(context, &path, &method, min, report)
         }
         Request::Contained { tree, holder, budget_bytes } => {
             contained::contained(context.repo, tree, holder, budget_bytes, report).map(Response::Contained)

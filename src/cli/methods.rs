@@ -1,14 +1,16 @@
-//! `--method`: one of the published methods in place of the default, on the files of a directory.
+//! `--method`: one of the published methods in place of the default: by its index if the overlay keeps one, else by reading
+//! the files of a directory.
 
 use super::error::CliError;
 use super::output::{Output, plain, share, size, table};
-use super::session::find;
+use super::session::{Session, Work, find, find_for_file, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{Progress, Unit, text::shown};
+use crate::admin::{
+    FileByMethod, GroupsByMethod, NotKnown, Progress, Request, Response, SimilarByMethod, Unit, text::shown,
+};
 use crate::control::Found;
-use crate::overlay::methods::{LikeGroup, NamedMatch, Tree, of_reference};
-use crate::similarity::methods::{self, AnyMethod, Likeness};
-use serde::Serialize;
+use crate::overlay::methods::{Tree, of_reference};
+use crate::similarity::methods::{self, AnyMethod};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,78 +19,16 @@ const DEFAULT: &str = "default";
 
 #[derive(clap::Args)]
 pub(super) struct ByMethod {
-    /// How to find candidates: `default` asks the index that is always kept; the others are of published papers, and
-    /// read every file of the directory first (see `dedupctl compare-methods`)
+    /// How to find files: `default` asks the index that is always kept; the others are of published papers (see `dedupctl
+    /// compare-methods`), and ask theirs if `methods` in config.toml has it kept, else read every file first
     #[arg(long, value_name = "METHOD", default_value = DEFAULT, value_parser = parse_method)]
     method: String,
-    /// With another --method: look at the files below this directory, in an overlay or not [default: the mounted overlay]
+    /// With another --method: read the files below this directory, in an overlay or not [default: ask the overlay]
     #[arg(long = "in", value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct LikenessReport {
-    containment: Option<f64>,
-    contained_in: Option<f64>,
-    resemblance: Option<f64>,
-    distance: Option<f64>,
-}
-
-impl From<Likeness> for LikenessReport {
-    fn from(of: Likeness) -> LikenessReport {
-        let Likeness { containment, contained_in, resemblance, distance } = of;
-        LikenessReport { containment, contained_in, resemblance, distance }
-    }
-}
-
-#[derive(Serialize)]
-struct FileReport {
-    path: String,
-    size: u64,
-    identical: bool,
-    likeness: LikenessReport,
-}
-
-impl FileReport {
-    fn of(path: &Path, size: u64, identical: bool, likeness: Likeness) -> FileReport {
-        FileReport { path: shown(path), size, identical, likeness: likeness.into() }
-    }
-
-    fn cells(&self) -> Vec<String> {
-        let LikenessReport { containment, contained_in, resemblance, distance } = &self.likeness;
-        let cell = |figure: &Option<f64>| figure.map_or_else(|| "-".to_owned(), share);
-        let mark = if self.identical { " (identical)" } else { "" };
-        vec![
-            cell(containment),
-            cell(contained_in),
-            cell(resemblance),
-            distance.map_or_else(|| "-".to_owned(), |distance| distance.to_string()),
-            size(self.size),
-            plain(&self.path) + mark,
-        ]
-    }
-}
-
 const HEAD: [&str; 6] = ["CONTAINS", "CONTAINED", "RESEMBLES", "DISTANCE", "SIZE", "FILE"];
-
-#[derive(Serialize)]
-struct SimilarByMethod {
-    query: String,
-    method: &'static str,
-    parameters: String,
-    matches: Vec<FileReport>,
-    unreadable: usize,
-}
-
-#[derive(Serialize)]
-struct GroupsByMethod {
-    method: &'static str,
-    parameters: String,
-    min: f64,
-    /// In each the first is compared with the others.
-    groups: Vec<Vec<FileReport>>,
-    unreadable: usize,
-}
 
 impl ByMethod {
     /// The method, if it is not the default.
@@ -105,22 +45,38 @@ impl ByMethod {
         global: &Global,
         out: &Output,
     ) -> CliResult {
-        let dir = self.dir_or_mountpoint(Some(file), global)?;
-        let tree = read(&dir, method.clone(), out)?;
-        let matches = tree.similar(file, min, limit).map_err(failed)?;
-        let of = |found: NamedMatch| FileReport::of(&found.path, found.size, found.identical, found.likeness);
-        let report = SimilarByMethod {
-            query: shown(file),
-            method: method.name(),
-            parameters: method.settings(),
-            matches: matches.into_iter().map(of).collect(),
-            unreadable: tree.unreadable().len(),
+        let kept = match &self.dir {
+            Some(dir) => Asked::Read(dir.clone()),
+            None => {
+                let (found, path, outside) = find_for_file(global, file).map_err(|e| self.no_overlay(e))?;
+                let method = self.method.clone();
+                self.ask(found, Request::SimilarByMethod { path, outside, method, min, limit }, out)?
+            }
         };
+        let report = match kept {
+            Asked::Answered(response) => match *response {
+                Response::SimilarByMethod(report) => report,
+                other => return Err(unexpected(&other)),
+            },
+            Asked::Read(dir) => {
+                let tree = read(&dir, method.clone(), out)?;
+                let matches = tree.similar(file, min, limit).map_err(failed)?;
+                SimilarByMethod {
+                    query: shown(file),
+                    method: method.name().to_owned(),
+                    parameters: method.settings(),
+                    matches: matches.iter().map(FileByMethod::of_match).collect(),
+                    unreadable: tree.unreadable().len() as u64,
+                    not_known: NotKnown::default(),
+                }
+            }
+        };
+        self.say(&report.not_known, out);
         out.result(&report, |report| match report.matches.is_empty() {
             true => "no similar files\n".to_owned(),
             false => rows(&report.matches),
         })?;
-        Ok(outcome(&tree))
+        Ok(outcome(report.unreadable))
     }
 
     pub(super) fn groups(
@@ -131,79 +87,142 @@ impl ByMethod {
         global: &Global,
         out: &Output,
     ) -> CliResult {
-        let dir = match (&self.dir, path) {
-            (None, Some(path)) => path.to_owned(),
-            _ => self.dir_or_mountpoint(path, global)?,
-        };
-        let tree = read(&dir, method.clone(), out)?;
-        let groups = tree.groups(min).map_err(failed)?;
-        let report = GroupsByMethod {
-            method: method.name(),
-            parameters: method.settings(),
-            min,
-            groups: groups.iter().map(group).collect(),
-            unreadable: tree.unreadable().len(),
-        };
-        // The report of Manber's figure 3.
-        out.result(&report, |report| {
-            let least = (report.min * 100.0).round();
-            let mut text =
-                format!("The following groups of files are similar. Minimum similarity = {least}%\n");
-            for (group, files) in groups.iter().zip(&report.groups) {
-                text.push('\n');
-                let copies = group.reference.paths.len();
-                for (at, file) in files.iter().enumerate() {
-                    let figure = match at {
-                        0 => "R100".to_owned(),
-                        _ if at < copies => format!("{:>6}", 100),
-                        _ => format!("{:>6}", percent(group, at - copies)),
+        let kept = match &self.dir {
+            Some(dir) => Asked::Read(dir.clone()),
+            None => match (find(global, path), path) {
+                (Ok(found), given) => {
+                    let below = match &found {
+                        Found::Daemon { path, .. } | Found::Direct { path, .. } => path.clone(),
                     };
-                    text += &format!("{figure} {} {}\n", plain(&file.path), file.size);
+                    let (method, given) = (self.method.clone(), given.map(Path::to_owned));
+                    let asked = self.ask(found, Request::GroupsByMethod { path: below, method, min }, out);
+                    match (asked, given) {
+                        (Ok(Asked::Read(_)), Some(dir)) => Asked::Read(dir),
+                        (asked, _) => asked?,
+                    }
+                }
+                // A directory that is no overlay's.
+                (Err(_), Some(dir)) => Asked::Read(dir.to_owned()),
+                (Err(e), None) => return Err(self.no_overlay(e)),
+            },
+        };
+        let report = match kept {
+            Asked::Answered(response) => match *response {
+                Response::GroupsByMethod(report) => report,
+                other => return Err(unexpected(&other)),
+            },
+            Asked::Read(dir) => {
+                let tree = read(&dir, method.clone(), out)?;
+                let groups = tree.groups(min).map_err(failed)?;
+                GroupsByMethod {
+                    method: method.name().to_owned(),
+                    parameters: method.settings(),
+                    min,
+                    groups: groups.iter().map(FileByMethod::of_group).collect(),
+                    omitted: 0,
+                    unreadable: tree.unreadable().len() as u64,
+                    not_known: NotKnown::default(),
                 }
             }
-            if report.groups.is_empty() { "no similar files\n".to_owned() } else { text }
-        })?;
-        Ok(outcome(&tree))
+        };
+        self.say(&report.not_known, out);
+        if report.omitted > 0 {
+            out.note(&format!("{} groups left out: the report would be too long", report.omitted));
+        }
+        out.result(&report, figure_3)?;
+        Ok(outcome(report.unreadable))
     }
 
-    fn dir_or_mountpoint(&self, path: Option<&Path>, global: &Global) -> Result<PathBuf, CliError> {
-        if let Some(dir) = &self.dir {
-            return Ok(dir.clone());
+    /// Asks the index that an overlay keeps, or says which directory to read instead.
+    fn ask(&self, found: Found, request: Request, out: &Output) -> Result<Asked, CliError> {
+        let mountpoint = match &found {
+            Found::Daemon { info, .. } => Some(info.mountpoint.clone()),
+            Found::Direct { .. } => None,
+        };
+        let (session, _) = Session::open(found, Work::Ask, out)?;
+        let name = &self.method;
+        let enable = format!(
+            "methods = [\"{name}\"] in the store's config.toml keeps its index from the next mount on"
+        );
+        match (session.ask(request, out)?, mountpoint) {
+            (Response::NotKept, Some(dir)) => {
+                out.note(&format!("no index of {name} is kept: every file is read; {enable}"));
+                Ok(Asked::Read(dir))
+            }
+            (Response::NotKept, None) => {
+                let message =
+                    format!("--method {name}: no index of it is kept, and the overlay is not mounted");
+                Err(CliError::new(message)
+                    .hint(format!("{enable}; or mount it, or name a directory with --in")))
+            }
+            (response, _) => Ok(Asked::Answered(Box::new(response))),
         }
-        match find(global, path) {
-            Ok(Found::Daemon { info, .. }) => Ok(info.mountpoint),
-            Ok(Found::Direct { .. }) => {
-                let message = format!("--method {}: the overlay is not mounted", self.method);
-                Err(CliError::new(message).hint("mount it, or name a directory with --in"))
-            }
-            Err(e) => {
-                Err(e.hint(format!("--method {} looks at a directory: name one with --in", self.method)))
-            }
+    }
+
+    fn no_overlay(&self, e: CliError) -> CliError {
+        e.hint(format!("--method {} looks at an overlay, or at a directory: name one with --in", self.method))
+    }
+
+    /// What the index that was asked has not.
+    fn say(&self, not: &NotKnown, out: &Output) {
+        if not.files > 0 {
+            let (name, files) = (&self.method, not.files);
+            let more = if not.behind { " or more" } else { "" };
+            out.note(&format!(
+                "{files} files{more} are not in the index of {name} yet; `dedupctl scan` takes them in"
+            ));
+        }
+        if not.long_files > 0 {
+            let (files, most) = (not.long_files, size(not.bytes_max));
+            out.note(&format!("{files} files of more than {most} are left out; --in reads them too"));
         }
     }
 }
 
-/// The reference under all its names, then the members under theirs.
-fn group(group: &LikeGroup) -> Vec<FileReport> {
-    let whole = Likeness { containment: Some(1.0), contained_in: Some(1.0), ..Likeness::default() };
-    let LikeGroup { reference, members } = group;
-    let same = reference.paths.iter().map(|path| FileReport::of(path, reference.size, true, whole));
-    let alike = members.iter().flat_map(|(likeness, named)| {
-        named.paths.iter().map(|path| FileReport::of(path, named.size, false, *likeness))
-    });
-    same.chain(alike).collect()
+/// What came of asking the index that an overlay keeps.
+enum Asked {
+    Answered(Box<Response>),
+    /// There is none: the files of this directory are to be read.
+    Read(PathBuf),
 }
 
-/// Of the file at that place after the reference's names.
-fn percent(group: &LikeGroup, at: usize) -> u64 {
-    let files = group.members.iter().flat_map(|(likeness, named)| named.paths.iter().map(move |_| likeness));
-    files.skip(at).map(|likeness| (of_reference(likeness) * 100.0).round() as u64).next().unwrap_or(0)
+/// The report of Manber's figure 3.
+fn figure_3(report: &GroupsByMethod) -> String {
+    if report.groups.is_empty() {
+        return "no similar files\n".to_owned();
+    }
+    let least = (report.min * 100.0).round();
+    let mut text = format!("The following groups of files are similar. Minimum similarity = {least}%\n");
+    for files in &report.groups {
+        text.push('\n');
+        for (at, file) in files.iter().enumerate() {
+            let figure = match at {
+                0 => "R100".to_owned(),
+                _ => format!("{:>6}", (of_reference(&file.likeness) * 100.0).round()),
+            };
+            text += &format!("{figure} {} {}\n", plain(&file.path), file.size);
+        }
+    }
+    text
 }
 
-fn rows(files: &[FileReport]) -> String {
+fn rows(files: &[FileByMethod]) -> String {
     let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
-    rows.extend(files.iter().map(FileReport::cells));
+    rows.extend(files.iter().map(cells));
     table(&rows, &[0, 1, 2, 3, 4])
+}
+
+fn cells(file: &FileByMethod) -> Vec<String> {
+    let cell = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), share);
+    let mark = if file.identical { " (identical)" } else { "" };
+    vec![
+        cell(file.likeness.containment),
+        cell(file.likeness.contained_in),
+        cell(file.likeness.resemblance),
+        file.likeness.distance.map_or_else(|| "-".to_owned(), |distance| distance.to_string()),
+        size(file.size),
+        plain(&file.path) + mark,
+    ]
 }
 
 fn read(dir: &Path, method: Arc<dyn AnyMethod>, out: &Output) -> Result<Tree, CliError> {
@@ -220,8 +239,8 @@ fn read(dir: &Path, method: Arc<dyn AnyMethod>, out: &Output) -> Result<Tree, Cl
     Ok(tree)
 }
 
-fn outcome(tree: &Tree) -> Outcome {
-    if tree.unreadable().is_empty() { Outcome::Clean } else { Outcome::Findings }
+fn outcome(unreadable: u64) -> Outcome {
+    if unreadable == 0 { Outcome::Clean } else { Outcome::Findings }
 }
 
 pub(super) fn failed(e: crate::overlay::OverlayError) -> CliError {

@@ -9,7 +9,7 @@ use crate::overlay::{Filter, Look, Ranking, SimilarOptions};
 use crate::view::View;
 use std::path::PathBuf;
 
-/// Files that resemble one: the same, contained in it, containing it, or sharing parts
+/// Files that resemble one: the same, in it, around it, or sharing parts
 #[derive(clap::Args)]
 #[command(
     after_help = "Shares are of the file asked about (CONTAINS), of the file found (CONTAINED) and of both \

@@ -322,7 +322,9 @@ impl Overlay {
             let stored = taken.convert.then_some(recipe);
             self.index_view(inode, view, id, &*self.content_of(stored, file, before));
         }
-        self.record(inode, id, before)
+        self.record(inode, id, before)?;
+        self.keep_committed(inode, id, taken.convert.then_some(recipe), file, before);
+        Ok(())
     }
 
     fn read_file(&self, round: &mut Round, taken: &mut Taken) -> std::io::Result<Range<usize>> {

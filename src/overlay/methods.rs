@@ -2,27 +2,21 @@
 //! memory that is gone afterwards, and names instead of content ids.
 
 use super::error::{OverlayError, Result};
+use super::named::{self, Asked};
 use crate::db::MemDb;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::{AnyMethod, Index, IndexOptions, Likeness};
+use crate::similarity::methods::{AnyMethod, Index, IndexOptions};
 use ignore::WalkBuilder;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const BUFFER_BYTES: usize = 256 << 10;
+pub use super::named::{LikeGroup, Named, NamedMatch, of_reference};
 
-/// A content with its names in the tree and its length.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Named {
-    /// Sorted; below the tree's root.
-    pub paths: Vec<PathBuf>,
-    /// Its length in bytes.
-    pub size: u64,
-}
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// The regular files below a directory, as a method sees them.
 pub struct Tree {
@@ -30,28 +24,6 @@ pub struct Tree {
     index: Index,
     named: BTreeMap<RecipeId, Named>,
     unreadable: Vec<(PathBuf, String)>,
-}
-
-/// A file that was found, and how it compares.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NamedMatch {
-    /// Below the tree's root.
-    pub path: PathBuf,
-    /// Its length in bytes.
-    pub size: u64,
-    /// Whether it is the same to the byte.
-    pub identical: bool,
-    /// How the file asked about, as a, compares with it, as b.
-    pub likeness: Likeness,
-}
-
-/// A file and those that are like it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LikeGroup {
-    /// With which the others are compared.
-    pub reference: Named,
-    /// The others, the best first: how the reference, as a, compares with each.
-    pub members: Vec<(Likeness, Named)>,
 }
 
 impl Tree {
@@ -80,6 +52,10 @@ impl Tree {
 
     fn add(&mut self, path: &Path, below: &Path) -> Result<u64> {
         let (id, sketch, size) = sketch(self.index.method(), path)?;
+        if size == 0 {
+            // What has no content is like nothing.
+            return Ok(0);
+        }
         self.index.add(id, sketch)?;
         let named = self.named.entry(id).or_default();
         named.size = size;
@@ -105,67 +81,19 @@ impl Tree {
     /// Files like the one at `path`, in the tree or not, whose likeness scores at least `score_min`; the same first, then
     /// the best. The file itself is left out.
     pub fn similar(&self, path: &Path, score_min: f64, limit: usize) -> Result<Vec<NamedMatch>> {
-        let (id, sketch, size) = sketch(self.index.method(), path)?;
+        let (id, sketch, _) = sketch(self.index.method(), path)?;
+        let asked = Asked { name: path.file_name(), id, sketch };
+        let names = &mut |id: &RecipeId| Ok(self.named.get(id).cloned());
+        let found = named::matches(&self.index, &asked, names, score_min, limit)?;
         let itself = path.canonicalize().ok();
-        let mut matches = Vec::new();
-        if let Some(named) = self.named.get(&id) {
-            let likeness = self.index.method().comparer(&sketch).and_then(|comparer| comparer.with(&sketch));
-            let likeness = likeness.map_err(SimilarityError::from)?;
-            matches.extend(named.paths.iter().map(|path| NamedMatch {
-                path: path.clone(),
-                size,
-                identical: true,
-                likeness,
-            }));
-        }
-        for found in self.index.query(&sketch, score_min, usize::MAX)? {
-            if let Some(named) = self.named.get(&found.id).filter(|_| found.id != id) {
-                let likeness = found.likeness;
-                matches.extend(named.paths.iter().map(|path| NamedMatch {
-                    path: path.clone(),
-                    size: named.size,
-                    identical: false,
-                    likeness,
-                }));
-            }
-            if matches.len() > limit {
-                break;
-            }
-        }
-        matches.retain(|found| itself.is_none() || self.root.join(&found.path).canonicalize().ok() != itself);
-        matches.truncate(limit);
-        Ok(matches)
+        let is_itself = |path: &Path| itself.is_some() && self.root.join(path).canonicalize().ok() == itself;
+        Ok(named::without(found, is_itself, limit))
     }
 
     /// Files with those that are like them, by name of the first; a set of files is given once. Contents with several names
     /// are groups too.
     pub fn groups(&self, score_min: f64) -> Result<Vec<LikeGroup>> {
-        let mut like: BTreeMap<RecipeId, Vec<(Likeness, RecipeId)>> = BTreeMap::new();
-        self.index.pairs(score_min, &mut |pair| {
-            like.entry(pair.a).or_default().push((pair.likeness, pair.b));
-            like.entry(pair.b).or_default().push((pair.likeness.swapped(), pair.a));
-            Ok(true)
-        })?;
-        let mut by_name: Vec<(&RecipeId, &Named)> = self.named.iter().collect();
-        by_name.sort_by(|a, b| a.1.paths.cmp(&b.1.paths));
-        let (mut groups, mut given) = (Vec::new(), HashSet::new());
-        for (id, reference) in by_name {
-            let mut members = like.remove(id).unwrap_or_default();
-            // As many as there are are like the other; those are listed where enough of this one is in them.
-            members.retain(|(likeness, _)| of_reference(likeness) >= score_min);
-            members.sort_by(|a, b| of_reference(&b.0).total_cmp(&of_reference(&a.0)).then(a.1.cmp(&b.1)));
-            if members.is_empty() && reference.paths.len() < 2 {
-                continue;
-            }
-            let mut set: Vec<RecipeId> = members.iter().map(|(_, member)| *member).chain([*id]).collect();
-            set.sort_unstable();
-            if given.insert(set) {
-                let named = |(likeness, id)| Some((likeness, self.named.get(&id)?.clone()));
-                let members = members.into_iter().filter_map(named).collect();
-                groups.push(LikeGroup { reference: reference.clone(), members });
-            }
-        }
-        Ok(groups)
+        named::groups(&self.index, &self.named, score_min, &mut |_| true)
     }
 }
 
@@ -204,19 +132,14 @@ pub(super) fn walk(
     Ok(())
 }
 
-/// The share of the reference that is in the other, or what the method measures instead.
-pub fn of_reference(likeness: &Likeness) -> f64 {
-    likeness.containment.unwrap_or_else(|| likeness.score())
-}
-
-/// What a file is called by its bytes, its encoded sketch and its length. One pass.
+/// What a file is called by its bytes, its encoded sketch without its name and its length. One pass.
 fn sketch(method: &dyn AnyMethod, path: &Path) -> Result<(RecipeId, Vec<u8>, u64)> {
     let failed = |operation| move |e| OverlayError::io(operation, path, e);
     let mut file = File::open(path).map_err(failed("open"))?;
     if !file.metadata().map_err(failed("open"))?.is_file() {
         return Err(failed("open")(std::io::Error::other("expected a regular file")));
     }
-    let (mut builder, mut hasher) = (method.start(path.file_name()), blake3::Hasher::new());
+    let (mut builder, mut hasher) = (method.start(None), blake3::Hasher::new());
     let (mut buffer, mut size) = (vec![0; BUFFER_BYTES], 0);
     loop {
         let len = file.read(&mut buffer).map_err(failed("read"))?;

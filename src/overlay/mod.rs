@@ -30,8 +30,10 @@ mod hybrid;
 mod hydrate;
 mod ingest;
 mod inode;
+mod kept;
 mod mark;
 pub mod methods;
+mod named;
 mod namespace;
 mod pace;
 mod policy;
@@ -59,6 +61,7 @@ pub use filter::Filter;
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use inode::{Content, Inode, PassToken};
+pub use kept::{Kept, KeptOptions, NotKept};
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use scan::{Finding, ScanReport, Trouble};
@@ -123,6 +126,7 @@ pub struct Overlay {
     backing: Backing,
     contents: Contents,
     views: Option<Views>,
+    kept: Option<Kept>,
     db: Arc<dyn Db>,
     catalog: Catalog,
     key: GuardKey,
@@ -169,6 +173,7 @@ impl Overlay {
             catalog: Catalog::new(parts.db.clone()),
             contents,
             views: None,
+            kept: None,
             db: parts.db,
             key: parts.key,
             policies: Policies::uniform(parts.dedup),
@@ -318,10 +323,12 @@ impl Overlay {
             return Ok(());
         }
         let mut garbage = 0;
-        for orphan in self.catalog.take_orphans()? {
-            self.contents.similarity.remove_content(&orphan)?;
-            self.forget_view(&orphan)?;
-            garbage += self.contents.store.recipe(&orphan).map_or(0, |recipe| recipe.size());
+        let orphans = self.catalog.take_orphans()?;
+        self.forget_kept(&orphans)?;
+        for orphan in &orphans {
+            self.contents.similarity.remove_content(orphan)?;
+            self.forget_view(orphan)?;
+            garbage += self.contents.store.recipe(orphan).map_or(0, |recipe| recipe.size());
         }
         if garbage > 0 {
             self.set_garbage(self.garbage() + garbage)?;
@@ -329,6 +336,7 @@ impl Overlay {
         self.catalog.flush()?;
         self.contents.similarity.flush()?;
         self.flush_views()?;
+        self.flush_kept()?;
         self.contents.store.persist()?;
         self.db.flush()?;
         Ok(())

@@ -179,7 +179,8 @@ impl Overlay {
         match state.content {
             Some(Content::Stub(stub)) => {
                 drop(state);
-                self.index_stub(inode, &stub)
+                let indexed = self.index_stub(inode, &stub)?;
+                Ok(self.keep_stored(stub.recipe)? || indexed)
             }
             Some(Content::Unknown(reason)) => Err(self.bad_stub(inode, reason)),
             _ => {
@@ -198,7 +199,8 @@ impl Overlay {
                 let known = known && row.as_ref().map_or(Ok(false), sketched)?;
                 if let Some(row) = row.filter(|_| known && only_index) {
                     drop(state);
-                    return self.catch_up_view(inode, row.recipe, false, || self.plain_source(inode));
+                    let viewed = self.catch_up_view(inode, row.recipe, false, || self.plain_source(inode))?;
+                    return Ok(self.keep_plain(inode, &row)? || viewed);
                 }
                 // One that is open is queued when it is closed, also by a program that only reads it.
                 state.dirty = true;

@@ -26,6 +26,11 @@ pub struct Memory {
     pub similarity_bytes: usize,
     /// Additions to the index of views: a thirty-second.
     pub views_bytes: usize,
+    /// Additions to the indexes of published methods that are kept, together: a thirty-second.
+    pub kept_bytes: usize,
+    /// Longer contents are not in those indexes: an eighth. A sketch and what it is made in take about as much as its
+    /// content with winnowing, less with the others, and there is one long one at a time.
+    pub kept_content_bytes: u64,
 }
 
 impl Memory {
@@ -41,6 +46,8 @@ impl Memory {
             filter_bytes: eighth,
             similarity_bytes: eighth.try_into().unwrap_or(usize::MAX),
             views_bytes: (eighth / 4).try_into().unwrap_or(usize::MAX),
+            kept_bytes: (eighth / 4).try_into().unwrap_or(usize::MAX),
+            kept_content_bytes: eighth,
         }
     }
 }
@@ -55,7 +62,7 @@ mod tests {
             let memory = Memory::divide(total, None);
             let recent = memory.recent_rows as u64 * RECENT_ROW_BYTES;
             let parts = [memory.cache_bytes, memory.index_cache_bytes, recent, memory.filter_bytes];
-            let similarity = (memory.similarity_bytes + memory.views_bytes) as u64;
+            let similarity = (memory.similarity_bytes + memory.views_bytes + memory.kept_bytes) as u64;
             let sum = parts.iter().sum::<u64>() + similarity;
             let whole = total.unwrap_or(MEMORY_BYTES).max(MEMORY_BYTES_MIN);
             assert!(sum <= whole && sum > whole / 2, "{memory:?} of {total:?}");

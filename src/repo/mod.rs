@@ -32,7 +32,9 @@ use crate::chunk::ChunkParams;
 use crate::config::{Config, views_auto};
 use crate::db::{Batch, Db, DbResult, Table};
 use crate::id::StoreId;
-use crate::overlay::{self, Backing, Dedup, HYBRID_BYTES_MIN, HybridOptions, Overlay, Policies};
+use crate::overlay::{
+    self, Backing, Dedup, HYBRID_BYTES_MIN, HybridOptions, Kept, KeptOptions, Overlay, Policies,
+};
 use format::Format;
 use lock::Lock;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -167,8 +169,14 @@ impl Repo {
             let wanted = config.views.unwrap_or_else(views_auto);
             views = views.wanting(wanted).map_err(|e| part(layout, "the index of views", e))?;
         }
-        let overlay = overlay.with_views(views);
-        let backlog = Backlog { all: !opened.clean, files: opened.left };
+        let methods: Vec<&str> = config.methods.iter().flatten().map(String::as_str).collect();
+        let kept_options =
+            KeptOptions { buffer_bytes: memory.kept_bytes, content_bytes_max: memory.kept_content_bytes };
+        let kept = Kept::open(&opened.db, &methods, kept_options, options.read_only)
+            .map_err(|e| part(layout, "the indexes of methods", e))?;
+        let is_new = kept.is_new();
+        let overlay = overlay.with_views(views).with_kept(kept);
+        let backlog = Backlog { all: !opened.clean || is_new, files: opened.left };
         let behind = backlog.all || !backlog.files.is_empty();
         let auto_gc = config.gc.unwrap_or(true);
         overlay.set_auto_gc(auto_gc && !behind);

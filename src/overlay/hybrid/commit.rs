@@ -164,7 +164,9 @@ impl Overlay {
         self.contents.similarity.add_content(id, recipe)?;
         let mut stat = before;
         stat.st_size = recipe.size() as i64;
-        self.record(inode, id, &stat)
+        self.record(inode, id, &stat)?;
+        self.keep_committed(inode, id, Some(recipe), &file, &before);
+        Ok(())
     }
 
     #[expect(clippy::too_many_arguments, reason = "all of what the last step of a commit needs")]

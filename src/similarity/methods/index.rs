@@ -29,6 +29,8 @@ const META_VERSION: u8 = 1;
 const ID_BYTES: usize = 16;
 /// Keys removed at once.
 const CLEARED_BYTES: usize = 4 << 20;
+/// Contents removed at once.
+const FORGOTTEN_MAX: usize = 1024;
 const META_PREFIX: &[u8] = b"method.";
 static NUMBERED: Runs =
     Runs::new(Layout { table: Table::MethodNumbered, row_len: 1 + ID_BYTES + 4, key_len: 1 + ID_BYTES });
@@ -114,7 +116,9 @@ impl Index {
     /// [`SimilarityError::Format`] if another version of this program wrote it.
     pub fn open(db: Arc<dyn Db>, method: Arc<dyn AnyMethod>, options: IndexOptions) -> Result<Index> {
         let mut state = State::default();
-        let prefix = match db.get(Table::Meta, &meta_key(method.name()))? {
+        let row = db.get(Table::Meta, &meta_key(method.name()))?;
+        let is_new = row.is_none();
+        let prefix = match row {
             None => free_prefix(&*db)?,
             Some(value) => {
                 let (prefix, parameters) = read_meta(&value, &mut state).ok_or(SimilarityError::Format)?;
@@ -126,8 +130,17 @@ impl Index {
             }
         };
         let index = Index { db, method, options, prefix, state: Mutex::new(state) };
-        index.write_meta(&index.lock())?;
+        if is_new {
+            index.write_meta(&index.lock())?;
+        }
         Ok(index)
+    }
+
+    /// Whether `db` has an index of `method` that [`Index::open`] would open.
+    pub fn is_there(db: &dyn Db, method: &dyn AnyMethod) -> Result<bool> {
+        let row = db.get(Table::Meta, &meta_key(method.name()))?;
+        let meta = row.and_then(|value| read_meta(&value, &mut State::default()));
+        Ok(meta.is_some_and(|(_, parameters)| parameters == method.settings()))
     }
 
     /// Removes the index of the method of that name from `db`, if there is one, whatever it was made with.
@@ -163,6 +176,32 @@ impl Index {
         Ok(self.number(&self.lock(), id)?.is_some())
     }
 
+    /// Calls `visit` with the places in `ids`, which are sorted, of contents that are not known. Reads the rows between
+    /// the first and the last once.
+    pub fn each_missing(&self, ids: &[RecipeId], visit: &mut dyn FnMut(usize)) -> Result<()> {
+        self.flush()?;
+        let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(()) };
+        let mut at = 0;
+        NUMBERED.scan_from(&*self.db, &[self.prefix], &self.numbered_key(first), |row| {
+            let id = &row[1..1 + ID_BYTES];
+            while ids.get(at).is_some_and(|wanted| wanted.0[..] < *id) {
+                visit(at);
+                at += 1;
+            }
+            at += usize::from(ids.get(at).is_some_and(|wanted| wanted.0[..] == *id));
+            *id < last.0[..]
+        })?;
+        (at..ids.len()).for_each(visit);
+        Ok(())
+    }
+
+    /// The encoded sketch of a content, if it is known.
+    pub fn sketch(&self, id: &RecipeId) -> Result<Option<Vec<u8>>> {
+        self.flush()?;
+        let Some(number) = self.number(&self.lock(), id)? else { return Ok(None) };
+        Ok(self.sketch_numbered(number)?.map(|(_, sketch)| sketch))
+    }
+
     /// Adds a content with its encoded sketch; without effect if it is known. May merge the buffer, which takes time.
     pub fn add(&self, id: RecipeId, sketch: Vec<u8>) -> Result<()> {
         let keys = self.method.keys_of(&sketch)?;
@@ -184,23 +223,43 @@ impl Index {
 
     /// Removes a content; without effect if it is not known.
     pub fn forget(&self, id: &RecipeId) -> Result<()> {
+        self.forget_all(std::slice::from_ref(id))
+    }
+
+    /// Removes contents, those that are known. Some at a time, so that rows next to each other are written once.
+    pub fn forget_all(&self, ids: &[RecipeId]) -> Result<()> {
+        ids.chunks(FORGOTTEN_MAX).try_for_each(|ids| self.forget_some(ids))
+    }
+
+    fn forget_some(&self, ids: &[RecipeId]) -> Result<()> {
         let mut state = self.lock();
-        let Some(number) = self.number(&state, id)? else { return Ok(()) };
-        // Then all of it is in the database, or none.
+        // Then all of a content is in the database, or none.
         self.merge(&mut state)?;
-        let sketch = self.sketch_numbered(number)?;
-        NUMBERED.merge(&*self.db, Vec::new(), self.numbered_key(id).to_vec())?;
+        let mut numbers = BTreeMap::new();
+        for id in ids {
+            numbers.extend(self.number(&state, id)?.map(|number| (number, *id)));
+        }
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let known = numbers.values().flat_map(|id| self.numbered_key(id)).collect();
+        NUMBERED.merge(&*self.db, Vec::new(), known)?;
+        state.stats.contents = state.stats.contents.saturating_sub(numbers.len() as u64);
         let mut batch = Batch::new();
-        batch.remove(Table::MethodSketches, &self.sketch_key(number));
+        for &number in numbers.keys() {
+            let Some((_, sketch)) = self.sketch_numbered(number)? else { continue };
+            let keys = self.method.keys_of(&sketch)?;
+            let rows = keys.iter().flat_map(|&key| posting(self.prefix, key, number));
+            state.removed.extend(rows);
+            state.stats.postings = state.stats.postings.saturating_sub(keys.len() as u64);
+            batch.remove(Table::MethodSketches, &self.sketch_key(number));
+            if state.bytes() >= self.options.buffer_bytes {
+                self.db.apply(std::mem::take(&mut batch))?;
+                self.merge(&mut state)?;
+            }
+        }
         self.db.apply(batch)?;
-        let keys = match &sketch {
-            Some((_, sketch)) => self.method.keys_of(sketch)?,
-            None => Vec::new(),
-        };
-        keys.iter().for_each(|&key| state.removed.extend_from_slice(&posting(self.prefix, key, number)));
-        state.stats.contents = state.stats.contents.saturating_sub(1);
-        state.stats.postings = state.stats.postings.saturating_sub(keys.len() as u64);
-        Ok(())
+        self.write_meta(&state)
     }
 
     /// Merges everything into the database. Durable once the caller has flushed that.

@@ -37,6 +37,11 @@ macro_rules! laws {
             }
 
             #[test]
+            fn names_take_likeness_away() {
+                laws::names_take_likeness_away(&$method);
+            }
+
+            #[test]
             fn like_files_find_each_other() {
                 laws::like_files_find_each_other(&$method);
             }
@@ -184,6 +189,39 @@ pub(crate) fn a_file_is_like_itself<M: Method>(method: &M) {
         with_keys += 1;
     }
     assert!(with_keys >= 12, "{with_keys} samples have keys");
+}
+
+/// What an index without names answers holds every answer with names, with the same figures.
+pub(crate) fn names_take_likeness_away<M: Method>(method: &M) {
+    let samples = samples();
+    let nameless: Vec<_> = samples.iter().map(|bytes| sketch_of(method, None, bytes)).collect();
+    let names =
+        [Some(OsStr::new("letter.txt")), Some(OsStr::new("page.ps")), Some(OsStr::new("no-extension"))];
+    let named = |at: usize, name| sketch_of(method, name, &samples[at]);
+    let mut changed = false;
+    for (at, a) in nameless.iter().enumerate() {
+        for name in names {
+            let of_a = named(at, name);
+            assert_eq!(
+                name.map(|name| method.called(a.clone(), name)),
+                Some(of_a.clone()),
+                "sample {at}, {name:?}"
+            );
+            changed |= of_a != *a;
+            for (other, b) in nameless.iter().enumerate() {
+                for other_name in names {
+                    let likeness = method.compare(&of_a, &named(other, other_name));
+                    let without = method.compare(a, b);
+                    let holds = likeness.score() == 0.0 || likeness == without;
+                    assert!(
+                        holds,
+                        "{at} {name:?}, {other} {other_name:?}: {likeness:?}, without {without:?}"
+                    );
+                }
+            }
+        }
+    }
+    assert_eq!(changed, M::BY_NAME);
 }
 
 /// A file finds itself, and an edit of one, under the same name, finds the other.

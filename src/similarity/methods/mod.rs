@@ -41,6 +41,9 @@ pub trait Method: Clone + Send + Sync + 'static {
     /// What users call it.
     const NAME: &'static str;
 
+    /// Whether a file's name counts, and [`Method::called`] does something.
+    const BY_NAME: bool = false;
+
     /// Everything that sketches depend on, for people to read. Sketches are comparable only if made with the same.
     fn parameters(&self) -> String;
 
@@ -62,6 +65,12 @@ pub trait Method: Clone + Send + Sync + 'static {
         self.keys(sketch).into_iter().map(|key| key..=key).collect()
     }
 
+    /// The sketch of the same bytes under a name, of one that was made without. A name takes likeness away and never adds
+    /// any: so an index can keep what has no name, and look at names when it answers.
+    fn called(&self, sketch: Self::Sketch, _name: &OsStr) -> Self::Sketch {
+        sketch
+    }
+
     /// Compares two sketches by the measure of the paper.
     fn compare(&self, a: &Self::Sketch, b: &Self::Sketch) -> Likeness;
 }
@@ -79,7 +88,7 @@ pub trait Builder: Send {
 }
 
 /// How two files, a and b, compare. What a method does not measure is `None`; nothing at all if they do not compare.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Likeness {
     /// Share of a that is in b. With methods that count repeats it may exceed 1.
     pub containment: Option<f64>,
@@ -128,6 +137,10 @@ pub trait AnyMethod: Send + Sync {
     fn keys_of(&self, sketch: &[u8]) -> Result<Vec<u64>, Damaged>;
     /// [`Method::look_up`].
     fn ranges_of(&self, sketch: &[u8]) -> Result<Vec<RangeInclusive<u64>>, Damaged>;
+    /// [`Method::BY_NAME`].
+    fn by_name(&self) -> bool;
+    /// [`Method::called`].
+    fn called_by(&self, sketch: &[u8], name: &OsStr) -> Result<Vec<u8>, Damaged>;
     /// Prepares one sketch to be compared with many.
     fn comparer<'a>(&'a self, sketch: &[u8]) -> Result<Box<dyn Comparer + 'a>, Damaged>;
 }
@@ -165,6 +178,14 @@ impl<M: Method> AnyMethod for M {
 
     fn ranges_of(&self, sketch: &[u8]) -> Result<Vec<RangeInclusive<u64>>, Damaged> {
         Ok(self.look_up(&self.decode(sketch)?))
+    }
+
+    fn by_name(&self) -> bool {
+        M::BY_NAME
+    }
+
+    fn called_by(&self, sketch: &[u8], name: &OsStr) -> Result<Vec<u8>, Damaged> {
+        Ok(self.encode(&self.called(self.decode(sketch)?, name)))
     }
 
     fn comparer<'a>(&'a self, sketch: &[u8]) -> Result<Box<dyn Comparer + 'a>, Damaged> {

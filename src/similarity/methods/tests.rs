@@ -117,8 +117,9 @@ proptest! {
                     model.entry(which).or_insert_with(|| { next += 1; (next, sketch) });
                 }
                 6 => {
-                    index.forget(&which).unwrap();
-                    model.remove(&which);
+                    let gone = [which, id(len % 40), which];
+                    index.forget_all(&gone).unwrap();
+                    model.retain(|id, _| !gone.contains(id));
                 }
                 7 => {
                     index.flush().unwrap();
@@ -131,8 +132,16 @@ proptest! {
                 }
             }
             prop_assert_eq!(index.has(&which).unwrap(), model.contains_key(&which));
+            let known = model.get(&which).map(|(_, sketch)| method.encode(sketch));
+            prop_assert_eq!(index.sketch(&which).unwrap(), known);
             prop_assert_eq!(index.stats().contents, model.len() as u64);
         }
+        let mut asked: Vec<_> = (0..50).map(id).collect();
+        asked.sort_unstable();
+        let (mut missing, mut none) = (Vec::new(), asked.clone());
+        index.each_missing(&asked, &mut |at| missing.push(asked[at])).unwrap();
+        none.retain(|id| !model.contains_key(id));
+        prop_assert_eq!(missing, none);
         let mut pairs = Vec::new();
         index.pairs(0.1, &mut |pair| { pairs.push((pair.a, pair.b)); Ok(true) }).unwrap();
         let mut by_number: Vec<_> = model.iter().map(|(id, (number, sketch))| (*number, *id, *sketch)).collect();

@@ -146,6 +146,7 @@ impl Method for SimHash {
     type Sketch = SimSketch;
     type Builder = SimBuilder;
     const NAME: &'static str = "simhash";
+    const BY_NAME: bool = true;
 
     fn parameters(&self) -> String {
         format!("tags {TAGS:02x?}, key {}, weights {:?}", self.key.name, self.key.weights)
@@ -192,6 +193,11 @@ impl Method for SimHash {
 
     fn look_up(&self, sketch: &SimSketch) -> Vec<RangeInclusive<u64>> {
         if sketch.size == 0 { Vec::new() } else { vec![self.near(sketch)] }
+    }
+
+    /// With its extension, which keeps files of others apart and may have stricter tolerances.
+    fn called(&self, sketch: SimSketch, name: &OsStr) -> SimSketch {
+        SimSketch { extension: Extension::of_name(name), ..sketch }
     }
 
     /// The distance of the sum tables for each byte of the larger file; nothing if the paper would not call them

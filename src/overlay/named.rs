@@ -1,0 +1,186 @@
+//! Answers of a published method with names in place of content ids: the same of an index in memory and of one that is
+//! kept. Indexes know no names, so a file's name counts as it is when the answer is given.
+
+use super::error::Result;
+use crate::id::RecipeId;
+use crate::similarity::SimilarityError;
+use crate::similarity::methods::{Index, Likeness};
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// A content with its names and its length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Sorted; below the root of the tree or of the overlay. Where a method looks at names, the first counts.
+    pub paths: Vec<PathBuf>,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
+impl Named {
+    fn name(&self) -> Option<&OsStr> {
+        self.paths.first().and_then(|path| path.file_name())
+    }
+}
+
+/// A file that was found, and how it compares.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedMatch {
+    /// Below the root of the tree or of the overlay.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Whether it is the same to the byte.
+    pub identical: bool,
+    /// How the file asked about, as a, compares with it, as b.
+    pub likeness: Likeness,
+}
+
+/// A file and those that are like it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LikeGroup {
+    /// With which the others are compared.
+    pub reference: Named,
+    /// The others, the best first: how the reference, as a, compares with each.
+    pub members: Vec<(Likeness, Named)>,
+}
+
+/// A file that is asked about.
+pub(super) struct Asked<'a> {
+    pub(super) name: Option<&'a OsStr>,
+    pub(super) id: RecipeId,
+    /// Encoded, made without a name.
+    pub(super) sketch: Vec<u8>,
+}
+
+/// Files like the one asked about, whose likeness scores at least `score_min`: the same first, then the best, then by
+/// path. Those of a content that `names` knows none of are left out. More than `limit` are given only with as good a score as
+/// the last.
+pub(super) fn matches(
+    index: &Index,
+    asked: &Asked<'_>,
+    names: &mut dyn FnMut(&RecipeId) -> Result<Option<Named>>,
+    score_min: f64,
+    limit: usize,
+) -> Result<Vec<NamedMatch>> {
+    let own = called(index, asked.sketch.clone(), asked.name)?;
+    let comparer = index.method().comparer(&own).map_err(SimilarityError::from)?;
+    let mut found: Vec<NamedMatch> = Vec::new();
+    let mut add = |named: Named, identical, likeness| {
+        let Named { paths, size } = named;
+        found.extend(paths.into_iter().map(|path| NamedMatch { path, size, identical, likeness }));
+        (found.len(), likeness.score())
+    };
+    let mut given = (0, f64::INFINITY);
+    if let Some(named) = names(&asked.id)? {
+        let likeness = comparer.with(&own).map_err(SimilarityError::from)?;
+        given.0 = add(named, true, likeness).0;
+    }
+    for other in index.query(&asked.sketch, score_min, usize::MAX)? {
+        if given.0 > limit && other.likeness.score() < given.1 {
+            break;
+        }
+        if other.id == asked.id {
+            continue;
+        }
+        let Some(named) = names(&other.id)? else { continue };
+        let mut likeness = other.likeness;
+        if index.method().by_name() {
+            let Some(sketch) = index.sketch(&other.id)? else { continue };
+            let sketch = called(index, sketch, named.name())?;
+            likeness = comparer.with(&sketch).map_err(SimilarityError::from)?;
+        }
+        if reaches(&likeness, score_min) {
+            given = add(named, false, likeness);
+        }
+    }
+    let score = |found: &NamedMatch| found.likeness.score();
+    found.sort_by(|a, b| {
+        let same = b.identical.cmp(&a.identical);
+        same.then(score(b).total_cmp(&score(a))).then_with(|| a.path.cmp(&b.path))
+    });
+    Ok(found)
+}
+
+/// Files of `named` with those that are like them, by name of the first; a set of files is given once. Contents with several
+/// names are groups too. `progress` is told how many pairs were found; false asks to stop.
+pub(super) fn groups(
+    index: &Index,
+    named: &BTreeMap<RecipeId, Named>,
+    score_min: f64,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<Vec<LikeGroup>> {
+    let mut like: BTreeMap<RecipeId, Vec<(Likeness, RecipeId)>> = BTreeMap::new();
+    let mut count = 0;
+    index.pairs(score_min, &mut |pair| {
+        let (Some(a), Some(b)) = (named.get(&pair.a), named.get(&pair.b)) else { return Ok(true) };
+        let mut likeness = pair.likeness;
+        if index.method().by_name() {
+            let (Some(of_a), Some(of_b)) = (index.sketch(&pair.a)?, index.sketch(&pair.b)?) else {
+                return Ok(true);
+            };
+            let (of_a, of_b) = (called(index, of_a, a.name())?, called(index, of_b, b.name())?);
+            likeness = index.method().comparer(&of_a)?.with(&of_b)?;
+        }
+        if reaches(&likeness, score_min) {
+            like.entry(pair.a).or_default().push((likeness, pair.b));
+            like.entry(pair.b).or_default().push((likeness.swapped(), pair.a));
+            count += 1;
+        }
+        if progress(count) { Ok(true) } else { Err(SimilarityError::Interrupted) }
+    })?;
+    let mut by_name: Vec<(&RecipeId, &Named)> = named.iter().collect();
+    by_name.sort_by(|a, b| a.1.paths.cmp(&b.1.paths));
+    let (mut groups, mut given) = (Vec::new(), HashSet::new());
+    for (id, reference) in by_name {
+        let of = |(likeness, id): (Likeness, RecipeId)| Some((likeness, id, named.get(&id)?));
+        let mut members: Vec<_> = like.remove(id).unwrap_or_default().into_iter().filter_map(of).collect();
+        // As many as there are are like the other; those are listed where enough of this one is in them.
+        members.retain(|(likeness, ..)| of_reference(likeness) >= score_min);
+        members.sort_by(|a, b| {
+            of_reference(&b.0).total_cmp(&of_reference(&a.0)).then_with(|| a.2.paths.cmp(&b.2.paths))
+        });
+        if members.is_empty() && reference.paths.len() < 2 {
+            continue;
+        }
+        let mut set: Vec<RecipeId> = members.iter().map(|(_, member, _)| *member).chain([*id]).collect();
+        set.sort_unstable();
+        if given.insert(set) {
+            let members = members.into_iter().map(|(likeness, _, named)| (likeness, named.clone())).collect();
+            groups.push(LikeGroup { reference: reference.clone(), members });
+        }
+    }
+    Ok(groups)
+}
+
+/// The share of the reference that is in the other, or what the method measures instead.
+pub fn of_reference(likeness: &Likeness) -> f64 {
+    likeness.containment.unwrap_or_else(|| likeness.score())
+}
+
+fn reaches(likeness: &Likeness, score_min: f64) -> bool {
+    likeness.score() > 0.0 && likeness.score() >= score_min
+}
+
+fn called(
+    index: &Index,
+    sketch: Vec<u8>,
+    name: Option<&OsStr>,
+) -> std::result::Result<Vec<u8>, SimilarityError> {
+    match name.filter(|_| index.method().by_name()) {
+        Some(name) => Ok(index.method().called_by(&sketch, name)?),
+        None => Ok(sketch),
+    }
+}
+
+/// What is left of the matches when the file asked about is not to be one of them.
+pub(super) fn without(
+    mut matches: Vec<NamedMatch>,
+    is_itself: impl Fn(&Path) -> bool,
+    limit: usize,
+) -> Vec<NamedMatch> {
+    matches.retain(|found| !is_itself(&found.path));
+    matches.truncate(limit);
+    matches
+}
