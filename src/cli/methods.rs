@@ -6,8 +6,11 @@ use super::session::find;
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Progress, Unit, text::shown};
 use crate::control::Found;
+use crate::overlay::OverlayError;
 use crate::overlay::methods::{LikeGroup, NamedMatch, Tree, of_reference};
-use crate::similarity::methods::{self, AnyMethod, Likeness};
+use crate::similarity::methods::simhash::{self, SimHash};
+use crate::similarity::methods::{self, AnyMethod, Likeness, Method};
+use clap::error::ErrorKind;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +29,43 @@ pub(super) struct ByMethod {
     dir: Option<PathBuf>,
 }
 
+/// What is read can be saved, and looked at again with another threshold.
+#[derive(clap::Args)]
+#[group(id = "chunk-graph sif")]
+#[command(next_help_heading = "With --method chunk-graph or sif")]
+pub(super) struct Saving {
+    /// Save what was made of the files here, so that --from need not read them again
+    #[arg(long, value_name = "FILE")]
+    pub(super) save: Option<PathBuf>,
+    /// Look at what was saved, not at files
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "dir", "path"])]
+    pub(super) from: Option<PathBuf>,
+}
+
+/// Refuses options that are not of the chosen method. Each struct of options that only some methods have is a group of
+/// the parser, called by the names of these methods.
+pub(super) fn check_options(parser: &clap::Command, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
+    let Some(command) = parser.find_subcommand(name) else { return Ok(()) };
+    let Ok(Some(method)) = matches.try_get_one::<String>("method") else { return Ok(()) };
+    let known = known();
+    for group in command.get_groups() {
+        let of: Vec<&str> = group.get_id().as_str().split(' ').collect();
+        if of.contains(&method.as_str()) || !of.iter().all(|of| known.contains(of)) {
+            continue;
+        }
+        let given = matches.get_many::<clap::Id>(group.get_id().as_str()).and_then(|mut ids| ids.next());
+        if let Some(id) = given {
+            let long = command.get_arguments().find(|arg| arg.get_id() == id).and_then(|arg| arg.get_long());
+            let of = of.join(" or ");
+            let message =
+                format!("--{} is an option of --method {of}, not of {method}", long.unwrap_or(id.as_str()));
+            return Err(command.clone().error(ErrorKind::ArgumentConflict, message));
+        }
+    }
+    Ok(())
+}
+
 #[derive(Serialize)]
 struct LikenessReport {
     containment: Option<f64>,
@@ -42,7 +82,7 @@ impl From<Likeness> for LikenessReport {
 }
 
 #[derive(Serialize)]
-struct FileReport {
+pub(super) struct FileReport {
     path: String,
     size: u64,
     identical: bool,
@@ -50,14 +90,18 @@ struct FileReport {
 }
 
 impl FileReport {
-    fn of(path: &Path, size: u64, identical: bool, likeness: Likeness) -> FileReport {
+    pub(super) fn of(path: &Path, size: u64, identical: bool, likeness: Likeness) -> FileReport {
         FileReport { path: shown(path), size, identical, likeness: likeness.into() }
     }
 
     fn cells(&self) -> Vec<String> {
         let LikenessReport { containment, contained_in, resemblance, distance } = &self.likeness;
         let cell = |figure: &Option<f64>| figure.map_or_else(|| "-".to_owned(), share);
-        let mark = if self.identical { " (identical)" } else { "" };
+        let mark = match (self.identical, distance) {
+            (true, _) => " (identical)",
+            (false, Some(0.0)) => " (the same counts, other bytes)",
+            _ => "",
+        };
         vec![
             cell(containment),
             cell(contained_in),
@@ -106,6 +150,9 @@ impl ByMethod {
         out: &Output,
     ) -> CliResult {
         let dir = self.dir_or_mountpoint(Some(file), global)?;
+        if method.name() == SimHash::NAME {
+            out.note(simhash::HELP);
+        }
         let tree = read(&dir, method.clone(), out)?;
         let matches = tree.similar(file, min, limit).map_err(failed)?;
         let of = |found: NamedMatch| FileReport::of(&found.path, found.size, found.identical, found.likeness);
@@ -120,23 +167,28 @@ impl ByMethod {
             true => "no similar files\n".to_owned(),
             false => rows(&report.matches),
         })?;
-        Ok(outcome(&tree))
+        Ok(outcome(tree.unreadable(), out))
+    }
+
+    /// The directory whose groups are asked for.
+    pub(super) fn groups_dir(&self, path: Option<&Path>, global: &Global) -> Result<PathBuf, CliError> {
+        match (&self.dir, path) {
+            (None, Some(path)) => Ok(path.to_owned()),
+            _ => self.dir_or_mountpoint(path, global),
+        }
     }
 
     pub(super) fn groups(
         &self,
         method: Arc<dyn AnyMethod>,
-        path: Option<&Path>,
+        dir: &Path,
         min: f64,
-        global: &Global,
+        limit: Option<usize>,
         out: &Output,
     ) -> CliResult {
-        let dir = match (&self.dir, path) {
-            (None, Some(path)) => path.to_owned(),
-            _ => self.dir_or_mountpoint(path, global)?,
-        };
-        let tree = read(&dir, method.clone(), out)?;
-        let groups = tree.groups(min).map_err(failed)?;
+        let tree = read(dir, method.clone(), out)?;
+        let mut groups = tree.groups(min).map_err(failed)?;
+        groups.truncate(limit.unwrap_or(usize::MAX));
         let report = GroupsByMethod {
             method: method.name(),
             parameters: method.settings(),
@@ -163,7 +215,7 @@ impl ByMethod {
             }
             if report.groups.is_empty() { "no similar files\n".to_owned() } else { text }
         })?;
-        Ok(outcome(&tree))
+        Ok(outcome(tree.unreadable(), out))
     }
 
     fn dir_or_mountpoint(&self, path: Option<&Path>, global: &Global) -> Result<PathBuf, CliError> {
@@ -207,34 +259,42 @@ fn rows(files: &[FileReport]) -> String {
 }
 
 fn read(dir: &Path, method: Arc<dyn AnyMethod>, out: &Output) -> Result<Tree, CliError> {
+    reading(out, |progress| Tree::read(dir, method, progress))
+}
+
+/// Shows how far reading has come.
+pub(super) fn reading<T>(
+    out: &Output,
+    read: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> Result<T, OverlayError>,
+) -> Result<T, CliError> {
     let mut meter = out.meter();
     let mut show = |files, _| {
         meter.show(&Progress { what: "reading".into(), done: files, total: 0, unit: Unit::Files });
         true
     };
-    let tree = Tree::read(dir, method, &mut show).map_err(failed)?;
-    drop(meter);
-    for (path, reason) in tree.unreadable() {
+    read(&mut show).map_err(failed)
+}
+
+/// Tells which files could not be read.
+pub(super) fn outcome(unreadable: &[(PathBuf, String)], out: &Output) -> Outcome {
+    for (path, reason) in unreadable {
         out.note(&format!("{}: {reason}: left out", path.display()));
     }
-    Ok(tree)
+    if unreadable.is_empty() { Outcome::Clean } else { Outcome::Findings }
 }
 
-fn outcome(tree: &Tree) -> Outcome {
-    if tree.unreadable().is_empty() { Outcome::Clean } else { Outcome::Findings }
-}
-
-pub(super) fn failed(e: crate::overlay::OverlayError) -> CliError {
+pub(super) fn failed(e: OverlayError) -> CliError {
     match e {
-        crate::overlay::OverlayError::Io { operation, path, source } => {
-            CliError::io(operation, &path, &source)
-        }
+        OverlayError::Io { operation, path, source } => CliError::io(operation, &path, &source),
         other => CliError::new(other.to_string()),
     }
 }
 
 fn parse_method(name: &str) -> Result<String, String> {
-    let known: Vec<_> =
-        [DEFAULT].into_iter().chain(methods::all().iter().map(|method| method.name())).collect();
+    let known = known();
     if known.contains(&name) { Ok(name.to_owned()) } else { Err(format!("expected {}", known.join(", "))) }
+}
+
+fn known() -> Vec<&'static str> {
+    [DEFAULT].into_iter().chain(methods::all().iter().map(|method| method.name())).collect()
 }
