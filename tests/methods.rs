@@ -1,9 +1,10 @@
 //! The published methods through `dedupctl`, on a directory that is no overlay.
 //!
 //! Seen to fail with: options of other methods taken; the collection that is written read too; any file replaced by what is
-//! saved; a base not taken from sketches, nor from what regions are made of; both directories under one name; anchors
-//! read but not used; every cluster a pair; the limit not kept; a missing root passed over; the reference of figure 3 not
-//! marked; common fingerprints not added up; the same counts not told from the same bytes.
+//! saved; something else saved; --min not passed on; a base not taken from sketches, nor from what regions are made of; a part
+//! of a sketch measured as the whole; both directories under one name; what is in one directory only left out; anchors read
+//! or learned but not used; every cluster a pair; limits not kept; lines without their numbers; a missing root passed over;
+//! the reference of figure 3 not marked; common fingerprints not added up; identical files or the same counts not told.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod common;

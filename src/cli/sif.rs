@@ -1,6 +1,7 @@
 //! `groups --method sif`: each file with those like it, interesting sets, or two directories beside each other.
 
 use super::CliResult;
+use super::error::CliError;
 use super::groups::Asked;
 use super::methods::{FileReport, failed, outcome, reading};
 use super::output::{Output, plain, share, table};
@@ -157,7 +158,7 @@ impl SifOptions {
     }
 
     /// The report of Manber's figure 3.
-    fn figure_3(&self, read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), super::error::CliError> {
+    fn figure_3(&self, read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
         let rules = Rules {
             share_min: asked.min,
             size_ratio: self.size_ratio.unwrap_or(0.0),
@@ -193,7 +194,7 @@ fn group_files(saved: &Saved, group: &Group) -> Vec<FileReport> {
     files(group.reference, true, 1.0).into_iter().chain(members).collect()
 }
 
-fn sets(read: &Read, common_min: u64, asked: &Asked<'_>, out: &Output) -> Result<(), super::error::CliError> {
+fn sets(read: &Read, common_min: u64, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
     let options = InterestOptions { share_min: asked.min, common_min, ..InterestOptions::default() };
     let found = read.saved.interesting(&options);
     let file = |place: u32, common: u64| {
@@ -234,7 +235,7 @@ fn sets(read: &Read, common_min: u64, asked: &Asked<'_>, out: &Output) -> Result
     })
 }
 
-fn directories(read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), super::error::CliError> {
+fn directories(read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
     let [a, b] = SIDES.map(str::as_bytes);
     let Compared { alike, only_a, only_b } = read.saved.directories(a, b, asked.min);
     let names = |names: &[Vec<u8>]| names.iter().map(|name| shown(path(name))).collect::<Vec<_>>();
