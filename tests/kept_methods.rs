@@ -278,10 +278,6 @@ fn commands_ask_the_index_that_is_kept() {
         kept["not_known"],
         serde_json::json!({ "files": 0, "long_files": 1, "bytes_max": 4 << 20, "behind": false })
     );
-    let kept = json(&["groups", "--method", "sif", "--min", "0.3"], root);
-    let anew = json(&["groups", mirror, "--method", "sif", "--min", "0.3"], root);
-    assert_eq!(kept["groups"], anew["groups"]);
-    assert!(kept["groups"].as_array().unwrap().len() >= 2, "{kept}");
     let said = |args: &[&str]| {
         let output = dedupctl(args, root);
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -300,6 +296,10 @@ fn commands_ask_the_index_that_is_kept() {
     assert!(dedupctl(&["scan"], root).status.success());
     let (code, error) = said(&["groups", "--method", "winnow"]);
     assert!(code == Some(0) && !error.contains("yet"), "{error}");
+    let kept = json(&["groups", "--method", "winnow", "--min", "0.3"], root);
+    let anew = json(&["groups", mirror, "--method", "winnow", "--min", "0.3"], root);
+    assert_eq!(kept["groups"], anew["groups"]);
+    assert!(kept["groups"].as_array().unwrap().len() >= 2, "{kept}");
     world.set("methods = [\"siff\"]");
     let (code, error) = said(&["similar", "d.bin", "--method", "sif"]);
     assert_eq!(code, Some(2));
@@ -316,7 +316,7 @@ fn a_daemon_answers_from_its_index_or_files_are_read() {
     }
     let user = if common::is_root() { As::Root } else { As::User };
     let mount = Mount::prepare(user);
-    mount.init("methods = [\"chunk-graph\"]");
+    mount.init("methods = [\"winnow\"]");
     mount.start();
     let base = noise(5, 60_000);
     fs::create_dir(mount.at("sub")).unwrap();
@@ -324,7 +324,7 @@ fn a_daemon_answers_from_its_index_or_files_are_read() {
     fs::write(mount.at("sub/part"), &base[10_000..50_000]).unwrap();
     mount.settle();
     let mut matches = Vec::new();
-    for (method, is_kept) in [("chunk-graph", true), ("winnow", false)] {
+    for (method, is_kept) in [("winnow", true), ("chunk-graph", false)] {
         let args = ["similar", "a", "--method", method, "--json"];
         let output = mount.dedupctl().args(args).current_dir(mount.mnt()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -334,9 +334,9 @@ fn a_daemon_answers_from_its_index_or_files_are_read() {
         matches.push(answer["matches"].as_array().unwrap().len());
     }
     assert_eq!(matches, [1, 1]);
-    let groups = mount.ctl(&["groups", "sub", "--method", "chunk-graph"]);
+    let groups = mount.ctl(&["groups", "sub", "--method", "winnow"]);
     assert_eq!(groups["groups"], serde_json::json!([]), "only what is below: {groups}");
-    let groups = mount.ctl(&["groups", "--method", "chunk-graph"]);
+    let groups = mount.ctl(&["groups", "--method", "winnow"]);
     assert_eq!(groups["groups"].as_array().unwrap().len(), 1, "{groups}");
     mount.unmount();
 }

@@ -1,17 +1,23 @@
-use super::methods::ByMethod;
+use super::chunk_graph::ChunkGraphOptions;
+use super::methods::{ByMethod, Saving};
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, unexpected};
+use super::sif::SifOptions;
 use super::{CliResult, Global, Outcome};
 use crate::admin::{GroupReport, GroupsReport, Request, Response};
 use crate::config::parse_size;
 use crate::overlay::GroupOptions;
 use crate::similarity::groups::{MEMORY_BYTES_MIN, SHARE_MIN};
+use crate::similarity::methods::{AnyMethod, Method, chunk_graph::ChunkGraph, sif::Sif};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Groups shown in a table unless it is said; scripts get all.
 const SHOWN: usize = 20;
 /// Members of a group and paths of a set shown in a table.
-const ROWS: usize = 10;
+pub(super) const ROWS: usize = 10;
+/// With another method than the default.
+const MEMORY_BYTES: usize = 256 << 20;
 
 /// All against all: files that are the same, and groups of similar files
 #[derive(clap::Args)]
@@ -20,7 +26,12 @@ const ROWS: usize = 10;
     resembles that: CONTAINED is the share of the member that is in it, CONTAINS the share of it that is in the \
     member. Nothing is in a group by way of a third file. SAVABLE counts bytes of members that the representative \
     has.\nWhat was compared is kept, so asking again with another --min is quick.\n\
-    Example: dedupctl groups --min 0.5 --suffix .html /data/docs"
+    Example: dedupctl groups --min 0.5 --suffix .html /data/docs\n\n\
+    --method chunk-graph tells identical files, then clusters of files that links connect, then pairs; --method sif tells \
+    each file with those like it, or with --interesting sets that all have much in common.\n\
+    Example: dedupctl groups --method chunk-graph --in ~/docs --save docs.chunks --pairs\n\
+    Example: dedupctl groups --method chunk-graph --from docs.chunks --min 0.5 --template 1 --tables tables\n\
+    Example: dedupctl groups --method sif --in 1.0 --against 1.1"
 )]
 pub(super) struct Groups {
     /// A directory or file of the overlay to look at; by default the current directory
@@ -30,12 +41,36 @@ pub(super) struct Groups {
     /// Smallest share of one file that is in another, 0.1 to 1
     #[arg(long, value_name = "SHARE", default_value = "0.25", value_parser = parse_min)]
     min: f64,
-    /// Only files that are the same to the byte
-    #[arg(long)]
-    identical: bool,
     /// At most so many sets and groups [default: 20 in a table, else all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    #[command(flatten)]
+    memory: Memory,
+    #[command(flatten)]
+    indexed: Indexed,
+    #[command(flatten)]
+    saving: Saving,
+    #[command(flatten)]
+    chunk_graph: ChunkGraphOptions,
+    #[command(flatten)]
+    sif: SifOptions,
+}
+
+#[derive(clap::Args)]
+#[group(id = "default chunk-graph sif")]
+pub(super) struct Memory {
+    /// Memory for comparing [default: a quarter of the store's; with another --method 256 MiB]
+    #[arg(long = "memory", value_name = "SIZE", value_parser = parse_memory)]
+    pub(super) bytes: Option<u64>,
+}
+
+/// What only the index that is always kept is asked with.
+#[derive(clap::Args)]
+#[group(id = "default")]
+struct Indexed {
+    /// Only files that are the same to the byte
+    #[arg(long)]
+    identical: bool,
     /// Leave out files shorter than this
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_bytes)]
     min_size: u64,
@@ -48,9 +83,6 @@ pub(super) struct Groups {
     /// Verify as long as no more bytes have been compared; the rest is estimated
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
     verify: u64,
-    /// Memory for comparing [default: a quarter of the store's]
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
-    memory: Option<u64>,
     /// Compare everything anew, whatever is known from before
     #[arg(long)]
     anew: bool,
@@ -62,20 +94,21 @@ pub(super) struct Groups {
 impl Groups {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         if let Some(method) = self.by_method.method() {
-            return self.by_method.groups(method, self.path.as_deref(), self.min, global, out);
+            return self.by_method(method, global, out);
         }
+        let indexed = &self.indexed;
         let (session, path) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
-        let all = global.json || self.csv;
+        let all = global.json || indexed.csv;
         let options = GroupOptions {
             min: self.min,
             limit: self.limit.or((!all).then_some(SHOWN)),
-            identical: self.identical,
-            estimate: self.estimate,
-            verify_bytes: self.verify,
-            size_min: self.min_size,
-            suffixes: self.suffix.clone(),
-            memory_bytes: self.memory,
-            anew: self.anew,
+            identical: indexed.identical,
+            estimate: indexed.estimate,
+            verify_bytes: indexed.verify,
+            size_min: indexed.min_size,
+            suffixes: indexed.suffix.clone(),
+            memory_bytes: self.memory.bytes,
+            anew: indexed.anew,
         };
         let report = match session.ask(Request::Groups { path, options }, out)? {
             Response::Groups(report) => report,
@@ -90,11 +123,56 @@ impl Groups {
                 report.suppressed_features
             ));
         }
-        match self.csv {
+        match indexed.csv {
             true => out.raw(csv(&report).as_bytes())?,
             false => out.result(&report, text)?,
         }
         Ok(Outcome::Clean)
+    }
+
+    fn by_method(&self, method: Arc<dyn AnyMethod>, global: &Global, out: &Output) -> CliResult {
+        if ![ChunkGraph::NAME, Sif::NAME].contains(&method.name()) {
+            let bounds = (self.min, self.limit);
+            return self.by_method.groups(method, self.path.as_deref(), bounds, global, out);
+        }
+        let asked = Asked {
+            dir: match self.saving.from {
+                Some(_) => PathBuf::new(),
+                None => self.by_method.groups_dir(self.path.as_deref(), global)?,
+            },
+            saving: &self.saving,
+            min: self.min,
+            limit: self.limit,
+            memory: self.memory.bytes,
+            json: global.json,
+        };
+        match method.name() {
+            ChunkGraph::NAME => self.chunk_graph.groups(&asked, out),
+            _ => self.sif.groups(&asked, out),
+        }
+    }
+}
+
+/// What methods of their own reports are asked.
+pub(super) struct Asked<'a> {
+    /// Not looked at where what was saved is.
+    pub(super) dir: PathBuf,
+    pub(super) saving: &'a Saving,
+    pub(super) min: f64,
+    pub(super) limit: Option<usize>,
+    pub(super) memory: Option<u64>,
+    pub(super) json: bool,
+}
+
+impl Asked<'_> {
+    /// How many rows: all, if scripts ask.
+    pub(super) fn shown(&self) -> usize {
+        self.limit.unwrap_or(if self.json { usize::MAX } else { SHOWN })
+    }
+
+    /// Memory for sorting and comparing.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory.map_or(MEMORY_BYTES, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 }
 
@@ -158,7 +236,7 @@ fn group_text(group: &GroupReport) -> String {
     text + &more(group.members.len())
 }
 
-fn more(all: usize) -> String {
+pub(super) fn more(all: usize) -> String {
     if all > ROWS { format!("  and {} more\n", all - ROWS) } else { String::new() }
 }
 

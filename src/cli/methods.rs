@@ -9,8 +9,11 @@ use crate::admin::{
     FileByMethod, GroupsByMethod, NotKnown, Progress, Request, Response, SimilarByMethod, Unit, text::shown,
 };
 use crate::control::Found;
+use crate::overlay::OverlayError;
 use crate::overlay::methods::{Tree, of_reference};
-use crate::similarity::methods::{self, AnyMethod};
+use crate::similarity::methods::simhash::{self, SimHash};
+use crate::similarity::methods::{self, AnyMethod, Method};
+use clap::error::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +29,43 @@ pub(super) struct ByMethod {
     /// With another --method: read the files below this directory, in an overlay or not [default: ask the overlay]
     #[arg(long = "in", value_name = "DIR")]
     dir: Option<PathBuf>,
+}
+
+/// What is read can be saved, and looked at again with another threshold.
+#[derive(clap::Args)]
+#[group(id = "chunk-graph sif")]
+#[command(next_help_heading = "With --method chunk-graph or sif")]
+pub(super) struct Saving {
+    /// Save what was made of the files here, so that --from need not read them again
+    #[arg(long, value_name = "FILE")]
+    pub(super) save: Option<PathBuf>,
+    /// Look at what was saved, not at files
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "dir", "path"])]
+    pub(super) from: Option<PathBuf>,
+}
+
+/// Refuses options that are not of the chosen method. Each struct of options that only some methods have is a group of
+/// the parser, called by the names of these methods.
+pub(super) fn check_options(parser: &clap::Command, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
+    let Some(command) = parser.find_subcommand(name) else { return Ok(()) };
+    let Ok(Some(method)) = matches.try_get_one::<String>("method") else { return Ok(()) };
+    let known = known();
+    for group in command.get_groups() {
+        let of: Vec<&str> = group.get_id().as_str().split(' ').collect();
+        if of.contains(&method.as_str()) || !of.iter().all(|of| known.contains(of)) {
+            continue;
+        }
+        let given = matches.get_many::<clap::Id>(group.get_id().as_str()).and_then(|mut ids| ids.next());
+        if let Some(id) = given {
+            let long = command.get_arguments().find(|arg| arg.get_id() == id).and_then(|arg| arg.get_long());
+            let of = of.join(" or ");
+            let message =
+                format!("--{} is an option of --method {of}, not of {method}", long.unwrap_or(id.as_str()));
+            return Err(command.clone().error(ErrorKind::ArgumentConflict, message));
+        }
+    }
+    Ok(())
 }
 
 const HEAD: [&str; 6] = ["CONTAINS", "CONTAINED", "RESEMBLES", "DISTANCE", "SIZE", "FILE"];
@@ -45,6 +85,9 @@ impl ByMethod {
         global: &Global,
         out: &Output,
     ) -> CliResult {
+        if method.name() == SimHash::NAME {
+            out.note(simhash::HELP);
+        }
         let kept = match &self.dir {
             Some(dir) => Asked::Read(dir.clone()),
             None => {
@@ -76,14 +119,22 @@ impl ByMethod {
             true => "no similar files\n".to_owned(),
             false => rows(&report.matches),
         })?;
-        Ok(outcome(report.unreadable))
+        Ok(found_all(report.unreadable))
+    }
+
+    /// The directory whose groups are asked for.
+    pub(super) fn groups_dir(&self, path: Option<&Path>, global: &Global) -> Result<PathBuf, CliError> {
+        match (&self.dir, path) {
+            (None, Some(path)) => Ok(path.to_owned()),
+            _ => self.dir_or_mountpoint(path, global),
+        }
     }
 
     pub(super) fn groups(
         &self,
         method: Arc<dyn AnyMethod>,
         path: Option<&Path>,
-        min: f64,
+        (min, limit): (f64, Option<usize>),
         global: &Global,
         out: &Output,
     ) -> CliResult {
@@ -106,7 +157,7 @@ impl ByMethod {
                 (Err(e), None) => return Err(self.no_overlay(e)),
             },
         };
-        let report = match kept {
+        let mut report = match kept {
             Asked::Answered(response) => match *response {
                 Response::GroupsByMethod(report) => report,
                 other => return Err(unexpected(&other)),
@@ -129,8 +180,9 @@ impl ByMethod {
         if report.omitted > 0 {
             out.note(&format!("{} groups left out: the report would be too long", report.omitted));
         }
+        report.groups.truncate(limit.unwrap_or(usize::MAX));
         out.result(&report, figure_3)?;
-        Ok(outcome(report.unreadable))
+        Ok(found_all(report.unreadable))
     }
 
     /// Asks the index that an overlay keeps, or says which directory to read instead.
@@ -214,7 +266,11 @@ fn rows(files: &[FileByMethod]) -> String {
 
 fn cells(file: &FileByMethod) -> Vec<String> {
     let cell = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), share);
-    let mark = if file.identical { " (identical)" } else { "" };
+    let mark = match (file.identical, file.likeness.distance) {
+        (true, _) => " (identical)",
+        (false, Some(0.0)) => " (the same counts, other bytes)",
+        _ => "",
+    };
     vec![
         cell(file.likeness.containment),
         cell(file.likeness.contained_in),
@@ -226,34 +282,49 @@ fn cells(file: &FileByMethod) -> Vec<String> {
 }
 
 fn read(dir: &Path, method: Arc<dyn AnyMethod>, out: &Output) -> Result<Tree, CliError> {
+    let tree = reading(out, |progress| Tree::read(dir, method, progress))?;
+    outcome(tree.unreadable(), out);
+    Ok(tree)
+}
+
+/// Shows how far reading has come.
+pub(super) fn reading<T>(
+    out: &Output,
+    read: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> Result<T, OverlayError>,
+) -> Result<T, CliError> {
     let mut meter = out.meter();
     let mut show = |files, _| {
         meter.show(&Progress { what: "reading".into(), done: files, total: 0, unit: Unit::Files });
         true
     };
-    let tree = Tree::read(dir, method, &mut show).map_err(failed)?;
-    drop(meter);
-    for (path, reason) in tree.unreadable() {
-        out.note(&format!("{}: {reason}: left out", path.display()));
-    }
-    Ok(tree)
+    read(&mut show).map_err(failed)
 }
 
-fn outcome(unreadable: u64) -> Outcome {
+/// Tells which files could not be read.
+pub(super) fn outcome(unreadable: &[(PathBuf, String)], out: &Output) -> Outcome {
+    for (path, reason) in unreadable {
+        out.note(&format!("{}: {reason}: left out", path.display()));
+    }
+    if unreadable.is_empty() { Outcome::Clean } else { Outcome::Findings }
+}
+
+/// Whether every file could be read.
+fn found_all(unreadable: u64) -> Outcome {
     if unreadable == 0 { Outcome::Clean } else { Outcome::Findings }
 }
 
-pub(super) fn failed(e: crate::overlay::OverlayError) -> CliError {
+pub(super) fn failed(e: OverlayError) -> CliError {
     match e {
-        crate::overlay::OverlayError::Io { operation, path, source } => {
-            CliError::io(operation, &path, &source)
-        }
+        OverlayError::Io { operation, path, source } => CliError::io(operation, &path, &source),
         other => CliError::new(other.to_string()),
     }
 }
 
 fn parse_method(name: &str) -> Result<String, String> {
-    let known: Vec<_> =
-        [DEFAULT].into_iter().chain(methods::all().iter().map(|method| method.name())).collect();
+    let known = known();
     if known.contains(&name) { Ok(name.to_owned()) } else { Err(format!("expected {}", known.join(", "))) }
+}
+
+fn known() -> Vec<&'static str> {
+    [DEFAULT].into_iter().chain(methods::all().iter().map(|method| method.name())).collect()
 }

@@ -5,6 +5,7 @@
 
 mod background;
 mod check;
+mod chunk_graph;
 mod compare_methods;
 mod completions;
 mod contained;
@@ -18,15 +19,18 @@ mod methods;
 mod mount;
 mod mount_options;
 mod output;
+mod regions;
 mod scan;
 mod session;
 mod settle;
+mod sif;
 mod similar;
 mod status;
 mod template;
 mod unmount;
+mod winnow;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::CliError;
 use output::Output;
 use std::ffi::OsString;
@@ -79,6 +83,7 @@ enum Command {
     Groups(groups::Groups),
     Contained(contained::Contained),
     CompareMethods(compare_methods::CompareMethods),
+    Regions(regions::Regions),
     Template(template::Template),
     Check(check::Check),
     Gc(gc::Gc),
@@ -98,6 +103,7 @@ impl Dedupctl {
             Command::Groups(command) => command.run(&self.global, out),
             Command::Contained(command) => command.run(&self.global, out),
             Command::CompareMethods(command) => command.run(out),
+            Command::Regions(command) => command.run(out),
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),
@@ -109,7 +115,12 @@ impl Dedupctl {
 
 /// The program `dedupctl`.
 pub fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let parsed = match Dedupctl::try_parse_from(args) {
+    let mut parser = Dedupctl::command();
+    let parsed = parser.try_get_matches_from_mut(args).and_then(|matches| {
+        methods::check_options(&parser, &matches)?;
+        Dedupctl::from_arg_matches(&matches)
+    });
+    let parsed = match parsed {
         Ok(parsed) => parsed,
         Err(e) => return usage(&e),
     };

@@ -2,10 +2,12 @@ use super::error::CliError;
 use super::methods::ByMethod;
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find_for_file, unexpected};
+use super::winnow::WinnowOptions;
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response, SimilarReport};
 use crate::config::parse_size;
 use crate::overlay::{Filter, Look, Ranking, SimilarOptions};
+use crate::similarity::methods::{Method, winnow::Winnow};
 use crate::view::View;
 use std::path::PathBuf;
 
@@ -15,7 +17,8 @@ use std::path::PathBuf;
     after_help = "Shares are of the file asked about (CONTAINS), of the file found (CONTAINED) and of both \
     together (RESEMBLES). What templates cover (see `dedupctl template`) counts in none of them.\n\
     Example: dedupctl similar ~/Downloads/report.odt --store /data --min 0.5\n\
-    Example: dedupctl similar main.c --same-suffix --not 'old/**' --size-ratio 0.5"
+    Example: dedupctl similar main.c --same-suffix --not 'old/**' --size-ratio 0.5\n\
+    Example: dedupctl similar ann.c --method winnow --in homework --base handout.c"
 )]
 pub(super) struct Similar {
     /// The file; it may lie outside the overlay
@@ -28,6 +31,16 @@ pub(super) struct Similar {
     /// At most so many files
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
+    #[command(flatten)]
+    indexed: Indexed,
+    #[command(flatten)]
+    winnow: WinnowOptions,
+}
+
+/// What only the index that is always kept is asked with.
+#[derive(clap::Args)]
+#[group(id = "default")]
+struct Indexed {
     /// What to rank by, and to apply --min to
     #[arg(long, value_name = "FIGURE", default_value = "mean")]
     by: By,
@@ -84,33 +97,35 @@ impl Similar {
             return Err(CliError::new(message).hint("name one file, not a directory or a device"));
         }
         if let Some(method) = self.by_method.method() {
+            let method = if method.name() == Winnow::NAME { self.winnow.method()? } else { method };
             return self.by_method.similar(method, &self.file, self.min, self.limit, global, out);
         }
+        let indexed = &self.indexed;
         let (found, path, outside) = find_for_file(global, &self.file)?;
         let (session, _) = Session::open(found, Work::Ask, out)?;
-        let by = match self.by {
+        let by = match indexed.by {
             By::Containment => Ranking::Containment,
             By::Resemblance => Ranking::Resemblance,
             By::Bytes => Ranking::Bytes,
             By::Mean => Ranking::Mean,
         };
         let filter = Filter {
-            paths: self.path.clone(),
-            not: self.not.clone(),
-            same_suffix: self.same_suffix,
-            size_min: self.min_size,
-            size_max: self.max_size,
-            size_ratio: self.size_ratio,
+            paths: indexed.path.clone(),
+            not: indexed.not.clone(),
+            same_suffix: indexed.same_suffix,
+            size_min: indexed.min_size,
+            size_max: indexed.max_size,
+            size_ratio: indexed.size_ratio,
         };
         let options = SimilarOptions {
             min: self.min,
             limit: self.limit,
             by,
-            estimate: self.estimate,
-            common_min: self.min_common,
-            templates: !self.no_templates,
+            estimate: indexed.estimate,
+            common_min: indexed.min_common,
+            templates: !indexed.no_templates,
             filter,
-            look: self.view.unwrap_or_default(),
+            look: indexed.view.unwrap_or_default(),
         };
         match session.ask(Request::Similar { path, outside, options }, out)? {
             Response::Similar(report) => out.result(&report, text)?,

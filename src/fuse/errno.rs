@@ -20,6 +20,7 @@ pub(super) fn errno(error: &OverlayError) -> Errno {
         | OverlayError::Store(_)
         | OverlayError::Db(_)
         | OverlayError::Similarity(_)
+        | OverlayError::Graph(_)
         | OverlayError::WorkerGone => libc::EIO,
     };
     tracing::error!("a request failed: {error}");

@@ -1,5 +1,6 @@
 use crate::db::DbError;
 use crate::similarity::SimilarityError;
+use crate::similarity::methods::chunk_graph::GraphError;
 use crate::store::StoreError;
 use std::path::PathBuf;
 
@@ -61,6 +62,9 @@ pub enum OverlayError {
     /// The similarity index failed. It can be rebuilt.
     #[error(transparent)]
     Similarity(#[from] SimilarityError),
+    /// Files could not be compared by the chunk graph.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     /// A worker thread ended before its work was done.
     #[error("a worker thread stopped; the log says why")]
     WorkerGone,

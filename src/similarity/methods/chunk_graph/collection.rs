@@ -10,7 +10,9 @@
 
 use super::error::io as failed;
 use super::{ChunkList, GraphError};
-use std::ffi::OsStr;
+use crate::similarity::scratch;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +48,18 @@ pub struct CollectionWriter {
 impl CollectionWriter {
     /// Starts a collection of files cut at chunks of about `target` bytes. A file at `path` is replaced.
     pub fn create(path: &Path, target: u32) -> Result<CollectionWriter, GraphError> {
-        let file = File::create(path).map_err(failed("create", path))?;
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(true).open(path);
+        CollectionWriter::on(file.map_err(failed("create", path))?, path, target)
+    }
+
+    /// Starts one that is not saved: its file is in `dir` and has no name.
+    pub fn nameless(dir: &Path, target: u32) -> Result<CollectionWriter, GraphError> {
+        let file = scratch::nameless(dir).map_err(failed("create a file of work in", dir))?;
+        CollectionWriter::on(file, dir, target)
+    }
+
+    fn on(file: File, path: &Path, target: u32) -> Result<CollectionWriter, GraphError> {
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
         // Room for the header; until it is written this is no collection.
         out.write_all(&[0; HEADER_BYTES]).map_err(failed("write", path))?;
@@ -71,14 +84,11 @@ impl CollectionWriter {
     }
 
     /// Completes the collection.
-    pub fn finish(mut self) -> Result<Collection, GraphError> {
-        let header = header(self.target, self.files);
-        let mut write = || {
-            self.out.flush()?;
-            self.out.get_ref().write_all_at(&header, 0)
-        };
-        write().map_err(failed("write", &self.path))?;
-        Collection::open(&self.path)
+    pub fn finish(self) -> Result<Collection, GraphError> {
+        let CollectionWriter { path, target, files, out } = self;
+        let file = out.into_inner().map_err(|e| failed("write", &path)(e.into_error()))?;
+        file.write_all_at(&header(target, files), 0).map_err(failed("write", &path))?;
+        Collection::read(file, &path)
     }
 }
 
@@ -109,7 +119,10 @@ pub struct Collection {
 impl Collection {
     /// Opens what a [`CollectionWriter`] has finished.
     pub fn open(path: &Path) -> Result<Collection, GraphError> {
-        let file = File::open(path).map_err(failed("open", path))?;
+        Collection::read(File::open(path).map_err(failed("open", path))?, path)
+    }
+
+    fn read(file: File, path: &Path) -> Result<Collection, GraphError> {
         let len = file.metadata().map_err(failed("open", path))?.len();
         let mut bytes = [0; HEADER_BYTES];
         let damaged =
@@ -177,6 +190,18 @@ impl Collection {
             return Err(self.damaged("nothing after the last file"));
         }
         Ok(())
+    }
+
+    /// The names of some files. One pass over all.
+    pub fn names(&self, wanted: &mut dyn Iterator<Item = u32>) -> Result<HashMap<u32, OsString>, GraphError> {
+        let mut names: HashMap<u32, OsString> = wanted.map(|file| (file, OsString::new())).collect();
+        self.each(&mut |file, name, _| {
+            if let Some(wanted) = names.get_mut(&file) {
+                *wanted = name.to_owned();
+            }
+            Ok(())
+        })?;
+        Ok(names)
     }
 
     fn damaged(&self, expected: &'static str) -> GraphError {

@@ -17,7 +17,7 @@ pub fn write_identical(
 ) -> Result<(), GraphError> {
     let mut table = csv::Writer::from_writer(out);
     table.write_record(["set", "files", "overhead_bytes", "file_bytes", "name"])?;
-    let names = names(collection, &mut analysis.identical.iter().flat_map(|set| set.files.iter().copied()))?;
+    let names = collection.names(&mut analysis.identical.iter().flat_map(|set| set.files.iter().copied()))?;
     for (at, set) in analysis.identical.iter().enumerate() {
         let of_set = [at as u64 + 1, set.files.len() as u64, set.overhead_bytes(), set.size];
         for file in &set.files {
@@ -37,7 +37,7 @@ pub fn write_clusters(
     let mut table = csv::Writer::from_writer(out);
     let head = ["cluster", "total_bytes", "files", "links", "type", "similar_percent", "file_bytes", "name"];
     table.write_record(head)?;
-    let names = names(collection, &mut in_clusters(analysis))?;
+    let names = collection.names(&mut in_clusters(analysis))?;
     for (at, cluster) in analysis.clusters.iter().enumerate() {
         let Cluster { files, bytes, links, similarity } = cluster;
         for &file in files {
@@ -62,7 +62,7 @@ pub fn write_pairs(analysis: &Analysis, collection: &Collection, out: impl Write
     let mut table = csv::Writer::from_writer(out);
     let head = ["cluster", "common_bytes", "a_percent", "b_percent", "a_bytes", "b_bytes", "a", "b"];
     table.write_record(head)?;
-    let names = names(collection, &mut in_clusters(analysis))?;
+    let names = collection.names(&mut in_clusters(analysis))?;
     let clusters = analysis.clusters.iter().enumerate();
     let of_file: HashMap<u32, usize> =
         clusters.flat_map(|(at, cluster)| cluster.files.iter().map(move |file| (*file, at + 1))).collect();
@@ -90,21 +90,6 @@ pub fn write_pairs(analysis: &Analysis, collection: &Collection, out: impl Write
 
 fn in_clusters(analysis: &Analysis) -> impl Iterator<Item = u32> + '_ {
     analysis.clusters.iter().flat_map(|cluster| cluster.files.iter().copied())
-}
-
-/// The names of some files. One pass over the collection.
-fn names(
-    collection: &Collection,
-    wanted: &mut dyn Iterator<Item = u32>,
-) -> Result<HashMap<u32, OsString>, GraphError> {
-    let mut names: HashMap<u32, OsString> = wanted.map(|file| (file, OsString::new())).collect();
-    collection.each(&mut |file, name, _| {
-        if let Some(wanted) = names.get_mut(&file) {
-            *wanted = name.to_owned();
-        }
-        Ok(())
-    })?;
-    Ok(names)
 }
 
 fn name(names: &HashMap<u32, OsString>, file: u32) -> Vec<u8> {

@@ -13,10 +13,12 @@
 
 pub mod front;
 mod pairs;
+mod query;
 mod regions;
 mod select;
 
 pub use pairs::{Base, PairOptions, WinnowPair, pairs};
+pub use query::Query;
 pub use regions::{Region, regions};
 pub use select::{Fingerprint, HASH_BITS, each_hash};
 

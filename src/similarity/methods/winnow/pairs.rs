@@ -18,6 +18,11 @@ impl Base {
         self.0.extend(sketch.prints.iter().map(|print| print.hash));
     }
 
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// A sketch without them.
     pub fn taken_from(&self, sketch: &WinnowSketch) -> WinnowSketch {
         let prints = sketch.prints.iter().filter(|print| !self.0.contains(&print.hash));

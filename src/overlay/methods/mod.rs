@@ -1,6 +1,12 @@
 //! The published methods at work on a directory tree: any, in an overlay or not. One pass over its files, an index in
 //! memory that is gone afterwards, and names instead of content ids.
 
+pub mod base;
+pub mod chunk_graph;
+pub mod regions;
+mod saved;
+pub mod sif;
+
 use super::error::{OverlayError, Result};
 use super::named::{self, Asked};
 use crate::db::MemDb;
@@ -36,15 +42,27 @@ impl Tree {
         method: Arc<dyn AnyMethod>,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Tree> {
+        Tree::read_all(&[(root, Path::new(""))], method, progress)
+    }
+
+    /// As [`Tree::read`] for several directories, each with what goes before the names of its files.
+    pub fn read_all(
+        roots: &[(&Path, &Path)],
+        method: Arc<dyn AnyMethod>,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Tree> {
         let index = Index::open(Arc::new(MemDb::new()), method, IndexOptions::default())?;
-        let mut tree = Tree { root: root.to_owned(), index, named: BTreeMap::new(), unreadable: Vec::new() };
+        let root = roots.first().map(|(root, _)| root.to_path_buf()).unwrap_or_default();
+        let mut tree = Tree { root, index, named: BTreeMap::new(), unreadable: Vec::new() };
         let (mut files, mut bytes) = (0, 0);
         let mut unreadable = Vec::new();
-        walk(root, &mut unreadable, &mut |path, below| {
-            bytes += tree.add(path, below)?;
-            files += 1;
-            if progress(files, bytes) { Ok(()) } else { Err(SimilarityError::Interrupted.into()) }
-        })?;
+        for (root, front) in roots {
+            walk(root, &mut unreadable, &mut |path, below| {
+                bytes += tree.add(path, &front.join(below))?;
+                files += 1;
+                if progress(files, bytes) { Ok(()) } else { Err(SimilarityError::Interrupted.into()) }
+            })?;
+        }
         tree.unreadable = unreadable;
         tree.index.flush()?;
         Ok(tree)
@@ -134,23 +152,35 @@ pub(super) fn walk(
 
 /// What a file is called by its bytes, its encoded sketch without its name and its length. One pass.
 fn sketch(method: &dyn AnyMethod, path: &Path) -> Result<(RecipeId, Vec<u8>, u64)> {
-    let failed = |operation| move |e| OverlayError::io(operation, path, e);
-    let mut file = File::open(path).map_err(failed("open"))?;
-    if !file.metadata().map_err(failed("open"))?.is_file() {
-        return Err(failed("open")(std::io::Error::other("expected a regular file")));
-    }
     let (mut builder, mut hasher) = (method.start(None), blake3::Hasher::new());
-    let (mut buffer, mut size) = (vec![0; BUFFER_BYTES], 0);
-    loop {
-        let len = file.read(&mut buffer).map_err(failed("read"))?;
-        if len == 0 {
-            break;
-        }
-        hasher.update(&buffer[..len]);
-        builder.add_bytes(&buffer[..len]);
-        size += len as u64;
-    }
+    let size = read_pieces(path, &mut |bytes| {
+        hasher.update(bytes);
+        builder.add_bytes(bytes);
+    })?;
     let mut id = [0; 16];
     hasher.finalize_xof().fill(&mut id);
     Ok((RecipeId(id), builder.encoded(), size))
+}
+
+/// Gives `take` the bytes of a regular file, and tells its length.
+fn read_pieces(path: &Path, take: &mut dyn FnMut(&[u8])) -> Result<u64> {
+    let mut file = open_regular(path)?;
+    let (mut buffer, mut size) = (vec![0; BUFFER_BYTES], 0);
+    loop {
+        let len = file.read(&mut buffer).map_err(|e| OverlayError::io("read", path, e))?;
+        if len == 0 {
+            return Ok(size);
+        }
+        take(&buffer[..len]);
+        size += len as u64;
+    }
+}
+
+fn open_regular(path: &Path) -> Result<File> {
+    let failed = |e| OverlayError::io("open", path, e);
+    let file = File::open(path).map_err(failed)?;
+    match file.metadata().map_err(failed)?.is_file() {
+        true => Ok(file),
+        false => Err(failed(std::io::Error::other("expected a regular file"))),
+    }
 }

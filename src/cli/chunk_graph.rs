@@ -1,0 +1,332 @@
+//! `groups --method chunk-graph`: identical files, clusters and pairs, for people to go through.
+
+use super::CliResult;
+use super::error::CliError;
+use super::groups::{Asked, ROWS, more};
+use super::methods::{failed, outcome, reading};
+use super::output::{Output, plain, share, size, table};
+use super::similar::parse_share;
+use crate::admin::text::shown;
+use crate::chunk::tttd::{TARGETS, Tttd};
+use crate::overlay::methods::chunk_graph::collect;
+use crate::similarity::methods::Method;
+use crate::similarity::methods::chunk_graph::{
+    Analysis, AnalysisOptions, ChunkGraph, Collection, GraphError, Link, TARGET_DEFAULT, Templates,
+    write_clusters, write_identical, write_pairs,
+};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+#[group(id = "chunk-graph")]
+#[command(next_help_heading = "With --method chunk-graph")]
+pub(super) struct ChunkGraphOptions {
+    /// Length of chunks that is aimed at, in bytes: 100, 256, 1000 or 5000 [default: 256]
+    #[arg(long, value_name = "BYTES", value_parser = parse_target, conflicts_with = "from")]
+    target: Option<u32>,
+    /// Do not follow chunks that more than this share of the files have, nor if only 100 have them [default: 0.5]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    ubiquitous: Option<f64>,
+    /// Show pairs too, those with most bytes in common first
+    #[arg(long)]
+    pairs: bool,
+    /// Take the chunks that all files of this cluster have for a template, and look again: they count no more. They are
+    /// kept in FILE.templates beside the saved FILE, and in use until that is removed
+    #[arg(long, value_name = "CLUSTER")]
+    template: Option<usize>,
+    /// Write identical.csv, clusters.csv and pairs.csv to this directory; none that is there is replaced
+    #[arg(long, value_name = "DIR")]
+    tables: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct GraphReport {
+    method: &'static str,
+    parameters: String,
+    min: f64,
+    files: u32,
+    /// Chunks that are marked.
+    template_chunks: usize,
+    ubiquitous_chunks: u64,
+    /// Of all sets.
+    identical_sets: usize,
+    overhead_bytes: u64,
+    identical: Vec<SetReport>,
+    /// Of all.
+    cluster_count: usize,
+    clusters: Vec<ClusterReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pairs: Option<Vec<PairReport>>,
+    unreadable: usize,
+}
+
+#[derive(Serialize)]
+struct SetReport {
+    size: u64,
+    overhead_bytes: u64,
+    paths: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ClusterReport {
+    /// What `--template` calls it.
+    id: usize,
+    kind: &'static str,
+    bytes: u64,
+    links: u64,
+    similarity: f64,
+    files: Vec<MemberReport>,
+}
+
+#[derive(Serialize)]
+struct MemberReport {
+    path: String,
+    size: u64,
+}
+
+#[derive(Serialize)]
+struct PairReport {
+    bytes_common: u64,
+    /// Of what the first has beside templates.
+    containment: f64,
+    contained_in: f64,
+    a: String,
+    b: String,
+}
+
+impl ChunkGraphOptions {
+    pub(super) fn groups(&self, asked: &Asked<'_>, out: &Output) -> CliResult {
+        let (work_dir, saving) = (std::env::temp_dir(), asked.saving);
+        if let Some(id) = self.template.filter(|_| saving.from.is_none()) {
+            let message = format!("--template {id}: expected --from FILE, which has the cluster");
+            return Err(CliError::new(message).hint("save a report with --save FILE first"));
+        }
+        let (collection, unreadable) = match &saving.from {
+            Some(file) => (Collection::open(file).map_err(graph)?, Vec::new()),
+            None => {
+                let tttd = Tttd::with_target(self.target.unwrap_or(TARGET_DEFAULT));
+                let tttd = tttd.map_err(|e| CliError::new(e.to_string()))?;
+                let save = saving.save.as_deref();
+                let read = reading(out, |progress| collect(&asked.dir, tttd, save, &work_dir, progress))?;
+                (read.collection, read.unreadable)
+            }
+        };
+        let marks = saving.from.as_deref().or(saving.save.as_deref()).map(templates_of);
+        let default = AnalysisOptions::default();
+        let mut options = AnalysisOptions {
+            templates: match marks.as_deref().filter(|path| path.exists()) {
+                Some(path) => Templates::load(path).map_err(graph)?,
+                None => Templates::default(),
+            },
+            ubiquitous_share: self.ubiquitous.unwrap_or(default.ubiquitous_share),
+            min_share: asked.min,
+            memory_bytes: asked.memory_bytes(),
+            ..default
+        };
+        let mut analysis = Analysis::of(&collection, &options, &work_dir).map_err(graph)?;
+        if let Some((id, path)) = self.template.zip(marks) {
+            mark(id, &analysis, &collection, &mut options.templates, &path, out)?;
+            analysis = Analysis::of(&collection, &options, &work_dir).map_err(graph)?;
+        }
+        if let Some(dir) = &self.tables {
+            write_tables(dir, &analysis, &collection)?;
+        }
+        let mut report = self.report(asked, &analysis, &collection).map_err(graph)?;
+        (report.template_chunks, report.unreadable) = (options.templates.len(), unreadable.len());
+        out.result(&report, text)?;
+        Ok(outcome(&unreadable, out))
+    }
+
+    fn report(
+        &self,
+        asked: &Asked<'_>,
+        analysis: &Analysis,
+        collection: &Collection,
+    ) -> Result<GraphReport, GraphError> {
+        let limit = asked.shown();
+        let links = if self.pairs { largest_links(analysis, limit)? } else { Vec::new() };
+        let (sets, clusters) = (&analysis.identical, &analysis.clusters);
+        let (shown_sets, shown_clusters) = (sets.iter().take(limit), clusters.iter().take(limit));
+        let wanted = shown_sets.clone().flat_map(|set| &set.files);
+        let wanted = wanted.chain(shown_clusters.clone().flat_map(|cluster| &cluster.files)).copied();
+        let names = collection.names(&mut wanted.chain(links.iter().flat_map(|link| [link.a, link.b])))?;
+        let path = |file: u32| name(&names, file);
+        let payload_share =
+            |link: &Link, file: u32| link.bytes as f64 / analysis.files[file as usize].payload.max(1) as f64;
+        Ok(GraphReport {
+            method: ChunkGraph::NAME,
+            parameters: format!("TTTD, chunks of about {} bytes", collection.target()),
+            min: asked.min,
+            files: collection.files(),
+            template_chunks: 0,
+            ubiquitous_chunks: analysis.work.ubiquitous_chunks,
+            identical_sets: sets.len(),
+            overhead_bytes: sets.iter().map(|set| set.overhead_bytes()).sum(),
+            identical: shown_sets
+                .map(|set| SetReport {
+                    size: set.size,
+                    overhead_bytes: set.overhead_bytes(),
+                    paths: set.files.iter().map(|&file| path(file)).collect(),
+                })
+                .collect(),
+            cluster_count: clusters.len(),
+            clusters: (1..)
+                .zip(shown_clusters)
+                .map(|(id, cluster)| ClusterReport {
+                    id,
+                    kind: cluster.shape().name(),
+                    bytes: cluster.bytes,
+                    links: cluster.links,
+                    similarity: cluster.similarity,
+                    files: cluster
+                        .files
+                        .iter()
+                        .map(|&file| MemberReport {
+                            path: path(file),
+                            size: analysis.files[file as usize].size,
+                        })
+                        .collect(),
+                })
+                .collect(),
+            pairs: self.pairs.then(|| {
+                let pair = |link: &Link| PairReport {
+                    bytes_common: link.bytes,
+                    containment: payload_share(link, link.a),
+                    contained_in: payload_share(link, link.b),
+                    a: path(link.a),
+                    b: path(link.b),
+                };
+                links.iter().map(pair).collect()
+            }),
+            unreadable: 0,
+        })
+    }
+}
+
+/// Those with most bytes in common; memory goes with the limit.
+fn largest_links(analysis: &Analysis, limit: usize) -> Result<Vec<Link>, GraphError> {
+    let mut largest = BinaryHeap::new();
+    analysis.each_link(&mut |link| {
+        largest.push(Reverse((link.bytes, Reverse((link.a, link.b)))));
+        if largest.len() > limit {
+            largest.pop();
+        }
+        Ok(())
+    })?;
+    let link = |Reverse((bytes, Reverse((a, b))))| Link { a, b, bytes };
+    Ok(largest.into_sorted_vec().into_iter().map(link).collect())
+}
+
+fn mark(
+    id: usize,
+    analysis: &Analysis,
+    collection: &Collection,
+    templates: &mut Templates,
+    path: &Path,
+    out: &Output,
+) -> Result<(), CliError> {
+    let cluster = id.checked_sub(1).and_then(|at| analysis.clusters.get(at)).ok_or_else(|| {
+        let message = format!("--template {id}: expected a cluster from 1 to {}", analysis.clusters.len());
+        CliError::new(message).hint("ask with the same --min as for the report that numbered it")
+    })?;
+    let count = templates.mark(collection, &cluster.files, 1.0).map_err(graph)?;
+    if count == 0 {
+        let message = format!(
+            "--template {id}: no chunk that counts is in all files of this {}",
+            cluster.shape().name()
+        );
+        return Err(CliError::new(message).hint("a larger --min makes smaller clusters"));
+    }
+    templates.save(path).map_err(graph)?;
+    out.note(&format!("{count} chunks of cluster {id} marked; removing {} undoes it", path.display()));
+    Ok(())
+}
+
+fn write_tables(dir: &Path, analysis: &Analysis, collection: &Collection) -> Result<(), CliError> {
+    std::fs::create_dir_all(dir).map_err(|e| CliError::io("create", dir, &e))?;
+    let create = |name: &str| {
+        let path = dir.join(name);
+        File::create_new(&path).map_err(|e| {
+            CliError::io("create", &path, &e)
+                .hint("name another directory with --tables: no file is replaced")
+        })
+    };
+    write_identical(analysis, collection, create("identical.csv")?).map_err(graph)?;
+    write_clusters(analysis, collection, create("clusters.csv")?).map_err(graph)?;
+    write_pairs(analysis, collection, create("pairs.csv")?).map_err(graph)
+}
+
+fn text(report: &GraphReport) -> String {
+    let mut text = String::new();
+    if report.identical_sets > 0 {
+        let (sets, overhead) = (report.identical_sets, size(report.overhead_bytes));
+        text += &format!("identical: {sets} sets, {overhead} too often\n");
+        for SetReport { size: of_one, overhead_bytes, paths } in &report.identical {
+            text += &format!("\n{} x {}, {} too often\n", paths.len(), size(*of_one), size(*overhead_bytes));
+            paths.iter().take(ROWS).for_each(|path| text += &format!("  {}\n", plain(path)));
+            text += &more(paths.len());
+        }
+        text += "\n";
+    }
+    if report.cluster_count > 0 {
+        let least = share(report.min);
+        text += &format!(
+            "similar: {} clusters, linked from {least} of the smaller file on\n",
+            report.cluster_count
+        );
+        for ClusterReport { id, kind, bytes, links, similarity, files } in &report.clusters {
+            text += &format!(
+                "\n#{id}: {kind} of {} files, {}, {links} links, {} similar on average\n",
+                files.len(),
+                size(*bytes),
+                share(*similarity)
+            );
+            let rows: Vec<_> = files
+                .iter()
+                .take(ROWS)
+                .map(|file| vec!["".to_owned(), size(file.size), plain(&file.path)])
+                .collect();
+            text += &table(&rows, &[1]);
+            text += &more(files.len());
+        }
+    }
+    if let Some(pairs) = report.pairs.as_ref().filter(|pairs| !pairs.is_empty()) {
+        let head = ["COMMON", "OF A", "OF B", "A", "B"];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        rows.extend(pairs.iter().map(|pair| {
+            let PairReport { bytes_common, containment, contained_in, a, b } = pair;
+            vec![size(*bytes_common), share(*containment), share(*contained_in), plain(a), plain(b)]
+        }));
+        text += &format!("\npairs:\n{}", table(&rows, &[0, 1, 2]));
+    }
+    if report.ubiquitous_chunks > 0 {
+        let count = report.ubiquitous_chunks;
+        text +=
+            &format!("\n{count} chunks were not followed, since very many files have them (--ubiquitous)\n");
+    }
+    if text.is_empty() { "no identical or similar files\n".to_owned() } else { text }
+}
+
+fn name(names: &HashMap<u32, OsString>, file: u32) -> String {
+    names.get(&file).map(|name| shown(Path::new(name))).unwrap_or_default()
+}
+
+/// Where the marks of a saved collection are.
+fn templates_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".templates");
+    name.into()
+}
+
+fn graph(e: GraphError) -> CliError {
+    failed(e.into())
+}
+
+fn parse_target(text: &str) -> Result<u32, String> {
+    let target = text.parse().ok().filter(|target| TARGETS.contains(target));
+    target.ok_or_else(|| "expected 100, 256, 1000 or 5000".to_owned())
+}

@@ -1,0 +1,141 @@
+use super::error::CliError;
+use super::methods::failed;
+use super::output::{Output, plain, share};
+use super::{CliResult, Outcome};
+use crate::overlay::methods::regions::{Beside, Passage, beside};
+use crate::similarity::methods::winnow::Winnow;
+use crate::view::View;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// Of a line of text on either side, in characters.
+const WIDTH: usize = 56;
+/// Read at once.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// What two files have in common, side by side with line numbers
+#[derive(clap::Args)]
+#[command(
+    after_help = "By winnowing, as MOSS does it: each file is read through the front end that its content asks for, \
+    which leaves out what does not tell files apart (case and spaces of text, names and comments of source code, tags \
+    of HTML). What both have in common over K+W-1 bytes of that is found; less than K bytes never is.\n\
+    Example: dedupctl regions homework/ann.c homework/bob.c --base handout.c"
+)]
+pub(super) struct Regions {
+    /// The first file
+    a: PathBuf,
+    /// The second
+    b: PathBuf,
+    /// What is in this file counts nothing: it was given to everyone. Can be repeated
+    #[arg(long, value_name = "FILE")]
+    base: Vec<PathBuf>,
+    /// Shortest that can be found, in bytes after the front end
+    #[arg(long, value_name = "K", default_value_t = 30)]
+    k: u32,
+    /// Of so many hashes one is kept
+    #[arg(long, value_name = "W", default_value_t = 20)]
+    w: u32,
+    /// Read both as this: raw, text, html, source, postscript, pdf, archive or gzip
+    #[arg(long, value_name = "VIEW", value_parser = parse_view)]
+    view: Option<View>,
+    /// Lines of each region to show
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    lines: u64,
+}
+
+#[derive(Serialize)]
+struct RegionsReport {
+    a: String,
+    b: String,
+    #[serde(flatten)]
+    beside: Beside,
+}
+
+impl Regions {
+    pub(super) fn run(&self, out: &Output) -> CliResult {
+        let winnow = Winnow::new(self.k, self.w, true).map_err(CliError::new)?;
+        let beside = beside(&self.a, &self.b, self.view, &winnow, &self.base).map_err(failed)?;
+        let [a, b] = [&self.a, &self.b].map(|path| crate::admin::text::shown(path));
+        let passages = &beside.passages;
+        let of_a = self.read_lines(&self.a, &mut passages.iter().map(|passage| passage.a))?;
+        let of_b = self.read_lines(&self.b, &mut passages.iter().map(|passage| passage.b))?;
+        let report = RegionsReport { a, b, beside };
+        out.result(&report, |report| self.text(report, [&of_a, &of_b]))?;
+        Ok(Outcome::Clean)
+    }
+
+    fn text(&self, report: &RegionsReport, lines: [&BTreeMap<u64, String>; 2]) -> String {
+        let Beside { views, shares, passages } = &report.beside;
+        let [a, b] = [plain(&report.a), plain(&report.b)];
+        let Some((a_share, b_share)) = shares else {
+            return format!("too short to compare: {} bytes are needed\n", self.k);
+        };
+        let mut text = format!(
+            "{} of {a} (as {}), {} of {b} (as {})\n",
+            share(*a_share),
+            views[0].name(),
+            share(*b_share),
+            views[1].name()
+        );
+        for Passage { a: of_a, b: of_b, prints, bytes } in passages {
+            text += &format!(
+                "\nlines {}-{} and {}-{}: {bytes} bytes, {prints} fingerprints\n",
+                of_a.0, of_a.1, of_b.0, of_b.1
+            );
+            if views.iter().any(|view| view.hides_bytes()) {
+                continue;
+            }
+            let rows = (of_a.1 - of_a.0).max(of_b.1 - of_b.0) + 1;
+            for at in 0..rows.min(self.lines) {
+                let side = |(first, last): (u64, u64), lines: &BTreeMap<u64, String>| {
+                    let line = lines.get(&(first + at)).filter(|_| first + at <= last);
+                    line.map_or_else(String::new, |line| format!("{:>5}  {line}", first + at))
+                };
+                let row = format!("{:<1$}  {2}", side(*of_a, lines[0]), WIDTH + 7, side(*of_b, lines[1]));
+                text += row.trim_end();
+                text += "\n";
+            }
+            if rows > self.lines {
+                text += &format!("  and {} more lines: --lines N shows more\n", rows - self.lines);
+            }
+        }
+        if passages.is_empty() { text + "nothing in common\n" } else { text }
+    }
+
+    /// The first lines of each region, cut to what is shown.
+    fn read_lines(
+        &self,
+        path: &Path,
+        regions: &mut dyn Iterator<Item = (u64, u64)>,
+    ) -> Result<BTreeMap<u64, String>, CliError> {
+        let wanted: BTreeSet<u64> =
+            regions.flat_map(|(first, last)| first..=last.min(first.saturating_add(self.lines))).collect();
+        let file = File::open(path).map_err(|e| CliError::io("open", path, &e))?;
+        let (mut input, mut lines) = (BufReader::new(file), BTreeMap::new());
+        let end = wanted.last().copied().unwrap_or(0);
+        let (mut number, mut goes_on) = (0, false);
+        while number <= end {
+            let mut line = Vec::new();
+            let read = input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+            if read.map_err(|e| CliError::io("read", path, &e))? == 0 {
+                break;
+            }
+            let begins = !goes_on;
+            goes_on = !line.ends_with(b"\n");
+            number += u64::from(begins);
+            if begins && wanted.contains(&number) {
+                let text = String::from_utf8_lossy(&line).trim_end().replace('\t', "    ");
+                lines.insert(number, plain(&text.chars().take(WIDTH).collect::<String>()));
+            }
+        }
+        Ok(lines)
+    }
+}
+
+fn parse_view(name: &str) -> Result<View, String> {
+    let known = || View::ALL.map(View::name).join(", ");
+    name.parse().map_err(|()| format!("expected raw, {}", known()))
+}

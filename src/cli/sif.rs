@@ -1,0 +1,295 @@
+//! `groups --method sif`: each file with those like it, interesting sets, or two directories beside each other.
+
+use super::CliResult;
+use super::error::CliError;
+use super::groups::Asked;
+use super::methods::{failed, outcome, reading};
+use super::output::{Output, plain, share, table};
+use super::similar::parse_share;
+use crate::admin::FileByMethod;
+use crate::admin::text::shown;
+use crate::overlay::OverlayError;
+use crate::overlay::methods::Tree;
+use crate::overlay::methods::sif::{collate, learn_anchors, load, read_anchors, save};
+use crate::similarity::methods::sif::directories::Compared;
+use crate::similarity::methods::sif::interesting::InterestOptions;
+use crate::similarity::methods::sif::report::{Group, Rules};
+use crate::similarity::methods::sif::{CollateOptions, Saved, Selection, Sif};
+use crate::similarity::methods::{Likeness, Method};
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What goes before the names of files of two directories.
+const SIDES: [&str; 2] = ["a", "b"];
+
+#[derive(clap::Args)]
+#[group(id = "sif")]
+#[command(next_help_heading = "With --method sif")]
+pub(super) struct SifOptions {
+    /// Show sets of files that all have a share of --min and N fingerprints in common, and are part of no larger such set
+    /// [default N: 5]
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "5")]
+    interesting: Option<u64>,
+    /// Only files whose names end in the same way: `.c`
+    #[arg(long, conflicts_with_all = ["interesting", "against"])]
+    same_suffix: bool,
+    /// Only files of which the shorter is so large a share of the longer, 0 to 1
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with_all = ["interesting", "against"])]
+    size_ratio: Option<f64>,
+    /// Compare the directory with this one: for each file the most similar of the other, and what is in one only
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["interesting", "save", "from"])]
+    against: Option<PathBuf>,
+    /// Fingerprints start at the strings that are the lines of this file, of 1 to 50 bytes each
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    anchors: Option<PathBuf>,
+    /// Fingerprints start at strings that many of the files have, but not too often
+    #[arg(long, conflicts_with_all = ["anchors", "from"])]
+    learn_anchors: bool,
+}
+
+/// What was read, or loaded.
+struct Read {
+    saved: Saved,
+    /// Not known of what was loaded.
+    parameters: Option<String>,
+    unreadable: Vec<(PathBuf, String)>,
+}
+
+#[derive(Serialize)]
+struct GroupsReport {
+    method: &'static str,
+    parameters: Option<String>,
+    min: f64,
+    /// In each the first is compared with the others.
+    groups: Vec<Vec<FileByMethod>>,
+    /// Fingerprints that too many files have.
+    left_out: u64,
+    unreadable: usize,
+}
+
+#[derive(Serialize)]
+struct SetsReport {
+    method: &'static str,
+    parameters: Option<String>,
+    min: f64,
+    /// Fewest fingerprints in common.
+    common_min: u64,
+    sets: Vec<SetReport>,
+    /// Whether the search ended at its bound.
+    cut: bool,
+    unreadable: usize,
+}
+
+#[derive(Serialize)]
+struct SetReport {
+    common: u64,
+    files: Vec<SetFile>,
+}
+
+#[derive(Serialize)]
+struct SetFile {
+    path: String,
+    size: u64,
+    /// Of its fingerprints, those that all have.
+    share: f64,
+}
+
+#[derive(Serialize)]
+struct DirectoriesReport {
+    method: &'static str,
+    parameters: Option<String>,
+    min: f64,
+    alike: Vec<AlikeReport>,
+    only_a: Vec<String>,
+    only_b: Vec<String>,
+    unreadable: usize,
+}
+
+#[derive(Serialize)]
+struct AlikeReport {
+    a: String,
+    b: String,
+    containment: f64,
+    identical: bool,
+}
+
+impl SifOptions {
+    pub(super) fn groups(&self, asked: &Asked<'_>, out: &Output) -> CliResult {
+        let read = match &asked.saving.from {
+            Some(file) => {
+                Read { saved: load(file).map_err(failed)?, parameters: None, unreadable: Vec::new() }
+            }
+            None => reading(out, |progress| self.read(asked, progress))?,
+        };
+        if let Some(file) = &asked.saving.save {
+            save(&read.saved, file).map_err(failed)?;
+        }
+        match (self.interesting, &self.against) {
+            (Some(common_min), _) => sets(&read, common_min, asked, out)?,
+            (None, Some(_)) => directories(&read, asked, out)?,
+            (None, None) => self.figure_3(&read, asked, out)?,
+        }
+        Ok(outcome(&read.unreadable, out))
+    }
+
+    fn read(
+        &self,
+        asked: &Asked<'_>,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Read, OverlayError> {
+        let [a, b] = SIDES.map(Path::new);
+        let roots = match &self.against {
+            Some(against) => vec![(&*asked.dir, a), (&**against, b)],
+            None => vec![(&*asked.dir, Path::new(""))],
+        };
+        let mut sif = Sif::default();
+        if let Some(file) = &self.anchors {
+            sif.selection = Selection::Anchored(read_anchors(file)?);
+        } else if self.learn_anchors {
+            let roots: Vec<&Path> = roots.iter().map(|(root, _)| *root).collect();
+            sif.selection = Selection::Anchored(learn_anchors(&roots)?);
+        }
+        let tree = Tree::read_all(&roots, Arc::new(sif.clone()), progress)?;
+        let options = CollateOptions { memory_bytes: asked.memory_bytes(), ..CollateOptions::default() };
+        let saved = collate(&tree, &sif, &options, &std::env::temp_dir())?;
+        Ok(Read { saved, parameters: Some(sif.parameters()), unreadable: tree.unreadable().to_vec() })
+    }
+
+    /// The report of Manber's figure 3.
+    fn figure_3(&self, read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
+        let rules = Rules {
+            share_min: asked.min,
+            size_ratio: self.size_ratio.unwrap_or(0.0),
+            same_suffix: self.same_suffix,
+            ..Rules::default()
+        };
+        let mut groups = read.saved.groups(&rules);
+        groups.truncate(asked.limit.unwrap_or(usize::MAX));
+        let report = GroupsReport {
+            method: Sif::NAME,
+            parameters: read.parameters.clone(),
+            min: asked.min,
+            groups: groups.iter().map(|group| group_files(&read.saved, group)).collect(),
+            left_out: read.saved.left_out,
+            unreadable: read.unreadable.len(),
+        };
+        out.result(&report, |_| match groups.is_empty() {
+            true => "no similar files\n".to_owned(),
+            false => read.saved.report(&groups, asked.min),
+        })
+    }
+}
+
+/// The reference under all its names, then the members under theirs.
+fn group_files(saved: &Saved, group: &Group) -> Vec<FileByMethod> {
+    let files = |place: u32, identical: bool, share: f64| {
+        let file = &saved.files[place as usize];
+        let likeness = Likeness { containment: Some(share), ..Likeness::default() };
+        let of = move |name: &Vec<u8>| FileByMethod {
+            path: shown(path(name)),
+            size: file.bytes,
+            identical,
+            likeness,
+        };
+        file.names.iter().map(of).collect::<Vec<_>>()
+    };
+    let members = group.members.iter().flat_map(|&(share, place)| files(place, false, share));
+    files(group.reference, true, 1.0).into_iter().chain(members).collect()
+}
+
+fn sets(read: &Read, common_min: u64, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
+    let options = InterestOptions { share_min: asked.min, common_min, ..InterestOptions::default() };
+    let found = read.saved.interesting(&options);
+    let file = |place: u32, common: u64| {
+        let file = &read.saved.files[place as usize];
+        let share = common as f64 / file.fingers.max(1) as f64;
+        let of = move |name: &Vec<u8>| SetFile { path: shown(path(name)), size: file.bytes, share };
+        file.names.iter().map(of).collect::<Vec<_>>()
+    };
+    let sets = found.sets.iter().take(asked.shown()).map(|set| SetReport {
+        common: set.common,
+        files: set.files.iter().flat_map(|&place| file(place, set.common)).collect(),
+    });
+    let report = SetsReport {
+        method: Sif::NAME,
+        parameters: read.parameters.clone(),
+        min: asked.min,
+        common_min,
+        sets: sets.collect(),
+        cut: found.cut,
+        unreadable: read.unreadable.len(),
+    };
+    if found.cut {
+        out.note("the search ended at its bound: sets may be missing or not the largest; a larger --min asks for less");
+    }
+    out.result(&report, |report| {
+        if report.sets.is_empty() {
+            return "no interesting sets\n".to_owned();
+        }
+        let mut text = format!("{} interesting sets\n", found.sets.len());
+        for SetReport { common, files } in &report.sets {
+            text += &format!("\n{common} fingerprints in common to {} files\n", files.len());
+            let row = |file: &SetFile| {
+                vec![String::new(), share(file.share), file.size.to_string(), plain(&file.path)]
+            };
+            text += &table(&files.iter().map(row).collect::<Vec<_>>(), &[1, 2]);
+        }
+        text
+    })
+}
+
+fn directories(read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
+    let [a, b] = SIDES.map(str::as_bytes);
+    let Compared { alike, only_a, only_b } = read.saved.directories(a, b, asked.min);
+    let names = |names: &[Vec<u8>]| names.iter().map(|name| shown(path(name))).collect::<Vec<_>>();
+    let report = DirectoriesReport {
+        method: Sif::NAME,
+        parameters: read.parameters.clone(),
+        min: asked.min,
+        only_a: names(&only_a),
+        only_b: names(&only_b),
+        alike: alike
+            .iter()
+            .map(|alike| AlikeReport {
+                a: shown(path(&alike.a)),
+                b: shown(path(&alike.b)),
+                containment: alike.share,
+                identical: alike.equal,
+            })
+            .collect(),
+        unreadable: read.unreadable.len(),
+    };
+    out.result(&report, |report| {
+        let limit = asked.shown();
+        let mut rows = vec![["CONTAINED", "FIRST", "SECOND"].map(str::to_owned).to_vec()];
+        // What is the same under the same name needs nobody's eye.
+        let moved = |alike: &&AlikeReport| !(alike.identical && alike.a == alike.b);
+        rows.extend(report.alike.iter().filter(moved).take(limit).map(|alike| {
+            let mark = if alike.identical { " (identical)" } else { "" };
+            vec![share(alike.containment), plain(&alike.a), plain(&alike.b) + mark]
+        }));
+        let (all, moved) = (report.alike.len(), report.alike.iter().filter(moved).count());
+        let mut text = format!("{} files the same, of the same name; {moved} alike\n", all - moved);
+        if moved > 0 {
+            text += &table(&rows, &[0]);
+        }
+        text += &left(moved, limit);
+        for (which, only) in [("first", &report.only_a), ("second", &report.only_b)] {
+            text += &format!("\n{} only in the {which}\n", only.len());
+            only.iter().take(limit).for_each(|name| text += &format!("  {}\n", plain(name)));
+            text += &left(only.len(), limit);
+        }
+        text
+    })
+}
+
+fn left(all: usize, shown: usize) -> String {
+    if all > shown { format!("  and {} more: --limit N shows more\n", all - shown) } else { String::new() }
+}
+
+fn path(name: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(name))
+}

@@ -1,0 +1,60 @@
+//! The chunks of the files of a directory tree, for the chunk graph: saved, or gone with the process.
+
+use super::{read_pieces, saved, walk};
+use crate::chunk::tttd::Tttd;
+use crate::overlay::error::Result;
+use crate::similarity::SimilarityError;
+use crate::similarity::methods::Builder;
+use crate::similarity::methods::chunk_graph::{ChunkBuilder, Collection, CollectionWriter};
+use std::path::{Path, PathBuf};
+
+/// A tree whose files were chunked.
+pub struct Chunked {
+    /// Their chunks; names are below the tree's root.
+    pub collection: Collection,
+    /// Files that could not be read, with why.
+    pub unreadable: Vec<(PathBuf, String)>,
+}
+
+/// Cuts every regular file below `root` by `tttd`, as [`super::Tree::read`] reads them. The collection is saved at
+/// `save`, where only another collection is replaced, or is a file of work in `work_dir`.
+pub fn collect(
+    root: &Path,
+    tttd: Tttd,
+    save: Option<&Path>,
+    work_dir: &Path,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Chunked> {
+    let Some(path) = save else {
+        let writer = CollectionWriter::nameless(work_dir, tttd.target())?;
+        return fill(writer, root, None, tttd, progress);
+    };
+    let is_collection = |path: &Path| Collection::open(path).is_ok();
+    let chunked = saved::replace(path, is_collection, |beside| {
+        let writer = CollectionWriter::create(beside, tttd.target())?;
+        fill(writer, root, Some(beside), tttd, progress)
+    })?;
+    Ok(Chunked { collection: Collection::open(path)?, ..chunked })
+}
+
+fn fill(
+    mut writer: CollectionWriter,
+    root: &Path,
+    written: Option<&Path>,
+    tttd: Tttd,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Chunked> {
+    let (mut files, mut bytes, mut unreadable) = (0, 0, Vec::new());
+    walk(root, &mut unreadable, &mut |path, below| {
+        // Users save below the directory that they look at, too.
+        if written.is_some_and(|written| written.file_name() == path.file_name()) {
+            return Ok(());
+        }
+        let mut builder = ChunkBuilder::new(tttd);
+        bytes += read_pieces(path, &mut |bytes| builder.add(bytes))?;
+        writer.add(below.as_os_str(), &builder.finish())?;
+        files += 1;
+        if progress(files, bytes) { Ok(()) } else { Err(SimilarityError::Interrupted.into()) }
+    })?;
+    Ok(Chunked { collection: writer.finish()?, unreadable })
+}
