@@ -360,6 +360,10 @@ fn regions_are_shown_side_by_side() {
     let both = |line: &str| line.starts_with(&of_a) && line.ends_with(&of_b);
     assert!(shown.lines().any(both), "{of_a} {of_b}: {}", text(&output));
     assert!(shown.contains("more lines"), "{shown}");
+    let longest = json(&["regions", "ann.txt", "bob.txt", "--limit", "1", "--json"], dir.path());
+    let bytes = |passage: &Value| passage["bytes"].as_u64().unwrap();
+    assert_eq!(longest["passages"].as_array().unwrap().len(), 1, "{longest}");
+    assert!(bytes(&longest["passages"][0]) > bytes(&all["passages"][1]), "{longest} {all}");
     let none = json(&["regions", "eve.txt", "bob.txt", "--base", "handout.txt", "--json"], dir.path());
     assert!(none["passages"].as_array().unwrap().iter().all(|passage| is_edge(&passage)), "{none}");
     refused(&["regions", "ann.txt", "none"], dir.path(), "none");

@@ -122,11 +122,20 @@ impl ByMethod {
         Ok(found_all(report.unreadable))
     }
 
-    /// The directory whose groups are asked for.
+    /// The directory whose files a method with a report of its own reads.
     pub(super) fn groups_dir(&self, path: Option<&Path>, global: &Global) -> Result<PathBuf, CliError> {
-        match (&self.dir, path) {
-            (None, Some(path)) => Ok(path.to_owned()),
-            _ => self.dir_or_mountpoint(path, global),
+        if let Some(dir) = &self.dir {
+            return Ok(dir.clone());
+        }
+        match (find(global, path), path) {
+            (Ok(Found::Daemon { info, path }), _) => Ok(info.mountpoint.join(path)),
+            (Ok(Found::Direct { .. }), _) => {
+                let message = format!("--method {}: the overlay is not mounted", self.method);
+                Err(CliError::new(message).hint("mount it, or name a directory with --in"))
+            }
+            // A directory that is no overlay's.
+            (Err(_), Some(dir)) => Ok(dir.to_owned()),
+            (Err(e), None) => Err(self.no_overlay(e)),
         }
     }
 

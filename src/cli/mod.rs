@@ -103,7 +103,7 @@ impl Dedupctl {
             Command::Groups(command) => command.run(&self.global, out),
             Command::Contained(command) => command.run(&self.global, out),
             Command::CompareMethods(command) => command.run(out),
-            Command::Regions(command) => command.run(out),
+            Command::Regions(command) => command.run(&self.global, out),
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),

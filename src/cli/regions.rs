@@ -1,7 +1,7 @@
 use super::error::CliError;
 use super::methods::failed;
 use super::output::{Output, plain, share};
-use super::{CliResult, Outcome};
+use super::{CliResult, Global, Outcome};
 use crate::overlay::methods::regions::{Beside, Passage, beside};
 use crate::similarity::methods::winnow::Winnow;
 use crate::view::View;
@@ -11,6 +11,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+/// Regions shown unless it is said; scripts get all.
+const SHOWN: usize = 20;
 /// Of a line of text on either side, in characters.
 const WIDTH: usize = 56;
 /// Read at once.
@@ -44,6 +46,9 @@ pub(super) struct Regions {
     /// Lines of each region to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     lines: u64,
+    /// At most so many regions, the longest first [default: 20 in a table, else all]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -55,9 +60,15 @@ struct RegionsReport {
 }
 
 impl Regions {
-    pub(super) fn run(&self, out: &Output) -> CliResult {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let winnow = Winnow::new(self.k, self.w, true).map_err(CliError::new)?;
-        let beside = beside(&self.a, &self.b, self.view, &winnow, &self.base).map_err(failed)?;
+        let mut beside = beside(&self.a, &self.b, self.view, &winnow, &self.base).map_err(failed)?;
+        let found = beside.passages.len();
+        beside.passages.truncate(self.limit.unwrap_or(if global.json { usize::MAX } else { SHOWN }));
+        let left = found - beside.passages.len();
+        if left > 0 {
+            out.note(&format!("{left} shorter regions left out: --limit N shows more"));
+        }
         let [a, b] = [&self.a, &self.b].map(|path| crate::admin::text::shown(path));
         let passages = &beside.passages;
         let of_a = self.read_lines(&self.a, &mut passages.iter().map(|passage| passage.a))?;

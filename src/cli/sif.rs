@@ -25,6 +25,9 @@ use std::sync::Arc;
 /// What goes before the names of files of two directories.
 const SIDES: [&str; 2] = ["a", "b"];
 
+/// Some seconds of looking for interesting sets.
+const STEPS_MAX: u64 = 100_000_000;
+
 #[derive(clap::Args)]
 #[group(id = "sif")]
 #[command(next_help_heading = "With --method sif")]
@@ -201,7 +204,7 @@ fn group_files(saved: &Saved, group: &Group) -> Vec<FileByMethod> {
 }
 
 fn sets(read: &Read, common_min: u64, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
-    let options = InterestOptions { share_min: asked.min, common_min, ..InterestOptions::default() };
+    let options = InterestOptions { share_min: asked.min, common_min, steps_max: STEPS_MAX };
     let found = read.saved.interesting(&options);
     let file = |place: u32, common: u64| {
         let file = &read.saved.files[place as usize];

@@ -26,7 +26,7 @@ pub struct Beside {
     pub views: [View; 2],
     /// Share of the first one's fingerprints that the second has, and the other way round; none if one has none.
     pub shares: Option<(f64, f64)>,
-    /// By line of the first.
+    /// The longest first.
     pub passages: Vec<Passage>,
 }
 
@@ -53,7 +53,9 @@ pub fn beside(
         let (in_a, in_b) = (a.lines.of(&region.a)?, b.lines.of(&region.b)?);
         Some(Passage { a: in_a, b: in_b, prints: region.prints, bytes: region.a.end - region.a.start })
     });
-    Ok(Beside { views: [a.view, b.view], shares, passages: passages.collect() })
+    let mut passages: Vec<Passage> = passages.collect();
+    passages.sort_by_key(|passage| (u64::MAX - passage.bytes, passage.a, passage.b));
+    Ok(Beside { views: [a.view, b.view], shares, passages })
 }
 
 fn read(path: &Path, view: Option<View>, winnow: &Winnow) -> Result<Document> {
