@@ -128,7 +128,7 @@ impl ByMethod {
             return Ok(dir.clone());
         }
         match (find(global, path), path) {
-            (Ok(Found::Daemon { info, path }), _) => Ok(info.mountpoint.join(path)),
+            (Ok(Found::Daemon { info, path, .. }), _) => Ok(info.mountpoint.join(path)),
             (Ok(Found::Direct { .. }), _) => {
                 let message = format!("--method {}: the overlay is not mounted", self.method);
                 Err(CliError::new(message).hint("mount it, or name a directory with --in"))
