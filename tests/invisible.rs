@@ -30,7 +30,7 @@ fn through_everything(mount: &Mount, files: &[&str], check: impl Fn(&str)) {
     mount.kill();
     mount.start();
     check("mounted again after a kill");
-    // What a kill left undone is caught up with, and takes in what it meets without letting it rest.
+    // What a kill left undone is caught up with beside this.
     mount.settle();
     for name in files {
         drop(OpenOptions::new().write(true).open(mount.at(name)).unwrap());
