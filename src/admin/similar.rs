@@ -14,7 +14,7 @@ pub struct SimilarReport {
     pub matches: Vec<SimilarMatch>,
     /// How many files are the same to the byte. They come first, and leave half of the limit to others.
     pub identical: u64,
-    /// Bytes of the file asked about that templates cover: they count neither as common nor in its size.
+    /// Bytes of the file asked about that are padding or of templates: they count neither as common nor in its size.
     pub suppressed_bytes: u64,
     /// Features not followed because too many files have them.
     pub suppressed_features: u64,
@@ -39,7 +39,7 @@ pub struct SimilarMatch {
     pub resemblance: f64,
     /// Bytes of the file asked about that are in this one.
     pub bytes_common: u64,
-    /// Bytes of the file asked about that are in this one and do not count, because templates cover them.
+    /// Bytes of the file asked about that are in this one and do not count, because they are padding or of templates.
     pub suppressed_bytes: u64,
     /// Whether both are the same to the byte.
     pub identical: bool,

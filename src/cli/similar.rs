@@ -15,7 +15,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(
     after_help = "Shares are of the file asked about (CONTAINS), of the file found (CONTAINED) and of both \
-    together (RESEMBLES). What templates cover (see `dedupctl template`) counts in none of them.\n\
+    together (RESEMBLES). Padding, and what templates cover (see `dedupctl template`), count in none of them.\n\
     Example: dedupctl similar ~/Downloads/report.odt --store /data --min 0.5\n\
     Example: dedupctl similar main.c --same-suffix --not 'old/**' --size-ratio 0.5\n\
     Example: dedupctl similar ann.c --method winnow --in homework --base handout.c"
@@ -72,7 +72,7 @@ struct Indexed {
     /// Only files with so many bytes in common or more
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
     min_common: u64,
-    /// Count what templates cover too
+    /// Count padding, and what templates cover, too
     #[arg(long)]
     no_templates: bool,
 }
@@ -172,7 +172,9 @@ fn text(report: &SimilarReport) -> String {
     }
     if report.suppressed_bytes > 0 {
         let covered = size(report.suppressed_bytes);
-        text.push_str(&format!("{covered} are of templates and do not count (--no-templates counts them)\n"));
+        text.push_str(&format!(
+            "{covered} are padding or of templates and do not count (--no-templates counts them)\n"
+        ));
     }
     text
 }

@@ -58,7 +58,7 @@ pub struct Shares {
     pub resemblance: f64,
     /// Bytes of the one asked about that are in the other.
     pub bytes_common: u64,
-    /// Bytes in common that templates cover: they are not in the other figures.
+    /// Bytes in common that are padding or of templates: they are not in the other figures.
     pub bytes_suppressed: u64,
     /// Whether both are the same to the byte.
     pub identical: bool,
@@ -67,7 +67,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// From what two contents of those sizes were found to have in common. What templates cover is not there: neither
+    /// From what two contents of those sizes were found to have in common. What does not count is not there: neither
     /// as common nor in the sizes.
     pub(super) fn of(common: &exact::Common, size: u64, other_size: u64, bytes_suppressed: u64) -> Shares {
         let share = |part: u64, whole: u64| {
@@ -220,8 +220,9 @@ impl Contents {
     /// The contents that resemble content `id`, best first, without itself.
     pub fn similar(&self, id: &RecipeId, options: &SimilarOptions) -> Result<Vec<(RecipeId, Shares)>> {
         let query = Stored::new(self, id)?;
-        let (_, answer) = self.query(&query, &Boilerplate::default(), options, false)?;
-        let asked = Asked::new(&query, Patterns::none())?;
+        let boilerplate = Boilerplate::default();
+        let (_, answer) = self.query(&query, &boilerplate, options, false)?;
+        let asked = Asked::new(&query, options.patterns(&boilerplate))?;
         let rules = options.filter.rules(Path::new(""), query.len())?;
         let mut found = Vec::new();
         let mut budget = Budget::default();
@@ -355,7 +356,11 @@ pub(super) struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     pub(super) fn new(source: &'a dyn Source, patterns: Patterns<'a>) -> Result<Asked<'a>> {
-        let covered = patterns.covered(source, COMPARE_MEMORY);
+        // Of what is never compared nothing needs to be known.
+        let covered = match source.len() > FIRST_BYTES_MAX {
+            true => Ok(Ranges::default()),
+            false => patterns.covered(source, COMPARE_MEMORY),
+        };
         let covered = covered.map_err(|e| OverlayError::io("read", "the query", e))?;
         Ok(Asked { source, patterns, covered })
     }

@@ -9,7 +9,7 @@ use super::contents::{COMMON_BYTES_MIN, COMPARE_MEMORY, Shares};
 use super::error::Result;
 use crate::id::{FileId, RecipeId};
 use crate::similarity::SimilarityError;
-use crate::similarity::exact::{self, Source};
+use crate::similarity::exact::{self, Patterns, Source};
 use crate::similarity::groups::{self, Choice, Member, PairOptions, Pairs, Phase, Star, Stars};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -421,9 +421,13 @@ impl Overlay {
             None => held.insert(hold(self.source_of(representative, finder)?)),
         };
         let other = self.source_of(content, finder)?;
-        let common = exact::compare(&*other, &**center, COMPARE_MEMORY)
-            .map_err(|e| super::OverlayError::io("read", "a content", e))?;
-        Ok(Shares::of(&common, other.len(), center.len(), 0))
+        let patterns = Patterns::padding();
+        let compared = patterns.covered(&*other, COMPARE_MEMORY).and_then(|covered| {
+            exact::compare_beside(&*other, &covered, &**center, &patterns, COMPARE_MEMORY)
+        });
+        let found = compared.map_err(|e| super::OverlayError::io("read", "a content", e))?;
+        let (size, center_size) = (other.len() - found.a_patterns, center.len() - found.b_patterns);
+        Ok(Shares::of(&found.common, size, center_size, found.suppressed))
     }
 
     /// The files of a content that count, by path.

@@ -11,7 +11,7 @@ use super::inode::{Content, Inode};
 use super::types::Kind;
 use super::views::Look;
 use crate::id::{FileId, RecipeId};
-use crate::similarity::exact::Source;
+use crate::similarity::exact::{Patterns, Source};
 use crate::similarity::{Boilerplate, Candidate};
 use crate::view::View;
 use rustix::fs::{OFlags, SeekFrom};
@@ -82,7 +82,7 @@ pub struct SimilarOptions {
     pub estimate: bool,
     /// Fewest bytes in common, of those that count.
     pub common_min: u64,
-    /// Whether what templates cover counts nothing.
+    /// Whether what templates cover, and padding, counts nothing.
     pub templates: bool,
     /// Which files may be named.
     pub filter: Filter,
@@ -105,6 +105,13 @@ impl Default for SimilarOptions {
             filter,
             look: Look::default(),
         }
+    }
+}
+
+impl SimilarOptions {
+    /// What does not count: the boilerplate and padding, or nothing.
+    pub(super) fn patterns<'a>(&self, boilerplate: &'a Boilerplate) -> Patterns<'a> {
+        if self.templates { boilerplate.patterns() } else { Patterns::none() }
     }
 }
 
@@ -138,7 +145,7 @@ pub struct Matches {
     pub identical: usize,
     /// Features not followed because too many contents have them.
     pub suppressed_features: usize,
-    /// Bytes of the file asked about that templates cover: they count neither as common nor in its size.
+    /// Bytes of the file asked about that are padding or of templates: they count neither as common nor in its size.
     pub suppressed_bytes: u64,
 }
 
@@ -210,7 +217,7 @@ impl Overlay {
         let rules = options.filter.rules(query.name, query.source.len())?;
         let everything = rules.ask_for_anything();
         let (recipe, answer) = self.contents.query(query.source, &boilerplate, options, everything)?;
-        let asked = Asked::new(query.source, boilerplate.patterns())?;
+        let asked = Asked::new(query.source, options.patterns(&boilerplate))?;
         let mut finder = self.catalog.finder(&self.backing);
         // The index need not know them: a file may be all boilerplate, or too short for a feature.
         let identical = self.paths_of(&recipe, query, &rules, &mut finder)?;

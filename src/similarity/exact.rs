@@ -17,10 +17,12 @@
 mod beside;
 mod blocks;
 mod cover;
+mod padding;
 mod ranges;
 mod regions;
 
 pub use beside::{Beside, Patterns, compare_beside, covered};
+pub use padding::{PADDING_BYTES_MIN, PADDING_PERIOD, padding};
 pub use ranges::Ranges;
 pub use regions::{Region, Regions, compare_regions};
 

@@ -1,45 +1,55 @@
-//! Comparison that leaves known passages out of account.
+//! Comparison that leaves known passages, and padding, out of account.
 
 use super::blocks::Blocks;
 use super::cover::{cover, cover_by};
+use super::padding::padding;
 use super::ranges::Ranges;
 use super::{Common, MATCH_BYTES_MIN, Source, ends, segment_bytes};
 use std::io;
 
-/// Passages that do not count, ready to be looked for. Matches reach over the border of no two of them.
+/// Passages that do not count, ready to be looked for. Matches reach over the border of no two of them. Nor does
+/// [`padding`] count, unless everything is to.
 pub struct Patterns<'a> {
     blocks: Option<Blocks<'a>>,
+    padding: bool,
 }
 
 impl<'a> Patterns<'a> {
     /// Of `bytes`, in which the passages lie one after the other; each ends where `ends` says. O(bytes).
     pub fn new(bytes: &'a [u8], ends: &'a [usize]) -> Patterns<'a> {
         let blocks = (bytes.len() >= MATCH_BYTES_MIN).then(|| Blocks::of_pieces(bytes, 0..bytes.len(), ends));
-        Patterns { blocks }
+        Patterns { blocks, padding: true }
     }
 
-    /// No passages.
+    /// No passages, only padding.
+    pub fn padding() -> Patterns<'static> {
+        Patterns { blocks: None, padding: true }
+    }
+
+    /// Nothing: every byte counts.
     pub fn none() -> Patterns<'static> {
-        Patterns { blocks: None }
+        Patterns { blocks: None, padding: false }
     }
 
-    /// The bytes of `source` in substrings of 32 bytes or more that a passage has too.
+    /// The bytes of `source` that do not count: padding, and what lies in substrings of 32 bytes or more that a passage
+    /// has too.
     pub fn covered(&self, source: &dyn Source, memory_bytes: usize) -> io::Result<Ranges> {
+        let padding = if self.padding { padding(source)? } else { Ranges::default() };
         match &self.blocks {
-            Some(blocks) => cover_by(source, blocks, segment_bytes(memory_bytes)),
-            None => Ok(Ranges::default()),
+            Some(blocks) => Ok(cover_by(source, blocks, segment_bytes(memory_bytes))?.union(&padding)),
+            None => Ok(padding),
         }
     }
 }
 
-/// What two sources have in common beside the passages.
+/// What two sources have in common beside what does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
     /// The bytes in common that count. Identical sources have all in common, whatever the passages.
     pub common: Common,
-    /// Bytes of `a` that passages cover.
+    /// Bytes of `a` that do not count.
     pub a_patterns: u64,
-    /// Bytes of `b` that passages cover.
+    /// Bytes of `b` that do not count.
     pub b_patterns: u64,
     /// Bytes of `a` that are in `b` and do not count.
     pub suppressed: u64,

@@ -48,7 +48,9 @@ fn check_beside(a: &[u8], b: &[u8], patterns: &[&[u8]]) {
             true => vec![false; of.len()],
             false => reference_map(of, pattern),
         });
-        maps.fold(vec![false; of.len()], |all, map| all.iter().zip(map).map(|(x, y)| *x || y).collect())
+        maps.fold(padding::tests::reference(of), |all, map| {
+            all.iter().zip(map).map(|(x, y)| *x || y).collect()
+        })
     };
     let left = |of: &[u8], other: &[u8]| {
         let map = reference_map(of, other);
@@ -70,9 +72,8 @@ fn check_beside(a: &[u8], b: &[u8], patterns: &[&[u8]]) {
     }
     assert_eq!(found.common, Common { a_bytes: left(a, b), b_bytes: left(b, a), identical: false });
     assert_eq!(found.suppressed, reference(a, b) - found.common.a_bytes);
-    if patterns.is_empty() {
-        assert_eq!(found.common, compare(&a, &b, 1 << 20).unwrap());
-    }
+    let all = compare_beside(&a, &Ranges::default(), &b, &Patterns::none(), 1 << 20).unwrap();
+    assert_eq!(all.common, compare(&a, &b, 1 << 20).unwrap(), "where everything counts");
 }
 
 fn check(a: &[u8], b: &[u8], memory: usize) -> Common {
