@@ -1,5 +1,7 @@
-//! Exact truth, by other means than the index and `exact::compare`: every substring of 32 and of 64 bytes of every
-//! content is looked up among those of the queries, and a byte of a query is covered if one that is found holds it.
+//! Exact truth, by other means than the index and `exact`: every substring of 32 and of 64 bytes of every content is looked
+//! up among those of the queries, and a byte of a query is covered if one that is found holds it. Padding, byte by byte as
+//! `docs/similarity.md` defines it, counts neither as covered nor in the size; what is left of a match beside it is there
+//! if it has 32 bytes.
 //!
 //! Substrings are told apart by polynomials modulo 2^61 - 1: of all that a run compares, one in some thousands of runs is
 //! taken for another.
@@ -9,8 +11,11 @@ use std::collections::HashMap;
 
 /// Bytes of queries that are looked for at a time.
 const BATCH_BYTES: usize = 8 << 20;
-/// Repeating what stands up to so many bytes before says little.
-const PERIOD_MAX: usize = 16;
+/// Stretches of so many bytes that repeat every `PERIOD` are padding.
+const PADDING: usize = 64;
+const PERIOD: usize = 16;
+/// What is left of a match.
+const LEFT_MIN: usize = 32;
 const PRIME: u64 = (1 << 61) - 1;
 const BASE: u64 = 0x0f1e_2d3c_4b5a_6978;
 /// Bits of the filter before the map.
@@ -23,8 +28,8 @@ pub struct Share {
     pub of_32: f64,
     /// In substrings of 64 bytes or more.
     pub of_64: f64,
-    /// The same, without those 64 bytes that repeat what stands up to 16 before: padding, tables of zeros.
-    pub of_64_varied: f64,
+    /// The same with padding, in both and in the size.
+    pub raw: f64,
 }
 
 /// Of each query, by its place among the queries, the contents that have any of it.
@@ -36,9 +41,9 @@ pub fn described(truth: &Truth) -> String {
     };
     let row = |reach: &dyn Fn(&Share) -> f64| [0.25, 0.5, 0.8].map(|min| count(reach, min));
     format!(
-        "true pairs at 25, 50, 80%: {:?} in pieces of 64 bytes and more, {:?} of them without repeats, {:?} of 32 and more",
+        "true pairs at 25, 50, 80%: {:?} in pieces of 64 bytes and more, {:?} if padding counts, {:?} of 32 and more",
         row(&|share| share.of_64),
-        row(&|share| share.of_64_varied),
+        row(&|share| share.raw),
         row(&|share| share.of_32)
     )
 }
@@ -52,23 +57,18 @@ pub fn truth(files: &[File], queries: &[usize]) -> Truth {
             bytes += files[queries[to]].bytes.len();
             to += 1;
         }
-        for kind in [
-            Kind { gram: 32, varied: false },
-            Kind { gram: 64, varied: false },
-            Kind { gram: 64, varied: true },
-        ] {
-            let batch = Batch::of(files, &queries[from..to], kind);
+        for gram in [32, 64] {
+            let batch = Batch::of(files, &queries[from..to], gram);
             let mut covered = Cover::of(&batch);
             for (content, file) in files.iter().enumerate() {
                 covered.look(&batch, &file.bytes);
-                for (query, share) in covered.take(&batch) {
+                for (query, share, raw) in covered.take(&batch) {
                     if queries[from + query] != content {
                         let entry: &mut Share = truth[from + query].entry(content).or_default();
-                        *match (kind.gram, kind.varied) {
-                            (32, _) => &mut entry.of_32,
-                            (_, false) => &mut entry.of_64,
-                            (_, true) => &mut entry.of_64_varied,
-                        } = share;
+                        match gram {
+                            32 => entry.of_32 = share,
+                            _ => (entry.of_64, entry.raw) = (share, raw),
+                        }
                     }
                 }
             }
@@ -78,17 +78,17 @@ pub fn truth(files: &[File], queries: &[usize]) -> Truth {
     truth
 }
 
-/// Which substrings count.
-#[derive(Clone, Copy)]
-struct Kind {
-    gram: usize,
-    varied: bool,
-}
-
-impl Kind {
-    fn counts(self, bytes: &[u8]) -> bool {
-        !self.varied || (1..=PERIOD_MAX).all(|period| bytes[period..] != bytes[..bytes.len() - period])
+/// Which bytes are padding.
+pub fn padding(bytes: &[u8]) -> Vec<bool> {
+    let mut is_padding = vec![false; bytes.len()];
+    let mut run = 0;
+    for at in PERIOD..bytes.len() {
+        run = if bytes[at] == bytes[at - PERIOD] { run + 1 } else { 0 };
+        if run + PERIOD >= PADDING {
+            is_padding[at + 1 - PADDING..=at].fill(true);
+        }
     }
+    is_padding
 }
 
 /// The grams of some queries, each with the places at which it starts.
@@ -96,7 +96,7 @@ struct Batch {
     gram: usize,
     /// Where each query starts: at multiples of 64, so that none shares a word of the cover with another.
     starts: Vec<usize>,
-    lens: Vec<usize>,
+    padding: Vec<Vec<bool>>,
     bits: usize,
     ids: HashMap<u64, u32>,
     /// Places of gram `id`: `places[bounds[id]..bounds[id + 1]]`.
@@ -106,18 +106,13 @@ struct Batch {
 }
 
 impl Batch {
-    fn of(files: &[File], queries: &[usize], kind: Kind) -> Batch {
-        let gram = kind.gram;
-        let (mut all, mut starts, mut lens, mut bits) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    fn of(files: &[File], queries: &[usize], gram: usize) -> Batch {
+        let (mut all, mut starts, mut paddings, mut bits) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for &query in queries {
             let bytes = &files[query].bytes;
-            grams(bytes, gram, |at, hash| {
-                if kind.counts(&bytes[at..at + gram]) {
-                    all.push((hash, (bits + at) as u32));
-                }
-            });
+            grams(bytes, gram, |at, hash| all.push((hash, (bits + at) as u32)));
             starts.push(bits);
-            lens.push(bytes.len());
+            paddings.push(padding(bytes));
             bits += bytes.len().next_multiple_of(64);
         }
         all.sort_unstable();
@@ -130,7 +125,7 @@ impl Batch {
             let (word, bit) = filter_place(same[0].0);
             filter[word] |= bit;
         }
-        Batch { gram, starts, lens, bits, ids, bounds, places, filter }
+        Batch { gram, starts, padding: paddings, bits, ids, bounds, places, filter }
     }
 
     fn id(&self, hash: u64) -> Option<usize> {
@@ -175,24 +170,30 @@ impl Cover {
         }
     }
 
-    /// The share of each query that is covered, where any is; and starts anew.
-    fn take(&mut self, batch: &Batch) -> Vec<(usize, f64)> {
+    /// The share of each query that is covered, where any is, without padding and with it; and starts anew.
+    fn take(&mut self, batch: &Batch) -> Vec<(usize, f64, f64)> {
         let mut shares = Vec::new();
-        for (query, (&start, &len)) in batch.starts.iter().zip(&batch.lens).enumerate() {
-            let (mut covered, mut end) = (0, 0);
-            let words = &mut self.starts[start / 64..(start + len).div_ceil(64)];
-            for (at, word) in words.iter_mut().enumerate().filter(|(_, word)| **word != 0) {
-                let mut bits = std::mem::take(word);
-                while bits != 0 {
-                    let from = at * 64 + bits.trailing_zeros() as usize;
-                    covered += from + batch.gram - end.max(from);
-                    end = from + batch.gram;
-                    bits &= bits - 1;
+        for (query, (&start, padding)) in batch.starts.iter().zip(&batch.padding).enumerate() {
+            let (mut covered, mut left, mut run, mut end) = (0, 0, 0, 0);
+            let words = &mut self.starts[start / 64..(start + padding.len()).div_ceil(64)];
+            if words.iter().all(|word| *word == 0) {
+                continue;
+            }
+            for (at, is_padding) in padding.iter().enumerate() {
+                if words[at / 64] >> (at % 64) & 1 == 1 {
+                    end = at + batch.gram;
                 }
+                covered += usize::from(at < end);
+                run = if at < end && !is_padding { run + 1 } else { 0 };
+                left += match run {
+                    LEFT_MIN => LEFT_MIN,
+                    more if more > LEFT_MIN => 1,
+                    _ => 0,
+                };
             }
-            if covered > 0 {
-                shares.push((query, covered as f64 / len as f64));
-            }
+            words.fill(0);
+            let counted = padding.iter().filter(|is_padding| !**is_padding).count();
+            shares.push((query, left as f64 / counted.max(1) as f64, covered as f64 / padding.len() as f64));
         }
         shares
     }

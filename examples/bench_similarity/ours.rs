@@ -7,7 +7,7 @@ use dedupfs::chunk::ChunkParams;
 use dedupfs::db::{Db, SledDb, Table};
 use dedupfs::id::RecipeId;
 use dedupfs::similarity::groups::{self, PairOptions, Stars};
-use dedupfs::similarity::{QuerySketch, Similarity, SimilarityOptions, Sketch, exact};
+use dedupfs::similarity::{QuerySketch, Similarity, SimilarityOptions, Sketch, exact, exact::Patterns};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet};
 use std::hint::black_box;
@@ -48,6 +48,8 @@ struct Verified {
     /// More or fewer bytes are covered than the oracle says.
     over: usize,
     under: usize,
+    /// Of the share of the other, summed.
+    contained_in_error: f64,
 }
 
 pub fn measure(files: &[File], queries: &[usize], truth: &Truth) -> Ours {
@@ -90,11 +92,13 @@ pub fn measure(files: &[File], queries: &[usize], truth: &Truth) -> Ours {
         latencies_us.push(seconds * 1e6);
         let answer = answer.unwrap();
         suppressed += answer.suppressed_features;
-        let others =
-            answer.candidates.iter().map(|candidate| (place[&candidate.recipe], candidate.containment));
-        let others: HashMap<usize, f64> = others.filter(|&(other, _)| other != file).collect();
+        let others = answer
+            .candidates
+            .iter()
+            .map(|candidate| (place[&candidate.recipe], (candidate.containment, candidate.contained_in)));
+        let others: HashMap<usize, (f64, f64)> = others.filter(|&(other, _)| other != file).collect();
         verified.compare(files, file, &others, &truth[query]);
-        found.push(others);
+        found.push(others.into_iter().map(|(other, (containment, _))| (other, containment)).collect());
     }
     let index_bytes = Some(rows_bytes.iter().map(|(_, bytes)| bytes).sum::<u64>() as f64 / unique as f64);
     let (pairs_row, stars) = all_pairs(&index, dir.path(), files, queries, &place);
@@ -182,25 +186,32 @@ impl Verified {
         &mut self,
         files: &[File],
         file: usize,
-        others: &HashMap<usize, f64>,
+        others: &HashMap<usize, (f64, f64)>,
         truth: &HashMap<usize, crate::oracle::Share>,
     ) {
         let mut order: Vec<usize> = others.keys().copied().collect();
         order.sort_unstable();
         let bytes = &files[file].bytes;
         for &other in order.iter().step_by(order.len().div_ceil(VERIFIED_MAX).max(1)) {
-            let mut common = exact::Common::default();
+            let mut found = exact::Beside::default();
             self.cpu_s += cpu_of(&mut || {
-                common = exact::compare(&&bytes[..], &&files[other].bytes[..], COMPARE_MEMORY).unwrap();
+                let (one, other, patterns) = (&&bytes[..], &&files[other].bytes[..], Patterns::padding());
+                let covered = patterns.covered(one, COMPARE_MEMORY).unwrap();
+                found = exact::compare_beside(one, &covered, other, &patterns, COMPARE_MEMORY).unwrap();
             });
             let said = truth.get(&other).map_or(0.0, |share| share.of_32);
-            let is_shown = common.a_bytes as f64 >= MIN * bytes.len() as f64;
+            let (common, counted) = (found.common, (bytes.len() as u64 - found.a_patterns) as f64);
+            let is_shown = common.a_bytes as f64 >= MIN * counted && common.a_bytes > 0;
+            if let Some(&(_, contained_in)) = others.get(&other).filter(|_| is_shown) {
+                let size = files[other].bytes.len() as u64 - found.b_patterns;
+                self.contained_in_error += (contained_in - common.b_bytes as f64 / size.max(1) as f64).abs();
+            }
             self.compared += 1;
             self.bytes += bytes.len() + files[other].bytes.len();
             self.shown += usize::from(is_shown);
             self.wrong += usize::from(is_shown && said < MIN);
             self.lost += usize::from(!is_shown && said >= MIN);
-            let said = (said * bytes.len() as f64).round() as u64;
+            let said = (said * counted).round() as u64;
             self.over += usize::from(common.a_bytes > said);
             self.under += usize::from(common.a_bytes < said);
         }
@@ -220,10 +231,15 @@ impl Ours {
             percent(self.disk_bytes)
         );
         println!("features suppressed: {} of {} queries", self.suppressed, truth.len());
-        let Verified { compared, bytes, cpu_s, shown, wrong, lost, over, under } = &self.verified;
+        let Verified { compared, bytes, cpu_s, shown, wrong, lost, over, under, contained_in_error } =
+            &self.verified;
         println!(
             "{compared} candidates compared at {:.0} MB/s of both: {shown} shown, {wrong} of them wrongly, {lost} lost; more bytes than the oracle says in {over}, fewer in {under}",
             *bytes as f64 / 1e6 / cpu_s
+        );
+        println!(
+            "mean error of the share of the other, of those shown: {:.3}",
+            contained_in_error / *shown as f64
         );
         println!("stars at {MIN}: {} in {:.2} s", self.stars.1, self.stars.0);
     }

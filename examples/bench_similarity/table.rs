@@ -31,7 +31,6 @@ fn recall(row: &Row, truth: &Truth, is_wanted: &dyn Fn(usize, usize, &Share) -> 
     let (mut wanted, mut found) = (0u64, 0u64);
     for (query, of_query) in truth.iter().enumerate() {
         for (other, share) in of_query.iter().filter(|(other, share)| is_wanted(query, **other, share)) {
-            debug_assert!(share.of_32 >= share.of_64);
             wanted += 1;
             found += u64::from(row.found[query].contains_key(other));
         }
@@ -65,13 +64,27 @@ fn error(row: &Row, truth: &Truth) -> (f64, f64) {
     (error / count, excess / count)
 }
 
+/// Mean error and excess by length of the query.
+pub fn print_errors(row: &Row, files: &[File], queries: &[usize], truth: &Truth) {
+    println!("\nerror and excess of {} by bytes of the query, pairs:", row.name);
+    for (from, to) in [(0, 1 << 10), (1 << 10, 4 << 10), (4 << 10, 32 << 10), (32 << 10, usize::MAX)] {
+        let is_of = |query: &usize| (from..to).contains(&files[queries[*query]].bytes.len());
+        let chosen: Vec<usize> = (0..queries.len()).filter(is_of).collect();
+        let part = Row { found: chosen.iter().map(|&q| row.found[q].clone()).collect(), ..Row::default() };
+        let truth: Truth = chosen.iter().map(|&query| truth[query].clone()).collect();
+        let pairs = truth.iter().flat_map(HashMap::values).filter(|share| share.of_32 >= MIN).count();
+        let (error, excess) = error(&part, &truth);
+        println!("  from {from:>6}: {error:.3} {excess:+.3}, {pairs}");
+    }
+}
+
 pub fn print(rows: &[Row], files: &[File], queries: &[usize], truth: &Truth) {
     println!(
         "\n{:<20} | recall, pieces of 64 B              | of 32 B and more   | small       | found, of them true | error, excess | index % | MB/s | p50 us, p99 us   | all pairs          | peak",
         ""
     );
     println!(
-        "{:<20} |   25%    50%    80% by query varied |   25%    50%    80% | asked  had  |                     |               |         |      |                  |                    |",
+        "{:<20} |   25%    50%    80% by query    raw |   25%    50%    80% | asked  had  |                     |               |         |      |                  |                    |",
         ""
     );
     for row in rows {
@@ -82,7 +95,7 @@ pub fn print(rows: &[Row], files: &[File], queries: &[usize], truth: &Truth) {
         let of_64 = |min: f64| recall(row, truth, &|_, _, share| share.of_64 >= min);
         let of_32 = |min: f64| recall(row, truth, &|_, _, share| share.of_32 >= min);
         let is_small = |file: usize| files[file].bytes.len() < SMALL_BYTES;
-        let varied = recall(row, truth, &|_, _, share| share.of_64_varied >= MIN);
+        let raw = recall(row, truth, &|_, _, share| share.raw >= MIN);
         let asked = recall(row, truth, &|query, _, share| share.of_64 >= MIN && is_small(queries[query]));
         let had = recall(row, truth, &|_, other, share| share.of_64 >= MIN && is_small(other));
         let found: usize = row.found.iter().map(HashMap::len).sum();
@@ -103,7 +116,7 @@ pub fn print(rows: &[Row], files: &[File], queries: &[usize], truth: &Truth) {
             of_64(0.5),
             of_64(0.8),
             recall_of_queries(row, truth),
-            varied,
+            raw,
             of_32(0.25),
             of_32(0.5),
             of_32(0.8),

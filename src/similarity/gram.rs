@@ -100,6 +100,18 @@ pub(crate) fn select(bytes: &[u8], level: u8, out: &mut Vec<GramHash>) {
     });
 }
 
+/// As [`select`], one after the other, each with the place where it starts: half as fast.
+pub(crate) fn select_placed(bytes: &[u8], level: u8, out: &mut Vec<(GramHash, u32)>) {
+    let bound = u64::MAX >> level;
+    roll(bytes, |at, hash| {
+        let is_repeat = out.last().is_some_and(|(last, _)| last.0 == hash);
+        if hash <= bound && !is_repeat {
+            out.push((GramHash(hash), at as u32));
+        }
+        true
+    });
+}
+
 /// Appends a gram, unless it is one of the last few.
 #[inline(always)]
 fn put(out: &mut Vec<GramHash>, hash: u64) {
@@ -199,6 +211,18 @@ mod tests {
             expected.sort_unstable();
             expected.dedup();
             prop_assert_eq!(selected(&bytes, level), expected);
+        }
+
+        #[test]
+        fn placed_grams_are_those_selected_and_stand_there(bytes in prop::collection::vec(0u8..3, 0..900), level in 0u8..4) {
+            let mut placed = Vec::new();
+            select_placed(&bytes, level, &mut placed);
+            let there = |&(hash, at): &(GramHash, u32)| selected(&bytes[at as usize..][..GRAM_BYTES], level) == [hash];
+            prop_assert!(placed.iter().all(there));
+            let mut hashes: Vec<_> = placed.into_iter().map(|(hash, _)| hash).collect();
+            hashes.sort_unstable();
+            hashes.dedup();
+            prop_assert_eq!(hashes, selected(&bytes, level));
         }
 
         #[test]

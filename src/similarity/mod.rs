@@ -14,6 +14,7 @@
 mod bits;
 mod boilerplate;
 mod buffer;
+mod estimate;
 pub mod exact;
 mod frequent;
 #[doc(hidden)]

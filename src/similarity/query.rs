@@ -3,20 +3,21 @@
 //! What must always be true: an answer depends on what was added and removed, not on what of it has been
 //! merged into the database; and it has no content that was removed.
 //!
-//! The estimates are of grams. A feature of the query that is found in a chunk is a sample of the grams in
-//! common, drawn at the coarser level of the two; it counts `1/n`, where `n` is how many features the file
-//! has at that level. Summed over the features in common this estimates the share of the query's distinct
-//! grams that the content has (containment; Broder 1997, "On the resemblance and containment of documents",
-//! section 2), and with the content's own `n` the share of the content's that the query has.
+//! A feature of the query that is found in a chunk is a sample of the grams in common, drawn at the coarser level of
+//! the two; it counts `1/n`, where `n` is how many features the file has at that level. Summed over the features in
+//! common this estimates the share of the query's distinct grams that the content has (containment; Broder 1997, "On
+//! the resemblance and containment of documents", section 2), and with the content's own `n` the share of the content's
+//! that the query has. What is shortlisted follows from that; what is told are shares of bytes (`estimate`).
 
 use super::SimilarityError;
 use super::boilerplate::Boilerplate;
+use super::estimate::{Places, shares_of_bytes};
 use super::gram::{LEVEL_MAX, LEVELS};
 use super::index::{Similarity, State};
 use super::rows::{
     CONTAINED, CONTENTS, ContentRow, Counts, FEATURES, containment_of, hash_prefix, posting_number,
 };
-use super::sketch::{Feature, QuerySketch};
+use super::sketch::{Asked, QuerySketch};
 use crate::db::Db;
 use crate::id::RecipeId;
 use std::collections::HashMap;
@@ -33,9 +34,11 @@ const ROWS_MAX: usize = 1 << 25;
 /// cap so many times as high: some tens of milliseconds at most.
 const RETRIED_FEATURES: usize = 16;
 const RETRY_CAP_FACTOR: usize = 8;
+/// Of so many features it is noted which content has which: where those stand tells how changes are scattered.
+const PLACED_FEATURES_MAX: usize = 2048;
 
 /// A content that probably has something in common with the queried file. The shares are estimates, from 0 to
-/// 1, of distinct grams of 24 bytes; [`super::exact::compare`] gives the facts.
+/// 1, of bytes; [`super::exact::compare_beside`] gives the facts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Which content.
@@ -46,9 +49,9 @@ pub struct Candidate {
     pub containment: f64,
     /// Share of this content that is in the queried file.
     pub contained_in: f64,
-    /// Grams in both by grams in either.
+    /// Bytes in both by bytes in either.
     pub resemblance: f64,
-    /// Bytes of the queried file that are in this content: containment times its length.
+    /// Bytes of the queried file that are in this content: containment times its length without padding.
     pub bytes_common: u64,
 }
 
@@ -64,9 +67,11 @@ pub struct Answer {
 }
 
 /// Features in common with one content, by the coarser level of the two sides.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Tally {
     at: [u32; LEVELS],
+    /// Which of the features that are placed.
+    placed: Vec<u16>,
 }
 
 impl Similarity {
@@ -90,7 +95,7 @@ impl Similarity {
     ) -> Result<Answer, SimilarityError> {
         let mut features = sketch.features();
         let all = features.len();
-        features.retain(|(feature, _)| !boilerplate.has(feature.bits()));
+        features.retain(|asked| !boilerplate.has(asked.feature.bits()));
         let boilerplate_features = all - features.len();
         let state = self.read();
         let cap = self.options.frequency_cap;
@@ -117,7 +122,7 @@ impl Similarity {
             bytes: sketch.bytes_sampled() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64),
             thinning: sketch.thinning() * unfollowed,
         };
-        let candidates = self.rank(&state, &counted, &seen.weights, seen.tallies, min, limit)?;
+        let candidates = self.rank(&state, &counted, seen, min, limit)?;
         Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
     }
 
@@ -125,16 +130,16 @@ impl Similarity {
     fn follow(
         &self,
         state: &State,
-        features: &[(Feature, u8)],
+        features: &[Asked],
         cap: usize,
         seen: &mut Seen,
-    ) -> Result<Vec<(Feature, u8)>, SimilarityError> {
+    ) -> Result<Vec<Asked>, SimilarityError> {
         let postings = postings(&*self.db, state, features, cap)?;
         let chunks = containing(&*self.db, state, &postings, cap)?;
         seen.rows += postings.rows + chunks.values().map(|(_, contents)| contents.len()).sum::<usize>();
         let mut suppressed = Vec::new();
         let mut contents: Vec<(u32, u8)> = Vec::new();
-        for (i, &(feature, level)) in features.iter().enumerate() {
+        for (i, &asked) in features.iter().enumerate() {
             contents.clear();
             let found = &postings.chunks[postings.starts[i]..postings.starts[i + 1]];
             for (chunk_level, of_chunk) in found.iter().filter_map(|chunk| chunks.get(chunk)) {
@@ -143,13 +148,20 @@ impl Similarity {
             contents.sort_unstable();
             contents.dedup_by_key(|(content, _)| *content);
             if postings.suppressed[i] || contents.len() > cap {
-                suppressed.push((feature, level));
+                suppressed.push(asked);
                 continue;
             }
-            seen.weights.add(feature, level);
+            seen.weights.add(asked);
+            let place = seen.placed.len();
+            if place < PLACED_FEATURES_MAX {
+                seen.placed.push(asked);
+            }
             for &(content, chunk_level) in &contents {
                 let tally = seen.tallies.entry(content).or_default();
-                tally.at[usize::from(level.max(chunk_level))] += 1;
+                tally.at[usize::from(asked.level.max(chunk_level))] += 1;
+                if place < PLACED_FEATURES_MAX {
+                    tally.placed.push(place as u16);
+                }
             }
         }
         Ok(suppressed)
@@ -159,11 +171,12 @@ impl Similarity {
         &self,
         state: &State,
         counted: &Counted,
-        query: &QueryCounts,
-        tallies: HashMap<u32, Tally>,
+        seen: Seen,
         min: f64,
         limit: usize,
     ) -> Result<Vec<Candidate>, SimilarityError> {
+        let Seen { weights: query, tallies, placed, .. } = seen;
+        let places = Places::of(&placed);
         let mut tallies: Vec<_> = tallies.into_iter().collect();
         tallies.sort_unstable_by_key(|(content, _)| *content);
         let mut rows: Vec<Option<ContentRow>> = vec![None; tallies.len()];
@@ -189,6 +202,8 @@ impl Similarity {
             if !(plausible(&tally, containment, min) || plausible(&tally, contained_in, min)) {
                 continue;
             }
+            let scatter = places.scatter(&tally.placed, row.counts.level, containment);
+            let (containment, contained_in) = shares_of_bytes(containment, contained_in, scatter);
             candidates.push(Candidate {
                 recipe: row.recipe,
                 size: row.size,
@@ -224,6 +239,8 @@ struct Seen {
     rows: usize,
     weights: QueryCounts,
     tallies: HashMap<u32, Tally>,
+    /// The first features that were followed.
+    placed: Vec<Asked>,
 }
 
 /// How many features the query would have at each level: a feature of a finer level counts if a level selects
@@ -236,7 +253,7 @@ struct QueryCounts {
 }
 
 impl QueryCounts {
-    fn add(&mut self, feature: Feature, selected_at: u8) {
+    fn add(&mut self, Asked { feature, level: selected_at, .. }: Asked) {
         self.features += 1;
         for level in 0..=LEVEL_MAX {
             self.at[usize::from(level)] += if level < selected_at {
@@ -293,14 +310,9 @@ struct Found {
     rows: usize,
 }
 
-fn postings(
-    db: &dyn Db,
-    state: &State,
-    features: &[(Feature, u8)],
-    cap: usize,
-) -> Result<Found, SimilarityError> {
+fn postings(db: &dyn Db, state: &State, features: &[Asked], cap: usize) -> Result<Found, SimilarityError> {
     let most = cap.saturating_mul(CHUNKS_PER_CONTENT);
-    let prefixes: Vec<_> = features.iter().map(|(feature, _)| hash_prefix(feature.bits())).collect();
+    let prefixes: Vec<_> = features.iter().map(|asked| hash_prefix(asked.feature.bits())).collect();
     let mut stored: Vec<(usize, u32)> = Vec::new();
     let (mut of, mut count) = (0, 0);
     FEATURES.scan_each(db, &prefixes, |i, row| {
@@ -317,13 +329,13 @@ fn postings(
     };
     let mut stored = stored.into_iter().peekable();
     let mut chunks = Vec::new();
-    for (i, (feature, _)) in features.iter().enumerate() {
+    for (i, asked) in features.iter().enumerate() {
         chunks.clear();
         while let Some((_, chunk)) = stored.next_if(|(of, _)| *of == i) {
             chunks.push(chunk);
         }
         for buffer in state.buffers() {
-            buffer.chunks_with(feature.bits(), |chunk| chunks.push(chunk));
+            buffer.chunks_with(asked.feature.bits(), |chunk| chunks.push(chunk));
         }
         chunks.sort_unstable();
         chunks.dedup();

@@ -4,6 +4,7 @@
 //! selects, so two sketches can be compared at the coarser of their levels, and a file's sketch is the
 //! union of its chunks'. Grams that straddle a cut are not seen.
 
+use super::exact::padding;
 use super::gram::{self, FEATURE_BITS, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
 
 /// How densely chunks are sampled. On disk: an index is built with one set of these.
@@ -120,13 +121,23 @@ impl Sketch {
 /// the memory that a query takes and the time of its look-ups do not grow with the file.
 const QUERY_FEATURES_MAX: usize = 1 << 18;
 
-/// The sketch of a whole file that is asked about, put together from its chunks'. At most some 10 MiB of memory.
+/// A feature of a file that is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Asked {
+    pub(crate) feature: Feature,
+    /// The finest level at which a chunk of the file was sketched that has it.
+    pub(crate) level: u8,
+    /// Where in the file its gram starts; of several places the first in a chunk of that level.
+    pub(crate) at: u64,
+}
+
+/// The sketch of a whole file that is asked about, put together from its chunks'. At most some 16 MiB of memory.
 #[derive(Clone, Debug, Default)]
 pub struct QuerySketch {
     bytes: u64,
     bytes_sampled: u64,
     params: SketchParams,
-    entries: Vec<(Feature, u8)>,
+    entries: Vec<Asked>,
     /// Of all features one in `2^thinned` is kept: those with so many leading zeros.
     thinned: u32,
 }
@@ -149,19 +160,21 @@ impl QuerySketch {
 
     /// Adds the next chunk of the file, which is there so many times in a row.
     pub fn add_chunks(&mut self, bytes: &[u8], times: u64) {
+        let (level, placed) = placed(bytes, self.params);
+        // Of a chunk that repeats itself the features are a sample of a few bytes only.
+        let sampled = (placed.len() as u64) << level;
+        let counted = bytes.len() as u64 - padding(&bytes).map_or(0, |padding| padding.bytes());
+        self.bytes_sampled += times * if 4 * sampled < counted { sampled } else { counted };
+        let kept = placed.into_iter().filter(|(feature, _)| feature.is_below(self.thinned));
+        let start = self.bytes;
+        self.entries.extend(kept.map(|(feature, at)| Asked { feature, level, at: start + u64::from(at) }));
         self.bytes += bytes.len() as u64 * times;
-        let sketch = Sketch::with_params(bytes, self.params);
-        // Of a chunk that repeats itself, as zeros do, the features are a sample of a few bytes only.
-        let sampled = (sketch.len() as u64) << sketch.level;
-        self.bytes_sampled += if 4 * sampled < bytes.len() as u64 { sampled } else { bytes.len() as u64 };
-        let kept = sketch.features.iter().filter(|feature| feature.is_below(self.thinned));
-        self.entries.extend(kept.map(|&feature| (feature, sketch.level)));
         // A file that repeats itself is not thinned for it.
         if self.entries.len() > 2 * QUERY_FEATURES_MAX {
             compact(&mut self.entries);
             while self.entries.len() > QUERY_FEATURES_MAX {
                 self.thinned += 1;
-                self.entries.retain(|(feature, _)| feature.is_below(self.thinned));
+                self.entries.retain(|asked| asked.feature.is_below(self.thinned));
             }
         }
     }
@@ -171,7 +184,7 @@ impl QuerySketch {
         self.bytes
     }
 
-    /// Bytes that the features are a sample of, without those that repeat others of their chunk.
+    /// Bytes that the features are a sample of, without padding and those that repeat others of their chunk.
     pub(crate) fn bytes_sampled(&self) -> u64 {
         self.bytes_sampled
     }
@@ -181,8 +194,8 @@ impl QuerySketch {
         f64::from(self.thinned).exp2()
     }
 
-    /// The distinct features that are kept, with the finest level at which each was selected, sorted by feature.
-    pub(crate) fn features(&self) -> Vec<(Feature, u8)> {
+    /// The distinct features that are kept, sorted.
+    pub(crate) fn features(&self) -> Vec<Asked> {
         let mut entries = self.entries.clone();
         compact(&mut entries);
         entries
@@ -190,9 +203,24 @@ impl QuerySketch {
 }
 
 /// Sorts, and keeps of each feature the entry of the finest level.
-fn compact(entries: &mut Vec<(Feature, u8)>) {
+fn compact(entries: &mut Vec<Asked>) {
     entries.sort_unstable();
-    entries.dedup_by_key(|(feature, _)| feature.bits());
+    entries.dedup_by_key(|asked| asked.feature.bits());
+}
+
+/// The level and the distinct features that [`Sketch::with_params`] has of a chunk, each with the first place of its gram.
+fn placed(bytes: &[u8], params: SketchParams) -> (u8, Vec<(Feature, u32)>) {
+    let mut level = params.level_of(bytes.len());
+    let mut grams = Vec::with_capacity((bytes.len() >> level) * 5 / 4 + 16);
+    gram::select_placed(bytes, level, &mut grams);
+    while grams.is_empty() && level > 0 && bytes.len() >= GRAM_BYTES {
+        level -= 1;
+        gram::select_placed(bytes, level, &mut grams);
+    }
+    let mut features: Vec<_> = grams.into_iter().map(|(gram, at)| (Feature::of(gram), at)).collect();
+    features.sort_unstable();
+    features.dedup_by_key(|(feature, _)| feature.bits());
+    (level, features)
 }
 
 #[cfg(test)]
@@ -264,7 +292,7 @@ mod tests {
             let mut union: Vec<_> = chunks.iter().flat_map(|c| Sketch::of_chunk(c).features).collect();
             union.sort_unstable();
             union.dedup();
-            prop_assert_eq!(query.features().into_iter().map(|(f, _)| f).collect::<Vec<_>>(), union);
+            prop_assert_eq!(query.features().into_iter().map(|asked| asked.feature).collect::<Vec<_>>(), union);
             prop_assert_eq!(query.bytes(), lens.iter().sum::<usize>() as u64);
         }
     }
