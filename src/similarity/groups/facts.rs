@@ -5,6 +5,9 @@ use crate::recipe::{put_varint, take_varint};
 use crate::similarity::gram::{LEVEL_MAX, LEVELS};
 use crate::similarity::rows::Counts;
 
+/// A content of whose features so many are suppressed would be left out: what it has besides says too little.
+pub(super) const LEFT_OUT_SHARE: f64 = 0.9;
+
 /// Feature counts of contents, by place.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
@@ -45,9 +48,16 @@ impl Facts {
         self.suppressed[place as usize] += 1.0 / f32::from(1u16 << (LEVEL_MAX - level.min(LEVEL_MAX)));
     }
 
-    /// How many features a content has at each level, as far as they are not suppressed.
+    /// Whether nearly all features of a content are suppressed, so that it is compared by those.
+    pub(super) fn is_left_out(&self, place: u32) -> bool {
+        let suppressed = f64::from(self.suppressed[place as usize]);
+        suppressed > 0.0 && would_leave_out(&self.counts(place), suppressed)
+    }
+
+    /// How many features a content has at each level: those that are not suppressed, if it has some.
     pub(super) fn weights(&self, place: u32) -> [f64; LEVELS] {
         let (counts, suppressed) = (self.counts(place), f64::from(self.suppressed[place as usize]));
+        let suppressed = if would_leave_out(&counts, suppressed) { 0.0 } else { suppressed };
         std::array::from_fn(|level| {
             let finer = usize::from(counts.level).saturating_sub(level);
             let all = f64::from(counts.at[level.max(usize::from(counts.level))]) * f64::from(1u32 << finer);
@@ -66,6 +76,11 @@ impl Facts {
         }
         Counts { level, at }
     }
+}
+
+fn would_leave_out(counts: &Counts, suppressed: f64) -> bool {
+    let all = f64::from(counts.at[usize::from(counts.level)]);
+    suppressed * f64::from(1u32 << (LEVEL_MAX - counts.level)) >= LEFT_OUT_SHARE * all
 }
 
 #[cfg(test)]
@@ -88,5 +103,9 @@ mod tests {
         (0..80).for_each(|_| facts.suppress(1, 2));
         assert_eq!(facts.weights(1)[2], 80.0);
         assert_eq!(facts.weights(1)[3], 40.0);
+        assert!(!facts.is_left_out(1) && !facts.is_left_out(0));
+        (0..70).for_each(|_| facts.suppress(1, 2));
+        assert!(facts.is_left_out(1), "what is left of it says nothing");
+        assert_eq!(facts.weights(1)[3], 80.0);
     }
 }

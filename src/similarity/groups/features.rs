@@ -3,24 +3,16 @@
 //! Which contents have a chunk is looked up in memory: of all chunks if they fit, else of the chunks of as many
 //! features as do, and the table of containments is read once for each such batch.
 
-use super::facts::Facts;
-use super::ranges::{entry, level, place};
+use super::ranges::{entry, place};
 use super::ranked::Ranked;
 use super::{Input, Phase, Progress, Result, STEP};
 use crate::similarity::SimilarityError;
 
 const BATCH_ROW_BYTES: usize = 16;
 
-/// Features that were not followed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Suppressed {
-    pub(super) features: u64,
-}
-
 pub(super) struct Features<'a> {
     input: &'a dyn Input,
     contents: &'a Ranked,
-    cap: u32,
     memory: usize,
 }
 
@@ -83,12 +75,9 @@ impl Containing {
 
 /// Collects the places of one feature after the other.
 struct Collector<'a> {
-    facts: &'a mut Facts,
-    cap: u32,
     visit: &'a mut dyn FnMut(&[u32]) -> Result<()>,
     feature: Option<u64>,
     places: Vec<u32>,
-    suppressed: Suppressed,
 }
 
 impl Collector<'_> {
@@ -106,10 +95,7 @@ impl Collector<'_> {
             // Of a place that has it at several levels, the finest.
             self.places.sort_unstable();
             self.places.dedup_by_key(|entry| place(*entry));
-            if self.places.len() > self.cap as usize {
-                self.suppressed.features += 1;
-                self.places.iter().for_each(|&entry| self.facts.suppress(place(entry), level(entry)));
-            } else if self.places.len() > 1 {
+            if self.places.len() > 1 {
                 (self.visit)(&self.places)?;
             }
         }
@@ -119,26 +105,18 @@ impl Collector<'_> {
 }
 
 impl<'a> Features<'a> {
-    pub(super) fn new(input: &'a dyn Input, contents: &'a Ranked, cap: u32, memory: usize) -> Features<'a> {
-        Features { input, contents, cap, memory }
+    pub(super) fn new(input: &'a dyn Input, contents: &'a Ranked, memory: usize) -> Features<'a> {
+        Features { input, contents, memory }
     }
 
-    /// Calls `visit` with the entries of each feature that two contents or more have, but not more than the cap.
+    /// Calls `visit` with the entries of each feature that two contents or more have, by place.
     pub(super) fn each(
         &self,
-        facts: &mut Facts,
         progress: Progress<'_>,
         visit: &mut dyn FnMut(&[u32]) -> Result<()>,
-    ) -> Result<Suppressed> {
+    ) -> Result<()> {
         let all = Containing::read(self.input, self.contents, None, self.memory / 8)?;
-        let mut collector = Collector {
-            facts,
-            cap: self.cap,
-            visit,
-            feature: None,
-            places: Vec::new(),
-            suppressed: Suppressed::default(),
-        };
+        let mut collector = Collector { visit, feature: None, places: Vec::new() };
         let batch_rows = self.memory / BATCH_ROW_BYTES;
         let mut batch: Vec<(u64, u32)> = Vec::new();
         let (mut rows, mut last, mut failed) = (0u64, None, None);
@@ -168,8 +146,7 @@ impl<'a> Features<'a> {
             return Err(error);
         }
         self.flush(&mut batch, &mut collector)?;
-        collector.end()?;
-        Ok(collector.suppressed)
+        collector.end()
     }
 
     fn flush(&self, batch: &mut Vec<(u64, u32)>, collector: &mut Collector<'_>) -> Result<()> {

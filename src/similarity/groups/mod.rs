@@ -36,7 +36,7 @@ use super::gram::LEVELS;
 use crate::id::RecipeId;
 use count::Counter;
 use facts::Facts;
-use features::{Features, Suppressed};
+use features::Features;
 use pairs::{Old, PairsWriter};
 use ranges::Ranges;
 use ranked::Ranked;
@@ -86,7 +86,8 @@ pub trait Input {
 pub struct PairOptions {
     /// Bytes of memory for lists of features; some tens of bytes a content come on top.
     pub memory_bytes: usize,
-    /// A feature that more contents than this have is not followed: a header, a licence, a template.
+    /// A feature that more contents than this have is not followed: a header, a licence, a template. Contents of which that
+    /// leaves nearly nothing are compared with the first of them.
     pub frequency_cap: u32,
     /// Compare everything, also what an earlier file of pairs answers.
     pub anew: bool,
@@ -107,7 +108,8 @@ pub type Progress<'a> = &'a mut dyn FnMut(Phase, u64, u64) -> bool;
 /// Compares all contents of `input`, or only those added since `dir` got its file of pairs, or none at all if that
 /// is of these contents. The answer is kept in `dir`.
 ///
-/// Time: one pass over the index, and for each content its features times the contents that share each.
+/// Time: one pass over the index, two if too frequent features leave nearly nothing of some contents, and for each
+/// content its features times the contents that share each.
 pub fn pairs(input: &dyn Input, options: &PairOptions, dir: &Path, progress: Progress<'_>) -> Result<Pairs> {
     let memory = options.memory_bytes.max(MEMORY_BYTES_MIN);
     let mut writer = PairsWriter::create(dir, options.frequency_cap)?;
@@ -121,20 +123,39 @@ pub fn pairs(input: &dyn Input, options: &PairOptions, dir: &Path, progress: Pro
     };
     let new_from = old.as_ref().map_or(0, Old::new_from);
     let mut ranges = Ranges::create(dir, &facts, memory / 2)?;
-    let suppressed = {
-        let features = Features::new(input, &contents, options.frequency_cap, memory / 2);
-        features.each(&mut facts, progress, &mut |places| {
-            let is_new = places.last().is_some_and(|&last| ranges::place(last) >= new_from);
-            if is_new { ranges.add(places) } else { Ok(()) }
-        })?
-    };
-    let Suppressed { features, .. } = suppressed;
-    let (mut writer, total) = (writer.pairs(old, features)?, facts.len() as u64);
+    let features = Features::new(input, &contents, memory / 2);
+    let (mut suppressed, cap) = (0, options.frequency_cap as usize);
+    features.each(progress, &mut |places| {
+        if places.len() > cap {
+            suppressed += 1;
+            places.iter().for_each(|&entry| facts.suppress(ranges::place(entry), ranges::level(entry)));
+            return Ok(());
+        }
+        let is_new = places.last().is_some_and(|&last| ranges::place(last) >= new_from);
+        if is_new { ranges.add(places) } else { Ok(()) }
+    })?;
+    if (0..facts.len() as u32).any(|place| facts.is_left_out(place)) {
+        features.each(progress, &mut |places| match places.len() > cap {
+            true => with_the_first(places, &facts, new_from, &mut ranges),
+            false => Ok(()),
+        })?;
+    }
+    let (mut writer, total) = (writer.pairs(old, suppressed)?, facts.len() as u64);
     let counter = Counter { facts: &facts, new_from, memory: memory / 2 };
     for range in ranges.finish()? {
         counter.rows(&range, &mut writer, &mut |done| progress(Phase::Comparing, done, total))?;
     }
     writer.finish()
+}
+
+/// Of a feature that too many contents have: those that have nearly nothing else are compared with the first such. More
+/// pairs than contents it does not make, and a group needs no more.
+fn with_the_first(places: &[u32], facts: &Facts, new_from: u32, ranges: &mut Ranges) -> Result<()> {
+    let mut left_out = places.iter().filter(|&&entry| facts.is_left_out(ranges::place(entry)));
+    let Some(&first) = left_out.next() else { return Ok(()) };
+    left_out
+        .filter(|&&entry| ranges::place(entry) >= new_from)
+        .try_for_each(|&entry| ranges.add(&[first, entry]))
 }
 
 /// Gives contents their places.
