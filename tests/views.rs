@@ -9,6 +9,7 @@
 //! | `catch_up_view` as `Ok(false)` | `the_index_of_views_follows_the_files` (index made anew), `only_what_is_wanted_is_indexed` |
 //! | `catch_up_view` without `any_name` | `the_index_of_views_follows_the_files` (a name that promises nothing) |
 //! | `catch_up_view` without `promised` | `only_what_is_wanted_is_indexed` (wanted later) |
+//! | `catch_up_view` of hybrid files | `what_is_written_in_the_middle_of_a_large_file_is_looked_at` |
 //! | `suits` as true; `wanting` without the removal | `only_what_is_wanted_is_indexed` |
 //! | the tables of `db/beside.rs` as those of bytes; `except` in `similar_through` | all |
 //! | the candidate through the view of the query | `markup_does_not_count`, `packed_and_plain_meet` |
@@ -29,11 +30,12 @@ use common::noise;
 use common::session::{Session, dedupctl, fast_dir};
 use dedupfs::chunk::ChunkParams;
 use dedupfs::config::Config;
-use dedupfs::overlay::{Look, Match, SimilarOptions};
+use dedupfs::overlay::{Look, Match, OpenFlags, ROOT, SimilarOptions};
 use dedupfs::repo::{InitOptions, Layout, Repo};
 use dedupfs::view::View;
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Cursor, Write};
@@ -50,8 +52,11 @@ struct World {
 
 impl World {
     fn new(views: Option<&[View]>) -> World {
+        World::with(Config { views: views.map(<[View]>::to_vec), ..Config::default() })
+    }
+
+    fn with(config: Config) -> World {
         let dir = fast_dir();
-        let config = Config { views: views.map(<[View]>::to_vec), ..Config::default() };
         let chunk = ChunkParams::with_average(4096).unwrap();
         let layout = Repo::init(dir.path(), None, &InitOptions { chunk, config }).unwrap();
         World { dir, layout }
@@ -404,6 +409,30 @@ fn the_index_of_views_follows_the_files() {
         check(&session, "a.gz", &["f.gz"]);
         session.close().unwrap();
     }
+}
+
+/// A large stub that is written to in the middle is committed another way, and looked at all the same.
+#[test]
+fn what_is_written_in_the_middle_of_a_large_file_is_looked_at() {
+    let views = Some(vec![View::Text]);
+    let world = World::with(Config { views, hybrid_min_bytes: Some(8 << 10), ..Config::default() });
+    let session = world.open();
+    put(&session, &[("a.txt", text(1).into_bytes()), ("b.txt", text(2).to_uppercase().into_bytes())]);
+    let overlay = session.overlay();
+    let node = overlay.lookup(ROOT, OsStr::new("a.txt")).unwrap().node;
+    let flags = OpenFlags { write: true, ..OpenFlags::default() };
+    let opened = overlay.open(node, flags, &|_| None).unwrap();
+    overlay.write(&opened.handle, 2000, &text(2).as_bytes()[2000..10_000]).unwrap();
+    overlay.release(&opened.handle);
+    assert!(
+        fs::read_dir(world.layout.file("extents")).unwrap().count() > 0,
+        "it is hybrid, or this shows nothing"
+    );
+    overlay.forget(node, 1);
+    assert!(session.settle().unwrap());
+    assert_eq!(indexed(&session), 2);
+    check(&session, "b.txt", &["a.txt"]);
+    session.close().unwrap();
 }
 
 #[test]

@@ -109,6 +109,16 @@ impl Catalog {
         self.merge_if_full(pending)
     }
 
+    /// Forgets `file` if it is still known as `row`.
+    pub fn remove_row(&self, file: FileId, row: FileRow) -> Result<()> {
+        let mut pending = self.lock();
+        if self.file_in(&pending, file)? == Some(row) {
+            pending.drop_holder(Some(row), file);
+            pending.files.insert(file, None);
+        }
+        self.merge_if_full(pending)
+    }
+
     /// The files whose content is `recipe`.
     pub fn holders(&self, recipe: &RecipeId) -> Result<Vec<FileId>> {
         let pending = self.lock();
@@ -218,9 +228,15 @@ impl Catalog {
     }
 
     /// Visits every file, until `visit` returns false. O(files).
-    pub fn for_each(&self, mut visit: impl FnMut(FileId, FileRow) -> bool) -> Result<()> {
+    pub fn for_each(&self, visit: impl FnMut(FileId, FileRow) -> bool) -> Result<()> {
+        self.for_each_from(FileId(0), visit)
+    }
+
+    /// The same from a file on, by id.
+    pub fn for_each_from(&self, from: FileId, mut visit: impl FnMut(FileId, FileRow) -> bool) -> Result<()> {
         self.flush()?;
-        Ok(FILES.scan(&*self.db, &[], |row| visit(file_at(row, 0), decode_file(row)))?)
+        let from = from.0.to_be_bytes();
+        Ok(FILES.scan_from(&*self.db, &[], &from, |row| visit(file_at(row, 0), decode_file(row)))?)
     }
 
     /// Visits every content that files have, with those files sorted, until `visit` returns false. O(files).

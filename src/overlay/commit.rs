@@ -317,12 +317,12 @@ impl Overlay {
             }
             state.taken_in = true;
         }
-        self.contents.similarity.add_content(id, recipe)?;
+        self.record(inode, id, before)?;
+        self.index_content(id, recipe)?;
         if let Some(view) = taken.view {
             let stored = taken.convert.then_some(recipe);
             self.index_view(inode, view, id, &*self.content_of(stored, file, before));
         }
-        self.record(inode, id, before)?;
         self.keep_committed(inode, id, taken.convert.then_some(recipe), file, before);
         Ok(())
     }

@@ -92,8 +92,8 @@ impl Overlay {
         state.growing = Some(grown);
         drop(state);
         let id = recipe.id();
-        self.contents.similarity.add_content(id, &recipe)?;
         self.record(inode, id, &stat)?;
+        self.index_content(id, &recipe)?;
         Ok(true)
     }
 }

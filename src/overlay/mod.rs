@@ -24,6 +24,7 @@ mod directory;
 mod error;
 mod file;
 mod filter;
+mod forgetting;
 mod groups;
 mod growing;
 mod hybrid;
@@ -129,6 +130,7 @@ pub struct Overlay {
     kept: Option<Kept>,
     db: Arc<dyn Db>,
     catalog: Catalog,
+    forgetting: forgetting::Forgetting,
     key: GuardKey,
     policies: Policies,
     pace: Pace,
@@ -171,6 +173,7 @@ impl Overlay {
         Ok(Overlay {
             backing: parts.backing,
             catalog: Catalog::new(parts.db.clone()),
+            forgetting: forgetting::Forgetting::default(),
             contents,
             views: None,
             kept: None,
@@ -326,8 +329,9 @@ impl Overlay {
         let orphans = self.catalog.take_orphans()?;
         self.forget_kept(&orphans)?;
         for orphan in &orphans {
-            self.contents.similarity.remove_content(orphan)?;
-            self.forget_view(orphan)?;
+            if !self.forget_content(orphan)? {
+                continue;
+            }
             garbage += self.contents.store.recipe(orphan).map_or(0, |recipe| recipe.size());
         }
         if garbage > 0 {

@@ -76,8 +76,9 @@ impl Overlay {
     /// Takes in every file below `path` that is not yet: indexes it and, by the policy, converts it. Somebody waits
     /// for that: files need not have rested, and nobody is let go first.
     ///
-    /// What was done before is passed over, so a scan that was cut short goes on where it was. `progress`
-    /// is given files done and all, bytes done and all. O(files) time; memory is bounded.
+    /// What was done before is passed over, so a scan that was cut short goes on where it was. A scan of everything also
+    /// drops what the index has of files that are gone. `progress` is given files done and all, bytes done and all. O(files)
+    /// time; memory is bounded, but for 8 bytes a file.
     pub fn scan(&self, path: &Path, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> Result<ScanReport> {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
@@ -104,7 +105,7 @@ impl Overlay {
     /// Takes in every file below `path` that is not yet, as if it had been closed when it was last changed: files
     /// rest, others are let go first, and the rate is kept. Returns when all have been met, not when all are taken in.
     ///
-    /// `progress` is given files done. O(files) time; memory is bounded.
+    /// `progress` is given files done. O(files) time; memory is bounded, but for 8 bytes a file.
     pub fn catch_up(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<()> {
         if self.policies.rules() > 0 {
             self.meet(path, &mut |_| {})?;
@@ -142,9 +143,10 @@ impl Overlay {
         resting_factor: usize,
         progress: &mut dyn FnMut(&ScanReport),
     ) -> Result<ScanReport> {
-        let mut report = ScanReport::default();
+        let (mut report, mut met) = (ScanReport::default(), Vec::new());
         self.walk(path, &mut |path, found| {
             let done = found.map_err(OverlayError::from).and_then(|inode| {
+                met.push(inode.file_id());
                 let size = self.attr_of(&inode).map(|attr| attr.size);
                 let taken = self.scan_file(&inode, &mut self.catalog.finder(&self.backing));
                 self.inodes.release(inode);
@@ -164,6 +166,10 @@ impl Overlay {
             self.wait_for_room(resting_factor);
             progress(&report);
         })?;
+        // What could not be looked at may be anything.
+        if path.as_os_str().is_empty() && report.errors == 0 {
+            self.drop_stale(met)?;
+        }
         Ok(report)
     }
 
@@ -213,7 +219,15 @@ impl Overlay {
     /// Brings a stub that the index has lost back into it, from its chunks.
     fn index_stub(&self, inode: &Inode, stub: &Stub) -> Result<bool> {
         let known = self.catalog.file(inode.file_id())?.is_some_and(|row| row.recipe == stub.recipe);
-        let sketched = self.contents.similarity.has_content(&stub.recipe)?;
+        if !known {
+            let mut stat = rustix::fs::fstat(&inode.path_fd()?)?;
+            stat.st_size = stub.size as i64;
+            self.record(inode, stub.recipe, &stat)?;
+        }
+        let sketched = {
+            let _adding = self.forgetting.adding();
+            self.contents.similarity.has_content(&stub.recipe)?
+        };
         let viewed = self.catch_up_view(inode, stub.recipe, !sketched, || {
             let recipe = self.recipe_of(inode, stub)?;
             Ok(Box::new(Stored::of(&self.contents.store, recipe)))
@@ -230,11 +244,8 @@ impl Overlay {
                     self.pace.spend(u64::from(chunk.len));
                 }
             }
-            self.contents.similarity.add_content(stub.recipe, &recipe)?;
+            self.index_content(stub.recipe, &recipe)?;
         }
-        let mut stat = rustix::fs::fstat(&inode.path_fd()?)?;
-        stat.st_size = stub.size as i64;
-        self.record(inode, stub.recipe, &stat)?;
         Ok(true)
     }
 

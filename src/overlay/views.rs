@@ -11,6 +11,7 @@ use super::Overlay;
 use super::contents::{Asked, Budget, CANDIDATES_MAX, Shares, Stored};
 use super::error::{OverlayError, Result};
 use super::file::read_full;
+use super::forgetting::Forgetting;
 use super::inode::Inode;
 use super::similar::{Match, Matches, Query, SimilarOptions};
 use crate::chunk::ChunkParams;
@@ -68,6 +69,10 @@ impl Views {
         &self.wanted
     }
 
+    pub(super) fn index(&self) -> &Similarity {
+        &self.index
+    }
+
     /// Contents that are indexed through a view.
     pub fn len(&self) -> u64 {
         self.index.stats().contents
@@ -82,15 +87,28 @@ impl Views {
         self.wanted.contains(&view)
     }
 
-    /// Indexes the content `id`, which `source` reads, through `view`. One pass, some MiB of memory.
-    fn add(&self, id: RecipeId, view: View, source: &dyn Source, params: ChunkParams) -> Result<()> {
-        if self.index.has_content(&id)? {
+    /// Indexes the content `id`, of which the catalog has a file and which `source` reads, through `view`. One pass, some
+    /// MiB of memory.
+    fn add(
+        &self,
+        id: RecipeId,
+        view: View,
+        source: &dyn Source,
+        params: ChunkParams,
+        forgetting: &Forgetting,
+    ) -> Result<()> {
+        let is_known = || {
+            let _adding = forgetting.adding();
+            self.index.has_content(&id)
+        };
+        if is_known()? {
             return Ok(());
         }
         let mut cutting =
             Cutting { index: &self.index, params, bytes: Vec::new(), chunks: Vec::new(), failed: None };
         see(view, source, &mut |bytes| cutting.put(bytes))?;
         let recipe = cutting.finish()?;
+        let _adding = forgetting.adding();
         match self.index.add_content(id, &recipe) {
             // Swept between being found known and being needed. A scan takes it up.
             Err(SimilarityError::UnknownChunk(_)) => Ok(()),
@@ -268,10 +286,10 @@ impl Overlay {
         views.suits(view).then_some(view)
     }
 
-    /// Indexes a content through a view.
+    /// Indexes a content that the catalog has a file of through a view.
     pub(super) fn index_view(&self, inode: &Inode, view: View, id: RecipeId, source: &dyn Source) {
         let Some(views) = &self.views else { return };
-        if let Err(e) = views.add(id, view, source, self.contents.ingest.params()) {
+        if let Err(e) = views.add(id, view, source, self.contents.ingest.params(), &self.forgetting) {
             tracing::warn!("{}: not indexed as {}: {e}", self.name_of(inode), view.name());
         }
     }
@@ -356,7 +374,8 @@ impl Overlay {
         let rules = options.filter.rules(query.name, query.source.len())?;
         let seen_query = seen(view, query.source)?;
         let seen_query = &seen_query[..];
-        let asked = Asked::new(&seen_query, Patterns::none())?;
+        let patterns = if options.templates { Patterns::padding() } else { Patterns::none() };
+        let asked = Asked::new(&seen_query, patterns)?;
         let sketched = self.contents.sketch(&seen_query);
         let (sketch, _) = sketched.map_err(|e| OverlayError::io("read", "the query", e))?;
         let wanted = options.limit.max(CANDIDATES_MAX);

@@ -236,6 +236,14 @@ impl Similarity {
         Ok(self.read().content_number(&*self.db, id)?.is_some())
     }
 
+    /// Visits the contents that are in the database, by number, from one on, until `visit` returns false.
+    pub fn each_content_from(&self, from: u32, visit: &mut dyn FnMut(u32, &RecipeId) -> bool) -> Result<()> {
+        Ok(CONTENTS.scan_from(&*self.db, &[], &from.to_be_bytes(), |row| {
+            let (number, content) = ContentRow::of_row(row);
+            visit(number, &content.recipe)
+        })?)
+    }
+
     /// Removes a content from all answers; without effect if it is not known. Its rows go with later merges.
     pub fn remove_content(&self, id: &RecipeId) -> Result<()> {
         let mut state = self.write();

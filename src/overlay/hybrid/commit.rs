@@ -161,10 +161,14 @@ impl Overlay {
             state.attempts = 0;
             self.converted.fetch_add(1, Ordering::Relaxed);
         }
-        self.contents.similarity.add_content(id, recipe)?;
         let mut stat = before;
         stat.st_size = recipe.size() as i64;
         self.record(inode, id, &stat)?;
+        self.index_content(id, recipe)?;
+        let open = || Ok(self.content_of(Some(recipe), &file, &before));
+        if let Err(e) = self.catch_up_view(inode, id, true, open) {
+            tracing::warn!("{}: not looked at: {e}", self.name_of(inode));
+        }
         self.keep_committed(inode, id, Some(recipe), &file, &before);
         Ok(())
     }

@@ -1,0 +1,101 @@
+//! Which contents the indexes of similarity have: those that files have.
+//!
+//! A content is forgotten when its last file is gone. What must always be true: a content that a file has is not forgotten.
+//! So who adds a content has put its file into the catalog before, and who forgets one asks the catalog while nobody adds
+//! any: either the file is seen, or the content is added again afterwards.
+//!
+//! A kill may leave rows of files that are gone, and contents that no file has. Whoever has walked the whole tree drops both.
+
+use super::error::Result;
+use super::{FileRow, Overlay};
+use crate::id::{FileId, RecipeId};
+use crate::recipe::Recipe;
+use crate::similarity::Similarity;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+/// Rows looked at before those that are stale are dropped.
+const ROWS_AT_ONCE: usize = 1 << 14;
+
+/// Read by whoever adds contents, written by whoever forgets some.
+#[derive(Debug, Default)]
+pub(super) struct Forgetting(RwLock<()>);
+
+impl Forgetting {
+    /// Nothing is forgotten while this is held: for moments.
+    pub(super) fn adding(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Overlay {
+    /// Adds a content that the catalog has a file of.
+    pub(super) fn index_content(&self, id: RecipeId, recipe: &Recipe) -> Result<()> {
+        let _adding = self.forgetting.adding();
+        Ok(self.contents.similarity.add_content(id, recipe)?)
+    }
+
+    /// Forgets a content unless a file has it; says whether none has.
+    pub(super) fn forget_content(&self, id: &RecipeId) -> Result<bool> {
+        let _alone = self.forgetting.0.write().unwrap_or_else(PoisonError::into_inner);
+        let is_gone = self.catalog.holders(id)?.is_empty();
+        if is_gone {
+            self.contents.similarity.remove_content(id)?;
+            self.forget_view(id)?;
+        }
+        Ok(is_gone)
+    }
+
+    /// Drops what a kill has left: rows of files that are not among those `met` in the whole tree and nowhere to be
+    /// found, and contents that no file has. O(files + contents) look-ups.
+    pub(super) fn drop_stale(&self, mut met: Vec<FileId>) -> Result<()> {
+        met.sort_unstable();
+        let mut from = FileId(0);
+        loop {
+            let (mut unmet, mut last): (Vec<(FileId, FileRow)>, _) = (Vec::new(), None);
+            self.catalog.for_each_from(from, |file, row| {
+                last = Some(file);
+                if met.binary_search(&file).is_err() {
+                    unmet.push((file, row));
+                }
+                unmet.len() < ROWS_AT_ONCE
+            })?;
+            let mut finder = self.catalog.finder(&self.backing);
+            for (file, row) in unmet {
+                // It may have come while the tree was walked.
+                if finder.path_of(file)?.is_none() {
+                    self.catalog.remove_row(file, row)?;
+                }
+            }
+            match last.and_then(|last| last.0.checked_add(1)) {
+                Some(next) => from = FileId(next),
+                None => break,
+            }
+        }
+        self.drop_unheld(&self.contents.similarity)?;
+        self.views().map_or(Ok(()), |views| self.drop_unheld(views.index()))
+    }
+
+    fn drop_unheld(&self, index: &Similarity) -> Result<()> {
+        let (mut from, mut failed) = (0, Ok(()));
+        loop {
+            let (mut unheld, mut last) = (Vec::new(), None);
+            index.each_content_from(from, &mut |number, recipe| {
+                last = Some(number);
+                match self.catalog.holders(recipe) {
+                    Ok(files) if files.is_empty() => unheld.push(*recipe),
+                    Ok(_) => {}
+                    Err(e) => failed = Err(e),
+                }
+                failed.is_ok() && unheld.len() < ROWS_AT_ONCE
+            })?;
+            std::mem::replace(&mut failed, Ok(()))?;
+            for recipe in unheld {
+                self.forget_content(&recipe)?;
+            }
+            match last.and_then(|last| u32::checked_add(last, 1)) {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+}
