@@ -368,12 +368,14 @@ fn a_content_that_gets_a_file_while_it_is_forgotten_stays() {
         world.overlay.persist().unwrap();
         world.overlay.unlink(ROOT, OsStr::new("first")).unwrap();
         let overlay = world.overlay.clone();
+        let (committed, is_committed) = channel();
         let commit_another = move || {
             let (tell, told) = channel();
             std::thread::spawn(move || {
                 write(&overlay, "second", &lines(1, 20_000));
                 overlay.settle(&mut |_| true).unwrap();
-                tell.send(())
+                let _ = tell.send(());
+                committed.send(())
             });
             // It may have to wait for what is going on.
             let _ = told.recv_timeout(Duration::from_millis(500));
@@ -381,7 +383,7 @@ fn a_content_that_gets_a_file_while_it_is_forgotten_stays() {
         *world.db.meanwhile.lock().unwrap() = Some((look_up, Box::new(commit_another)));
         world.overlay.persist().unwrap();
         assert!(world.db.meanwhile.lock().unwrap().is_none(), "it was asked for");
-        world.settle();
+        is_committed.recv().unwrap();
         let options = SimilarOptions { estimate: true, ..SimilarOptions::default() };
         let found = world.overlay.similar_inside(Path::new("like"), &options).unwrap().matches;
         let found: Vec<_> = found.iter().map(|one| &one.path).collect();

@@ -1,7 +1,7 @@
 //! `dedupctl similar`: what it finds, in which order, and what its rules leave out.
 //!
 //! Seen to fail with: patterns of paths that allow all, sizes that allow all, the larger containment instead of the mean,
-//! identical files that take up the whole limit, identical files looked for among candidates only.
+//! identical files that take up the whole limit, identical files looked for among candidates only, padding that counts.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod common;
@@ -88,6 +88,28 @@ fn the_identical_come_first_and_apart_and_near_duplicates_before_parts() {
     let shown = dedupctl(&["similar", "src/query.c"], dir.path());
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.starts_with("2 identical, of 20 KiB\n  same/one\n  same/two.c\nCONTAINS"), "{shown}");
+}
+
+/// Zeros are neither in common nor in the sizes, unless everything is to count.
+#[test]
+fn padding_does_not_count() {
+    let (common, zeros) = (noise(1, 4_000), vec![0; 30_000]);
+    let one = [&common[..], &zeros, &noise(2, 6_000)].concat();
+    let other = [&noise(3, 4_000)[..], &zeros, &common].concat();
+    let dir = indexed(&[("one", one), ("other", other), ("padded", [&noise(4, 9_000)[..], &zeros].concat())]);
+    let found = similar(dir.path(), &["one"]);
+    assert_eq!(paths(&found), ["other"], "{found}");
+    let (first, near) =
+        (&found["matches"][0], |share: &Value, is: f64| (share.as_f64().unwrap() - is).abs() < 0.01);
+    assert_eq!(first["verified"], true);
+    assert!(near(&first["containment"], 0.4) && near(&first["contained_in"], 0.5), "{first}");
+    assert!(near(&first["resemblance"], 4.0 / 14.0), "{first}");
+    assert!(found["suppressed_bytes"].as_u64().unwrap().abs_diff(30_000) < 64, "{found}");
+    let counted = similar(dir.path(), &["one", "--no-templates"]);
+    assert!(near(&counted["matches"][0]["containment"], 0.85), "{counted}");
+    let estimated = similar(dir.path(), &["one", "--estimate"]);
+    let estimate = estimated["matches"][0]["containment"].as_f64().unwrap();
+    assert!((0.3..0.6).contains(&estimate), "{estimated}");
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn text(report: &SimilarReport) -> String {
     if report.suppressed_bytes > 0 {
         let covered = size(report.suppressed_bytes);
         text.push_str(&format!(
-            "{covered} are padding or of templates and do not count (--no-templates counts them)\n"
+            "{covered} are of templates or padding and do not count (--no-templates counts them)\n"
         ));
     }
     text

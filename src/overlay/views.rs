@@ -323,7 +323,11 @@ impl Overlay {
         let path = self.path_of(inode);
         let name = path.as_deref().and_then(Path::file_name);
         let promised = name.and_then(View::promised).is_some_and(|view| views.suits(view));
-        if !(promised || any_name) || views.index.has_content(&id)? {
+        let is_known = || {
+            let _adding = self.forgetting.adding();
+            views.index.has_content(&id)
+        };
+        if !(promised || any_name) || is_known()? {
             return Ok(false);
         }
         let source = open()?;
