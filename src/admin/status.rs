@@ -5,7 +5,7 @@ use crate::overlay::Views;
 use serde::{Deserialize, Serialize};
 
 /// The state of an overlay. Sizes in bytes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
     /// The directory that is overlaid.
     pub root: String,

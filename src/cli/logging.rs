@@ -1,5 +1,8 @@
 use std::io::{self, IsTerminal, Write};
+use std::os::linux::fs::MetadataExt;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Stderr, as far as it can be written to: a log on a full disk must not stop anybody.
 struct Stderr;
@@ -16,9 +19,15 @@ impl Write for Stderr {
 }
 
 /// Sends log messages to stderr. `DEDUPFS_LOG` overrides `default` (as `RUST_LOG` elsewhere). Messages for
-/// people at a terminal carry neither time nor place.
+/// people at a terminal carry neither time nor place. Where stderr is the journal, they go there with their
+/// level as priority and their fields.
 pub(super) fn start(default: &str, plain: bool) {
     let filter = std::env::var("DEDUPFS_LOG").ok().and_then(|text| text.parse::<EnvFilter>().ok());
+    if stderr_is_journal() && let Ok(journal) = tracing_journald::layer() {
+        let filter = filter.unwrap_or_else(|| EnvFilter::new(default));
+        let _ = tracing_subscriber::registry().with(filter).with(journal).try_init();
+        return;
+    }
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|| EnvFilter::new(default)))
@@ -29,4 +38,14 @@ pub(super) fn start(default: &str, plain: bool) {
         .with_ansi(plain && !no_color && std::io::stderr().is_terminal());
     // A second start, as in tests, changes nothing.
     let _ = if plain { log.without_time().try_init() } else { log.try_init() };
+}
+
+/// As systemd.exec(5) wants it told: `JOURNAL_STREAM` names the device and inode of the stream.
+fn stderr_is_journal() -> bool {
+    let (Some(stream), Ok(stderr)) =
+        (std::env::var("JOURNAL_STREAM").ok(), std::fs::metadata("/proc/self/fd/2"))
+    else {
+        return false;
+    };
+    stream == format!("{}:{}", stderr.st_dev(), stderr.st_ino())
 }

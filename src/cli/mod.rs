@@ -16,11 +16,13 @@ mod init;
 mod logging;
 mod man;
 mod methods;
+mod metrics;
 mod mount;
 mod mount_options;
 mod output;
 mod regions;
 mod scan;
+mod service;
 mod session;
 mod settle;
 mod sif;
@@ -87,6 +89,7 @@ enum Command {
     Template(template::Template),
     Check(check::Check),
     Gc(gc::Gc),
+    Metrics(metrics::Metrics),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -107,6 +110,7 @@ impl Dedupctl {
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),
+            Command::Metrics(command) => command.run(&self.global, out),
             Command::Completions(command) => command.run(out),
             Command::Man(command) => command.run(out),
         }

@@ -3,9 +3,9 @@
 use super::background::{self, Ready};
 use super::error::CliError;
 use super::output::size;
-use super::{CliResult, Outcome, logging, mount_options};
+use super::{CliResult, Outcome, logging, mount_options, service};
 use crate::config::{parse_dedup, parse_size};
-use crate::daemon::{Daemon, Options, Refuse, Starting};
+use crate::daemon::{Daemon, Options, Refuse, Serving, Starting};
 use crate::overlay::Dedup;
 use crate::repo::LOG;
 use std::ffi::OsString;
@@ -129,7 +129,9 @@ fn serve(options: &Options, ready: Option<&Ready>) -> CliResult {
         Starting::Opening(step) => {
             if told.elapsed() > OPENING_INTERVAL {
                 told = Instant::now();
-                tracing::info!("reading packs: {} of {}", size(step.done_bytes), size(step.total_bytes));
+                let text = format!("reading packs: {} of {}", size(step.done_bytes), size(step.total_bytes));
+                tracing::info!("{text}");
+                service::starting(&text);
             }
         }
         Starting::Opened(repo) => {
@@ -139,10 +141,14 @@ fn serve(options: &Options, ready: Option<&Ready>) -> CliResult {
         }
     })?;
     let mountpoint = daemon.mountpoint().to_owned();
-    daemon.serve(|| {
-        if let Some(ready) = ready {
-            ready.mounted(&mountpoint, log);
+    daemon.serve(|serving| match serving {
+        Serving::Ready => {
+            if let Some(ready) = ready {
+                ready.mounted(&mountpoint, log.take());
+            }
+            service::ready(&mountpoint);
         }
+        Serving::Ending => service::ending(),
     })?;
     Ok(Outcome::Clean)
 }

@@ -13,6 +13,7 @@ mod serve;
 
 pub use error::DaemonError;
 pub use process::{Refuse, raise_limits};
+pub use serve::Serving;
 
 use crate::chunk::ChunkParams;
 use crate::config::Config;

@@ -20,6 +20,15 @@ const GONE: Duration = Duration::from_secs(10);
 /// Requests under way at the end get so long to be answered.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// Where a daemon that serves has got to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// All is set up, and requests are answered.
+    Ready,
+    /// The end has begun: what is mounted is unmounted, or was.
+    Ending,
+}
+
 enum Event {
     Signal(i32),
     /// The filesystem was unmounted, by us or by anyone.
@@ -28,16 +37,20 @@ enum Event {
 
 impl Daemon {
     /// Serves until a signal, a request or somebody else's unmount ends it, and closes everything in good
-    /// order. `ready` is called once all is set up.
-    pub fn serve(self, ready: impl FnOnce()) -> Result<(), DaemonError> {
+    /// order. `told` is called once for each of [`Serving`].
+    pub fn serve(self, mut told: impl FnMut(Serving)) -> Result<(), DaemonError> {
         let (events, incoming) = channel();
         watch_signals(events.clone())?;
         watch_mount(self.mounted.clone(), events);
         self.server.start(self.handler())?;
         self.catch_up();
-        ready();
+        told(Serving::Ready);
         tracing::info!("{}: mounted", self.mountpoint.display());
-        self.wait_for_end(&incoming);
+        let event = incoming.recv();
+        told(Serving::Ending);
+        if let Ok(Event::Signal(signal)) = event {
+            self.end_by(signal, &incoming);
+        }
         let Daemon { repo, background, mounted: _, server, mountpoint } = self;
         server.stop(ANSWER);
         let left = background.stop();
@@ -50,10 +63,8 @@ impl Daemon {
         close(repo, left)
     }
 
-    fn wait_for_end(&self, incoming: &Receiver<Event>) {
-        let Ok(Event::Signal(signal)) = incoming.recv() else {
-            return;
-        };
+    /// Unmounts; what is busy is detached and served until nobody has it open any more, or the next event.
+    fn end_by(&self, signal: i32, incoming: &Receiver<Event>) {
         tracing::info!("ending on signal {signal}");
         let detach_at = Instant::now() + BUSY_SIGNAL;
         if unmount_until(&self.mounted, detach_at).is_ok() {

@@ -1,0 +1,38 @@
+//! Telling systemd how a service of `Type=notify` is: over the socket that `NOTIFY_SOCKET` names (sd_notify(3)).
+//! Without that nothing happens. What cannot be told is no reason to serve less.
+
+use super::output::plain;
+use sd_notify::{NotifyState, notify};
+use std::path::Path;
+use std::time::Duration;
+
+/// A start or an end that says how far it is gets so long until it has to say so again.
+const STEP: Duration = Duration::from_secs(120);
+/// Files in conversion are finished and the index is written within this time, however large it is.
+const END: Duration = Duration::from_secs(600);
+
+/// The start takes long, but goes on.
+pub(super) fn starting(step: &str) {
+    tell(&[NotifyState::Status(step), extend(STEP)]);
+}
+
+/// The mount answers.
+pub(super) fn ready(mountpoint: &Path) {
+    let status = format!("mounted at {}", plain(&mountpoint.to_string_lossy()));
+    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+}
+
+/// What is mounted is being unmounted.
+pub(super) fn ending() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("finishing files in conversion"), extend(END)]);
+}
+
+fn extend(time: Duration) -> NotifyState<'static> {
+    NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(e) = notify(states) {
+        tracing::debug!("the service manager was not told: {e}");
+    }
+}
