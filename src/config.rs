@@ -334,7 +334,8 @@ const EXAMPLE_RULES: &str = "\
     # match = \"*.iso\"\n\
     # min_size = \"1MiB\"\n";
 
-fn rule_text(rule: &Rule) -> String {
+/// A rule as it stands in a `config.toml`. One can be put behind all others at the end of the file.
+pub fn rule_text(rule: &Rule) -> String {
     let globs: toml::Value = rule.globs.iter().map(String::as_str).collect::<Vec<_>>().into();
     let dedup = rule.dedup.map(|dedup| format!("dedup = \"{}\"\n", dedup_text(dedup)));
     let min_size = rule.min_bytes.map(|bytes| format!("min_size = \"{bytes}\"\n"));

@@ -158,3 +158,64 @@ fn a_full_disk_is_told_of_and_loses_nothing() {
     mount.unmount();
     drop(disk);
 }
+
+/// An export that does not fit: it says so and changes nothing; forced, it does what it can, and the rest stays.
+#[test]
+fn an_export_that_does_not_fit() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    let (image, dir) = (mount.root.path().join("image"), mount.dir());
+    let disk = SmallDisk::new(&image, &dir);
+    mount.start();
+    // Ten files of one content, so that they fit only as stubs; and some of their own.
+    let big = noise(9000, 16 << 20);
+    let names: Vec<String> = (0..10).map(|i| format!("big{i}")).collect();
+    for name in &names {
+        assert!(write(&mount.at(name), &big));
+        settle(&mount);
+    }
+    let there: Vec<u64> = (0..10).collect();
+    for seed in &there {
+        assert!(write(&mount.at(&format!("f{seed}")), &noise(*seed, FILE_BYTES)));
+    }
+    settle(&mount);
+    for mounted in [true, false] {
+        if !mounted {
+            mount.unmount();
+        }
+        let output = mount.dedupctl().arg("export").arg(&dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("are free; nothing was changed"),
+            "{}",
+            text(&output)
+        );
+        assert_eq!(fs::metadata(dir.join("big0")).unwrap().len(), 0);
+        let config = fs::read_to_string(dir.join(".dedupfs/config.toml")).unwrap();
+        assert!(!config.contains("exported"), "{config}");
+    }
+    mount.start();
+    let output = mount.dedupctl().args(["export", "--force", "--json"]).arg(mount.mnt()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failed = report["failed"].as_array().unwrap().len() as u64;
+    assert!(failed > 0 && failed < 10, "{report}");
+    assert_eq!(report["files"].as_u64().unwrap() + failed, 20, "{report}");
+    all_whole(&mount, &there, "after an export that did not fit");
+    for name in &names {
+        assert!(fs::read(mount.at(name)).unwrap() == big, "{name} differs");
+    }
+    // Once there is room, the rest follows.
+    for name in &names[..8] {
+        fs::remove_file(mount.at(name)).unwrap();
+    }
+    mount.unmount();
+    succeed(mount.dedupctl().args(["export", "--remove-store"]).arg(&dir));
+    for name in &names[8..] {
+        assert!(fs::read(dir.join(name)).unwrap() == big, "{name} differs");
+    }
+    assert!(!dir.join(".dedupfs").exists());
+    drop(disk);
+}

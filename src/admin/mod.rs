@@ -8,6 +8,7 @@ mod by_method;
 mod catch_up;
 mod check;
 mod contained;
+mod export;
 mod gc;
 mod groups;
 mod repair;
@@ -22,6 +23,7 @@ pub use by_method::{FileByMethod, GroupsByMethod, NotKnown, SimilarByMethod};
 pub use catch_up::{catch_up, catch_up_quietly};
 pub use check::{Action, CheckReport, Damaged};
 pub use contained::{ContainedDirectory, ContainedFile, ContainedReport, Where};
+pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use repair::{Peer, RepairRequest};
@@ -119,6 +121,8 @@ pub enum Request {
         /// Only say what there is.
         dry_run: bool,
     },
+    /// Make files plain again.
+    Export(ExportRequest),
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount,
 }
@@ -141,6 +145,7 @@ pub enum Response {
     Template(TemplateReport),
     Check(CheckReport),
     Gc(GcReport),
+    Export(ExportReport),
     Unmount,
 }
 
@@ -280,6 +285,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         Request::Check { path, deep } => check::check(context.repo, &path, deep, report).map(Response::Check),
         Request::Repair(request) => repair::repair(context, &request, report).map(Response::Check),
         Request::Gc { dry_run } => gc::gc(context.repo, dry_run, report).map(Response::Gc),
+        Request::Export(request) => export::export(context, &request, report).map(Response::Export),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }

@@ -10,6 +10,7 @@ mod compare_methods;
 mod completions;
 mod contained;
 mod error;
+mod export;
 mod gc;
 mod groups;
 mod init;
@@ -90,6 +91,7 @@ enum Command {
     Check(check::Check),
     Gc(gc::Gc),
     Metrics(metrics::Metrics),
+    Export(export::Export),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -111,6 +113,7 @@ impl Dedupctl {
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),
             Command::Metrics(command) => command.run(&self.global, out),
+            Command::Export(command) => command.run(&self.global, out),
             Command::Completions(command) => command.run(out),
             Command::Man(command) => command.run(out),
         }

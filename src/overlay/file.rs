@@ -347,7 +347,7 @@ impl Overlay {
     /// How long a closed file stays in the queue before a commit looks at it. What depends on its name, and how long
     /// it has to rest from its last close on, is looked up then.
     fn rest(&self) -> Duration {
-        let policies = &self.policies;
+        let policies = self.policies();
         if policies.rules() == 0 { policies.fallback().rest() } else { super::queue::GATHER }
     }
 

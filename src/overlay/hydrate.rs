@@ -9,7 +9,8 @@ use super::inode::{Content, Inode, Phase, State as InodeState};
 use super::stub::{State, Stub, XATTR};
 use super::types::SetTime;
 use super::{Overlay, backing};
-use crate::recipe::Recipe;
+use crate::id::ChunkId;
+use crate::recipe::{ChunkRef, Recipe};
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -101,17 +102,11 @@ impl Overlay {
     }
 
     fn write_back(&self, inode: &Inode, stub: Stub) -> Result<Stub> {
-        if self.read_only {
-            return Err(OverlayError::ReadOnly);
-        }
-        let recipe = self.recipe_of(inode, &stub)?;
-        let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
-        self.write_record(inode, &stub.stamped(State::Hydrating))?;
-        let written = self.write_bytes(inode, &file, &recipe, stub.blocks).and_then(|()| {
-            backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
-            let plain = stub.stamped(State::Plain);
-            self.write_record(inode, &plain)?;
-            file.sync_all().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))?;
+        let file = self.fill_stub(inode, &stub, &|_| true)?;
+        let fsync = |e| OverlayError::io("fsync", self.name_of(inode), e);
+        let written = file.sync_data().map_err(fsync).and_then(|()| {
+            let plain = self.write_plain_record(inode, stub)?;
+            file.sync_all().map_err(fsync)?;
             Ok(plain)
         });
         if let Err(e) = &written {
@@ -121,8 +116,49 @@ impl Overlay {
         written
     }
 
-    fn write_bytes(&self, inode: &Inode, file: &File, recipe: &Recipe, blocks: u64) -> Result<()> {
+    /// The first half of writing a stub back: record HYDRATING -> bytes, each chunk by its hash. Nothing is durable yet.
+    /// `step` is told bytes written, and ends it by returning false (ECANCELED). After an error it is a stub as before.
+    pub(super) fn fill_stub(&self, inode: &Inode, stub: &Stub, step: &dyn Fn(u64) -> bool) -> Result<File> {
+        if self.read_only {
+            return Err(OverlayError::ReadOnly);
+        }
+        let recipe = self.recipe_of(inode, stub)?;
+        let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+        self.write_record(inode, &stub.stamped(State::Hydrating))?;
+        self.steps.step();
+        match self.write_bytes(inode, &file, &recipe, stub.blocks, step) {
+            Ok(()) => {
+                self.steps.step();
+                Ok(file)
+            }
+            Err(e) => {
+                tracing::error!("{}: could not be written back: {e}", self.name_of(inode));
+                self.take_back(inode, &file, *stub);
+                Err(e)
+            }
+        }
+    }
+
+    /// The second half, once the bytes are durable: times -> record PLAIN, which counts from when it is durable too.
+    pub(super) fn write_plain_record(&self, inode: &Inode, stub: Stub) -> Result<Stub> {
+        backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
+        self.steps.step();
+        let plain = stub.stamped(State::Plain);
+        self.write_record(inode, &plain)?;
+        self.steps.step();
+        Ok(plain)
+    }
+
+    fn write_bytes(
+        &self,
+        inode: &Inode,
+        file: &File,
+        recipe: &Recipe,
+        blocks: u64,
+        step: &dyn Fn(u64) -> bool,
+    ) -> Result<()> {
         let io = |e| OverlayError::io("write", self.name_of(inode), e);
+        let mode = rustix::fs::fstat(file)?.st_mode;
         let sparse = blocks * 512 < recipe.size();
         self.contents.store.prefetch(&recipe.chunks()[..recipe.chunks().len().min(64)]);
         for (i, chunk) in recipe.chunks().iter().enumerate() {
@@ -132,19 +168,36 @@ impl Overlay {
             let bytes = self.contents.store.read(&chunk.id).inspect_err(|e| {
                 tracing::error!("{}: {e}", self.name_of(inode));
             })?;
+            self.check_chunk(inode, chunk, &bytes)?;
             let start = recipe.start_of(i);
             if sparse {
                 write_sparse(file, &bytes, start).map_err(io)?;
             } else {
                 file.write_all_at(&bytes, start).map_err(io)?;
             }
+            if !step(bytes.len() as u64) {
+                return Err(rustix::io::Errno::CANCELED.into());
+            }
         }
         file.set_len(recipe.size()).map_err(io)?;
-        file.sync_data().map_err(io)
+        if rustix::fs::fstat(file)?.st_mode != mode {
+            // What an ordinary user writes to loses its setuid and setgid bits.
+            rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(mode & 0o7777))?;
+        }
+        Ok(())
+    }
+
+    /// What leaves the store is no longer under its checksums: so it is hashed once more.
+    pub(super) fn check_chunk(&self, inode: &Inode, chunk: &ChunkRef, bytes: &[u8]) -> Result<()> {
+        if bytes.len() == chunk.len as usize && ChunkId::of(bytes) == chunk.id {
+            return Ok(());
+        }
+        let reason = format!("chunk {}: what the store has under this name has another hash", chunk.id);
+        Err(OverlayError::Unreadable { path: self.name_of(inode).into(), reason })
     }
 
     /// After a failure (a full disk, a damaged chunk): a stub again, with nothing lost.
-    fn take_back(&self, inode: &Inode, file: &File, stub: Stub) {
+    pub(super) fn take_back(&self, inode: &Inode, file: &File, stub: Stub) {
         let undone = rustix::fs::ftruncate(file, 0)
             .and_then(|()| backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime))))
             .and_then(|()| self.write_record(inode, &stub.stamped(State::Settled)));
@@ -158,11 +211,14 @@ impl Overlay {
     }
 }
 
-/// Writes all but whole blocks of zeros, which stay holes.
-fn write_sparse(file: &File, bytes: &[u8], start: u64) -> std::io::Result<()> {
+/// Writes all but blocks of zeros, which stay holes of a file that was empty, and the zeros of a block whose other bytes
+/// come with the chunks beside.
+pub(super) fn write_sparse(file: &File, bytes: &[u8], start: u64) -> std::io::Result<()> {
     let first = (start.next_multiple_of(BLOCK as u64) - start).min(bytes.len() as u64) as usize;
     let (head, rest) = bytes.split_at(first);
-    file.write_all_at(head, start)?;
+    if head.iter().any(|&byte| byte != 0) {
+        file.write_all_at(head, start)?;
+    }
     let mut offset = start + first as u64;
     for block in rest.chunks(BLOCK) {
         if block.iter().any(|&byte| byte != 0) {

@@ -22,6 +22,7 @@ mod contained;
 mod contents;
 mod directory;
 mod error;
+mod export;
 mod file;
 mod filter;
 mod forgetting;
@@ -32,6 +33,7 @@ mod hydrate;
 mod ingest;
 mod inode;
 mod kept;
+mod leave;
 mod mark;
 pub mod methods;
 mod named;
@@ -57,6 +59,7 @@ pub use contained::{FileContained, Place, TreeContained};
 pub use contents::{Contents, Shares};
 pub use directory::{DirEntry, DirHandle};
 pub use error::{OverlayError, Result};
+pub use export::{ExportNeeds, ExportOptions, Exported};
 pub use file::{DropPages, Handle, Io, OpenFlags, Opened};
 pub use filter::Filter;
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
@@ -81,7 +84,7 @@ use queue::Queue;
 use renamed::Renamed;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stub::GuardKey;
@@ -132,7 +135,7 @@ pub struct Overlay {
     catalog: Catalog,
     forgetting: forgetting::Forgetting,
     key: GuardKey,
-    policies: Policies,
+    policies: RwLock<Arc<Policies>>,
     pace: Pace,
     unrest: Unrest,
     read_only: bool,
@@ -179,7 +182,7 @@ impl Overlay {
             kept: None,
             db: parts.db,
             key: parts.key,
-            policies: Policies::uniform(parts.dedup),
+            policies: RwLock::new(Arc::new(Policies::uniform(parts.dedup))),
             pace: Pace::default(),
             unrest: Unrest::new(),
             read_only: parts.read_only,
@@ -200,7 +203,7 @@ impl Overlay {
 
     /// The same overlay with other policies than one for all files.
     pub fn with_policies(self, policies: Policies) -> Overlay {
-        Overlay { policies, ..self }
+        Overlay { policies: RwLock::new(Arc::new(policies)), ..self }
     }
 
     /// The same overlay, reading at most `rate` bytes a second for conversions that nobody waits for.
@@ -270,12 +273,19 @@ impl Overlay {
 
     /// When files are converted that no rule is for.
     pub fn dedup(&self) -> Dedup {
-        self.policies.fallback().dedup
+        self.policies().fallback().dedup
     }
 
     /// What is done with which files.
-    pub fn policies(&self) -> &Policies {
-        &self.policies
+    pub fn policies(&self) -> Arc<Policies> {
+        self.policies.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds a rule after all others: from now on it is in force, also for files that wait to be converted.
+    pub fn add_rule(&self, rule: Rule) -> std::result::Result<(), BadGlob> {
+        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
+        *policies = Arc::new(policies.with_rule(rule)?);
+        Ok(())
     }
 
     /// Bytes a second that conversions read while nobody waits for them, if that is limited.
@@ -350,14 +360,15 @@ impl Overlay {
     ///
     /// Of several names the strictest counts: the one it was met by, and those in directories that the catalog knows.
     fn policy_of(&self, inode: &Inode, names: u64, finder: &mut Finder<'_>) -> Result<Option<Policy>> {
-        if self.policies.rules() == 0 {
-            return Ok(Some(self.policies.fallback()));
+        let policies = self.policies();
+        if policies.rules() == 0 {
+            return Ok(Some(policies.fallback()));
         }
         let mut paths: Vec<_> = self.path_of(inode).into_iter().collect();
         if names > 1 || paths.is_empty() {
             finder.paths_of(inode.file_id(), &mut paths)?;
         }
-        Ok(paths.iter().map(|path| self.policies.of(path)).reduce(Policy::strictest))
+        Ok(paths.iter().map(|path| policies.of(path)).reduce(Policy::strictest))
     }
 
     /// Whether a file of so many bytes is to become a stub, by the name it was met by.

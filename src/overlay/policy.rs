@@ -13,6 +13,7 @@
 use super::Dedup;
 use super::queue::GATHER;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::time::Duration;
 
@@ -79,6 +80,12 @@ impl Policies {
         Policies { fallback: Policy { dedup, min_bytes: 0 }, rules: Vec::new(), places: false }
     }
 
+    /// The same with one more rule after all others.
+    pub fn with_rule(&self, rule: Rule) -> Result<Policies, BadGlob> {
+        let rules = self.rules.iter().map(|(_, rule)| rule.clone()).chain([rule]).collect();
+        Policies::new(self.fallback, rules)
+    }
+
     /// What is done with the file at `path`, below the overlay's root.
     ///
     /// O(rules * depth).
@@ -124,6 +131,34 @@ impl Policies {
 }
 
 impl Rule {
+    /// The rule that leaves all at and below `path` plain, `is_dir` if that is a directory; all files if it is empty.
+    ///
+    /// Names that are no text are matched by a pattern, and so may others be that differ from them only in those bytes.
+    pub fn plain_below(path: &Path, is_dir: bool) -> Rule {
+        let mut glob = String::new();
+        for part in path.components() {
+            glob.push('/');
+            let mut rest = part.as_os_str().as_bytes();
+            while let Some(chunk) = rest.utf8_chunks().next() {
+                for c in chunk.valid().chars() {
+                    // A space at the end is cut off unless it is escaped.
+                    if matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '\\' | '!' | '#' | ' ') {
+                        glob.push('\\');
+                    }
+                    glob.push(c);
+                }
+                glob.extend(chunk.invalid().iter().map(|_| '?'));
+                rest = &rest[chunk.valid().len() + chunk.invalid().len()..];
+            }
+        }
+        match (glob.is_empty(), is_dir) {
+            (true, _) => glob.push('*'),
+            (false, true) => glob.push('/'),
+            (false, false) => {}
+        }
+        Rule { globs: vec![glob], dedup: Some(Dedup::Off), min_bytes: None }
+    }
+
     /// Whether every glob means something.
     pub fn check(&self) -> Result<(), BadGlob> {
         self.compile().map(drop)
@@ -196,8 +231,8 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
 
     fn rule(globs: &[&str], dedup: Option<Dedup>, min_bytes: Option<u64>) -> Rule {
         Rule { globs: globs.iter().map(|glob| (*glob).to_owned()).collect(), dedup, min_bytes }
@@ -283,6 +318,24 @@ mod tests {
             (&["a/b"], "c", "c"),
         ] {
             assert!(!differ(globs, from, to), "{globs:?} {from} {to}");
+        }
+    }
+
+    proptest! {
+        /// Whatever is in a name: the rule for a file is for that file, and that for a directory for all below.
+        #[test]
+        fn a_rule_for_a_path_matches_it(parts in prop::collection::vec(
+            prop_oneof![
+                prop::collection::vec(any::<u8>().prop_filter("no slash or zero", |b| *b != b'/' && *b != 0), 1..8),
+                prop::collection::vec(prop::sample::select(&b" *?[]{}!#\\ab,-^"[..]), 1..6),
+            ].prop_filter("a name", |name| name != b"." && name != b".."), 1..4))
+        {
+            let path: std::path::PathBuf = parts.iter().map(|part| OsStr::from_bytes(part)).collect();
+            let off = |rule: Rule, path: &Path| policies(vec![rule]).of(path).dedup == Dedup::Off;
+            prop_assert!(off(Rule::plain_below(&path, false), &path));
+            prop_assert!(off(Rule::plain_below(&path, true), &path.join("x/y")));
+            prop_assert!(!off(Rule::plain_below(&path, true), Path::new("zzzzzzzzzzzzzzzzzzzzz/x")));
+            prop_assert!(off(Rule::plain_below(Path::new(""), true), &path));
         }
     }
 

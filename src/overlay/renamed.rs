@@ -48,19 +48,19 @@ impl Renamed {
 impl Overlay {
     /// What is done with a file of that name; `None` where names do not matter.
     pub(super) fn policy_at(&self, dir: &Inode, name: &OsStr) -> Option<Policy> {
-        let by_name = self.policies.rules() > 0;
-        by_name.then(|| self.policies.of(&self.path_of(dir).unwrap_or_default().join(name)))
+        let by_name = self.policies().rules() > 0;
+        by_name.then(|| self.policies().of(&self.path_of(dir).unwrap_or_default().join(name)))
     }
 
     /// Has files below a directory that was renamed looked at, if their policy may be another now.
     pub(super) fn look_below_later(&self, stat: &Stat, from: (&Inode, &OsStr), to: (&Inode, &OsStr)) {
         let is_dir = backing::kind(stat.st_mode) == Kind::Directory;
-        if !is_dir || self.policies.rules() == 0 || stat.st_dev != self.backing.identity().dev {
+        if !is_dir || self.policies().rules() == 0 || stat.st_dev != self.backing.identity().dev {
             return;
         }
         let path = |(dir, name): (&Inode, &OsStr)| Some(self.path_of(dir)?.join(name));
         let (Some(old), Some(new)) = (path(from), path(to)) else { return };
-        if self.policies.differ_below(&old, &new) {
+        if self.policies().differ_below(&old, &new) {
             let fd = to.0.path_fd().and_then(|dir| backing::open_path(&dir, to.1));
             let known = fd.map_err(OverlayError::from).and_then(|fd| {
                 let stat = rustix::fs::fstat(&fd)?;

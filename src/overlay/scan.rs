@@ -107,7 +107,7 @@ impl Overlay {
     ///
     /// `progress` is given files done. O(files) time; memory is bounded, but for 8 bytes a file.
     pub fn catch_up(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        if self.policies.rules() > 0 {
+        if self.policies().rules() > 0 {
             self.meet(path, &mut |_| {})?;
         }
         let mut priority = Priority::default();
@@ -125,7 +125,7 @@ impl Overlay {
             let Ok(inode) = found else { return };
             let attr = self.attr_of(&inode).ok();
             met(attr);
-            if self.policies.rules() > 0
+            if self.policies().rules() > 0
                 && attr.is_some_and(|attr| attr.nlink > 1)
                 && let Err(e) = self.catalog.place(&self.backing, inode.file_id(), path)
             {

@@ -75,6 +75,12 @@ pub enum RepoError {
         /// Where it should be.
         store: PathBuf,
     },
+    /// The store is being removed, and so is not to be used any more.
+    #[error("{root}: its store is being removed; all its files are plain")]
+    Removing {
+        /// The directory.
+        root: PathBuf,
+    },
     /// Another process has it open.
     #[error("{path}: the store is in use by {holder}")]
     Locked {
@@ -148,6 +154,9 @@ impl RepoError {
                 format!("use a directory outside {}", outer.display())
             }
             RepoError::OtherStore { .. } => "leave out --store, or give the store that was found".to_owned(),
+            RepoError::Removing { root } => {
+                format!("finish it with `dedupctl export --remove-store {}`", root.display())
+            }
             RepoError::Locked { .. } => {
                 "if it is mounted, `dedupctl status` shows where and `dedupctl unmount` ends it; \
                  otherwise wait for the other command to end"

@@ -21,6 +21,8 @@ pub(super) const EXTENTS: &str = "extents";
 pub(super) const POINTER: &str = "store.toml";
 /// In a store elsewhere: whose it is.
 pub(super) const BACKING: &str = "backing.toml";
+/// In `DIR/.dedupfs`: the store is being removed.
+pub(super) const REMOVING: &str = "removing.toml";
 /// In the state directory while the overlay is mounted: how to reach the daemon.
 pub const DAEMON: &str = "daemon.json";
 /// In the state directory: what the daemon in the background has to say.
@@ -47,10 +49,12 @@ pub(super) struct BackPointer {
 
 impl Layout {
     /// The store of directory `dir`, or `None` if it has none, or what an interrupted `init` left of one. Errors:
-    /// [`RepoError::Incomplete`], [`RepoError::PointerMissing`] and [`RepoError::StoreAway`] where a store was.
+    /// [`RepoError::Incomplete`], [`RepoError::PointerMissing`] and [`RepoError::StoreAway`] where a store was,
+    /// [`RepoError::Removing`] where one is being removed.
     pub fn of(dir: &Path) -> Result<Option<Layout>, RepoError> {
         let root = dir.canonicalize().map_err(|e| RepoError::io("find", dir, e))?;
         let state = root.join(STATE_DIR);
+        super::leave::check_stays(&root)?;
         if exists(&state.join(FORMAT))? {
             return Ok(Some(Layout { root, state }));
         }

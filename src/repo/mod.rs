@@ -17,15 +17,18 @@ pub mod fuzz;
 mod init;
 mod key;
 mod layout;
+mod leave;
 mod lock;
 mod memory;
 mod open;
+mod plain;
 #[cfg(test)]
 mod tests;
 
 pub use error::RepoError;
 pub use init::InitOptions;
 pub use layout::{DAEMON, LOG, Layout};
+pub use leave::finish_removal;
 pub use memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
 
 use crate::chunk::ChunkParams;
@@ -127,6 +130,7 @@ impl Repo {
         };
         let key = key::read(layout, format.key_check)?;
         let lock = Lock::take(&dir, &layout.state)?;
+        leave::check_stays(&layout.root)?;
         let backing = Backing::open(&layout.root).map_err(|e| part(layout, "the directory", e))?;
         let bad_glob = |e: overlay::BadGlob| RepoError::form(&config_path, e.to_string());
         let configured = config.policies(None).map_err(bad_glob)?;

@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod session;
+pub mod twins;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;

@@ -57,7 +57,8 @@ impl HybridIo {
 }
 
 impl Overlay {
-    /// Lets the process abort at the `count`th step that is done to hybrid files: for tests of crashes.
+    /// Lets the process abort at the `count`th step that is done to hybrid files, or to write stubs back:
+    /// for tests of crashes.
     #[doc(hidden)]
     pub fn abort_at_step(&self, count: u64) {
         self.steps.abort_at(count);
@@ -232,7 +233,9 @@ impl Overlay {
         self.steps.step();
         file.sync_data().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))?;
         backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
-        let plain = Stub { size: extents.size(), ctime: None, ..stub.stamped(State::Plain) };
+        // No recipe is that of its content.
+        let recipe = crate::id::RecipeId([0; 16]);
+        let plain = Stub { size: extents.size(), ctime: None, recipe, ..stub.stamped(State::Plain) };
         self.write_record(inode, &plain)?;
         self.steps.step();
         if let Err(e) = file.sync_all() {

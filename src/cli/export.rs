@@ -1,0 +1,102 @@
+use super::output::{Output, plain, size};
+use super::session::{Session, Work, find, unexpected};
+use super::{CliResult, Global, Outcome};
+use crate::admin::{ExportReport, ExportRequest, Request, Response};
+use crate::control::Found;
+use crate::repo::finish_removal;
+use std::path::{Path, PathBuf};
+
+/// Files named without --json.
+const SHOWN: usize = 100;
+
+/// Turn files back into plain ones, in place: the way out
+#[derive(clap::Args)]
+#[command(
+    after_help = "Each file is verified by hash before it counts as plain. What was exported stays plain, also in a\n\
+    mount: a rule in config.toml says so. An export that was interrupted, however, goes on where it was.\n\
+    It works from the packs alone if the index is damaged or missing.\n\
+    Example: dedupctl export /data/photos\n\
+    Example: dedupctl export --verify --remove-store /data"
+)]
+pub(super) struct Export {
+    /// File or directory; by default the current directory
+    path: Option<PathBuf>,
+    /// Read everything back from the disk afterwards, and compare it by hash
+    #[arg(long)]
+    verify: bool,
+    /// Then remove the store, so that nothing of dedupfs is left; not while it is mounted
+    #[arg(long)]
+    remove_store: bool,
+    /// Begin though there does not seem to be room
+    #[arg(long)]
+    force: bool,
+}
+
+impl Export {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        if self.remove_store && finish_removal(self.path.as_deref().unwrap_or(Path::new(".")))? {
+            let report = ExportReport { removed: true, ..ExportReport::default() };
+            out.result(&report, |_| {
+                "the removal that was begun is finished: nothing of dedupfs is left\n".to_owned()
+            })?;
+            return Ok(Outcome::Clean);
+        }
+        let found = find(global, self.path.as_deref())?;
+        let root = match &found {
+            Found::Direct { layout, .. } => layout.root.clone(),
+            Found::Daemon { info, .. } => info.root.clone(),
+        };
+        let (session, path) = Session::open(found, Work::Ask, out)?;
+        let request =
+            ExportRequest { path, verify: self.verify, force: self.force, remove_store: self.remove_store };
+        let report = match session.ask(Request::Export(request), out)? {
+            Response::Export(report) => report,
+            other => return Err(unexpected(&other)),
+        };
+        if report.removed {
+            finish_removal(&root)?;
+        } else {
+            let what = if report.rule == "*" {
+                "all files stay".to_owned()
+            } else {
+                format!("what matches {:?} stays", report.rule)
+            };
+            out.note(&format!(
+                "{what} plain from now on: a rule at the end of config.toml says so; without it, `dedupctl scan` converts them again"
+            ));
+        }
+        out.result(&report, |report| text(report, self.remove_store))?;
+        Ok(if report.failed.is_empty() { Outcome::Clean } else { Outcome::Findings })
+    }
+}
+
+fn text(report: &ExportReport, remove_store: bool) -> String {
+    let ExportReport { files, bytes, plain: before, verified, failed, omitted, .. } = report;
+    let how = match report.read_back {
+        true => format!("{verified} read back from the disk and the same"),
+        false => "each verified by its hash".to_owned(),
+    };
+    let mut text =
+        format!("{files} files, {}, are plain again, {how}; {before} were plain before\n", size(*bytes));
+    let all = failed.len() as u64 + omitted;
+    if all > 0 {
+        text.push_str(&format!("{all} files were not exported, and are as they were:\n"));
+        for one in failed.iter().take(SHOWN) {
+            text.push_str(&format!("  {}: {}\n", plain(&one.path), plain(&one.reason)));
+        }
+        let more = all - failed.len().min(SHOWN) as u64;
+        if more > 0 {
+            text.push_str(&format!("  and {more} more\n"));
+        }
+    }
+    match (&report.store_left, report.removed) {
+        (Some(store), _) => text.push_str(&format!(
+            "nothing of dedupfs is left in the directory; the store {} says that it belongs to another, and was left\n",
+            plain(store)
+        )),
+        (None, true) => text.push_str("nothing of dedupfs is left\n"),
+        (None, false) if remove_store => text.push_str("the store stays as long as files need it\n"),
+        (None, false) => {}
+    }
+    text
+}

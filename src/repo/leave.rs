@@ -1,0 +1,134 @@
+//! Removing a store whose directory does without it.
+//!
+//! Order: no file has a record any more, durably ([`crate::overlay::Overlay::remove_records`]) -> `removing.toml` in
+//! `DIR/.dedupfs`, durably: from here nobody opens the store -> it is closed -> its files -> the note -> all else in
+//! `DIR/.dedupfs`, `removing.toml` last -> `DIR/.dedupfs` itself -> the times of `DIR`. Killed at any point, the next
+//! removal goes on where it was.
+//!
+//! What must always be true: only what `init` and the programs put there is removed: `DIR/.dedupfs`, the note, and a store
+//! elsewhere if it says that it is that of `DIR`. Symlinks are not followed, other filesystems not entered.
+
+use super::error::RepoError;
+use super::layout::{self, BACKING, BackPointer, LOCK, REMOVING};
+use super::lock::Lock;
+use super::{Repo, init};
+use crate::overlay::{NOTE, STATE_DIR};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Serialize, Deserialize)]
+struct Removing {
+    /// A store elsewhere that goes too.
+    store: Option<PathBuf>,
+    /// Times of the directory before, in seconds and nanoseconds.
+    mtime: (i64, i64),
+}
+
+/// An error if the store of `root` is being removed.
+pub(super) fn check_stays(root: &Path) -> Result<(), RepoError> {
+    match layout::exists(&root.join(STATE_DIR).join(REMOVING))? {
+        true => Err(RepoError::Removing { root: root.to_owned() }),
+        false => Ok(()),
+    }
+}
+
+impl Repo {
+    /// Says durably that this store is not to be used any more. No file may depend on it. After it has been closed,
+    /// [`finish_removal`] removes it. Returns a store elsewhere that is not this directory's own, and so stays.
+    pub fn begin_removal(&self) -> Result<Option<PathBuf>, RepoError> {
+        let root = &self.layout.root;
+        let inside = root.join(STATE_DIR);
+        let (mut store, mut stays) = (None, None);
+        if self.layout.state != inside {
+            let owner: Option<BackPointer> = layout::read_toml(&self.layout.file(BACKING))?;
+            match owner.is_some_and(|owner| owner.root == *root) {
+                true => store = Some(self.layout.state.clone()),
+                false => stays = Some(self.layout.state.clone()),
+            }
+        }
+        let stat = root.metadata().map_err(|e| RepoError::io("look at", root, e))?;
+        let removing = Removing { store, mtime: (stat.mtime(), stat.mtime_nsec()) };
+        let path = inside.join(REMOVING);
+        let text = toml::to_string(&removing)
+            .map_err(|e| RepoError::form(&path, format!("its path cannot be written down: {e}")))?;
+        init::write_durable(&path, text.as_bytes(), 0o600)?;
+        Ok(stays)
+    }
+}
+
+/// Removes the store of `dir` if that was begun. Returns whether there was anything to do.
+pub fn finish_removal(dir: &Path) -> Result<bool, RepoError> {
+    let root = dir.canonicalize().map_err(|e| RepoError::io("find", dir, e))?;
+    let inside = root.join(STATE_DIR);
+    let mark = inside.join(REMOVING);
+    let Some(removing) = layout::read_toml::<Removing>(&mark)? else {
+        // Killed just before the last step.
+        return Ok(!layout::exists(&root.join(NOTE))? && fs::remove_dir(&inside).is_ok());
+    };
+    let device = |path: &Path| path.symlink_metadata().map(|meta| meta.dev());
+    if let Some(store) = &removing.store
+        && layout::exists(store)?
+    {
+        // Who waited for the lock sees the mark.
+        let lock = Lock::take(store, store)?;
+        let dev = device(store).map_err(|e| RepoError::io("look at", store, e))?;
+        empty(store, dev, &[BACKING, LOCK])?;
+        for name in [LOCK, BACKING] {
+            remove_file(&store.join(name))?;
+        }
+        drop(lock);
+        match fs::remove_dir(store) {
+            // A mount point, or a directory in one that is not ours, stays, and is empty.
+            Err(e) if matches!(e.kind(), ErrorKind::ResourceBusy | ErrorKind::PermissionDenied) => {}
+            other => other.map_err(|e| RepoError::io("remove directory", store, e))?,
+        }
+    }
+    let lock = Lock::take(&inside, &inside)?;
+    let dev = device(&inside).map_err(|e| RepoError::io("look at", &inside, e))?;
+    empty(&inside, dev, &[REMOVING, LOCK])?;
+    remove_file(&root.join(NOTE))?;
+    remove_file(&inside.join(LOCK))?;
+    remove_file(&mark)?;
+    drop(lock);
+    fs::remove_dir(&inside).map_err(|e| RepoError::io("remove directory", &inside, e))?;
+    let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ };
+    let last_modification = Timespec { tv_sec: removing.mtime.0, tv_nsec: removing.mtime.1 };
+    rustix::fs::utimensat(CWD, &root, &Timestamps { last_access, last_modification }, AtFlags::empty())
+        .map_err(|e| RepoError::io("set times of", &root, e))?;
+    Ok(true)
+}
+
+/// Removes all that is in a directory but `keep`.
+fn empty(dir: &Path, dev: u64, keep: &[&str]) -> Result<(), RepoError> {
+    let entries = dir.read_dir().map_err(|e| RepoError::io("read directory", dir, e))?;
+    for entry in entries {
+        let entry = entry.map_err(|e| RepoError::io("read directory", dir, e))?;
+        if keep.iter().any(|name| entry.file_name() == *name) {
+            continue;
+        }
+        let path = entry.path();
+        let meta = entry.metadata().map_err(|e| RepoError::io("look at", &path, e))?;
+        if !meta.is_dir() {
+            remove_file(&path)?;
+            continue;
+        }
+        if meta.dev() != dev {
+            let other = io::Error::new(ErrorKind::CrossesDevices, "another filesystem is mounted there");
+            return Err(RepoError::io("remove directory", &path, other));
+        }
+        empty(&path, dev, &[])?;
+        fs::remove_dir(&path).map_err(|e| RepoError::io("remove directory", &path, e))?;
+    }
+    Ok(())
+}
+
+fn remove_file(path: &Path) -> Result<(), RepoError> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(RepoError::io("remove", path, e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,37 @@
+//! Files that are to stay plain: a rule at the end of `config.toml`, where it is in force whatever stands before it.
+
+use super::error::RepoError;
+use super::layout::{self, CONFIG};
+use super::{Repo, init};
+use crate::config::{Config, rule_text};
+use crate::overlay::{Dedup, Rule};
+
+impl Repo {
+    /// Leaves all that `rule` matches plain from now on, durably. Returns whether the rule was not there yet.
+    pub fn stay_plain(&self, rule: Rule) -> Result<bool, RepoError> {
+        let (path, shown) = (self.state_file(CONFIG), self.layout.file(CONFIG));
+        let form = |e: &dyn std::fmt::Display| RepoError::form(&shown, e.to_string());
+        let text = layout::read_text(&path)?.unwrap_or_else(|| Config::default().to_text());
+        let config = Config::parse(&text).map_err(|e| form(&e))?;
+        // A later rule may say otherwise about some of the files.
+        let last = config.rules.iter().rev().take_while(|rule| matches!(rule.dedup, None | Some(Dedup::Off)));
+        let mut last = last.filter(|rule| rule.dedup.is_some());
+        if last.any(|one| one.globs == rule.globs) {
+            return Ok(false);
+        }
+        let break_before = if text.is_empty() || text.ends_with("\n\n") { "" } else { "\n" };
+        let break_line = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        let text = format!(
+            "{text}{break_line}{break_before}# These files were exported: they stay plain as long as this is here.\n{}",
+            rule_text(&rule)
+        );
+        // Rules that are written as one list cannot be added to in this way.
+        let added = Config::parse(&text).map_err(|e| form(&e))?;
+        if added.rules.last() != Some(&rule) {
+            return Err(form(&"no rule can be added at its end"));
+        }
+        self.overlay.add_rule(rule).map_err(|e| form(&e))?;
+        init::write_durable(&path, text.as_bytes(), 0o600)?;
+        Ok(true)
+    }
+}
