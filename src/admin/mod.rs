@@ -8,6 +8,7 @@ mod by_method;
 mod catch_up;
 mod check;
 mod contained;
+pub mod copy;
 mod export;
 mod gc;
 mod groups;

@@ -1,3 +1,4 @@
+use super::export_copy::Copy;
 use super::output::{Output, plain, size};
 use super::session::{Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
@@ -13,10 +14,12 @@ const SHOWN: usize = 100;
 #[derive(clap::Args)]
 #[command(
     after_help = "Each file is verified by hash before it counts as plain. What was exported stays plain, also in a\n\
-    mount: a rule in config.toml says so. An export that was interrupted, however, goes on where it was.\n\
+    mount: a rule in config.toml says so. An export that was interrupted goes on where it was.\n\
     It works from the packs alone if the index is damaged or missing.\n\
     Example: dedupctl export /data/photos\n\
-    Example: dedupctl export --verify --remove-store /data"
+    Example: dedupctl export --verify --remove-store /data\n\
+    Example: dedupctl export /data --to /backup/data\n\
+    Example: dedupctl export /data --tar - | zstd > data.tar.zst"
 )]
 pub(super) struct Export {
     /// File or directory; by default the current directory
@@ -30,6 +33,15 @@ pub(super) struct Export {
     /// Begin though there does not seem to be room
     #[arg(long)]
     force: bool,
+    /// Copy to this new or empty directory instead, with all that `cp -a` keeps, and leave everything here as it is
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["remove_store", "tar"])]
+    to: Option<PathBuf>,
+    /// Write a tar archive (pax) instead; `-` for stdout
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["remove_store", "verify"])]
+    tar: Option<PathBuf>,
+    /// With --to: go on with a copy that was interrupted
+    #[arg(long, requires = "to")]
+    resume: bool,
 }
 
 impl Export {
@@ -42,11 +54,17 @@ impl Export {
             return Ok(Outcome::Clean);
         }
         let found = find(global, self.path.as_deref())?;
+        if self.to.is_some() || self.tar.is_some() {
+            let Export { to, tar, verify, resume, force, .. } = self;
+            let (to, tar) = (to.as_deref(), tar.as_deref());
+            let copy = Copy { to, tar, verify: *verify, resume: *resume, force: *force };
+            return copy.run(found, out, global.json);
+        }
         let root = match &found {
             Found::Direct { layout, .. } => layout.root.clone(),
             Found::Daemon { info, .. } => info.root.clone(),
         };
-        let (session, path) = Session::open(found, Work::Ask, out)?;
+        let (session, path) = Session::open(found, Work::Copy, out)?;
         let request =
             ExportRequest { path, verify: self.verify, force: self.force, remove_store: self.remove_store };
         let report = match session.ask(Request::Export(request), out)? {

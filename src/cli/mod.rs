@@ -11,6 +11,7 @@ mod completions;
 mod contained;
 mod error;
 mod export;
+mod export_copy;
 mod gc;
 mod groups;
 mod init;

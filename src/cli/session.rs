@@ -17,6 +17,8 @@ pub(super) enum Work {
     Ask,
     /// Files may be converted and indexed.
     Convert,
+    /// Read or write back contents, for which the index only has to find chunks.
+    Copy,
 }
 
 pub(super) enum Session {
@@ -102,6 +104,10 @@ impl Direct {
         }
         let background = (work == Work::Convert).then(|| repo.overlay().start());
         Ok(Direct { repo, background })
+    }
+
+    pub(super) fn repo(&self) -> &Repo {
+        &self.repo
     }
 
     pub(super) fn ask(self, request: Request, out: &Output) -> Result<Response, CliError> {

@@ -218,6 +218,15 @@ pub fn open_dir(path_fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
     fs::openat(CWD, proc_path(path_fd), flags, Mode::empty())
 }
 
+/// As [`open_dir`], without moving the directory's atime where that may be asked for.
+pub fn open_dir_quietly(path_fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match fs::openat(CWD, proc_path(&path_fd), flags | OFlags::NOATIME, Mode::empty()) {
+        Err(Errno::PERM) => open_dir(path_fd),
+        other => other,
+    }
+}
+
 /// As [`open_io`], without moving the file's atime where that may be asked for.
 pub fn open_quietly(path_fd: impl AsFd, access: OFlags) -> rustix::io::Result<File> {
     match open_io(&path_fd, access | OFlags::NOATIME) {

@@ -325,7 +325,7 @@ impl Overlay {
         visit: &mut dyn FnMut(&Path, rustix::io::Result<Arc<Inode>>),
     ) -> Result<()> {
         if path.as_os_str().is_empty() {
-            let dir = backing::open_dir(self.backing.root())?;
+            let dir = backing::open_dir_quietly(self.backing.root())?;
             return self.walk_dir(dir, Path::new(""), visit);
         }
         let fd = backing::open_path(self.backing.root(), path.as_os_str())
@@ -344,7 +344,7 @@ impl Overlay {
             return Ok(());
         }
         match backing::kind(stat.st_mode) {
-            Kind::Directory => match backing::open_dir(&fd) {
+            Kind::Directory => match backing::open_dir_quietly(&fd) {
                 Ok(dir) => {
                     drop(fd);
                     self.walk_dir(dir, path, visit)?;

@@ -32,6 +32,7 @@ to this note, or the place that .dedupfs/store.toml names. To see them with thei
 
     dedupfs DIR              mounts the overlay over this directory itself
     dedupfs DIR MOUNTPOINT   mounts it somewhere else
+    dedupctl export DIR      turns them back into plain files, here
 
 Copy or back up the files from the mounted overlay. Who copies the bare directory has to take .dedupfs
 and all extended attributes (user.dedupfs) along: `cp -a`, `rsync -aX`, `tar --xattrs`.

@@ -69,37 +69,65 @@ pub fn finish_removal(dir: &Path) -> Result<bool, RepoError> {
         // Killed just before the last step.
         return Ok(!layout::exists(&root.join(NOTE))? && fs::remove_dir(&inside).is_ok());
     };
-    let device = |path: &Path| path.symlink_metadata().map(|meta| meta.dev());
     if let Some(store) = &removing.store
         && layout::exists(store)?
     {
-        // Who waited for the lock sees the mark.
-        let lock = Lock::take(store, store)?;
-        let dev = device(store).map_err(|e| RepoError::io("look at", store, e))?;
-        empty(store, dev, &[BACKING, LOCK])?;
-        for name in [LOCK, BACKING] {
-            remove_file(&store.join(name))?;
-        }
-        drop(lock);
-        match fs::remove_dir(store) {
-            // A mount point, or a directory in one that is not ours, stays, and is empty.
-            Err(e) if matches!(e.kind(), ErrorKind::ResourceBusy | ErrorKind::PermissionDenied) => {}
-            other => other.map_err(|e| RepoError::io("remove directory", store, e))?,
-        }
+        remove_elsewhere(store, &root)?;
     }
-    let lock = Lock::take(&inside, &inside)?;
-    let dev = device(&inside).map_err(|e| RepoError::io("look at", &inside, e))?;
-    empty(&inside, dev, &[REMOVING, LOCK])?;
+    // Somebody may have put it on another disk by a symlink.
+    let real = inside.canonicalize().map_err(|e| RepoError::io("find", &inside, e))?;
+    // Who waited for the lock sees the mark.
+    let lock = Lock::take(&real, &inside)?;
+    empty(&real, device(&real)?, &[REMOVING, LOCK])?;
     remove_file(&root.join(NOTE))?;
-    remove_file(&inside.join(LOCK))?;
+    remove_file(&real.join(LOCK))?;
     remove_file(&mark)?;
     drop(lock);
-    fs::remove_dir(&inside).map_err(|e| RepoError::io("remove directory", &inside, e))?;
+    remove_dir(&real)?;
+    if real != inside {
+        remove_file(&inside)?;
+    }
     let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ };
     let last_modification = Timespec { tv_sec: removing.mtime.0, tv_nsec: removing.mtime.1 };
     rustix::fs::utimensat(CWD, &root, &Timestamps { last_access, last_modification }, AtFlags::empty())
         .map_err(|e| RepoError::io("set times of", &root, e))?;
     Ok(true)
+}
+
+/// Removes a store elsewhere. Whose it is, it says itself until the end: what a mark says is not enough.
+fn remove_elsewhere(store: &Path, root: &Path) -> Result<(), RepoError> {
+    let owner: Option<BackPointer> = layout::read_toml(&store.join(BACKING))?;
+    match owner {
+        Some(owner) if owner.root == root => {
+            let lock = Lock::take(store, store)?;
+            empty(store, device(store)?, &[BACKING, LOCK])?;
+            remove_file(&store.join(LOCK))?;
+            remove_file(&store.join(BACKING))?;
+            drop(lock);
+        }
+        Some(owner) => {
+            let found = format!("the store of {}", owner.root.display());
+            return Err(RepoError::form(
+                &store.join(BACKING),
+                format!("expected the store of {}, found {found}", root.display()),
+            ));
+        }
+        // All but the last step was done, or it is none.
+        None => {}
+    }
+    remove_dir(store)
+}
+
+fn device(path: &Path) -> Result<u64, RepoError> {
+    path.symlink_metadata().map(|meta| meta.dev()).map_err(|e| RepoError::io("look at", path, e))
+}
+
+/// Removes an empty directory. A mount point, or one in a directory that is not ours to change, stays.
+fn remove_dir(path: &Path) -> Result<(), RepoError> {
+    match fs::remove_dir(path) {
+        Err(e) if matches!(e.kind(), ErrorKind::ResourceBusy | ErrorKind::PermissionDenied) => Ok(()),
+        other => other.map_err(|e| RepoError::io("remove directory", path, e)),
+    }
 }
 
 /// Removes all that is in a directory but `keep`.

@@ -30,8 +30,9 @@ impl Repo {
         if added.rules.last() != Some(&rule) {
             return Err(form(&"no rule can be added at its end"));
         }
-        self.overlay.add_rule(rule).map_err(|e| form(&e))?;
+        self.overlay.policies().with_rule(rule.clone()).map_err(|e| form(&e))?;
         init::write_durable(&path, text.as_bytes(), 0o600)?;
+        self.overlay.add_rule(rule).map_err(|e| form(&e))?;
         Ok(true)
     }
 }

@@ -93,8 +93,11 @@ fn look_below(
     }
     found.insert(path.to_owned(), entry);
     if meta.is_dir() {
-        for child in fs::read_dir(&full).unwrap_or_else(|e| panic!("{}: {e}", full.display())) {
-            let name = child.unwrap().file_name();
+        let children = fs::read_dir(&full).unwrap_or_else(|e| panic!("{}: {e}", full.display()));
+        let mut names: Vec<_> = children.map(|child| child.unwrap().file_name()).collect();
+        // The first name of several is the same in every twin.
+        names.sort();
+        for name in names {
             let ours = path.as_os_str().is_empty() && (name == ".dedupfs" || name == "DEDUPFS-README.txt");
             if !ours {
                 look_below(root, &path.join(name), linked, found);

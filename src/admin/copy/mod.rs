@@ -1,0 +1,279 @@
+//! A tree as plain files elsewhere: another directory, or a tar archive. The source is only read.
+//!
+//! The tree is that of a mount, where all files look plain, or a bare directory, whose stubs the overlay reads. Each entry
+//! is given to a [`Sink`] with all that a filesystem keeps of it: mode, owner, times, xattrs, ACLs (which are xattrs to
+//! the kernel), links, holes. Other filesystems mounted in it are not entered.
+//!
+//! What must always be true: a file whose content cannot be read whole is told of, and is not in the copy.
+//!
+//! Memory: names of the directories on the way, the path of each file with several names, one piece of content.
+
+mod archive;
+mod content;
+mod directory;
+mod same;
+
+pub use archive::TarSink;
+pub use content::Content;
+pub use directory::DirectorySink;
+pub use same::SameSink;
+
+use crate::overlay::{Kind, Overlay, OverlayError, is_hidden, xattrs_of};
+use rustix::fs::{CWD, Mode, OFlags, RawDir, Stat};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Result of copying one thing.
+pub type Result<T> = std::result::Result<T, OverlayError>;
+
+/// Is told of what could not be copied, and why.
+pub type Failed<'a> = &'a mut dyn FnMut(&Path, OverlayError);
+/// Is told bytes of content more; false ends the work.
+pub type Step<'a> = &'a mut dyn FnMut(u64) -> bool;
+
+/// A thing of the tree.
+pub struct Item<'a> {
+    /// Where it is below the top of the tree; empty for that itself.
+    pub path: &'a Path,
+    /// What it is.
+    pub kind: Kind,
+    /// Its attributes below; the length of a file is that of its [`Content`].
+    pub stat: &'a Stat,
+    /// Its xattrs, with ACLs.
+    pub xattrs: &'a [(OsString, Vec<u8>)],
+    /// Where a symlink leads.
+    pub target: Option<&'a Path>,
+}
+
+/// Where a tree goes.
+pub trait Sink {
+    /// A directory; what is in it follows.
+    fn enter(&mut self, item: &Item<'_>) -> Result<()>;
+    /// All that is in it has been given.
+    fn leave(&mut self, item: &Item<'_>) -> Result<()>;
+    /// A regular file.
+    fn file(&mut self, item: &Item<'_>, content: &Content<'_>, step: Step<'_>) -> Result<()>;
+    /// Another name of what was given as `first`.
+    fn link(&mut self, item: &Item<'_>, first: &Path) -> Result<()>;
+    /// A symlink, fifo, socket or device.
+    fn special(&mut self, item: &Item<'_>) -> Result<()>;
+}
+
+/// What was given to a sink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Walked {
+    /// Regular files, each by one name.
+    pub files: u64,
+    /// Bytes of their contents.
+    pub bytes: u64,
+    /// Bytes that they take on a disk, about.
+    pub room_bytes: u64,
+}
+
+/// The tree to copy.
+pub struct Tree<'a> {
+    /// The top: a directory or a file.
+    top: OwnedFd,
+    /// Its own name, for a file.
+    name: OsString,
+    /// What reads stubs; none for a mount.
+    overlay: Option<&'a Overlay>,
+    /// Where the top is below the root of the overlay.
+    below_root: PathBuf,
+    dev: u64,
+}
+
+impl<'a> Tree<'a> {
+    /// What a mount shows at `path`, which must not be a symlink.
+    pub fn mounted(path: &Path) -> Result<Tree<'a>> {
+        let top = open_path(CWD, path.as_os_str()).map_err(|e| OverlayError::io("open", path, e))?;
+        Tree::new(top, path, None, PathBuf::new())
+    }
+
+    /// What is at `path` below the root of an overlay that nobody has mounted.
+    pub fn bare(overlay: &'a Overlay, path: &Path) -> Result<Tree<'a>> {
+        let name = if path.as_os_str().is_empty() { OsStr::new(".") } else { path.as_os_str() };
+        let top = open_path(overlay.backing().root(), name).map_err(|e| OverlayError::io("open", path, e))?;
+        Tree::new(top, path, Some(overlay), path.to_owned())
+    }
+
+    fn new(top: OwnedFd, path: &Path, overlay: Option<&'a Overlay>, below_root: PathBuf) -> Result<Tree<'a>> {
+        let dev = rustix::fs::fstat(&top)?.st_dev;
+        let name = path.file_name().unwrap_or_default().to_owned();
+        Ok(Tree { top, name, overlay, below_root, dev })
+    }
+
+    /// How much there is: files and bytes. Reads no content.
+    pub fn measure(&self) -> Result<Walked> {
+        struct Measure;
+        impl Sink for Measure {
+            fn enter(&mut self, _: &Item<'_>) -> Result<()> {
+                Ok(())
+            }
+            fn leave(&mut self, _: &Item<'_>) -> Result<()> {
+                Ok(())
+            }
+            fn file(&mut self, _: &Item<'_>, _: &Content<'_>, _: Step<'_>) -> Result<()> {
+                Ok(())
+            }
+            fn link(&mut self, _: &Item<'_>, _: &Path) -> Result<()> {
+                Ok(())
+            }
+            fn special(&mut self, _: &Item<'_>) -> Result<()> {
+                Ok(())
+            }
+        }
+        self.give(&mut Measure, &mut |_| true, &mut |_, _| {})
+    }
+
+    /// Gives everything to `sink`, a directory before what is in it. What fails is told of, and does not stop the rest.
+    /// ECANCELED if `step` said so.
+    pub fn give(&self, sink: &mut dyn Sink, step: Step<'_>, failed: Failed<'_>) -> Result<Walked> {
+        let mut giver = Giver {
+            tree: self,
+            sink,
+            step,
+            failed,
+            linked: HashMap::new(),
+            walked: Walked::default(),
+            stopped: false,
+        };
+        let top =
+            self.top.as_fd().try_clone_to_owned().map_err(|e| OverlayError::io("open", &self.name, e))?;
+        let is_dir = kind(rustix::fs::fstat(&top)?.st_mode) == Kind::Directory;
+        let path = if is_dir { PathBuf::new() } else { PathBuf::from(&self.name) };
+        giver.entry(top, &path);
+        if giver.stopped {
+            return Err(Errno::CANCELED.into());
+        }
+        Ok(giver.walked)
+    }
+}
+
+struct Giver<'a> {
+    tree: &'a Tree<'a>,
+    sink: &'a mut dyn Sink,
+    step: Step<'a>,
+    failed: Failed<'a>,
+    /// First names of files with several.
+    linked: HashMap<u64, PathBuf>,
+    walked: Walked,
+    stopped: bool,
+}
+
+impl Giver<'_> {
+    fn entry(&mut self, fd: OwnedFd, path: &Path) {
+        if self.stopped {
+            return;
+        }
+        if let Err(e) = self.try_entry(fd, path) {
+            match e {
+                OverlayError::Os(Errno::CANCELED) => self.stopped = true,
+                e => (self.failed)(path, e),
+            }
+        }
+    }
+
+    fn try_entry(&mut self, fd: OwnedFd, path: &Path) -> Result<()> {
+        let stat = rustix::fs::fstat(&fd)?;
+        let kind = kind(stat.st_mode);
+        let xattrs = xattrs_of(&fd)?;
+        let target = match kind {
+            Kind::Symlink => Some(PathBuf::from(OsString::from_vec(
+                rustix::fs::readlinkat(&fd, "", Vec::new())?.into_bytes(),
+            ))),
+            _ => None,
+        };
+        let item = Item { path, kind, stat: &stat, xattrs: &xattrs, target: target.as_deref() };
+        if kind == Kind::Directory {
+            self.sink.enter(&item)?;
+            if stat.st_dev == self.tree.dev {
+                self.below(&fd, path)?;
+            }
+            return if self.stopped { Ok(()) } else { self.sink.leave(&item) };
+        }
+        if stat.st_nlink > 1
+            && let Some(first) = self.linked.get(&stat.st_ino)
+        {
+            return self.sink.link(&item, first);
+        }
+        if kind == Kind::File {
+            let content = Content::of(self.tree, fd, &stat, path)?;
+            let (size, room) = (content.size(), content.room_bytes());
+            let step = &mut *self.step;
+            self.sink.file(&item, &content, step)?;
+            self.walked.files += 1;
+            self.walked.bytes += size;
+            self.walked.room_bytes += room;
+        } else {
+            self.sink.special(&item)?;
+        }
+        if stat.st_nlink > 1 {
+            // Only what is in the copy can be linked to.
+            self.linked.insert(stat.st_ino, path.to_owned());
+        }
+        Ok(())
+    }
+
+    fn below(&mut self, fd: &OwnedFd, path: &Path) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |flags| rustix::fs::openat(CWD, proc_path(fd), flags, Mode::empty());
+        let dir = match open(flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => open(flags),
+            other => other,
+        };
+        let dir = dir.map_err(|e| OverlayError::io("read", path, e))?;
+        let root = path.as_os_str().is_empty() && self.tree.below_root.as_os_str().is_empty();
+        for name in names_in(&dir).map_err(|e| OverlayError::io("read", path, e))? {
+            if self.stopped || (root && is_hidden(&name) && self.tree.overlay.is_some()) {
+                continue;
+            }
+            let path = path.join(&name);
+            match open_path(&dir, &name) {
+                Ok(fd) => self.entry(fd, &path),
+                // It went meanwhile.
+                Err(Errno::NOENT) => {}
+                Err(e) => (self.failed)(&path, e.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn kind(mode: u32) -> Kind {
+    match rustix::fs::FileType::from_raw_mode(mode) {
+        rustix::fs::FileType::Directory => Kind::Directory,
+        rustix::fs::FileType::Symlink => Kind::Symlink,
+        rustix::fs::FileType::Fifo => Kind::Fifo,
+        rustix::fs::FileType::Socket => Kind::Socket,
+        rustix::fs::FileType::CharacterDevice => Kind::CharDevice,
+        rustix::fs::FileType::BlockDevice => Kind::BlockDevice,
+        _ => Kind::File,
+    }
+}
+
+fn open_path(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn proc_path(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+fn names_in(dir: impl AsFd) -> rustix::io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    let mut buffer = Vec::with_capacity(32 << 10);
+    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(OsString::from_vec(name));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
