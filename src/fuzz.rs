@@ -8,7 +8,7 @@
 use crate::config::Config;
 use crate::overlay::stub::{GuardKey, Stub};
 use crate::recipe::Recipe;
-use crate::{repo, similarity, store, view};
+use crate::{repo, similarity, store, sync, view};
 
 /// The key that guards the records of the target `stub`.
 pub const KEY: GuardKey = GuardKey([7; 32]);
@@ -57,6 +57,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "recipe", run: recipe, repair: None, memory_factor: 16 },
     // A nested archive in memory, and the rows of its directory.
     Target { name: "view", run: view::fuzz::view, repair: None, memory_factor: 120 },
+    // Its columns are zstd frames.
+    Target { name: "delta", run: sync::delta::fuzz::delta, repair: None, memory_factor: 33_000 },
     Target { name: "stub", run: stub, repair: Some(repair_stub), memory_factor: 8 },
     Target { name: "config", run: config, repair: None, memory_factor: 4000 },
     Target { name: "format", run: repo::fuzz::format, repair: None, memory_factor: 4000 },

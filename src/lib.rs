@@ -68,6 +68,8 @@ pub mod admin;
 pub mod fuse;
 // Programs talk to the daemon.
 pub mod control;
+// Copies of a tree on several machines.
+pub mod sync;
 
 // Floor 6: the programs.
 // The process that serves a mount.

@@ -209,7 +209,7 @@ macro_rules! targets {
     };
 }
 
-targets!(frame footer pack position block recipe view stub config format);
+targets!(frame footer pack position block recipe view delta stub config format);
 
 #[test]
 fn every_target_is_tested() {
@@ -248,6 +248,9 @@ fn make_corpus() {
             let id = writer.put_recipe(&recipe).unwrap();
             similarity.add_content(id, &recipe).unwrap();
         }
+    }
+    for (name, bytes) in dedupfs::sync::delta::fuzz::corpus() {
+        save("delta", name, &bytes);
     }
     save("recipe", "empty", &Recipe::default().encode());
     writer.flush().unwrap();

@@ -20,6 +20,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("admin", 42),
     ("fuse", 50),
     ("control", 50),
+    ("sync", 50),
     ("daemon", 60),
     ("cli", 61),
     ("fuzz", 70),
