@@ -148,7 +148,7 @@ mod tests {
     fn scattered_changes_are_as_the_model_says() {
         let mut next = noise(1);
         for one_in in [40, 100, 400] {
-            let broken: Vec<bool> = (0..1_000_000).map(|_| next() % one_in == 0).collect();
+            let broken: Vec<bool> = (0..1_000_000).map(|_| next().is_multiple_of(one_in)).collect();
             let runs: Vec<usize> = broken.split(|broken| *broken).map(<[bool]>::len).collect();
             let share = |part: usize| part as f64 / broken.len() as f64;
             let grams = share(runs.iter().map(|len| (len + 1).saturating_sub(GRAM_BYTES)).sum());

@@ -149,7 +149,7 @@ pub(super) mod tests {
         for (start, end, edge) in
             [(0, 500_000, 0), (1_003, 700_001, 0), (77, 900_000, 9), (300_000, 900_000, 0)]
         {
-            let mut bytes: Vec<u8> = (0..900_000u64).map(|i| (i * i >> 7) as u8 | 1).collect();
+            let mut bytes: Vec<u8> = (0..900_000u64).map(|i| ((i * i) >> 7) as u8 | 1).collect();
             bytes[start..end].fill(0);
             // Zeros that are written go before and after the hole.
             let hole = start + edge..end - edge;
