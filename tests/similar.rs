@@ -1,7 +1,7 @@
 //! `dedupctl similar`: what it finds, in which order, and what its rules leave out.
 //!
 //! Seen to fail with: patterns of paths that allow all, sizes that allow all, the larger containment instead of the mean,
-//! identical files that take up the whole limit, identical files looked for among candidates only, padding that counts.
+//! identical files that take up the whole limit, identical files looked for among candidates only.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod common;

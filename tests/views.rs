@@ -9,7 +9,6 @@
 //! | `catch_up_view` as `Ok(false)` | `the_index_of_views_follows_the_files` (index made anew), `only_what_is_wanted_is_indexed` |
 //! | `catch_up_view` without `any_name` | `the_index_of_views_follows_the_files` (a name that promises nothing) |
 //! | `catch_up_view` without `promised` | `only_what_is_wanted_is_indexed` (wanted later) |
-//! | `catch_up_view` of hybrid files | `what_is_written_in_the_middle_of_a_large_file_is_looked_at` |
 //! | `suits` as true; `wanting` without the removal | `only_what_is_wanted_is_indexed` |
 //! | the tables of `db/beside.rs` as those of bytes; `except` in `similar_through` | all |
 //! | the candidate through the view of the query | `markup_does_not_count`, `packed_and_plain_meet` |
