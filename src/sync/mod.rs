@@ -1,3 +1,46 @@
-//! Copies of a tree on several machines, kept alike in few bytes.
+//! Two-way sync: copies of a tree on several machines become the same again, and no byte is lost.
+//!
+//! ```text
+//!  link      messages over two streams
+//!   |
+//!  session   one side of a sync, without I/O  -- proto (frames), content (bytes on their way), diff (a tree as changes)
+//!   |    \
+//!   |     merge, plan, guard                   pure: three trees -> one; one tree -> another, in steps
+//!   |     version, tree, look                  pure: what came from what; what a directory holds
+//!   v
+//!  local     a directory as a replica          -- scan, memory, staging, execute, beneath
+//! ```
+//!
+//! [`delta`] says contents in fewer bytes, against what the receiver has; `content` does not use it yet.
+//!
+//! What must always be true: what is newer is decided by descent of snapshots, never by a clock; nothing is overwritten
+//! that was not looked at right before; a sync can be cut at any byte and run again. docs/sync.md has the protocol, the
+//! semantics and what a peer can and cannot do.
 
+pub mod adopt;
+pub mod beneath;
+pub mod conflicts;
+pub mod content;
 pub mod delta;
+pub mod diff;
+pub mod error;
+pub mod execute;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod guard;
+pub mod link;
+pub mod local;
+pub mod look;
+pub mod memory;
+pub mod merge;
+pub mod plan;
+pub mod proto;
+pub mod scan;
+pub mod session;
+pub mod staging;
+pub mod tree;
+pub mod version;
+
+pub use error::SyncError;
+pub use local::Local;
+pub use session::{Outcome, Replica, Session};

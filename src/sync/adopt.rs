@@ -1,0 +1,54 @@
+//! Taking an agreed tree, whatever happens meanwhile: what the simulator and the real directory share.
+//!
+//! The steps of a plan may not all be possible: a file was changed after it was looked at, or the machine stopped half way.
+//! Then the directory holds neither the tree from before nor the agreed one, but something that came from the tree before,
+//! as the agreed one did. So it is looked at again and merged with the agreed tree against the tree before: what was done
+//! already is the same on both sides, and what a user did meanwhile counts as a change like any other.
+
+use super::error::SyncError;
+use super::merge::merge;
+use super::plan::{Op, plan};
+use super::tree::{Tree, TreePath};
+
+/// A directory that steps can be done to.
+pub trait Steps {
+    /// Does `ops`. Each looks at its target right before; those that find something else leave it and are named.
+    fn run(&mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError>;
+    /// What the directory holds now; idents as `before` has them. Contents that steps may need are staged from it.
+    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError>;
+    /// Stages what `ops` need and only this directory has.
+    fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError>;
+}
+
+/// So often it is tried to take what did not go.
+const ATTEMPTS: u32 = 4;
+
+/// Does the steps until the directory has taken `agreed`. Returns what could not be done.
+pub fn adopt(
+    steps: &mut dyn Steps,
+    before: &Tree,
+    agreed: &Tree,
+    ops: &[Op],
+) -> Result<Vec<(TreePath, String)>, SyncError> {
+    let mut skipped = steps.run(ops)?;
+    for _ in 1..ATTEMPTS {
+        if skipped.is_empty() {
+            break;
+        }
+        skipped = resume(steps, before, agreed)?;
+    }
+    Ok(skipped)
+}
+
+/// Goes on with what was begun, from whatever the directory holds.
+pub fn resume(
+    steps: &mut dyn Steps,
+    before: &Tree,
+    agreed: &Tree,
+) -> Result<Vec<(TreePath, String)>, SyncError> {
+    let now = steps.look_again(before, agreed)?;
+    let merged = merge(before, &now, agreed).tree;
+    let ops = plan(&now, &merged);
+    steps.stage_for(&ops)?;
+    steps.run(&ops)
+}

@@ -1,0 +1,117 @@
+//! System calls on paths that a peer may have named: none leaves the root, follows a symlink or crosses into another
+//! filesystem, whatever anybody renames meanwhile. The kernel sees to it (`openat2`).
+
+use super::error::SyncError;
+use super::tree::{shown, split};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// Bytes of a path in one call; the kernel takes 4096.
+const STEP_BYTES_MAX: usize = 4000;
+
+/// A directory from which paths go down.
+pub struct Root {
+    fd: OwnedFd,
+}
+
+/// `e` about what was tried on `path`.
+pub fn error(operation: &'static str, path: &[u8], e: Errno) -> SyncError {
+    SyncError::io(operation, shown(path), e)
+}
+
+impl Root {
+    /// Opens the directory at `path`, which the user named: here symlinks are followed.
+    pub fn open(path: &Path) -> Result<Root, SyncError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty());
+        Ok(Root { fd: fd.map_err(|e| SyncError::io("open", path.display().to_string(), e))? })
+    }
+
+    /// Opens what is at `path`.
+    pub fn open_at(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH
+            | ResolveFlags::NO_SYMLINKS
+            | ResolveFlags::NO_MAGICLINKS
+            | ResolveFlags::NO_XDEV;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mut dir: Option<OwnedFd> = None;
+        let mut rest = path;
+        while rest.len() > STEP_BYTES_MAX {
+            let cut =
+                rest[..STEP_BYTES_MAX].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?;
+            let from = dir.as_ref().unwrap_or(&self.fd);
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            dir = Some(rustix::fs::openat2(from, &rest[..cut], flags, Mode::empty(), resolve)?);
+            rest = &rest[cut + 1..];
+        }
+        let rest = if rest.is_empty() { b"." } else { rest };
+        rustix::fs::openat2(dir.as_ref().unwrap_or(&self.fd), rest, flags, mode, resolve)
+    }
+
+    /// The directory that `path` is in, and its name there.
+    pub fn parent<'a>(&self, path: &'a [u8]) -> Result<(OwnedFd, &'a [u8]), Errno> {
+        let (dir, name) = split(path);
+        Ok((self.open_at(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, name))
+    }
+
+    /// What is at `path`, a symlink itself; `None` if nothing is, or no directory leads there.
+    pub fn stat(&self, path: &[u8]) -> Result<Option<Stat>, Errno> {
+        let found = self
+            .parent(path)
+            .and_then(|(dir, name)| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW));
+        match found {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Renames, with `flags`.
+    pub fn rename(&self, from: &[u8], to: &[u8], flags: RenameFlags) -> Result<(), Errno> {
+        let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
+        rustix::fs::renameat_with(from_dir, from, to_dir, to, flags)
+    }
+
+    /// Removes a file, or an empty directory.
+    pub fn remove(&self, path: &[u8], dir: bool) -> Result<(), Errno> {
+        let (parent, name) = self.parent(path)?;
+        rustix::fs::unlinkat(parent, name, if dir { AtFlags::REMOVEDIR } else { AtFlags::empty() })
+    }
+
+    /// Names in a directory.
+    pub fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+        let dir = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(name.to_vec());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Makes the names in the directory at `path` durable.
+    pub fn sync_dir(&self, path: &[u8]) -> Result<(), Errno> {
+        match self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(dir) => rustix::fs::fsync(dir),
+            // It was removed, which its own directory says.
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The root itself.
+    pub fn fd(&self) -> impl AsFd + '_ {
+        &self.fd
+    }
+}
+
+/// Bytes of a symlink.
+pub fn read_link(root: &Root, path: &[u8]) -> Result<Vec<u8>, Errno> {
+    let (dir, name) = root.parent(path)?;
+    Ok(rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes())
+}

@@ -1,0 +1,327 @@
+//! Contents on their way to a peer: the seam between what has to arrive and how it is coded.
+//!
+//! The receiver says what it wants, and for each of them which chunks it can read at home: those of an older file by the
+//! same path and of what an earlier, cut attempt left. The sender cuts each content by the same rule and sends,
+//! as one zstd stream, a reference for every chunk that the receiver has and the bytes of all others.
+//!
+//! ```text
+//! stream = { content (32 bytes), then until its announced size is reached:
+//!              0x01 tag (16)                 a chunk that the receiver has
+//!              0x02 length (u32, LE) bytes   at most CHUNK_BYTES_MAX }
+//! ```
+//!
+//! The receiver believes nothing: every chunk that it reads at home is hashed again, no content grows beyond the size
+//! that the agreed tree says, and its hash decides whether it is the content. Memory: 32 MiB of tags at most, about 100 MiB where they are read, a window of
+//! 8 MiB, one block.
+
+use super::error::SyncError;
+use super::tree::ContentId;
+use crate::chunk::ChunkParams;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::Read;
+use zstd::stream::raw::{
+    CParameter, DParameter, Decoder as RawDecoder, Encoder as RawEncoder, InBuffer, Operation, OutBuffer,
+};
+
+/// How contents are cut; a part of the protocol.
+pub const CHUNKS: ChunkParams = ChunkParams { min: 4 << 10, avg: 16 << 10, max: 64 << 10 };
+/// Bytes before compression in one block, and so the most that one expands to.
+pub const BLOCK_BYTES_MAX: usize = 512 << 10;
+/// Most tags in all wants together.
+pub const TAGS_MAX: usize = 2 << 20;
+const WINDOW_LOG_MAX: u32 = 23;
+const LEVEL: i32 = 6;
+
+const REF: u8 = 1;
+const BYTES: u8 = 2;
+
+/// A chunk's first 16 bytes of its BLAKE3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Tag(pub [u8; 16]);
+
+impl Tag {
+    /// Of a chunk's bytes.
+    pub fn of(bytes: &[u8]) -> Tag {
+        let mut tag = [0; 16];
+        tag.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
+        Tag(tag)
+    }
+}
+
+/// A content to be sent, and the chunks of older ones.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    /// Which.
+    pub content: ContentId,
+    /// Its size in bytes.
+    pub size: u64,
+    /// What the receiver has.
+    pub have: Vec<Tag>,
+}
+
+/// Some of the stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// Bytes that it expands to, at most [`BLOCK_BYTES_MAX`].
+    pub raw: u32,
+    /// Compressed.
+    pub bytes: Vec<u8>,
+}
+
+/// Cuts a stream into chunks, one after the other. Memory: a few of the longest chunks.
+pub struct Cutter<R> {
+    from: R,
+    buffer: Vec<u8>,
+    lens: VecDeque<u32>,
+    at: usize,
+    ended: bool,
+}
+
+impl<R: Read> Cutter<R> {
+    /// Chunks of `from`.
+    pub fn new(from: R) -> Cutter<R> {
+        Cutter { from, buffer: Vec::new(), lens: VecDeque::new(), at: 0, ended: false }
+    }
+
+    /// The next chunk; empty at the end.
+    pub fn next_chunk(&mut self) -> std::io::Result<&[u8]> {
+        while self.lens.is_empty() && !(self.ended && self.at == self.buffer.len()) {
+            self.buffer.drain(..self.at);
+            self.at = 0;
+            let before = self.buffer.len();
+            let room = 4 * u64::from(CHUNKS.max);
+            self.ended |= (&mut self.from).take(room).read_to_end(&mut self.buffer)? == 0;
+            debug_assert!(self.ended || self.buffer.len() > before);
+            self.lens.extend(CHUNKS.cut(&self.buffer, self.ended));
+        }
+        let len = self.lens.pop_front().unwrap_or(0) as usize;
+        self.at += len;
+        Ok(&self.buffer[self.at - len..self.at])
+    }
+}
+
+/// Where a sender finds contents.
+pub trait Source {
+    /// The bytes of a content that the tree of this side has.
+    fn open(&mut self, content: ContentId) -> Result<Box<dyn Read>, SyncError>;
+}
+
+/// The sender's end.
+pub struct Sender {
+    wants: VecDeque<Want>,
+    current: Option<(Cutter<Box<dyn Read>>, BTreeSet<Tag>, u64)>,
+    zstd: RawEncoder<'static>,
+}
+
+impl Sender {
+    /// To send what is wanted.
+    pub fn new(wants: Vec<Want>) -> Result<Sender, SyncError> {
+        let mut zstd = RawEncoder::new(LEVEL).map_err(SyncError::codec)?;
+        zstd.set_parameter(CParameter::WindowLog(WINDOW_LOG_MAX)).map_err(SyncError::codec)?;
+        Ok(Sender { wants: wants.into(), current: None, zstd })
+    }
+
+    /// The next block; `None` when all was sent.
+    pub fn next_block(&mut self, source: &mut dyn Source) -> Result<Option<Block>, SyncError> {
+        let mut raw = Vec::new();
+        let room = BLOCK_BYTES_MAX - CHUNKS.max as usize - 64;
+        while raw.len() < room {
+            let Some((cutter, have, left)) = &mut self.current else {
+                let Some(want) = self.wants.pop_front() else { break };
+                raw.extend_from_slice(&want.content.0);
+                let cutter = Cutter::new(source.open(want.content)?);
+                self.current = Some((cutter, want.have.into_iter().collect(), want.size));
+                continue;
+            };
+            let chunk = cutter.next_chunk().map_err(|e| SyncError::io("read", "a content to send", e))?;
+            let more = chunk.len() as u64;
+            if more > *left || (more == 0 && *left > 0) {
+                return Err(SyncError::Changed("a file was changed while it was sent".to_owned()));
+            }
+            if more == 0 {
+                self.current = None;
+                continue;
+            }
+            *left -= more;
+            let tag = Tag::of(chunk);
+            match have.contains(&tag) {
+                true => {
+                    raw.push(REF);
+                    raw.extend_from_slice(&tag.0);
+                }
+                false => {
+                    raw.push(BYTES);
+                    raw.extend_from_slice(&(chunk.len() as u32).to_le_bytes());
+                    raw.extend_from_slice(chunk);
+                }
+            }
+        }
+        if raw.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Block { raw: raw.len() as u32, bytes: self.compress(&raw)? }))
+    }
+
+    fn compress(&mut self, raw: &[u8]) -> Result<Vec<u8>, SyncError> {
+        let mut bytes = Vec::new();
+        let mut block = vec![0; 128 << 10];
+        let mut input = InBuffer::around(raw);
+        while input.pos() < raw.len() {
+            let mut output = OutBuffer::around(&mut block[..]);
+            self.zstd.run(&mut input, &mut output).map_err(SyncError::codec)?;
+            bytes.extend_from_slice(output.as_slice());
+        }
+        loop {
+            let mut output = OutBuffer::around(&mut block[..]);
+            let left = self.zstd.flush(&mut output).map_err(SyncError::codec)?;
+            bytes.extend_from_slice(output.as_slice());
+            if left == 0 {
+                return Ok(bytes);
+            }
+        }
+    }
+}
+
+/// Where a receiver puts contents together.
+pub trait Sink {
+    /// A content begins.
+    fn begin(&mut self, content: ContentId) -> Result<(), SyncError>;
+    /// More of it.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError>;
+    /// A chunk that this side said it has, for the content that was begun.
+    fn chunk(&mut self, tag: Tag) -> Result<Vec<u8>, SyncError>;
+    /// It is whole and its hash is right: make it durable.
+    fn finish(&mut self) -> Result<(), SyncError>;
+}
+
+/// The receiver's end.
+pub struct Receiver {
+    wanted: BTreeMap<ContentId, (u64, BTreeSet<Tag>)>,
+    /// What was decompressed and not taken yet.
+    raw: Vec<u8>,
+    current: Option<Arriving>,
+    zstd: RawDecoder<'static>,
+}
+
+struct Arriving {
+    content: ContentId,
+    left: u64,
+    have: BTreeSet<Tag>,
+    hasher: blake3::Hasher,
+}
+
+impl Receiver {
+    /// For what was wanted, and nothing else.
+    pub fn new(wants: &[Want]) -> Result<Receiver, SyncError> {
+        let mut zstd = RawDecoder::new().map_err(SyncError::codec)?;
+        zstd.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).map_err(SyncError::codec)?;
+        let row = |want: &Want| (want.content, (want.size, want.have.iter().copied().collect()));
+        Ok(Receiver { wanted: wants.iter().map(row).collect(), raw: Vec::new(), current: None, zstd })
+    }
+
+    /// Whether all has arrived.
+    pub fn is_complete(&self) -> bool {
+        self.wanted.is_empty() && self.current.is_none() && self.raw.is_empty()
+    }
+
+    /// Takes a block. Returns how many bytes of contents it gave.
+    pub fn take(&mut self, block: &Block, sink: &mut dyn Sink) -> Result<u64, SyncError> {
+        let len = block.raw as usize;
+        if len > BLOCK_BYTES_MAX || len == 0 {
+            return Err(SyncError::peer("announced a block of a length that is not allowed"));
+        }
+        let start = self.raw.len();
+        // One more than announced, to see that there is not more.
+        self.raw.resize(start + len + 1, 0);
+        let mut output = OutBuffer::around(&mut self.raw[start..]);
+        let mut input = InBuffer::around(&block.bytes);
+        loop {
+            let before = (input.pos(), output.pos());
+            self.zstd
+                .run(&mut input, &mut output)
+                .map_err(|_| SyncError::peer("sent bytes that are no zstd stream"))?;
+            if before == (input.pos(), output.pos()) {
+                break;
+            }
+        }
+        let (read, made) = (input.pos(), output.pos());
+        if made != len || read != block.bytes.len() {
+            return Err(SyncError::peer("announced a wrong length"));
+        }
+        self.raw.truncate(start + len);
+        self.parse(sink)
+    }
+
+    /// Takes bytes of the stream as if a block had expanded to them.
+    pub(crate) fn take_raw(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Result<u64, SyncError> {
+        self.raw.extend_from_slice(bytes);
+        self.parse(sink)
+    }
+
+    fn parse(&mut self, sink: &mut dyn Sink) -> Result<u64, SyncError> {
+        let mut done = 0;
+        let mut at = 0;
+        loop {
+            let rest = &self.raw[at..];
+            let Some(arriving) = &mut self.current else {
+                let Some(id) = rest.first_chunk::<32>() else { break };
+                at += 32;
+                let content = ContentId(*id);
+                let Some((left, have)) = self.wanted.remove(&content) else {
+                    return Err(SyncError::peer("sent a content that was not asked for"));
+                };
+                sink.begin(content)?;
+                self.current = Some(Arriving { content, left, have, hasher: blake3::Hasher::new() });
+                self.end_if_whole(sink)?;
+                continue;
+            };
+            let bytes = match rest.first() {
+                None => break,
+                Some(&REF) => {
+                    let Some(tag) = rest.get(1..17) else { break };
+                    let tag = Tag(tag.try_into().expect("16 bytes"));
+                    if !arriving.have.contains(&tag) {
+                        return Err(SyncError::peer("referred to a chunk that this side does not have"));
+                    }
+                    at += 17;
+                    sink.chunk(tag)?
+                }
+                Some(&BYTES) => {
+                    let Some(len) = rest.get(1..5) else { break };
+                    let len = u32::from_le_bytes(len.try_into().expect("4 bytes"));
+                    if len == 0 || len > CHUNKS.max {
+                        return Err(SyncError::peer("announced a chunk of a length that is not allowed"));
+                    }
+                    let Some(bytes) = rest.get(5..5 + len as usize) else { break };
+                    at += 5 + len as usize;
+                    bytes.to_vec()
+                }
+                Some(_) => return Err(SyncError::peer("sent a stream of an unknown form")),
+            };
+            if bytes.len() as u64 > arriving.left {
+                return Err(SyncError::peer("sent more than a content has"));
+            }
+            arriving.left -= bytes.len() as u64;
+            arriving.hasher.update(&bytes);
+            sink.write(&bytes)?;
+            done += bytes.len() as u64;
+            self.end_if_whole(sink)?;
+        }
+        self.raw.drain(..at);
+        Ok(done)
+    }
+
+    fn end_if_whole(&mut self, sink: &mut dyn Sink) -> Result<(), SyncError> {
+        if let Some(arriving) = self.current.take_if(|arriving| arriving.left == 0) {
+            if *arriving.hasher.finalize().as_bytes() != arriving.content.0 {
+                return Err(SyncError::peer("sent bytes that do not have the hash of the content"));
+            }
+            sink.finish()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+use super::*;
+use std::io::Cursor;
+
+struct Memory {
+    contents: BTreeMap<ContentId, Vec<u8>>,
+    chunks: BTreeMap<Tag, Vec<u8>>,
+    current: Vec<u8>,
+    done: Vec<Vec<u8>>,
+}
+
+impl Memory {
+    fn new(contents: &[Vec<u8>]) -> Memory {
+        let contents = contents.iter().map(|bytes| (ContentId::of(bytes), bytes.clone())).collect();
+        Memory { contents, chunks: BTreeMap::new(), current: Vec::new(), done: Vec::new() }
+    }
+}
+
+impl Source for Memory {
+    fn open(&mut self, content: ContentId) -> Result<Box<dyn Read>, SyncError> {
+        Ok(Box::new(Cursor::new(self.contents[&content].clone())))
+    }
+}
+
+impl Sink for Memory {
+    fn begin(&mut self, _: ContentId) -> Result<(), SyncError> {
+        self.current.clear();
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+        self.current.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn chunk(&mut self, tag: Tag) -> Result<Vec<u8>, SyncError> {
+        Ok(self.chunks[&tag].clone())
+    }
+
+    fn finish(&mut self) -> Result<(), SyncError> {
+        self.done.push(std::mem::take(&mut self.current));
+        Ok(())
+    }
+}
+
+fn noise(len: usize, mut x: u64) -> Vec<u8> {
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn want(bytes: &[u8], have: Vec<Tag>) -> Want {
+    Want { content: ContentId::of(bytes), size: bytes.len() as u64, have }
+}
+
+fn raw_block(raw: &[u8]) -> Block {
+    let mut sender = Sender::new(vec![]).unwrap();
+    Block { raw: raw.len() as u32, bytes: sender.compress(raw).unwrap() }
+}
+
+#[test]
+fn contents_arrive_and_known_chunks_are_not_sent() {
+    let old = noise(3 << 20, 1);
+    let mut new = old.clone();
+    new.splice(1000..1000, *b"an insertion");
+    let all = [new.clone(), vec![], b"short".to_vec(), vec![7; 2 << 20]];
+    let mut source = Memory::new(&all);
+    let mut sink = Memory::new(&[]);
+    let mut cutter = Cutter::new(Cursor::new(old));
+    let mut have = Vec::new();
+    loop {
+        let chunk = cutter.next_chunk().unwrap();
+        if chunk.is_empty() {
+            break;
+        }
+        have.push(Tag::of(chunk));
+        sink.chunks.insert(Tag::of(chunk), chunk.to_vec());
+    }
+    let wants: Vec<Want> =
+        all.iter().map(|bytes| want(bytes, if *bytes == new { have.clone() } else { vec![] })).collect();
+    let mut sender = Sender::new(wants.clone()).unwrap();
+    let mut receiver = Receiver::new(&wants).unwrap();
+    let (mut bytes, mut made) = (0, 0);
+    while let Some(block) = sender.next_block(&mut source).unwrap() {
+        bytes += block.bytes.len();
+        made += receiver.take(&block, &mut sink).unwrap();
+    }
+    assert!(receiver.is_complete());
+    assert_eq!(sink.done, all);
+    assert_eq!(made as usize, all.iter().map(Vec::len).sum::<usize>());
+    assert!(bytes < 200_000, "{bytes} bytes were sent");
+}
+
+/// What a lying sender is told, and that nothing it sends is finished.
+#[test]
+fn nothing_of_a_lying_sender_is_taken() {
+    let bytes = b"the content".to_vec();
+    let id = ContentId::of(&bytes).0;
+    let record = |bytes: &[u8]| [&[BYTES][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat();
+    let cases: Vec<(&str, Block)> = vec![
+        ("not asked for", raw_block(&[9; 40])),
+        ("do not have the hash", raw_block(&[&id[..], &record(b"another one")].concat())),
+        ("more than a content has", raw_block(&[&id[..], &record(b"a longer content")].concat())),
+        ("does not have", raw_block(&[&id[..], &[REF], &[5; 16]].concat())),
+        ("unknown form", raw_block(&[&id[..], &[77]].concat())),
+        ("length that is not allowed", raw_block(&[&id[..], &[BYTES], &u32::MAX.to_le_bytes()].concat())),
+        ("length that is not allowed", Block { raw: u32::MAX, bytes: vec![] }),
+        ("no zstd stream", Block { raw: 10, bytes: vec![1; 10] }),
+        ("a wrong length", Block { raw: 3, ..raw_block(&[0; 100_000]) }),
+        ("a wrong length", Block { raw: 300_000, ..raw_block(&[0; 100_000]) }),
+        // A bomb: 64 MiB of zeros in some kilobytes, said to be a block.
+        ("a wrong length", Block { raw: 1000, bytes: zstd::bulk::compress(&vec![0; 64 << 20], 1).unwrap() }),
+    ];
+    for (told, block) in cases {
+        let mut sink = Memory::new(&[]);
+        let mut receiver = Receiver::new(&[want(&bytes, vec![])]).unwrap();
+        let error = receiver.take(&block, &mut sink).unwrap_err().to_string();
+        assert!(error.contains(told), "{error} instead of {told}");
+        assert!(sink.done.is_empty());
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_sent_is_noticed() {
+    let bytes = noise(100_000, 3);
+    for size in [50_000, 200_000] {
+        let mut sender = Sender::new(vec![Want { size, ..want(&bytes, vec![]) }]).unwrap();
+        let error = sender.next_block(&mut Memory::new(std::slice::from_ref(&bytes))).unwrap_err();
+        assert!(matches!(error, SyncError::Changed(_)), "{error}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Why a sync ended early. Whatever it was, both trees are whole, and the next sync goes on from there.
+
+use super::tree::TreeError;
+use super::version::VersionError;
+use std::io;
+
+/// An error of this side, or one that the peer made.
+#[derive(Debug, thiserror::Error)]
+pub enum SyncError {
+    /// The operating system refused.
+    #[error("{operation} {object}: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        object: String,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// The peer broke the protocol; nothing of what it sent is shown.
+    #[error("the peer {0}")]
+    Peer(String),
+    /// What the peer sent is no tree, or not the one that was announced.
+    #[error("the peer sent a wrong tree: {0}")]
+    Tree(#[from] TreeError),
+    /// Snapshots do not fit together.
+    #[error("{0}")]
+    Version(#[from] VersionError),
+    /// The peer ended with an error of its own.
+    #[error("on the other side: {message}")]
+    Remote {
+        /// What it said.
+        message: String,
+        /// What can be done.
+        hint: Option<String>,
+    },
+    /// The connection ended too early.
+    #[error("the connection ended before the sync was complete")]
+    Cut,
+    /// No common version of the protocol.
+    #[error("the other side speaks the sync protocol {theirs:?}, this one {ours:?}")]
+    Protocol {
+        /// Lowest and highest that the peer speaks.
+        theirs: (u16, u16),
+        /// Lowest and highest of this program.
+        ours: (u16, u16),
+    },
+    /// Both sides are the same replica.
+    #[error("both sides are the replica {0}")]
+    Itself(String),
+    /// A guard spoke up.
+    #[error("{0}")]
+    Guard(String),
+    /// Something was changed while the sync was under way.
+    #[error("{0}")]
+    Changed(String),
+    /// What this program keeps about syncs is not readable.
+    #[error("{object}: {reason}")]
+    State {
+        /// The file.
+        object: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Another sync has this replica.
+    #[error("{0}: another sync is under way")]
+    Busy(String),
+}
+
+impl SyncError {
+    pub(crate) fn io(
+        operation: &'static str,
+        object: impl Into<String>,
+        source: impl Into<io::Error>,
+    ) -> SyncError {
+        SyncError::Io { operation, object: object.into(), source: source.into() }
+    }
+
+    pub(crate) fn peer(what: impl Into<String>) -> SyncError {
+        SyncError::Peer(what.into())
+    }
+
+    pub(crate) fn codec(source: io::Error) -> SyncError {
+        SyncError::io("compress", "a content", source)
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            SyncError::Remote { hint, .. } => return hint.clone(),
+            SyncError::Cut | SyncError::Changed(_) => "run it again: what has arrived is not sent again",
+            SyncError::Protocol { .. } => "use the same release of dedupfs on both sides",
+            SyncError::Itself(_) => {
+                "give another directory; if this is a copy made with its .dedupfs, remove .dedupfs/sync in the copy"
+            }
+            SyncError::Version(VersionError::Forked { .. }) => {
+                "remove .dedupfs/sync in the copy, and sync it again"
+            }
+            SyncError::Guard(_) => "look at both sides; it can be forced",
+            SyncError::State { .. } => {
+                "move .dedupfs/sync aside: the next sync compares everything and deletes nothing"
+            }
+            SyncError::Busy(_) => "wait until it has ended",
+            SyncError::Peer(_) | SyncError::Tree(_) | SyncError::Version(_) => {
+                "nothing was changed here; check what program runs on the other side"
+            }
+            SyncError::Io { source, .. } => match source.kind() {
+                io::ErrorKind::PermissionDenied => "run this as the owner of the files, or as root",
+                io::ErrorKind::StorageFull => {
+                    "make room and run it again: what has arrived is not sent again"
+                }
+                _ => return None,
+            },
+        };
+        Some(hint.to_owned())
+    }
+}

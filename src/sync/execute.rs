@@ -1,0 +1,413 @@
+//! Doing the steps of a plan to a real directory.
+//!
+//! Nothing is overwritten unseen: what is to be replaced or removed is looked at right before, taken out of its place by one
+//! rename (which exchanges it with the new), looked at again, and put back if it is not what it was. Where nothing should be,
+//! something is put only if nothing is (`RENAME_NOREPLACE`). A step that finds something else is skipped and named.
+
+use super::beneath::{self, Root};
+use super::error::SyncError;
+use super::memory::Print;
+use super::plan::Op;
+use super::scan::{self, is_ignored, print, unchanged};
+use super::staging::{Staging, whole};
+use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
+use ignore::gitignore::Gitignore;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+
+/// See the module.
+pub struct Executor<'a> {
+    root: &'a Root,
+    staging: &'a mut Staging,
+    /// What is where; kept up to date.
+    prints: &'a mut BTreeMap<TreePath, Print>,
+    patterns: Gitignore,
+    /// How many steps still need a staged content.
+    uses: BTreeMap<ContentId, u32>,
+    touched: BTreeSet<TreePath>,
+}
+
+/// Why a step was not done.
+enum Skip {
+    /// And why, for the user.
+    Because(String),
+    /// The sync cannot go on.
+    Fatal(SyncError),
+}
+
+impl From<SyncError> for Skip {
+    fn from(e: SyncError) -> Skip {
+        Skip::Fatal(e)
+    }
+}
+
+type Step = Result<(), Skip>;
+
+fn changed() -> Skip {
+    Skip::Because("changed meanwhile".to_owned())
+}
+
+/// What the system answers on one path concerns that path; a full disk concerns all.
+fn refused(path: &[u8], operation: &'static str) -> impl FnOnce(Errno) -> Skip {
+    let path = path.to_vec();
+    move |e| match e {
+        Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS => {
+            Skip::Fatal(beneath::error(operation, &path, e))
+        }
+        Errno::NOENT | Errno::EXIST | Errno::NOTDIR | Errno::LOOP | Errno::NOTEMPTY => changed(),
+        e => Skip::Because(format!("{operation}: {e}")),
+    }
+}
+
+impl<'a> Executor<'a> {
+    /// For the directory that `prints` were taken of.
+    pub fn new(
+        root: &'a Root,
+        staging: &'a mut Staging,
+        prints: &'a mut BTreeMap<TreePath, Print>,
+    ) -> Result<Executor<'a>, SyncError> {
+        let patterns = scan::patterns(root)?;
+        Ok(Executor { root, staging, prints, patterns, uses: BTreeMap::new(), touched: BTreeSet::new() })
+    }
+
+    /// Does `ops`, and makes it durable. Returns what was skipped, and why.
+    pub fn run(mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError> {
+        for op in ops {
+            if let Op::Create { entry, link: None, .. } | Op::Replace { entry, link: None, .. } = op
+                && let Some(content) = entry.kind.content()
+            {
+                *self.uses.entry(content).or_default() += 1;
+            }
+        }
+        let mut skipped = Vec::new();
+        for op in ops {
+            let (path, done) = match op {
+                Op::MakeDir { path, entry } => (path, self.make_dir(path, entry)),
+                Op::Move { from, to } => (from, self.rename(from, to)),
+                Op::Create { path, entry, link } => (path, self.create(path, entry, link.as_ref())),
+                Op::Replace { path, was, entry, link } => {
+                    (path, self.replace(path, was, entry, link.as_ref()))
+                }
+                Op::Remove { path, was } => (path, self.remove(path, was)),
+                Op::Meta { path, was, entry } => (path, self.set_metadata(path, was, entry)),
+            };
+            match done {
+                Ok(()) => {}
+                Err(Skip::Because(why)) => skipped.push((path.clone(), why)),
+                Err(Skip::Fatal(e)) => return Err(e),
+            }
+        }
+        for dir in &self.touched {
+            self.root.sync_dir(dir).map_err(|e| beneath::error("sync", dir, e))?;
+        }
+        Ok(skipped)
+    }
+
+    fn touch(&mut self, path: &[u8]) {
+        self.touched.insert(split(path).0.to_vec());
+    }
+
+    fn stat(&self, path: &[u8]) -> Result<Option<Stat>, Skip> {
+        self.root.stat(path).map_err(refused(path, "look at"))
+    }
+
+    /// Remembers what is at `path` now.
+    fn note(&mut self, path: &TreePath, content: Option<ContentId>) -> Step {
+        match self.stat(path)? {
+            Some(stat) => drop(self.prints.insert(path.clone(), print(&stat, content))),
+            None => drop(self.prints.remove(path)),
+        }
+        Ok(())
+    }
+
+    /// Whether what is at `path` is what was looked at there.
+    fn check(&self, path: &TreePath, was: &Entry) -> Step {
+        let (Some(stat), Some(known)) = (self.stat(path)?, self.prints.get(path)) else {
+            return Err(changed());
+        };
+        let now = print(&stat, None);
+        let fits = match (&was.kind, FileType::from_raw_mode(stat.st_mode)) {
+            (Kind::Dir, FileType::Directory) => now.ino == known.ino,
+            (Kind::File { .. }, FileType::RegularFile)
+            | (Kind::Symlink(_), FileType::Symlink)
+            | (Kind::Fifo, FileType::Fifo) => unchanged(known, &now),
+            _ => false,
+        };
+        if !fits {
+            return Err(changed());
+        }
+        // It may have changed within the same tick of the clock.
+        if let (true, Kind::File { content, .. }) = (known.fresh, &was.kind)
+            && self.hash(path).map_err(refused(path, "read"))? != *content
+        {
+            return Err(changed());
+        }
+        Ok(())
+    }
+
+    fn hash(&self, path: &TreePath) -> Result<ContentId, Errno> {
+        let fd = self.root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+        let mut file = File::from(fd);
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut buffer).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))? {
+                0 => return Ok(ContentId(*hasher.finalize().as_bytes())),
+                len => drop(hasher.update(&buffer[..len])),
+            }
+        }
+    }
+
+    fn make_dir(&mut self, path: &TreePath, entry: &Entry) -> Step {
+        let (dir, name) = self.root.parent(path).map_err(refused(path, "open"))?;
+        // Writable for as long as things are put into it; the last step sets the rest.
+        let mode = Mode::from_raw_mode(u32::from(entry.mode) | 0o700);
+        rustix::fs::mkdirat(&dir, name, mode).map_err(refused(path, "make"))?;
+        self.put_metadata(path, &Entry { mode: entry.mode | 0o700, ..entry.clone() }, FileType::Directory)?;
+        self.touch(path);
+        self.note(path, None)
+    }
+
+    fn rename(&mut self, from: &TreePath, to: &TreePath) -> Step {
+        let (Some(stat), Some(known)) = (self.stat(from)?, self.prints.get(from)) else {
+            return Err(changed());
+        };
+        if stat.st_ino != known.ino {
+            return Err(changed());
+        }
+        let content = known.content;
+        let same = unchanged(known, &print(&stat, None)) && !known.fresh;
+        self.root.rename(from, to, RenameFlags::NOREPLACE).map_err(refused(from, "rename"))?;
+        self.touch(from);
+        self.touch(to);
+        let below = join(from, b"");
+        let inside = self.prints.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
+        for path in inside.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
+            if let Some(print) = self.prints.remove(&path) {
+                self.prints.insert([to, &path[from.len()..]].concat(), print);
+            }
+        }
+        let was = self.prints.remove(from);
+        match same {
+            true => self.note(to, content),
+            // It is another content than the known one: let it look so.
+            false => {
+                was.map(|was| self.prints.insert(to.clone(), was));
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts together under a name in the staging directory what is to be at `path`.
+    fn prepare(&mut self, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Result<TreePath, Skip> {
+        let new = self.staging.swap_name(self.root)?;
+        let (dir, name) = self.root.parent(&new).map_err(refused(&new, "open"))?;
+        if let Some(link) = link {
+            let known = self.prints.get(link).map(|known| known.ino);
+            if self.stat(link)?.map(|stat| stat.st_ino) != known {
+                return Err(changed());
+            }
+            let (from_dir, from) = self.root.parent(link).map_err(refused(link, "open"))?;
+            rustix::fs::linkat(from_dir, from, dir, name, AtFlags::empty()).map_err(refused(path, "link"))?;
+            return Ok(new);
+        }
+        match &entry.kind {
+            Kind::File { content, .. } => {
+                let uses = self.uses.get_mut(content).expect("counted before");
+                *uses -= 1;
+                let last = *uses == 0;
+                let staged = whole(*content);
+                match last {
+                    true => self
+                        .root
+                        .rename(&staged, &new, RenameFlags::NOREPLACE)
+                        .map_err(refused(&staged, "rename"))?,
+                    false => self.copy(&staged, &new)?,
+                }
+                self.put_metadata(&new, entry, FileType::RegularFile)?;
+            }
+            Kind::Symlink(target) => {
+                rustix::fs::symlinkat(&target[..], &dir, name).map_err(refused(path, "make"))?;
+                self.put_metadata(&new, entry, FileType::Symlink)?;
+            }
+            Kind::Fifo => {
+                let mode = Mode::from_raw_mode(0o600);
+                rustix::fs::mknodat(&dir, name, FileType::Fifo, mode, 0).map_err(refused(path, "make"))?;
+                self.put_metadata(&new, entry, FileType::Fifo)?;
+            }
+            Kind::Dir => return Err(changed()),
+        }
+        Ok(new)
+    }
+
+    fn copy(&mut self, from: &TreePath, to: &TreePath) -> Step {
+        let open = |path: &TreePath, flags| {
+            let fd =
+                self.root.open_at(path, flags, Mode::from_raw_mode(0o600)).map_err(refused(path, "open"))?;
+            Ok::<_, Skip>(File::from(fd))
+        };
+        let mut from_file = open(from, OFlags::RDONLY)?;
+        let mut to_file = open(to, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        let copied = std::io::copy(&mut from_file, &mut to_file).and_then(|_| to_file.sync_data());
+        copied.map_err(|e| Skip::Fatal(SyncError::io("copy", shown(from), e)))
+    }
+
+    fn create(&mut self, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
+        // Before a staged content is taken.
+        if self.stat(path)?.is_some() {
+            return Err(changed());
+        }
+        let new = self.prepare(path, entry, link)?;
+        if let Err(e) = self.root.rename(&new, path, RenameFlags::NOREPLACE) {
+            self.give_back(&new, entry, link)?;
+            return Err(refused(path, "create")(e));
+        }
+        self.touch(path);
+        self.note(path, entry.kind.content())
+    }
+
+    /// What was not put in place is staged again, for the next attempt.
+    fn give_back(&mut self, new: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
+        match (entry.kind.content(), link) {
+            (Some(content), None) => {
+                self.root.rename(new, &whole(content), RenameFlags::empty()).map_err(refused(new, "rename"))
+            }
+            _ => self.root.remove(new, false).map_err(refused(new, "remove")),
+        }
+    }
+
+    fn replace(&mut self, path: &TreePath, was: &Entry, entry: &Entry, link: Option<&TreePath>) -> Step {
+        self.check(path, was)?;
+        let new = self.prepare(path, entry, link)?;
+        if let Err(e) = self.root.rename(&new, path, RenameFlags::EXCHANGE) {
+            self.give_back(&new, entry, link)?;
+            return Err(refused(path, "exchange")(e));
+        }
+        // Now it is out of reach by its name: is it what was looked at?
+        if !self.is_what_was(&new, path)? {
+            self.root.rename(&new, path, RenameFlags::EXCHANGE).map_err(refused(path, "exchange"))?;
+            self.give_back(&new, entry, link)?;
+            return Err(changed());
+        }
+        self.root.remove(&new, false).map_err(refused(&new, "remove"))?;
+        self.touch(path);
+        self.note(path, entry.kind.content())
+    }
+
+    /// Whether what was taken out of `path`, and is at `at` now, is what was looked at there. Renaming changed its ctime.
+    fn is_what_was(&self, at: &TreePath, path: &TreePath) -> Result<bool, Skip> {
+        let (Some(stat), Some(known)) = (self.stat(at)?, self.prints.get(path)) else { return Ok(false) };
+        let now = print(&stat, None);
+        Ok((now.ino, now.size, now.mtime) == (known.ino, known.size, known.mtime))
+    }
+
+    fn remove(&mut self, path: &TreePath, was: &Entry) -> Step {
+        self.check(path, was)?;
+        if was.kind.is_dir() {
+            match self.root.remove(path, true) {
+                Ok(()) => {}
+                // What is not synced keeps its directory, which then counts as made here.
+                Err(Errno::NOTEMPTY | Errno::EXIST) if self.holds_only_what_is_left_out(path)? => {
+                    return Ok(());
+                }
+                Err(e) => return Err(refused(path, "remove")(e)),
+            }
+        } else {
+            let out = self.staging.swap_name(self.root)?;
+            self.root.rename(path, &out, RenameFlags::NOREPLACE).map_err(refused(path, "remove"))?;
+            if !self.is_what_was(&out, path)? {
+                self.root.rename(&out, path, RenameFlags::NOREPLACE).map_err(refused(path, "put back"))?;
+                return Err(changed());
+            }
+            self.root.remove(&out, false).map_err(refused(path, "remove"))?;
+        }
+        self.touch(path);
+        self.prints.remove(path);
+        Ok(())
+    }
+
+    fn holds_only_what_is_left_out(&self, dir: &TreePath) -> Result<bool, Skip> {
+        for name in self.root.list(dir).map_err(refused(dir, "read"))? {
+            let path = join(dir, &name);
+            let kind = self.stat(&path)?.map(|stat| FileType::from_raw_mode(stat.st_mode));
+            let unsupported =
+                matches!(kind, Some(FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice));
+            let ignored = is_ignored(&self.patterns, &path, kind == Some(FileType::Directory));
+            // A directory that stayed for such a reason.
+            let kept = kind == Some(FileType::Directory) && self.holds_only_what_is_left_out(&path)?;
+            if !(ignored || unsupported || kept || (dir.is_empty() && is_reserved(&name))) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn set_metadata(&mut self, path: &TreePath, was: &Entry, entry: &Entry) -> Step {
+        self.check(path, was)?;
+        let content = self.prints.get(path).and_then(|known| known.content);
+        let kind = match was.kind {
+            Kind::Dir => FileType::Directory,
+            Kind::File { .. } => FileType::RegularFile,
+            Kind::Symlink(_) => FileType::Symlink,
+            Kind::Fifo => FileType::Fifo,
+        };
+        self.put_metadata(path, entry, kind)?;
+        self.note(path, content)
+    }
+
+    /// Mode, xattrs and time, in this order: each would be changed by the one before.
+    fn put_metadata(&mut self, path: &TreePath, entry: &Entry, kind: FileType) -> Step {
+        let time = Timespec { tv_sec: entry.mtime.0, tv_nsec: entry.mtime.1.into() };
+        let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let times = Timestamps { last_access: omit, last_modification: time };
+        if matches!(kind, FileType::Symlink | FileType::Fifo) {
+            // Neither can be opened for this without harm.
+            let (dir, name) = self.root.parent(path).map_err(refused(path, "open"))?;
+            if kind == FileType::Fifo {
+                let mode = Mode::from_raw_mode(entry.mode.into());
+                rustix::fs::chmodat(&dir, name, mode, AtFlags::empty())
+                    .map_err(refused(path, "set the mode of"))?;
+            }
+            let done = rustix::fs::utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW);
+            return done.map_err(refused(path, "set the time of"));
+        }
+        let fd = self
+            .root
+            .open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+            .map_err(refused(path, "open"))?;
+        let stat = rustix::fs::fstat(&fd).map_err(refused(path, "look at"))?;
+        if FileType::from_raw_mode(stat.st_mode) != kind {
+            return Err(changed());
+        }
+        self.put_xattrs(&fd, path, entry)?;
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode.into()))
+            .map_err(refused(path, "set the mode of"))?;
+        if kind == FileType::RegularFile {
+            rustix::fs::futimens(&fd, &times).map_err(refused(path, "set the time of"))?;
+            rustix::fs::fsync(&fd).map_err(refused(path, "sync"))?;
+        }
+        Ok(())
+    }
+
+    fn put_xattrs(&self, fd: &impl std::os::fd::AsFd, path: &TreePath, entry: &Entry) -> Step {
+        let mut names = vec![0; 64 << 10];
+        let len = match rustix::fs::flistxattr(fd, &mut names[..]) {
+            Ok(len) => len,
+            Err(Errno::NOTSUP) if entry.xattrs.is_empty() => return Ok(()),
+            Err(e) => return Err(refused(path, "list the xattrs of")(e)),
+        };
+        for name in names[..len].split(|byte| *byte == 0) {
+            if super::tree::is_xattr(name) && !entry.xattrs.contains_key(name) {
+                rustix::fs::fremovexattr(fd, name).map_err(refused(path, "remove an xattr of"))?;
+            }
+        }
+        for (name, value) in &entry.xattrs {
+            rustix::fs::fsetxattr(fd, &name[..], value, XattrFlags::empty())
+                .map_err(refused(path, "set an xattr of"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! A session over two streams: pipes, a socket, ssh.
+
+use super::error::SyncError;
+use super::proto::{self, Failure, Message};
+use super::session::{Replica, Session};
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+/// What went over the wire, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// To the peer.
+    pub sent: u64,
+    /// From the peer.
+    pub received: u64,
+}
+
+/// Lets no more than so many bytes a second through, in both directions together.
+struct Brake {
+    rate: Option<u64>,
+    began: Instant,
+    bytes: u64,
+}
+
+impl Brake {
+    fn pass(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        if let Some(rate) = self.rate {
+            let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);
+            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+        }
+    }
+}
+
+/// Runs `session` to its end. An error of this side is told to the peer. `rate` is in bytes a second; `report` is told after
+/// every message how far it is.
+pub fn run(
+    session: &mut Session,
+    replica: &mut dyn Replica,
+    from: &mut impl Read,
+    to: &mut impl Write,
+    rate: Option<u64>,
+    report: &mut dyn FnMut(&Session, Traffic),
+) -> Result<Traffic, SyncError> {
+    let mut traffic = Traffic::default();
+    let result = exchange(session, replica, from, to, rate, report, &mut traffic);
+    if let Err(e) = &result
+        && !matches!(e, SyncError::Cut | SyncError::Remote { .. })
+    {
+        let failure = Failure { message: e.to_string(), hint: e.hint() };
+        let _ = proto::write(to, &Message::Failed(failure));
+    }
+    result.map(|()| traffic)
+}
+
+fn exchange(
+    session: &mut Session,
+    replica: &mut dyn Replica,
+    from: &mut impl Read,
+    to: &mut impl Write,
+    rate: Option<u64>,
+    report: &mut dyn FnMut(&Session, Traffic),
+    traffic: &mut Traffic,
+) -> Result<(), SyncError> {
+    let mut brake = Brake { rate, began: Instant::now(), bytes: 0 };
+    loop {
+        while let Some(message) = session.next_message(replica)? {
+            let sent = proto::write(to, &message);
+            let bytes = match sent {
+                Ok(bytes) => bytes,
+                // Its last words say why it went.
+                Err(SyncError::Cut) => return Err(last_words(from)),
+                Err(e) => return Err(e),
+            };
+            traffic.sent += bytes;
+            brake.pass(bytes);
+            report(session, *traffic);
+        }
+        if session.is_over() {
+            return Ok(());
+        }
+        let (message, bytes) = proto::read(from)?;
+        traffic.received += bytes;
+        brake.pass(bytes);
+        session.receive(message, replica)?;
+        report(session, *traffic);
+    }
+}
+
+fn last_words(from: &mut impl Read) -> SyncError {
+    match proto::read(from) {
+        Ok((Message::Failed(Failure { message, hint }), _)) => SyncError::Remote { message, hint },
+        _ => SyncError::Cut,
+    }
+}

@@ -1,0 +1,303 @@
+//! A replica that is a directory: a mounted overlay, looked at through its mount point as programs do; so what is in
+//! it may be plain or stubs, and the store stays the daemon's.
+
+use super::adopt::{self, Steps};
+use super::beneath::{self, Root};
+use super::content::{Sink, Source, Tag};
+use super::error::SyncError;
+use super::execute::Executor;
+use super::guard;
+use super::look::look;
+use super::memory::Memory;
+use super::plan::Op;
+use super::proto::Done;
+use super::scan::{Report, scan};
+use super::session::Replica;
+use super::staging::{self, Staging};
+use super::tree::{ContentId, Tree, TreePath, shown};
+use super::version::{Dag, Device, Snapshot, SnapshotId};
+use rustix::fs::{Mode, OFlags, RenameFlags};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// See the module.
+pub struct Local<'a> {
+    root: Root,
+    store: String,
+    memory: Memory,
+    staging: Staging,
+    /// Where contents of the tree are.
+    contents: BTreeMap<ContentId, TreePath>,
+    tree: Tree,
+    report: Box<Report<'a>>,
+    /// For the user.
+    pub notes: Vec<String>,
+}
+
+impl<'a> Local<'a> {
+    /// The directory at `path`, whose syncs are remembered in `state`, of the store `store`. What a sync that was stopped had
+    /// begun is ended, and the directory is looked at. Without `force` the guards are asked.
+    pub fn open(
+        path: &Path,
+        state: &Path,
+        store: &str,
+        force: bool,
+        report: Box<Report<'a>>,
+    ) -> Result<Local<'a>, SyncError> {
+        let mut local = Local {
+            root: Root::open(path)?,
+            store: store.to_owned(),
+            memory: Memory::open(state)?,
+            staging: Staging::default(),
+            contents: BTreeMap::new(),
+            tree: Tree::default(),
+            report,
+            notes: Vec::new(),
+        };
+        local.staging.recover(&local.root)?;
+        local.rescue()?;
+        local.end_what_was_begun()?;
+        local.snapshot(force)?;
+        Ok(local)
+    }
+
+    fn last(&self) -> Result<Tree, SyncError> {
+        match self.memory.head {
+            // A tree that is lost or damaged makes the next sync one without a base.
+            Some(head) => Ok(self.memory.tree(head).ok().flatten().unwrap_or_default()),
+            None => Ok(Tree::default()),
+        }
+    }
+
+    /// What a sync that was stopped had just taken out of the tree, or was about to put into it: a content that was agreed on is staged
+    /// again, one that the last tree has is not needed, and any other is something that nobody has seen.
+    fn rescue(&mut self) -> Result<(), SyncError> {
+        let swaps = staging::swaps(&self.root)?;
+        if swaps.is_empty() {
+            return Ok(());
+        }
+        let agreed = match &self.memory.taking {
+            Some(snapshot) => self.memory.tree(snapshot.id())?.unwrap_or_default(),
+            None => Tree::default(),
+        };
+        let (last, has) = (self.last()?, |tree: &Tree, content| {
+            tree.entries.values().any(|entry| entry.kind.content() == Some(content))
+        });
+        for swap in swaps {
+            let Some(content) = staging::hash(&self.root, &swap)? else { continue };
+            let to = match (has(&agreed, content), has(&last, content)) {
+                (true, _) => staging::whole(content),
+                (_, true) => continue,
+                _ => {
+                    let name = format!("recovered-{}", &content.to_string()[..8]);
+                    self.notes.push(format!(
+                        "{name}: was written while a sync was stopped, and is kept under this name"
+                    ));
+                    name.into_bytes()
+                }
+            };
+            self.root
+                .rename(&swap, &to, RenameFlags::empty())
+                .map_err(|e| beneath::error("rename", &swap, e))?;
+        }
+        Ok(())
+    }
+
+    fn end_what_was_begun(&mut self) -> Result<(), SyncError> {
+        let Some(snapshot) = self.memory.taking.clone() else { return Ok(()) };
+        let before = self.last()?;
+        let done = match self.memory.tree(snapshot.id())? {
+            Some(agreed) => adopt::resume(self, &before, &agreed),
+            None => Err(SyncError::Changed(String::new())),
+        };
+        match done {
+            Ok(skipped) if skipped.is_empty() => self.commit(&snapshot),
+            // What was done by then counts as a change made here.
+            Ok(_) | Err(SyncError::Changed(_)) => {
+                self.memory.taking = None;
+                self.memory.save()
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn commit(&mut self, snapshot: &Snapshot) -> Result<(), SyncError> {
+        self.memory.head = Some(self.memory.dag.add(snapshot.clone())?);
+        self.memory.taking = None;
+        self.memory.save_cache()?;
+        self.memory.save()?;
+        self.memory.forget()?;
+        self.staging.clear(&self.root)
+    }
+
+    /// Looks at the directory, and takes what is there for this device's state.
+    fn snapshot(&mut self, force: bool) -> Result<(), SyncError> {
+        let last = self.last()?;
+        let tree = self.look(&last)?;
+        if let Some(suspicion) = guard::suspicion(&last, &tree).filter(|_| !force) {
+            return Err(SyncError::Guard(suspicion));
+        }
+        tree.check()?;
+        let known =
+            self.memory.head.is_some_and(|head| self.memory.tree(head).is_ok_and(|tree| tree.is_some()));
+        if !known || tree != last {
+            let seq = self.memory.seq + 1;
+            let snapshot = Snapshot::of(tree.root(), self.memory.head, self.memory.device.clone(), seq);
+            let id = self.memory.dag.add(snapshot)?;
+            self.memory.put_tree(id, &tree)?;
+            self.memory.seq = seq;
+            self.memory.head = Some(id);
+        }
+        self.memory.save_cache()?;
+        self.memory.save()?;
+        self.tree = tree;
+        Ok(())
+    }
+
+    fn look(&mut self, last: &Tree) -> Result<Tree, SyncError> {
+        let inodes = self.memory.inodes();
+        let scan = scan(&self.root, last, &self.memory.cache, &mut self.report)?;
+        self.notes.extend(scan.notes);
+        let tree = look(&scan.seen, last, &inodes, &self.memory.device, self.memory.seq + 1);
+        self.memory.cache = scan.prints;
+        self.contents = tree
+            .entries
+            .iter()
+            .filter_map(|(path, entry)| Some((entry.kind.content()?, path.clone())))
+            .collect();
+        Ok(tree)
+    }
+}
+
+impl Source for Local<'_> {
+    fn open(&mut self, content: ContentId) -> Result<Box<dyn Read>, SyncError> {
+        let gone = || SyncError::Changed("a file was changed or removed before it was sent".to_owned());
+        let path = self.contents.get(&content).ok_or_else(gone)?;
+        let fd =
+            self.root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map_err(|_| gone())?;
+        Ok(Box::new(File::from(fd)))
+    }
+}
+
+impl Sink for Local<'_> {
+    fn begin(&mut self, content: ContentId) -> Result<(), SyncError> {
+        self.staging.begin(&self.root, content)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+        self.staging.write(bytes)
+    }
+
+    fn chunk(&mut self, tag: Tag) -> Result<Vec<u8>, SyncError> {
+        self.staging.chunk(&self.root, tag)
+    }
+
+    fn finish(&mut self) -> Result<(), SyncError> {
+        self.staging.finish(&self.root)
+    }
+}
+
+impl Replica for Local<'_> {
+    fn device(&self) -> Device {
+        self.memory.device.clone()
+    }
+
+    fn store(&self) -> String {
+        self.store.clone()
+    }
+
+    fn dag(&self) -> &Dag {
+        &self.memory.dag
+    }
+
+    fn head(&self) -> SnapshotId {
+        self.memory.head.expect("set when it was opened")
+    }
+
+    fn trees(&self) -> Vec<SnapshotId> {
+        self.memory.trees()
+    }
+
+    fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
+        self.memory.tree(id)
+    }
+
+    fn heads(&self) -> BTreeMap<Device, SnapshotId> {
+        self.memory.heads.clone()
+    }
+
+    fn stage(&mut self, content: ContentId) -> Result<bool, SyncError> {
+        if staging::has(&self.root, content)? {
+            return Ok(true);
+        }
+        match self.contents.get(&content) {
+            Some(path) => self.staging.copy(&self.root, content, &path.clone()),
+            None => Ok(false),
+        }
+    }
+
+    fn have(&mut self, content: ContentId, path: &TreePath, most: usize) -> Result<Vec<Tag>, SyncError> {
+        self.staging.chunks_of(&self.root, content, path, most)
+    }
+
+    fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError> {
+        let id = snapshot.id();
+        let before = self.tree.clone();
+        if !ops.is_empty() {
+            // Staged files are durable; now their names.
+            let staging = super::tree::STAGING.as_bytes();
+            self.root.sync_dir(staging).map_err(|e| beneath::error("sync", staging, e))?;
+        }
+        self.memory.put_tree(id, target)?;
+        self.memory.taking = Some(snapshot.clone());
+        self.memory.save()?;
+        let skipped = adopt::adopt(self, &before, target, ops)?;
+        match skipped.is_empty() {
+            true => self.commit(snapshot)?,
+            false => {
+                self.memory.taking = None;
+                self.memory.save()?;
+            }
+        }
+        Ok(Done { skipped })
+    }
+
+    fn learn(
+        &mut self,
+        dag: Dag,
+        heads: BTreeMap<Device, SnapshotId>,
+        theirs: (SnapshotId, &Tree),
+    ) -> Result<(), SyncError> {
+        self.memory.dag = dag;
+        self.memory.heads = heads;
+        self.memory.put_tree(theirs.0, theirs.1)?;
+        self.memory.save()
+    }
+}
+
+impl Steps for Local<'_> {
+    fn run(&mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError> {
+        Executor::new(&self.root, &mut self.staging, &mut self.memory.cache)?.run(ops)
+    }
+
+    fn look_again(&mut self, before: &Tree, _agreed: &Tree) -> Result<Tree, SyncError> {
+        self.look(before)
+    }
+
+    fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {
+        for op in ops {
+            if let Op::Create { path, entry, link: None } | Op::Replace { path, entry, link: None, .. } = op
+                && let Some(content) = entry.kind.content()
+                && !self.stage(content)?
+            {
+                return Err(SyncError::Changed(format!("{}: its content is not here any more", shown(path))));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

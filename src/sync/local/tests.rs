@@ -1,0 +1,491 @@
+//! Directories, without a mount: what a mount shows is a directory too. Each sync has its two sides in two threads, with
+//! pipes between them.
+
+use super::super::link;
+use super::super::merge::tests::{file, tree};
+use super::super::plan::plan;
+use super::super::proto::{self, Direction, Hello, Known, Message, Options, PROTOCOL, TreePart};
+use super::super::session::{Outcome, Session};
+use super::super::tree::Kind;
+use super::super::{diff, tree};
+use super::*;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+struct Copy {
+    dir: TempDir,
+}
+
+impl Copy {
+    fn new() -> Copy {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["tree", "state"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        Copy { dir }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.dir.path().join("tree").join(path)
+    }
+
+    fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+        fs::create_dir_all(self.at(path).parent().unwrap()).unwrap();
+        fs::write(self.at(path), text).unwrap();
+    }
+
+    fn read(&self, path: &str) -> Vec<u8> {
+        fs::read(self.at(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+
+    fn open(&self, force: bool) -> Result<Local<'static>, SyncError> {
+        Local::open(&self.at(""), &self.dir.path().join("state"), "store", force, Box::new(|_, _| {}))
+    }
+
+    fn tree(&self) -> Tree {
+        self.open(true).unwrap().tree.clone()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.tree().entries.keys().map(|path| shown(path)).collect()
+    }
+}
+
+/// Writes that end after so many frames, in the middle of the last one.
+struct Cut<W> {
+    /// Closed by the cut.
+    to: Option<W>,
+    frames: u32,
+}
+
+impl<W: Write> Write for Cut<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let left = self.frames.checked_sub(1);
+        match (left, &mut self.to) {
+            (Some(left), Some(to)) => {
+                self.frames = left;
+                to.write_all(bytes)?;
+                Ok(bytes.len())
+            }
+            (_, to) => {
+                if let Some(mut to) = to.take() {
+                    let _ = to.write_all(&bytes[..bytes.len() / 2]);
+                }
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+type Sides = (Result<(Outcome, link::Traffic), SyncError>, Result<Outcome, SyncError>);
+
+fn sync_cut(a: &Copy, b: &Copy, options: Options, cuts: (u32, u32)) -> Sides {
+    let (mut from_b, to_a) = std::io::pipe().unwrap();
+    let (mut from_a, to_b) = std::io::pipe().unwrap();
+    std::thread::scope(|scope| {
+        let called = scope.spawn(move || {
+            let mut local = b.open(options.force)?;
+            let mut session = Session::answer();
+            let mut to = Cut { to: Some(to_a), frames: cuts.1 };
+            link::run(&mut session, &mut local, &mut from_a, &mut to, None, &mut |_, _| {})?;
+            Ok(session.outcome().clone())
+        });
+        let caller = (|| {
+            let mut local = a.open(options.force)?;
+            let mut session = Session::call(&local, options);
+            let mut to = Cut { to: Some(to_b), frames: cuts.0 };
+            let traffic = link::run(&mut session, &mut local, &mut from_b, &mut to, None, &mut |_, _| {})?;
+            Ok((session.outcome().clone(), traffic))
+        })();
+        drop(from_b);
+        (caller, called.join().unwrap())
+    })
+}
+
+#[track_caller]
+fn sync(a: &Copy, b: &Copy) -> (Outcome, link::Traffic) {
+    let (caller, called) = sync_cut(a, b, Options::default(), (u32::MAX, u32::MAX));
+    called.unwrap();
+    let done = caller.unwrap();
+    assert_eq!(a.tree(), b.tree(), "both hold the same");
+    assert!(!a.at(tree::STAGING).exists() && !b.at(tree::STAGING).exists());
+    done
+}
+
+fn noise(len: usize, mut x: u64) -> Vec<u8> {
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[test]
+fn all_kinds_of_files_arrive_and_the_next_sync_has_nothing_to_do() {
+    let (a, b) = (Copy::new(), Copy::new());
+    a.write("d/e/f.txt", "text");
+    a.write("empty file", "");
+    a.write("big", noise(3 << 20, 5));
+    fs::create_dir(a.at("empty")).unwrap();
+    fs::hard_link(a.at("d/e/f.txt"), a.at("hard")).unwrap();
+    symlink("../nowhere", a.at("d/link")).unwrap();
+    symlink("/etc/passwd", a.at("absolute")).unwrap();
+    fs::set_permissions(a.at("big"), PermissionsExt::from_mode(0o4711)).unwrap();
+    fs::set_permissions(a.at("empty"), PermissionsExt::from_mode(0o500)).unwrap();
+    let odd = std::os::unix::ffi::OsStrExt::as_bytes(std::ffi::OsStr::new("x")).to_vec();
+    let odd = [&odd[..], &[0xff, b'\n', 0x80]].concat();
+    fs::write(a.at("").join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(&odd)), "odd")
+        .unwrap();
+    b.write("of b/g", "g");
+    let xattr =
+        |path: PathBuf| rustix::fs::setxattr(path, "user.note", b"value", rustix::fs::XattrFlags::empty());
+    let xattrs = xattr(a.at("big")).is_ok();
+    let (outcome, _) = sync(&a, &b);
+    assert_eq!((outcome.there.created, outcome.here.created, outcome.conflicts.len()), (10, 2, 0));
+    assert_eq!(b.read("big"), a.read("big"));
+    let meta = |copy: &Copy, path: &str| copy.at(path).symlink_metadata().unwrap();
+    assert_eq!(meta(&b, "d/e/f.txt").ino(), meta(&b, "hard").ino());
+    assert_eq!(meta(&b, "big").mode() & 0o7777, 0o711, "no set-user-id bit");
+    assert_eq!(meta(&a, "big").mode() & 0o7777, 0o4711);
+    assert_eq!(
+        (meta(&b, "big").mtime(), meta(&b, "big").mtime_nsec()),
+        (meta(&a, "big").mtime(), meta(&a, "big").mtime_nsec())
+    );
+    assert_eq!(fs::read_link(b.at("absolute")).unwrap(), PathBuf::from("/etc/passwd"));
+    if xattrs {
+        let mut value = [0; 9];
+        assert_eq!(rustix::fs::getxattr(b.at("big"), "user.note", &mut value[..]).unwrap(), 5);
+    }
+    let (outcome, traffic) = sync(&b, &a);
+    assert_eq!((outcome.here, outcome.there), Default::default());
+    assert!(traffic.sent + traffic.received < 4000, "{traffic:?}");
+}
+
+#[test]
+fn changes_go_both_ways_and_nothing_is_lost_where_both_changed() {
+    let (a, b) = (Copy::new(), Copy::new());
+    let old = noise(1 << 20, 9);
+    for (path, text) in [
+        ("one", &b"1"[..]),
+        ("two", b"2"),
+        ("both.txt", b"old"),
+        ("gone", b"x"),
+        ("kept", b"y"),
+        ("big", &old),
+    ] {
+        a.write(path, text);
+    }
+    a.write("dir/f", "f");
+    sync(&a, &b);
+    a.write("one", "1a");
+    b.write("two", "2b");
+    a.write("both.txt", "of a");
+    b.write("both.txt", "of b");
+    fs::remove_file(a.at("gone")).unwrap();
+    fs::remove_file(a.at("kept")).unwrap();
+    b.write("kept", "edited");
+    fs::rename(a.at("dir"), a.at("renamed")).unwrap();
+    b.write("dir/new", "n");
+    let mut new = old.clone();
+    new[500_000] ^= 1;
+    b.write("big", &new);
+    let (outcome, traffic) = sync(&a, &b);
+    assert_eq!((outcome.conflicts.len(), outcome.kept.len()), (1, 1));
+    let conflict = &outcome.conflicts[0];
+    let mut texts = [a.read("both.txt"), a.read(&shown(&conflict.copy))];
+    texts.sort();
+    assert_eq!(texts, [b"of a".to_vec(), b"of b".to_vec()]);
+    assert_eq!(
+        (a.read("one"), a.read("two"), a.read("kept")),
+        (b"1a".to_vec(), b"2b".to_vec(), b"edited".to_vec())
+    );
+    assert_eq!((a.read("renamed/new"), b.read("renamed/f")), (b"n".to_vec(), b"f".to_vec()));
+    assert!(!b.at("gone").exists() && !b.at("dir").exists());
+    assert_eq!(a.read("big"), new);
+    assert!(traffic.received < 100_000, "known chunks are not sent: {traffic:?}");
+}
+
+/// Push and pull change one side; what the other has is taken up by the next sync.
+#[test]
+fn one_side_only_and_nothing_at_all() {
+    let (a, b) = (Copy::new(), Copy::new());
+    a.write("a", "a");
+    b.write("b", "b");
+    let run = |options| sync_cut(&a, &b, options, (u32::MAX, u32::MAX)).0.unwrap().0;
+    let outcome = run(Options { dry_run: true, ..Options::default() });
+    assert_eq!((outcome.here.created, outcome.there.created), (1, 1));
+    assert_eq!((a.names(), b.names()), (vec!["a".to_owned()], vec!["b".to_owned()]));
+    run(Options { direction: Direction::Push, ..Options::default() });
+    assert_eq!((a.names().len(), b.names().len()), (1, 2));
+    a.write("c", "c");
+    b.write("a", "changed");
+    run(Options { direction: Direction::Pull, ..Options::default() });
+    assert_eq!((a.names().len(), b.names().len()), (3, 2));
+    assert_eq!(a.read("a"), b"changed");
+    let (outcome, _) = sync(&a, &b);
+    assert_eq!((outcome.conflicts.len(), outcome.there.created, outcome.here), (0, 1, Default::default()));
+}
+
+/// Cut in the middle of every frame of either side: each file is old or new on both sides, and the next sync ends it
+/// without sending what had arrived.
+#[test]
+fn cut_at_every_frame_and_resumed() {
+    let big = noise(2 << 20, 77);
+    let mut resumed = 0;
+    for frame in 0..40 {
+        for caller in [true, false] {
+            let (a, b) = (Copy::new(), Copy::new());
+            a.write("f", "old");
+            sync(&a, &b);
+            a.write("big", &big);
+            b.write("other", noise(600_000, 78));
+            b.write("f", "new");
+            let cuts = if caller { (frame, u32::MAX) } else { (u32::MAX, frame) };
+            let (first, second) = sync_cut(&a, &b, Options::default(), cuts);
+            let whole = first.is_ok() && second.is_ok();
+            for copy in [&a, &b] {
+                assert!([&b"old"[..], b"new"].contains(&&copy.read("f")[..]));
+            }
+            let staged = |copy: &Copy, dir| match fs::read_dir(copy.at(dir)) {
+                Ok(list) => list.flatten().map(|entry| entry.metadata().unwrap().len()).sum::<u64>(),
+                Err(_) => 0,
+            };
+            let had = staged(&a, tree::STAGING) + staged(&b, tree::STAGING);
+            let (outcome, traffic) = sync(&a, &b);
+            assert!(outcome.conflicts.is_empty(), "invented after a cut at {frame}: {:?}", outcome.conflicts);
+            assert_eq!((a.read("other"), b.read("big")), (noise(600_000, 78), big.clone()));
+            let all = traffic.sent + traffic.received;
+            if had > 200_000 {
+                resumed += 1;
+                assert!(all + had < 2_900_000, "{had} bytes had arrived, {all} were sent again");
+            }
+            if whole {
+                assert!(resumed > 0 || frame < 15, "no cut left anything to resume from");
+                if frame > 20 {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn guards_speak_up() {
+    let (a, b) = (Copy::new(), Copy::new());
+    (0..20).for_each(|n| a.write(&format!("{n}"), format!("{n}")));
+    sync(&a, &b);
+    (0..12).for_each(|n| fs::remove_file(a.at(&n.to_string())).unwrap());
+    let (caller, called) = sync_cut(&a, &b, Options::default(), (u32::MAX, u32::MAX));
+    assert!(matches!(&caller, Err(SyncError::Guard(text)) if text.contains("12 of 20")), "{caller:?}");
+    assert!(called.is_err() || b.names().len() == 20);
+    assert_eq!(b.names().len(), 20);
+    // Also told from the other side.
+    assert!(matches!(sync_cut(&b, &a, Options::default(), (u32::MAX, u32::MAX)).0, Err(SyncError::Guard(_))));
+    assert_eq!(b.names().len(), 20);
+    let force = Options { force: true, ..Options::default() };
+    sync_cut(&a, &b, force, (u32::MAX, u32::MAX)).0.unwrap();
+    assert_eq!(b.names().len(), 8);
+    (12..20).for_each(|n| fs::remove_file(a.at(&n.to_string())).unwrap());
+    assert!(matches!(a.open(false), Err(SyncError::Guard(text)) if text.contains("empty")));
+}
+
+#[test]
+fn what_is_ignored_is_neither_synced_nor_deleted() {
+    let (a, b) = (Copy::new(), Copy::new());
+    a.write("keep.o", "x");
+    a.write("d/f", "f");
+    sync(&a, &b);
+    a.write(".dedupfsignore", "*.o\n/target\n");
+    a.write("new.o", "x");
+    a.write("target/big", "x");
+    a.write("d/x.o", "x");
+    sync(&a, &b);
+    assert!(b.at("keep.o").exists() && !b.at("new.o").exists() && !b.at("target").exists());
+    // A directory goes on one side and holds something ignored on the other: that stays.
+    fs::remove_dir_all(b.at("d")).unwrap();
+    let (caller, _) = sync_cut(&b, &a, Options::default(), (u32::MAX, u32::MAX));
+    caller.unwrap();
+    assert!(a.at("d/x.o").exists() && !a.at("d/f").exists());
+}
+
+/// The replica says what the tree is; then somebody writes; then the steps are done.
+#[test]
+fn a_change_after_the_look_is_not_overwritten() {
+    for (name, change) in [("replaced", "f"), ("removed", "gone"), ("made", "fresh")] {
+        let a = Copy::new();
+        a.write("f", "old");
+        a.write("gone", "old");
+        let mut local = a.open(true).unwrap();
+        let from = local.tree.clone();
+        let mut to = from.clone();
+        to.entries.remove(&b"gone"[..]);
+        let new = file(7, "peer", "new");
+        to.entries.insert(b"fresh".to_vec(), new.clone());
+        to.entries.insert(b"f".to_vec(), Entry { ident: from.entries[&b"f"[..]].ident, ..new });
+        local.begin(ContentId::of(b"new")).unwrap();
+        local.write(b"new").unwrap();
+        local.finish().unwrap();
+        // The same length, and the time put back.
+        let time = a.at("f").metadata().unwrap().modified().unwrap();
+        a.write(change, "OLD");
+        fs::File::options().write(true).open(a.at(change)).unwrap().set_modified(time).unwrap();
+        let skipped = local.run(&plan(&from, &to)).unwrap();
+        assert!(skipped.iter().any(|(path, _)| path == change.as_bytes()), "{name}: {skipped:?}");
+        assert_eq!(a.read(change), b"OLD", "{name}: an unseen change was overwritten");
+    }
+}
+
+use super::super::tree::Entry;
+
+/// The machine stopped between taking a file out of its place and seeing that somebody had written to it.
+#[test]
+fn what_nobody_has_seen_is_kept_when_a_sync_was_stopped() {
+    let a = Copy::new();
+    a.write("f", "seen");
+    a.tree();
+    for (n, text) in ["seen", "unseen"].iter().enumerate() {
+        a.write(&format!("{}/swap-{n}", tree::STAGING), text);
+    }
+    let names = a.names();
+    let recovered =
+        names.iter().find(|name| name.starts_with("recovered-")).expect("the unseen content is gone");
+    assert_eq!((names.len(), a.read(recovered)), (2, b"unseen".to_vec()));
+}
+
+/// Between the look and the steps a directory becomes a symlink that leads out.
+#[test]
+fn a_symlink_leads_nobody_out() {
+    let (a, outside) = (Copy::new(), tempfile::tempdir().unwrap());
+    a.write("d/old", "old");
+    fs::write(outside.path().join("old"), "old").unwrap();
+    let mut local = a.open(true).unwrap();
+    let from = local.tree.clone();
+    let mut to = from.clone();
+    to.entries.remove(&b"d/old"[..]);
+    to.entries.insert(b"d/new".to_vec(), file(7, "peer", "new"));
+    to.entries.insert(
+        b"d/link".to_vec(),
+        Entry { kind: Kind::Symlink(b"x".to_vec()), mode: 0o777, ..file(8, "peer", "") },
+    );
+    local.begin(ContentId::of(b"new")).unwrap();
+    local.write(b"new").unwrap();
+    local.finish().unwrap();
+    fs::rename(a.at("d"), a.at("moved")).unwrap();
+    symlink(outside.path(), a.at("d")).unwrap();
+    let skipped = local.run(&plan(&from, &to)).unwrap();
+    assert_eq!(skipped.len(), 3, "{skipped:?}");
+    let names: Vec<_> =
+        fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["old"], "something was done outside");
+    // Nor does reading.
+    symlink("/etc", a.at("etc")).unwrap();
+    assert!(local.root.open_at(b"etc/passwd", OFlags::RDONLY, Mode::empty()).is_err());
+    assert!(local.root.open_at(b"../state/state", OFlags::RDONLY, Mode::empty()).is_err());
+    assert!(local.root.open_at(b"/etc/passwd", OFlags::RDONLY, Mode::empty()).is_err());
+}
+
+/// Says `messages` to a replica that has one file. Returns what it was told.
+fn tell(copy: &Copy, messages: &[Message]) -> String {
+    let mut local = copy.open(true).unwrap();
+    let mut session = Session::answer();
+    let bytes: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
+    let mut out = Vec::new();
+    let result = link::run(&mut session, &mut local, &mut &bytes[..], &mut out, None, &mut |_, _| {});
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn a_peer_that_lies_changes_nothing() {
+    let device = Device::named("evil");
+    let hello = |options| {
+        Message::Hello(Hello {
+            protocol: PROTOCOL,
+            features: vec![],
+            store: String::new(),
+            device: device.clone(),
+            options,
+        })
+    };
+    let opening = |tree: &Tree| {
+        let snapshot = Snapshot::of(tree.root(), None, device.clone(), 1);
+        let head = snapshot.id();
+        let known = Known { head, snapshots: vec![snapshot], trees: vec![head], heads: vec![] };
+        let bytes = diff::encode(&Tree::default(), tree).unwrap();
+        vec![
+            hello(Some(Options { force: true, ..Options::default() })),
+            Message::Known(known),
+            Message::Tree(TreePart { of: None, base: None, bytes, last: true }),
+        ]
+    };
+    let copy = Copy::new();
+    copy.write("mine", "mine");
+    let bad = |path: &str| tree(&[("a", super::super::merge::tests::dir(1)), (path, file(2, "evil", "x"))]);
+    let mut cases: Vec<(&str, Vec<Message>)> = vec![
+        ("not a path below", opening(&bad("../escape"))),
+        ("not a path below", opening(&bad("a/../../escape"))),
+        ("not a path below", opening(&bad("/etc/cron.d/x"))),
+        ("not a path below", opening(&bad(".dedupfs/key"))),
+        ("lies in no directory", opening(&bad("nowhere/x"))),
+        ("when Hello was due", vec![Message::Commit(())]),
+        (
+            "sync protocol",
+            vec![Message::Hello(Hello {
+                protocol: (9, 9),
+                features: vec![],
+                store: String::new(),
+                device: device.clone(),
+                options: None,
+            })],
+        ),
+    ];
+    let mut setuid = bad("a/x");
+    setuid.entries.get_mut(&b"a/x"[..]).unwrap().mode = 0o4755;
+    cases.push(("cannot be", opening(&setuid)));
+    // Another tree than announced.
+    let mut other = opening(&bad("a/x"));
+    let bytes = diff::encode(&Tree::default(), &bad("a/y")).unwrap();
+    other[2] = Message::Tree(TreePart { of: None, base: None, bytes, last: true });
+    cases.push(("has the root", other));
+    // Everything that this side does not have, wanted.
+    let root = |copy: &Copy| {
+        let local = copy.open(true).unwrap();
+        super::super::merge::merge(&Tree::default(), &local.tree, &bad("a/x")).tree.root()
+    };
+    let agreed = |root| Message::Agreed(proto::Agreed { root, summary: Default::default(), refused: None });
+    let want = |text: &[u8]| {
+        let content = ContentId::of(text);
+        Message::Wants(vec![super::super::content::Want { content, size: text.len() as u64, have: vec![] }])
+    };
+    let good = root(&copy);
+    let with = |more: Vec<Message>| [opening(&bad("a/x")), more].concat();
+    let end = Message::WantsEnd(());
+    cases.push(("different trees", with(vec![agreed(super::super::tree::RootHash([1; 32]))])));
+    cases.push(("does not reach", with(vec![agreed(good), want(b"root:x:0:0"), end.clone()])));
+    cases.push(("more than there is", with([vec![agreed(good)], vec![want(b"mine"); 9]].concat())));
+    cases.push(("more than there is", with(vec![agreed(good), Message::Wants(vec![])])));
+    cases.push((
+        "without having sent",
+        with(vec![agreed(good), end.clone(), Message::DataEnd(()), Message::Commit(())]),
+    ));
+    cases.push(("when Commit was due", with(vec![agreed(good), Message::Commit(())])));
+    for (told, messages) in cases {
+        let before = copy.tree();
+        let error = tell(&copy, &messages);
+        // What is due next names itself.
+        assert!(
+            error.contains(told) || (told.starts_with("when") && error.contains("was due")),
+            "{error} for {told}"
+        );
+        assert_eq!(copy.tree(), before);
+        assert_eq!(fs::read_dir(copy.dir.path()).unwrap().count(), 2, "something escaped");
+    }
+}

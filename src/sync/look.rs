@@ -1,0 +1,223 @@
+//! From what a directory holds now to a tree: which of the files that are there is which of those that were.
+//!
+//! Renames are read off inode numbers, not guessed from names: a file keeps its ident if it is the inode that it was, at
+//! whatever path. An inode number that was used again is told from a rename by what is in it: a file has to have the
+//! same content, a directory one of its entries. A file that was replaced under its name (as editors do) stays the file
+//! of that name, whatever its directory is called now. Pure.
+
+use super::tree::{Entry, Ident, Kind, Time, Tree, TreePath, join, split};
+use super::version::Device;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Device and inode number.
+pub type Inode = (u64, u64);
+
+/// What is at a path now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Which inode.
+    pub inode: Inode,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u16,
+    /// Time of the content; (0, 0) for directories.
+    pub mtime: Time,
+    /// Xattrs that are synced.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// The tree of what was `seen`, where `last` is the tree before, with its inodes. Whatever is new is `device`'s, in its
+/// snapshot `seq`.
+pub fn look(
+    seen: &BTreeMap<TreePath, Seen>,
+    last: &Tree,
+    inodes: &BTreeMap<TreePath, Inode>,
+    device: &Device,
+    seq: u64,
+) -> Tree {
+    let mut work = Identify { last, inodes, claimed: BTreeSet::new(), dirs: BTreeMap::new() };
+    let new = |path: &[u8]| Ident::derive(&[b"new", device.as_str().as_bytes(), &seq.to_le_bytes(), path]);
+    work.name_directories(seen, new);
+    let assigned = work.name_files(seen, new);
+    let by_ident: BTreeMap<Ident, &Entry> = last.entries.values().map(|entry| (entry.ident, entry)).collect();
+    let mut tree = Tree::default();
+    for (path, now) in seen {
+        let ident = match now.kind.is_dir() {
+            true => work.dirs[path].0,
+            false => assigned[&now.inode],
+        };
+        let was = by_ident.get(&ident).filter(|was| was.kind == now.kind);
+        let author = was.map_or_else(|| device.clone(), |was| was.author.clone());
+        let Seen { kind, mode, mtime, xattrs, .. } = now.clone();
+        tree.entries.insert(path.clone(), Entry { ident, author, kind, mode, mtime, xattrs });
+    }
+    tree
+}
+
+struct Identify<'a> {
+    last: &'a Tree,
+    inodes: &'a BTreeMap<TreePath, Inode>,
+    claimed: BTreeSet<Ident>,
+    /// Of each directory now: its ident, and its path in the last tree.
+    dirs: BTreeMap<TreePath, (Ident, Option<TreePath>)>,
+}
+
+impl Identify<'_> {
+    /// Where `path` would have been in the last tree, whatever the directories above it were called then.
+    fn before(&self, path: &[u8], dir: bool) -> Option<TreePath> {
+        let (parent, name) = split(path);
+        let parent = match parent.is_empty() {
+            true => b"",
+            false => &self.dirs.get(parent)?.1.as_ref()?[..],
+        };
+        let before = join(parent, name);
+        self.last.entries.get(&before).filter(|was| was.kind.is_dir() == dir).map(|_| before)
+    }
+
+    fn claim(&mut self, before: &TreePath) -> Option<Ident> {
+        let ident = self.last.entries.get(before)?.ident;
+        self.claimed.insert(ident).then_some(ident)
+    }
+
+    /// From the top down: by name and inode, by inode, by name.
+    fn name_directories(&mut self, seen: &BTreeMap<TreePath, Seen>, new: impl Fn(&[u8]) -> Ident) {
+        let mut entries_of: BTreeMap<&[u8], BTreeSet<Inode>> = BTreeMap::new();
+        for (path, inode) in self.inodes {
+            entries_of.entry(split(path).0).or_default().insert(*inode);
+        }
+        let mut now_in: BTreeMap<&[u8], Vec<Inode>> = BTreeMap::new();
+        for (path, now) in seen {
+            now_in.entry(split(path).0).or_default().push(now.inode);
+        }
+        let is_dir = |path: &TreePath| self.last.entries.get(path).is_some_and(|was| was.kind.is_dir());
+        let by_inode: BTreeMap<Inode, &TreePath> =
+            self.inodes.iter().filter(|(path, _)| is_dir(path)).map(|(path, inode)| (*inode, path)).collect();
+        let now: BTreeSet<Inode> =
+            seen.values().filter(|now| now.kind.is_dir()).map(|now| now.inode).collect();
+        for (path, dir) in seen.iter().filter(|(_, now)| now.kind.is_dir()) {
+            let by_name = self.before(path, true);
+            let inode_then = by_name.as_ref().and_then(|before| self.inodes.get(before));
+            let holds_the_same = |before: &&TreePath| {
+                let (old, now) = (entries_of.get(&before[..]), now_in.get(&path[..]));
+                old.zip(now).is_some_and(|(old, now)| now.iter().any(|inode| old.contains(inode)))
+            };
+            let stayed = inode_then == Some(&dir.inode);
+            let elsewhere = inode_then.is_some_and(|inode| now.contains(inode));
+            let renamed = by_inode.get(&dir.inode).copied().filter(holds_the_same).cloned();
+            let before = match by_name {
+                Some(before) if stayed => Some(before),
+                by_name => renamed.or(by_name.filter(|_| !elsewhere)),
+            };
+            let ident = before.as_ref().and_then(|before| self.claim(before));
+            let before = before.filter(|_| ident.is_some());
+            self.dirs.insert(path.clone(), (ident.unwrap_or_else(|| new(path)), before));
+        }
+    }
+
+    /// By name and inode, by name, by inode and content.
+    fn name_files(
+        &mut self,
+        seen: &BTreeMap<TreePath, Seen>,
+        new: impl Fn(&[u8]) -> Ident,
+    ) -> BTreeMap<Inode, Ident> {
+        // All names of an inode.
+        let mut groups: BTreeMap<Inode, Vec<&TreePath>> = BTreeMap::new();
+        for (path, now) in seen.iter().filter(|(_, now)| !now.kind.is_dir()) {
+            groups.entry(now.inode).or_default().push(path);
+        }
+        let mut assigned = BTreeMap::new();
+        for same_inode in [true, false] {
+            for (inode, paths) in &groups {
+                if assigned.contains_key(inode) {
+                    continue;
+                }
+                let before = paths.iter().filter_map(|path| self.before(path, false));
+                let before: Vec<TreePath> =
+                    before.filter(|before| !same_inode || self.inodes.get(before) == Some(inode)).collect();
+                if let Some(ident) = before.iter().find_map(|before| self.claim(before)) {
+                    assigned.insert(*inode, ident);
+                }
+            }
+        }
+        for (path, inode) in self.inodes {
+            let (Some(was), Some(paths)) = (self.last.entries.get(path), groups.get(inode)) else { continue };
+            if !assigned.contains_key(inode)
+                && seen[paths[0]].kind == was.kind
+                && let Some(ident) = self.claim(path)
+            {
+                assigned.insert(*inode, ident);
+            }
+        }
+        for (inode, paths) in &groups {
+            assigned.entry(*inode).or_insert_with(|| new(paths[0]));
+        }
+        assigned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::ContentId;
+    use super::*;
+
+    fn seen(rows: &[(&str, u64, &str)]) -> BTreeMap<TreePath, Seen> {
+        let row = |(path, ino, text): &(&str, u64, &str)| {
+            let kind = match *text {
+                "/" => Kind::Dir,
+                text => Kind::File { content: ContentId::of(text.as_bytes()), size: text.len() as u64 },
+            };
+            let now = Seen { inode: (1, *ino), kind, mode: 0o644, mtime: (0, 0), xattrs: BTreeMap::new() };
+            (path.as_bytes().to_vec(), now)
+        };
+        rows.iter().map(row).collect()
+    }
+
+    fn after(before: &[(&str, u64, &str)], now: &[(&str, u64, &str)]) -> (Tree, Tree) {
+        let (a, none) = (Device::named("a"), BTreeMap::new());
+        let before = seen(before);
+        let last = look(&before, &Tree::default(), &none, &a, 1);
+        let inodes = before.iter().map(|(path, seen)| (path.clone(), seen.inode)).collect();
+        let tree = look(&seen(now), &last, &inodes, &Device::named("b"), 2);
+        tree.check().unwrap();
+        (last, tree)
+    }
+
+    #[test]
+    fn a_rename_keeps_the_ident() {
+        let before = [("d", 1, "/"), ("d/f", 2, "f"), ("g", 3, "g")];
+        let (last, tree) = after(&before, &[("e", 1, "/"), ("e/f", 2, "f"), ("h", 3, "g")]);
+        let ident = |tree: &Tree, path: &str| tree.entries[path.as_bytes()].ident;
+        assert_eq!(ident(&tree, "e"), ident(&last, "d"));
+        assert_eq!(ident(&tree, "e/f"), ident(&last, "d/f"));
+        assert_eq!(ident(&tree, "h"), ident(&last, "g"));
+        assert_eq!(tree.entries[&b"h"[..]].author, Device::named("a"));
+        assert_eq!(after(&before, &before).0, after(&before, &before).1);
+        // Edited meanwhile, in a directory that was renamed.
+        let (_, tree) = after(&before, &[("e", 1, "/"), ("e/f", 2, "new"), ("d", 7, "/")]);
+        assert_eq!(ident(&tree, "e/f"), ident(&last, "d/f"));
+        assert_ne!(ident(&tree, "d"), ident(&last, "d"));
+    }
+
+    #[test]
+    fn an_inode_used_again_is_no_rename_and_a_file_replaced_stays() {
+        let before = [("a", 1, "a"), ("d", 5, "/"), ("d/x", 6, "x"), ("s", 7, "old")];
+        let (last, tree) =
+            after(&before, &[("b", 1, "other"), ("e", 5, "/"), ("e/y", 8, "y"), ("s", 9, "new")]);
+        let ident = |tree: &Tree, path: &str| tree.entries[path.as_bytes()].ident;
+        assert_ne!(ident(&tree, "b"), ident(&last, "a"));
+        assert_ne!(ident(&tree, "e"), ident(&last, "d"));
+        assert_eq!(ident(&tree, "s"), ident(&last, "s"));
+        assert_eq!(tree.entries[&b"s"[..]].author, Device::named("b"));
+    }
+
+    #[test]
+    fn hard_links_made_and_broken() {
+        let before = [("a", 1, "x"), ("b", 2, "y"), ("p", 3, "z"), ("q", 3, "z")];
+        let (last, tree) = after(&before, &[("a", 1, "x"), ("b", 1, "x"), ("p", 3, "z"), ("q", 4, "z")]);
+        let ident = |tree: &Tree, path: &str| tree.entries[path.as_bytes()].ident;
+        assert_eq!(ident(&tree, "a"), ident(&tree, "b"));
+        assert_eq!(ident(&last, "p"), ident(&last, "q"));
+        assert_ne!(ident(&tree, "p"), ident(&tree, "q"));
+    }
+}

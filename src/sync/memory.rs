@@ -1,0 +1,273 @@
+//! What a replica remembers of its syncs, in `.dedupfs/sync/`:
+//!
+//! | name | what |
+//! | --- | --- |
+//! | `state` | device, number of its last snapshot, head, snapshots, heads of others, what is being taken |
+//! | `trees/ID` | the tree of a snapshot, compressed; verified against the snapshot when it is read |
+//! | `cache` | by path: inode, size, times and hash, so that unchanged files are not read again |
+//! | `lock` | held by a sync |
+//!
+//! Files are put in place by writing `NAME.new`, fsync, rename, fsync of the directory. All can be lost: the next sync then
+//! compares everything, deletes nothing, and keeps both of what differs.
+
+use super::error::SyncError;
+use super::look::Inode;
+use super::tree::{ContentId, Time, Tree, TreePath};
+use super::version::{Dag, Device, Snapshot, SnapshotId};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+const VERSION: u32 = 1;
+/// Trees that are kept at most: beyond, the oldest numbers go, and a device that comes back after that meets no base.
+const TREES_MAX: usize = 64;
+
+#[derive(Serialize, Deserialize)]
+struct Form {
+    version: u32,
+    device: Device,
+    seq: u64,
+    head: Option<SnapshotId>,
+    snapshots: Vec<Snapshot>,
+    heads: Vec<(Device, SnapshotId)>,
+    taking: Option<Snapshot>,
+}
+
+/// What a file looked like when its content was hashed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Print {
+    /// Inode number; one tree is on one filesystem.
+    pub ino: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Time of the content.
+    pub mtime: Time,
+    /// Time of the inode.
+    pub ctime: Time,
+    /// Whether it was changed so shortly before that a later change might not show.
+    pub fresh: bool,
+    /// The hash, of regular files.
+    pub content: Option<ContentId>,
+}
+
+/// See the module.
+pub struct Memory {
+    dir: PathBuf,
+    /// The replica's name.
+    pub device: Device,
+    /// Number of its last snapshot.
+    pub seq: u64,
+    /// The snapshot that its tree was, when last looked at or synced.
+    pub head: Option<SnapshotId>,
+    /// What is remembered of the past.
+    pub dag: Dag,
+    /// Last known states of others.
+    pub heads: BTreeMap<Device, SnapshotId>,
+    /// What the tree is on the way to.
+    pub taking: Option<Snapshot>,
+    /// By path.
+    pub cache: BTreeMap<TreePath, Print>,
+    _lock: File,
+}
+
+impl Memory {
+    /// Opens what is in `dir`, or begins there.
+    pub fn open(dir: &Path) -> Result<Memory, SyncError> {
+        let io = |operation, path: &Path, e: std::io::Error| {
+            SyncError::io(operation, path.display().to_string(), e)
+        };
+        std::fs::create_dir_all(dir.join("trees")).map_err(|e| io("make", dir, e))?;
+        let lock = dir.join("lock");
+        let lock_file =
+            File::options().create(true).append(true).open(&lock).map_err(|e| io("open", &lock, e))?;
+        rustix::fs::flock(&lock_file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| SyncError::Busy(dir.display().to_string()))?;
+        let path = dir.join("state");
+        let wrong = |reason: String| SyncError::State { object: path.display().to_string(), reason };
+        let form = match std::fs::read(&path) {
+            Ok(bytes) => {
+                let (sum, body) = bytes.split_at_checked(32).ok_or_else(|| wrong("cut short".to_owned()))?;
+                if blake3::hash(body).as_bytes() != sum {
+                    return Err(wrong("its checksum is wrong".to_owned()));
+                }
+                let form: Form = postcard::from_bytes(body).map_err(|e| wrong(e.to_string()))?;
+                match form.version {
+                    VERSION => form,
+                    other => return Err(wrong(format!("version {other}, this program knows {VERSION}"))),
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let mut random = [0; 4];
+                rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())
+                    .map_err(|e| SyncError::io("draw", "a random number", e))?;
+                let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+                let device = Device::new(&host, u32::from_le_bytes(random));
+                let (snapshots, heads) = (Vec::new(), Vec::new());
+                Form { version: VERSION, device, seq: 0, head: None, snapshots, heads, taking: None }
+            }
+            Err(e) => return Err(io("read", &path, e)),
+        };
+        let cache =
+            std::fs::read(dir.join("cache")).ok().and_then(|bytes| read_cache(&bytes)).unwrap_or_default();
+        let memory = Memory {
+            dir: dir.to_owned(),
+            device: form.device,
+            seq: form.seq,
+            head: form.head,
+            dag: Dag::of(form.snapshots)?,
+            heads: form.heads.into_iter().collect(),
+            taking: form.taking,
+            cache,
+            _lock: lock_file,
+        };
+        // The name is there from the beginning.
+        memory.save()?;
+        Ok(memory)
+    }
+
+    /// Writes the state.
+    pub fn save(&self) -> Result<(), SyncError> {
+        let form = Form {
+            version: VERSION,
+            device: self.device.clone(),
+            seq: self.seq,
+            head: self.head,
+            snapshots: self.dag.iter().map(|(_, snapshot)| snapshot.clone()).collect(),
+            heads: self.heads.clone().into_iter().collect(),
+            taking: self.taking.clone(),
+        };
+        let body = postcard::to_allocvec(&form).expect("a state can be encoded");
+        self.put("state", &[&blake3::hash(&body).as_bytes()[..], &body].concat())
+    }
+
+    /// Writes the cache. It is only a help.
+    pub fn save_cache(&self) -> Result<(), SyncError> {
+        let body = postcard::to_allocvec(&self.cache).expect("a cache can be encoded");
+        let body = zstd::bulk::compress(&body, 1).map_err(SyncError::codec)?;
+        self.put("cache", &[&blake3::hash(&body).as_bytes()[..], &body].concat())
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), SyncError> {
+        let (path, new) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
+        let write = || {
+            let mut file = File::create(&new)?;
+            file.write_all(bytes)?;
+            file.sync_data()?;
+            std::fs::rename(&new, &path)?;
+            File::open(path.parent().unwrap_or(&self.dir))?.sync_all()
+        };
+        write().map_err(|e| SyncError::io("write", path.display().to_string(), e))
+    }
+
+    fn tree_name(id: SnapshotId) -> String {
+        format!("trees/{id}")
+    }
+
+    /// Keeps the tree of a snapshot.
+    pub fn put_tree(&self, id: SnapshotId, tree: &Tree) -> Result<(), SyncError> {
+        let bytes = zstd::bulk::compress(&tree.encode(), 3).map_err(SyncError::codec)?;
+        self.put(&Memory::tree_name(id), &bytes)
+    }
+
+    /// The tree of a snapshot; none if it is not kept or not what it was.
+    pub fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
+        let path = self.dir.join(Memory::tree_name(id));
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(SyncError::io("read", path.display().to_string(), e)),
+        };
+        let tree = zstd::stream::decode_all(&bytes[..]).ok().and_then(|bytes| Tree::decode(&bytes).ok());
+        let right = |tree: &Tree| self.dag.get(id).is_some_and(|snapshot| snapshot.root == tree.root());
+        match tree.filter(right) {
+            Some(tree) => Ok(Some(tree)),
+            None => {
+                Err(SyncError::State { object: path.display().to_string(), reason: "damaged".to_owned() })
+            }
+        }
+    }
+
+    /// The snapshots whose trees are kept.
+    pub fn trees(&self) -> Vec<SnapshotId> {
+        self.dag
+            .iter()
+            .map(|(id, _)| id)
+            .filter(|id| self.dir.join(Memory::tree_name(*id)).exists())
+            .collect()
+    }
+
+    /// Forgets what no known device needs any more.
+    pub fn forget(&mut self) -> Result<(), SyncError> {
+        let ends: BTreeSet<SnapshotId> = self.heads.values().copied().chain(self.head).collect();
+        self.dag.forget_before(&ends);
+        let mut kept = self.trees();
+        kept.retain(|id| !ends.contains(id));
+        kept.sort_by_key(|id| {
+            self.dag.get(*id).and_then(|snapshot| snapshot.seen.as_ref().map(|seen| seen.1))
+        });
+        let over = kept.len().saturating_sub(TREES_MAX);
+        let over: BTreeSet<SnapshotId> = kept.into_iter().take(over).collect();
+        let io = |e| SyncError::io("clean up", self.dir.display().to_string(), e);
+        for entry in std::fs::read_dir(self.dir.join("trees")).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let known = |(id, _): (SnapshotId, &Snapshot)| {
+                entry.file_name().as_encoded_bytes() == id.to_string().as_bytes() && !over.contains(&id)
+            };
+            if !self.dag.iter().any(known) {
+                std::fs::remove_file(entry.path()).map_err(io)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inodes by path.
+    pub fn inodes(&self) -> BTreeMap<TreePath, Inode> {
+        self.cache.iter().map(|(path, print)| (path.clone(), (0, print.ino))).collect()
+    }
+}
+
+fn read_cache(bytes: &[u8]) -> Option<BTreeMap<TreePath, Print>> {
+    let (sum, body) = bytes.split_at_checked(32)?;
+    if blake3::hash(body).as_bytes() != sum {
+        return None;
+    }
+    postcard::from_bytes(&zstd::stream::decode_all(body).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::merge::tests::{file, tree};
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_comes_back_and_damage_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut memory = Memory::open(dir.path()).unwrap();
+        assert!(matches!(Memory::open(dir.path()), Err(SyncError::Busy(_))));
+        let tree = tree(&[("a", file(1, "a", "x"))]);
+        let id = memory.dag.add(Snapshot::of(tree.root(), None, memory.device.clone(), 1)).unwrap();
+        memory.head = Some(id);
+        memory.put_tree(id, &tree).unwrap();
+        memory.save().unwrap();
+        let device = memory.device.clone();
+        drop(memory);
+        let memory = Memory::open(dir.path()).unwrap();
+        assert_eq!((memory.head, &memory.device, memory.trees()), (Some(id), &device, vec![id]));
+        assert_eq!(memory.tree(id).unwrap(), Some(tree));
+        let path = dir.path().join(Memory::tree_name(id));
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        assert!(matches!(memory.tree(id), Err(SyncError::State { .. })));
+        drop(memory);
+        let path = dir.path().join("state");
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[40] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let error = Memory::open(dir.path()).err().unwrap();
+        assert!(error.to_string().contains("checksum") && error.hint().unwrap().contains("deletes nothing"));
+    }
+}

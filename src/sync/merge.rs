@@ -1,0 +1,425 @@
+//! Merging two trees against what both came from. Pure, and the same whichever of the two is called left.
+//!
+//! Each file (ident) is decided by itself: its content with its type, mode, time, each xattr and where it is are merged apart,
+//! each by the rule "who changed it wins". What both changed to the same is no conflict. Content that both changed
+//! differently is kept twice: one keeps the name ([`outranks`], alike on all devices), the other goes beside it as
+//! `name.conflict-<device>-<8 hex>.ext`. A changed file beats its deletion, and brings back the directories that it needs.
+//! Where a file is, is a directory and a name: so what one side made in a directory that the other side renamed is in
+//! the renamed one.
+//!
+//! Memory: the three trees again, by ident.
+
+use super::tree::{Entry, Ident, Kind, NAME_BYTES_MAX, Time, Tree, TreePath, join, split};
+use super::version::Device;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A content that both sides changed differently, and where the two are now.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Conflict {
+    /// The name both had.
+    pub path: TreePath,
+    /// Who made what has the name now.
+    pub winner: Device,
+    /// Where the other one is.
+    pub copy: TreePath,
+    /// Who made it.
+    pub loser: Device,
+}
+
+/// What merging gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// The tree.
+    pub tree: Tree,
+    /// What is there twice now.
+    pub conflicts: Vec<Conflict>,
+    /// What one side deleted and the other had changed: kept.
+    pub kept: Vec<TreePath>,
+}
+
+/// A directory and a name in it.
+type Place = (Ident, Vec<u8>);
+
+/// A file without where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Item {
+    author: Device,
+    kind: Kind,
+    mode: u16,
+    mtime: Time,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    item: Item,
+    places: BTreeSet<Place>,
+}
+
+type Side = BTreeMap<Ident, Node>;
+
+/// Who keeps the name: directories first, then by the author's name, then by content. Clocks are not asked.
+fn outranks(a: &Item, b: &Item) -> bool {
+    (a.kind.is_dir(), &a.author, &a.kind) > (b.kind.is_dir(), &b.author, &b.kind)
+}
+
+/// One aspect: who changed it wins; what both changed, `both` settles, in which the sides must be alike.
+fn three<T: PartialEq + Clone>(base: Option<&T>, left: &T, right: &T, both: impl FnOnce(&T, &T) -> T) -> T {
+    match base {
+        _ if left == right => left.clone(),
+        Some(base) if base == left => right.clone(),
+        Some(base) if base == right => left.clone(),
+        _ => both(left, right),
+    }
+}
+
+/// What becomes of one file that both sides have: it, and the content that lost its name.
+fn decide(base: Option<&Item>, left: &Item, right: &Item) -> (Item, Option<Item>) {
+    let changed = |item: &Item| base.is_none_or(|base| base.kind != item.kind);
+    let (content, loser) = match (changed(left), changed(right)) {
+        _ if left.kind == right.kind => (if left.author <= right.author { left } else { right }, None),
+        (true, false) => (left, None),
+        (false, true) => (right, None),
+        _ if outranks(left, right) => (left, Some(right.clone())),
+        _ => (right, Some(left.clone())),
+    };
+    let mtime = match left.kind == right.kind {
+        true => three(base.map(|base| &base.mtime), &left.mtime, &right.mtime, |a, b| *a.max(b)),
+        false => content.mtime,
+    };
+    let item = Item {
+        author: content.author.clone(),
+        kind: content.kind.clone(),
+        // Never more than either side wants.
+        mode: three(base.map(|base| &base.mode), &left.mode, &right.mode, |a, b| a & b),
+        mtime,
+        xattrs: decide_xattrs(base, left, right),
+    };
+    (item, loser)
+}
+
+fn decide_xattrs(base: Option<&Item>, left: &Item, right: &Item) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let names: BTreeSet<&Vec<u8>> = left.xattrs.keys().chain(right.xattrs.keys()).collect();
+    let of = |item: &Item, name: &[u8]| item.xattrs.get(name).cloned();
+    let value = |name: &Vec<u8>| {
+        let base = base.map(|base| of(base, name));
+        // A value beats none, the greater one the other.
+        three(base.as_ref(), &of(left, name), &of(right, name), |a, b| a.clone().max(b.clone()))
+    };
+    names.into_iter().filter_map(|name| Some((name.clone(), value(name)?))).collect()
+}
+
+/// Whether a side that still has a file changed what a deletion by the other must not take away.
+fn beats_deletion(base: &Node, now: &Node) -> bool {
+    let content = base.item.kind != now.item.kind || base.item.xattrs != now.item.xattrs;
+    content || (!now.item.kind.is_dir() && (base.item.mode != now.item.mode || base.places != now.places))
+}
+
+fn places(base: Option<&Node>, left: &Node, right: &Node) -> BTreeSet<Place> {
+    let single = |node: &Node| node.places.len() == 1;
+    let none = BTreeSet::new();
+    let of_base = base.map_or(&none, |base| &base.places);
+    if single(left) && single(right) && base.is_none_or(single) {
+        return three(base.map(|base| &base.places), &left.places, &right.places, |a, b| a.max(b).clone());
+    }
+    // Hard links: each name by itself.
+    let all = left.places.union(&right.places);
+    let kept = |place: &&Place| {
+        let (l, r) = (left.places.contains(*place), right.places.contains(*place));
+        (l && r) || !of_base.contains(*place)
+    };
+    let merged: BTreeSet<Place> = all.filter(kept).cloned().collect();
+    match merged.is_empty() {
+        true => left.places.union(&right.places).cloned().collect(),
+        false => merged,
+    }
+}
+
+/// By ident. Names of one ident with different contents, which no scan makes, are files of their own.
+fn side(tree: &Tree, same: &BTreeMap<Ident, Ident>) -> Side {
+    let known = |ident: Ident| *same.get(&ident).unwrap_or(&ident);
+    let mut side = Side::new();
+    for (path, entry) in &tree.entries {
+        let (dir, name) = split(path);
+        let parent = tree.entries.get(dir).map_or(Ident::ROOT, |dir| known(dir.ident));
+        let Entry { author, kind, mode, mtime, xattrs, .. } = entry.clone();
+        let item = Item { author, kind, mode, mtime, xattrs };
+        let mut ident = known(entry.ident);
+        if side.get(&ident).is_some_and(|other| other.item.kind != item.kind) {
+            ident = Ident::derive(&[b"apart", &ident.0.to_le_bytes(), path]);
+        }
+        let node = side.entry(ident).or_insert_with(|| Node { item, places: BTreeSet::new() });
+        node.places.insert((parent, name.to_vec()));
+    }
+    side
+}
+
+/// Idents that mean one file: made on both sides, with one path and the same in it. The greater leads to the smaller.
+fn same(base: &Tree, left: &Tree, right: &Tree) -> BTreeMap<Ident, Ident> {
+    let idents = |tree: &Tree| tree.entries.values().map(|entry| entry.ident).collect::<BTreeSet<_>>();
+    let (in_base, in_left, in_right) = (idents(base), idents(left), idents(right));
+    let mut same = BTreeMap::new();
+    let mut used = BTreeSet::new();
+    for (path, l) in &left.entries {
+        let Some(r) = right.entries.get(path) else { continue };
+        let new = !in_base.contains(&l.ident) && !in_base.contains(&r.ident);
+        let apart = !in_right.contains(&l.ident) && !in_left.contains(&r.ident);
+        if l.ident != r.ident
+            && new
+            && apart
+            && l.kind == r.kind
+            && !used.contains(&l.ident)
+            && !used.contains(&r.ident)
+        {
+            used.extend([l.ident, r.ident]);
+            same.insert(l.ident.max(r.ident), l.ident.min(r.ident));
+        }
+    }
+    same
+}
+
+/// Merges `left` and `right`, both of which came from `base`. Without a base nothing counts as deleted.
+pub fn merge(base: &Tree, left: &Tree, right: &Tree) -> Merged {
+    if left == right || base == right {
+        return Merged { tree: left.clone(), ..Merged::default() };
+    }
+    if base == left {
+        return Merged { tree: right.clone(), ..Merged::default() };
+    }
+    let same = same(base, left, right);
+    let (base, left, right) = (side(base, &same), side(left, &same), side(right, &same));
+    let mut work = Work::default();
+    let idents: BTreeSet<Ident> = left.keys().chain(right.keys()).copied().collect();
+    for ident in idents {
+        let was = base.get(&ident);
+        match (left.get(&ident), right.get(&ident)) {
+            (Some(l), Some(r)) => {
+                let (item, loser) = decide(was.map(|was| &was.item), &l.item, &r.item);
+                let places = places(was, l, r);
+                if let (Some(loser), Some((parent, name))) = (loser, places.first()) {
+                    work.losers.entry(*parent).or_default().push((name.clone(), ident, loser));
+                }
+                work.nodes.insert(ident, Node { item, places });
+            }
+            (Some(now), None) | (None, Some(now)) => match was {
+                Some(was) if !beats_deletion(was, now) => {}
+                _ => {
+                    work.kept.extend(was.map(|_| ident));
+                    work.nodes.insert(ident, now.clone());
+                }
+            },
+            (None, None) => {}
+        }
+    }
+    work.complete(&base, &left, &right);
+    work.lay_out()
+}
+
+/// Children of a directory by name.
+type Children = BTreeMap<Vec<u8>, Vec<Ident>>;
+
+#[derive(Default)]
+struct Work {
+    nodes: Side,
+    /// By directory: the name, whose content it was, and the content.
+    losers: BTreeMap<Ident, Vec<(Vec<u8>, Ident, Item)>>,
+    kept: BTreeSet<Ident>,
+}
+
+impl Work {
+    /// Sees to it that every file is in a directory that leads to the root.
+    fn complete(&mut self, base: &Side, left: &Side, right: &Side) {
+        let mut moved_back = BTreeSet::new();
+        loop {
+            self.revive_directories(base, left, right);
+            let Some(ident) = self.in_a_circle() else { return };
+            // Each side moved a directory into one that the other moved into it: back to where it was, or to the root.
+            let name = self.nodes[&ident].places.first().map(|place| place.1.clone()).unwrap_or_default();
+            let back = match base.get(&ident) {
+                Some(was) if moved_back.insert(ident) => was.places.clone(),
+                _ => BTreeSet::from([(Ident::ROOT, name)]),
+            };
+            self.nodes.entry(ident).and_modify(|node| node.places = back);
+        }
+    }
+
+    fn revive_directories(&mut self, base: &Side, left: &Side, right: &Side) {
+        let parents = |node: &Node| node.places.iter().map(|place| place.0).collect::<Vec<_>>();
+        let mut next: Vec<Ident> =
+            self.nodes.values().flat_map(parents).chain(self.losers.keys().copied()).collect();
+        while let Some(ident) = next.pop() {
+            if ident != Ident::ROOT && !self.nodes.contains_key(&ident) {
+                let node = [left, right, base].into_iter().find_map(|side| side.get(&ident));
+                let node = node.expect("a directory that a file is in is in the same tree").clone();
+                next.extend(parents(&node));
+                self.nodes.insert(ident, node);
+            }
+        }
+    }
+
+    /// The greatest directory of a circle of directories, if there is one.
+    fn in_a_circle(&self) -> Option<Ident> {
+        let up = |ident: Ident| self.nodes[&ident].places.first().map_or(Ident::ROOT, |place| place.0);
+        let mut good = BTreeSet::from([Ident::ROOT]);
+        for (ident, _) in self.nodes.iter().filter(|(_, node)| node.item.kind.is_dir()) {
+            let mut way = Vec::new();
+            let mut at = *ident;
+            while !good.contains(&at) {
+                if let Some(start) = way.iter().position(|seen| *seen == at) {
+                    return way[start..].iter().max().copied();
+                }
+                way.push(at);
+                at = up(at);
+            }
+            good.extend(way);
+        }
+        None
+    }
+
+    /// Gives every file its path, from the root down.
+    fn lay_out(mut self) -> Merged {
+        let mut children: BTreeMap<Ident, Children> = BTreeMap::new();
+        for (ident, node) in &self.nodes {
+            for (parent, name) in &node.places {
+                children.entry(*parent).or_default().entry(name.clone()).or_default().push(*ident);
+            }
+        }
+        let mut merged = Merged::default();
+        let mut dirs = VecDeque::from([(Ident::ROOT, TreePath::new())]);
+        while let Some((dir, path)) = dirs.pop_front() {
+            let names = children.remove(&dir).unwrap_or_default();
+            let mut losers = self.losers.remove(&dir).unwrap_or_default();
+            let mut taken: BTreeMap<Vec<u8>, Kind> = BTreeMap::new();
+            for (name, idents) in names {
+                let winner = self.winner(&idents);
+                let item = self.nodes[&winner].item.clone();
+                for other in idents.into_iter().filter(|other| *other != winner) {
+                    let loser = &self.nodes[&other].item;
+                    if loser.kind.is_dir() {
+                        // Two directories with one name become one.
+                        for (name, idents) in children.remove(&other).unwrap_or_default() {
+                            children.entry(winner).or_default().entry(name).or_default().extend(idents);
+                        }
+                        let more = self.losers.remove(&other).unwrap_or_default();
+                        self.losers.entry(winner).or_default().extend(more);
+                    } else if loser.kind != item.kind {
+                        losers.push((name.clone(), other, loser.clone()));
+                    }
+                }
+                let at = join(&path, &name);
+                if item.kind.is_dir() {
+                    dirs.push_back((winner, at.clone()));
+                }
+                if self.kept.contains(&winner) {
+                    merged.kept.push(at.clone());
+                }
+                taken.insert(name, item.kind.clone());
+                merged.tree.entries.insert(at, item.entry(winner));
+            }
+            losers.sort_by(|a, b| {
+                (&a.0, &a.2.author, &a.2.kind, a.1).cmp(&(&b.0, &b.2.author, &b.2.kind, b.1))
+            });
+            for (name, ident, loser) in losers {
+                merged.keep_beside(&path, &name, ident, loser, &mut taken);
+            }
+        }
+        merged.conflicts.sort();
+        merged
+    }
+
+    /// Which of several with one name has it.
+    fn winner(&self, idents: &[Ident]) -> Ident {
+        let rank = |a: &Ident, b: &Ident| {
+            let (x, y) = (&self.nodes[a].item, &self.nodes[b].item);
+            match (outranks(x, y), outranks(y, x)) {
+                _ if x.kind == y.kind => b.cmp(a),
+                (true, _) => std::cmp::Ordering::Greater,
+                _ => std::cmp::Ordering::Less,
+            }
+        };
+        idents.iter().copied().max_by(rank).expect("a name is somebody's")
+    }
+}
+
+impl Item {
+    fn entry(self, ident: Ident) -> Entry {
+        let Item { author, kind, mode, mtime, xattrs } = self;
+        Entry { ident, author, kind, mode, mtime, xattrs }
+    }
+}
+
+impl Merged {
+    /// Puts a content that lost its name beside it, unless it is there already.
+    fn keep_beside(
+        &mut self,
+        dir: &[u8],
+        name: &[u8],
+        of: Ident,
+        loser: Item,
+        taken: &mut BTreeMap<Vec<u8>, Kind>,
+    ) {
+        let tag = postcard::to_allocvec(&loser.kind)
+            .map(|kind| blake3::hash(&kind))
+            .expect("a kind can be encoded");
+        let hash = loser.kind.content().map_or(*tag.as_bytes(), |content| content.0);
+        for n in 0.. {
+            let copy = conflict_name(name, &loser.author, &hash, n);
+            match taken.get(&copy) {
+                Some(kind) if *kind == loser.kind => return,
+                Some(_) => continue,
+                None => {}
+            }
+            let winner = self.tree.entries.get(&join(dir, name));
+            let winner = winner.map_or_else(|| loser.author.clone(), |entry| entry.author.clone());
+            let at = join(dir, &copy);
+            self.conflicts.push(Conflict {
+                path: join(dir, name),
+                winner,
+                copy: at.clone(),
+                loser: loser.author.clone(),
+            });
+            let ident = Ident::derive(&[b"conflict", &of.0.to_le_bytes(), &hash, &copy]);
+            taken.insert(copy, loser.kind.clone());
+            self.tree.entries.insert(at, loser.entry(ident));
+            return;
+        }
+    }
+}
+
+/// The infix of every name that a conflict makes.
+const INFIX: &str = ".conflict-";
+
+/// `name.conflict-<device>-<8 hex>.ext`; with `n` a number after the digits. Long names are shortened before the infix.
+fn conflict_name(name: &[u8], device: &Device, hash: &[u8; 32], n: u32) -> Vec<u8> {
+    let dot = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0 && name.len() - at <= 20);
+    let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));
+    let digits: String = hash[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    let number = if n == 0 { String::new() } else { format!("-{n}") };
+    let infix = format!("{INFIX}{device}-{digits}{number}");
+    let mut room = stem.len().min(NAME_BYTES_MAX - infix.len() - extension.len());
+    // Not within a character of UTF-8.
+    while room < stem.len() && stem[room] & 0xc0 == 0x80 && room > 0 {
+        room -= 1;
+    }
+    [&stem[..room], infix.as_bytes(), extension].concat()
+}
+
+/// What a name that a conflict made says: the name before, and whose content it is. None of other names.
+pub fn parse_conflict_name(name: &[u8]) -> Option<(Vec<u8>, Device)> {
+    let at = name.windows(INFIX.len()).rposition(|window| window == INFIX.as_bytes())?;
+    let rest = std::str::from_utf8(&name[at + INFIX.len()..]).ok()?;
+    let (tag, extension) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+    let mut parts = tag.rsplitn(2, '-');
+    let mut last = parts.next()?;
+    let mut device = parts.next()?;
+    if last.len() < 8 {
+        // A number after the digits.
+        (device, last) = device.rsplit_once('-')?;
+    }
+    let digits = last.len() == 8 && last.bytes().all(|b| b.is_ascii_hexdigit());
+    let device = Device::try_from(device.to_owned()).ok().filter(|_| digits && at > 0)?;
+    Some(([&name[..at], extension.as_bytes()].concat(), device))
+}
+
+#[cfg(test)]
+pub(super) mod tests;

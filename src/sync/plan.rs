@@ -1,0 +1,502 @@
+//! What has to be done to a directory that holds one tree so that it holds another: a list of steps, each of which
+//! is one system call that shows. Pure; the simulator and the real directory follow the same list.
+//!
+//! Order: directories are made and files moved as soon as there is room for them, then contents are put in place, then what is
+//! left over is removed, then metadata. Nothing is ever out of the tree: where files change places one waits under a name
+//! in the root. So the steps can end after any of them, and what is there is a tree whose difference is the rest.
+
+use super::tree::{Entry, Ident, Tree, TreePath, join, split};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Make a directory where nothing is.
+    MakeDir {
+        /// Where.
+        path: TreePath,
+        /// What it becomes.
+        entry: Entry,
+    },
+    /// Rename to where nothing is.
+    Move {
+        /// From.
+        from: TreePath,
+        /// To.
+        to: TreePath,
+    },
+    /// Put something where nothing is.
+    Create {
+        /// Where.
+        path: TreePath,
+        /// What.
+        entry: Entry,
+        /// The path that it is a hard link to.
+        link: Option<TreePath>,
+    },
+    /// Put something in the place of what is no directory.
+    Replace {
+        /// Where.
+        path: TreePath,
+        /// What is there.
+        was: Entry,
+        /// What.
+        entry: Entry,
+        /// The path that it is a hard link to.
+        link: Option<TreePath>,
+    },
+    /// Remove a file or an empty directory.
+    Remove {
+        /// Where.
+        path: TreePath,
+        /// What is there.
+        was: Entry,
+    },
+    /// Set mode, time and xattrs.
+    Meta {
+        /// Of what.
+        path: TreePath,
+        /// As it is.
+        was: Entry,
+        /// As it shall be.
+        entry: Entry,
+    },
+}
+
+/// How many paths steps concern.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// New.
+    pub created: u64,
+    /// With another content or other metadata.
+    pub updated: u64,
+    /// Removed.
+    pub deleted: u64,
+    /// Renamed; a directory counts once.
+    pub renamed: u64,
+}
+
+/// Counts the steps.
+pub fn summary(ops: &[Op]) -> Summary {
+    let mut sum = Summary::default();
+    for op in ops {
+        match op {
+            Op::MakeDir { .. } | Op::Create { .. } => sum.created += 1,
+            Op::Replace { .. } | Op::Meta { .. } => sum.updated += 1,
+            Op::Remove { .. } => sum.deleted += 1,
+            // Who waits is counted when it arrives.
+            Op::Move { to, .. } => sum.renamed += u64::from(!to.starts_with(WAITING)),
+        }
+    }
+    sum
+}
+
+/// How names in the root begin under which a file waits for its place.
+const WAITING: &[u8] = b".dedupfs-moving-";
+
+type Place = (Ident, Vec<u8>);
+
+/// The steps from `from` to `to`.
+pub fn plan(from: &Tree, to: &Tree) -> Vec<Op> {
+    let mut work = Work::new(from, to);
+    work.arrange();
+    work.put_files();
+    work.clear();
+    work.set_metadata();
+    work.ops
+}
+
+struct Work<'a> {
+    to: &'a Tree,
+    /// What is where, now.
+    slots: BTreeMap<Place, Ident>,
+    /// Entries now, by ident of `to`, one for each name.
+    now: BTreeMap<Place, Entry>,
+    /// Where directories are.
+    dirs: BTreeMap<Ident, Place>,
+    /// A place of each ident that is no directory.
+    files: BTreeMap<Ident, Place>,
+    /// What is to be where.
+    wanted: BTreeMap<Place, (&'a TreePath, &'a Entry)>,
+    /// Metadata that was set with the step itself.
+    fresh: BTreeSet<TreePath>,
+    ops: Vec<Op>,
+}
+
+fn places<'a>(tree: &'a Tree, known: impl Fn(Ident) -> Ident) -> BTreeMap<Place, (&'a TreePath, &'a Entry)> {
+    let place = |path: &'a TreePath| {
+        let (dir, name) = split(path);
+        let parent = tree.entries.get(dir).map_or(Ident::ROOT, |dir| known(dir.ident));
+        (parent, name.to_vec())
+    };
+    tree.entries.iter().map(|(path, entry)| (place(path), (path, entry))).collect()
+}
+
+impl<'a> Work<'a> {
+    fn new(from: &Tree, to: &'a Tree) -> Work<'a> {
+        // One thing at one path with two idents, neither of which the other tree knows, is one thing.
+        let (old, new) = (from.by_ident(), to.by_ident());
+        let mut same = BTreeMap::new();
+        let mut used = BTreeSet::new();
+        for (path, was) in &from.entries {
+            let Some(is) = to.entries.get(path).filter(|is| is.kind.is_dir() == was.kind.is_dir()) else {
+                continue;
+            };
+            let apart = !new.contains_key(&was.ident) && !old.contains_key(&is.ident);
+            if apart && !same.contains_key(&was.ident) && used.insert(is.ident) {
+                same.insert(was.ident, is.ident);
+            }
+        }
+        // Another type makes another file.
+        let dirs_now = |ident| old.get(&ident).is_some_and(|paths| from.entries[paths[0]].kind.is_dir());
+        let dirs_then = |paths: &Vec<&TreePath>| to.entries[paths[0]].kind.is_dir();
+        for (ident, paths) in new.iter().filter(|(ident, _)| old.contains_key(ident)) {
+            if dirs_then(paths) != dirs_now(*ident) {
+                same.insert(*ident, Ident::derive(&[b"of another type", &ident.0.to_le_bytes()]));
+            }
+        }
+        let known = |ident: Ident| *same.get(&ident).unwrap_or(&ident);
+        let mut work = Work {
+            to,
+            slots: BTreeMap::new(),
+            now: BTreeMap::new(),
+            dirs: BTreeMap::new(),
+            files: BTreeMap::new(),
+            wanted: places(to, |ident| ident),
+            fresh: BTreeSet::new(),
+            ops: Vec::new(),
+        };
+        for (place, (_, entry)) in places(from, known) {
+            let ident = known(entry.ident);
+            work.set(place, Entry { ident, ..entry.clone() });
+        }
+        work
+    }
+
+    fn path(&self, place: &Place) -> TreePath {
+        let mut path = place.1.clone();
+        let mut dir = place.0;
+        while let Some((parent, name)) = self.dirs.get(&dir) {
+            path = join(name, &path);
+            dir = *parent;
+        }
+        path
+    }
+
+    fn is_below(&self, mut dir: Ident, above: Ident) -> bool {
+        while dir != above {
+            match self.dirs.get(&dir) {
+                Some((parent, _)) => dir = *parent,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Makes directories and moves what is to be elsewhere.
+    fn arrange(&mut self) {
+        let mut names: BTreeMap<Ident, (u32, u32)> = BTreeMap::new();
+        for ident in self.slots.values() {
+            names.entry(*ident).or_default().0 += 1;
+        }
+        for (_, entry) in self.wanted.values() {
+            names.entry(entry.ident).or_default().1 += 1;
+        }
+        // In the order of paths: directories before what is in them.
+        let mut pending: BTreeMap<TreePath, (Place, Ident)> = BTreeMap::new();
+        for (place, (path, entry)) in &self.wanted {
+            let here = self.slots.get(place) == Some(&entry.ident);
+            let moved = names[&entry.ident] == (1, 1);
+            if !here && (moved || entry.kind.is_dir()) {
+                pending.insert((*path).clone(), (place.clone(), entry.ident));
+            }
+        }
+        let mut waiting = BTreeSet::new();
+        while !pending.is_empty() {
+            let still: BTreeSet<Ident> = pending.values().map(|(_, ident)| *ident).collect();
+            let mut left = BTreeMap::new();
+            let before = self.ops.len();
+            let mut moving = still;
+            for (path, (place, ident)) in std::mem::take(&mut pending) {
+                match self.settle(&place, ident, &moving) {
+                    true => drop(moving.remove(&ident)),
+                    false => drop(left.insert(path, (place, ident))),
+                }
+            }
+            pending = left;
+            if self.ops.len() == before && !pending.is_empty() {
+                // They wait for each other.
+                let one = pending
+                    .values()
+                    .map(|(_, ident)| *ident)
+                    .find(|ident| self.place_of(*ident).is_some() && !waiting.contains(ident));
+                let ident = one.expect("where things wait for each other one can be moved");
+                waiting.insert(ident);
+                let mut name = [WAITING, format!("{:016x}", ident.0).as_bytes()].concat();
+                while self.slots.contains_key(&(Ident::ROOT, name.clone()))
+                    || self.wanted.contains_key(&(Ident::ROOT, name.clone()))
+                {
+                    name.push(b'x');
+                }
+                self.rename(ident, (Ident::ROOT, name));
+            }
+        }
+    }
+
+    fn place_of(&self, ident: Ident) -> Option<Place> {
+        self.dirs.get(&ident).or_else(|| self.files.get(&ident)).cloned()
+    }
+
+    /// Brings one to its place if that can be done now.
+    fn settle(&mut self, place: &Place, ident: Ident, moving: &BTreeSet<Ident>) -> bool {
+        let parent = place.0;
+        let ready = parent == Ident::ROOT || self.dirs.contains_key(&parent);
+        if !ready || self.is_below(parent, ident) {
+            return false;
+        }
+        if self.slots.contains_key(place) && !self.make_room(place, moving) {
+            return false;
+        }
+        match self.place_of(ident) {
+            Some(_) => self.rename(ident, place.clone()),
+            None => {
+                let (_, entry) = self.wanted[place];
+                let path = self.path(place);
+                self.fresh.insert(path.clone());
+                self.ops.push(Op::MakeDir { path, entry: entry.clone() });
+                self.set(place.clone(), entry.clone());
+            }
+        }
+        true
+    }
+
+    /// Removes what is to be nowhere, if nothing in it has still to be moved.
+    fn make_room(&mut self, place: &Place, moving: &BTreeSet<Ident>) -> bool {
+        let ident = self.slots[place];
+        let mut all = vec![place.clone()];
+        let mut next = vec![ident];
+        while let Some(dir) = next.pop() {
+            if moving.contains(&dir) {
+                return false;
+            }
+            if self.dirs.contains_key(&dir) {
+                for (place, child) in
+                    self.slots.range((dir, Vec::new())..).take_while(|(place, _)| place.0 == dir)
+                {
+                    // Something that stays, below a directory that goes, is moved with that.
+                    if self.wanted.get(place).is_some_and(|(_, entry)| entry.ident == *child) {
+                        return false;
+                    }
+                    all.push(place.clone());
+                    next.push(*child);
+                }
+            }
+        }
+        all.into_iter().rev().for_each(|place| self.remove(&place));
+        true
+    }
+
+    fn remove(&mut self, place: &Place) {
+        let path = self.path(place);
+        if let Some(ident) = self.slots.remove(place) {
+            let was = self.now.remove(place).expect("what is in a place has an entry");
+            match was.kind.is_dir() {
+                true => drop(self.dirs.remove(&ident)),
+                false => drop(self.files.remove(&ident)),
+            }
+            self.ops.push(Op::Remove { path, was });
+        }
+    }
+
+    fn rename(&mut self, ident: Ident, to: Place) {
+        let from = self.place_of(ident).expect("what is moved is somewhere");
+        self.ops.push(Op::Move { from: self.path(&from), to: self.path(&to) });
+        self.slots.remove(&from);
+        let entry = self.now.remove(&from).expect("what is in a place has an entry");
+        self.set(to, entry);
+    }
+
+    fn set(&mut self, place: Place, entry: Entry) {
+        match entry.kind.is_dir() {
+            true => self.dirs.insert(entry.ident, place.clone()),
+            false => self.files.insert(entry.ident, place.clone()),
+        };
+        self.slots.insert(place.clone(), entry.ident);
+        self.now.insert(place, entry);
+    }
+
+    /// Puts contents in place.
+    fn put_files(&mut self) {
+        let files: Vec<(Place, TreePath, Entry)> = self
+            .wanted
+            .iter()
+            .filter(|(_, (_, entry))| !entry.kind.is_dir())
+            .map(|(place, (path, entry))| (place.clone(), (*path).clone(), (*entry).clone()))
+            .collect();
+        let mut names: BTreeMap<Ident, u32> = BTreeMap::new();
+        let mut names_now: BTreeMap<Ident, u32> = BTreeMap::new();
+        files.iter().for_each(|(_, _, entry)| *names.entry(entry.ident).or_default() += 1);
+        self.slots.values().for_each(|ident| *names_now.entry(*ident).or_default() += 1);
+        // Where the file is already, others are linked to.
+        let mut links: BTreeMap<Ident, TreePath> = BTreeMap::new();
+        let stays = |now: Option<&Entry>, entry: &Entry| {
+            let linked = |now: &Entry| names[&entry.ident] > 1 || names_now[&now.ident] > 1;
+            now.is_some_and(|now| now.kind == entry.kind && (now.ident == entry.ident || !linked(now)))
+        };
+        for (place, path, entry) in &files {
+            if stays(self.now.get(place), entry) {
+                links.entry(entry.ident).or_insert_with(|| path.clone());
+            }
+        }
+        for (place, path, entry) in files {
+            if stays(self.now.get(&place), &entry) {
+                continue;
+            }
+            let link = links.get(&entry.ident).cloned();
+            links.entry(entry.ident).or_insert_with(|| path.clone());
+            self.fresh.insert(path.clone());
+            match self.now.get(&place) {
+                Some(was) if !was.kind.is_dir() => {
+                    self.ops.push(Op::Replace { path, was: was.clone(), entry: entry.clone(), link });
+                }
+                Some(_) => {
+                    let done = self.make_room(&place, &BTreeSet::new());
+                    assert!(done, "what is to stay in a directory that goes was moved before");
+                    self.ops.push(Op::Create { path, entry: entry.clone(), link });
+                }
+                None => self.ops.push(Op::Create { path, entry: entry.clone(), link }),
+            }
+            self.set(place, entry);
+        }
+    }
+
+    /// Removes what is left over.
+    fn clear(&mut self) {
+        let over = self.slots.keys().filter(|place| !self.wanted.contains_key(*place));
+        let mut over: Vec<(TreePath, Place)> = over.map(|place| (self.path(place), place.clone())).collect();
+        over.sort();
+        over.into_iter().rev().for_each(|(_, place)| self.remove(&place));
+    }
+
+    fn set_metadata(&mut self) {
+        for (place, now) in &self.now {
+            let (path, entry) = self.wanted[place];
+            let unwritable = entry.kind.is_dir() && entry.mode & 0o700 != 0o700;
+            let differs = now.mode != entry.mode || now.mtime != entry.mtime || now.xattrs != entry.xattrs;
+            let fresh = self.fresh.contains(path);
+            if (differs && !fresh) || (fresh && unwritable) {
+                self.ops.push(Op::Meta { path: path.clone(), was: now.clone(), entry: entry.clone() });
+            }
+        }
+        debug_assert_eq!(self.now.len(), self.to.entries.len());
+    }
+}
+
+/// What a tree is after a step.
+#[cfg(test)]
+pub(super) fn apply(tree: &mut Tree, op: &Op) {
+    match op {
+        Op::MakeDir { path, entry } => drop(tree.entries.insert(path.clone(), entry.clone())),
+        Op::Create { path, entry, link } | Op::Replace { path, entry, link, .. } => {
+            // A link is what it leads to; all else is a new file, whatever goes by its ident.
+            tree.entries.remove(path);
+            let known = |ident| tree.entries.values().any(|entry| entry.ident == ident);
+            let ident = match link.as_ref().and_then(|link| tree.entries.get(link)) {
+                Some(link) => link.ident,
+                None if known(entry.ident) => {
+                    Ident::derive(&[b"another", &entry.ident.0.to_le_bytes(), path])
+                }
+                None => entry.ident,
+            };
+            tree.entries.insert(path.clone(), Entry { ident, ..entry.clone() });
+        }
+        Op::Remove { path, .. } => drop(tree.entries.remove(path)),
+        Op::Meta { path, entry, .. } => {
+            if let Some(now) = tree.entries.get_mut(path) {
+                *now = Entry {
+                    ident: now.ident,
+                    author: now.author.clone(),
+                    kind: now.kind.clone(),
+                    ..entry.clone()
+                };
+            }
+        }
+        Op::Move { from, to } => {
+            let below = [&from[..], b"/"].concat();
+            let moved: Vec<TreePath> = tree
+                .entries
+                .keys()
+                .filter(|path| *path == from || path.starts_with(&below))
+                .cloned()
+                .collect();
+            for path in moved {
+                let entry = tree.entries.remove(&path).expect("it was just there");
+                tree.entries.insert([&to[..], &path[from.len()..]].concat(), entry);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::merge::tests::any_tree;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What counts of a tree beside idents: paths, contents, metadata, and what is linked to what.
+    fn shape(tree: &Tree) -> Vec<(TreePath, Entry, Vec<TreePath>)> {
+        let groups = tree.by_ident();
+        let row = |(path, entry): (&TreePath, &Entry)| {
+            let linked = groups[&entry.ident].iter().map(|path| (*path).clone()).collect();
+            let author = super::super::version::Device::named("x");
+            (path.clone(), Entry { ident: Ident(1), author, ..entry.clone() }, linked)
+        };
+        tree.entries.iter().map(row).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        /// The steps lead there; each is possible when it is its turn; and cut after any of them, the rest leads there.
+        #[test]
+        fn steps_lead_from_any_tree_to_any_other(from in any_tree("l"), to in any_tree("r"), cut in 0usize..20) {
+            let mut tree = from.clone();
+            for (n, op) in plan(&from, &to).iter().enumerate() {
+                if n == cut {
+                    let mut rest = tree.clone();
+                    plan(&tree, &to).iter().for_each(|op| apply(&mut rest, op));
+                    prop_assert_eq!(shape(&rest), shape(&to));
+                }
+                let has = |path: &TreePath| tree.entries.contains_key(path);
+                match op {
+                    Op::MakeDir { path, .. } => prop_assert!(!has(path), "{:?}", op),
+                    Op::Create { path, link, .. } => prop_assert!(!has(path) && link.as_ref().is_none_or(has)),
+                    Op::Replace { path, link, .. } => {
+                        prop_assert!(!tree.entries[path].kind.is_dir() && link.as_ref().is_none_or(has));
+                    }
+                    Op::Move { from, to } => prop_assert!(has(from) && !has(to), "{:?}", op),
+                    Op::Remove { path, .. } | Op::Meta { path, .. } => prop_assert!(has(path)),
+                }
+                apply(&mut tree, op);
+                // Orphans show that a directory was removed that was not empty. What waits is in the tree too.
+                prop_assert!(!matches!(tree.check(), Err(super::super::tree::TreeError::Orphan(_))), "{:?}", op);
+            }
+            prop_assert_eq!(shape(&tree), shape(&to));
+        }
+    }
+
+    #[test]
+    fn a_renamed_directory_is_one_step_and_two_can_change_places() {
+        use super::super::merge::tests::{dir, file, tree};
+        let from =
+            tree(&[("a", dir(1)), ("a/f", file(2, "a", "x")), ("b", dir(3)), ("b/g", file(4, "a", "y"))]);
+        let to =
+            tree(&[("a", dir(1)), ("a/f", file(2, "a", "x")), ("c", dir(3)), ("c/g", file(4, "a", "y"))]);
+        assert_eq!(plan(&from, &to), [Op::Move { from: b"b".to_vec(), to: b"c".to_vec() }]);
+        let to =
+            tree(&[("b", dir(1)), ("b/f", file(2, "a", "x")), ("a", dir(3)), ("a/g", file(4, "a", "y"))]);
+        let ops = plan(&from, &to);
+        assert_eq!((ops.len(), summary(&ops).renamed), (3, 2), "{ops:?}");
+    }
+}

@@ -1,0 +1,261 @@
+//! What two peers say to each other, and how it stands on the wire. docs/sync.md is the specification.
+//!
+//! ```text
+//! frame = length of the body (u32, LE, at most FRAME_BYTES_MAX), type (u8), flags (u8), body (postcard)
+//! ```
+//!
+//! A frame of an unknown type is skipped if its flag *optional* is set, and an error otherwise. Nothing is read into memory
+//! before its length was checked.
+
+use super::content::{Block, Want};
+use super::error::SyncError;
+use super::plan::Summary;
+use super::tree::RootHash;
+use super::version::{Device, Snapshot, SnapshotId};
+use serde::{Deserialize, Serialize};
+use std::io::{ErrorKind, Read, Write};
+
+/// Versions of the protocol that this program speaks, lowest and highest.
+pub const PROTOCOL: (u16, u16) = (1, 1);
+/// The longest body.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+/// A peer may send so many frames of unknown types one after the other.
+const SKIPPED_MAX: usize = 256;
+const OPTIONAL: u8 = 1;
+
+/// Which way changes go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direction {
+    /// Both sides get the merged tree.
+    #[default]
+    Both,
+    /// Only the side that was called gets it.
+    Push,
+    /// Only the side that calls gets it.
+    Pull,
+}
+
+/// What the side that calls wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Options {
+    /// Which way.
+    pub direction: Direction,
+    /// Change nothing.
+    pub dry_run: bool,
+    /// Do what the guards refuse.
+    pub force: bool,
+}
+
+/// Who speaks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Lowest and highest version.
+    pub protocol: (u16, u16),
+    /// Names of what goes beyond the version.
+    pub features: Vec<String>,
+    /// Which store the replica has.
+    pub store: String,
+    /// Which replica it is.
+    pub device: Device,
+    /// From the side that calls.
+    pub options: Option<Options>,
+}
+
+/// What a side knows of the past.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// What its tree is now.
+    pub head: SnapshotId,
+    /// What it remembers.
+    pub snapshots: Vec<Snapshot>,
+    /// Of which of those it has the tree.
+    pub trees: Vec<SnapshotId>,
+    /// The last known states of other devices.
+    pub heads: Vec<(Device, SnapshotId)>,
+}
+
+/// A part of the sender's tree, or of one that both came from and the receiver does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreePart {
+    /// The snapshot whose tree it is; none for the sender's state.
+    pub of: Option<SnapshotId>,
+    /// The snapshot that it is told against; none for the whole tree.
+    pub base: Option<SnapshotId>,
+    /// Compressed.
+    pub bytes: Vec<u8>,
+    /// Whether it is the last part.
+    pub last: bool,
+}
+
+/// What a side makes of both trees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreed {
+    /// Root of the merged tree.
+    pub root: RootHash,
+    /// What would be done on this side.
+    pub summary: Summary,
+    /// Why this side does not want to.
+    pub refused: Option<String>,
+}
+
+/// How it ended on a side.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// Paths that were changed meanwhile, or could not be changed: left as they are.
+    pub skipped: Vec<(Vec<u8>, String)>,
+}
+
+/// An error as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What went wrong.
+    pub message: String,
+    /// What the user can do.
+    pub hint: Option<String>,
+}
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident($body:ty) = $number:literal,)*) => {
+        /// One frame.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Message {
+            $($(#[$doc])* $name($body),)*
+        }
+
+        impl Message {
+            /// Its type on the wire.
+            pub fn number(&self) -> u8 {
+                match self {
+                    $(Message::$name(_) => $number,)*
+                }
+            }
+
+            fn body(&self) -> Vec<u8> {
+                let body = match self {
+                    $(Message::$name(body) => postcard::to_allocvec(body),)*
+                };
+                body.expect("a message can be encoded")
+            }
+
+            /// Reads a body. `None` if the type is not known.
+            pub fn decode(number: u8, body: &[u8]) -> Result<Option<Message>, SyncError> {
+                let wrong = || SyncError::peer(format!("sent a frame of type {number} that cannot be read"));
+                let (message, rest) = match number {
+                    $($number => {
+                        let (body, rest) = postcard::take_from_bytes(body).map_err(|_| wrong())?;
+                        (Message::$name(body), rest)
+                    })*
+                    _ => return Ok(None),
+                };
+                if rest.is_empty() { Ok(Some(message)) } else { Err(wrong()) }
+            }
+        }
+    };
+}
+
+messages! {
+    /// First.
+    Hello(Hello) = 1,
+    /// What a side knows.
+    Known(Known) = 2,
+    /// A part of a tree.
+    Tree(TreePart) = 3,
+    /// What a side makes of both.
+    Agreed(Agreed) = 4,
+    /// Contents that are wanted.
+    Wants(Vec<Want>) = 5,
+    /// No more wants.
+    WantsEnd(()) = 6,
+    /// A part of the contents.
+    Data(Block) = 7,
+    /// No more contents.
+    DataEnd(()) = 8,
+    /// All that was wanted is here.
+    Ready(()) = 9,
+    /// Both are ready: change the trees.
+    Commit(()) = 10,
+    /// Changed.
+    Done(Done) = 11,
+    /// An error; the last frame.
+    Failed(Failure) = 12,
+}
+
+impl Message {
+    /// The frame.
+    pub fn encode(&self) -> Vec<u8> {
+        let body = self.body();
+        debug_assert!(body.len() <= FRAME_BYTES_MAX);
+        [&(body.len() as u32).to_le_bytes()[..], &[self.number(), 0], &body].concat()
+    }
+}
+
+/// Writes a frame. Returns its length in bytes.
+pub fn write(to: &mut impl Write, message: &Message) -> Result<u64, SyncError> {
+    let frame = message.encode();
+    to.write_all(&frame).and_then(|()| to.flush()).map_err(|e| match e.kind() {
+        ErrorKind::BrokenPipe => SyncError::Cut,
+        _ => SyncError::io("write to", "the other side", e),
+    })?;
+    Ok(frame.len() as u64)
+}
+
+/// Reads a frame, past optional ones that are not known. Returns its length in bytes too.
+pub fn read(from: &mut impl Read) -> Result<(Message, u64), SyncError> {
+    let mut total = 0;
+    for _ in 0..SKIPPED_MAX {
+        let mut head = [0; 6];
+        fill(from, &mut head)?;
+        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let (number, flags) = (head[4], head[5]);
+        if len > FRAME_BYTES_MAX {
+            return Err(SyncError::peer(format!(
+                "announced a frame of {len} bytes, more than {FRAME_BYTES_MAX}"
+            )));
+        }
+        let mut body = Vec::new();
+        let read = from.by_ref().take(len as u64).read_to_end(&mut body);
+        match read.map_err(|e| SyncError::io("read from", "the other side", e))? == len {
+            true => total += 6 + len as u64,
+            false => return Err(SyncError::Cut),
+        }
+        match Message::decode(number, &body)? {
+            Some(message) => return Ok((message, total)),
+            None if flags & OPTIONAL != 0 => {}
+            None => return Err(SyncError::peer(format!("sent a frame of the unknown type {number}"))),
+        }
+    }
+    Err(SyncError::peer("sent nothing but frames of unknown types"))
+}
+
+fn fill(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), SyncError> {
+    from.read_exact(bytes).map_err(|e| match e.kind() {
+        ErrorKind::UnexpectedEof => SyncError::Cut,
+        _ => SyncError::io("read from", "the other side", e),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_back_and_unknown_optional_ones_are_skipped() {
+        let message = Message::Failed(Failure { message: "no".to_owned(), hint: None });
+        let mut bytes = vec![2, 0, 0, 0, 200, OPTIONAL, 1, 2];
+        bytes.extend(message.encode());
+        let (read_back, len) = read(&mut &bytes[..]).unwrap();
+        assert_eq!((read_back, len as usize), (message, bytes.len()));
+        bytes[5] = 0;
+        assert!(read(&mut &bytes[..]).unwrap_err().to_string().contains("unknown type 200"));
+    }
+
+    #[test]
+    fn lying_lengths_and_endless_streams_end() {
+        let e = read(&mut &[0xff, 0xff, 0xff, 0xff, 1, 0][..]).unwrap_err();
+        assert!(e.to_string().contains("4294967295"), "{e}");
+        assert!(matches!(read(&mut &[9, 0, 0, 0, 1, 0, 1][..]), Err(SyncError::Cut)));
+        assert!(matches!(read(&mut &[][..]), Err(SyncError::Cut)));
+        let endless = [0, 0, 0, 0, 200, OPTIONAL].repeat(SKIPPED_MAX + 1);
+        assert!(read(&mut &endless[..]).unwrap_err().to_string().contains("nothing but"));
+    }
+}

@@ -1,0 +1,648 @@
+//! One sync, as one of its two sides sees it: messages in, messages out. It knows no pipes and no files; what a
+//! replica is, is behind [`Replica`], so that the simulator drives the same code.
+//!
+//! ```text
+//! caller                                     called
+//! Hello, Known                       -->
+//!                                    <--     Hello, Known, Tree...       against a last common ancestor; before it, those that
+//!                                                                        the caller does not have
+//! Tree..., Agreed, Wants..., End     -->     both merge; the roots have to be equal
+//!                                    <--     Agreed, Wants..., End, Data..., End
+//! Data..., End                       -->     everything is staged and durable on both sides
+//!                                    <--     Ready
+//! Commit                             -->     each changes its tree by itself
+//!                                    <--     Done
+//! ```
+//!
+//! Only one side sends at any time, so two pipes cannot block each other. Neither tree is changed before both sides have all
+//! that they need. Cut anywhere, each side is at its old or at the merged state or, with its journal, on the way
+//! between; what was staged stays.
+
+use super::content::{Receiver, Sender, Sink, Source, TAGS_MAX, Want};
+use super::diff;
+use super::error::SyncError;
+use super::guard;
+use super::merge::{Conflict, Merged, merge};
+use super::plan::{Op, Summary, plan, summary};
+use super::proto::{Agreed, Direction, Done, Failure, Hello, Known, Message, Options, PROTOCOL, TreePart};
+use super::tree::{ContentId, RootHash, Tree, TreePath};
+use super::version::{DEVICES_MAX, Dag, Device, SNAPSHOTS_MAX, Snapshot, SnapshotId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Compressed bytes of a tree in one frame, and of all its parts.
+const PART_BYTES_MAX: usize = 1 << 20;
+const PARTS_BYTES_MAX: usize = 256 << 20;
+/// Wants in one frame.
+const WANTS_IN_FRAME: usize = 256;
+const TAGS_IN_FRAME: usize = 64 << 10;
+/// Virtual ancestors are merged so deep; deeper, nothing counts as deleted.
+const DEPTH_MAX: u32 = 16;
+/// Most trees of the past that one sync looks at.
+const NEEDED_MAX: usize = 32;
+
+/// A tree on disk, and what is remembered of its past.
+pub trait Replica: Source + Sink {
+    /// Its name.
+    fn device(&self) -> Device;
+    /// Which store it is in.
+    fn store(&self) -> String;
+    /// What is remembered.
+    fn dag(&self) -> &Dag;
+    /// What its tree is now, as it was looked at for this sync.
+    fn head(&self) -> SnapshotId;
+    /// The snapshots whose trees are remembered.
+    fn trees(&self) -> Vec<SnapshotId>;
+    /// The tree of a snapshot, if that is remembered.
+    fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError>;
+    /// The last known states of other devices.
+    fn heads(&self) -> BTreeMap<Device, SnapshotId>;
+    /// Whether it has a content staged from an earlier attempt, whole; or can stage it from its own tree, which it does then.
+    fn stage(&mut self, content: ContentId) -> Result<bool, SyncError>;
+    /// The chunks that it can read at home for a content which goes to `path`; not more than `most`.
+    fn have(
+        &mut self,
+        content: ContentId,
+        path: &TreePath,
+        most: usize,
+    ) -> Result<Vec<super::content::Tag>, SyncError>;
+    /// Changes the tree by `ops` into `target`, and takes `snapshot` as its state if nothing was skipped. Every content is
+    /// staged. From here on it ends by itself, whatever becomes of the peer.
+    fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError>;
+    /// Remembers what the peer knows, as `dag` and `heads` have it, and the peer's tree.
+    fn learn(
+        &mut self,
+        dag: Dag,
+        heads: BTreeMap<Device, SnapshotId>,
+        theirs: (SnapshotId, &Tree),
+    ) -> Result<(), SyncError>;
+}
+
+/// How a sync went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// On this side.
+    pub here: Summary,
+    /// On the other side.
+    pub there: Summary,
+    /// What is there twice now.
+    pub conflicts: Vec<Conflict>,
+    /// Changed files that the other side had deleted.
+    pub kept: Vec<TreePath>,
+    /// Paths that this side, and that the other side, left as they were.
+    pub skipped: Vec<(TreePath, String)>,
+    /// Nothing in common was remembered: nothing counted as deleted.
+    pub without_base: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Waiting for Hello, for Known, for the tree, and so on.
+    Hello,
+    Known,
+    Tree,
+    Agreed,
+    Wants,
+    Data,
+    Ready,
+    Commit,
+    Done,
+    Ended,
+}
+
+/// One side.
+pub struct Session {
+    state: State,
+    /// Set on the side that calls.
+    calls: bool,
+    options: Options,
+    peer: Option<Device>,
+    out: VecDeque<Message>,
+    /// What is being sent, from its wants on.
+    sender: Option<Sender>,
+    receiver: Option<Receiver>,
+    theirs: Option<Known>,
+    dag: Dag,
+    /// What both came from, and what that came from where it is several.
+    needed: BTreeSet<SnapshotId>,
+    /// Those of them whose trees both sides have, or will have before they merge.
+    shared: BTreeSet<SnapshotId>,
+    /// Those that the peer has told.
+    told: BTreeMap<SnapshotId, Tree>,
+    /// Those that the peer does not have.
+    to_tell: Vec<SnapshotId>,
+    parts: Vec<u8>,
+    mine: Tree,
+    merged: Merged,
+    snapshot: Option<Snapshot>,
+    ops: Vec<Op>,
+    wants: Vec<Want>,
+    their_wants: Vec<Want>,
+    tags: usize,
+    their_tree: Tree,
+    received: u64,
+    outcome: Outcome,
+}
+
+impl Session {
+    /// The side that calls.
+    pub fn call(replica: &dyn Replica, options: Options) -> Session {
+        let mut session = Session::new(true, options);
+        session.out.extend([session.hello(replica, Some(options)), Message::Known(known(replica))]);
+        session
+    }
+
+    /// The side that is called.
+    pub fn answer() -> Session {
+        Session::new(false, Options::default())
+    }
+
+    fn new(calls: bool, options: Options) -> Session {
+        Session {
+            state: State::Hello,
+            calls,
+            options,
+            peer: None,
+            out: VecDeque::new(),
+            sender: None,
+            receiver: None,
+            theirs: None,
+            dag: Dag::default(),
+            needed: BTreeSet::new(),
+            shared: BTreeSet::new(),
+            told: BTreeMap::new(),
+            to_tell: Vec::new(),
+            parts: Vec::new(),
+            mine: Tree::default(),
+            merged: Merged::default(),
+            snapshot: None,
+            ops: Vec::new(),
+            wants: Vec::new(),
+            their_wants: Vec::new(),
+            tags: 0,
+            their_tree: Tree::default(),
+            received: 0,
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Whether there is nothing more to say or to hear.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Ended && self.out.is_empty()
+    }
+
+    /// How it went.
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// Bytes of contents that arrived, and that are to arrive.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.received, self.wants.iter().map(|want| want.size).sum())
+    }
+
+    /// The next message to send; `None` when it is the peer's turn, or all is over.
+    pub fn next_message(&mut self, replica: &mut dyn Replica) -> Result<Option<Message>, SyncError> {
+        if let Some(message) = self.out.pop_front() {
+            return Ok(Some(message));
+        }
+        if let Some(sender) = &mut self.sender {
+            if let Some(block) = sender.next_block(replica)? {
+                return Ok(Some(Message::Data(block)));
+            }
+            self.sender = None;
+            self.state = if self.calls { State::Ready } else { State::Data };
+            if !self.calls {
+                self.receiver = Some(Receiver::new(&self.wants)?);
+            }
+            return Ok(Some(Message::DataEnd(())));
+        }
+        Ok(None)
+    }
+
+    /// Takes what the peer sent.
+    pub fn receive(&mut self, message: Message, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        match (self.state, message) {
+            (_, Message::Failed(Failure { message, hint })) => {
+                return Err(SyncError::Remote { message, hint });
+            }
+            (State::Hello, Message::Hello(hello)) => self.greet(hello, replica)?,
+            (State::Known, Message::Known(known)) => self.compare(known, replica)?,
+            (State::Tree, Message::Tree(part)) => self.take_tree(part, replica)?,
+            (State::Agreed, Message::Agreed(agreed)) => self.agree(&agreed)?,
+            (State::Wants, Message::Wants(wants)) => self.take_wants(wants)?,
+            (State::Wants, Message::WantsEnd(())) => self.serve(replica)?,
+            (State::Data, Message::Data(block)) => {
+                let receiver = self.receiver.as_mut().expect("made with the state");
+                self.received += receiver.take(&block, replica)?;
+            }
+            (State::Data, Message::DataEnd(())) => self.have_all()?,
+            (State::Ready, Message::Ready(())) => {
+                self.out.push_back(Message::Commit(()));
+                self.state = State::Done;
+            }
+            (State::Commit, Message::Commit(())) => {
+                let done = self.finish(replica)?;
+                self.out.push_back(Message::Done(done));
+                self.state = State::Ended;
+            }
+            (State::Done, Message::Done(done)) => {
+                self.finish(replica)?;
+                self.outcome.skipped.extend(done.skipped);
+                self.state = State::Ended;
+            }
+            (state, message) => {
+                let number = message.number();
+                return Err(SyncError::peer(format!("sent a frame of type {number} when {state:?} was due")));
+            }
+        }
+        Ok(())
+    }
+
+    fn hello(&self, replica: &dyn Replica, options: Option<Options>) -> Message {
+        let (store, device) = (replica.store(), replica.device());
+        Message::Hello(Hello { protocol: PROTOCOL, features: Vec::new(), store, device, options })
+    }
+
+    fn greet(&mut self, hello: Hello, replica: &dyn Replica) -> Result<(), SyncError> {
+        let (low, high) = hello.protocol;
+        if low > PROTOCOL.1 || high < PROTOCOL.0 || low > high {
+            return Err(SyncError::Protocol { theirs: hello.protocol, ours: PROTOCOL });
+        }
+        if hello.device == replica.device() {
+            return Err(SyncError::Itself(hello.device.to_string()));
+        }
+        self.peer = Some(hello.device);
+        if !self.calls {
+            self.options = hello.options.unwrap_or_default();
+        }
+        self.state = State::Known;
+        Ok(())
+    }
+
+    /// Both sides' past: what both came from, and this side's tree told against that.
+    fn compare(&mut self, theirs: Known, replica: &dyn Replica) -> Result<(), SyncError> {
+        if theirs.snapshots.len() > SNAPSHOTS_MAX || theirs.heads.len() > DEVICES_MAX {
+            return Err(super::version::VersionError::TooMany.into());
+        }
+        let mut dag = replica.dag().clone();
+        for snapshot in &theirs.snapshots {
+            dag.add(snapshot.clone())?;
+        }
+        if dag.get(theirs.head).is_none() {
+            return Err(super::version::VersionError::Unknown(theirs.head).into());
+        }
+        self.dag = dag;
+        let head = replica.head();
+        self.mine = remembered(replica, head)?;
+        self.needed = needed(&self.dag, head, theirs.head);
+        let mine: BTreeSet<SnapshotId> = replica.trees().into_iter().collect();
+        let of_theirs: BTreeSet<SnapshotId> = theirs.trees.iter().copied().collect();
+        self.shared =
+            self.needed.iter().copied().filter(|id| mine.contains(id) || of_theirs.contains(id)).collect();
+        self.to_tell = self.shared.iter().copied().filter(|id| !of_theirs.contains(id)).collect();
+        self.theirs = Some(theirs);
+        if !self.calls {
+            self.out.extend([self.hello(replica, None), Message::Known(known(replica))]);
+            self.tell_trees(replica)?;
+        }
+        self.state = State::Tree;
+        Ok(())
+    }
+
+    /// What the peer lacks of the past, then this side's tree told against something that the peer has by then.
+    fn tell_trees(&mut self, replica: &dyn Replica) -> Result<(), SyncError> {
+        for id in std::mem::take(&mut self.to_tell) {
+            let tree = remembered(replica, id)?;
+            self.tell_tree(Some(id), None, &Tree::default(), &tree)?;
+        }
+        let common = self.dag.common(replica.head(), self.theirs.as_ref().expect("came before").head);
+        for id in common.into_iter().filter(|id| self.shared.contains(id)) {
+            if let Some(base) = self.ancestor(replica, id)? {
+                return self.tell_tree(None, Some(id), &base, &self.mine.clone());
+            }
+        }
+        self.tell_tree(None, None, &Tree::default(), &self.mine.clone())
+    }
+
+    /// A tree that this side remembers, or has been told.
+    fn ancestor(&self, replica: &dyn Replica, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
+        match self.told.get(&id) {
+            Some(tree) => Ok(Some(tree.clone())),
+            None => replica.tree(id),
+        }
+    }
+
+    fn tell_tree(
+        &mut self,
+        of: Option<SnapshotId>,
+        base: Option<SnapshotId>,
+        base_tree: &Tree,
+        tree: &Tree,
+    ) -> Result<(), SyncError> {
+        let bytes = diff::encode(base_tree, tree)?;
+        if bytes.len() > PARTS_BYTES_MAX {
+            return Err(SyncError::Changed("the tree is too large to be told to a peer".to_owned()));
+        }
+        let parts: Vec<&[u8]> = bytes.chunks(PART_BYTES_MAX).collect();
+        for (n, part) in parts.iter().enumerate() {
+            let last = n + 1 == parts.len();
+            self.out.push_back(Message::Tree(TreePart { of, base, bytes: part.to_vec(), last }));
+        }
+        Ok(())
+    }
+
+    fn take_tree(&mut self, part: TreePart, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        if part.bytes.is_empty() || self.parts.len() + part.bytes.len() > PARTS_BYTES_MAX {
+            return Err(SyncError::peer("sent a tree that is empty or too long"));
+        }
+        self.parts.extend_from_slice(&part.bytes);
+        if !part.last {
+            return Ok(());
+        }
+        let base = match part.base {
+            Some(id) if self.shared.contains(&id) => self.ancestor(replica, id)?,
+            Some(_) => None,
+            None => Some(Tree::default()),
+        };
+        let base =
+            base.ok_or_else(|| SyncError::peer("told its tree against one that this side does not have"))?;
+        let tree = diff::decode(&base, &std::mem::take(&mut self.parts))?;
+        let id = part.of.unwrap_or(self.theirs.as_ref().expect("came before").head);
+        let expected = self.dag.get(id).ok_or(super::version::VersionError::Unknown(id))?.root;
+        let found = tree.root();
+        if found != expected {
+            return Err(super::tree::TreeError::Root { expected, found }.into());
+        }
+        if part.of.is_some() {
+            if !self.shared.contains(&id) || self.told.insert(id, tree).is_some() {
+                return Err(SyncError::peer("told a tree of the past that was not due"));
+            }
+            return Ok(());
+        }
+        if self.calls {
+            self.tell_trees(replica)?;
+        }
+        self.their_tree = tree;
+        self.merge(replica)?;
+        self.state = State::Agreed;
+        if self.calls {
+            self.announce(replica)?;
+        }
+        Ok(())
+    }
+
+    /// What both trees become. The same on both sides.
+    fn merge(&mut self, replica: &dyn Replica) -> Result<(), SyncError> {
+        let (a, b) = (replica.head(), self.theirs.as_ref().expect("came before").head);
+        let (merged, snapshot) = if self.dag.descends(a, b) {
+            (Merged { tree: self.mine.clone(), ..Merged::default() }, self.dag.get(a).expect("ours").clone())
+        } else if self.dag.descends(b, a) {
+            (
+                Merged { tree: self.their_tree.clone(), ..Merged::default() },
+                self.dag.get(b).expect("was checked").clone(),
+            )
+        } else {
+            let base = self.base(replica, &self.dag, &self.dag.common(a, b), 0)?;
+            self.outcome.without_base = base.is_none();
+            let merged = merge(&base.unwrap_or_default(), &self.mine, &self.their_tree);
+            let snapshot = Snapshot::merged(merged.tree.root(), a, b);
+            (merged, snapshot)
+        };
+        merged.tree.check()?;
+        self.ops = plan(&self.mine, &merged.tree);
+        self.outcome.here = if self.is_changed() { summary(&self.ops) } else { Summary::default() };
+        self.outcome.conflicts.clone_from(&merged.conflicts);
+        self.outcome.kept.clone_from(&merged.kept);
+        self.merged = merged;
+        self.snapshot = Some(snapshot);
+        Ok(())
+    }
+
+    /// The tree of what is `common`. Of several it is what merging them gives, against what those came from. `None` if
+    /// neither side has the trees any more.
+    fn base(
+        &self,
+        replica: &dyn Replica,
+        dag: &Dag,
+        common: &[SnapshotId],
+        depth: u32,
+    ) -> Result<Option<Tree>, SyncError> {
+        let Some((first, others)) = common.split_first() else { return Ok(None) };
+        if depth > DEPTH_MAX || !common.iter().all(|id| self.shared.contains(id)) {
+            return Ok(None);
+        }
+        let tree_of = |id| {
+            let missing = || SyncError::peer("did not tell a tree of the past that it said it has");
+            self.ancestor(replica, id)?.ok_or_else(missing)
+        };
+        let mut dag = dag.clone();
+        let (mut at, mut tree) = (*first, tree_of(*first)?);
+        for other in others {
+            let base = self.base(replica, &dag, &dag.common(at, *other), depth + 1)?;
+            tree = merge(&base.unwrap_or_default(), &tree, &tree_of(*other)?).tree;
+            at = dag.add(Snapshot::merged(tree.root(), at, *other))?;
+        }
+        Ok(Some(tree))
+    }
+
+    fn root(&self) -> RootHash {
+        self.snapshot.as_ref().expect("merged before").root
+    }
+
+    /// Whether this side's tree is the one to be changed, or one of them.
+    fn is_changed(&self) -> bool {
+        let direction = self.options.direction;
+        direction == Direction::Both || (direction == Direction::Pull) == self.calls
+    }
+
+    /// Whether this side's tree is to be changed now.
+    fn takes(&self) -> bool {
+        !self.options.dry_run && self.is_changed()
+    }
+
+    /// Says what this side makes of both trees, and what it lacks. False if it refuses.
+    fn announce(&mut self, replica: &mut dyn Replica) -> Result<bool, SyncError> {
+        let refused = guard::objection(&self.mine, &self.ops).filter(|_| self.takes() && !self.options.force);
+        let agreed = Agreed { root: self.root(), summary: self.outcome.here, refused: refused.clone() };
+        self.out.push_back(Message::Agreed(agreed));
+        if let Some(refused) = refused {
+            self.outcome = Outcome::default();
+            return match self.calls {
+                // The peer answers with what it makes of them.
+                true => Err(SyncError::Guard(refused)),
+                false => Ok(false),
+            };
+        }
+        if self.takes() {
+            self.collect_wants(replica)?;
+        }
+        let mut frame = Vec::new();
+        let mut tags = 0;
+        for want in &self.wants {
+            if frame.len() == WANTS_IN_FRAME || (tags > 0 && tags + want.have.len() > TAGS_IN_FRAME) {
+                self.out.push_back(Message::Wants(std::mem::take(&mut frame)));
+                tags = 0;
+            }
+            tags += want.have.len();
+            frame.push(want.clone());
+        }
+        if !frame.is_empty() {
+            self.out.push_back(Message::Wants(frame));
+        }
+        self.out.push_back(Message::WantsEnd(()));
+        Ok(true)
+    }
+
+    fn collect_wants(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let mut needed: BTreeMap<ContentId, (u64, TreePath)> = BTreeMap::new();
+        for op in &self.ops {
+            if let Op::Create { path, entry, link: None } | Op::Replace { path, entry, link: None, .. } = op
+                && let Some(content) = entry.kind.content()
+            {
+                needed.entry(content).or_insert((entry.kind.size(), path.clone()));
+            }
+        }
+        let mut room = TAGS_MAX;
+        for (content, (size, path)) in needed {
+            if !replica.stage(content)? {
+                let have = replica.have(content, &path, room.min(TAGS_IN_FRAME))?;
+                room -= have.len().min(room);
+                self.wants.push(Want { content, size, have });
+            }
+        }
+        Ok(())
+    }
+
+    fn agree(&mut self, theirs: &Agreed) -> Result<(), SyncError> {
+        if theirs.root != self.root() {
+            let message = "both sides merged to different trees; nothing was changed";
+            return Err(SyncError::peer(message));
+        }
+        if let Some(refused) = &theirs.refused {
+            return Err(SyncError::Guard(format!("on the other side: {refused}")));
+        }
+        self.outcome.there = theirs.summary;
+        self.state = State::Wants;
+        Ok(())
+    }
+
+    fn take_wants(&mut self, wants: Vec<Want>) -> Result<(), SyncError> {
+        let empty = wants.is_empty();
+        self.tags += wants.iter().map(|want| want.have.len()).sum::<usize>();
+        self.their_wants.extend(wants);
+        let most = self.mine.entries.len() + self.merged.tree.entries.len();
+        match empty || self.tags > TAGS_MAX || self.their_wants.len() > most {
+            true => Err(SyncError::peer("wants more than there is")),
+            false => Ok(()),
+        }
+    }
+
+    /// All wants are here: they are served, if the tree has them.
+    fn serve(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        // Nothing but what the peer lacks in the agreed tree, of what this side's tree has.
+        let mine: BTreeMap<ContentId, u64> = self
+            .mine
+            .entries
+            .values()
+            .filter_map(|entry| Some((entry.kind.content()?, entry.kind.size())))
+            .collect();
+        let agreed: BTreeSet<ContentId> =
+            self.merged.tree.entries.values().filter_map(|entry| entry.kind.content()).collect();
+        let wants = std::mem::take(&mut self.their_wants);
+        if wants
+            .iter()
+            .any(|want| mine.get(&want.content) != Some(&want.size) || !agreed.contains(&want.content))
+        {
+            return Err(SyncError::peer("wants a content that its tree does not reach"));
+        }
+        // Only now: the peer has said all, and listens.
+        let willing = self.calls || self.announce(replica)?;
+        if self.options.dry_run || !willing {
+            self.state = State::Ended;
+            return Ok(());
+        }
+        match self.calls {
+            // First what comes, then what goes.
+            true => {
+                self.receiver = Some(Receiver::new(&self.wants)?);
+                self.their_wants = wants;
+                self.state = State::Data;
+            }
+            false => self.sender = Some(Sender::new(wants)?),
+        }
+        Ok(())
+    }
+
+    /// All contents are said to have arrived.
+    fn have_all(&mut self) -> Result<(), SyncError> {
+        if !self.receiver.take().is_some_and(|receiver| receiver.is_complete()) {
+            return Err(SyncError::peer("ended without having sent all contents"));
+        }
+        match self.calls {
+            true => self.sender = Some(Sender::new(std::mem::take(&mut self.their_wants))?),
+            false => {
+                self.out.push_back(Message::Ready(()));
+                self.state = State::Commit;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes this side's tree, and remembers the peer's state.
+    fn finish(&mut self, replica: &mut dyn Replica) -> Result<Done, SyncError> {
+        let snapshot = self.snapshot.clone().expect("merged before");
+        let theirs = self.theirs.as_ref().expect("came before");
+        let mut dag = self.dag.clone();
+        dag.add(snapshot.clone())?;
+        let mut heads = replica.heads();
+        for (device, id) in &theirs.heads {
+            let newer = heads.get(device).is_none_or(|known| dag.descends(*id, *known));
+            if *device != replica.device() && newer && dag.get(*id).is_some() {
+                heads.insert(device.clone(), *id);
+            }
+        }
+        heads.insert(self.peer.clone().expect("greeted before"), theirs.head);
+        replica.learn(dag, heads, (theirs.head, &self.their_tree))?;
+        let done = match self.takes() {
+            true => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
+            false => Done::default(),
+        };
+        self.outcome.skipped.extend(done.skipped.iter().cloned());
+        Ok(done)
+    }
+}
+
+fn known(replica: &dyn Replica) -> Known {
+    let snapshots: Vec<Snapshot> = replica.dag().iter().map(|(_, snapshot)| snapshot.clone()).collect();
+    Known {
+        head: replica.head(),
+        snapshots,
+        trees: replica.trees(),
+        heads: replica.heads().into_iter().collect(),
+    }
+}
+
+fn remembered(replica: &dyn Replica, id: SnapshotId) -> Result<Tree, SyncError> {
+    let missing = || SyncError::State {
+        object: id.to_string(),
+        reason: "the tree of a snapshot is missing".to_owned(),
+    };
+    replica.tree(id)?.ok_or_else(missing)
+}
+
+/// What `a` and `b` came from; where that is several, what those came from too.
+fn needed(dag: &Dag, a: SnapshotId, b: SnapshotId) -> BTreeSet<SnapshotId> {
+    let mut needed = BTreeSet::new();
+    let mut next = vec![dag.common(a, b)];
+    while let Some(common) = next.pop() {
+        let new: Vec<SnapshotId> =
+            common.into_iter().filter(|id| needed.len() < NEEDED_MAX && needed.insert(*id)).collect();
+        next.extend(
+            new.iter().enumerate().flat_map(|(n, a)| new[n + 1..].iter().map(|b| dag.common(*a, *b))),
+        );
+    }
+    needed
+}
+
+#[cfg(test)]
+mod simulator;

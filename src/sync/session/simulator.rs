@@ -1,0 +1,750 @@
+//! Two to four devices that edit, rename, link, delete and sync with each other in any order, over connections that are cut
+//! at any message and on machines that stop at any step, with clocks a year apart. In the end they all hold the same, with
+//! every content that nobody replaced or deleted who had it, and no conflict between contents of which one came from
+//! the other. A failing run prints its seed.
+
+use super::super::adopt::{self, Steps};
+use super::super::content::Tag;
+use super::super::look::{Inode, Seen, look};
+use super::super::merge::parse_conflict_name;
+use super::super::proto;
+use super::super::tree::{Kind, join, split};
+use super::*;
+use std::cell::Cell;
+use std::io::{Cursor, Read};
+use std::rc::Rc;
+
+/// xorshift64*.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() >> 33) as usize % n.max(1)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum What {
+    Dir,
+    File(String),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Node {
+    ino: u64,
+    what: What,
+    mode: u16,
+    mtime: i64,
+}
+
+/// What is on a device's disk: it survives everything.
+struct Disk {
+    device: Device,
+    files: BTreeMap<TreePath, Node>,
+    next_ino: u64,
+    seq: u64,
+    dag: Dag,
+    head: Option<SnapshotId>,
+    trees: BTreeMap<SnapshotId, Tree>,
+    inodes: BTreeMap<TreePath, Inode>,
+    heads: BTreeMap<Device, SnapshotId>,
+    staged: BTreeMap<ContentId, String>,
+    journal: Option<Snapshot>,
+    current: Vec<u8>,
+    begun: Option<ContentId>,
+    /// Steps until the machine stops.
+    stops: Rc<Cell<u32>>,
+    /// Steps until a user interferes.
+    interferes: Option<u32>,
+}
+
+impl Disk {
+    fn new(name: &str) -> Disk {
+        Disk {
+            device: Device::named(name),
+            files: BTreeMap::new(),
+            next_ino: 1,
+            seq: 0,
+            dag: Dag::default(),
+            head: None,
+            trees: BTreeMap::new(),
+            inodes: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            staged: BTreeMap::new(),
+            journal: None,
+            current: Vec::new(),
+            begun: None,
+            stops: Rc::new(Cell::new(u32::MAX)),
+            interferes: None,
+        }
+    }
+
+    fn ino(&mut self) -> u64 {
+        self.next_ino += 1;
+        self.next_ino
+    }
+
+    fn tick(&mut self) -> Result<(), SyncError> {
+        self.stops.set(self.stops.get().saturating_sub(1));
+        if self.stops.get() == 0 { Err(SyncError::Cut) } else { Ok(()) }
+    }
+
+    fn seen(&self) -> BTreeMap<TreePath, Seen> {
+        let row = |(path, node): (&TreePath, &Node)| {
+            let kind = match &node.what {
+                What::Dir => Kind::Dir,
+                What::File(text) => {
+                    Kind::File { content: ContentId::of(text.as_bytes()), size: text.len() as u64 }
+                }
+            };
+            let mtime = if kind.is_dir() { (0, 0) } else { (node.mtime, 0) };
+            (
+                path.clone(),
+                Seen { inode: (1, node.ino), kind, mode: node.mode, mtime, xattrs: BTreeMap::new() },
+            )
+        };
+        self.files.iter().map(row).collect()
+    }
+
+    fn last(&self) -> Tree {
+        self.head.and_then(|head| self.trees.get(&head)).cloned().unwrap_or_default()
+    }
+
+    /// What begins every sync: end what was begun, then look.
+    fn prepare(&mut self) -> Result<(), SyncError> {
+        if let Some(snapshot) = self.journal.clone() {
+            let (before, agreed) = (self.last(), self.trees[&snapshot.id()].clone());
+            match adopt::resume(self, &before, &agreed) {
+                Ok(skipped) if skipped.is_empty() => self.commit(&snapshot)?,
+                // What was done by then counts as a change of this device.
+                Ok(_) | Err(SyncError::Changed(_)) => self.journal = None,
+                Err(e) => return Err(e),
+            }
+        }
+        let last = self.last();
+        let tree = look(&self.seen(), &last, &self.inodes, &self.device, self.seq + 1);
+        tree.check().unwrap();
+        if self.head.is_none() || tree != last {
+            self.seq += 1;
+            let snapshot = Snapshot::of(tree.root(), self.head, self.device.clone(), self.seq);
+            let id = self.dag.add(snapshot)?;
+            self.trees.insert(id, tree);
+            self.head = Some(id);
+        }
+        self.inodes = self.files.iter().map(|(path, node)| (path.clone(), (1, node.ino))).collect();
+        Ok(())
+    }
+
+    fn commit(&mut self, snapshot: &Snapshot) -> Result<(), SyncError> {
+        self.tick()?;
+        self.head = Some(snapshot.id());
+        self.journal = None;
+        self.staged.clear();
+        let tree = self.last();
+        let at = |(path, node): (&TreePath, &Node)| {
+            tree.entries.contains_key(path).then(|| (path.clone(), (1, node.ino)))
+        };
+        self.inodes = self.files.iter().filter_map(at).collect();
+        Ok(())
+    }
+
+    fn text(&self, content: ContentId) -> Option<String> {
+        let in_tree = self.files.values().find_map(|node| match &node.what {
+            What::File(text) if ContentId::of(text.as_bytes()) == content => Some(text.clone()),
+            _ => None,
+        });
+        in_tree.or_else(|| self.staged.get(&content).cloned())
+    }
+
+    fn texts(&self) -> BTreeSet<String> {
+        let text = |node: &Node| match &node.what {
+            What::File(text) => Some(text.clone()),
+            What::Dir => None,
+        };
+        self.files.values().filter_map(text).collect()
+    }
+
+    fn matches(&self, path: &TreePath, was: &super::super::tree::Entry) -> bool {
+        self.files.get(path).is_some_and(|node| match (&node.what, &was.kind) {
+            (What::Dir, Kind::Dir) => true,
+            (What::File(text), Kind::File { content, .. }) => ContentId::of(text.as_bytes()) == *content,
+            _ => false,
+        })
+    }
+
+    fn remove_below(&mut self, path: &[u8]) {
+        let below = join(path, b"");
+        self.files.retain(|other, _| other != path && !other.starts_with(&below));
+    }
+
+    fn rename(&mut self, from: &[u8], to: &[u8]) {
+        let below = join(from, b"");
+        let moved: Vec<_> =
+            self.files.keys().filter(|path| *path == from || path.starts_with(&below)).cloned().collect();
+        for path in moved {
+            let node = self.files.remove(&path).unwrap();
+            self.files.insert([to, &path[from.len()..]].concat(), node);
+        }
+    }
+}
+
+impl Source for Disk {
+    fn open(&mut self, content: ContentId) -> Result<Box<dyn Read>, SyncError> {
+        let text = self.text(content).ok_or_else(|| SyncError::Changed("gone".to_owned()))?;
+        Ok(Box::new(Cursor::new(text.into_bytes())))
+    }
+}
+
+impl Sink for Disk {
+    fn begin(&mut self, content: ContentId) -> Result<(), SyncError> {
+        self.begun = Some(content);
+        self.current.clear();
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+        self.current.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn chunk(&mut self, _: Tag) -> Result<Vec<u8>, SyncError> {
+        unreachable!("this replica says that it has none")
+    }
+
+    fn finish(&mut self) -> Result<(), SyncError> {
+        let text = String::from_utf8(std::mem::take(&mut self.current)).unwrap();
+        self.staged.insert(self.begun.take().unwrap(), text);
+        Ok(())
+    }
+}
+
+impl Replica for Disk {
+    fn device(&self) -> Device {
+        self.device.clone()
+    }
+
+    fn store(&self) -> String {
+        String::new()
+    }
+
+    fn dag(&self) -> &Dag {
+        &self.dag
+    }
+
+    fn head(&self) -> SnapshotId {
+        self.head.unwrap()
+    }
+
+    fn trees(&self) -> Vec<SnapshotId> {
+        self.trees.keys().copied().collect()
+    }
+
+    fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
+        Ok(self.trees.get(&id).cloned())
+    }
+
+    fn heads(&self) -> BTreeMap<Device, SnapshotId> {
+        self.heads.clone()
+    }
+
+    fn stage(&mut self, content: ContentId) -> Result<bool, SyncError> {
+        if let Some(text) = self.text(content) {
+            self.staged.insert(content, text);
+        }
+        Ok(self.staged.contains_key(&content))
+    }
+
+    fn have(&mut self, _: ContentId, _: &TreePath, _: usize) -> Result<Vec<Tag>, SyncError> {
+        Ok(Vec::new())
+    }
+
+    fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError> {
+        self.trees.insert(snapshot.id(), target.clone());
+        self.journal = Some(snapshot.clone());
+        let before = self.last();
+        let skipped = adopt::adopt(self, &before, target, ops)?;
+        match skipped.is_empty() {
+            true => self.commit(snapshot)?,
+            false => self.journal = None,
+        }
+        Ok(Done { skipped })
+    }
+
+    fn learn(
+        &mut self,
+        dag: Dag,
+        heads: BTreeMap<Device, SnapshotId>,
+        theirs: (SnapshotId, &Tree),
+    ) -> Result<(), SyncError> {
+        self.trees.insert(theirs.0, theirs.1.clone());
+        self.dag = dag;
+        self.heads = heads;
+        let mut ends: BTreeSet<SnapshotId> = self.heads.values().copied().collect();
+        ends.insert(self.head());
+        self.dag.forget_before(&ends);
+        let dag = &self.dag;
+        self.trees.retain(|id, _| dag.get(*id).is_some());
+        Ok(())
+    }
+}
+
+impl Steps for Disk {
+    fn run(&mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError> {
+        let mut skipped = Vec::new();
+        for op in ops {
+            self.tick()?;
+            // Between two steps somebody writes to a file.
+            if let Some(left) = &mut self.interferes {
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    self.interferes = None;
+                    let path = self
+                        .files
+                        .iter()
+                        .find(|(_, node)| matches!(node.what, What::File(_)))
+                        .map(|(p, _)| p.clone());
+                    if let Some(path) = path {
+                        INTERFERED.with_borrow_mut(|all| {
+                            all.push((self.files[&path].what.clone(), self.device.clone()))
+                        });
+                        let n = INTERFERED.with_borrow(Vec::len);
+                        let text = What::File(format!("written meanwhile {n} on {}", self.device));
+                        let ino = self.files[&path].ino;
+                        self.files
+                            .values_mut()
+                            .filter(|node| node.ino == ino)
+                            .for_each(|node| node.what = text.clone());
+                    }
+                }
+            }
+            let parent_is_there = |path: &TreePath| {
+                let dir = split(path).0;
+                dir.is_empty() || self.files.get(dir).is_some_and(|node| node.what == What::Dir)
+            };
+            let mut skip = |path: &TreePath| skipped.push((path.clone(), "changed meanwhile".to_owned()));
+            match op {
+                Op::MakeDir { path, entry } => {
+                    if self.files.contains_key(path) || !parent_is_there(path) {
+                        skip(path);
+                        continue;
+                    }
+                    let ino = self.ino();
+                    self.files
+                        .insert(path.clone(), Node { ino, what: What::Dir, mode: entry.mode, mtime: 0 });
+                }
+                Op::Move { from, to } => {
+                    if self.files.contains_key(to) || !self.files.contains_key(from) || !parent_is_there(to) {
+                        skip(from);
+                        continue;
+                    }
+                    self.rename(from, to);
+                }
+                Op::Create { path, entry, link } | Op::Replace { path, entry, link, .. } => {
+                    let fits = match op {
+                        Op::Replace { was, .. } => self.matches(path, was),
+                        _ => !self.files.contains_key(path),
+                    };
+                    if !fits || !parent_is_there(path) {
+                        skip(path);
+                        continue;
+                    }
+                    let node = match link {
+                        Some(link) => match self.files.get(link) {
+                            Some(node) if self.matches(link, entry) => node.clone(),
+                            _ => {
+                                skip(path);
+                                continue;
+                            }
+                        },
+                        None => {
+                            let text = self
+                                .staged
+                                .get(&entry.kind.content().unwrap())
+                                .expect("staged before")
+                                .clone();
+                            let ino = self.ino();
+                            Node { ino, what: What::File(text), mode: entry.mode, mtime: entry.mtime.0 }
+                        }
+                    };
+                    self.files.insert(path.clone(), node);
+                }
+                Op::Remove { path, was } => {
+                    let below = join(path, b"");
+                    if !self.matches(path, was) || self.files.keys().any(|other| other.starts_with(&below)) {
+                        skip(path);
+                        continue;
+                    }
+                    self.files.remove(path);
+                }
+                Op::Meta { path, was, entry } => {
+                    if !self.matches(path, was) {
+                        skip(path);
+                        continue;
+                    }
+                    let ino = self.files[path].ino;
+                    for node in self.files.values_mut().filter(|node| node.ino == ino) {
+                        (node.mode, node.mtime) = (entry.mode, entry.mtime.0);
+                    }
+                }
+            }
+        }
+        Ok(skipped)
+    }
+
+    fn look_again(&mut self, before: &Tree, _: &Tree) -> Result<Tree, SyncError> {
+        Ok(look(&self.seen(), before, &self.inodes, &self.device, self.seq + 1))
+    }
+
+    fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {
+        for op in ops {
+            if let Op::Create { entry, .. } | Op::Replace { entry, .. } = op
+                && let Some(content) = entry.kind.content()
+            {
+                if !self.stage(content)? {
+                    return Err(SyncError::Changed("a content is neither staged nor at home".to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// For who looks into a run that failed.
+fn tell(what: String) {
+    TOLD.with_borrow_mut(|all| all.push(what));
+}
+
+thread_local! {
+    static TOLD: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
+    /// What was overwritten by whoever interfered.
+    static INTERFERED: std::cell::RefCell<Vec<(What, Device)>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+struct World {
+    rng: Rng,
+    disks: Vec<Disk>,
+    /// What each content replaced.
+    from: BTreeMap<String, String>,
+    made: BTreeSet<String>,
+    /// Replaced or deleted by a device that had it.
+    gone: BTreeSet<String>,
+    /// Whether each device keeps to its own files.
+    apart: bool,
+    conflicts: u32,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        INTERFERED.with_borrow_mut(Vec::clear);
+        TOLD.with_borrow_mut(Vec::clear);
+        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let devices = 2 + rng.below(3);
+        World {
+            disks: ["ann", "bob", "cleo", "dan"][..devices].iter().map(|name| Disk::new(name)).collect(),
+            apart: rng.below(4) == 0,
+            rng,
+            from: BTreeMap::new(),
+            made: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            conflicts: 0,
+        }
+    }
+
+    /// A user of device `d` does something.
+    fn edit(&mut self, d: usize) {
+        let before = self.disks[d].texts();
+        let files = self.disks[d].files.clone();
+        self.change(d);
+        let after = self.disks[d].texts();
+        let now = &self.disks[d].files;
+        let paths: BTreeSet<&TreePath> =
+            files.keys().chain(now.keys()).filter(|path| files.get(*path) != now.get(*path)).collect();
+        for path in paths {
+            let name = String::from_utf8_lossy(path);
+            tell(format!("{}: {name}: {:?} -> {:?}", self.disks[d].device, files.get(path), now.get(path)));
+        }
+        self.gone.extend(before.difference(&after).cloned());
+        self.made.extend(after.difference(&before).cloned());
+    }
+
+    fn change(&mut self, d: usize) {
+        let rng = &mut self.rng;
+        let own = format!("own{d}").into_bytes();
+        let apart = self.apart;
+        let disk = &mut self.disks[d];
+        if apart && !disk.files.contains_key(&own) {
+            let ino = disk.ino();
+            disk.files.insert(own, Node { ino, what: What::Dir, mode: 0o755, mtime: 0 });
+            return;
+        }
+        let mine = |path: &TreePath| !apart || path.starts_with(&join(&own, b""));
+        let paths: Vec<TreePath> = disk.files.keys().filter(|path| mine(path)).cloned().collect();
+        let mut dirs: Vec<TreePath> =
+            paths.iter().filter(|p| disk.files[*p].what == What::Dir).cloned().collect();
+        dirs.push(if apart { own.clone() } else { Vec::new() });
+        let any = |rng: &mut Rng, from: &[TreePath]| {
+            (!from.is_empty()).then(|| from[rng.below(from.len())].clone())
+        };
+        // A clock that is up to a year wrong.
+        let now = 1_700_000_000 + d as i64 * 31_536_000 + rng.below(1000) as i64;
+        let fresh = join(&any(rng, &dirs).unwrap(), &[b"abcdef"[rng.below(6)]]);
+        let text = format!("{d}:{}", rng.next());
+        match rng.below(16) {
+            0..=3 if !disk.files.contains_key(&fresh) => {
+                let ino = disk.ino();
+                disk.files.insert(fresh, Node { ino, what: What::File(text), mode: 0o644, mtime: now });
+            }
+            4 if !disk.files.contains_key(&fresh) => {
+                let ino = disk.ino();
+                disk.files.insert(fresh, Node { ino, what: What::Dir, mode: 0o755, mtime: 0 });
+            }
+            5..=9 => {
+                // In place, or as an editor does.
+                let Some(path) = any(rng, &paths) else { return };
+                let What::File(old) = disk.files[&path].what.clone() else { return };
+                let ino = disk.files[&path].ino;
+                // A file that was renamed and edited before it was looked at is another one.
+                if disk.inodes.get(&path) == Some(&(1, ino)) {
+                    self.from.insert(text.clone(), old);
+                }
+                if rng.below(2) == 0 {
+                    let node = Node { what: What::File(text), mtime: now, ..disk.files[&path].clone() };
+                    for other in disk.files.values_mut().filter(|other| other.ino == ino) {
+                        *other = node.clone();
+                    }
+                } else {
+                    let ino = disk.ino();
+                    disk.files.insert(path, Node { ino, what: What::File(text), mode: 0o644, mtime: now });
+                }
+            }
+            10 | 11 if !disk.files.contains_key(&fresh) => {
+                let Some(path) = any(rng, &paths) else { return };
+                if !fresh.starts_with(&join(&path, b"")) {
+                    // So is one that was replaced in a directory that was renamed, if nothing else was in that.
+                    let below = join(&path, b"");
+                    for (other, node) in
+                        disk.files.iter().filter(|(other, _)| **other == path || other.starts_with(&below))
+                    {
+                        let replaced = disk.inodes.get(other) != Some(&(1, node.ino));
+                        if let What::File(text) = &node.what
+                            && (*other == path || replaced)
+                        {
+                            self.from.remove(text);
+                        }
+                    }
+                    disk.rename(&path, &fresh);
+                }
+            }
+            12 if !disk.files.contains_key(&fresh) => {
+                let Some(path) = any(rng, &paths) else { return };
+                if disk.files[&path].what != What::Dir {
+                    let node = disk.files[&path].clone();
+                    disk.files.insert(fresh, node);
+                }
+            }
+            13 => {
+                let Some(path) = any(rng, &paths) else { return };
+                let (ino, mode) = (disk.files[&path].ino, [0o600, 0o644, 0o755][rng.below(3)]);
+                disk.files.values_mut().filter(|node| node.ino == ino).for_each(|node| node.mode = mode);
+            }
+            14 | 15 => {
+                if let Some(path) = any(rng, &paths) {
+                    disk.remove_below(&path);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn pair(&mut self, a: usize, b: usize) -> (&mut Disk, &mut Disk) {
+        let (low, high) = self.disks.split_at_mut(a.max(b));
+        if a < b { (&mut low[a], &mut high[0]) } else { (&mut high[0], &mut low[b]) }
+    }
+
+    /// A syncs with b; cut after `messages`, and each stops after some steps. Contents that were said to be there and then
+    /// overwritten under way count as gone.
+    fn sync(
+        &mut self,
+        a: usize,
+        b: usize,
+        messages: u32,
+        direction: Direction,
+    ) -> Result<Outcome, SyncError> {
+        let options = Options { direction, dry_run: false, force: true };
+        let before = (self.disks[a].texts(), self.disks[b].texts());
+        let interfered = INTERFERED.with_borrow(Vec::len);
+        let (one, other) = self.pair(a, b);
+        tell(format!("{} syncs {direction:?} with {}; {messages} messages", one.device, other.device));
+        let result = sync(one, other, messages, options);
+        tell(format!("... {result:?}"));
+        for (what, _) in INTERFERED.with_borrow(|all| all[interfered..].to_vec()) {
+            if let What::File(text) = what {
+                self.gone.insert(text);
+            }
+        }
+        for (disk, before) in [(a, before.0), (b, before.1)] {
+            let now = self.disks[disk].texts();
+            self.made.extend(now.difference(&before).cloned());
+        }
+        if let Ok(outcome) = &result {
+            self.judge(outcome, a);
+        }
+        result
+    }
+
+    /// Conflicts are between contents neither of which came from the other.
+    fn judge(&mut self, outcome: &Outcome, at: usize) {
+        self.conflicts += outcome.conflicts.len() as u32;
+        assert!(!self.apart || outcome.conflicts.is_empty(), "{:?}", outcome.conflicts);
+        for conflict in &outcome.conflicts {
+            let text = |path: &TreePath| match self.disks[at].files.get(path).map(|node| &node.what) {
+                Some(What::File(text)) => Some(text.clone()),
+                _ => None,
+            };
+            if let (Some(winner), Some(loser)) = (text(&conflict.path), text(&conflict.copy)) {
+                let came_from = |text: &String, other: &String| {
+                    std::iter::successors(Some(text), |text| self.from.get(*text)).any(|from| from == other)
+                };
+                assert!(
+                    !came_from(&winner, &loser) && !came_from(&loser, &winner),
+                    "an invented conflict: {conflict:?}"
+                );
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        let n = self.disks.len();
+        for _ in 0..12 + self.rng.below(25) {
+            let d = self.rng.below(n);
+            if self.rng.below(3) > 0 {
+                self.edit(d);
+                continue;
+            }
+            let other = (d + 1 + self.rng.below(n - 1)) % n;
+            let messages = if self.rng.below(3) == 0 { self.rng.below(18) as u32 } else { u32::MAX };
+            for disk in [d, other] {
+                if self.rng.below(4) == 0 {
+                    self.disks[disk].stops.set(1 + self.rng.below(12) as u32);
+                }
+                if !self.apart && self.rng.below(6) == 0 {
+                    self.disks[disk].interferes = Some(1 + self.rng.below(6) as u32);
+                }
+            }
+            let direction =
+                [Direction::Both, Direction::Both, Direction::Push, Direction::Pull][self.rng.below(4)];
+            match self.sync(d, other, messages, direction) {
+                Ok(_) | Err(SyncError::Cut | SyncError::Changed(_)) => {}
+                Err(e) => panic!("{e}"),
+            }
+            for disk in [d, other] {
+                self.disks[disk].stops.set(u32::MAX);
+                self.disks[disk].interferes = None;
+            }
+        }
+        self.heal();
+    }
+
+    fn heal(&mut self) {
+        let n = self.disks.len();
+        for _ in 0..2 {
+            for d in 1..n {
+                self.sync(0, d, u32::MAX, Direction::Both).unwrap();
+            }
+        }
+        let first: Vec<_> =
+            self.disks[0].seen().into_iter().map(|(path, seen)| (path, seen.kind, seen.mode)).collect();
+        for disk in &mut self.disks[1..] {
+            let files: Vec<_> =
+                disk.seen().into_iter().map(|(path, seen)| (path, seen.kind, seen.mode)).collect();
+            assert_eq!(files, first, "{} holds something else", disk.device);
+        }
+        let texts = self.disks[0].texts();
+        for text in self.made.difference(&self.gone) {
+            assert!(texts.contains(text), "the content {text} was lost");
+        }
+        for path in self.disks[0].files.keys() {
+            assert!(!path.starts_with(b".dedupfs"), "a file waits for ever");
+            assert!(!self.apart || parse_conflict_name(split(path).1).is_none());
+        }
+        for disk in &self.disks {
+            assert!(disk.staged.is_empty() && disk.journal.is_none());
+            assert!(disk.dag.len() < 200);
+        }
+        // All rests.
+        let heads: BTreeSet<_> = self.disks.iter().map(|disk| disk.head).collect();
+        assert_eq!(heads.len(), 1, "one state");
+        let outcome = self.sync(0, 1, u32::MAX, Direction::Both).unwrap();
+        assert_eq!((outcome.here, outcome.there), Default::default());
+    }
+}
+
+fn sync(a: &mut Disk, b: &mut Disk, messages: u32, options: Options) -> Result<Outcome, SyncError> {
+    a.prepare()?;
+    b.prepare()?;
+    let mut caller = Session::call(a, options);
+    let mut called = Session::answer();
+    let mut left = messages;
+    // As on the wire, until it is cut.
+    let mut wire = |message: Message| {
+        left = left.checked_sub(1).ok_or(SyncError::Cut)?;
+        Ok::<_, SyncError>(proto::read(&mut &message.encode()[..])?.0)
+    };
+    loop {
+        let mut quiet = true;
+        while let Some(message) = caller.next_message(a)? {
+            quiet = false;
+            called.receive(wire(message)?, b)?;
+        }
+        while let Some(message) = called.next_message(b)? {
+            quiet = false;
+            caller.receive(wire(message)?, a)?;
+        }
+        if quiet {
+            assert!(caller.is_over() && called.is_over(), "both wait");
+            return Ok(caller.outcome().clone());
+        }
+    }
+}
+
+fn run(seeds: std::ops::Range<u64>) {
+    let mut conflicts = 0;
+    let mut failed = Vec::new();
+    for seed in seeds {
+        let result = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            world.run();
+            world.conflicts
+        });
+        match result {
+            Ok(some) => conflicts += some,
+            Err(e) => {
+                let text = e.downcast_ref::<String>().cloned().unwrap_or_default();
+                let told = TOLD.with_borrow(|all| all.join("\n"));
+                failed.push((seed, if failed.is_empty() { format!("{text}\n{told}") } else { text }));
+            }
+        }
+    }
+    let texts: Vec<String> = failed.iter().map(|(seed, text)| format!("seed {seed}: {text}")).collect();
+    assert!(failed.is_empty(), "{} seeds failed\n{}", failed.len(), texts.join("\n"));
+    assert!(conflicts > 0, "no run had a conflict: the simulator does not try enough");
+}
+
+#[test]
+fn devices_agree_and_lose_nothing() {
+    run(0..300);
+}
+
+/// Some minutes: `cargo test --lib simulator -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn ten_thousand_seeds() {
+    run(0..10_000);
+}

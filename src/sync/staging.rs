@@ -1,0 +1,255 @@
+//! Where arriving contents are put together: the directory [`STAGING`] in the root, so that a rename puts them in place. It
+//! is never part of a tree.
+//!
+//! | name | what |
+//! | --- | --- |
+//! | 64 hex digits | a whole content, verified and durable |
+//! | `.part` after them | what an attempt that was cut has left: chunks are read from it |
+//! | `.new` after them | being written |
+//! | `swap-` and a number | what was taken out of the tree a moment ago, until it was looked at again |
+
+use super::beneath::{self, Root};
+use super::content::{Cutter, Tag};
+use super::error::SyncError;
+use super::tree::{ContentId, STAGING, TreePath, join, shown};
+use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::FileExt;
+
+/// See the module.
+#[derive(Default)]
+pub struct Staging {
+    /// Where a chunk can be read: which base, from where, how long.
+    chunks: HashMap<Tag, (u32, u64, u32)>,
+    bases: Vec<TreePath>,
+    begun: Option<(ContentId, File)>,
+    swaps: u64,
+}
+
+/// The path of a name in the staging directory.
+pub fn staged(name: &str) -> TreePath {
+    join(STAGING.as_bytes(), name.as_bytes())
+}
+
+/// The path of a whole content.
+pub fn whole(content: ContentId) -> TreePath {
+    staged(&content.to_string())
+}
+
+/// Whether a content is staged.
+pub fn has(root: &Root, content: ContentId) -> Result<bool, SyncError> {
+    let path = whole(content);
+    Ok(root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_some())
+}
+
+/// What was left under the names of files that were on their way into or out of the tree.
+pub fn swaps(root: &Root) -> Result<Vec<TreePath>, SyncError> {
+    match root.list(STAGING.as_bytes()) {
+        Ok(names) => {
+            let swaps = names.into_iter().filter(|name| name.starts_with(b"swap-"));
+            Ok(swaps.map(|name| join(STAGING.as_bytes(), &name)).collect())
+        }
+        Err(Errno::NOENT) => Ok(Vec::new()),
+        Err(e) => Err(beneath::error("read", STAGING.as_bytes(), e)),
+    }
+}
+
+/// The hash of a regular file; none of anything else.
+pub fn hash(root: &Root, path: &TreePath) -> Result<Option<ContentId>, SyncError> {
+    let Ok(fd) = root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) else {
+        return Ok(None);
+    };
+    let file = File::from(fd);
+    let io = |e| SyncError::io("read", shown(path), e);
+    if !file.metadata().map_err(io)?.is_file() {
+        return Ok(None);
+    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(file).map_err(io)?;
+    Ok(Some(ContentId(*hasher.finalize().as_bytes())))
+}
+
+fn create(root: &Root, path: &TreePath) -> Result<File, SyncError> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    match root.open_at(path, flags, Mode::from_raw_mode(0o600)) {
+        Ok(fd) => Ok(File::from(fd)),
+        Err(Errno::NOENT) => {
+            let (dir, name) =
+                root.parent(STAGING.as_bytes()).map_err(|e| beneath::error("open", STAGING.as_bytes(), e))?;
+            rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700))
+                .map_err(|e| beneath::error("make", STAGING.as_bytes(), e))?;
+            let fd = root.open_at(path, flags, Mode::from_raw_mode(0o600));
+            Ok(File::from(fd.map_err(|e| beneath::error("create", path, e))?))
+        }
+        Err(e) => Err(beneath::error("create", path, e)),
+    }
+}
+
+fn finish(root: &Root, file: &File, content: ContentId) -> Result<(), SyncError> {
+    let new = staged(&format!("{content}.new"));
+    file.sync_data().map_err(|e| SyncError::io("sync", shown(&new), e))?;
+    let done = root.rename(&new, &whole(content), RenameFlags::empty());
+    done.map_err(|e| beneath::error("rename", &new, e))?;
+    let part = staged(&format!("{content}.part"));
+    match root.remove(&part, false) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(beneath::error("remove", &part, e)),
+    }
+}
+
+impl Staging {
+    /// Keeps what attempts that were cut have left: what was being written becomes a part.
+    pub fn recover(&mut self, root: &Root) -> Result<(), SyncError> {
+        let names = match root.list(STAGING.as_bytes()) {
+            Ok(names) => names,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(beneath::error("read", STAGING.as_bytes(), e)),
+        };
+        for name in names {
+            let path = join(STAGING.as_bytes(), &name);
+            if let Some(stem) = path.strip_suffix(b".new") {
+                let part = [stem, b".part"].concat();
+                let size = |path: &[u8]| root.stat(path).ok().flatten().map_or(0, |stat| stat.st_size);
+                let done = match size(&path) >= size(&part) {
+                    true => root.rename(&path, &part, RenameFlags::empty()),
+                    false => root.remove(&path, false),
+                };
+                done.map_err(|e| beneath::error("rename", &path, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a content from a file of the tree. False if the file is not that any more.
+    pub fn copy(&mut self, root: &Root, content: ContentId, from: &TreePath) -> Result<bool, SyncError> {
+        let fd = match root.open_at(from, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(_) => return Ok(false),
+        };
+        let mut from_file = File::from(fd);
+        let new = staged(&format!("{content}.new"));
+        let mut to = create(root, &new)?;
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            let len = from_file.read(&mut buffer).map_err(|e| SyncError::io("read", shown(from), e))?;
+            if len == 0 {
+                break;
+            }
+            hasher.update(&buffer[..len]);
+            to.write_all(&buffer[..len]).map_err(|e| SyncError::io("write", shown(&new), e))?;
+        }
+        match *hasher.finalize().as_bytes() == content.0 {
+            true => finish(root, &to, content).map(|()| true),
+            false => Ok(false),
+        }
+    }
+
+    /// The chunks of the file at `from`, and of what was left of `content`; at most `most`.
+    pub fn chunks_of(
+        &mut self,
+        root: &Root,
+        content: ContentId,
+        from: &TreePath,
+        most: usize,
+    ) -> Result<Vec<Tag>, SyncError> {
+        let mut tags = Vec::new();
+        for base in [staged(&format!("{content}.part")), from.clone()] {
+            let Ok(fd) = root.open_at(&base, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) else {
+                continue;
+            };
+            let file = File::from(fd);
+            if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+                continue;
+            }
+            let number = self.bases.len() as u32;
+            let mut cutter = Cutter::new(file);
+            let mut at = 0;
+            while tags.len() < most {
+                let chunk = cutter.next_chunk().map_err(|e| SyncError::io("read", shown(&base), e))?;
+                if chunk.is_empty() {
+                    break;
+                }
+                let tag = Tag::of(chunk);
+                self.chunks.entry(tag).or_insert((number, at, chunk.len() as u32));
+                tags.push(tag);
+                at += chunk.len() as u64;
+            }
+            self.bases.push(base);
+        }
+        tags.sort();
+        tags.dedup();
+        Ok(tags)
+    }
+
+    /// A content begins to arrive.
+    pub fn begin(&mut self, root: &Root, content: ContentId) -> Result<(), SyncError> {
+        self.begun = Some((content, create(root, &staged(&format!("{content}.new")))?));
+        Ok(())
+    }
+
+    /// More of it.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+        let (content, file) = self.begun.as_mut().expect("a content was begun");
+        // Holes stay holes; `finish` sets the length.
+        let done = match bytes.iter().all(|byte| *byte == 0) {
+            true => file.seek_relative(bytes.len() as i64),
+            false => file.write_all(bytes),
+        };
+        done.map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))
+    }
+
+    /// A chunk that this side said it has.
+    pub fn chunk(&mut self, root: &Root, tag: Tag) -> Result<Vec<u8>, SyncError> {
+        let changed = || SyncError::Changed("a file was changed while it was used for the sync".to_owned());
+        let (base, at, len) = *self.chunks.get(&tag).ok_or_else(changed)?;
+        let path = &self.bases[base as usize];
+        let fd = root.open_at(path, OFlags::RDONLY, Mode::empty()).map_err(|_| changed())?;
+        let mut bytes = vec![0; len as usize];
+        File::from(fd).read_exact_at(&mut bytes, at).map_err(|_| changed())?;
+        if Tag::of(&bytes) == tag { Ok(bytes) } else { Err(changed()) }
+    }
+
+    /// The content that was begun is whole, and its hash is right.
+    pub fn finish(&mut self, root: &Root) -> Result<(), SyncError> {
+        let (content, mut file) = self.begun.take().expect("a content was begun");
+        let set = file.stream_position().and_then(|len| file.set_len(len));
+        set.map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))?;
+        finish(root, &file, content)
+    }
+
+    /// A name that is free, for something that is taken out of the tree or put into it.
+    pub fn swap_name(&mut self, root: &Root) -> Result<TreePath, SyncError> {
+        loop {
+            self.swaps += 1;
+            let path = staged(&format!("swap-{}", self.swaps));
+            if root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_none() {
+                // The directory is there.
+                if self.swaps == 1 {
+                    drop(create(root, &path)?);
+                    root.remove(&path, false).map_err(|e| beneath::error("remove", &path, e))?;
+                }
+                return Ok(path);
+            }
+        }
+    }
+
+    /// Removes everything, and the directory.
+    pub fn clear(&mut self, root: &Root) -> Result<(), SyncError> {
+        let names = match root.list(STAGING.as_bytes()) {
+            Ok(names) => names,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(beneath::error("read", STAGING.as_bytes(), e)),
+        };
+        for name in names {
+            let path = join(STAGING.as_bytes(), &name);
+            root.remove(&path, false).map_err(|e| beneath::error("remove", &path, e))?;
+        }
+        root.remove(STAGING.as_bytes(), true).map_err(|e| beneath::error("remove", STAGING.as_bytes(), e))?;
+        *self = Staging::default();
+        Ok(())
+    }
+}

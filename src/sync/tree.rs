@@ -1,0 +1,437 @@
+//! What a directory holds at one moment: every path with its type, mode, time, xattrs and the hash of its content.
+//!
+//! A tree has one encoding, and its root is the BLAKE3 hash of that; so two replicas hold the same if and only if
+//! their roots are equal. Paths are bytes. An *ident* says which file a path is, whatever it is called: it stays when the
+//! file is renamed, and hard links share it; so a rename can be read off two trees. An *author* is the device
+//! that made a content; it names the loser of a conflict.
+//!
+//! Memory: about 200 bytes an entry beside its path. Not part of a tree: owners, times of directories (they change with every
+//! entry), xattrs outside `user.`, set-user-id and set-group-id bits, device nodes, sockets: nothing that a peer could use to gain
+//! rights.
+
+use super::version::Device;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The longest name of one component, in bytes, as on Linux.
+pub const NAME_BYTES_MAX: usize = 255;
+/// The longest path in bytes.
+pub const PATH_BYTES_MAX: usize = 64 << 10;
+/// All paths of a tree take at most so many times the bytes of its encoding.
+const PATHS_FACTOR: usize = 256;
+/// Most xattrs of one entry, and bytes of all their values.
+const XATTRS_MAX: usize = 1024;
+const XATTR_BYTES_MAX: usize = 1 << 20;
+/// The longest target of a symlink.
+const TARGET_BYTES_MAX: usize = 4096;
+
+/// A path below the root: components joined by `/`, no leading one.
+pub type TreePath = Vec<u8>;
+
+macro_rules! hash_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub [u8; 32]);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    };
+}
+
+hash_id! {
+    /// BLAKE3 of all bytes of a file, however it is cut into chunks.
+    ContentId
+}
+hash_id! {
+    /// BLAKE3 of the encoding of a tree.
+    RootHash
+}
+
+impl ContentId {
+    /// The identity of `bytes`.
+    pub fn of(bytes: &[u8]) -> ContentId {
+        ContentId(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+/// Which file a path is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Ident(pub u64);
+
+impl Ident {
+    /// The root directory.
+    pub const ROOT: Ident = Ident(0);
+
+    /// An ident that the same parts always give.
+    pub fn derive(parts: &[&[u8]]) -> Ident {
+        let mut hasher = blake3::Hasher::new();
+        for part in parts {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+        }
+        let mut first = [0; 8];
+        first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        Ident(u64::from_le_bytes(first).max(1))
+    }
+}
+
+/// What an entry is, with its content.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Kind {
+    /// A regular file.
+    File {
+        /// Its bytes.
+        content: ContentId,
+        /// How many.
+        size: u64,
+    },
+    /// A symlink and its text.
+    Symlink(Vec<u8>),
+    /// A named pipe.
+    Fifo,
+    /// A directory. Last, so that it keeps its name in a conflict of types.
+    Dir,
+}
+
+impl Kind {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        *self == Kind::Dir
+    }
+
+    /// Bytes of content.
+    pub fn size(&self) -> u64 {
+        match self {
+            Kind::File { size, .. } => *size,
+            _ => 0,
+        }
+    }
+
+    /// The content of a regular file.
+    pub fn content(&self) -> Option<ContentId> {
+        match self {
+            Kind::File { content, .. } => Some(*content),
+            _ => None,
+        }
+    }
+}
+
+/// Seconds and nanoseconds since 1970.
+pub type Time = (i64, u32);
+
+/// One path's metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Which file.
+    pub ident: Ident,
+    /// Who made the content.
+    pub author: Device,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits and the sticky bit: at most 0o1777. Set-user-id and set-group-id are never synced.
+    pub mode: u16,
+    /// When the content was changed; (0, 0) for directories.
+    pub mtime: Time,
+    /// Names, of the namespace `user.`, and values.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// All entries but the root itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// By path.
+    pub entries: BTreeMap<TreePath, Entry>,
+}
+
+/// Why bytes are no tree.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TreeError {
+    /// Not the encoding.
+    #[error("not the encoding of a tree")]
+    Encoding,
+    /// A path that could leave the root or cannot exist.
+    #[error("the path {0:?} is not a path below a root")]
+    Path(String),
+    /// A path without the directory that it is in.
+    #[error("{0:?} lies in no directory")]
+    Orphan(String),
+    /// Something that does not fit its kind, or is too long.
+    #[error("{0:?}: {1}")]
+    Entry(String, &'static str),
+    /// Another root was announced.
+    #[error("the tree has the root {found}, expected {expected}")]
+    Root {
+        /// What was announced.
+        expected: RootHash,
+        /// What came.
+        found: RootHash,
+    },
+}
+
+/// The text of a path, for people.
+pub fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// The directory part of a path (empty for the root) and its last component.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// A path of a directory and a name in it.
+pub fn join(dir: &[u8], name: &[u8]) -> TreePath {
+    match dir.is_empty() {
+        true => name.to_vec(),
+        false => [dir, b"/", name].concat(),
+    }
+}
+
+/// Whether a name can stand in a directory and means itself, and is none of our own.
+pub fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..")
+        && name.len() <= NAME_BYTES_MAX
+        && !name.contains(&0)
+        && !name.contains(&b'/')
+}
+
+/// Names in the root that belong to the overlay or to a sync under way, and are never part of a tree.
+pub fn is_reserved(root_name: &[u8]) -> bool {
+    root_name == b".dedupfs" || root_name == b"DEDUPFS-README.txt" || root_name == STAGING.as_bytes()
+}
+
+/// The directory in the root in which arriving files are put together.
+pub const STAGING: &str = ".dedupfs-sync";
+
+fn check_path(path: &[u8]) -> Result<(), TreeError> {
+    let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+    let good = path.len() <= PATH_BYTES_MAX && path.split(|byte| *byte == b'/').all(is_name);
+    match good && !is_reserved(first) {
+        true => Ok(()),
+        false => Err(TreeError::Path(shown(path))),
+    }
+}
+
+/// Front-coded: each path as how much of the last one it shares, and the rest.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    authors: Vec<Device>,
+    entries: Vec<WireEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireEntry {
+    shared: u32,
+    rest: Vec<u8>,
+    ident: Ident,
+    author: u32,
+    kind: Kind,
+    mode: u16,
+    mtime: Time,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tree {
+    /// The one encoding.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut authors: Vec<Device> = self.entries.values().map(|entry| entry.author.clone()).collect();
+        authors.sort();
+        authors.dedup();
+        let mut last: &[u8] = b"";
+        let mut entries = Vec::with_capacity(self.entries.len());
+        for (path, entry) in &self.entries {
+            let shared = path.iter().zip(last).take_while(|(a, b)| a == b).count();
+            let author = authors.binary_search(&entry.author).expect("every author is in the table");
+            entries.push(WireEntry {
+                shared: shared as u32,
+                rest: path[shared..].to_vec(),
+                ident: entry.ident,
+                author: author as u32,
+                kind: entry.kind.clone(),
+                mode: entry.mode,
+                mtime: entry.mtime,
+                xattrs: entry.xattrs.clone().into_iter().collect(),
+            });
+            last = path;
+        }
+        postcard::to_allocvec(&Wire { authors, entries }).expect("a tree can be encoded")
+    }
+
+    /// Reads an encoding, and checks all that must be true of a tree.
+    pub fn decode(bytes: &[u8]) -> Result<Tree, TreeError> {
+        let tree = Tree::decode_rows(bytes)?;
+        tree.check()?;
+        Ok(tree)
+    }
+
+    /// Reads an encoding of some rows of a tree, of which nothing is checked but that it is their encoding.
+    pub(super) fn decode_rows(bytes: &[u8]) -> Result<Tree, TreeError> {
+        let (wire, rest) = postcard::take_from_bytes::<Wire>(bytes).map_err(|_| TreeError::Encoding)?;
+        let mut tree = Tree::default();
+        let mut last = TreePath::new();
+        // Rows could share long beginnings without end.
+        let mut room = PATHS_FACTOR * bytes.len() + PATH_BYTES_MAX;
+        for entry in wire.entries {
+            let shared = last.get(..entry.shared as usize).ok_or(TreeError::Encoding)?;
+            room = room.checked_sub(shared.len() + entry.rest.len()).ok_or(TreeError::Encoding)?;
+            if shared.len() + entry.rest.len() > PATH_BYTES_MAX {
+                return Err(TreeError::Path(shown(&shared[..shared.len().min(100)])));
+            }
+            let path = [shared, &entry.rest].concat();
+            let author = wire.authors.get(entry.author as usize).ok_or(TreeError::Encoding)?.clone();
+            let WireEntry { ident, kind, mode, mtime, .. } = entry;
+            let xattrs = entry.xattrs.into_iter().collect();
+            last.clone_from(&path);
+            tree.entries.insert(path, Entry { ident, author, kind, mode, mtime, xattrs });
+        }
+        match rest.is_empty() && tree.encode() == bytes {
+            true => Ok(tree),
+            false => Err(TreeError::Encoding),
+        }
+    }
+
+    /// What must be true of a tree, whoever made it.
+    pub fn check(&self) -> Result<(), TreeError> {
+        let mut kinds: BTreeMap<Ident, bool> = BTreeMap::new();
+        for (path, entry) in &self.entries {
+            check_path(path)?;
+            let wrong = |what| Err(TreeError::Entry(shown(path), what));
+            let (dir, _) = split(path);
+            if !dir.is_empty() && !self.entries.get(dir).is_some_and(|entry| entry.kind.is_dir()) {
+                return Err(TreeError::Orphan(shown(path)));
+            }
+            if entry.ident == Ident::ROOT {
+                return wrong("has the ident of the root");
+            }
+            if entry.mode & !0o1777 != 0 || entry.mtime.1 >= 1_000_000_000 {
+                return wrong("a mode or time that cannot be");
+            }
+            if entry.kind.is_dir() && entry.mtime != (0, 0) {
+                return wrong("a directory with a time");
+            }
+            if let Kind::Symlink(target) = &entry.kind
+                && (target.is_empty() || target.len() > TARGET_BYTES_MAX || target.contains(&0))
+            {
+                return wrong("a symlink to what cannot be");
+            }
+            let bytes: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if entry.xattrs.len() > XATTRS_MAX || bytes > XATTR_BYTES_MAX {
+                return wrong("too many xattrs");
+            }
+            if entry.xattrs.keys().any(|name| !is_xattr(name)) {
+                return wrong("an xattr that is not synced");
+            }
+            // Two directories are never one, and what is linked is of one kind.
+            if kinds.insert(entry.ident, entry.kind.is_dir()).is_some_and(|dir| dir || entry.kind.is_dir()) {
+                return wrong("a directory with two names");
+            }
+        }
+        Ok(())
+    }
+
+    /// The hash of the encoding.
+    pub fn root(&self) -> RootHash {
+        RootHash(*blake3::hash(&self.encode()).as_bytes())
+    }
+
+    /// Paths of each ident.
+    pub fn by_ident(&self) -> BTreeMap<Ident, Vec<&TreePath>> {
+        let mut paths: BTreeMap<Ident, Vec<&TreePath>> = BTreeMap::new();
+        for (path, entry) in &self.entries {
+            paths.entry(entry.ident).or_default().push(path);
+        }
+        paths
+    }
+
+    /// All bytes of its files.
+    pub fn bytes(&self) -> u64 {
+        self.entries.values().map(|entry| entry.kind.size()).fold(0, u64::saturating_add)
+    }
+}
+
+/// Whether an xattr is synced: a user's, and not one of ours.
+pub fn is_xattr(name: &[u8]) -> bool {
+    name.starts_with(b"user.")
+        && name.len() <= NAME_BYTES_MAX
+        && !name.contains(&0)
+        && !name.starts_with(b"user.dedupfs")
+        && name.len() > 5
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(ident: u64, kind: Kind) -> Entry {
+        let mtime = if kind.is_dir() { (0, 0) } else { (-1, 5) };
+        let xattrs = BTreeMap::from([(b"user.a".to_vec(), vec![0xff])]);
+        Entry { ident: Ident(ident), author: Device::named("a"), kind, mode: 0o644, mtime, xattrs }
+    }
+
+    fn file(ident: u64) -> Entry {
+        entry(ident, Kind::File { content: ContentId([1; 32]), size: 7 })
+    }
+
+    fn tree(rows: &[(&[u8], Entry)]) -> Tree {
+        Tree { entries: rows.iter().map(|(path, entry)| (path.to_vec(), entry.clone())).collect() }
+    }
+
+    #[test]
+    fn a_tree_comes_back_and_has_one_encoding() {
+        let tree = tree(&[
+            (b"d", entry(1, Kind::Dir)),
+            (b"d-x", file(2)),
+            (b"d/\xff\n", file(3)),
+            (b"d/l", entry(4, Kind::Symlink(b"../..".to_vec()))),
+            (b"hard", file(3)),
+        ]);
+        let bytes = tree.encode();
+        assert_eq!(Tree::decode(&bytes).as_ref(), Ok(&tree));
+        for cut in 0..bytes.len() {
+            assert!(Tree::decode(&bytes[..cut]).is_err());
+        }
+        let more = [&bytes[..], b"x"].concat();
+        assert_eq!(Tree::decode(&more), Err(TreeError::Encoding));
+    }
+
+    #[test]
+    fn what_no_tree_may_hold_is_refused() {
+        for path in [
+            &b"../x"[..],
+            b"/etc",
+            b"a/../b",
+            b".",
+            b"..",
+            b"a//b",
+            b"a/",
+            b"",
+            b"a\0b",
+            b".dedupfs",
+            b".dedupfs-sync/x",
+        ] {
+            let bytes = tree(&[(b"a", entry(9, Kind::Dir)), (path, file(2))]).encode();
+            assert!(matches!(Tree::decode(&bytes), Err(TreeError::Path(_))), "{path:?}");
+        }
+        let long = vec![b'x'; 256];
+        assert!(matches!(tree(&[(&long, file(1))]).check(), Err(TreeError::Path(_))));
+        assert!(matches!(tree(&[(b"a/b", file(1))]).check(), Err(TreeError::Orphan(_))));
+        assert!(matches!(tree(&[(b"a", file(1)), (b"a/b", file(2))]).check(), Err(TreeError::Orphan(_))));
+        let two = tree(&[(b"a", entry(1, Kind::Dir)), (b"b", entry(1, Kind::Dir))]);
+        assert!(matches!(two.check(), Err(TreeError::Entry(..))));
+        let mut secret = file(1);
+        secret.xattrs.insert(b"security.capability".to_vec(), vec![]);
+        assert!(matches!(tree(&[(b"a", secret)]).check(), Err(TreeError::Entry(..))));
+    }
+}

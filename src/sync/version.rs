@@ -1,0 +1,341 @@
+//! Which state of a tree came from which: snapshots, and how they descend from each other.
+//!
+//! A snapshot is either what one device saw when it looked (it has a device and that device's next number) or what
+//! merging two others gives (it has neither: whoever merges the same two makes the same snapshot). Its id is the hash of
+//! root, parents, device and number. What is newer is decided by descent alone; no clock is asked.
+//!
+//! A device's own snapshots form a chain. Two that carry the same device and number with different ids
+//! mean that a replica was copied with its identity, and are refused ([`VersionError::Forked`]).
+
+use super::tree::RootHash;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+/// Most snapshots that a replica remembers, and that a peer may tell of.
+pub const SNAPSHOTS_MAX: usize = 65_536;
+/// Most devices.
+pub const DEVICES_MAX: usize = 4096;
+
+/// A replica's name: `host-` and eight hexadecimal digits, at most 32 bytes of `a-z`, `0-9` and `-`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Device(Arc<str>);
+
+impl Device {
+    /// A device of that name. Panics on a name that [`TryFrom`] refuses: for names in the source.
+    pub fn named(name: &str) -> Device {
+        Device::try_from(name.to_owned()).expect("a name of the right form")
+    }
+
+    /// A new one on the machine called `host`, with `random` to tell it from others.
+    pub fn new(host: &str, random: u32) -> Device {
+        let host: String = host
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+            .take(20)
+            .collect();
+        let host = if host.is_empty() { "host" } else { &host };
+        Device::named(&format!("{host}-{random:08x}"))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Device, &'static str> {
+        let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        match !name.is_empty() && name.len() <= 32 && name.bytes().all(good) {
+            true => Ok(Device(name.into())),
+            false => Err("a device's name is 1 to 32 of a-z, 0-9 and -"),
+        }
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> String {
+        device.0.to_string()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The identity of a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SnapshotId(pub [u8; 32]);
+
+impl fmt::Display for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A state of the tree and what it came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The tree.
+    pub root: RootHash,
+    /// Ids of what it came from, in order: none, one, or the two that were merged.
+    pub parents: Vec<SnapshotId>,
+    /// Who saw it, and the how manieth that was; none of what was merged.
+    pub seen: Option<(Device, u64)>,
+}
+
+impl Snapshot {
+    /// What `device` sees after `parent`.
+    pub fn of(root: RootHash, parent: Option<SnapshotId>, device: Device, seq: u64) -> Snapshot {
+        Snapshot { root, parents: parent.into_iter().collect(), seen: Some((device, seq)) }
+    }
+
+    /// What merging two gives.
+    pub fn merged(root: RootHash, a: SnapshotId, b: SnapshotId) -> Snapshot {
+        Snapshot { root, parents: vec![a.min(b), a.max(b)], seen: None }
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> SnapshotId {
+        let bytes = postcard::to_allocvec(self).expect("a snapshot can be encoded");
+        SnapshotId(*blake3::hash(&bytes).as_bytes())
+    }
+}
+
+/// Highest number of each device, and the snapshot that has it.
+pub type VersionVector = BTreeMap<Device, (u64, SnapshotId)>;
+
+/// Why snapshots do not fit together.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VersionError {
+    /// Two replicas have one identity.
+    #[error("the snapshot {seq} of {device} exists twice: a replica was copied together with its identity")]
+    Forked {
+        /// Whose.
+        device: Device,
+        /// Which.
+        seq: u64,
+    },
+    /// More than a replica remembers.
+    #[error("more than {SNAPSHOTS_MAX} snapshots or {DEVICES_MAX} devices")]
+    TooMany,
+    /// Of a form that no device makes.
+    #[error("a snapshot with {0} parents")]
+    Parents(usize),
+    /// An end that is not known.
+    #[error("the snapshot {0} is named and not told of")]
+    Unknown(SnapshotId),
+}
+
+/// Snapshots that are remembered. What was forgotten shows as a parent that is not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dag {
+    snapshots: BTreeMap<SnapshotId, Snapshot>,
+    seen: BTreeMap<(Device, u64), SnapshotId>,
+}
+
+impl Dag {
+    /// Those of `snapshots`.
+    pub fn of(snapshots: impl IntoIterator<Item = Snapshot>) -> Result<Dag, VersionError> {
+        let mut dag = Dag::default();
+        snapshots.into_iter().try_for_each(|snapshot| dag.add(snapshot).map(drop))?;
+        Ok(dag)
+    }
+
+    /// Remembers one.
+    pub fn add(&mut self, snapshot: Snapshot) -> Result<SnapshotId, VersionError> {
+        let parents = snapshot.parents.len();
+        if parents > 2
+            || (snapshot.seen.is_none() && parents != 2)
+            || (snapshot.seen.is_some() && parents > 1)
+        {
+            return Err(VersionError::Parents(parents));
+        }
+        let id = snapshot.id();
+        if let Some(key) = &snapshot.seen {
+            match self.seen.get(key) {
+                Some(other) if *other != id => {
+                    return Err(VersionError::Forked { device: key.0.clone(), seq: key.1 });
+                }
+                _ => self.seen.insert(key.clone(), id),
+            };
+        }
+        self.snapshots.insert(id, snapshot);
+        match self.snapshots.len() > SNAPSHOTS_MAX {
+            true => Err(VersionError::TooMany),
+            false => Ok(id),
+        }
+    }
+
+    /// One of them.
+    pub fn get(&self, id: SnapshotId) -> Option<&Snapshot> {
+        self.snapshots.get(&id)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (SnapshotId, &Snapshot)> {
+        self.snapshots.iter().map(|(id, snapshot)| (*id, snapshot))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.snapshots.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.snapshots.is_empty()
+    }
+
+    /// `id` and all that it came from. Ids that are not remembered are among them, where the search ends.
+    pub fn ancestors(&self, id: SnapshotId) -> BTreeSet<SnapshotId> {
+        let mut found = BTreeSet::from([id]);
+        let mut next = VecDeque::from([id]);
+        while let Some(id) = next.pop_front() {
+            for parent in self.get(id).map_or(&[][..], |snapshot| &snapshot.parents) {
+                if found.insert(*parent) {
+                    next.push_back(*parent);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether `b` is `a` or came from it.
+    pub fn descends(&self, b: SnapshotId, a: SnapshotId) -> bool {
+        a == b || self.ancestors(b).contains(&a)
+    }
+
+    /// The last common ancestors: what both came from, without what others of those came from. In order; several
+    /// where both sides merged the same two on their own.
+    pub fn common(&self, a: SnapshotId, b: SnapshotId) -> Vec<SnapshotId> {
+        let (of_a, of_b) = (self.ancestors(a), self.ancestors(b));
+        let shared: BTreeSet<SnapshotId> = of_a.intersection(&of_b).copied().collect();
+        // What a shared one came from is shared too: so the parents of shared ones are what to leave out, and theirs.
+        let older: BTreeSet<SnapshotId> = shared
+            .iter()
+            .flat_map(|id| self.get(*id).map_or(&[][..], |snapshot| &snapshot.parents))
+            .copied()
+            .collect();
+        shared.difference(&older).copied().collect()
+    }
+
+    /// The highest number of each device among what `id` came from.
+    pub fn vector(&self, id: SnapshotId) -> VersionVector {
+        let mut vector = VersionVector::new();
+        for id in self.ancestors(id) {
+            if let Some(Snapshot { seen: Some((device, seq)), .. }) = self.get(id) {
+                let last = vector.entry(device.clone()).or_insert((*seq, id));
+                if last.0 < *seq {
+                    *last = (*seq, id);
+                }
+            }
+        }
+        vector
+    }
+
+    /// Forgets what no device can meet us at any more: what every one of `heads`, the last known states of all
+    /// devices, came from. The heads stay.
+    pub fn forget_before(&mut self, heads: &BTreeSet<SnapshotId>) {
+        let mut everywhere: Option<BTreeSet<SnapshotId>> = None;
+        for head in heads {
+            let mut older = self.ancestors(*head);
+            older.remove(head);
+            everywhere = Some(match everywhere {
+                Some(all) => all.intersection(&older).copied().collect(),
+                None => older,
+            });
+        }
+        let gone = everywhere.unwrap_or_default();
+        self.snapshots.retain(|id, _| !gone.contains(id) || heads.contains(id));
+        self.seen.retain(|_, id| self.snapshots.contains_key(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(n: u8) -> RootHash {
+        RootHash([n; 32])
+    }
+
+    /// Each pair of devices merges the same two on its own, and goes on.
+    #[test]
+    fn last_common_ancestors() {
+        let mut dag = Dag::default();
+        let (a, b) = (Device::named("a"), Device::named("b"));
+        let first = dag.add(Snapshot::of(root(0), None, a.clone(), 1)).unwrap();
+        let left = dag.add(Snapshot::of(root(1), Some(first), a.clone(), 2)).unwrap();
+        let right = dag.add(Snapshot::of(root(2), Some(first), b.clone(), 1)).unwrap();
+        assert_eq!(dag.common(left, right), [first]);
+        let merged = dag.add(Snapshot::merged(root(3), left, right)).unwrap();
+        assert_eq!(merged, Snapshot::merged(root(3), right, left).id(), "whoever merges makes the same");
+        assert_eq!(dag.common(merged, left), [left]);
+        let more = dag.add(Snapshot::of(root(4), Some(left), a.clone(), 3)).unwrap();
+        let crossed = dag.add(Snapshot::merged(root(5), more, right)).unwrap();
+        let mut both = [left, right];
+        both.sort();
+        assert_eq!(dag.common(merged, crossed), both);
+        assert!(dag.descends(crossed, first) && !dag.descends(first, crossed));
+        let vector = dag.vector(crossed);
+        assert_eq!(vector[&a].0, 3);
+        assert_eq!(vector[&b].0, 1);
+    }
+
+    #[test]
+    fn a_copied_replica_is_refused() {
+        let mut dag = Dag::default();
+        dag.add(Snapshot::of(root(1), None, Device::named("a"), 1)).unwrap();
+        dag.add(Snapshot::of(root(1), None, Device::named("a"), 1)).unwrap();
+        let other = dag.add(Snapshot::of(root(2), None, Device::named("a"), 1));
+        assert!(matches!(other, Err(VersionError::Forked { seq: 1, .. })));
+        assert_eq!(
+            dag.add(Snapshot { parents: vec![], root: root(1), seen: None }),
+            Err(VersionError::Parents(0))
+        );
+    }
+
+    #[test]
+    fn only_what_all_have_passed_is_forgotten() {
+        let mut dag = Dag::default();
+        let a = Device::named("a");
+        let ids: Vec<_> = (1..=4u8).fold(vec![], |mut ids, n| {
+            let parent = ids.last().copied();
+            ids.push(dag.add(Snapshot::of(root(n), parent, a.clone(), n.into())).unwrap());
+            ids
+        });
+        dag.forget_before(&BTreeSet::from([ids[3], ids[1]]));
+        assert_eq!(dag.iter().map(|(id, _)| id).collect::<BTreeSet<_>>(), ids[1..].iter().copied().collect());
+        assert_eq!(dag.common(ids[3], ids[1]), [ids[1]]);
+    }
+
+    #[test]
+    fn names_of_devices() {
+        assert_eq!(Device::new("Läptop.Local", 7).as_str(), "lptoplocal-00000007");
+        assert_eq!(Device::new("-", 0).as_str(), "host-00000000");
+        for bad in ["", "A", "a/b", "a.b", &"x".repeat(33)] {
+            assert!(Device::try_from(bad.to_owned()).is_err(), "{bad}");
+        }
+    }
+}
