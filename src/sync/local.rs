@@ -87,20 +87,18 @@ impl<'a> Local<'a> {
         });
         for swap in swaps {
             let Some(content) = staging::hash(&self.root, &swap)? else { continue };
-            let to = match (has(&agreed, content), has(&last, content)) {
-                (true, _) => staging::whole(content),
+            let (to, flags) = match (has(&agreed, content), has(&last, content)) {
+                (true, _) => (staging::whole(content), RenameFlags::empty()),
                 (_, true) => continue,
                 _ => {
                     let name = format!("recovered-{}", &content.to_string()[..8]);
                     self.notes.push(format!(
                         "{name}: was written while a sync was stopped, and is kept under this name"
                     ));
-                    name.into_bytes()
+                    (name.into_bytes(), RenameFlags::NOREPLACE)
                 }
             };
-            self.root
-                .rename(&swap, &to, RenameFlags::empty())
-                .map_err(|e| beneath::error("rename", &swap, e))?;
+            self.root.rename(&swap, &to, flags).map_err(|e| beneath::error("rename", &swap, e))?;
         }
         Ok(())
     }

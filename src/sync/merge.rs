@@ -2,7 +2,7 @@
 //!
 //! Each file (ident) is decided by itself: its content with its type, mode, time, each xattr and where it is are merged apart,
 //! each by the rule "who changed it wins". What both changed to the same is no conflict. Content that both changed
-//! differently is kept twice: one keeps the name ([`outranks`], alike on all devices), the other goes beside it as
+//! differently is kept twice: one keeps the name (by a rule that is alike on all devices), the other goes beside it as
 //! `name.conflict-<device>-<8 hex>.ext`. A changed file beats its deletion, and brings back the directories that it needs.
 //! Where a file is, is a directory and a name: so what one side made in a directory that the other side renamed is in
 //! the renamed one.
