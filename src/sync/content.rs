@@ -107,10 +107,17 @@ pub trait Source {
     fn open(&mut self, content: ContentId) -> Result<Box<dyn Read>, SyncError>;
 }
 
+/// A content of which a part was sent.
+struct Leaving {
+    cutter: Cutter<Box<dyn Read>>,
+    have: BTreeSet<Tag>,
+    left: u64,
+}
+
 /// The sender's end.
 pub struct Sender {
     wants: VecDeque<Want>,
-    current: Option<(Cutter<Box<dyn Read>>, BTreeSet<Tag>, u64)>,
+    current: Option<Leaving>,
     zstd: RawEncoder<'static>,
 }
 
@@ -127,11 +134,12 @@ impl Sender {
         let mut raw = Vec::new();
         let room = BLOCK_BYTES_MAX - CHUNKS.max as usize - 64;
         while raw.len() < room {
-            let Some((cutter, have, left)) = &mut self.current else {
+            let Some(Leaving { cutter, have, left }) = &mut self.current else {
                 let Some(want) = self.wants.pop_front() else { break };
                 raw.extend_from_slice(&want.content.0);
                 let cutter = Cutter::new(source.open(want.content)?);
-                self.current = Some((cutter, want.have.into_iter().collect(), want.size));
+                let have = want.have.into_iter().collect();
+                self.current = Some(Leaving { cutter, have, left: want.size });
                 continue;
             };
             let chunk = cutter.next_chunk().map_err(|e| SyncError::io("read", "a content to send", e))?;
