@@ -12,6 +12,8 @@ mod io;
 mod limits;
 #[path = "semantics/links.rs"]
 mod links;
+#[path = "semantics/listings.rs"]
+mod listings;
 #[path = "semantics/names.rs"]
 mod names;
 #[path = "semantics/page.rs"]
