@@ -1,10 +1,11 @@
-//! A filesystem that keeps names and nothing else, in memory: what each operation costs at least by way of FUSE
-//! and fuser, however little is done for it.
+//! A filesystem that keeps names and lengths and nothing else, in memory: what each operation costs at least by way of
+//! FUSE and fuser, however little is done for it. What is written is forgotten, what is read is zeros.
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, Request, Session, SessionACL,
+    KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session,
+    SessionACL, WriteFlags,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -22,7 +23,7 @@ pub(super) fn serve(mountpoint: &Path) {
     // More take longer: they are woken by turns.
     config.n_threads = Some(1);
     let root = HashMap::from([(1, FileType::Directory)]);
-    let tree = Mutex::new(Tree { kinds: root, names: BTreeMap::new(), next: 2 });
+    let tree = Mutex::new(Tree { kinds: root, sizes: HashMap::new(), names: BTreeMap::new(), next: 2 });
     Session::new(NullFs(tree), mountpoint, &config).unwrap().run().unwrap();
 }
 
@@ -30,6 +31,7 @@ struct NullFs(Mutex<Tree>);
 
 struct Tree {
     kinds: HashMap<u64, FileType>,
+    sizes: HashMap<u64, u64>,
     names: BTreeMap<(u64, OsString), u64>,
     next: u64,
 }
@@ -41,6 +43,11 @@ impl Tree {
         self.kinds.insert(ino, kind);
         self.names.insert((parent.0, name.to_owned()), ino);
         attr(ino, kind)
+    }
+
+    fn attr(&self, ino: u64) -> Option<FileAttr> {
+        let found = attr(ino, *self.kinds.get(&ino)?);
+        Some(FileAttr { size: self.sizes.get(&ino).copied().unwrap_or(0), ..found })
     }
 
     fn list(&self, dir: INodeNo, from: u64, mut add: impl FnMut(&OsStr, u64, FileType, u64) -> bool) {
@@ -87,23 +94,26 @@ impl Filesystem for NullFs {
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_POSIX_ACL,
+            // Else the kernel asks for capabilities before each write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ] {
             let _ = config.add_capabilities(flag);
         }
+        let _ = config.set_max_write(1 << 20);
         Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let tree = self.tree();
         match tree.names.get(&(parent.0, name.to_owned())) {
-            Some(ino) => reply.entry(&TTL, &attr(*ino, tree.kinds[ino]), Generation(0)),
+            Some(ino) => reply.entry(&TTL, &tree.attr(*ino).unwrap(), Generation(0)),
             None => reply.entry(&TTL, &attr(0, FileType::RegularFile), Generation(0)),
         }
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.tree().kinds.get(&ino.0) {
-            Some(kind) => reply.attr(&TTL, &attr(ino.0, *kind)),
+        match self.tree().attr(ino.0) {
+            Some(found) => reply.attr(&TTL, &found),
             None => reply.error(Errno::ENOENT),
         }
     }
@@ -127,11 +137,45 @@ impl Filesystem for NullFs {
         reply: ReplyCreate,
     ) {
         let made = self.tree().make(parent, name, FileType::RegularFile);
-        reply.created(&TTL, &made, Generation(0), FileHandle(0), FopenFlags::empty());
+        reply.created(&TTL, &made, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
 
     fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::empty());
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+        let len = self.tree().sizes.get(&ino.0).copied().unwrap_or(0).saturating_sub(offset).min(size.into());
+        reply.data(&ZEROS[..(len as usize).min(ZEROS.len())]);
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let mut tree = self.tree();
+        let size = tree.sizes.entry(ino.0).or_default();
+        *size = (*size).max(offset + data.len() as u64);
+        reply.written(data.len() as u32);
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {

@@ -105,7 +105,7 @@ fn copy_programs(work: &Path) -> PathBuf {
 
 fn takes_part(side: &Side, suite: &Suite) -> bool {
     match side.name {
-        "null" => suite.name == "files",
+        "null" => matches!(suite.name, "data" | "files"),
         "bindfs" => matches!(suite.name, "data" | "files" | "tree"),
         _ => true,
     }
