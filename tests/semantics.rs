@@ -6,6 +6,8 @@
 
 mod common;
 
+#[path = "semantics/bits.rs"]
+mod bits;
 #[path = "semantics/io.rs"]
 mod io;
 #[path = "semantics/limits.rs"]

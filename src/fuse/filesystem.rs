@@ -3,6 +3,7 @@
 use super::convert::{self, attr, kind, node};
 use super::errno::errno;
 use super::request::{cached_flags, caller, empty, open_flags, shown_to, sized};
+use super::setid::Change;
 use super::table::Table;
 use super::turns::{Turn, Turns};
 use super::{privilege, setid};
@@ -44,9 +45,11 @@ pub(super) struct OverlayFs {
     /// Whether the kernel may keep listings: it drops one when it changes the directory itself, or sees its mtime change.
     dir_flags: FopenFlags,
     passthrough: bool,
-    /// Whether setuid and setgid bits go by themselves when a file is changed. Else the kernel sees to that: it asks for
-    /// the capabilities of a file before each write to it.
-    drops_setid: bool,
+    /// Whether the kernel leaves it to us to take setuid and setgid bits away. Else it asks for the capabilities of a file
+    /// before each write to it.
+    drops_bits: bool,
+    /// Whether they stay when we change a file: an ordinary user's changes take them away below.
+    bits_stay: bool,
     control_info: Vec<u8>,
     turns: Turns,
 }
@@ -70,7 +73,8 @@ impl OverlayFs {
             ttl,
             dir_flags,
             passthrough,
-            drops_setid: false,
+            drops_bits: false,
+            bits_stay: !privilege::drops_setid(),
             control_info,
             turns,
         }
@@ -79,7 +83,7 @@ impl OverlayFs {
     /// Whether a file may lose bits of its mode without the kernel being told.
     fn may_lose_bits(&self, attr: &Attr) -> bool {
         let setid = (libc::S_ISUID | libc::S_ISGID) as u16;
-        self.drops_setid && attr.kind == Kind::File && attr.perm & setid != 0
+        self.drops_bits && attr.kind == Kind::File && attr.perm & setid != 0
     }
 
     fn attr_ttl(&self, attr: &Attr) -> Duration {
@@ -143,8 +147,7 @@ impl Filesystem for OverlayFs {
             // A kernel without one of these does the same things, only less well.
             let _ = config.add_capabilities(wanted);
         }
-        self.drops_setid =
-            privilege::drops_setid() && config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2).is_ok();
+        self.drops_bits = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2).is_ok();
         if self.passthrough {
             let depth = config.set_max_stack_depth(1);
             self.passthrough = depth.is_ok() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
@@ -178,7 +181,7 @@ impl Filesystem for OverlayFs {
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -197,7 +200,18 @@ impl Filesystem for OverlayFs {
         let _turn = if size.is_some() { self.turns.take_long() } else { self.turns.take() };
         let (atime, mtime) = (atime.map(convert::set_time), mtime.map(convert::set_time));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
-        self.attr(reply, self.overlay.setattr(node(ino), set));
+        let change = match set {
+            _ if !self.drops_bits => None,
+            SetAttr { mode: None, uid: None, gid: None, size: None, atime: None, mtime: None } => {
+                Some(Change::Nothing)
+            }
+            _ if !self.bits_stay => None,
+            SetAttr { size: Some(_), .. } => Some(Change::Content),
+            SetAttr { uid, gid, .. } => uid.or(gid).map(|_| Change::Owner),
+        };
+        let drop = |change| setid::drop_bits(&self.overlay, request, ino, change);
+        let dropped = change.map_or(Ok(()), drop);
+        self.attr(reply, dropped.and_then(|()| self.overlay.setattr(node(ino), set)));
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -276,8 +290,11 @@ impl Filesystem for OverlayFs {
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
         match self.overlay.open(node(ino), open_flags(flags.0), &register) {
             Ok(Opened { handle, io }) => {
-                if flags.0 & libc::O_TRUNC != 0 {
-                    setid::drop_setuid(&self.overlay, request, ino);
+                if flags.0 & libc::O_TRUNC != 0
+                    && self.bits_stay
+                    && let Err(e) = setid::drop_bits(&self.overlay, request, ino, Change::Content)
+                {
+                    tracing::error!("an emptied file keeps its setuid bit: {e}");
                 }
                 let fh = self.files.add(handle);
                 match &io {
@@ -346,18 +363,23 @@ impl Filesystem for OverlayFs {
 
     fn write(
         &self,
-        _request: &Request,
-        _ino: INodeNo,
+        request: &Request,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let _turn = self.turns.take();
-        match self.files.get(fh).and_then(|handle| self.overlay.write(&handle, offset, data)) {
+        let dropped = match self.bits_stay && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            true => setid::drop_bits(&self.overlay, request, ino, Change::Marked),
+            false => Ok(()),
+        };
+        let handle = dropped.and_then(|()| self.files.get(fh));
+        match handle.and_then(|handle| self.overlay.write(&handle, offset, data)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(e) => reply.error(errno(&e)),
         }

@@ -26,9 +26,44 @@ pub(super) fn drops_setid() -> bool {
 
 /// Whether a process is in a group beyond its first one. Not for one that cannot be asked.
 pub(super) fn has_group(pid: u32, gid: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+    let groups = status(pid, "Groups:");
+    groups.is_some_and(|groups| groups.split_whitespace().any(|group| group.parse() == Ok(gid)))
+}
+
+/// Whether a process has a capability. Not one that cannot be asked.
+pub(super) fn has(pid: u32, capability: CapabilitySet) -> bool {
+    let set = status(pid, "CapEff:").and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    set.is_some_and(|effective| CapabilitySet::from_bits_retain(effective).contains(capability))
+}
+
+/// Whether a process has a file of this number open for writing.
+pub(super) fn has_open_to_write(pid: u32, ino: u64) -> bool {
+    let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
         return false;
     };
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    groups.is_some_and(|groups| groups.split_whitespace().any(|group| group.parse() == Ok(gid)))
+    files.flatten().any(|file| {
+        let info = std::fs::read_to_string(file.path()).unwrap_or_default();
+        let field = |title| info.lines().find_map(|line| line.strip_prefix(title)).map(str::trim);
+        let flags = field("flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
+        // Kernels before 5.14 say nothing of numbers.
+        let may_be_it = field("ino:").is_none_or(|number| number.parse() == Ok(ino));
+        may_be_it && flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+    })
+}
+
+/// Whether a process, which waits for an answer, called for a change of owner.
+pub(super) fn is_in_chown(pid: u32) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    const CALLS: [i64; 4] = [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
+    #[cfg(not(target_arch = "x86_64"))]
+    const CALLS: [i64; 2] = [libc::SYS_fchown as i64, libc::SYS_fchownat as i64];
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let number = call.split(' ').next().and_then(|number| number.parse().ok());
+    number.is_some_and(|number| CALLS.contains(&number))
+}
+
+/// What the kernel says of a process under a title.
+fn status(pid: u32, title: &str) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(title)).map(str::to_owned)
 }

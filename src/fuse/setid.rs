@@ -2,8 +2,10 @@
 
 use super::convert::node;
 use super::privilege;
-use crate::overlay::{Overlay, OverlayError, SetAttr};
+use crate::overlay::{Kind, Overlay, OverlayError, SetAttr};
 use fuser::{INodeNo, Request};
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 /// Who sets an ACL on a file of a group that is not theirs takes the setgid bit away, as by chmod: the backing
 /// filesystem knows only that root did it.
@@ -24,26 +26,53 @@ pub(super) fn drop_setgid_of_strangers(
     Ok(())
 }
 
-/// Emptying a file by opening it takes these bits away, as writing to it does. For all but this the kernel asks.
-pub(super) fn drop_setuid(overlay: &Overlay, request: &Request, ino: INodeNo) {
-    if request.uid() == 0 {
-        return;
+/// What is done to a file that may take its bits away.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Change {
+    /// What it holds, by whoever.
+    Content,
+    /// The same by a caller without CAP_FSETID.
+    Marked,
+    /// Whose it is.
+    Owner,
+    /// No attribute: how the kernel asks for the bits to go before it does something by itself, writing by passthrough or
+    /// allocating. A chown that names neither user nor group looks the same. It is only for who owns the file, and the
+    /// other only for who has it open: the kernel checks neither.
+    Nothing,
+}
+
+/// Takes a file's setuid and setgid bits away if a change by the caller does that. The kernel leaves it to us
+/// (`FUSE_HANDLE_KILLPRIV_V2`), but for capabilities, which any change below takes away by itself.
+pub(super) fn drop_bits(
+    overlay: &Overlay,
+    request: &Request,
+    ino: INodeNo,
+    change: Change,
+) -> Result<(), OverlayError> {
+    let found = overlay.getattr(node(ino))?;
+    let perm = u32::from(found.perm);
+    if found.kind == Kind::Directory || perm & (libc::S_ISUID | libc::S_ISGID) == 0 {
+        return Ok(());
     }
-    let dropped = overlay.getattr(node(ino)).and_then(|found| {
-        let perm = u32::from(found.perm);
-        if perm & (libc::S_ISUID | libc::S_ISGID) == 0 {
-            return Ok(());
-        }
-        let marks_locking = perm & libc::S_IXGRP == 0 && in_group(request, found.gid);
-        let kept = perm & !libc::S_ISUID & if marks_locking { !0 } else { !libc::S_ISGID };
-        if kept != perm {
-            overlay.setattr(node(ino), SetAttr { mode: Some(kept), ..SetAttr::default() })?;
-        }
-        Ok(())
-    });
-    if let Err(e) = dropped {
-        tracing::error!("an emptied file keeps its setuid bit: {e}");
+    let may = |capability| request.uid() == 0 && privilege::has(request.pid(), capability);
+    if change == Change::Content && may(CapabilitySet::FSETID) {
+        return Ok(());
     }
+    // Without execution by the group the bit is not a right: it marks files whose locks are mandatory.
+    let keeps_setgid =
+        perm & libc::S_IXGRP == 0 && (in_group(request, found.gid) || may(CapabilitySet::FSETID));
+    let kept = perm & !libc::S_ISUID & if keeps_setgid { !0 } else { !libc::S_ISGID };
+    if kept == perm {
+        return Ok(());
+    }
+    if change == Change::Nothing
+        && request.uid() != found.uid
+        && !may(CapabilitySet::FOWNER)
+        && (privilege::is_in_chown(request.pid()) || !privilege::has_open_to_write(request.pid(), ino.0))
+    {
+        return Err(Errno::PERM.into());
+    }
+    overlay.setattr(node(ino), SetAttr { mode: Some(kept), ..SetAttr::default() }).map(drop)
 }
 
 fn in_group(request: &Request, gid: u32) -> bool {
