@@ -9,6 +9,8 @@ what each program remembers of it), without ssh's own (`rsh.py` stands in for it
 - casync: the index and those chunks of the new state that the old store has not, as they are in the store: no requests, no
   framing. So it is a lower bound of what it would transfer.
 - borg: a second archive created in a remote repository that has the first one; what the other machine would read is not counted.
+- rsync, unison: where a file keeps its size and time (packages do), they miss its change. rsync is run again with -c then
+  ("checksum" in its result); unison's result says "complete": false.
 - git: the fetch of a commit; modes but for x, times and empty directories are not in it.
 - bound: the smaller of `zstd -19 --patch-from` and `xdelta3 -9 -S lzma` on tar files (sorted, without owners) of what changed: the
   older contents that are not there any more as they were, the newer ones that were not there. No program sends that.
@@ -54,21 +56,27 @@ class Run:
         return path
 
 
+def rsync_with(run, old, new, *options):
+    """With -c where the copy differs else: files of packages have one time for ever, and some keep their size."""
+    for more in [], ["-c"]:
+        copy = run.path("copy")
+        run.quiet("cp", "-a", old, copy)
+        found = run.measured("rsync", *options, *more, "-e", RSH, f"host:{new}/", f"{copy}/")
+        if same(run, new, copy):
+            return dict(found, checksum=bool(more))
+    raise RuntimeError("rsync: the copy differs")
+
+
+def same(run, new, copy):
+    return subprocess.run(["diff", "-rq", "--no-dereference", new, copy], stdout=subprocess.DEVNULL).returncode == 0
+
+
 def rsync(run, old, new, renames):
-    copy = run.path("copy")
-    run.quiet("cp", "-a", old, copy)
-    found = run.measured("rsync", "-az", "--delete", "-e", RSH, f"host:{new}/", f"{copy}/")
-    run.quiet("diff", "-r", "--no-dereference", new, copy)
-    return found
+    return rsync_with(run, old, new, "-az", "--delete")
 
 
 def rsync_fuzzy(run, old, new, renames):
-    copy = run.path("copy")
-    run.quiet("cp", "-a", old, copy)
-    found = run.measured("rsync", "-a", "--delete-after", "--fuzzy", "--fuzzy", "-z", "--zc=zstd", "--zl=19", "-e", RSH,
-                         f"host:{new}/", f"{copy}/")
-    run.quiet("diff", "-r", "--no-dereference", new, copy)
-    return found
+    return rsync_with(run, old, new, "-a", "--delete-after", "--fuzzy", "--fuzzy", "-z", "--zc=zstd", "--zl=19")
 
 
 def unison(run, old, new, renames):
@@ -83,8 +91,7 @@ def unison(run, old, new, renames):
     run.quiet(*command)
     run.quiet("rsync", "-a", "--delete", f"{new}/", f"{here}/")
     found = run.measured(*command)
-    run.quiet("diff", "-r", "--no-dereference", new, there)
-    return found
+    return dict(found, complete=same(run, new, there))
 
 
 def git(run, old, new, renames):

@@ -6,7 +6,9 @@ use super::op::CopyOp;
 use super::prefix::Ranges;
 use super::segment::{Context, Item, take_piece};
 use super::view::{View, names};
-use super::{BaseId, Bases, DeltaError, PIECE_OPS_MAX, SEGMENT_OPS, VERSION, WINDOW_LOG_MAX, zip};
+use super::{
+    BaseId, Bases, DeltaError, MEMBERS_MAX, SEGMENT_ITEMS, SEGMENT_MEMBERS, VERSION, WINDOW_LOG_MAX, zip,
+};
 use std::io::{self, BufReader, Read};
 
 /// Bytes that are decoded at once.
@@ -138,12 +140,19 @@ impl<'b> Decoder<'b, '_> {
         drop(encoded);
         let (mut parsed, mut ranges, mut literals) = (Vec::new(), Ranges::default(), 0u64);
         let (mut names, mut ops) = (Names::default(), 0);
-        DeltaError::at_most("items of a segment", (SEGMENT_OPS + PIECE_OPS_MAX) as u64 * 2, items)?;
+        // A segment ends after the header or piece that fills it, and after the target that does.
+        DeltaError::at_most("items of a segment", SEGMENT_ITEMS + 2, items)?;
+        let mut members = 0;
         for _ in 0..items {
             let item = self.item(&mut columns, &mut names, &mut ranges, &mut ops)?;
-            if let Item::Piece(len, copies) = &item {
-                literals += (len - copies.iter().map(|copy| copy.len).sum::<usize>()) as u64;
+            match &item {
+                Item::Piece(len, copies) => {
+                    literals += (len - copies.iter().map(|copy| copy.len).sum::<usize>()) as u64;
+                }
+                Item::Header(header) => members += header.members.len(),
             }
+            let members_max = SEGMENT_MEMBERS + MEMBERS_MAX;
+            DeltaError::at_most("members of archives in a segment", members_max as u64, members as u64)?;
             parsed.push(item);
         }
         if !columns.is_done() {

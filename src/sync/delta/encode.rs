@@ -8,8 +8,8 @@ use super::segment::{Context, put_piece};
 use super::source::read_full;
 use super::view::View;
 use super::{
-    BASES_MAX, BaseId, Bases, DeltaError, PIECE_BYTES_MAX, ReadAt, SEGMENT_LITERAL_BYTES, SEGMENT_OPS,
-    SEGMENT_PREFIX_BYTES, VERSION, WINDOW_LOG_MAX, varint, zip,
+    BASES_MAX, BaseId, Bases, DeltaError, PIECE_BYTES_MAX, ReadAt, SEGMENT_ITEMS, SEGMENT_LITERAL_BYTES,
+    SEGMENT_MEMBERS, SEGMENT_OPS, SEGMENT_PREFIX_BYTES, VERSION, WINDOW_LOG_MAX, varint, zip,
 };
 use std::io::Write;
 
@@ -75,6 +75,7 @@ pub struct Encoder<'b, W: Write> {
 struct Segment {
     items: u64,
     ops: usize,
+    members: usize,
     columns: Columns,
     names: Names,
     ranges: Ranges,
@@ -141,6 +142,7 @@ impl<'b, W: Write> Encoder<'b, W> {
         header.put_bases(&mut self.segment.columns, &mut self.segment.names, hint);
         header.put_size(&mut self.segment.columns, views.first().map_or(0, |view| view.size));
         self.segment.items += 1;
+        self.segment.members += header.members.len();
         let mut context = Context {
             names: views.iter().map(|view| view.name).collect(),
             sizes: views.iter().map(|view| view.size).collect(),
@@ -243,6 +245,8 @@ impl Segment {
     fn is_full(&self) -> bool {
         self.literals.len() >= SEGMENT_LITERAL_BYTES
             || self.ops >= SEGMENT_OPS
+            || self.items >= SEGMENT_ITEMS
+            || self.members >= SEGMENT_MEMBERS
             || self.ranges.bytes() >= SEGMENT_PREFIX_BYTES as u64
             || self.columns.bytes() >= PIECE_BYTES_MAX / 2
     }

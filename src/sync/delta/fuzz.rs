@@ -13,7 +13,8 @@ pub fn corpus() -> Vec<(&'static str, Vec<u8>)> {
     edited.splice(1000..1010, *b"some other bytes");
     let moved = [&bases[1][6000..], &bases[0][..2000], &bases[1][..3000]].concat();
     let member = bases[0][..2000].to_ascii_uppercase();
-    let zipped = archive(&[("a.txt", &bases[0][..2000]), ("b/c.txt", &bases[0][3000..5000]), ("new", &member)]);
+    let zipped =
+        archive(&[("a.txt", &bases[0][..2000]), ("b/c.txt", &bases[0][3000..5000]), ("new", &member)]);
     let of = |targets: &[Vec<u8>]| encode(targets).expect("memory can be encoded");
     vec![
         ("empty", of(&[])),

@@ -3,7 +3,7 @@
 use super::columns::{Column, Columns, Reader};
 use super::varint::{unzigzag, zigzag};
 use super::zip::{self, Member, Method};
-use super::{BASES_MAX, BaseId, DeltaError};
+use super::{BASES_MAX, BaseId, DeltaError, MEMBERS_MAX};
 
 /// As what a target was compared with its bases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,8 +110,13 @@ impl Header {
         self.content_size = columns.take(Column::Size)?;
         DeltaError::at_most("bytes of an archive", zip::ARCHIVE_BYTES_MAX, self.content_size)?;
         let mut left = self.size;
-        for _ in 0..columns.take(Column::Member)? {
+        let members = columns.take(Column::Member)?;
+        DeltaError::at_most("members of an archive", MEMBERS_MAX as u64, members)?;
+        for _ in 0..members {
             let before = columns.take(Column::Member)?;
+            if before < zip::HEADER_BYTES as u64 {
+                return Err(DeltaError::damaged("a header before a member", format_args!("{before} bytes")));
+            }
             let len = columns.take(Column::Member)?;
             left = before
                 .checked_add(len)

@@ -30,7 +30,7 @@
 //! 2^21 of them; 1 to 2 bytes for each byte of small ones, up to 32 MiB) and zstd's window (128 MiB at most). Time is
 //! linear in the bytes of targets and bases.
 //!
-//! The form of the stream is in `docs/sync.md`, the choices and their measurements in
+//! The form of the stream is in `docs/delta.md`, the choices and their measurements in
 //! `docs/decisions/0033-delta.md`.
 
 mod anchor;
@@ -70,8 +70,14 @@ pub const BASES_MAX: usize = 4;
 const SEGMENT_LITERAL_BYTES: usize = 32 << 20;
 /// ... or so many operations ...
 const SEGMENT_OPS: usize = 1 << 20;
+/// ... or so many targets and pieces of them ...
+const SEGMENT_ITEMS: u64 = 1 << 18;
+/// ... or so many members of archives ...
+const SEGMENT_MEMBERS: usize = 1 << 18;
 /// ... or so many bytes of prefix.
 const SEGMENT_PREFIX_BYTES: usize = 24 << 20;
+/// An archive with more members is taken as it is.
+const MEMBERS_MAX: usize = 1 << 16;
 /// Operations of one piece: copies but the last of a run are 24 bytes or longer.
 const PIECE_OPS_MAX: usize = PIECE_BYTES_MAX / 24 + 2;
 /// A prefix is cut off there.

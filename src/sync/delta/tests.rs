@@ -327,6 +327,21 @@ fn large_contents() {
     assert!(stream.len() < 3_000_000 + 200 * 700, "{summary:?}");
 }
 
+/// What a segment may have is more than what a stream of empty targets would need.
+#[test]
+fn many_targets() {
+    let bases: &[Vec<u8>] = &[];
+    let mut encoder = Encoder::new(&bases, Options::default(), Vec::new()).unwrap();
+    let count = SEGMENT_ITEMS + 1000;
+    for _ in 0..count {
+        encoder.add(&Vec::new(), None, &[]).unwrap();
+    }
+    let (_, stream) = encoder.finish().unwrap();
+    let mut kept = Kept::default();
+    let decoded = decode(&bases, &mut &stream[..], LIMITS, &mut kept).unwrap();
+    assert_eq!((decoded.targets, kept.targets.len() as u64), (count, count));
+}
+
 #[test]
 fn limits_hold() {
     let bases = [text(100, 1)];

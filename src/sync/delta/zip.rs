@@ -9,7 +9,7 @@
 //!
 //! zlib itself is linked, and statically: other implementations, and other versions of it, may deflate to other bytes.
 
-use super::DeltaError;
+use super::{DeltaError, MEMBERS_MAX};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use std::ops::Range;
 
@@ -19,7 +19,8 @@ pub(super) const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
 pub(super) const VIEW_BYTES_MAX: u64 = 128 << 20;
 
 const HEADER: &[u8] = b"PK\x03\x04";
-const HEADER_BYTES: usize = 30;
+/// Of a local file header, without the name.
+pub(super) const HEADER_BYTES: usize = 30;
 const BUFFER_BYTES: usize = 32 << 10;
 
 /// How a member is deflated again: zlib's level, 1 to 9.
@@ -121,7 +122,7 @@ pub(super) struct Target {
     pub others: bool,
 }
 
-/// The view to send of an archive; `None` if no member can be deflated again.
+/// The view to send of an archive; `None` if no member can be deflated again, or there are too many.
 pub(super) fn target(archive: &[u8]) -> Option<Target> {
     let inflated = inflate(archive);
     let mut target = Target { view: Vec::new(), members: Vec::new(), others: false };
@@ -143,7 +144,7 @@ pub(super) fn target(archive: &[u8]) -> Option<Target> {
         target.members.push(Member { before, len: bytes.len() as u64, method: Method(level) });
     }
     target.view.extend_from_slice(&archive[done..]);
-    (!target.members.is_empty()).then_some(target)
+    (1..=MEMBERS_MAX).contains(&target.members.len()).then_some(target)
 }
 
 fn deflates_to(plain: &[u8], level: u8, deflated: &[u8]) -> bool {
