@@ -98,7 +98,7 @@ impl<'b, W: Write> Encoder<'b, W> {
     }
 
     /// Adds the next target. `bases` are at most [`BASES_MAX`] contents that resemble it, the most similar first (see
-    /// [`super::choose`]). `hint` is a base that the receiver will think of by itself when it comes to this target,
+    /// [`super::choose()`]). `hint` is a base that the receiver will think of by itself when it comes to this target,
     /// such as the older content of the same path: naming that one costs nothing.
     pub fn add(
         &mut self,

@@ -1,7 +1,7 @@
 //! Deltas: contents written as copies from contents that the receiver has, and the rest as literals.
 //!
 //! The sender holds the new contents ("targets") and, as the receiver does, older ones ("bases"), so it finds what they
-//! share by itself and sends one stream; nothing goes back. [`Encoder`] writes the stream, [`decode`] reads it.
+//! share by itself and sends one stream; nothing goes back. [`Encoder`] writes the stream, [`decode()`] reads it.
 //!
 //! ```text
 //!  target --> anchors --> seeds in the gaps --> operations: literal length, copy length, where from ---> columns, zstd
@@ -15,13 +15,13 @@
 //!   moved, with a table of some bytes a piece. A match is extended byte by byte both ways.
 //! - Seeds are 16 bytes at every 16th place of a base, or of the neighbourhood of a gap where a base is large.
 //! - What is left resembles what it replaced. The receiver knows from the operations where the gaps are, so it derives
-//!   the same prefix ([`prefix`]) that the sender compressed the literals with.
-//! - A document that is a zip archive is compared by what its members inflate to ([`zip`]), where deflating that again
+//!   the same prefix (`prefix.rs`) that the sender compressed the literals with.
+//! - A document that is a zip archive is compared by what its members inflate to (`zip.rs`), where deflating that again
 //!   gives back its very bytes.
 //!
 //! What must always be true:
 //! - A stream is a function of the targets, the bases and the options: the same ones give the same bytes.
-//! - [`decode`] gives what was encoded or an error. It takes any bytes: each length is checked before it is used, the
+//! - [`decode()`] gives what was encoded or an error. It takes any bytes: each length is checked before it is used, the
 //!   memory that it takes is bounded by constants and not by what the stream claims ([`Limits`]), and the last 32 bytes
 //!   are a BLAKE3 hash over all targets. Until it returned, nothing that it wrote may be shown to anyone.
 //!
