@@ -1,6 +1,6 @@
 //! `dedupctl export --to` and `--tar`: a copy with all that `cp -a` keeps, and an archive from which tar makes one.
 //!
-//! Seen to fail: with zeros written as they are; with a half-written file left; with a file begun before it was read.
+//! Seen to fail: with zeros written as they are; with a half-written file left.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod common;
