@@ -513,6 +513,12 @@ fn a_removal_that_was_cut_short() {
         files.push(root.join("DEDUPFS-README.txt"));
         let last = gone >= files.len();
         files.iter().take(gone).for_each(|file| fs::remove_file(file).unwrap());
+        if elsewhere && !store.join("backing.toml").exists() {
+            // By then its directories have gone too.
+            for entry in store.read_dir().unwrap() {
+                fs::remove_dir_all(entry.unwrap().path()).unwrap();
+            }
+        }
         if last {
             // All but the directory itself.
             let _ = fs::remove_dir_all(&store);
