@@ -25,9 +25,10 @@ use common::{As, Mount, fuse_available, noise, text};
 use dedupfs::chunk::ChunkParams;
 use dedupfs::config::Config;
 use dedupfs::overlay::methods::{LikeGroup, NamedMatch, Tree};
-use dedupfs::overlay::{Caller, Dedup, NotKept, OpenFlags, ROOT};
+use dedupfs::overlay::{Caller, Dedup, FileAt, NotKept, OpenFlags, ROOT};
 use dedupfs::repo::{InitOptions, Layout, Repo};
 use dedupfs::similarity::methods;
+use dedupfs::similarity::methods::winnow::Base;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -125,7 +126,8 @@ impl World {
             for file in fs::read_dir(self.mirror.path()).unwrap() {
                 let file = file.unwrap().file_name();
                 for limit in [2, 100] {
-                    let kept = session.overlay().kept_similar(name, Path::new(&file), false, 0.1, limit);
+                    let asked = FileAt { path: Path::new(&file), outside: false };
+                    let kept = session.overlay().kept_similar(name, asked, None, 0.1, limit);
                     let kept: Vec<NamedMatch> = kept.unwrap().expect("it is kept");
                     let anew = tree.similar(&self.mirror.path().join(&file), 0.1, limit).unwrap();
                     assert_eq!(kept, anew, "{when}: like {file:?} by {name}");
@@ -133,9 +135,11 @@ impl World {
                 }
             }
             let outside = self.mirror.path().join("a.txt");
-            let kept = session.overlay().kept_similar(name, &outside, true, 0.1, 100).unwrap().unwrap();
+            let asked = FileAt { path: &outside, outside: true };
+            let kept = session.overlay().kept_similar(name, asked, None, 0.1, 100).unwrap().unwrap();
             assert!(kept.iter().any(|found| found.identical), "{when}: {name} outside: {kept:?}");
-            let kept = session.overlay().kept_groups(name, Path::new(""), 0.1, &mut |_| true);
+            let kept =
+                session.overlay().kept_groups(name, Path::new(""), &Base::default(), 0.1, &mut |_| true);
             let kept: Vec<LikeGroup> = kept.unwrap().expect("it is kept");
             assert_eq!(kept, tree.groups(0.1).unwrap(), "{when}: groups by {name}");
             assert_eq!(session.overlay().not_kept(name).unwrap(), Some(NotKept::default()), "{when}: {name}");
@@ -227,7 +231,7 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         // Filled by a scan.
         world.set(&format!("dedup = \"{dedup}\"\nmethods = [\"sif\", \"simhash\"]"));
         let session = world.open();
-        assert_eq!(session.overlay().not_kept("sif").unwrap(), Some(NotKept { files: 8, long_files: 0 }));
+        assert_eq!(session.overlay().not_kept("sif").unwrap(), Some(NotKept { files: 8 }));
         assert_eq!(session.overlay().not_kept("winnow").unwrap(), None);
         session.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         world.check(&session, &["sif", "simhash"], "scanned");
@@ -237,7 +241,8 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         let layout = Layout::of(world.dir.path()).unwrap().unwrap();
         let repo = Repo::open(&layout, &Default::default(), &mut |_| {}).unwrap();
         assert!(repo.behind(), "an index that is new is behind");
-        assert!(repo.overlay().kept_similar("sif", Path::new("a.txt"), false, 0.1, 9).unwrap().is_none());
+        let asked = FileAt { path: Path::new("a.txt"), outside: false };
+        assert!(repo.overlay().kept_similar("sif", asked, None, 0.1, 9).unwrap().is_none());
         let background = repo.overlay().start();
         dedupfs::admin::catch_up_quietly(&repo).unwrap();
         assert!(!repo.behind());
@@ -264,8 +269,6 @@ fn commands_ask_the_index_that_is_kept() {
     let world = World::new(&["sif"], Dedup::OnClose);
     let session = world.open();
     world.fill(&session);
-    world.write(&session, "long", &noise(7, (4 << 20) + 1));
-    assert!(session.settle().unwrap());
     session.close().unwrap();
     let (root, mirror) = (world.dir.path(), world.mirror.path().to_str().unwrap());
     assert!(dedupctl(&["scan"], root).status.success(), "then nothing is to be caught up with");
@@ -274,17 +277,11 @@ fn commands_ask_the_index_that_is_kept() {
     let anew = json(&["similar", file.to_str().unwrap(), "--method", "sif", "--in", mirror], root);
     assert_eq!((&kept["matches"], &kept["parameters"]), (&anew["matches"], &anew["parameters"]));
     assert_eq!(kept["matches"].as_array().unwrap().len(), 3, "{kept}");
-    assert_eq!(
-        kept["not_known"],
-        serde_json::json!({ "files": 0, "long_files": 1, "bytes_max": 4 << 20, "behind": false })
-    );
+    assert_eq!(kept["not_known"], serde_json::json!({ "files": 0, "behind": false }));
     let said = |args: &[&str]| {
         let output = dedupctl(args, root);
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (code, error) = said(&["similar", "d.bin", "--method", "sif"]);
-    assert_eq!(code, Some(0));
-    assert!(error.contains("1 files of more than 4"), "{error}");
     let (code, error) = said(&["similar", "d.bin", "--method", "winnow"]);
     assert_eq!(code, Some(2));
     assert!(error.contains("methods = [\"winnow\"]") && error.contains("--in"), "{error}");
@@ -307,6 +304,98 @@ fn commands_ask_the_index_that_is_kept() {
         error.contains("\"siff\"") && error.contains("line 1") && error.contains("chunk-graph"),
         "{error}"
     );
+}
+
+/// Reports of their own, of an index as of files: and --save too.
+#[test]
+fn reports_of_an_index_are_those_of_files() {
+    let world = World::new(&ALL, Dedup::OnClose);
+    let session = world.open();
+    world.fill(&session);
+    // Repeats of a chunk, and more files than one answer is needed for anywhere.
+    world.write(&session, "k.bin", &noise(8, 9000).repeat(3));
+    world.write(&session, "l.bin", &noise(8, 9000));
+    session.close().unwrap();
+    let (root, mirror) = (world.dir.path(), world.mirror.path().to_str().unwrap());
+    assert!(dedupctl(&["scan"], root).status.success());
+    // Files without content are in no index.
+    for name in ["i.txt", "j.txt"] {
+        fs::remove_file(world.mirror.path().join(name)).unwrap();
+    }
+    for options in [
+        &["--method", "sif", "--min", "0.2"][..],
+        &["--method", "sif", "--interesting=2", "--min", "0.1"],
+        &["--method", "chunk-graph", "--pairs", "--min", "0.2"],
+        &["--method", "winnow", "--pairs", "--min", "0.2"],
+        &["--method", "winnow", "--min", "0.2"],
+        &["--method", "simhash"],
+    ] {
+        let kept = dedupctl(&[&["groups", "--json"], options].concat(), root);
+        let said = String::from_utf8_lossy(&kept.stderr).into_owned();
+        assert!(!said.contains("every file is read"), "{options:?}: {said}");
+        let mut kept: Value = serde_json::from_slice(&kept.stdout).unwrap();
+        let mut anew = json(&[&["groups", mirror], options].concat(), root);
+        if let Some(count) = kept.get_mut("files") {
+            assert_eq!((count.take(), anew["files"].take()), (10.into(), 10.into()), "{options:?}");
+        }
+        assert_eq!(kept, anew, "{options:?}");
+        assert!(kept.to_string().contains("d.bin"), "{options:?}: {kept}");
+    }
+    for method in ["sif", "chunk-graph"] {
+        let asked = ["groups", "--method", method, "--min", "0.2", "--save", "saved"];
+        let kept = json(&asked, root);
+        let from = json(&["groups", "--method", method, "--min", "0.2", "--from", "saved"], root);
+        let part = if method == "sif" { "groups" } else { "clusters" };
+        assert_eq!(
+            (&from[part], kept[part].as_array().unwrap().is_empty()),
+            (&kept[part], false),
+            "{method}"
+        );
+        fs::remove_file(root.join("saved")).unwrap();
+        // An anchor and another length of chunks are in no index, so files are read, and it is not mounted.
+        let other = if method == "sif" { ["--learn-anchors", "--limit=9"] } else { ["--target", "1000"] };
+        let output = dedupctl(&[&["groups", "--method", method][..], &other].concat(), root);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--in"), "{}", text(&output));
+    }
+    // A base file counts nothing, be it in the overlay or not.
+    let outside = world.mirror.path().join("e.bin");
+    for base in ["e.bin", outside.to_str().unwrap()] {
+        let pairs = json(&["groups", "--method", "winnow", "--pairs", "--base", base], root);
+        let named = pairs["pairs"].to_string();
+        assert!(!named.contains("e.bin") && named.contains("d.bin"), "only 5,000 more bytes: {pairs}");
+        let like = json(&["similar", "e.bin", "--method", "winnow", "--base", base, "--min", "0.1"], root);
+        assert_eq!(like["matches"], serde_json::json!([]), "{like}");
+        assert!(like["parameters"].as_str().unwrap().contains("without a base"), "{like}");
+        let groups = json(&["groups", "--method", "winnow", "--base", base], root);
+        assert!(!groups["groups"].to_string().contains("e.bin"), "{groups}");
+    }
+    let few = json(&["similar", "d.bin", "--method", "winnow", "--smallest", "16"], root);
+    let of = few["matches"].as_array().unwrap().iter().find(|found| found["path"] == "e.bin").unwrap();
+    assert!(of["likeness"]["resemblance"].is_number() && of["likeness"]["contained_in"].is_null(), "{few}");
+    let status = json(&["status"], root);
+    let kept = status["kept"].as_array().unwrap();
+    let names: Vec<_> = kept.iter().map(|kept| kept["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ALL, "{status}");
+    assert!(
+        kept.iter().all(|kept| kept["contents"] == 8 && kept["bytes"].as_u64().unwrap() > 300),
+        "{status}"
+    );
+    let shown = String::from_utf8(dedupctl(&["status"], root).stdout).unwrap();
+    assert!(shown.contains("simhash: 8 contents"), "{shown}");
+}
+
+/// However long a file is: what does not fit in memory is sorted on disk, and the answers are the same.
+#[test]
+fn long_files_are_in_the_index_too() {
+    let world = World::new(&ALL, Dedup::OnClose);
+    let session = world.open();
+    let long = noise(7, 12 << 20);
+    world.write(&session, "long", &long);
+    world.write(&session, "part", &long[4 << 20..9 << 20]);
+    let found = world.check(&session, &ALL, "of 12 MiB, where memory is 32");
+    assert!(found >= 6, "{found}");
+    session.close().unwrap();
 }
 
 #[test]

@@ -401,6 +401,52 @@ fn winnowing_leaves_a_base_out_and_asks_coarsely() {
     refuse(&["--base", "none"], "none");
 }
 
+#[test]
+fn winnowing_ranks_pairs_beside_a_base() {
+    let dir = tempfile::tempdir().unwrap();
+    homework(dir.path());
+    let works = dir.path().join("works");
+    fs::create_dir(&works).unwrap();
+    for name in ["ann.txt", "bob.txt", "eve.txt"] {
+        fs::rename(dir.path().join(name), works.join(name)).unwrap();
+    }
+    let ask = |args: &[&str]| {
+        let all =
+            [&["groups", "--json", "--method", "winnow", "--pairs", "--min", "0.1", "--in", "works"], args];
+        json(&all.concat(), dir.path())
+    };
+    let pairs = |found: &Value| {
+        let pairs = found["pairs"].as_array().unwrap().iter();
+        let name = |pair: &Value, side: &str| pair[side].as_str().unwrap().to_owned();
+        pairs.map(|pair| name(pair, "a") + " " + &name(pair, "b")).collect::<Vec<_>>()
+    };
+    let all = ask(&[]);
+    assert_eq!(pairs(&all).len(), 3, "all have the handout: {all}");
+    let common = |at: usize| all["pairs"][at]["common"].as_u64().unwrap();
+    assert!(common(0) >= common(1) && common(1) >= common(2), "{all}");
+    // What bob has taken is in capitals: only a front end sees it.
+    assert_eq!(pairs(&ask(&["--base", "handout.txt"])), [""; 0]);
+    let found = ask(&["--base", "handout.txt", "--view", "auto"]);
+    assert_eq!(pairs(&found), ["ann.txt bob.txt"], "{found}");
+    let pair = &found["pairs"][0];
+    assert!((0.5..0.9).contains(&pair["containment"].as_f64().unwrap()), "40 of 50 lines: {found}");
+    assert!((0.4..0.7).contains(&pair["contained_in"].as_f64().unwrap()), "40 of 70 lines: {found}");
+    assert_eq!(pairs(&ask(&["--view", "text", "--limit", "1"])).len(), 1);
+    let args = ["groups", "--method", "winnow", "--in", "works", "--base", "handout.txt", "--view", "text"];
+    let groups = json(&[&args[..], &["--json"]].concat(), dir.path());
+    assert_eq!(groups["groups"].as_array().unwrap().len(), 1, "{groups}");
+    let output = dedupctl(&[&args[..], &["--pairs"]].concat(), dir.path());
+    let shown = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(shown.contains("FINGERPRINTS") && shown.contains("dedupctl regions"), "{}", text(&output));
+    let similar =
+        ["similar", "works/ann.txt", "--method", "winnow", "--in", "works", "--base", "handout.txt"];
+    let seen = |view: &str| {
+        let found = json(&[&similar[..], &["--json", "--view", view]].concat(), dir.path());
+        each(&found["matches"], "path").join(" ")
+    };
+    assert_eq!([seen("raw"), seen("auto"), seen("text")], ["", "bob.txt", "bob.txt"]);
+}
+
 /// Lines in another order: all counts are the same, the bytes are not.
 #[test]
 fn simhash_tells_identical_files_from_the_same_counts() {
@@ -444,7 +490,10 @@ fn options_of_another_method_are_refused() {
         "--save is an option of --method chunk-graph or sif, not of winnow",
     );
     refused(&groups("sif", &["--min-size", "0"]), "--min-size is an option of --method default, not of sif");
-    refused(&groups("default", &["--pairs"]), "--pairs is an option of --method chunk-graph, not of default");
+    refused(
+        &groups("default", &["--pairs"]),
+        "--pairs is an option of --method chunk-graph or winnow, not of default",
+    );
     refused(&["groups", "--against", "x"], "--against is an option of --method sif, not of default");
     let similar =
         |method, args: &[&'static str]| [&["similar", "a", "--in", ".", "--method", method], args].concat();
@@ -452,6 +501,21 @@ fn options_of_another_method_are_refused() {
     refused(
         &similar("winnow", &["--same-suffix"]),
         "--same-suffix is an option of --method default, not of winnow",
+    );
+    refused(
+        &groups("simhash", &["--pairs"]),
+        "--pairs is an option of --method chunk-graph or winnow, not of simhash",
+    );
+    refused(&groups("sif", &["--base", "a"]), "--base is an option of --method winnow, not of sif");
+    refused(
+        &groups("winnow", &["--suffix", ".c"]),
+        "--suffix is an option of --method default, not of winnow",
+    );
+    refused(&similar("sif", &["--path", "*.c"]), "--path is an option of --method default, not of sif");
+    refused(&similar("winnow", &["--not", "*.c"]), "--not is an option of --method default, not of winnow");
+    refused(
+        &similar("sif", &["--view", "text"]),
+        "--view is an option of --method default or winnow, not of sif",
     );
     // These stand against each other.
     refused(&groups("sif", &["--from", "x"]), "--from");

@@ -48,7 +48,7 @@ fn document(path: &Path, version: usize, random: &mut Random) -> Vec<u8> {
 }
 
 fn chunk(files: &[PathBuf], documents: usize, target: u32, scratch: &Path) -> Collection {
-    let method = ChunkGraph::new(Tttd::with_target(target).unwrap(), Templates::default());
+    let method = ChunkGraph::new(Tttd::with_target(target).unwrap());
     let path = scratch.join(format!("chunks-{target}"));
     let mut writer = CollectionWriter::create(&path, target).unwrap();
     let (mut random, mut bytes, mut chunks) = (Random(SEED), 0, 0);

@@ -4,7 +4,7 @@ use dedupfs::db::{Db, MemDb, Table};
 use dedupfs::id::RecipeId;
 use dedupfs::similarity::methods::sif::report::Rules;
 use dedupfs::similarity::methods::sif::{CollateOptions, Saved, Selection, Sif, learn};
-use dedupfs::similarity::methods::{Index, IndexOptions, Method, sketch_of};
+use dedupfs::similarity::methods::{AnySketch, Index, IndexOptions, Method, sketch_of};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn experiment(sif: &Sif, files: &[(PathBuf, Vec<u8>)], c: usize, all: u64) {
     for ((path, bytes), sketch) in files.iter().zip(&sketches) {
         let id = RecipeId::of(bytes);
         names.entry(id).or_default().push(path.as_os_str().as_encoded_bytes().to_vec());
-        index.add(id, sif.encode(sketch)).unwrap();
+        index.add(id, &AnySketch::of(sif, sketch).unwrap()).unwrap();
     }
     index.flush().unwrap();
     println!("sorted into the index in {:.2} s cpu", seconds() - start);
@@ -107,7 +107,9 @@ fn random_test(sif: &Sif, index: &Index, file: &[u8]) {
             let at = random(edited.len() - 50);
             edited[at..at + 50].iter_mut().for_each(|byte| *byte = b' ' + random(95) as u8);
         }
-        let found = index.query(&sif.encode(&sketch_of(sif, None, &edited)), 0.0, usize::MAX).unwrap();
+        let found = index
+            .query(&AnySketch::of(sif, &sketch_of(sif, None, &edited)).unwrap(), 0.0, usize::MAX)
+            .unwrap();
         // The paper's share is that of the query that is in the other file.
         let over: Vec<_> = found.iter().filter(|found| found.likeness.containment >= Some(0.05)).collect();
         let share = over.iter().find(|found| found.id == id).and_then(|found| found.likeness.containment);

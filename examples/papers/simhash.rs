@@ -2,7 +2,7 @@
 //! 7), and how time grows with the number of files (Figure 9).
 
 use crate::{Meter, Random, files_below};
-use dedupfs::similarity::methods::chunk_graph::{ChunkGraph, ChunkList, Templates, common_bytes};
+use dedupfs::similarity::methods::chunk_graph::{ChunkGraph, ChunkList, common_bytes};
 use dedupfs::similarity::methods::simhash::{Counts, KeyKind, SimFind, SimHash, SimSketch, Tolerance};
 use dedupfs::similarity::methods::sketch_of;
 use std::path::{Path, PathBuf};

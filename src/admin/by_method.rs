@@ -1,16 +1,20 @@
 use super::text::shown;
 use super::{AdminError, Context, Progress, Report, Response, Unit};
-use crate::overlay::OverlayError;
-use crate::overlay::methods::{LikeGroup, NamedMatch};
+use crate::overlay::methods::{LikeGroup, Named, NamedMatch, NamedPair};
+use crate::overlay::{FileAt, KeptContent, OverlayError};
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::{self, Likeness};
+use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
+use crate::similarity::methods::{self, Likeness, Method};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Groups are told until their files take so many bytes.
 const ANSWER_BYTES_MAX: usize = 100 << 20;
 /// What a file takes beside its path, which may have to be escaped.
 const ROW_BYTES: usize = 300;
+/// Names, and rows of keys, that one answer has: some MB.
+const NAMES_AT_ONCE: usize = 1 << 14;
+const ROWS_AT_ONCE: usize = 1 << 18;
 
 /// Files that resemble one by a published method.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,12 +70,121 @@ pub struct FileByMethod {
 pub struct NotKnown {
     /// Files that it does not know yet.
     pub files: u64,
-    /// Files that are too long for it.
-    pub long_files: u64,
-    /// Longer files are; in bytes.
-    pub bytes_max: u64,
     /// Whether more may be missing, which the tree has to be scanned for.
     pub behind: bool,
+}
+
+/// Pairs of files by the number of fingerprints in common, as winnowing ranks them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PairsByMethod {
+    /// Which method.
+    pub method: String,
+    /// What it was run with.
+    pub parameters: String,
+    /// Smallest share of either file that is in the other.
+    pub min: f64,
+    /// Those with most in common first.
+    pub pairs: Vec<PairByMethod>,
+    /// Files that could not be read.
+    pub unreadable: u64,
+    /// What the index has not.
+    pub not_known: NotKnown,
+}
+
+/// Two files, and what they have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PairByMethod {
+    /// Fingerprints in both.
+    pub common: u32,
+    /// Share of the first one's that is in the second.
+    pub containment: f64,
+    /// Share of the second one's that is in the first.
+    pub contained_in: f64,
+    /// The first, under its first name.
+    pub a: String,
+    /// The second.
+    pub b: String,
+    /// Files with these two contents beside the two named.
+    pub copies: u64,
+}
+
+/// A file that a request names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRef {
+    /// Below the root, or with `outside` an absolute path.
+    #[serde(with = "super::text")]
+    pub path: PathBuf,
+    /// Whether it is not one of the overlay.
+    pub outside: bool,
+}
+
+/// What is asked of winnowing in particular.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WinnowRequest {
+    /// What is in these files counts nothing.
+    pub base: Vec<FileRef>,
+    /// Look up what a window of so many hashes keeps.
+    pub window: Option<u32>,
+    /// Look up so many of the smallest hashes.
+    pub smallest: Option<usize>,
+}
+
+/// Some of the contents that a kept index knows, for a report that is made of all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MethodContents {
+    /// What the index was made with.
+    pub parameters: String,
+    /// By number.
+    pub contents: Vec<MethodContent>,
+    /// From which number to go on.
+    pub next: Option<u32>,
+    /// What the index has not.
+    pub not_known: NotKnown,
+}
+
+/// A content of a kept index.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MethodContent {
+    /// What the index calls it.
+    pub number: u32,
+    /// Which it is, in hexadecimal digits.
+    pub id: String,
+    /// How many keys it has.
+    pub keys: u64,
+    /// Encoded by the method, in hexadecimal digits.
+    pub head: String,
+    /// Its names, below the root.
+    pub names: Vec<Name>,
+}
+
+/// A path, whatever bytes are in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Name(#[serde(with = "super::text")] pub PathBuf);
+
+/// Some of the keys of a kept index.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MethodKeys {
+    /// Packed, in hexadecimal digits.
+    pub packed: String,
+    /// From which key to go on.
+    pub next: Option<u64>,
+}
+
+impl PairByMethod {
+    /// A pair that was found.
+    pub fn of(found: &NamedPair) -> PairByMethod {
+        let NamedPair { a, b, common, a_in_b, b_in_a } = found;
+        let name = |named: &Named| named.paths.first().map(|path| shown(path)).unwrap_or_default();
+        PairByMethod {
+            common: *common,
+            containment: *a_in_b,
+            contained_in: *b_in_a,
+            a: name(a),
+            b: name(b),
+            copies: (a.paths.len() + b.paths.len()).saturating_sub(2) as u64,
+        }
+    }
 }
 
 impl FileByMethod {
@@ -101,20 +214,28 @@ impl FileByMethod {
 
 pub(super) fn similar(
     context: Context<'_>,
-    path: &Path,
-    outside: bool,
+    file: &FileRef,
     method: &str,
-    min: f64,
-    limit: usize,
+    (min, limit): (f64, usize),
+    winnow: &WinnowRequest,
 ) -> Result<Response, AdminError> {
     let overlay = context.repo.overlay();
-    let Some(found) = overlay.kept_similar(method, path, outside, min, limit)? else {
+    let query = match *winnow == WinnowRequest::default() {
+        true => None,
+        false => {
+            let base = base(context, &winnow.base)?;
+            let query = Query::new(Winnow::default(), base, winnow.window, winnow.smallest);
+            let hint = "the window is that of the index or larger, and one hash is the least".to_owned();
+            Some(query.map_err(|message| AdminError::refused(message, hint))?)
+        }
+    };
+    let Some(found) = overlay.kept_similar(method, file.at(), query.as_ref(), min, limit)? else {
         return Ok(Response::NotKept);
     };
     Ok(Response::SimilarByMethod(SimilarByMethod {
-        query: shown(path),
+        query: shown(&file.path),
         method: method.to_owned(),
-        parameters: parameters(method),
+        parameters: query.map_or_else(|| parameters(method), |query| query.parameters()),
         matches: found.iter().map(FileByMethod::of_match).collect(),
         unreadable: 0,
         not_known: not_known(context, method)?,
@@ -126,9 +247,11 @@ pub(super) fn groups(
     path: &Path,
     method: &str,
     min: f64,
+    base_files: &[FileRef],
     report: Report<'_>,
 ) -> Result<Response, AdminError> {
-    let found = context.repo.overlay().kept_groups(method, path, min, &mut |pairs| {
+    let base = base(context, base_files)?;
+    let found = context.repo.overlay().kept_groups(method, path, &base, min, &mut |pairs| {
         report(Progress { what: "comparing".to_owned(), done: pairs, total: 0, unit: Unit::Files })
     });
     let found = found.map_err(|e| match e {
@@ -156,12 +279,85 @@ pub(super) fn groups(
     }))
 }
 
+pub(super) fn pairs(
+    context: Context<'_>,
+    path: &Path,
+    (min, limit): (f64, usize),
+    base_files: &[FileRef],
+) -> Result<Response, AdminError> {
+    let base = base(context, base_files)?;
+    let limit = limit.min(ANSWER_BYTES_MAX / (2 * ROW_BYTES));
+    let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
+    let Some(found) = context.repo.overlay().kept_pairs(path, &base, &options)? else {
+        return Ok(Response::NotKept);
+    };
+    Ok(Response::PairsByMethod(PairsByMethod {
+        method: Winnow::NAME.to_owned(),
+        parameters: parameters(Winnow::NAME),
+        min,
+        pairs: found.iter().map(PairByMethod::of).collect(),
+        unreadable: 0,
+        not_known: not_known(context, Winnow::NAME)?,
+    }))
+}
+
+pub(super) fn contents(
+    context: Context<'_>,
+    path: &Path,
+    method: &str,
+    from: u32,
+) -> Result<Response, AdminError> {
+    let found = context.repo.overlay().kept_contents(method, path, from, NAMES_AT_ONCE)?;
+    let Some((contents, next)) = found else { return Ok(Response::NotKept) };
+    let of = |content: KeptContent| MethodContent {
+        number: content.number,
+        id: to_hex(&content.id.0),
+        keys: content.keys,
+        head: to_hex(&content.head),
+        names: content.named.paths.into_iter().map(Name).collect(),
+    };
+    Ok(Response::MethodContents(MethodContents {
+        parameters: parameters(method),
+        contents: contents.into_iter().map(of).collect(),
+        next,
+        not_known: if next.is_none() { not_known(context, method)? } else { NotKnown::default() },
+    }))
+}
+
+pub(super) fn keys(context: Context<'_>, method: &str, from: u64) -> Result<Response, AdminError> {
+    let found = context.repo.overlay().kept_keys(method, from, ROWS_AT_ONCE)?;
+    let Some((packed, next)) = found else { return Ok(Response::NotKept) };
+    Ok(Response::MethodKeys(MethodKeys { packed: to_hex(&packed), next }))
+}
+
+impl FileRef {
+    fn at(&self) -> FileAt<'_> {
+        FileAt { path: &self.path, outside: self.outside }
+    }
+}
+
+fn base(context: Context<'_>, files: &[FileRef]) -> Result<Base, AdminError> {
+    let files: Vec<FileAt<'_>> = files.iter().map(FileRef::at).collect();
+    Ok(context.repo.overlay().winnow_base(&files)?)
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+    bytes.iter().flat_map(|&byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+/// What [`MethodContent`] and [`MethodKeys`] have in hexadecimal digits; `None` if those are none.
+pub fn of_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect();
+    if rest.is_empty() { bytes } else { None }
+}
+
 fn not_known(context: Context<'_>, method: &str) -> Result<NotKnown, AdminError> {
-    let overlay = context.repo.overlay();
-    let not = overlay.not_kept(method)?.unwrap_or_default();
-    let bytes_max = overlay.kept().map_or(0, |kept| kept.content_bytes_max());
-    let behind = context.repo.behind();
-    Ok(NotKnown { files: not.files, long_files: not.long_files, bytes_max, behind })
+    let not = context.repo.overlay().not_kept(method)?.unwrap_or_default();
+    Ok(NotKnown { files: not.files, behind: context.repo.behind() })
 }
 
 fn parameters(method: &str) -> String {

@@ -20,7 +20,10 @@ mod status;
 mod template;
 pub(crate) mod text;
 
-pub use by_method::{FileByMethod, GroupsByMethod, NotKnown, SimilarByMethod};
+pub use by_method::{
+    FileByMethod, FileRef, GroupsByMethod, MethodContent, MethodContents, MethodKeys, Name, NotKnown,
+    PairByMethod, PairsByMethod, SimilarByMethod, WinnowRequest, of_hex,
+};
 pub use catch_up::{catch_up, catch_up_quietly};
 pub use check::{Action, CheckReport, Damaged};
 pub use contained::{ContainedDirectory, ContainedFile, ContainedReport, Where};
@@ -30,7 +33,7 @@ pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use repair::{Peer, RepairRequest};
 pub use settle::SettleReport;
 pub use similar::{SimilarMatch, SimilarReport};
-pub use status::StatusReport;
+pub use status::{KeptStatus, StatusReport};
 pub use template::{TemplateReport, TemplateRequest, TemplateRow};
 
 use crate::overlay::{GroupOptions, OverlayError, ScanReport, SimilarOptions};
@@ -74,17 +77,17 @@ pub enum Request {
     },
     /// Find files that resemble one by a published method whose index is kept.
     SimilarByMethod {
-        /// The file: below the root, or with `outside` an absolute path.
-        #[serde(with = "text")]
-        path: PathBuf,
-        /// Whether the file is not one of the overlay.
-        outside: bool,
+        /// The file.
+        file: FileRef,
         /// Which method.
         method: String,
         /// Smallest score.
         min: f64,
         /// At most so many files.
         limit: usize,
+        /// What is asked of winnowing.
+        #[serde(default)]
+        winnow: WinnowRequest,
     },
     /// Find groups of files that resemble each other by such a method.
     GroupsByMethod {
@@ -95,6 +98,38 @@ pub enum Request {
         method: String,
         /// Smallest score.
         min: f64,
+        /// With winnowing: what is in these files counts nothing.
+        #[serde(default)]
+        base: Vec<FileRef>,
+    },
+    /// Find pairs of files by the number of fingerprints in common, if the index of winnowing is kept.
+    PairsByMethod {
+        /// File or directory to restrict it to.
+        #[serde(with = "text")]
+        path: PathBuf,
+        /// Smallest score.
+        min: f64,
+        /// At most so many pairs.
+        limit: usize,
+        /// What is in these files counts nothing.
+        base: Vec<FileRef>,
+    },
+    /// Tell some of the contents that a kept index knows.
+    MethodContents {
+        /// File or directory to restrict it to.
+        #[serde(with = "text")]
+        path: PathBuf,
+        /// Which method.
+        method: String,
+        /// From this number on.
+        from: u32,
+    },
+    /// Tell some of its keys.
+    MethodKeys {
+        /// Which method.
+        method: String,
+        /// From this key on.
+        from: u64,
     },
     /// How much of one directory is contained in another.
     Contained {
@@ -140,6 +175,9 @@ pub enum Response {
     Groups(GroupsReport),
     SimilarByMethod(SimilarByMethod),
     GroupsByMethod(GroupsByMethod),
+    PairsByMethod(PairsByMethod),
+    MethodContents(MethodContents),
+    MethodKeys(MethodKeys),
     /// The index of that method is not kept.
     NotKept,
     Contained(ContainedReport),
@@ -271,12 +309,17 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         Request::Groups { path, options } => {
             groups::groups(context, &path, &options, report).map(Response::Groups)
         }
-        Request::SimilarByMethod { path, outside, method, min, limit } => {
-            by_method::similar(context, &path, outside, &method, min, limit)
+        Request::SimilarByMethod { file, method, min, limit, winnow } => {
+            by_method::similar(context, &file, &method, (min, limit), &winnow)
         }
-        Request::GroupsByMethod { path, method, min } => {
-            by_method::groups(context, &path, &method, min, report)
+        Request::GroupsByMethod { path, method, min, base } => {
+            by_method::groups(context, &path, &method, min, &base, report)
         }
+        Request::PairsByMethod { path, min, limit, base } => {
+            by_method::pairs(context, &path, (min, limit), &base)
+        }
+        Request::MethodContents { path, method, from } => by_method::contents(context, &path, &method, from),
+        Request::MethodKeys { method, from } => by_method::keys(context, &method, from),
         Request::Contained { tree, holder, budget_bytes } => {
             contained::contained(context.repo, tree, holder, budget_bytes, report).map(Response::Contained)
         }

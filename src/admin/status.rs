@@ -1,7 +1,7 @@
 use super::text::shown;
 use super::{AdminError, Context};
 use crate::config::dedup_text;
-use crate::overlay::Views;
+use crate::overlay::{OverlayError, Views};
 use serde::{Deserialize, Serialize};
 
 /// The state of an overlay. Sizes in bytes.
@@ -45,6 +45,9 @@ pub struct StatusReport {
     pub index_bytes: u64,
     /// Contents that are indexed through a view too.
     pub views: u64,
+    /// Indexes of published methods that are kept.
+    #[serde(default)]
+    pub kept: Vec<KeptStatus>,
     /// Files closed and not yet taken in.
     pub pending: u64,
     /// Files closed that rest for longer because they are written again and again.
@@ -59,11 +62,27 @@ pub struct StatusReport {
     pub pid: u32,
 }
 
+/// An index of a published method that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptStatus {
+    /// The method.
+    pub name: String,
+    /// Contents that it knows.
+    pub contents: u64,
+    /// Bytes of its rows in the index.
+    pub bytes: u64,
+}
+
 pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let repo = context.repo;
     let overlay = repo.overlay();
     let (files, logical_bytes) = overlay.catalog().totals()?;
     let stats = overlay.store().stats();
+    let mut kept = Vec::new();
+    for index in overlay.kept().into_iter().flat_map(|kept| kept.indexes()) {
+        let (name, bytes) = (index.method().name().to_owned(), index.bytes().map_err(OverlayError::from)?);
+        kept.push(KeptStatus { name, contents: index.stats().contents, bytes });
+    }
     let ratio = if stats.stored_bytes == 0 { 1.0 } else { logical_bytes as f64 / stats.stored_bytes as f64 };
     Ok(StatusReport {
         root: shown(&repo.layout().root),
@@ -85,6 +104,7 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         chunks: stats.chunks,
         index_bytes: repo.index_bytes(),
         views: overlay.views().map_or(0, Views::len),
+        kept,
         pending: overlay.pending() as u64,
         resting: overlay.resting() as u64,
         damaged: stats.damaged,

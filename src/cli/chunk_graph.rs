@@ -3,15 +3,17 @@
 use super::CliResult;
 use super::error::CliError;
 use super::groups::{Asked, ROWS, more};
+use super::kept::KeptIndex;
 use super::methods::{failed, outcome, reading};
 use super::output::{Output, plain, share, size, table};
 use super::similar::parse_share;
+use crate::admin::of_hex;
 use crate::admin::text::shown;
 use crate::chunk::tttd::{TARGETS, Tttd};
-use crate::overlay::methods::chunk_graph::collect;
+use crate::overlay::methods::chunk_graph::{collect, collect_indexed};
 use crate::similarity::methods::Method;
 use crate::similarity::methods::chunk_graph::{
-    Analysis, AnalysisOptions, ChunkGraph, Collection, GraphError, Link, TARGET_DEFAULT, Templates,
+    Analysis, AnalysisOptions, ChunkGraph, Collection, Gathered, GraphError, Link, TARGET_DEFAULT, Templates,
     write_clusters, write_identical, write_pairs,
 };
 use serde::Serialize;
@@ -31,9 +33,6 @@ pub(super) struct ChunkGraphOptions {
     /// Do not follow chunks that more than this share of the files have, nor if only 100 have them [default: 0.5]
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     ubiquitous: Option<f64>,
-    /// Show pairs too, those with most bytes in common first
-    #[arg(long)]
-    pairs: bool,
     /// Take the chunks that all files of this cluster have for a template, and look again: they count no more. They are
     /// kept in FILE.templates beside the saved FILE, and in use until that is removed
     #[arg(long, value_name = "CLUSTER")]
@@ -99,15 +98,21 @@ struct PairReport {
 }
 
 impl ChunkGraphOptions {
+    /// Whether an index that is kept has the chunks that are asked for.
+    pub(super) fn as_indexed(&self) -> bool {
+        self.target.is_none_or(|target| target == TARGET_DEFAULT)
+    }
+
     pub(super) fn groups(&self, asked: &Asked<'_>, out: &Output) -> CliResult {
         let (work_dir, saving) = (std::env::temp_dir(), asked.saving);
         if let Some(id) = self.template.filter(|_| saving.from.is_none()) {
             let message = format!("--template {id}: expected --from FILE, which has the cluster");
             return Err(CliError::new(message).hint("save a report with --save FILE first"));
         }
-        let (collection, unreadable) = match &saving.from {
-            Some(file) => (Collection::open(file).map_err(graph)?, Vec::new()),
-            None => {
+        let (collection, unreadable) = match (&saving.from, asked.kept) {
+            (Some(file), _) => (Collection::open(file).map_err(graph)?, Vec::new()),
+            (None, Some(kept)) => (indexed(kept, asked, &work_dir, out)?, Vec::new()),
+            (None, None) => {
                 let tttd = Tttd::with_target(self.target.unwrap_or(TARGET_DEFAULT));
                 let tttd = tttd.map_err(|e| CliError::new(e.to_string()))?;
                 let save = saving.save.as_deref();
@@ -148,7 +153,7 @@ impl ChunkGraphOptions {
         collection: &Collection,
     ) -> Result<GraphReport, GraphError> {
         let limit = asked.shown();
-        let links = if self.pairs { largest_links(analysis, limit)? } else { Vec::new() };
+        let links = if asked.pairs { largest_links(analysis, limit)? } else { Vec::new() };
         let (sets, clusters) = (&analysis.identical, &analysis.clusters);
         let (shown_sets, shown_clusters) = (sets.iter().take(limit), clusters.iter().take(limit));
         let wanted = shown_sets.clone().flat_map(|set| &set.files);
@@ -192,7 +197,7 @@ impl ChunkGraphOptions {
                         .collect(),
                 })
                 .collect(),
-            pairs: self.pairs.then(|| {
+            pairs: asked.pairs.then(|| {
                 let pair = |link: &Link| PairReport {
                     bytes_common: link.bytes,
                     containment: payload_share(link, link.a),
@@ -205,6 +210,39 @@ impl ChunkGraphOptions {
             unreadable: 0,
         })
     }
+}
+
+/// The collection of the files that an index knows, in order of their names.
+fn indexed(
+    kept: &KeptIndex,
+    asked: &Asked<'_>,
+    work_dir: &Path,
+    out: &Output,
+) -> Result<Collection, CliError> {
+    let mut files = Vec::new();
+    for content in &kept.contents {
+        let id = of_hex(&content.id).and_then(|id| <[u8; 16]>::try_from(id).ok());
+        let id =
+            id.ok_or_else(|| CliError::new(format!("the index of {} was not understood", ChunkGraph::NAME)))?;
+        let number = content.number;
+        files.extend(content.names.iter().map(|name| Gathered {
+            name: name.0.as_os_str(),
+            content: id,
+            number,
+        }));
+    }
+    files.sort_by(|a, b| Path::new(a.name).cmp(Path::new(b.name)));
+    let mut unread = None;
+    let save = asked.saving.save.as_deref();
+    let made = collect_indexed(
+        &files,
+        TARGET_DEFAULT,
+        &mut |visit| kept.each_key(out, &mut unread, visit),
+        save,
+        asked.memory_bytes(),
+        work_dir,
+    );
+    made.map_err(|e| unread.unwrap_or_else(|| failed(e)))
 }
 
 /// Those with most bytes in common; memory goes with the limit.

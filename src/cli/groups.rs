@@ -1,14 +1,16 @@
 use super::chunk_graph::ChunkGraphOptions;
+use super::kept::KeptIndex;
 use super::methods::{ByMethod, Saving};
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, unexpected};
 use super::sif::SifOptions;
+use super::winnow::WinnowGroups;
 use super::{CliResult, Global, Outcome};
 use crate::admin::{GroupReport, GroupsReport, Request, Response};
 use crate::config::parse_size;
 use crate::overlay::GroupOptions;
 use crate::similarity::groups::{MEMORY_BYTES_MIN, SHARE_MIN};
-use crate::similarity::methods::{AnyMethod, Method, chunk_graph::ChunkGraph, sif::Sif};
+use crate::similarity::methods::{AnyMethod, Method, chunk_graph::ChunkGraph, sif::Sif, winnow::Winnow};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -31,7 +33,8 @@ const MEMORY_BYTES: usize = 256 << 20;
     each file with those like it, or with --interesting sets that all have much in common.\n\
     Example: dedupctl groups --method chunk-graph --in ~/docs --save docs.chunks --pairs\n\
     Example: dedupctl groups --method chunk-graph --from docs.chunks --min 0.5 --template 1 --tables tables\n\
-    Example: dedupctl groups --method sif --in 1.0 --against 1.1"
+    Example: dedupctl groups --method sif --in 1.0 --against 1.1\n\
+    Example: dedupctl groups --method winnow --pairs --in homework --base handout.c --view auto"
 )]
 pub(super) struct Groups {
     /// A directory or file of the overlay to look at; by default the current directory
@@ -51,9 +54,23 @@ pub(super) struct Groups {
     #[command(flatten)]
     saving: Saving,
     #[command(flatten)]
+    pairs: Pairs,
+    #[command(flatten)]
+    winnow: WinnowGroups,
+    #[command(flatten)]
     chunk_graph: ChunkGraphOptions,
     #[command(flatten)]
     sif: SifOptions,
+}
+
+#[derive(clap::Args)]
+#[group(id = "chunk-graph winnow")]
+#[command(next_help_heading = "With --method chunk-graph or winnow")]
+struct Pairs {
+    /// Show pairs: with chunk-graph too, those with most bytes in common first; with winnow in place of groups, those with
+    /// most fingerprints in common first
+    #[arg(long)]
+    pairs: bool,
 }
 
 #[derive(clap::Args)]
@@ -131,33 +148,57 @@ impl Groups {
     }
 
     fn by_method(&self, method: Arc<dyn AnyMethod>, global: &Global, out: &Output) -> CliResult {
+        let path = self.path.as_deref();
+        let (json, pairs) = (global.json, self.pairs.pairs);
+        if method.name() == Winnow::NAME && pairs {
+            let limit = self.limit.unwrap_or(if json { usize::MAX } else { SHOWN });
+            return self.by_method.pairs(path, (self.min, limit), &self.winnow.asked(), global, out);
+        }
         if ![ChunkGraph::NAME, Sif::NAME].contains(&method.name()) {
             let bounds = (self.min, self.limit);
-            return self.by_method.groups(method, self.path.as_deref(), bounds, global, out);
+            return self.by_method.groups(method, path, bounds, &self.winnow.asked(), global, out);
         }
+        let as_indexed = match method.name() {
+            ChunkGraph::NAME => self.chunk_graph.as_indexed(),
+            _ => self.sif.as_indexed(),
+        };
+        let kept = match as_indexed && self.saving.from.is_none() {
+            true => self.by_method.kept(path, global, out)?,
+            false => None,
+        };
         let asked = Asked {
-            dir: match self.saving.from {
-                Some(_) => PathBuf::new(),
-                None => self.by_method.groups_dir(self.path.as_deref(), global)?,
+            dir: match self.saving.from.is_some() || kept.is_some() {
+                true => PathBuf::new(),
+                false => self.by_method.groups_dir(path, global)?,
             },
+            kept: kept.as_ref(),
             saving: &self.saving,
+            pairs,
             min: self.min,
             limit: self.limit,
             memory: self.memory.bytes,
-            json: global.json,
+            json,
         };
-        match method.name() {
+        let outcome = match method.name() {
             ChunkGraph::NAME => self.chunk_graph.groups(&asked, out),
             _ => self.sif.groups(&asked, out),
-        }
+        };
+        let closed = kept.map_or(Ok(()), KeptIndex::close);
+        let outcome = outcome?;
+        closed?;
+        Ok(outcome)
     }
 }
 
 /// What methods of their own reports are asked.
 pub(super) struct Asked<'a> {
-    /// Not looked at where what was saved is.
+    /// Not looked at where what was saved or kept is.
     pub(super) dir: PathBuf,
+    /// The overlay's index, if it is to be asked.
+    pub(super) kept: Option<&'a KeptIndex>,
     pub(super) saving: &'a Saving,
+    /// Whether to show pairs.
+    pub(super) pairs: bool,
     pub(super) min: f64,
     pub(super) limit: Option<usize>,
     pub(super) memory: Option<u64>,

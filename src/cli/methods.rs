@@ -2,16 +2,20 @@
 //! the files of a directory.
 
 use super::error::CliError;
+use super::kept::KeptIndex;
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, find_for_file, unexpected};
+use super::winnow::WinnowAsked;
 use super::{CliResult, Global, Outcome};
 use crate::admin::{
-    FileByMethod, GroupsByMethod, NotKnown, Progress, Request, Response, SimilarByMethod, Unit, text::shown,
+    FileByMethod, FileRef, GroupsByMethod, NotKnown, PairByMethod, PairsByMethod, Progress, Request,
+    Response, SimilarByMethod, Unit, text::shown,
 };
 use crate::control::Found;
-use crate::overlay::OverlayError;
 use crate::overlay::methods::{Tree, of_reference};
+use crate::overlay::{Look, OverlayError};
 use crate::similarity::methods::simhash::{self, SimHash};
+use crate::similarity::methods::winnow::{PairOptions, Winnow};
 use crate::similarity::methods::{self, AnyMethod, Method};
 use clap::error::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -80,8 +84,8 @@ impl ByMethod {
         &self,
         method: Arc<dyn AnyMethod>,
         file: &Path,
-        min: f64,
-        limit: usize,
+        (min, limit): (f64, usize),
+        winnow: &WinnowAsked,
         global: &Global,
         out: &Output,
     ) -> CliResult {
@@ -92,8 +96,15 @@ impl ByMethod {
             Some(dir) => Asked::Read(dir.clone()),
             None => {
                 let (found, path, outside) = find_for_file(global, file).map_err(|e| self.no_overlay(e))?;
-                let method = self.method.clone();
-                self.ask(found, Request::SimilarByMethod { path, outside, method, min, limit }, out)?
+                match winnow.look {
+                    Some(_) => Asked::Read(self.mounted(&found)?),
+                    None => {
+                        let (file, method) = (FileRef { path, outside }, self.method.clone());
+                        let winnow = winnow.request(global)?;
+                        let request = Request::SimilarByMethod { file, method, min, limit, winnow };
+                        self.ask(found, request, out)?
+                    }
+                }
             }
         };
         let report = match kept {
@@ -102,12 +113,17 @@ impl ByMethod {
                 other => return Err(unexpected(&other)),
             },
             Asked::Read(dir) => {
-                let tree = read(&dir, method.clone(), out)?;
-                let matches = tree.similar(file, min, limit).map_err(failed)?;
+                let query = if winnow.is_plain() { None } else { Some(winnow.query()?) };
+                let tree = read(&dir, method.clone(), winnow.look, out)?;
+                let matches = match &query {
+                    None => tree.similar(file, min, limit),
+                    Some(query) => tree.similar_as(file, query, min, limit),
+                };
+                let matches = matches.map_err(failed)?;
                 SimilarByMethod {
                     query: shown(file),
                     method: method.name().to_owned(),
-                    parameters: method.settings(),
+                    parameters: query.map_or_else(|| method.settings(), |query| query.parameters()),
                     matches: matches.iter().map(FileByMethod::of_match).collect(),
                     unreadable: tree.unreadable().len() as u64,
                     not_known: NotKnown::default(),
@@ -120,6 +136,28 @@ impl ByMethod {
             false => rows(&report.matches),
         })?;
         Ok(found_all(report.unreadable))
+    }
+
+    /// What the overlay's index knows, for a method with a report of its own; `None` if files are to be read.
+    pub(super) fn kept(
+        &self,
+        path: Option<&Path>,
+        global: &Global,
+        out: &Output,
+    ) -> Result<Option<KeptIndex>, CliError> {
+        let Some(found) = (match self.dir {
+            Some(_) => None,
+            // What is no overlay's is read, or an error there.
+            None => find(global, path).ok(),
+        }) else {
+            return Ok(None);
+        };
+        let kept = KeptIndex::open(found, &self.method, out)?;
+        match &kept {
+            Some(kept) => self.say(&kept.not_known, out),
+            None => out.note(&format!("{}: every file is read; {}", self.none_kept(), self.enable())),
+        }
+        Ok(kept)
     }
 
     /// The directory whose files a method with a report of its own reads.
@@ -144,36 +182,22 @@ impl ByMethod {
         method: Arc<dyn AnyMethod>,
         path: Option<&Path>,
         (min, limit): (f64, Option<usize>),
+        winnow: &WinnowAsked,
         global: &Global,
         out: &Output,
     ) -> CliResult {
-        let kept = match &self.dir {
-            Some(dir) => Asked::Read(dir.clone()),
-            None => match (find(global, path), path) {
-                (Ok(found), given) => {
-                    let below = match &found {
-                        Found::Daemon { path, .. } | Found::Direct { path, .. } => path.clone(),
-                    };
-                    let (method, given) = (self.method.clone(), given.map(Path::to_owned));
-                    let asked = self.ask(found, Request::GroupsByMethod { path: below, method, min }, out);
-                    match (asked, given) {
-                        (Ok(Asked::Read(_)), Some(dir)) => Asked::Read(dir),
-                        (asked, _) => asked?,
-                    }
-                }
-                // A directory that is no overlay's.
-                (Err(_), Some(dir)) => Asked::Read(dir.to_owned()),
-                (Err(e), None) => return Err(self.no_overlay(e)),
-            },
-        };
-        let mut report = match kept {
+        let base = winnow.request(global)?.base;
+        let request =
+            |path: PathBuf| Request::GroupsByMethod { path, method: self.method.clone(), min, base };
+        let mut report = match self.ask_or_read(path, winnow.look, request, global, out)? {
             Asked::Answered(response) => match *response {
                 Response::GroupsByMethod(report) => report,
                 other => return Err(unexpected(&other)),
             },
             Asked::Read(dir) => {
-                let tree = read(&dir, method.clone(), out)?;
-                let groups = tree.groups(min).map_err(failed)?;
+                let base = winnow.base()?;
+                let tree = read(&dir, method.clone(), winnow.look, out)?;
+                let groups = tree.groups_beside(&base, min).map_err(failed)?;
                 GroupsByMethod {
                     method: method.name().to_owned(),
                     parameters: method.settings(),
@@ -194,30 +218,117 @@ impl ByMethod {
         Ok(found_all(report.unreadable))
     }
 
+    /// Pairs by winnowing, those with most fingerprints in common first.
+    pub(super) fn pairs(
+        &self,
+        path: Option<&Path>,
+        (min, limit): (f64, usize),
+        winnow: &WinnowAsked,
+        global: &Global,
+        out: &Output,
+    ) -> CliResult {
+        let base = winnow.request(global)?.base;
+        let request = |path: PathBuf| Request::PairsByMethod { path, min, limit, base };
+        let report = match self.ask_or_read(path, winnow.look, request, global, out)? {
+            Asked::Answered(response) => match *response {
+                Response::PairsByMethod(report) => report,
+                other => return Err(unexpected(&other)),
+            },
+            Asked::Read(dir) => {
+                let (base, method) = (winnow.base()?, Winnow::default());
+                let tree = read(&dir, Arc::new(method), winnow.look, out)?;
+                let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
+                let pairs = tree.pairs(&base, &options).map_err(failed)?;
+                PairsByMethod {
+                    method: Winnow::NAME.to_owned(),
+                    parameters: method.parameters(),
+                    min,
+                    pairs: pairs.iter().map(PairByMethod::of).collect(),
+                    unreadable: tree.unreadable().len() as u64,
+                    not_known: NotKnown::default(),
+                }
+            }
+        };
+        self.say(&report.not_known, out);
+        out.result(&report, pairs_text)?;
+        Ok(found_all(report.unreadable))
+    }
+
+    /// Asks an overlay's index about what is at or below `path`, or says which directory to read.
+    fn ask_or_read(
+        &self,
+        path: Option<&Path>,
+        look: Option<Look>,
+        request: impl FnOnce(PathBuf) -> Request,
+        global: &Global,
+        out: &Output,
+    ) -> Result<Asked, CliError> {
+        if let Some(dir) = &self.dir {
+            return Ok(Asked::Read(dir.clone()));
+        }
+        match (find(global, path), path) {
+            (Ok(found), Some(dir)) if look.is_some() && self.mounted(&found).is_err() => {
+                Ok(Asked::Read(dir.to_owned()))
+            }
+            (Ok(found), _) if look.is_some() => {
+                let Found::Daemon { path, .. } = &found else { return self.mounted(&found).map(Asked::Read) };
+                let below = path.clone();
+                Ok(Asked::Read(self.mounted(&found)?.join(below)))
+            }
+            (Ok(found), given) => {
+                let below = match &found {
+                    Found::Daemon { path, .. } | Found::Direct { path, .. } => path.clone(),
+                };
+                match (self.ask(found, request(below), out), given) {
+                    (Ok(Asked::Read(_)), Some(dir)) => Ok(Asked::Read(dir.to_owned())),
+                    (asked, _) => asked,
+                }
+            }
+            // A directory that is no overlay's.
+            (Err(_), Some(dir)) => Ok(Asked::Read(dir.to_owned())),
+            (Err(e), None) => Err(self.no_overlay(e)),
+        }
+    }
+
+    /// Where the files of an overlay can be read.
+    fn mounted(&self, found: &Found) -> Result<PathBuf, CliError> {
+        match found {
+            Found::Daemon { info, .. } => Ok(info.mountpoint.clone()),
+            Found::Direct { .. } => {
+                let message = format!("--method {}: the overlay is not mounted", self.method);
+                Err(CliError::new(message).hint("mount it, or name a directory with --in"))
+            }
+        }
+    }
+
     /// Asks the index that an overlay keeps, or says which directory to read instead.
     fn ask(&self, found: Found, request: Request, out: &Output) -> Result<Asked, CliError> {
-        let mountpoint = match &found {
-            Found::Daemon { info, .. } => Some(info.mountpoint.clone()),
-            Found::Direct { .. } => None,
-        };
+        let mountpoint = self.mounted(&found).ok();
         let (session, _) = Session::open(found, Work::Ask, out)?;
-        let name = &self.method;
-        let enable = format!(
-            "methods = [\"{name}\"] in the store's config.toml keeps its index from the next mount on"
-        );
         match (session.ask(request, out)?, mountpoint) {
             (Response::NotKept, Some(dir)) => {
-                out.note(&format!("no index of {name} is kept: every file is read; {enable}"));
+                out.note(&format!("{}: every file is read; {}", self.none_kept(), self.enable()));
                 Ok(Asked::Read(dir))
             }
             (Response::NotKept, None) => {
-                let message =
-                    format!("--method {name}: no index of it is kept, and the overlay is not mounted");
-                Err(CliError::new(message)
-                    .hint(format!("{enable}; or mount it, or name a directory with --in")))
+                let message = format!(
+                    "--method {}: no index of it is kept, and the overlay is not mounted",
+                    self.method
+                );
+                let hint = format!("{}; or mount it, or name a directory with --in", self.enable());
+                Err(CliError::new(message).hint(hint))
             }
             (response, _) => Ok(Asked::Answered(Box::new(response))),
         }
+    }
+
+    fn none_kept(&self) -> String {
+        format!("no index of {} is kept", self.method)
+    }
+
+    fn enable(&self) -> String {
+        let name = &self.method;
+        format!("methods = [\"{name}\"] in the store's config.toml keeps its index from the next mount on")
     }
 
     fn no_overlay(&self, e: CliError) -> CliError {
@@ -233,10 +344,6 @@ impl ByMethod {
                 "{files} files{more} are not in the index of {name} yet; `dedupctl scan` takes them in"
             ));
         }
-        if not.long_files > 0 {
-            let (files, most) = (not.long_files, size(not.bytes_max));
-            out.note(&format!("{files} files of more than {most} are left out; --in reads them too"));
-        }
     }
 }
 
@@ -245,6 +352,21 @@ enum Asked {
     Answered(Box<Response>),
     /// There is none: the files of this directory are to be read.
     Read(PathBuf),
+}
+
+fn pairs_text(report: &PairsByMethod) -> String {
+    if report.pairs.is_empty() {
+        return "no similar files\n".to_owned();
+    }
+    let head = ["FINGERPRINTS", "OF A", "OF B", "A", "B"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(report.pairs.iter().map(|pair| {
+        let copies = if pair.copies > 0 { format!(" (and {} copies)", pair.copies) } else { String::new() };
+        let shares = [share(pair.containment), share(pair.contained_in)];
+        let [of_a, of_b] = shares;
+        vec![pair.common.to_string(), of_a, of_b, plain(&pair.a), plain(&pair.b) + &copies]
+    }));
+    table(&rows, &[0, 1, 2]) + "\n`dedupctl regions A B` shows what two of them have in common\n"
 }
 
 /// The report of Manber's figure 3.
@@ -290,8 +412,9 @@ fn cells(file: &FileByMethod) -> Vec<String> {
     ]
 }
 
-fn read(dir: &Path, method: Arc<dyn AnyMethod>, out: &Output) -> Result<Tree, CliError> {
-    let tree = reading(out, |progress| Tree::read(dir, method, progress))?;
+fn read(dir: &Path, method: Arc<dyn AnyMethod>, look: Option<Look>, out: &Output) -> Result<Tree, CliError> {
+    let roots = [(dir, Path::new(""))];
+    let tree = reading(out, |progress| Tree::read_all(&roots, method, look, progress))?;
     outcome(tree.unreadable(), out);
     Ok(tree)
 }

@@ -15,6 +15,7 @@ mod export_copy;
 mod gc;
 mod groups;
 mod init;
+mod kept;
 mod logging;
 mod man;
 mod methods;

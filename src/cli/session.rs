@@ -4,7 +4,7 @@ use super::Global;
 use super::error::CliError;
 use super::output::Output;
 use crate::admin::{self, Context, Progress, Request, Response};
-use crate::control::{self, Client, ControlError, Found};
+use crate::control::{self, Client, ControlError, DaemonInfo, Found};
 use crate::daemon;
 use crate::overlay::Background;
 use crate::repo::{Layout, OpenOptions, Repo};
@@ -86,6 +86,42 @@ impl Session {
     }
 }
 
+/// A store that is asked more than once.
+pub(super) enum Repeated {
+    Daemon(DaemonInfo),
+    Direct(Box<Direct>),
+}
+
+impl Repeated {
+    /// Opens what was found. Returns the path below the root too.
+    pub(super) fn open(found: Found, out: &Output) -> Result<(Repeated, PathBuf), CliError> {
+        match found {
+            Found::Daemon { info, path, .. } => Ok((Repeated::Daemon(info), path)),
+            Found::Direct { layout, path } => {
+                let direct = Direct::open(&layout, &OpenOptions::default(), Work::Ask, out)?;
+                Ok((Repeated::Direct(Box::new(direct)), path))
+            }
+        }
+    }
+
+    pub(super) fn ask(&self, request: Request, out: &Output) -> Result<Response, CliError> {
+        match self {
+            Repeated::Direct(direct) => direct.once(request, out),
+            Repeated::Daemon(info) => {
+                let client = Client::connect(info)?;
+                Ok(client.ok_or(ControlError::Ended)?.ask(&request, &mut |_| {})?)
+            }
+        }
+    }
+
+    pub(super) fn close(self) -> Result<(), CliError> {
+        match self {
+            Repeated::Daemon(_) => Ok(()),
+            Repeated::Direct(direct) => Ok(direct.repo.close(Vec::new())?),
+        }
+    }
+}
+
 impl Direct {
     pub(super) fn open(
         layout: &Layout,
@@ -111,6 +147,15 @@ impl Direct {
     }
 
     pub(super) fn ask(self, request: Request, out: &Output) -> Result<Response, CliError> {
+        let result = self.once(request, out);
+        let left = self.background.map(Background::stop).unwrap_or_default();
+        let closed = self.repo.close(left);
+        let response = result?;
+        closed?;
+        Ok(response)
+    }
+
+    fn once(&self, request: Request, out: &Output) -> Result<Response, CliError> {
         let mut meter = out.meter();
         let context = Context { repo: &self.repo, mountpoint: None };
         let result = admin::run(context, request, &mut |step| {
@@ -118,12 +163,7 @@ impl Direct {
             true
         });
         drop(meter);
-        let result = result.map_err(|e| CliError { message: self.repo.readable(&e), ..e.into() });
-        let left = self.background.map(Background::stop).unwrap_or_default();
-        let closed = self.repo.close(left);
-        let response = result?;
-        closed?;
-        Ok(response)
+        result.map_err(|e| CliError { message: self.repo.readable(&e), ..e.into() })
     }
 
     /// Brings the whole tree into an index that was made anew.

@@ -3,19 +3,21 @@
 use super::CliResult;
 use super::error::CliError;
 use super::groups::Asked;
+use super::kept::KeptIndex;
 use super::methods::{failed, outcome, reading};
 use super::output::{Output, plain, share, table};
 use super::similar::parse_share;
-use crate::admin::FileByMethod;
 use crate::admin::text::shown;
+use crate::admin::{FileByMethod, of_hex};
 use crate::overlay::OverlayError;
 use crate::overlay::methods::Tree;
 use crate::overlay::methods::sif::{collate, learn_anchors, load, read_anchors, save};
+use crate::similarity::SimilarityError;
 use crate::similarity::methods::sif::directories::Compared;
 use crate::similarity::methods::sif::interesting::InterestOptions;
 use crate::similarity::methods::sif::report::{Group, Rules};
-use crate::similarity::methods::sif::{CollateOptions, Saved, Selection, Sif};
-use crate::similarity::methods::{Likeness, Method};
+use crate::similarity::methods::sif::{CollateOptions, File, Saved, Selection, Sif};
+use crate::similarity::methods::{KeyVisitor, Likeness, Method};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -120,12 +122,18 @@ struct AlikeReport {
 }
 
 impl SifOptions {
+    /// Whether an index that is kept has the fingerprints that are asked for.
+    pub(super) fn as_indexed(&self) -> bool {
+        self.against.is_none() && self.anchors.is_none() && !self.learn_anchors
+    }
+
     pub(super) fn groups(&self, asked: &Asked<'_>, out: &Output) -> CliResult {
-        let read = match &asked.saving.from {
-            Some(file) => {
+        let read = match (&asked.saving.from, asked.kept) {
+            (Some(file), _) => {
                 Read { saved: load(file).map_err(failed)?, parameters: None, unreadable: Vec::new() }
             }
-            None => reading(out, |progress| self.read(asked, progress))?,
+            (None, Some(kept)) => indexed(kept, asked, out)?,
+            (None, None) => reading(out, |progress| self.read(asked, progress))?,
         };
         if let Some(file) = &asked.saving.save {
             save(&read.saved, file).map_err(failed)?;
@@ -155,7 +163,7 @@ impl SifOptions {
             let roots: Vec<&Path> = roots.iter().map(|(root, _)| *root).collect();
             sif.selection = Selection::Anchored(learn_anchors(&roots)?);
         }
-        let tree = Tree::read_all(&roots, Arc::new(sif.clone()), progress)?;
+        let tree = Tree::read_all(&roots, Arc::new(sif.clone()), None, progress)?;
         let options = CollateOptions { memory_bytes: asked.memory_bytes(), ..CollateOptions::default() };
         let saved = collate(&tree, &sif, &options, &std::env::temp_dir())?;
         Ok(Read { saved, parameters: Some(sif.parameters()), unreadable: tree.unreadable().to_vec() })
@@ -184,6 +192,25 @@ impl SifOptions {
             false => read.saved.report(&groups, asked.min),
         })
     }
+}
+
+/// What an index knows, collated.
+fn indexed(kept: &KeptIndex, asked: &Asked<'_>, out: &Output) -> Result<Read, CliError> {
+    let (sif, mut files) = (Sif::default(), Vec::new());
+    let damaged = |e: OverlayError| failed(e);
+    for content in &kept.contents {
+        let names = content.names.iter().map(|name| name.0.as_os_str().as_bytes().to_vec()).collect();
+        let head = of_hex(&content.head).unwrap_or_default();
+        let file = File::of(&sif, names, content.keys, &head)
+            .map_err(|e| damaged(SimilarityError::from(e).into()))?;
+        files.push((content.number, file));
+    }
+    let options = CollateOptions { memory_bytes: asked.memory_bytes(), ..CollateOptions::default() };
+    let mut unread = None;
+    let each_key = &mut |visit: KeyVisitor<'_>| kept.each_key(out, &mut unread, visit);
+    let saved = Saved::of(files, each_key, &options, &std::env::temp_dir());
+    let saved = saved.map_err(|e| unread.unwrap_or_else(|| damaged(e.into())))?;
+    Ok(Read { saved, parameters: Some(kept.parameters.clone()), unreadable: Vec::new() })
 }
 
 /// The reference under all its names, then the members under theirs.

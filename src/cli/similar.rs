@@ -2,7 +2,7 @@ use super::error::CliError;
 use super::methods::ByMethod;
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find_for_file, unexpected};
-use super::winnow::WinnowOptions;
+use super::winnow::{WinnowAsked, WinnowOptions};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response, SimilarReport};
 use crate::config::parse_size;
@@ -34,7 +34,18 @@ pub(super) struct Similar {
     #[command(flatten)]
     indexed: Indexed,
     #[command(flatten)]
+    viewed: Viewed,
+    #[command(flatten)]
     winnow: WinnowOptions,
+}
+
+#[derive(clap::Args)]
+#[group(id = "default winnow")]
+struct Viewed {
+    /// How to look at the files: `auto` as suits the one asked about, with winnow each; unless given, at the bytes, and but
+    /// for winnow at what is inside of archives and compressed files
+    #[arg(long, value_name = "VIEW", value_parser = parse_look)]
+    view: Option<Look>,
 }
 
 /// What only the index that is always kept is asked with.
@@ -44,10 +55,6 @@ struct Indexed {
     /// What to rank by, and to apply --min to
     #[arg(long, value_name = "FIGURE", default_value = "mean")]
     by: By,
-    /// How to look at the files: `auto` as suits the one asked about; unless given, at the bytes, and at what is inside
-    /// of archives and compressed files
-    #[arg(long, value_name = "VIEW", value_parser = parse_look)]
-    view: Option<Look>,
     /// Skip verification: figures are estimates from the index
     #[arg(long)]
     estimate: bool,
@@ -97,8 +104,11 @@ impl Similar {
             return Err(CliError::new(message).hint("name one file, not a directory or a device"));
         }
         if let Some(method) = self.by_method.method() {
-            let method = if method.name() == Winnow::NAME { self.winnow.method()? } else { method };
-            return self.by_method.similar(method, &self.file, self.min, self.limit, global, out);
+            let winnow = match method.name() == Winnow::NAME {
+                true => self.winnow.asked(self.viewed.view),
+                false => WinnowAsked::default(),
+            };
+            return self.by_method.similar(method, &self.file, (self.min, self.limit), &winnow, global, out);
         }
         let indexed = &self.indexed;
         let (found, path, outside) = find_for_file(global, &self.file)?;
@@ -125,7 +135,7 @@ impl Similar {
             common_min: indexed.min_common,
             templates: !indexed.no_templates,
             filter,
-            look: indexed.view.unwrap_or_default(),
+            look: self.viewed.view.unwrap_or_default(),
         };
         match session.ask(Request::Similar { path, outside, options }, out)? {
             Response::Similar(report) => out.result(&report, text)?,
@@ -179,7 +189,7 @@ fn text(report: &SimilarReport) -> String {
     text
 }
 
-fn parse_look(name: &str) -> Result<Look, String> {
+pub(super) fn parse_look(name: &str) -> Result<Look, String> {
     if name == "auto" {
         return Ok(Look::Auto);
     }

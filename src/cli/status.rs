@@ -1,7 +1,7 @@
 use super::output::{Output, plain, size, table};
 use super::session::{Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{Request, Response, StatusReport};
+use crate::admin::{KeptStatus, Request, Response, StatusReport};
 use std::path::PathBuf;
 
 /// Mount, policy, sizes, ratio, index, queue, memory
@@ -52,6 +52,12 @@ fn text(report: &StatusReport) -> String {
     if report.read_only {
         policy += ", read-only";
     }
+    let of_method =
+        |kept: &KeptStatus| format!("{}: {} contents, {}", kept.name, kept.contents, size(kept.bytes));
+    let kept = match report.kept.is_empty() {
+        true => "no index of a published method".to_owned(),
+        false => report.kept.iter().map(of_method).collect::<Vec<_>>().join("; "),
+    };
     let rows = [
         ("directory", plain(&report.root)),
         ("store", plain(&report.store)),
@@ -61,6 +67,7 @@ fn text(report: &StatusReport) -> String {
         ("unique", format!("{} in {} chunks", size(report.unique_bytes), report.chunks)),
         ("stored", format!("{}, ratio {:.2}", size(report.stored_bytes), report.ratio)),
         ("index", format!("{}, {} contents seen through a view", size(report.index_bytes), report.views)),
+        ("kept", kept),
         ("queue", pending),
         (
             "damage",

@@ -1,12 +1,16 @@
-//! `similar --method winnow`: without a base, and with fewer look-ups.
+//! Winnowing as it is asked for: without a base, through front ends, with fewer look-ups.
 
+use super::Global;
 use super::error::CliError;
 use super::methods::failed;
-use crate::overlay::methods::base::read_base;
-use crate::similarity::methods::AnyMethod;
-use crate::similarity::methods::winnow::{Query, Winnow};
+use super::session::find_for_file;
+use super::similar::parse_look;
+use crate::admin::{FileRef, WinnowRequest};
+use crate::overlay::Look;
+use crate::overlay::methods::winnow::read_base;
+use crate::similarity::methods::winnow::{Base, Query, Winnow};
+use crate::view::View;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 #[derive(clap::Args)]
 #[group(id = "winnow")]
@@ -23,11 +27,69 @@ pub(super) struct WinnowOptions {
     smallest: Option<usize>,
 }
 
+#[derive(clap::Args)]
+#[group(id = "winnow")]
+#[command(next_help_heading = "With --method winnow")]
+pub(super) struct WinnowGroups {
+    /// What is in this file counts nothing: it was given to everyone. Can be repeated
+    #[arg(long, value_name = "FILE")]
+    base: Vec<PathBuf>,
+    /// Read files through this front end: `auto` as suits each, or text, html, source, postscript, pdf, archive or gzip
+    /// [default: bytes as they are]
+    #[arg(long, value_name = "VIEW", value_parser = parse_look)]
+    view: Option<Look>,
+}
+
+/// What is asked of winnowing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WinnowAsked {
+    base: Vec<PathBuf>,
+    window: Option<u32>,
+    smallest: Option<usize>,
+    /// How files are to be read, if not as they are.
+    pub(super) look: Option<Look>,
+}
+
 impl WinnowOptions {
-    pub(super) fn method(&self) -> Result<Arc<dyn AnyMethod>, CliError> {
-        let winnow = Winnow::default();
-        let base = read_base(&winnow, &self.base).map_err(failed)?;
-        let query = Query::new(winnow, base, self.window, self.smallest).map_err(CliError::new)?;
-        Ok(Arc::new(query))
+    pub(super) fn asked(&self, view: Option<Look>) -> WinnowAsked {
+        let (base, look) = (self.base.clone(), not_raw(view));
+        WinnowAsked { base, window: self.window, smallest: self.smallest, look }
+    }
+}
+
+impl WinnowGroups {
+    pub(super) fn asked(&self) -> WinnowAsked {
+        WinnowAsked { base: self.base.clone(), look: not_raw(self.view), ..WinnowAsked::default() }
+    }
+}
+
+fn not_raw(view: Option<Look>) -> Option<Look> {
+    view.filter(|view| *view != Look::Through(View::Raw))
+}
+
+impl WinnowAsked {
+    /// Whether nothing in particular is asked.
+    pub(super) fn is_plain(&self) -> bool {
+        self.base.is_empty() && self.window.is_none() && self.smallest.is_none()
+    }
+
+    /// For files that are read here.
+    pub(super) fn query(&self) -> Result<Query, CliError> {
+        Query::new(Winnow::default(), self.base()?, self.window, self.smallest).map_err(CliError::new)
+    }
+
+    /// The base, read as the other files are.
+    pub(super) fn base(&self) -> Result<Base, CliError> {
+        read_base(&Winnow::default(), &self.base, self.look).map_err(failed)
+    }
+
+    /// For an index that is kept.
+    pub(super) fn request(&self, global: &Global) -> Result<WinnowRequest, CliError> {
+        let mut base = Vec::new();
+        for file in &self.base {
+            let (_, path, outside) = find_for_file(global, file)?;
+            base.push(FileRef { path, outside });
+        }
+        Ok(WinnowRequest { base, window: self.window, smallest: self.smallest })
     }
 }

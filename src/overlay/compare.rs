@@ -10,7 +10,7 @@ use crate::db::{Db, MemDb, Table};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
 use crate::similarity::exact;
-use crate::similarity::methods::{AnyMethod, Index, IndexOptions, all};
+use crate::similarity::methods::{AnyMethod, AnySketch, Index, IndexOptions, Sketcher, all};
 use crate::similarity::{QuerySketch, Similarity, SimilarityOptions, Sketch};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -95,10 +95,10 @@ struct ByMethod {
 }
 
 impl ByMethod {
-    fn sketch(&self, name: &OsString, bytes: &[u8]) -> Vec<u8> {
-        let mut builder = self.method.start(Some(name));
-        builder.add_bytes(bytes);
-        builder.encoded()
+    fn sketch(&self, name: &OsString, bytes: &[u8]) -> Result<AnySketch> {
+        let mut sketcher = Sketcher::new(self.method.clone(), Some(name), Path::new(""), usize::MAX);
+        sketcher.add(bytes)?;
+        Ok(sketcher.finish()?)
     }
 }
 
@@ -114,7 +114,7 @@ impl Contender for ByMethod {
     fn add(&mut self, place: usize, name: &OsString, bytes: &[u8]) -> Result<()> {
         let id = RecipeId::of(&place.to_le_bytes());
         self.places.insert(id, place);
-        Ok(self.index.add(id, self.sketch(name, bytes))?)
+        Ok(self.index.add(id, &self.sketch(name, bytes)?)?)
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -122,7 +122,7 @@ impl Contender for ByMethod {
     }
 
     fn query(&self, name: &OsString, bytes: &[u8]) -> Result<(Vec<Listed>, Duration)> {
-        let sketch = self.sketch(name, bytes);
+        let sketch = self.sketch(name, bytes)?;
         let start = processor_time();
         let found = self.index.query(&sketch, 0.0, usize::MAX)?;
         let took = processor_time() - start;

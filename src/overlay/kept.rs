@@ -3,7 +3,8 @@
 //!
 //! A content is sketched when it is committed or met by a scan, in one pass for all methods that do not know it, and
 //! forgotten when its last file is gone. What must always be true: an index is a hint, made anew from the files; a
-//! sketch that cannot be made is a line in the log, and stops no commit.
+//! sketch that cannot be made is a line in the log, and stops no commit; and however long a file is, its sketches take no
+//! more memory than they are given: what is more is sorted on disk.
 //!
 //! Who forgets a content asks for its files while nobody adds any, and who adds one has put its file into the catalog
 //! before: so no content that is wanted again just then is lost.
@@ -11,20 +12,23 @@
 use super::contents::Stored;
 use super::error::{OverlayError, Result};
 use super::inode::Inode;
-use super::methods::{LikeGroup, NamedMatch};
+use super::methods::{LikeGroup, NamedMatch, NamedPair};
 use super::named::{self, Asked, Named};
 use super::similar::Plain;
 use super::{FileRow, Overlay, backing};
 use crate::db::Db;
-use crate::id::{ChunkId, FileId, RecipeId};
+use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe, RecipeHasher};
 use crate::similarity::SimilarityError;
 use crate::similarity::exact::Source;
-use crate::similarity::methods::{AnyMethod, Index, IndexOptions, all};
+use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
+use crate::similarity::methods::{
+    AnyMethod, AnySketch, Builder, Index, IndexOptions, Method, PairsAsked, Sketcher, all,
+};
 use rustix::fs::Stat;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 const WINDOW_BYTES: usize = 256 << 10;
@@ -34,18 +38,21 @@ const TOGETHER_BYTES_MAX: u64 = 1 << 20;
 const ASKED_MAX: usize = 1 << 14;
 
 /// What kept indexes may take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct KeptOptions {
     /// About how many bytes of memory additions may take before they are merged, in all indexes together.
     pub buffer_bytes: usize,
-    /// Longer contents are left out: a sketch grows with its file, and is made in memory.
-    pub content_bytes_max: u64,
+    /// And the sketches of one content.
+    pub sketch_bytes: usize,
+    /// Where files of work may be made.
+    pub work_dir: PathBuf,
 }
 
 /// The indexes that are kept.
 pub struct Kept {
     indexes: Vec<Index>,
-    content_bytes_max: u64,
+    sketch_bytes: usize,
+    work_dir: PathBuf,
     is_new: bool,
     forgetting: RwLock<()>,
     /// Held while a long content is sketched: one at a time takes memory for that.
@@ -57,8 +64,6 @@ pub struct Kept {
 pub struct NotKept {
     /// Files that it does not know yet.
     pub files: u64,
-    /// Files that are too long for it.
-    pub long_files: u64,
 }
 
 impl Kept {
@@ -71,6 +76,9 @@ impl Kept {
         read_only: bool,
     ) -> std::result::Result<Kept, SimilarityError> {
         let (mut indexes, mut is_new) = (Vec::new(), false);
+        if !read_only {
+            Index::remove_outdated(&**db)?;
+        }
         let buffer_bytes = options.buffer_bytes / wanted.len().max(1);
         for method in all() {
             let is_wanted = wanted.contains(&method.name());
@@ -84,10 +92,11 @@ impl Kept {
                 indexes.push(Index::open(db.clone(), method, options)?);
             }
         }
-        let content_bytes_max = options.content_bytes_max;
+        let KeptOptions { sketch_bytes, work_dir, .. } = options;
         Ok(Kept {
             indexes,
-            content_bytes_max,
+            sketch_bytes,
+            work_dir,
             is_new,
             forgetting: RwLock::default(),
             sketching: Mutex::default(),
@@ -104,11 +113,6 @@ impl Kept {
         &self.indexes
     }
 
-    /// Contents of more bytes are left out.
-    pub fn content_bytes_max(&self) -> u64 {
-        self.content_bytes_max
-    }
-
     fn without(&self, id: &RecipeId) -> Result<Vec<&Index>> {
         let _adding = self.forgetting.read().unwrap_or_else(PoisonError::into_inner);
         let mut without = Vec::new();
@@ -121,24 +125,66 @@ impl Kept {
     }
 }
 
-/// A sketch without a name for each method, in one pass. `read` is told the bytes of each step.
-fn sketches(
-    methods: &[&dyn AnyMethod],
-    source: &dyn Source,
-    read: &mut dyn FnMut(u64),
-) -> io::Result<Vec<Vec<u8>>> {
-    let mut builders: Vec<_> = methods.iter().map(|method| method.start(None)).collect();
+/// Gives `take` all bytes of a content, some at a time.
+fn read_all(source: &dyn Source, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let failed = |e| OverlayError::io("read", "a content", e);
     let (mut window, mut offset) = (vec![0; WINDOW_BYTES], 0);
     while offset < source.len() {
-        let len = source.read_at(offset, &mut window)?;
+        let len = source.read_at(offset, &mut window).map_err(failed)?;
         if len == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it became shorter meanwhile"));
+            let short = io::Error::new(io::ErrorKind::UnexpectedEof, "it became shorter meanwhile");
+            return Err(failed(short));
         }
-        builders.iter_mut().for_each(|builder| builder.add_bytes(&window[..len]));
+        take(&window[..len])?;
         offset += len as u64;
-        read(len as u64);
     }
-    Ok(builders.into_iter().map(|builder| builder.encoded()).collect())
+    Ok(())
+}
+
+impl Kept {
+    /// A sketch without a name for each method, in one pass. `read` is told the bytes of each step.
+    fn sketches(
+        &self,
+        methods: &[Arc<dyn AnyMethod>],
+        source: &dyn Source,
+        read: &mut dyn FnMut(u64),
+    ) -> Result<Vec<AnySketch>> {
+        let memory = self.sketch_bytes / methods.len().max(1);
+        let start = |method: &Arc<dyn AnyMethod>| Sketcher::new(method.clone(), None, &self.work_dir, memory);
+        let mut sketchers: Vec<Sketcher> = methods.iter().map(start).collect();
+        read_all(source, &mut |bytes| {
+            for sketcher in &mut sketchers {
+                sketcher.add(bytes)?;
+            }
+            read(bytes.len() as u64);
+            Ok(())
+        })?;
+        sketchers.into_iter().map(|sketcher| Ok(sketcher.finish()?)).collect()
+    }
+}
+
+/// A content as a kept index knows it.
+#[derive(Clone, Debug)]
+pub struct KeptContent {
+    /// What the index calls it.
+    pub number: u32,
+    /// Which it is.
+    pub id: RecipeId,
+    /// How many keys it has.
+    pub keys: u64,
+    /// Encoded.
+    pub head: Vec<u8>,
+    /// Its names and length.
+    pub named: Named,
+}
+
+/// A file that is named in a question: below the overlay's root, or anywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct FileAt<'a> {
+    /// The path.
+    pub path: &'a Path,
+    /// Whether it is not one of the overlay's, but an absolute path.
+    pub outside: bool,
 }
 
 impl Overlay {
@@ -218,70 +264,158 @@ impl Overlay {
             return Ok(false);
         }
         let source = open()?;
-        if source.len() > kept.content_bytes_max {
-            return Ok(false);
-        }
         let is_long = source.len() > TOGETHER_BYTES_MAX;
         let alone = is_long.then(|| kept.sketching.lock().unwrap_or_else(PoisonError::into_inner));
-        let methods: Vec<_> = without.iter().map(|index| index.method()).collect();
-        let made = sketches(&methods, &*source, read);
-        let made = made.map_err(|e| OverlayError::io("read", format!("content {id}"), e))?;
+        let methods: Vec<_> = without.iter().map(|index| index.method().clone()).collect();
+        let made = kept.sketches(&methods, &*source, read).map_err(|e| match e {
+            OverlayError::Io { source, .. } => OverlayError::io("read", format!("content {id}"), source),
+            e => e,
+        })?;
         if !is_it() {
             return Ok(false);
         }
         let _adding = kept.forgetting.read().unwrap_or_else(PoisonError::into_inner);
         for (index, sketch) in without.into_iter().zip(made) {
-            index.add(id, sketch)?;
+            index.add(id, &sketch)?;
         }
         drop(alone);
         Ok(true)
     }
 
     /// The kept index of a method.
-    fn kept_index(&self, method: &str) -> Option<&Index> {
-        self.kept.as_ref()?.indexes.iter().find(|index| index.method().name() == method)
+    fn kept_index(&self, method: &str) -> Option<(&Kept, &Index)> {
+        let kept = self.kept.as_ref()?;
+        Some((kept, kept.indexes.iter().find(|index| index.method().name() == method)?))
     }
 
-    /// Files of this overlay that are like the one at `path`, which is below its root or, with `outside`, anywhere, by an
-    /// index that is kept; `None` if that of `method` is not. The file itself is left out.
+    /// Files of this overlay that are like the one asked about, by an index that is kept; `None` if that of `method` is not.
+    /// The file itself is left out. With `query` the index of winnowing is asked so; then the sketch of the file is held in
+    /// memory.
     pub fn kept_similar(
         &self,
         method: &str,
-        path: &Path,
-        outside: bool,
+        asked: FileAt<'_>,
+        query: Option<&Query>,
         score_min: f64,
         limit: usize,
     ) -> Result<Option<Vec<NamedMatch>>> {
-        let Some(index) = self.kept_index(method) else { return Ok(None) };
-        let (source, itself) = match outside {
-            true => (Box::new(Plain::open(path)?) as Box<dyn Source>, None),
-            false => self.source(path).map(|(source, id)| (source, Some(id)))?,
-        };
+        let Some((kept, index)) = self.kept_index(method) else { return Ok(None) };
+        let FileAt { path, outside } = asked;
+        let source = self.source_at(asked)?;
         let failed = |e| OverlayError::io("read", path, e);
-        let mut sketch = sketches(&[index.method()], &*source, &mut |_| {}).map_err(failed)?;
+        let mut sketches = kept.sketches(&[index.method().clone()], &*source, &mut |_| {})?;
+        let Some(sketch) = sketches.pop() else { return Ok(None) };
         let mut recipe = RecipeHasher::default();
         let mut add =
             |bytes: &[u8]| recipe.add(ChunkRef { id: ChunkId::of(bytes), len: bytes.len() as u32 }, 1);
         self.contents.each_chunk(&*source, &mut add).map_err(failed)?;
-        let sketch = sketch.pop().unwrap_or_default();
+        let likely = match query {
+            None => index.query(&sketch, score_min, usize::MAX)?,
+            Some(query) => {
+                let winnow = Winnow::default();
+                let mut builder = winnow.builder(None);
+                read_all(&*source, &mut |bytes| {
+                    builder.add(bytes);
+                    Ok(())
+                })?;
+                query.ask(index, &builder.finish(), score_min)?
+            }
+        };
         let asked = Asked { name: path.file_name(), id: recipe.finish(), sketch };
         let mut finder = self.catalog.finder(&self.backing);
         let mut names = |id: &RecipeId| self.named(id, Path::new(""), &mut finder);
-        let found = named::matches(index, &asked, &mut names, score_min, limit)?;
-        let is_itself = |found: &Path| itself.is_some() && found == path;
+        let found = named::matches(index, asked, likely, &mut names, score_min, limit)?;
+        let is_itself = |found: &Path| !outside && found == path;
         Ok(Some(named::without(found, is_itself, limit)))
     }
 
+    /// The fingerprints of files that were given to everyone.
+    pub fn winnow_base(&self, files: &[FileAt<'_>]) -> Result<Base> {
+        let (mut base, winnow) = (Base::default(), Winnow::default());
+        for &file in files {
+            let mut builder = winnow.builder(None);
+            read_all(&*self.source_at(file)?, &mut |bytes| {
+                builder.add(bytes);
+                Ok(())
+            })?;
+            base.add(&builder.finish());
+        }
+        Ok(base)
+    }
+
+    fn source_at(&self, file: FileAt<'_>) -> Result<Box<dyn Source>> {
+        match file.outside {
+            true => Ok(Box::new(Plain::open(file.path)?)),
+            false => Ok(self.source(file.path)?.0),
+        }
+    }
+
     /// Files at or below `below` with those there that are like them, by an index that is kept; `None` if that of
-    /// `method` is not. Holds all their paths, and all pairs that are alike.
+    /// `method` is not. What is in `base` counts nothing. Holds all their paths, and all pairs that are alike.
     pub fn kept_groups(
         &self,
         method: &str,
         below: &Path,
+        base: &Base,
         score_min: f64,
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Vec<LikeGroup>>> {
-        let Some(index) = self.kept_index(method) else { return Ok(None) };
+        let Some((_, index)) = self.kept_index(method) else { return Ok(None) };
+        let asked = PairsAsked { score_min, without: base.hashes().clone(), ..PairsAsked::default() };
+        named::groups(index, &self.all_named(below)?, &asked, progress).map(Some)
+    }
+
+    /// Pairs of files at or below `below` by the kept index of winnowing, those with most fingerprints in common first;
+    /// `None` if it is not kept.
+    pub fn kept_pairs(
+        &self,
+        below: &Path,
+        base: &Base,
+        options: &PairOptions,
+    ) -> Result<Option<Vec<NamedPair>>> {
+        let Some((_, index)) = self.kept_index(Winnow::NAME) else { return Ok(None) };
+        named::pairs(index, &self.all_named(below)?, base, options).map(Some)
+    }
+
+    /// Contents from a number on that have a file at or below `below`, as the kept index of a method knows them, until they
+    /// have `most` names or more, and from which number to go on; `None` if that index is not kept.
+    pub fn kept_contents(
+        &self,
+        method: &str,
+        below: &Path,
+        from: u32,
+        most: usize,
+    ) -> Result<Option<(Vec<KeptContent>, Option<u32>)>> {
+        let Some((_, index)) = self.kept_index(method) else { return Ok(None) };
+        let mut finder = self.catalog.finder(&self.backing);
+        let (mut found, mut names, mut next, mut failed) = (Vec::new(), 0, None, Ok(()));
+        index.contents(from, &mut |number, id, keys, head| {
+            if names >= most {
+                next = Some(number);
+                return false;
+            }
+            names += 1;
+            failed = self.named(&id, below, &mut finder).map(|named| {
+                found.extend(named.map(|named| {
+                    names += named.paths.len();
+                    KeptContent { number, id, keys, head: head.to_vec(), named }
+                }));
+            });
+            failed.is_ok()
+        })?;
+        failed?;
+        Ok(Some((found, next)))
+    }
+
+    /// The keys of a kept index from one on, packed ([`Index::packed_keys`]), and from where to go on; `None` if it is not
+    /// kept.
+    pub fn kept_keys(&self, method: &str, from: u64, most: usize) -> Result<Option<(Vec<u8>, Option<u64>)>> {
+        let Some((_, index)) = self.kept_index(method) else { return Ok(None) };
+        Ok(Some(index.packed_keys(from, most)?))
+    }
+
+    /// Every content that has a file at or below `below`.
+    fn all_named(&self, below: &Path) -> Result<BTreeMap<RecipeId, Named>> {
         let mut finder = self.catalog.finder(&self.backing);
         let (mut named, mut failed) = (BTreeMap::new(), Ok(()));
         self.catalog.each_content(&mut |id, _| {
@@ -291,22 +425,16 @@ impl Overlay {
             failed.is_ok()
         })?;
         failed?;
-        named::groups(index, &named, score_min, progress).map(Some)
+        Ok(named)
     }
 
     /// What the kept index of a method has not; `None` if it is not kept. Reads the list of all contents.
     pub fn not_kept(&self, method: &str) -> Result<Option<NotKept>> {
-        let Some((kept, index)) = self.kept.as_ref().zip(self.kept_index(method)) else { return Ok(None) };
+        let Some((_, index)) = self.kept_index(method) else { return Ok(None) };
         let mut not = NotKept::default();
-        let mut asked: (Vec<RecipeId>, Vec<(FileId, u64)>) = Default::default();
-        let mut look = |(ids, files): &mut (Vec<RecipeId>, Vec<(FileId, u64)>)| -> Result<()> {
-            let mut missing = Vec::new();
-            index.each_missing(ids, &mut |at| missing.push(files[at]))?;
-            for (file, count) in missing {
-                let size = self.catalog.file(file)?.map_or(0, |row| row.size);
-                let long = size > kept.content_bytes_max;
-                *(if long { &mut not.long_files } else { &mut not.files }) += count;
-            }
+        let mut asked: (Vec<RecipeId>, Vec<u64>) = Default::default();
+        let mut look = |(ids, files): &mut (Vec<RecipeId>, Vec<u64>)| -> Result<()> {
+            index.each_missing(ids, &mut |at| not.files += files[at])?;
             ids.clear();
             files.clear();
             Ok(())
@@ -314,7 +442,7 @@ impl Overlay {
         let mut failed = Ok(());
         self.catalog.each_content(&mut |id, files| {
             asked.0.push(*id);
-            asked.1.push((files[0], files.len() as u64));
+            asked.1.push(files.len() as u64);
             if asked.0.len() >= ASKED_MAX {
                 failed = look(&mut asked);
             }

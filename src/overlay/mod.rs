@@ -67,7 +67,7 @@ pub use filter::Filter;
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use inode::{Content, Inode, PassToken};
-pub use kept::{Kept, KeptOptions, NotKept};
+pub use kept::{FileAt, Kept, KeptContent, KeptOptions, NotKept};
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use scan::{Finding, ScanReport, Trouble};

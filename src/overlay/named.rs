@@ -4,7 +4,8 @@
 use super::error::Result;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::{Index, Likeness};
+use crate::similarity::methods::winnow::{self, Base, PairOptions, WinnowPair};
+use crate::similarity::methods::{AnySketch, Found, Index, Likeness, PairsAsked};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -46,26 +47,46 @@ pub struct LikeGroup {
     pub members: Vec<(Likeness, Named)>,
 }
 
+/// Two files, and what they have in common.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedPair {
+    /// The one that the index knew first.
+    pub a: Named,
+    /// The other.
+    pub b: Named,
+    /// Fingerprints in both.
+    pub common: u32,
+    /// Share of the first one's that is.
+    pub a_in_b: f64,
+    /// Share of the second one's.
+    pub b_in_a: f64,
+}
+
 /// A file that is asked about.
 pub(super) struct Asked<'a> {
     pub(super) name: Option<&'a OsStr>,
     pub(super) id: RecipeId,
-    /// Encoded, made without a name.
-    pub(super) sketch: Vec<u8>,
+    /// Made without a name.
+    pub(super) sketch: AnySketch,
 }
 
 /// Files like the one asked about, whose likeness scores at least `score_min`: the same first, then the best, then by
-/// path. Those of a content that `names` knows none of are left out. More than `limit` are given only with as good a score as
-/// the last.
+/// path. `found` are the contents that the index holds to be like it, the best first. Those of a content that `names` knows
+/// none of are left out. More than `limit` are given only with as good a score as the last.
 pub(super) fn matches(
     index: &Index,
-    asked: &Asked<'_>,
+    asked: Asked<'_>,
+    likely: Vec<Found>,
     names: &mut dyn FnMut(&RecipeId) -> Result<Option<Named>>,
     score_min: f64,
     limit: usize,
 ) -> Result<Vec<NamedMatch>> {
-    let own = called(index, asked.sketch.clone(), asked.name)?;
-    let comparer = index.method().comparer(&own).map_err(SimilarityError::from)?;
+    let Asked { name, id, sketch } = asked;
+    let own = match name.filter(|_| index.method().by_name()) {
+        Some(name) => sketch.called(name)?,
+        None => sketch,
+    };
+    let comparer = index.method().comparer(own.head(), own.keys()).map_err(SimilarityError::from)?;
     let mut found: Vec<NamedMatch> = Vec::new();
     let mut add = |named: Named, identical, likeness| {
         let Named { paths, size } = named;
@@ -73,23 +94,21 @@ pub(super) fn matches(
         (found.len(), likeness.score())
     };
     let mut given = (0, f64::INFINITY);
-    if let Some(named) = names(&asked.id)? {
-        let likeness = comparer.with(&own).map_err(SimilarityError::from)?;
-        given.0 = add(named, true, likeness).0;
+    if let Some(named) = names(&id)? {
+        given.0 = add(named, true, own.with_itself()?).0;
     }
-    for other in index.query(&asked.sketch, score_min, usize::MAX)? {
+    for other in likely {
         if given.0 > limit && other.likeness.score() < given.1 {
             break;
         }
-        if other.id == asked.id {
+        if other.id == id {
             continue;
         }
         let Some(named) = names(&other.id)? else { continue };
         let mut likeness = other.likeness;
         if index.method().by_name() {
-            let Some(sketch) = index.sketch(&other.id)? else { continue };
-            let sketch = called(index, sketch, named.name())?;
-            likeness = comparer.with(&sketch).map_err(SimilarityError::from)?;
+            let Some((head, keys)) = called(index, &other.id, named.name())? else { continue };
+            likeness = comparer.with(&head, keys, &other.sums).map_err(SimilarityError::from)?;
         }
         if reaches(&likeness, score_min) {
             given = add(named, false, likeness);
@@ -108,20 +127,22 @@ pub(super) fn matches(
 pub(super) fn groups(
     index: &Index,
     named: &BTreeMap<RecipeId, Named>,
-    score_min: f64,
+    asked: &PairsAsked,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Vec<LikeGroup>> {
     let mut like: BTreeMap<RecipeId, Vec<(Likeness, RecipeId)>> = BTreeMap::new();
     let mut count = 0;
-    index.pairs(score_min, &mut |pair| {
+    let score_min = asked.score_min;
+    index.pairs(asked, &mut |pair| {
         let (Some(a), Some(b)) = (named.get(&pair.a), named.get(&pair.b)) else { return Ok(true) };
         let mut likeness = pair.likeness;
         if index.method().by_name() {
-            let (Some(of_a), Some(of_b)) = (index.sketch(&pair.a)?, index.sketch(&pair.b)?) else {
+            let (Some(of_a), Some(of_b)) =
+                (called(index, &pair.a, a.name())?, called(index, &pair.b, b.name())?)
+            else {
                 return Ok(true);
             };
-            let (of_a, of_b) = (called(index, of_a, a.name())?, called(index, of_b, b.name())?);
-            likeness = index.method().comparer(&of_a)?.with(&of_b)?;
+            likeness = index.method().comparer(&of_a.0, of_a.1)?.with(&of_b.0, of_b.1, &pair.sums)?;
         }
         if reaches(&likeness, score_min) {
             like.entry(pair.a).or_default().push((likeness, pair.b));
@@ -154,6 +175,22 @@ pub(super) fn groups(
     Ok(groups)
 }
 
+/// Pairs of files of `named` by the number of fingerprints in common, as winnowing ranks them.
+pub(super) fn pairs(
+    index: &Index,
+    named: &BTreeMap<RecipeId, Named>,
+    base: &Base,
+    options: &PairOptions,
+) -> Result<Vec<NamedPair>> {
+    let known = &mut |a: &RecipeId, b: &RecipeId| named.contains_key(a) && named.contains_key(b);
+    let found = winnow::pairs(index, base, options, known)?.into_iter();
+    let name = |pair: WinnowPair| {
+        let WinnowPair { a, b, common, a_in_b, b_in_a } = pair;
+        Some(NamedPair { a: named.get(&a)?.clone(), b: named.get(&b)?.clone(), common, a_in_b, b_in_a })
+    };
+    Ok(found.filter_map(name).collect())
+}
+
 /// The share of the reference that is in the other, or what the method measures instead.
 pub fn of_reference(likeness: &Likeness) -> f64 {
     likeness.containment.unwrap_or_else(|| likeness.score())
@@ -163,15 +200,18 @@ fn reaches(likeness: &Likeness, score_min: f64) -> bool {
     likeness.score() > 0.0 && likeness.score() >= score_min
 }
 
+/// Head and keys of a content under a name.
 fn called(
     index: &Index,
-    sketch: Vec<u8>,
+    id: &RecipeId,
     name: Option<&OsStr>,
-) -> std::result::Result<Vec<u8>, SimilarityError> {
-    match name.filter(|_| index.method().by_name()) {
-        Some(name) => Ok(index.method().called_by(&sketch, name)?),
-        None => Ok(sketch),
-    }
+) -> std::result::Result<Option<(Vec<u8>, u64)>, SimilarityError> {
+    let Some((head, keys)) = index.head(id)? else { return Ok(None) };
+    let head = match name {
+        Some(name) => index.method().called_by(&head, name)?,
+        None => head,
+    };
+    Ok(Some((head, keys)))
 }
 
 /// What is left of the matches when the file asked about is not to be one of them.

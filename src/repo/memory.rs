@@ -28,9 +28,8 @@ pub struct Memory {
     pub views_bytes: usize,
     /// Additions to the indexes of published methods that are kept, together: a thirty-second.
     pub kept_bytes: usize,
-    /// Longer contents are not in those indexes: an eighth. A sketch and what it is made in take about as much as its
-    /// content with winnowing, less with the others, and there is one long one at a time.
-    pub kept_content_bytes: u64,
+    /// The sketches that one content gets for them, as much; of a longer one they are sorted on disk.
+    pub kept_sketch_bytes: usize,
 }
 
 impl Memory {
@@ -47,7 +46,7 @@ impl Memory {
             similarity_bytes: eighth.try_into().unwrap_or(usize::MAX),
             views_bytes: (eighth / 4).try_into().unwrap_or(usize::MAX),
             kept_bytes: (eighth / 4).try_into().unwrap_or(usize::MAX),
-            kept_content_bytes: eighth,
+            kept_sketch_bytes: (eighth / 4).try_into().unwrap_or(usize::MAX),
         }
     }
 }
@@ -62,7 +61,8 @@ mod tests {
             let memory = Memory::divide(total, None);
             let recent = memory.recent_rows as u64 * RECENT_ROW_BYTES;
             let parts = [memory.cache_bytes, memory.index_cache_bytes, recent, memory.filter_bytes];
-            let similarity = (memory.similarity_bytes + memory.views_bytes + memory.kept_bytes) as u64;
+            let kept = memory.kept_bytes + memory.kept_sketch_bytes;
+            let similarity = (memory.similarity_bytes + memory.views_bytes + kept) as u64;
             let sum = parts.iter().sum::<u64>() + similarity;
             let whole = total.unwrap_or(MEMORY_BYTES).max(MEMORY_BYTES_MIN);
             assert!(sum <= whole && sum > whole / 2, "{memory:?} of {total:?}");

@@ -174,8 +174,11 @@ impl Repo {
             views = views.wanting(wanted).map_err(|e| part(layout, "the index of views", e))?;
         }
         let methods: Vec<&str> = config.methods.iter().flatten().map(String::as_str).collect();
-        let kept_options =
-            KeptOptions { buffer_bytes: memory.kept_bytes, content_bytes_max: memory.kept_content_bytes };
+        let kept_options = KeptOptions {
+            buffer_bytes: memory.kept_bytes,
+            sketch_bytes: memory.kept_sketch_bytes,
+            work_dir: dir.to_owned(),
+        };
         let kept = Kept::open(&opened.db, &methods, kept_options, options.read_only)
             .map_err(|e| part(layout, "the indexes of methods", e))?;
         let is_new = kept.is_new();

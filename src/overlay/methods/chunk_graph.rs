@@ -1,11 +1,11 @@
 //! The chunks of the files of a directory tree, for the chunk graph: saved, or gone with the process.
 
-use super::{read_pieces, saved, walk};
+use super::{feed, open_regular, saved, walk};
 use crate::chunk::tttd::Tttd;
 use crate::overlay::error::Result;
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::Builder;
-use crate::similarity::methods::chunk_graph::{ChunkBuilder, Collection, CollectionWriter};
+use crate::similarity::methods::chunk_graph::{ChunkBuilder, Collection, CollectionWriter, Gathered, gather};
+use crate::similarity::methods::{Builder, EachKey};
 use std::path::{Path, PathBuf};
 
 /// A tree whose files were chunked.
@@ -51,10 +51,36 @@ fn fill(
             return Ok(());
         }
         let mut builder = ChunkBuilder::new(tttd);
-        bytes += read_pieces(path, &mut |bytes| builder.add(bytes))?;
+        feed(&mut open_regular(path)?, path, None, &mut |piece| {
+            bytes += piece.len() as u64;
+            builder.add(piece);
+            Ok(())
+        })?;
         writer.add(below.as_os_str(), &builder.finish())?;
         files += 1;
         if progress(files, bytes) { Ok(()) } else { Err(SimilarityError::Interrupted.into()) }
     })?;
     Ok(Chunked { collection: writer.finish()?, unreadable })
+}
+
+/// A collection of files that an index of the chunk graph knows, by name. Saved as [`collect`] does. `each_key` gives the
+/// chunks; sorting takes about `memory` bytes.
+pub fn collect_indexed(
+    files: &[Gathered<'_>],
+    target: u32,
+    each_key: EachKey<'_>,
+    save: Option<&Path>,
+    memory: usize,
+    work_dir: &Path,
+) -> Result<Collection> {
+    let Some(path) = save else {
+        let writer = CollectionWriter::nameless(work_dir, target)?;
+        return Ok(gather(writer, files, each_key, memory, work_dir)?);
+    };
+    let is_collection = |path: &Path| Collection::open(path).is_ok();
+    saved::replace(path, is_collection, |beside| {
+        let writer = CollectionWriter::create(beside, target)?;
+        Ok(gather(writer, files, each_key, memory, work_dir)?)
+    })?;
+    Ok(Collection::open(path)?)
 }

@@ -1,32 +1,38 @@
 //! The published methods at work on a directory tree: any, in an overlay or not. One pass over its files, an index in
 //! memory that is gone afterwards, and names instead of content ids.
 
-pub mod base;
 pub mod chunk_graph;
 pub mod regions;
 mod saved;
 pub mod sif;
+pub mod winnow;
 
+use super::Look;
 use super::error::{OverlayError, Result};
 use super::named::{self, Asked};
 use crate::db::MemDb;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::{AnyMethod, Index, IndexOptions};
+use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
+use crate::similarity::methods::{AnyMethod, AnySketch, Found, Index, IndexOptions, PairsAsked, Sketcher};
+use crate::view::{HEAD_BYTES, View};
 use ignore::WalkBuilder;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use super::named::{LikeGroup, Named, NamedMatch, of_reference};
+pub use super::named::{LikeGroup, Named, NamedMatch, NamedPair, of_reference};
 
 const BUFFER_BYTES: usize = 256 << 10;
+/// A sketch that takes more is sorted on disk.
+const SKETCH_BYTES: usize = 64 << 20;
 
 /// The regular files below a directory, as a method sees them.
 pub struct Tree {
     root: PathBuf,
+    look: Option<Look>,
     index: Index,
     named: BTreeMap<RecipeId, Named>,
     unreadable: Vec<(PathBuf, String)>,
@@ -42,18 +48,20 @@ impl Tree {
         method: Arc<dyn AnyMethod>,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Tree> {
-        Tree::read_all(&[(root, Path::new(""))], method, progress)
+        Tree::read_all(&[(root, Path::new(""))], method, None, progress)
     }
 
-    /// As [`Tree::read`] for several directories, each with what goes before the names of its files.
+    /// As [`Tree::read`] for several directories, each with what goes before the names of its files, and as `look` says:
+    /// at bytes as they are unless it says something.
     pub fn read_all(
         roots: &[(&Path, &Path)],
         method: Arc<dyn AnyMethod>,
+        look: Option<Look>,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Tree> {
         let index = Index::open(Arc::new(MemDb::new()), method, IndexOptions::default())?;
         let root = roots.first().map(|(root, _)| root.to_path_buf()).unwrap_or_default();
-        let mut tree = Tree { root, index, named: BTreeMap::new(), unreadable: Vec::new() };
+        let mut tree = Tree { root, look, index, named: BTreeMap::new(), unreadable: Vec::new() };
         let (mut files, mut bytes) = (0, 0);
         let mut unreadable = Vec::new();
         for (root, front) in roots {
@@ -69,12 +77,12 @@ impl Tree {
     }
 
     fn add(&mut self, path: &Path, below: &Path) -> Result<u64> {
-        let (id, sketch, size) = sketch(self.index.method(), path)?;
+        let (id, sketch, size) = sketch(self.index.method(), path, self.look)?;
         if size == 0 {
             // What has no content is like nothing.
             return Ok(0);
         }
-        self.index.add(id, sketch)?;
+        self.index.add(id, &sketch)?;
         let named = self.named.entry(id).or_default();
         named.size = size;
         named.paths.push(below.to_owned());
@@ -97,12 +105,46 @@ impl Tree {
     }
 
     /// Files like the one at `path`, in the tree or not, whose likeness scores at least `score_min`; the same first, then
-    /// the best. The file itself is left out.
+    /// the best. The file itself is left out. Of a method that measures a distance, files of one size at distance 0 are
+    /// compared byte by byte.
     pub fn similar(&self, path: &Path, score_min: f64, limit: usize) -> Result<Vec<NamedMatch>> {
-        let (id, sketch, _) = sketch(self.index.method(), path)?;
-        let asked = Asked { name: path.file_name(), id, sketch };
+        let (id, sketch, _) = sketch(self.index.method(), path, self.look)?;
+        let found = self.index.query(&sketch, score_min, usize::MAX)?;
+        let mut found =
+            self.named_matches(path, Asked { name: path.file_name(), id, sketch }, found, score_min, limit)?;
+        let size = path.metadata().map_err(|e| OverlayError::io("open", path, e))?.len();
+        for found in
+            found.iter_mut().filter(|found| found.likeness.distance == Some(0.0) && found.size == size)
+        {
+            found.identical = same_bytes(path, &self.root.join(&found.path))?;
+        }
+        Ok(found)
+    }
+
+    /// As [`Tree::similar`] for a tree that winnowing has read, as a query wants it.
+    pub fn similar_as(
+        &self,
+        path: &Path,
+        query: &Query,
+        score_min: f64,
+        limit: usize,
+    ) -> Result<Vec<NamedMatch>> {
+        let (id, sketch, _) = sketch(self.index.method(), path, self.look)?;
+        let with_places = winnow::read_sketch(&Winnow::default(), path, self.look)?;
+        let found = query.ask(&self.index, &with_places, score_min)?;
+        self.named_matches(path, Asked { name: path.file_name(), id, sketch }, found, score_min, limit)
+    }
+
+    fn named_matches(
+        &self,
+        path: &Path,
+        asked: Asked<'_>,
+        found: Vec<Found>,
+        score_min: f64,
+        limit: usize,
+    ) -> Result<Vec<NamedMatch>> {
         let names = &mut |id: &RecipeId| Ok(self.named.get(id).cloned());
-        let found = named::matches(&self.index, &asked, names, score_min, limit)?;
+        let found = named::matches(&self.index, asked, found, names, score_min, limit)?;
         let itself = path.canonicalize().ok();
         let is_itself = |path: &Path| itself.is_some() && self.root.join(path).canonicalize().ok() == itself;
         Ok(named::without(found, is_itself, limit))
@@ -111,7 +153,18 @@ impl Tree {
     /// Files with those that are like them, by name of the first; a set of files is given once. Contents with several names
     /// are groups too.
     pub fn groups(&self, score_min: f64) -> Result<Vec<LikeGroup>> {
-        named::groups(&self.index, &self.named, score_min, &mut |_| true)
+        self.groups_beside(&Base::default(), score_min)
+    }
+
+    /// As [`Tree::groups`], where what is in the base counts nothing.
+    pub fn groups_beside(&self, base: &Base, score_min: f64) -> Result<Vec<LikeGroup>> {
+        let asked = PairsAsked { score_min, without: base.hashes().clone(), ..PairsAsked::default() };
+        named::groups(&self.index, &self.named, &asked, &mut |_| true)
+    }
+
+    /// Pairs of files of a tree that winnowing has read, those with most fingerprints in common first.
+    pub fn pairs(&self, base: &Base, options: &PairOptions) -> Result<Vec<NamedPair>> {
+        named::pairs(&self.index, &self.named, base, options)
     }
 }
 
@@ -150,29 +203,88 @@ pub(super) fn walk(
     Ok(())
 }
 
-/// What a file is called by its bytes, its encoded sketch without its name and its length. One pass.
-fn sketch(method: &dyn AnyMethod, path: &Path) -> Result<(RecipeId, Vec<u8>, u64)> {
-    let (mut builder, mut hasher) = (method.start(None), blake3::Hasher::new());
-    let size = read_pieces(path, &mut |bytes| {
+/// What a file is called by its bytes, its sketch without its name and its length.
+fn sketch(
+    method: &Arc<dyn AnyMethod>,
+    path: &Path,
+    look: Option<Look>,
+) -> Result<(RecipeId, AnySketch, u64)> {
+    let dir = std::env::temp_dir();
+    let (mut sketcher, mut hasher) =
+        (Sketcher::new(method.clone(), None, &dir, SKETCH_BYTES), blake3::Hasher::new());
+    let mut file = open_regular(path)?;
+    let mut size = 0;
+    feed(&mut file, path, None, &mut |bytes| {
         hasher.update(bytes);
-        builder.add_bytes(bytes);
+        size += bytes.len() as u64;
+        if look.is_none() { Ok(sketcher.add(bytes)?) } else { Ok(()) }
     })?;
+    if look.is_some() {
+        feed(&mut file, path, look, &mut |bytes| Ok(sketcher.add(bytes)?))?;
+    }
     let mut id = [0; 16];
     hasher.finalize_xof().fill(&mut id);
-    Ok((RecipeId(id), builder.encoded(), size))
+    Ok((RecipeId(id), sketcher.finish()?, size))
 }
 
-/// Gives `take` the bytes of a regular file, and tells its length.
-fn read_pieces(path: &Path, take: &mut dyn FnMut(&[u8])) -> Result<u64> {
-    let mut file = open_regular(path)?;
-    let (mut buffer, mut size) = (vec![0; BUFFER_BYTES], 0);
-    loop {
-        let len = file.read(&mut buffer).map_err(|e| OverlayError::io("read", path, e))?;
-        if len == 0 {
-            return Ok(size);
+/// Gives `take` what a file is to whoever looks so: its bytes as they are, if that says nothing.
+fn feed(
+    file: &mut File,
+    path: &Path,
+    look: Option<Look>,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let failed = |e| OverlayError::io("read", path, e);
+    file.rewind().map_err(failed)?;
+    let view = match look {
+        None | Some(Look::Both) => View::Raw,
+        Some(Look::Through(view)) => view,
+        Some(Look::Auto) => {
+            let mut head = Vec::new();
+            file.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(failed)?;
+            file.rewind().map_err(failed)?;
+            View::of(&head, path.file_name())
         }
-        take(&buffer[..len]);
-        size += len as u64;
+    };
+    if view != View::Raw {
+        let mut taken = Ok(());
+        let through = view.through(file, &mut |bytes| {
+            if taken.is_ok() {
+                taken = take(bytes);
+            }
+        });
+        through.map_err(failed)?;
+        return taken;
+    }
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match file.read(&mut buffer).map_err(failed)? {
+            0 => return Ok(()),
+            len => take(&buffer[..len])?,
+        }
+    }
+}
+
+/// Whether two regular files are the same, byte by byte.
+fn same_bytes(a: &Path, b: &Path) -> Result<bool> {
+    let (mut file_a, mut file_b) = (open_regular(a)?, open_regular(b)?);
+    let (mut of_a, mut of_b) = (vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
+    loop {
+        let len = file_a.read(&mut of_a).map_err(|e| OverlayError::io("read", a, e))?;
+        let mut filled = 0;
+        // One more than it should have, so that a longer one is seen.
+        while filled < len.max(1) {
+            match file_b.read(&mut of_b[filled..len.max(1)]).map_err(|e| OverlayError::io("read", b, e))? {
+                0 => break,
+                more => filled += more,
+            }
+        }
+        if filled != len || of_a[..len] != of_b[..len] {
+            return Ok(false);
+        }
+        if len == 0 {
+            return Ok(true);
+        }
     }
 }
 

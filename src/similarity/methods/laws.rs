@@ -1,8 +1,9 @@
 //! What must be true of every method. `laws!(name, method)` makes the tests of one.
 
-use super::{AnyMethod, Builder, Likeness, Method, sketch_of};
+use super::{AnySketch, Builder, Entry, HEAD_BYTES_MAX, Likeness, Method, Sketcher, sketch_of};
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// Tests of a method under a name: `laws!(sif, Sif::default())`.
 macro_rules! laws {
@@ -17,13 +18,18 @@ macro_rules! laws {
             }
 
             #[test]
-            fn sketches_survive_encoding() {
-                laws::sketches_survive_encoding(&$method);
+            fn what_is_given_away_on_the_way_is_the_same() {
+                laws::what_is_given_away_on_the_way_is_the_same(&$method);
             }
 
             #[test]
-            fn damaged_sketches_are_errors() {
-                laws::damaged_sketches_are_errors(&$method);
+            fn heads_survive_encoding() {
+                laws::heads_survive_encoding(&$method);
+            }
+
+            #[test]
+            fn damaged_heads_are_errors() {
+                laws::damaged_heads_are_errors(&$method);
             }
 
             #[test]
@@ -123,43 +129,72 @@ pub(crate) fn splits_do_not_matter<M: Method>(method: &M) {
     }
 }
 
-pub(crate) fn sketches_survive_encoding<M: Method>(method: &M) {
-    for (at, sketch) in sketches(method).iter().enumerate() {
-        let bytes = method.encode(sketch);
-        assert_eq!(method.decode(&bytes).as_ref(), Ok(sketch), "sketch {at}");
-        let keys = method.keys(sketch);
-        assert!(keys.is_sorted_by(|a, b| a < b), "sketch {at}: keys are sorted, each once");
-        assert_eq!(method.keys_of(&bytes), Ok(keys), "sketch {at}");
-        let ranges = method.look_up(sketch);
-        let apart =
-            |a: &RangeInclusive<u64>, b: &RangeInclusive<u64>| a.start() <= a.end() && a.end() < b.start();
-        assert!(ranges.is_sorted_by(apart), "sketch {at}: ranges are sorted and do not overlap");
-        assert_eq!(method.ranges_of(&bytes), Ok(ranges), "sketch {at}");
+/// The entries of a sketch that never was in memory, with room for a few and for all, are those of one that was.
+pub(crate) fn what_is_given_away_on_the_way_is_the_same<M: Method>(method: &M) {
+    let dir = tempfile::tempdir().unwrap();
+    let read = |sketch: &AnySketch| {
+        let mut entries = Vec::new();
+        sketch
+            .each(&mut |entry| {
+                entries.push(entry);
+                Ok(())
+            })
+            .unwrap();
+        entries
+    };
+    for (at, bytes) in samples().iter().enumerate() {
+        for name in names() {
+            let whole = sketch_of(method, name, bytes);
+            for (piece, memory) in [(1000, 100), (4096, 1 << 20), (1 << 20, 100)] {
+                let mut sketcher = Sketcher::new(Arc::new(method.clone()), name, dir.path(), memory);
+                bytes.chunks(piece).for_each(|piece| sketcher.add(piece).unwrap());
+                let streamed = sketcher.finish().unwrap();
+                assert_eq!(read(&streamed), method.entries(&whole), "sample {at} in pieces of {piece}");
+                assert_eq!(streamed.head(), method.encode(&method.head(&whole)), "sample {at}");
+                assert_eq!(streamed.keys(), method.entries(&whole).len() as u64, "sample {at}");
+                let itself = streamed.with_itself().unwrap();
+                assert_eq!(itself, method.compare(&whole, &whole), "sample {at}");
+            }
+            assert_eq!(read(&AnySketch::of(method, &whole).unwrap()), method.entries(&whole));
+        }
     }
 }
 
-/// Any prefix, any byte changed, anything appended: an error, or another sketch with this as its one encoding.
-pub(crate) fn damaged_sketches_are_errors<M: Method>(method: &M) {
+pub(crate) fn heads_survive_encoding<M: Method>(method: &M) {
+    for (at, sketch) in sketches(method).iter().enumerate() {
+        let head = method.head(sketch);
+        let bytes = method.encode(&head);
+        assert!(bytes.len() <= HEAD_BYTES_MAX, "sketch {at}: {} bytes", bytes.len());
+        assert_eq!(method.decode(&bytes), Ok(head.clone()), "sketch {at}");
+        let entries = method.entries(sketch);
+        assert!(entries.is_sorted_by(|a, b| a.key < b.key), "sketch {at}: keys are sorted, each once");
+        let ranges = method.near(&head);
+        assert!(M::BY_RANGE || ranges.is_empty(), "sketch {at}");
+        let apart =
+            |a: &RangeInclusive<u64>, b: &RangeInclusive<u64>| a.start() <= a.end() && a.end() < b.start();
+        assert!(ranges.is_sorted_by(apart), "sketch {at}: ranges are sorted and do not overlap");
+    }
+}
+
+/// Any prefix, any byte changed, anything appended: an error, or another head with this as its one encoding.
+pub(crate) fn damaged_heads_are_errors<M: Method>(method: &M) {
     let check = |bytes: &[u8]| {
-        if let Ok(sketch) = method.decode(bytes) {
-            assert_eq!(method.encode(&sketch), bytes, "what is decoded has one encoding");
-            method.keys(&sketch);
-            method.look_up(&sketch);
-            method.compare(&sketch, &sketch);
+        if let Ok(head) = method.decode(bytes) {
+            assert_eq!(method.encode(&head), bytes, "what is decoded has one encoding");
+            method.near(&head);
         }
     };
     for sketch in sketches(method) {
-        let bytes = method.encode(&sketch);
-        let step = (bytes.len() / 60).max(1);
-        for at in (0..bytes.len()).step_by(step) {
-            assert!(method.decode(&bytes[..at]).is_err(), "{at} bytes of {} are no sketch", bytes.len());
+        let bytes = method.encode(&method.head(&sketch));
+        for at in 0..bytes.len() {
+            assert!(method.decode(&bytes[..at]).is_err(), "{at} bytes of {} are no head", bytes.len());
             for value in [bytes[at] ^ 1, bytes[at] ^ 0x80, 0, 0xff] {
                 let mut damaged = bytes.clone();
                 damaged[at] = value;
                 check(&damaged);
             }
         }
-        assert!(method.decode(&[&bytes[..], &[0]].concat()).is_err(), "a byte too many is no sketch");
+        assert!(method.decode(&[&bytes[..], &[0]].concat()).is_err(), "a byte too many is no head");
     }
     (0..300).for_each(|seed| check(&noise(seed as usize % 90, seed)));
 }
@@ -180,7 +215,7 @@ pub(crate) fn comparing_goes_both_ways<M: Method>(method: &M) {
 
 pub(crate) fn a_file_is_like_itself<M: Method>(method: &M) {
     let mut with_keys = 0;
-    for sketch in sketches(method).iter().filter(|sketch| !method.keys(sketch).is_empty()) {
+    for sketch in sketches(method).iter().filter(|sketch| !method.entries(sketch).is_empty()) {
         let Likeness { containment, contained_in, resemblance, distance } = method.compare(sketch, sketch);
         let shares = [containment, contained_in, resemblance];
         assert!(shares.into_iter().flatten().all(|share| share == 1.0), "{shares:?}: {sketch:?}");
@@ -203,8 +238,8 @@ pub(crate) fn names_take_likeness_away<M: Method>(method: &M) {
         for name in names {
             let of_a = named(at, name);
             assert_eq!(
-                name.map(|name| method.called(a.clone(), name)),
-                Some(of_a.clone()),
+                name.map(|name| method.called(method.head(a), name)),
+                Some(method.head(&of_a)),
                 "sample {at}, {name:?}"
             );
             changed |= of_a != *a;
@@ -227,10 +262,12 @@ pub(crate) fn names_take_likeness_away<M: Method>(method: &M) {
 /// A file finds itself, and an edit of one, under the same name, finds the other.
 pub(crate) fn like_files_find_each_other<M: Method>(method: &M) {
     let finds = |a: &M::Sketch, b: &M::Sketch| {
-        let keys = method.keys(b);
-        method.look_up(a).iter().any(|range| keys.iter().any(|key| range.contains(key)))
+        let keys: Vec<u64> = method.entries(b).iter().map(|entry| entry.key).collect();
+        let exact = method.entries(a).into_iter().map(|Entry { key, .. }| key..=key);
+        let ranges: Vec<_> = if M::BY_RANGE { method.near(&method.head(a)) } else { exact.collect() };
+        ranges.iter().any(|range| keys.iter().any(|key| range.contains(key)))
     };
-    for sketch in sketches(method).iter().filter(|sketch| !method.keys(sketch).is_empty()) {
+    for sketch in sketches(method).iter().filter(|sketch| !method.entries(sketch).is_empty()) {
         assert!(finds(sketch, sketch), "{sketch:?}");
     }
     let mut found = 0;

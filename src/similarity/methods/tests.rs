@@ -2,6 +2,7 @@
 //!
 //! Seen to fail with: the cap off; parameters not compared.
 
+use super::heads::HeadRow;
 use super::laws::{laws, noise};
 use super::*;
 use crate::db::{Db, MemDb, SledDb, Table};
@@ -21,10 +22,18 @@ struct LengthsBuilder([u64; 2]);
 
 impl Builder for LengthsBuilder {
     type Sketch = [u64; 2];
+    type Head = [u64; 2];
 
     fn add(&mut self, bytes: &[u8]) {
         self.0[0] += bytes.len() as u64;
         self.0[1] += bytes.iter().filter(|byte| **byte == 0).count() as u64;
+    }
+
+    fn drain(&mut self, _take: &mut dyn FnMut(Entry)) {}
+
+    fn close(self, take: &mut dyn FnMut(Entry)) -> [u64; 2] {
+        entries(&self.0).into_iter().for_each(take);
+        self.0
     }
 
     fn finish(self) -> [u64; 2] {
@@ -32,11 +41,20 @@ impl Builder for LengthsBuilder {
     }
 }
 
+fn entries(sketch: &[u64; 2]) -> Vec<Entry> {
+    let mut entries = [sketch[0], u64::MAX - sketch[1]].map(|key| Entry { key, value: 1 }).to_vec();
+    entries.sort_unstable();
+    entries.dedup();
+    entries
+}
+
 impl Method for Lengths {
     type Sketch = [u64; 2];
+    type Head = [u64; 2];
     type Builder = LengthsBuilder;
 
     const NAME: &'static str = "lengths";
+    const BY_RANGE: bool = true;
 
     fn parameters(&self) -> String {
         format!("within {}", self.tolerance)
@@ -46,8 +64,16 @@ impl Method for Lengths {
         LengthsBuilder([0, 0])
     }
 
-    fn encode(&self, sketch: &[u64; 2]) -> Vec<u8> {
-        sketch.iter().flat_map(|number| number.to_be_bytes()).collect()
+    fn head(&self, sketch: &[u64; 2]) -> [u64; 2] {
+        *sketch
+    }
+
+    fn entries(&self, sketch: &[u64; 2]) -> Vec<Entry> {
+        entries(sketch)
+    }
+
+    fn encode(&self, head: &[u64; 2]) -> Vec<u8> {
+        head.iter().flat_map(|number| number.to_be_bytes()).collect()
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<[u64; 2], Damaged> {
@@ -58,19 +84,13 @@ impl Method for Lengths {
         }
     }
 
-    fn keys(&self, sketch: &[u64; 2]) -> Vec<u64> {
-        let mut keys = vec![sketch[0], u64::MAX - sketch[1]];
-        keys.sort_unstable();
-        keys.dedup();
-        keys
-    }
-
-    fn look_up(&self, sketch: &[u64; 2]) -> Vec<RangeInclusive<u64>> {
+    fn near(&self, head: &[u64; 2]) -> Vec<RangeInclusive<u64>> {
         let around = |key: u64| key.saturating_sub(self.tolerance)..=key.saturating_add(self.tolerance);
-        self.keys(sketch).into_iter().map(around).collect()
+        entries(head).into_iter().map(|entry| around(entry.key)).collect()
     }
 
-    fn compare(&self, a: &[u64; 2], b: &[u64; 2]) -> Likeness {
+    fn likeness(&self, a: &Whole<[u64; 2]>, b: &Whole<[u64; 2]>, _sums: &Sums) -> Likeness {
+        let (a, b) = (&a.head, &b.head);
         let near = |at: usize| a[at].abs_diff(b[at]) <= self.tolerance;
         let distance = (near(0) || near(1)).then(|| (a[0].abs_diff(b[0]) + a[1].abs_diff(b[1])) as f64);
         Likeness { distance, ..Likeness::default() }
@@ -78,6 +98,10 @@ impl Method for Lengths {
 }
 
 laws!(lengths, Lengths { tolerance: 100 });
+
+fn any(sketch: [u64; 2]) -> AnySketch {
+    AnySketch::of(&Lengths { tolerance: 0 }, &sketch).unwrap()
+}
 
 fn open(db: &Arc<dyn Db>, tolerance: u64, buffer_bytes: usize) -> super::index::Index {
     let options = IndexOptions { buffer_bytes, ..IndexOptions::default() };
@@ -113,7 +137,7 @@ proptest! {
             let (which, sketch) = (id(which), [len, zeros]);
             match step {
                 0..6 => {
-                    index.add(which, method.encode(&sketch)).unwrap();
+                    index.add(which, &any(sketch)).unwrap();
                     model.entry(which).or_insert_with(|| { next += 1; (next, sketch) });
                 }
                 6 => {
@@ -126,14 +150,14 @@ proptest! {
                     index = open(&db, tolerance, buffer);
                 }
                 _ => {
-                    let found = index.query(&method.encode(&sketch), 0.0, usize::MAX).unwrap();
+                    let found = index.query(&any(sketch), 0.0, usize::MAX).unwrap();
                     let found: Vec<_> = found.into_iter().map(|found| (found.id, found.likeness)).collect();
                     prop_assert_eq!(found, found_by_looking(&model, &method, &sketch));
                 }
             }
             prop_assert_eq!(index.has(&which).unwrap(), model.contains_key(&which));
-            let known = model.get(&which).map(|(_, sketch)| method.encode(sketch));
-            prop_assert_eq!(index.sketch(&which).unwrap(), known);
+            let known = model.get(&which).map(|(_, sketch)| (method.encode(sketch), entries(sketch).len() as u64));
+            prop_assert_eq!(index.head(&which).unwrap(), known);
             prop_assert_eq!(index.stats().contents, model.len() as u64);
         }
         let mut asked: Vec<_> = (0..50).map(id).collect();
@@ -143,7 +167,8 @@ proptest! {
         none.retain(|id| !model.contains_key(id));
         prop_assert_eq!(missing, none);
         let mut pairs = Vec::new();
-        index.pairs(0.1, &mut |pair| { pairs.push((pair.a, pair.b)); Ok(true) }).unwrap();
+        let asked = PairsAsked { score_min: 0.1, ..PairsAsked::default() };
+        index.pairs(&asked, &mut |pair| { pairs.push((pair.a, pair.b)); Ok(true) }).unwrap();
         let mut by_number: Vec<_> = model.iter().map(|(id, (number, sketch))| (*number, *id, *sketch)).collect();
         by_number.sort_unstable();
         let mut expected = Vec::new();
@@ -153,7 +178,7 @@ proptest! {
         }
         prop_assert_eq!(pairs, expected);
         let (mut keys, mut last) = (0, None);
-        index.keys(&mut |key, contents| {
+        index.keys(0, &mut |key, contents| {
             assert!(last < Some(key) && contents.is_sorted());
             last = Some(key);
             keys += contents.len();
@@ -169,22 +194,23 @@ fn methods_share_a_database_and_do_not_meet() {
     let dir = tempfile::tempdir().unwrap();
     let db: Arc<dyn Db> = Arc::new(SledDb::open(&dir.path().join("index"), 4 << 20).unwrap());
     let sif = sif::Sif::default();
+    let of_sif = |bytes: &[u8]| AnySketch::of(&sif, &sketch_of(&sif, None, bytes)).unwrap();
     let by_sif = Index::open(db.clone(), Arc::new(sif.clone()), IndexOptions::default()).unwrap();
     let by_length = open(&db, 5, 1 << 20);
     for seed in 0..5 {
         let bytes = noise(30_000 + 1000 * seed as usize, seed);
-        by_sif.add(id(seed), sif.encode(&sketch_of(&sif, None, &bytes))).unwrap();
-        by_length.add(id(seed), Lengths { tolerance: 5 }.encode(&[bytes.len() as u64, 0])).unwrap();
+        by_sif.add(id(seed), &of_sif(&bytes)).unwrap();
+        by_length.add(id(seed), &any([bytes.len() as u64, 0])).unwrap();
     }
     let query = noise(32_000, 2);
-    let found = by_sif.query(&sif.encode(&sketch_of(&sif, None, &query)), 0.5, 9).unwrap();
+    let found = by_sif.query(&of_sif(&query), 0.5, 9).unwrap();
     assert_eq!(found.iter().map(|found| found.id).collect::<Vec<_>>(), [id(2)]);
     Index::remove(&*db, "sif").unwrap();
     Index::remove(&*db, "never-made").unwrap();
-    let sif_anew = Index::open(db.clone(), Arc::new(sif), IndexOptions::default()).unwrap();
+    let sif_anew = Index::open(db.clone(), Arc::new(sif.clone()), IndexOptions::default()).unwrap();
     assert_eq!(sif_anew.stats(), IndexStats::default());
-    sif_anew.keys(&mut |key, _| panic!("{key} is left")).unwrap();
-    assert_eq!(by_length.query(&[0; 16], 0.0, 9).unwrap().len(), 5, "no zeros in any");
+    sif_anew.keys(0, &mut |key, _| panic!("{key} is left")).unwrap();
+    assert_eq!(by_length.query(&any([0, 0]), 0.0, 9).unwrap().len(), 5, "no zeros in any");
     Index::remove(&*db, "lengths").unwrap();
     for table in [Table::MethodKeys, Table::MethodSketches, Table::MethodNumbered] {
         let mut bytes = 0;
@@ -213,32 +239,135 @@ fn an_index_answers_only_for_its_parameters() {
 }
 
 #[test]
-fn a_damaged_sketch_is_an_error_that_names_the_method() {
+fn a_damaged_head_is_an_error_that_names_the_method() {
     let db: Arc<dyn Db> = Arc::new(MemDb::new());
     let index = open(&db, 5, 1 << 20);
-    assert!(matches!(index.add(id(1), vec![1, 2]), Err(SimilarityError::Sketch(_))));
-    index.add(id(1), vec![0; 16]).unwrap();
+    let other = winnow::Winnow::default();
+    let stranger = AnySketch::of(&other, &sketch_of(&other, None, &noise(900, 1))).unwrap();
+    assert!(matches!(index.add(id(1), &stranger), Err(SimilarityError::Sketch(_))));
+    index.add(id(1), &any([0, 0])).unwrap();
     index.flush().unwrap();
-    let mut batch = crate::db::Batch::new();
-    db.scan(Table::MethodSketches, &[], &mut |key, value| {
-        batch.put(Table::MethodSketches, key, value[..20].to_vec());
-        true
-    })
-    .unwrap();
-    db.apply(batch).unwrap();
-    let error = index.query(&[0; 16], 0.0, 9).unwrap_err();
+    let row = HeadRow { id: id(1), keys: 2, head: vec![1, 2] };
+    let rows = row.to_row(0, 0).to_vec();
+    super::heads::HEADS.merge(&*db, rows, Vec::new()).unwrap();
+    let error = index.query(&any([0, 0]), 0.0, 9).unwrap_err();
     assert!(error.to_string().contains("method lengths"), "{error}");
+}
+
+/// Tables of another version are not read with this one's eyes.
+#[test]
+fn indexes_of_another_version_are_removed() {
+    let db: Arc<dyn Db> = Arc::new(MemDb::new());
+    assert!(!Index::remove_outdated(&*db).unwrap());
+    open(&db, 5, 1 << 20).add(id(1), &any([7, 0])).unwrap();
+    assert!(!Index::remove_outdated(&*db).unwrap(), "of this version");
+    db.put(Table::Meta, b"method.sif", &[1, 1]).unwrap();
+    for table in [Table::MethodKeys, Table::MethodSketches, Table::MethodNumbered] {
+        db.put(table, b"\x01", b"another form").unwrap();
+    }
+    assert!(!Index::is_there(&*db, &sif::Sif::default()).unwrap());
+    assert!(Index::remove_outdated(&*db).unwrap());
+    for table in [Table::MethodKeys, Table::MethodSketches, Table::MethodNumbered, Table::Meta] {
+        db.scan(table, &[], &mut |key, _| panic!("{table:?}: {key:?} is left")).unwrap();
+    }
+}
+
+/// Contents come and go: no answer has one that is gone, what they leave goes too, and no row grows with a file.
+#[test]
+fn what_is_gone_leaves_nothing() {
+    let db: Arc<dyn Db> = Arc::new(MemDb::new());
+    let winnow = winnow::Winnow::new(20, 10, true).unwrap();
+    let options = IndexOptions { buffer_bytes: 100_000, ..IndexOptions::default() };
+    let index = Index::open(db.clone(), Arc::new(winnow), options).unwrap();
+    let of = |seed: u64| {
+        let bytes = [noise(60_000, 100 + seed), noise(60_000, 200 + seed / 2)].concat();
+        AnySketch::of(&winnow, &sketch_of(&winnow, None, &bytes)).unwrap()
+    };
+    for seed in 0..8 {
+        index.add(id(seed), &of(seed)).unwrap();
+    }
+    let rows_max = |table| {
+        let (mut most, mut all) = (0, 0);
+        db.scan(table, &[], &mut |_, value| {
+            most = most.max(value.len());
+            all += value.len();
+            true
+        })
+        .unwrap();
+        (most, all)
+    };
+    index.flush().unwrap();
+    let before = rows_max(Table::MethodKeys);
+    assert!(before.0 <= 4096 && before.1 > 400_000, "{before:?}");
+    assert!(rows_max(Table::MethodSketches).0 <= 4096);
+    assert!(index.bytes().unwrap() > before.1 as u64);
+    let pairs = |index: &Index| {
+        let mut pairs = Vec::new();
+        index
+            .pairs(&PairsAsked { score_min: 0.2, ..PairsAsked::default() }, &mut |pair| {
+                pairs.push((pair.a, pair.b));
+                Ok(true)
+            })
+            .unwrap();
+        pairs
+    };
+    assert_eq!(pairs(&index).len(), 4, "each two have a half in common");
+    index.forget(&id(1)).unwrap();
+    assert_eq!(rows_max(Table::MethodKeys), before, "until it is worth a pass");
+    assert_eq!(pairs(&index), [(id(2), id(3)), (id(4), id(5)), (id(6), id(7))]);
+    assert!(index.query(&of(1), 0.0, 9).unwrap().iter().all(|found| found.id != id(1)));
+    let mut kept = 0;
+    index
+        .keys(0, &mut |_, list| {
+            kept += list.len() as u64;
+            true
+        })
+        .unwrap();
+    assert_eq!(kept, index.stats().postings, "of those that are there");
+    index.forget_all(&[id(0), id(2), id(3), id(4)]).unwrap();
+    let after = rows_max(Table::MethodKeys).1;
+    assert!(after < before.1 / 2, "{after} of {}", before.1);
+    assert_eq!(pairs(&index), [(id(6), id(7))]);
+}
+
+/// Many files at one key, with so little memory that each file is a pass of its own: the same pairs.
+#[test]
+fn pairs_do_not_depend_on_memory() {
+    let sif = sif::Sif { selection: sif::Selection::Hashed { low_zeros: 3 }, bits: 32 };
+    let index = Index::open(Arc::new(MemDb::new()), Arc::new(sif.clone()), IndexOptions::default()).unwrap();
+    for seed in 0..12 {
+        let bytes = [noise(3000, 1), noise(3000, 2 + seed % 3), noise(2000, 90 + seed)].concat();
+        index.add(id(seed), &AnySketch::of(&sif, &sketch_of(&sif, None, &bytes)).unwrap()).unwrap();
+    }
+    let pairs = |memory_bytes| {
+        let mut pairs = Vec::new();
+        let asked = PairsAsked { score_min: 0.5, memory_bytes, ..PairsAsked::default() };
+        let passes = index
+            .pairs(&asked, &mut |pair| {
+                pairs.push(pair);
+                Ok(true)
+            })
+            .unwrap();
+        (pairs, passes)
+    };
+    let (all, one) = pairs(1 << 20);
+    let (few, many) = pairs(0);
+    assert_eq!((all.len(), one), (18, 1), "those with the same second part");
+    assert_eq!(few, all);
+    assert!(many >= 10, "{many}");
 }
 
 #[test]
 fn a_key_beyond_the_cap_is_not_followed() {
     let options = IndexOptions { frequency_cap: 3, ..IndexOptions::default() };
     let index = Index::open(Arc::new(MemDb::new()), Arc::new(Lengths { tolerance: 0 }), options).unwrap();
-    let sketch = |len: u64, zeros: u64| Lengths { tolerance: 0 }.encode(&[len, zeros]);
     for at in 0..4 {
-        index.add(id(at), sketch(1000, at)).unwrap();
+        index.add(id(at), &any([1000, at])).unwrap();
     }
-    assert_eq!(index.query(&sketch(1000, 2), 0.0, 9).unwrap().len(), 1, "by the zeros alone");
-    assert_eq!(index.sharing(&[1000], 0, usize::MAX).unwrap().len(), 4);
-    assert_eq!(index.sharing(&[1000], 0, 3).unwrap(), []);
+    assert_eq!(index.query(&any([1000, 2]), 0.0, 9).unwrap().len(), 1, "by the zeros alone");
+    let counts = |contents_max| {
+        let entries = &mut [Entry { key: 1000, value: 1 }].into_iter();
+        index.counts(entries, contents_max).unwrap().len()
+    };
+    assert_eq!([counts(usize::MAX), counts(3)], [4, 0]);
 }

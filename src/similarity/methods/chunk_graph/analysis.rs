@@ -7,9 +7,9 @@ use super::clusters::{self, Cluster};
 use super::graph::{self, EDGE_BYTES_IN_MEMORY, Effort, hash, number};
 use super::identical::{self, IdenticalSet};
 use super::partition::{Kept, chunk_edge, one_part, partition};
-use super::sorter::{Sorted, Sorter};
-use super::{Collection, GraphError, Templates};
+use super::{Collection, GraphError, Templates, large};
 use crate::similarity::SimilarityError;
+use crate::similarity::methods::sorter::{Sorted, Sorter};
 use std::path::Path;
 
 /// The least memory that is worked with.
@@ -120,9 +120,9 @@ pub struct Work {
     pub components: u64,
     /// Parts that were compared one after the other.
     pub parts: u64,
-    /// Graphs that were in memory one after the other; more than parts if a part did not fit.
+    /// Graphs that were in memory one after the other, and passes over parts that did not fit.
     pub blocks: u64,
-    /// Pairs of files whose chunks were compared.
+    /// Pairs of files that share a chunk.
     pub comparisons: u64,
     /// Whether sorting needed the disk.
     pub spilled: bool,
@@ -168,22 +168,26 @@ impl Analysis {
         let distinct = files.iter().filter(|file| !file.copy).count();
         let files_max = (options.ubiquitous_share * distinct as f64) as u64;
         let files_max = files_max.max(options.ubiquitous_files_min.into());
+        let part_edges = (memory / EDGE_BYTES_IN_MEMORY) as u64;
         let parts = if options.partition {
             let kept = Kept { files_min: 2, files_max };
-            let part_edges = (memory / EDGE_BYTES_IN_MEMORY) as u64;
             partition(&edges, files.len(), kept, part_edges, memory, dir, &mut work)?
         } else {
-            one_part(&edges, Kept { files_min: 1, files_max }, memory, dir, &mut work)?
+            one_part(&edges, Kept { files_min: 1, files_max }, part_edges, memory, dir, &mut work)?
         };
         drop(edges);
-        work.parts = parts.count.into();
+        work.parts = parts.large.len() as u64;
         let (mut effort, mut links) = (Effort::default(), Sorter::new(dir, memory / 2));
-        for part in 0..parts.count {
-            graph::links(&parts.edges, part, memory / 2, &mut effort, &mut |a, b, bytes| {
-                let link = Link { a, b, bytes };
-                let told = bytes >= options.min_bytes && link.similarity(&files) >= options.min_share;
-                if told { links.add(link.to_bytes()) } else { Ok(()) }
-            })?;
+        let mut found = |a, b, bytes| {
+            let link = Link { a, b, bytes };
+            let told = bytes >= options.min_bytes && link.similarity(&files) >= options.min_share;
+            if told { links.add(link.to_bytes()) } else { Ok(()) }
+        };
+        for (part, large) in (0..).zip(&parts.large) {
+            match large {
+                true => large::links(&parts.large_edges, part, memory / 2, &mut effort, &mut found)?,
+                false => graph::links(&parts.edges, part, &mut effort, &mut found)?,
+            }
         }
         (work.blocks, work.comparisons) = (effort.blocks, effort.comparisons);
         let links = links.finish()?;

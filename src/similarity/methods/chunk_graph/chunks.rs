@@ -7,7 +7,7 @@
 use super::Templates;
 use crate::chunk::tttd::Tttd;
 use crate::recipe::{put_varint, take_varint};
-use crate::similarity::methods::Builder;
+use crate::similarity::methods::{Builder, Entry};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -28,6 +28,12 @@ pub struct ChunkList {
 }
 
 impl ChunkList {
+    /// Chunks in any order, of files that are the same if `content` is.
+    pub fn new(content: [u8; 16], mut chunks: Vec<Chunk>) -> ChunkList {
+        chunks.sort_unstable();
+        ChunkList { content, chunks }
+    }
+
     /// The same for files with the same bytes and for no others.
     pub fn content(&self) -> [u8; 16] {
         self.content
@@ -111,12 +117,14 @@ pub struct ChunkBuilder {
     uncut: Vec<u8>,
     content: blake3::Hasher,
     chunks: Vec<Chunk>,
+    /// Bytes of all chunks so far.
+    size: u64,
 }
 
 impl ChunkBuilder {
     /// Starts a file.
     pub fn new(tttd: Tttd) -> ChunkBuilder {
-        ChunkBuilder { tttd, uncut: Vec::new(), content: blake3::Hasher::new(), chunks: Vec::new() }
+        ChunkBuilder { tttd, uncut: Vec::new(), content: blake3::Hasher::new(), chunks: Vec::new(), size: 0 }
     }
 
     fn cut(&mut self, last: bool) {
@@ -126,6 +134,7 @@ impl ChunkBuilder {
             let hash = blake3::hash(&self.uncut[start..end]);
             self.content.update(hash.as_bytes());
             let head = hash.as_bytes().first_chunk().expect("a hash has 32 bytes");
+            self.size += u64::from(len);
             self.chunks.push(Chunk { hash: u64::from_be_bytes(*head), len });
             start = end;
         }
@@ -135,6 +144,7 @@ impl ChunkBuilder {
 
 impl Builder for ChunkBuilder {
     type Sketch = ChunkList;
+    type Head = u64;
 
     fn add(&mut self, bytes: &[u8]) {
         // In pieces, so that a large file given at once is not copied at once.
@@ -144,6 +154,16 @@ impl Builder for ChunkBuilder {
                 self.cut(false);
             }
         }
+    }
+
+    fn drain(&mut self, take: &mut dyn FnMut(Entry)) {
+        self.chunks.drain(..).for_each(|chunk| take(chunk.into()));
+    }
+
+    fn close(mut self, take: &mut dyn FnMut(Entry)) -> u64 {
+        self.cut(true);
+        self.drain(take);
+        self.size
     }
 
     fn finish(mut self) -> ChunkList {

@@ -1,15 +1,14 @@
-//! The bipartite graph of a part: its files with their chunks, and for each chunk the files that have it.
-//!
-//! Where a part does not fit in memory it is taken in blocks: each block is compared within itself, and then the files
-//! after it are read past it one by one. So the answer does not depend on memory.
+//! The bipartite graph of a part that fits in memory: its files with their chunks, and for each chunk the files that have
+//! it. Files that share a chunk are compared by merging their sorted chunks. Of a part that does not fit the pairs are counted
+//! chunk by chunk (`large`), with the same answer.
 
-use super::sorter::{Merge, Sorted};
 use super::{Chunk, common_bytes};
 use crate::similarity::SimilarityError;
+use crate::similarity::methods::sorter::{Merge, Sorted};
 
 /// An edge by part: part, file, hash and length of the chunk.
 pub(super) const PART_EDGE_BYTES: usize = 4 + 4 + 8 + 4;
-/// What an edge takes in a block: the file's chunk, its entry in the chunk's list, and both once more while sorting.
+/// What an edge takes in a graph: the file's chunk, its entry in the chunk's list, and both once more while sorting.
 pub(super) const EDGE_BYTES_IN_MEMORY: usize = 64;
 
 type Edges = Sorted<PART_EDGE_BYTES>;
@@ -34,43 +33,31 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 /// What comparing took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
-    /// Graphs that were in memory one after the other.
+    /// Graphs that were in memory one after the other, and passes over parts that were too large.
     pub(super) blocks: u64,
-    /// Pairs of files whose chunks were merged.
+    /// Pairs of files that share a chunk.
     pub(super) comparisons: u64,
 }
 
 /// Is told two files, the lower number first, and their bytes in common.
 pub(super) type Found<'a> = &'a mut dyn FnMut(u32, u32, u64) -> Result<(), SimilarityError>;
 
-/// All pairs of files of a part that share a chunk (step 4 of the paper's algorithm).
+/// All pairs of files of a part that share a chunk (step 4 of the paper's algorithm). Holds all of the part.
 pub(super) fn links(
     edges: &Edges,
     part: u32,
-    memory: usize,
     effort: &mut Effort,
     found: Found<'_>,
 ) -> Result<(), SimilarityError> {
-    let most = memory / EDGE_BYTES_IN_MEMORY;
-    let mut from = Some(0);
-    while let Some(first) = from {
-        let mut files = Files::read(edges, part, first)?;
-        let mut graph = Graph::default();
-        while graph.chunks.is_empty() || graph.chunks.len() < most {
-            let Some(file) = files.next(&mut graph.chunks)? else { break };
-            graph.files.push((file, graph.chunks.len()));
-        }
-        graph.index();
-        effort.blocks += 1;
-        for at in 0..graph.files.len() {
-            graph.neighbours_of(at, effort, found)?;
-        }
-        from = files.peek();
-        let mut chunks = Vec::new();
-        while let Some(file) = files.next(&mut chunks)? {
-            graph.neighbours(file, &chunks, effort, found)?;
-            chunks.clear();
-        }
+    let mut files = Files::read(edges, part)?;
+    let mut graph = Graph::default();
+    while let Some(file) = files.next(&mut graph.chunks)? {
+        graph.files.push((file, graph.chunks.len()));
+    }
+    graph.index();
+    effort.blocks += 1;
+    for at in 0..graph.files.len() {
+        graph.neighbours_of(at, effort, found)?;
     }
     Ok(())
 }
@@ -83,8 +70,8 @@ struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    fn read(edges: &'a Edges, part: u32, first: u32) -> Result<Files<'a>, SimilarityError> {
-        let mut merge = edges.from(&part_edge(part, first, Chunk { hash: 0, len: 0 }))?;
+    fn read(edges: &'a Edges, part: u32) -> Result<Files<'a>, SimilarityError> {
+        let mut merge = edges.from(&part_edge(part, 0, Chunk { hash: 0, len: 0 }))?;
         let held = merge.next()?;
         Ok(Files { merge, part, held })
     }
@@ -174,22 +161,6 @@ impl Graph {
         for &other in &self.near {
             let bytes = common_bytes(&chunks, self.chunks_of(other as usize));
             found(self.files[at].0, self.files[other as usize].0, bytes)?;
-        }
-        Ok(())
-    }
-
-    /// All files of the graph with a later file that is not in it.
-    fn neighbours(
-        &mut self,
-        file: u32,
-        chunks: &[Chunk],
-        effort: &mut Effort,
-        found: Found<'_>,
-    ) -> Result<(), SimilarityError> {
-        self.gather(chunks, 0);
-        effort.comparisons += self.near.len() as u64;
-        for &other in &self.near {
-            found(self.files[other as usize].0, file, common_bytes(chunks, self.chunks_of(other as usize)))?;
         }
         Ok(())
     }

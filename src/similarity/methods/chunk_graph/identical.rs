@@ -1,8 +1,8 @@
 //! Identical files: told apart from similar ones, and only the first of them is compared with others (section 2.4).
 
 use super::graph::number;
-use super::sorter::Sorter;
 use super::{Collection, FileNode, GraphError, Templates};
+use crate::similarity::methods::sorter::Sorter;
 use std::path::Path;
 
 const CONTENT_BYTES: usize = 16;

@@ -13,17 +13,18 @@
 //! Bytes in common are a lower bound: what lies in chunks that differ anywhere does not count (section 2.3).
 //! Templates are chunks that the user has marked; they do not count, and files need not be chunked again for it.
 //!
-//! As a [`Method`] it compares two files without the rest of the graph: there no chunk is ubiquitous.
+//! As a [`Method`] it compares two files without the rest of the graph: there no chunk is ubiquitous, and none is a template.
 
 mod analysis;
 mod chunks;
 mod clusters;
 mod collection;
 mod error;
+mod gather;
 mod graph;
 mod identical;
+mod large;
 mod partition;
-mod sorter;
 mod tables;
 mod templates;
 #[cfg(test)]
@@ -34,43 +35,63 @@ pub use chunks::{Chunk, ChunkBuilder, ChunkList, common_bytes};
 pub use clusters::{Cluster, Shape};
 pub use collection::{Collection, CollectionWriter};
 pub use error::GraphError;
+pub use gather::{Gathered, gather};
 pub use identical::IdenticalSet;
 pub use tables::{write_clusters, write_identical, write_pairs};
 pub use templates::Templates;
 
-use super::{Damaged, Likeness, Method};
+use super::{Damaged, Entry, Likeness, Method, Sums, Whole};
 use crate::chunk::tttd::Tttd;
+use crate::recipe::{put_varint, take_varint};
 use std::ffi::OsStr;
-use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 /// The length of chunks that is aimed at unless said otherwise, in bytes. The paper starts at 1,000 for a first look
 /// and goes on with 100.
 pub const TARGET_DEFAULT: u32 = 256;
 
 /// The method.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ChunkGraph {
     tttd: Tttd,
-    templates: Arc<Templates>,
 }
 
 impl ChunkGraph {
-    /// Files cut by `tttd`; chunks among `templates` do not count.
-    pub fn new(tttd: Tttd, templates: Templates) -> ChunkGraph {
-        ChunkGraph { tttd, templates: Arc::new(templates) }
+    /// Files cut by `tttd`.
+    pub fn new(tttd: Tttd) -> ChunkGraph {
+        ChunkGraph { tttd }
     }
+}
+
+/// A chunk as an entry of an index: its hash, and its length with how often the file has it besides.
+impl From<Chunk> for Entry {
+    fn from(chunk: Chunk) -> Entry {
+        Entry { key: chunk.hash, value: chunk.len.into() }
+    }
+}
+
+/// Bytes that two files have in common by a chunk: as often as both have it; another chunk with the same hash is nothing in
+/// common.
+fn common_of(a: u64, b: u64) -> u64 {
+    let ((a_len, a), (b_len, b)) = (len_and_count(a), len_and_count(b));
+    if a_len == b_len { a.min(b) * u64::from(a_len) } else { 0 }
+}
+
+/// The length of a chunk and how often a file has it, out of the value of an entry.
+pub(crate) fn len_and_count(value: u64) -> (u32, u64) {
+    (value as u32, (value >> 32) + 1)
 }
 
 impl Default for ChunkGraph {
     fn default() -> Self {
         let tttd = Tttd::with_target(TARGET_DEFAULT).expect("the default is in range");
-        ChunkGraph::new(tttd, Templates::default())
+        ChunkGraph::new(tttd)
     }
 }
 
 impl Method for ChunkGraph {
     type Sketch = ChunkList;
+    /// Bytes of the file.
+    type Head = u64;
     type Builder = ChunkBuilder;
     const NAME: &'static str = "chunk-graph";
 
@@ -82,30 +103,47 @@ impl Method for ChunkGraph {
         ChunkBuilder::new(self.tttd)
     }
 
-    fn encode(&self, sketch: &ChunkList) -> Vec<u8> {
-        sketch.encode()
+    fn head(&self, sketch: &ChunkList) -> u64 {
+        sketch.size()
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<ChunkList, Damaged> {
-        ChunkList::decode(bytes).map_err(|expected| Damaged { method: Self::NAME, expected })
+    fn entries(&self, sketch: &ChunkList) -> Vec<Entry> {
+        let mut entries: Vec<Entry> = Vec::with_capacity(sketch.chunks().len());
+        for entry in sketch.chunks().iter().map(|&chunk| Entry::from(chunk)) {
+            match entries.last_mut().filter(|last| last.key == entry.key) {
+                Some(last) => last.value = self.joined(last.value, entry.value),
+                None => entries.push(entry),
+            }
+        }
+        entries
     }
 
-    fn keys(&self, sketch: &ChunkList) -> Vec<u64> {
-        let mut hashes: Vec<u64> = sketch.chunks().iter().map(|chunk| chunk.hash).collect();
-        hashes.dedup();
-        hashes
+    fn encode(&self, size: &u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_varint(&mut out, *size);
+        out
     }
 
-    fn look_up(&self, sketch: &ChunkList) -> Vec<RangeInclusive<u64>> {
-        let keys = self.keys(sketch).into_iter().filter(|&hash| !self.templates.has(hash));
-        keys.map(|hash| hash..=hash).collect()
+    fn decode(&self, mut bytes: &[u8]) -> Result<u64, Damaged> {
+        let size = take_varint(&mut bytes).filter(|_| bytes.is_empty());
+        size.ok_or(Damaged { method: Self::NAME, expected: "a size" })
     }
 
-    fn compare(&self, a: &ChunkList, b: &ChunkList) -> Likeness {
-        let (a, b) = (a.payload(&self.templates), b.payload(&self.templates));
-        let bytes = |chunks: &[Chunk]| chunks.iter().map(|chunk| u64::from(chunk.len)).sum::<u64>();
-        let (common, a_bytes, b_bytes) = (common_bytes(&a, &b) as f64, bytes(&a) as f64, bytes(&b) as f64);
-        if a_bytes == 0.0 || b_bytes == 0.0 {
+    fn joined(&self, one: u64, other: u64) -> u64 {
+        let ((one_len, one), (other_len, other)) = (len_and_count(one), len_and_count(other));
+        // Of two chunks with one hash the shorter: nothing is told that is not so.
+        (one + other - 1).min(u32::MAX.into()) << 32 | u64::from(one_len.min(other_len))
+    }
+
+    fn meet(&self, sums: &mut Sums, a: u64, b: u64) {
+        let bytes = common_of(a, b);
+        sums.shared += u64::from(bytes > 0);
+        sums.a = sums.a.saturating_add(bytes);
+    }
+
+    fn likeness(&self, a: &Whole<u64>, b: &Whole<u64>, sums: &Sums) -> Likeness {
+        let (common, a_bytes, b_bytes) = (sums.a as f64, a.head as f64, b.head as f64);
+        if a.head == 0 || b.head == 0 {
             return Likeness::default();
         }
         Likeness {

@@ -7,9 +7,10 @@
 
 use super::clusters::UnionFind;
 use super::graph::{PART_EDGE_BYTES, hash, number, part_edge};
-use super::sorter::{Sorted, Sorter};
+use super::large::{LARGE_EDGE_BYTES, large_edge};
 use super::{Chunk, Work};
 use crate::similarity::SimilarityError;
+use crate::similarity::methods::sorter::{Sorted, Sorter};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -34,23 +35,57 @@ pub(super) struct Kept {
     pub(super) files_max: u64,
 }
 
-/// Edges by part, and how many parts there are.
+/// Edges by part: those of parts that fit in memory by file, of others by chunk.
 pub(super) struct Parts {
     pub(super) edges: Sorted<PART_EDGE_BYTES>,
-    pub(super) count: u32,
+    pub(super) large_edges: Sorted<LARGE_EDGE_BYTES>,
+    /// For each part whether it is too large.
+    pub(super) large: Vec<bool>,
+}
+
+struct PartSorter {
+    edges: Sorter<PART_EDGE_BYTES>,
+    large_edges: Sorter<LARGE_EDGE_BYTES>,
+    large: Vec<bool>,
+}
+
+impl PartSorter {
+    fn new(dir: &Path, memory: usize, large: Vec<bool>) -> PartSorter {
+        // Together they hold no more than one would.
+        let share = if large.contains(&true) && large.contains(&false) { memory / 2 } else { memory };
+        PartSorter { edges: Sorter::new(dir, share), large_edges: Sorter::new(dir, share), large }
+    }
+
+    fn add(&mut self, part: u32, file: u32, chunk: Chunk) -> Result<(), SimilarityError> {
+        match self.large[part as usize] {
+            true => self.large_edges.add(large_edge(part, file, chunk)),
+            false => self.edges.add(part_edge(part, file, chunk)),
+        }
+    }
+
+    fn finish(self) -> Result<Parts, SimilarityError> {
+        let (edges, large_edges) = (self.edges.finish()?, self.large_edges.finish()?);
+        Ok(Parts { edges, large_edges, large: self.large })
+    }
 }
 
 /// Everything in one part.
 pub(super) fn one_part(
     edges: &Sorted<CHUNK_EDGE_BYTES>,
     kept: Kept,
+    part_edges: u64,
     memory: usize,
     dir: &Path,
     work: &mut Work,
 ) -> Result<Parts, SimilarityError> {
-    let mut sorter = Sorter::new(dir, memory);
-    each_chunk(edges, kept, work, &mut |chunk, file| sorter.add(part_edge(0, file, chunk)))?;
-    Ok(Parts { edges: sorter.finish()?, count: 1 })
+    let mut count = 0;
+    each_chunk(edges, kept, work, &mut |_, _| {
+        count += 1;
+        Ok(())
+    })?;
+    let mut sorter = PartSorter::new(dir, memory, vec![count > part_edges]);
+    each_chunk(edges, kept, &mut Work::default(), &mut |chunk, file| sorter.add(0, file, chunk))?;
+    sorter.finish()
 }
 
 /// Parts of at most `part_edges` edges, save that a component is never torn.
@@ -74,16 +109,21 @@ pub(super) fn partition(
         counts[file as usize] += 1;
         Ok(())
     })?;
-    let (parts, count) = pack(&mut components, &counts, part_edges, work);
-    let mut sorter = Sorter::new(dir, memory);
+    let (parts, large) = pack(&mut components, &counts, part_edges, work);
+    let mut sorter = PartSorter::new(dir, memory, large);
     each_chunk(edges, kept, &mut Work::default(), &mut |chunk, file| {
-        sorter.add(part_edge(parts[file as usize], file, chunk))
+        sorter.add(parts[file as usize], file, chunk)
     })?;
-    Ok(Parts { edges: sorter.finish()?, count })
+    sorter.finish()
 }
 
-/// The part of each file, and how many there are.
-fn pack(components: &mut UnionFind, counts: &[u32], part_edges: u64, work: &mut Work) -> (Vec<u32>, u32) {
+/// The part of each file, and for each part whether it is one component that is too large.
+fn pack(
+    components: &mut UnionFind,
+    counts: &[u32],
+    part_edges: u64,
+    work: &mut Work,
+) -> (Vec<u32>, Vec<bool>) {
     let files = 0..counts.len() as u32;
     let mut sizes: BTreeMap<u32, u64> = BTreeMap::new();
     for file in files.clone().filter(|file| counts[*file as usize] > 0) {
@@ -92,7 +132,7 @@ fn pack(components: &mut UnionFind, counts: &[u32], part_edges: u64, work: &mut 
     work.components = sizes.len() as u64;
     let mut by_size: Vec<(u64, u32)> = sizes.into_iter().map(|(root, size)| (size, root)).collect();
     by_size.sort_unstable_by_key(|&(size, root)| (std::cmp::Reverse(size), root));
-    let (mut parts, mut count, mut room) = (vec![NO_PART; counts.len()], 0, BTreeSet::new());
+    let (mut parts, mut large, mut room) = (vec![NO_PART; counts.len()], Vec::new(), BTreeSet::new());
     for (size, root) in by_size {
         let fitting: Option<(u64, u32)> = room.range((size, 0)..).next().copied();
         let (left, part) = match fitting {
@@ -101,8 +141,8 @@ fn pack(components: &mut UnionFind, counts: &[u32], part_edges: u64, work: &mut 
                 (free - size, part)
             }
             None => {
-                count += 1;
-                (part_edges.saturating_sub(size), count - 1)
+                large.push(size > part_edges);
+                (part_edges.saturating_sub(size), large.len() as u32 - 1)
             }
         };
         room.insert((left, part));
@@ -111,7 +151,7 @@ fn pack(components: &mut UnionFind, counts: &[u32], part_edges: u64, work: &mut 
     for file in files.filter(|file| counts[*file as usize] > 0) {
         parts[file as usize] = parts[components.find(file) as usize];
     }
-    (parts, count)
+    (parts, large)
 }
 
 /// Calls `visit` with each edge of the chunks that are kept, by chunk and file.

@@ -1,23 +1,27 @@
 //! Collections of related files, analysed in all ways; the slow way is the yardstick.
 //!
-//! Seen to fail with: files after a block not compared with it, the parts packed without regard to components,
+//! Seen to fail with: the parts packed without regard to components,
 //! repeats of a chunk counted by one file's number only, identical files not set aside, templates left in sizes, the
 //! ubiquitous cut off, the CRC of a record not looked at, the least share not asked for, names without `./`.
 
 use super::*;
+use crate::db::MemDb;
+use crate::id::RecipeId;
 use crate::similarity::methods::laws::{laws, noise, text};
-use crate::similarity::methods::sketch_of;
+use crate::similarity::methods::{AnySketch, Index, IndexOptions, KeyVisitor, sketch_of};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::Arc;
 
 laws!(targets_256, ChunkGraph::default());
-laws!(targets_100, ChunkGraph::new(Tttd::with_target(100).unwrap(), Templates::default()));
+laws!(targets_100, ChunkGraph::new(Tttd::with_target(100).unwrap()));
 
 const TARGET: u32 = 100;
 
 fn list(bytes: &[u8]) -> ChunkList {
-    sketch_of(&ChunkGraph::new(Tttd::with_target(TARGET).unwrap(), Templates::default()), None, bytes)
+    sketch_of(&ChunkGraph::new(Tttd::with_target(TARGET).unwrap()), None, bytes)
 }
 
 fn collect<B: AsRef<[u8]>>(dir: &Path, files: &[(&str, B)]) -> Collection {
@@ -116,7 +120,10 @@ fn the_answer_does_not_depend_on_memory() {
     }
     let tight = analyse(true, 0);
     assert!(tight.work.edges > 10_000 && tight.work.components == 12, "{:?}", tight.work);
-    assert!(tight.work.parts > 1 && tight.work.blocks > tight.work.parts, "{:?}", tight.work);
+    assert!(tight.work.parts > 1, "{:?}", tight.work);
+    // A family is more than memory holds, and so are the counters of all pairs.
+    let torn = analyse(false, 0);
+    assert!(torn.work.parts == 1 && torn.work.blocks > 5, "{:?}", torn.work);
     assert!(analyse(true, 400_000).work.parts < 12, "small components share a part");
 }
 
@@ -150,6 +157,51 @@ proptest! {
         prop_assert_eq!(a.links().unwrap(), b.links().unwrap());
         prop_assert_eq!(a.clusters, b.clusters);
         prop_assert_eq!(a.work.ubiquitous_chunks, b.work.ubiquitous_chunks);
+    }
+}
+
+/// As an index has its chunks a collection is as one made of the files, repeats and copies included.
+#[test]
+fn a_collection_can_be_had_from_an_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = families(21, 4, 4);
+    files.push(("repeats".to_owned(), noise(3000, 5).repeat(4)));
+    let made = collect(dir.path(), &named(&files));
+    let method = ChunkGraph::new(Tttd::with_target(TARGET).unwrap());
+    let index = Index::open(Arc::new(MemDb::new()), Arc::new(method), IndexOptions::default()).unwrap();
+    for (_, bytes) in &files {
+        index.add(RecipeId::of(bytes), &AnySketch::of(&method, &list(bytes)).unwrap()).unwrap();
+    }
+    let mut numbers = BTreeMap::new();
+    index
+        .contents(0, &mut |number, id, _, _| {
+            numbers.insert(id, number);
+            true
+        })
+        .unwrap();
+    let wanted = files.iter().map(|(name, bytes)| {
+        let (id, name) = (RecipeId::of(bytes), OsStr::new(name.as_str()));
+        Gathered { name, content: id.0, number: numbers[&id] }
+    });
+    for memory in [1000, 1 << 20] {
+        let writer = CollectionWriter::nameless(dir.path(), TARGET).unwrap();
+        let each_key = &mut |visit: KeyVisitor<'_>| index.keys(0, visit);
+        let gathered =
+            gather(writer, &wanted.clone().collect::<Vec<_>>(), each_key, memory, dir.path()).unwrap();
+        let read = |collection: &Collection| {
+            let mut files = Vec::new();
+            let add = &mut |_, name: &OsStr, list: ChunkList| {
+                files.push((name.to_owned(), list.chunks().to_vec()));
+                Ok(())
+            };
+            collection.each(add).unwrap();
+            files
+        };
+        assert_eq!(read(&gathered), read(&made));
+        let [of_files, of_index] =
+            [&made, &gathered].map(|collection| Analysis::of(collection, &all(), dir.path()).unwrap());
+        assert_eq!(of_index.clusters, of_files.clusters);
+        assert_eq!(of_index.identical, of_files.identical);
     }
 }
 
@@ -278,16 +330,12 @@ fn a_marked_template_disbands_its_cluster() {
     assert!(size == a.len() as u64 && (2900..3400).contains(&payload), "{payload} of {size}");
     assert_eq!(before.files[0].payload, size);
 
-    let method = ChunkGraph::new(Tttd::with_target(TARGET).unwrap(), templates.clone());
-    assert_eq!(method.compare(&list(&a), &list(&b)).containment, Some(0.0));
-    assert!(method.compare(&list(&a), &list(&a2)).containment.unwrap() > 0.9);
-    assert!(method.look_up(&list(&a)).len() + 50 < method.keys(&list(&a)).len());
     let of_half = Templates::default().mark(&collection, &[0, 3, 1, 2], 0.5).unwrap();
     assert!(of_half > marked + 20, "the file that two have is more: {of_half}");
     assert_eq!(Templates::default().mark(&collection, &[], 1.0).unwrap(), 0);
     let error = Templates::default().mark(&collection, &[0], 0.0).unwrap_err().to_string();
     assert!(error.contains("template share 0: expected above 0"), "{error}");
-    let first = method.keys(&list(&template))[0];
+    let first = list(&template).chunks()[0].hash;
     assert!(templates.unmark(first) && !templates.unmark(first));
 }
 

@@ -4,17 +4,20 @@
 //! fingerprint is forgotten; the sets are sorted, and equal ones become one with a counter. That is saved: any
 //! threshold and any rules are applied to it afterwards, and no file is read again.
 
-use super::{Sif, SifSketch};
+use super::{Sif, SifHead};
 use crate::recipe::{put_varint, take_varint};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::sorter::Sorter;
-use crate::similarity::methods::{Index, Method};
+use crate::similarity::methods::{Damaged, EachKey, Index, Method};
 use std::collections::HashMap;
 use std::path::Path;
 
 type Result<T> = std::result::Result<T, SimilarityError>;
 
 const MAGIC: &[u8; 8] = b"dfssif1\n";
+const HASH_BYTES: usize = 16;
+/// Hash of a set and a fingerprint that it has.
+const RECORD_BYTES: usize = HASH_BYTES + 8;
 
 /// How to collate.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,20 @@ pub struct File {
     pub checksum: u32,
     /// How many different fingerprints it has, without those that too many have.
     pub fingers: u64,
+}
+
+impl File {
+    /// A content of an index, which has `fingers` keys. Fails if the head is damaged.
+    pub fn of(
+        sif: &Sif,
+        mut names: Vec<Vec<u8>>,
+        fingers: u64,
+        head: &[u8],
+    ) -> std::result::Result<File, Damaged> {
+        let SifHead { bytes, checksum, .. } = sif.decode(head)?;
+        names.sort();
+        Ok(File { names, bytes, checksum, fingers })
+    }
 }
 
 /// A set of files with the number of fingerprints that are in all of them and in no other.
@@ -76,57 +93,79 @@ impl Saved {
         options: &CollateOptions,
         dir: &Path,
     ) -> Result<Saved> {
-        let (mut files, mut failed): (Vec<(u32, File)>, _) = (Vec::new(), None);
-        index.contents(&mut |number, id, sketch| match sif.decode(sketch) {
-            Ok(SifSketch { bytes, checksum, fingers }) => {
-                let mut names = names(&id);
-                names.sort();
-                if !names.is_empty() {
-                    files.push((number, File { names, bytes, checksum, fingers: fingers.len() as u64 }));
-                }
-                true
-            }
-            Err(damaged) => {
-                failed = Some(damaged);
-                false
-            }
+        let (mut files, mut failed) = (Vec::new(), Ok(()));
+        index.contents(0, &mut |number, id, fingers, head| {
+            let names = names(&id);
+            failed = File::of(sif, names, fingers, head).map(|file| files.push((number, file)));
+            failed.is_ok()
         })?;
-        if let Some(damaged) = failed {
-            return Err(damaged.into());
-        }
+        failed?;
+        Saved::of(files, &mut |visit| index.keys(0, visit), options, dir)
+    }
+
+    /// Collates files with their numbers, of which those without names are left out. `each_key` gives each fingerprint with
+    /// the numbers of the files that have it; it is called twice.
+    pub fn of(
+        mut files: Vec<(u32, File)>,
+        each_key: EachKey<'_>,
+        options: &CollateOptions,
+        dir: &Path,
+    ) -> Result<Saved> {
+        files.retain(|(_, file)| !file.names.is_empty());
         files.sort_by(|(_, a), (_, b)| a.names.cmp(&b.names));
         let places: HashMap<u32, u32> =
             files.iter().enumerate().map(|(place, (number, _))| (*number, place as u32)).collect();
         let mut files: Vec<File> = files.into_iter().map(|(_, file)| file).collect();
-        let mut sorter = Sorter::new(dir, options.memory_bytes);
-        let (mut left_out, mut failed) = (0, None);
-        index.keys(&mut |_, contents| {
+        // Sets are told apart by a hash, so that of each fingerprint a record of one length is sorted.
+        let mut sorter = Sorter::<RECORD_BYTES>::new(dir, options.memory_bytes);
+        let set_of = |contents: &[(u32, u64)]| {
             let mut set: Vec<u32> =
-                contents.iter().filter_map(|number| places.get(number)).copied().collect();
+                contents.iter().filter_map(|(number, _)| places.get(number)).copied().collect();
+            set.sort_unstable();
+            set
+        };
+        let (mut left_out, mut failed) = (0, Ok(()));
+        each_key(&mut |key, contents| {
+            let set = set_of(contents);
             if set.len() > options.contents_max {
                 left_out += 1;
                 set.iter().for_each(|&place| files[place as usize].fingers -= 1);
             } else if set.len() > 1 {
-                set.sort_unstable();
-                let record: Vec<u8> = set.iter().flat_map(|place| place.to_be_bytes()).collect();
-                failed = sorter.push(&record).err();
-            }
-            failed.is_none()
-        })?;
-        failed.map_or(Ok(()), Err)?;
-        let mut sets: Vec<SharedBy> = Vec::new();
-        let mut last: Vec<u8> = Vec::new();
-        sorter.finish(&mut |record| {
-            match sets.last_mut().filter(|_| last == record) {
-                Some(set) => set.count += 1,
-                None => {
-                    let number = |bytes: &[u8]| bytes.iter().fold(0, |n, &byte| n << 8 | u32::from(byte));
-                    sets.push(SharedBy { files: record.chunks_exact(4).map(number).collect(), count: 1 });
-                    last = record.to_vec();
+                let mut hash = blake3::Hasher::new();
+                for place in &set {
+                    hash.update(&place.to_le_bytes());
                 }
+                let mut record = [0; RECORD_BYTES];
+                record[..HASH_BYTES].copy_from_slice(&hash.finalize().as_bytes()[..HASH_BYTES]);
+                record[HASH_BYTES..].copy_from_slice(&key.to_be_bytes());
+                failed = sorter.add(record);
             }
-            Ok(())
+            failed.is_ok()
         })?;
+        failed?;
+        // Of each set how many fingerprints, and the first: that says which files they are.
+        let mut counts: HashMap<u64, u64> = HashMap::new();
+        let sorted = sorter.finish()?;
+        let (mut merge, mut last): (_, Option<([u8; HASH_BYTES], u64)>) = (sorted.all()?, None);
+        while let Some(record) = merge.next()? {
+            let (hash, key) = record.split_at(HASH_BYTES);
+            let first = match last {
+                Some((of, first)) if of[..] == *hash => first,
+                _ => key.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)),
+            };
+            last = hash.first_chunk::<HASH_BYTES>().map(|hash| (*hash, first));
+            *counts.entry(first).or_default() += 1;
+        }
+        drop(merge);
+        drop(sorted);
+        let mut sets: Vec<SharedBy> = Vec::new();
+        each_key(&mut |key, contents| {
+            if let Some(count) = counts.remove(&key) {
+                sets.push(SharedBy { files: set_of(contents), count });
+            }
+            !counts.is_empty()
+        })?;
+        sets.sort_unstable_by(|a, b| a.files.cmp(&b.files));
         Ok(Saved { files, sets, left_out })
     }
 

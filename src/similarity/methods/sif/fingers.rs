@@ -6,7 +6,6 @@
 
 use super::{Selection, Sif};
 use crate::view::postscript;
-use std::collections::HashMap;
 
 /// Length of a substring.
 pub const FINGER_BYTES: usize = 50;
@@ -70,16 +69,24 @@ impl Fingers {
         }
     }
 
-    pub(super) fn finish(mut self) -> Vec<(u32, u32)> {
+    /// There are no more bytes.
+    pub(super) fn end(&mut self) {
         if self.in_head {
             self.leave_head();
             self.look();
         }
-        let mut counts: HashMap<u32, u32> = HashMap::new();
-        self.found.iter().for_each(|&finger| *counts.entry(finger).or_default() += 1);
-        let mut fingers: Vec<_> = counts.into_iter().collect();
-        fingers.sort_unstable();
-        fingers
+    }
+
+    /// Those that were found since they were last taken, in order of their places.
+    pub(super) fn take(&mut self) -> std::vec::Drain<'_, u32> {
+        self.found.drain(..)
+    }
+
+    /// All, ascending, with how often each was found.
+    pub(super) fn finish(mut self) -> Vec<(u32, u32)> {
+        self.end();
+        self.found.sort_unstable();
+        self.found.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u32)).collect()
     }
 
     fn look(&mut self) {

@@ -20,7 +20,7 @@ pub use anchors::{Anchors, learn};
 pub use collate::{CollateOptions, File, Saved, SharedBy};
 pub use fingers::FINGER_BYTES;
 
-use super::{Builder, Damaged, Likeness, Method};
+use super::{Builder, Damaged, Entry, Likeness, Method, Sums, Whole};
 use crate::recipe::{put_varint, take_varint};
 use fingers::Fingers;
 use std::ffi::OsStr;
@@ -67,6 +67,17 @@ impl Sif {
     }
 }
 
+/// What tells equal files, and how many fingerprints there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SifHead {
+    /// Length of the file.
+    pub bytes: u64,
+    /// CRC-32 of the file.
+    pub checksum: u32,
+    /// Fingerprints, repeats included.
+    pub count: u64,
+}
+
 /// The fingerprints of a file, and what tells equal files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SifSketch {
@@ -83,15 +94,11 @@ impl SifSketch {
     pub fn count(&self) -> u64 {
         self.fingers.iter().map(|&(_, count)| u64::from(count)).sum()
     }
-
-    /// Whether checksum and size say that the files are the same.
-    pub fn equals(&self, other: &SifSketch) -> bool {
-        (self.bytes, self.checksum) == (other.bytes, other.checksum)
-    }
 }
 
 impl Method for Sif {
     type Sketch = SifSketch;
+    type Head = SifHead;
     type Builder = SifBuilder;
 
     const NAME: &'static str = "sif";
@@ -104,100 +111,104 @@ impl Method for Sif {
     }
 
     fn builder(&self, _name: Option<&OsStr>) -> SifBuilder {
-        SifBuilder { bytes: 0, crc: crc32fast::Hasher::new(), fingers: Fingers::new(self.clone()) }
+        let fingers = Fingers::new(self.clone());
+        SifBuilder { bytes: 0, crc: crc32fast::Hasher::new(), zeros: self.zeros(), given: 0, fingers }
     }
 
-    fn encode(&self, sketch: &SifSketch) -> Vec<u8> {
-        let mut out = Vec::with_capacity(16 + 3 * sketch.fingers.len());
-        put_varint(&mut out, sketch.bytes);
-        out.extend_from_slice(&sketch.checksum.to_le_bytes());
-        put_varint(&mut out, sketch.fingers.len() as u64);
-        let mut last = 0;
-        for &(finger, count) in &sketch.fingers {
-            let finger = finger >> self.zeros();
-            put_varint(&mut out, u64::from(finger - last) << 1 | u64::from(count > 1));
-            if count > 1 {
-                put_varint(&mut out, u64::from(count));
-            }
-            last = finger;
-        }
+    fn head(&self, sketch: &SifSketch) -> SifHead {
+        SifHead { bytes: sketch.bytes, checksum: sketch.checksum, count: sketch.count() }
+    }
+
+    /// The value says how often.
+    fn entries(&self, sketch: &SifSketch) -> Vec<Entry> {
+        let entry = |&(finger, count): &(u32, u32)| Entry {
+            key: (finger >> self.zeros()).into(),
+            value: count.into(),
+        };
+        sketch.fingers.iter().map(entry).collect()
+    }
+
+    fn encode(&self, head: &SifHead) -> Vec<u8> {
+        let mut out = head.checksum.to_le_bytes().to_vec();
+        put_varint(&mut out, head.bytes);
+        put_varint(&mut out, head.count);
         out
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<SifSketch, Damaged> {
-        decode(bytes, self.zeros())
-            .ok_or(Damaged { method: Self::NAME, expected: "size, checksum and ascending fingerprints" })
+    fn decode(&self, bytes: &[u8]) -> Result<SifHead, Damaged> {
+        let decode = || {
+            let (checksum, mut rest) = bytes.split_first_chunk()?;
+            let (bytes, count) = (take_varint(&mut rest)?, take_varint(&mut rest)?);
+            let head = SifHead { bytes, checksum: u32::from_le_bytes(*checksum), count };
+            rest.is_empty().then_some(head)
+        };
+        decode().ok_or(Damaged { method: Self::NAME, expected: "checksum, size and number of fingerprints" })
     }
 
-    fn keys(&self, sketch: &SifSketch) -> Vec<u64> {
-        sketch.fingers.iter().map(|&(finger, _)| u64::from(finger >> self.zeros())).collect()
+    fn joined(&self, one: u64, other: u64) -> u64 {
+        one.saturating_add(other)
+    }
+
+    fn meet(&self, sums: &mut Sums, a: u64, b: u64) {
+        sums.shared += 1;
+        (sums.a, sums.b) = (sums.a.saturating_add(a), sums.b.saturating_add(b));
     }
 
     /// Section 3: how many fingerprints of b are among a's, by how many a has. Where one occurs more often in b that
-    /// is more than all of them.
-    fn compare(&self, a: &SifSketch, b: &SifSketch) -> Likeness {
-        if a.equals(b) {
+    /// is more than all of them. Files of the same checksum and size are the same.
+    fn likeness(&self, a: &Whole<SifHead>, b: &Whole<SifHead>, sums: &Sums) -> Likeness {
+        let (a, b) = (&a.head, &b.head);
+        if (a.bytes, a.checksum) == (b.bytes, b.checksum) {
             return Likeness { containment: Some(1.0), contained_in: Some(1.0), ..Likeness::default() };
         }
-        let (mut in_a, mut in_b) = (0u64, 0u64);
-        let mut rest = b.fingers.iter().peekable();
-        for &(finger, count) in &a.fingers {
-            while rest.next_if(|(other, _)| *other < finger).is_some() {}
-            if let Some((_, other)) = rest.next_if(|(other, _)| *other == finger) {
-                in_a += u64::from(count);
-                in_b += u64::from(*other);
-            }
-        }
-        let share = |common: u64, all: u64| (all > 0).then(|| common as f64 / all as f64);
-        let (a_count, b_count) = (a.count(), b.count());
-        if a_count == 0 || b_count == 0 {
+        if a.count == 0 || b.count == 0 {
             return Likeness::default();
         }
         Likeness {
-            containment: share(in_b, a_count),
-            contained_in: share(in_a, b_count),
+            containment: Some(sums.b as f64 / a.count as f64),
+            contained_in: Some(sums.a as f64 / b.count as f64),
             ..Likeness::default()
         }
     }
-}
-
-fn decode(mut bytes: &[u8], zeros: u32) -> Option<SifSketch> {
-    let len = take_varint(&mut bytes)?;
-    let (checksum, mut rest) = bytes.split_first_chunk()?;
-    let count = take_varint(&mut rest)?;
-    // A fingerprint takes a byte or more.
-    let mut fingers = Vec::with_capacity(usize::try_from(count).ok().filter(|count| *count <= rest.len())?);
-    let mut last = 0u32;
-    for at in 0..count {
-        let gap = take_varint(&mut rest)?;
-        let finger = last.checked_add(u32::try_from(gap >> 1).ok()?)?;
-        if at > 0 && finger == last || u64::from(finger) << zeros > u64::from(u32::MAX) {
-            return None;
-        }
-        let count = match gap & 1 {
-            0 => 1,
-            _ => u32::try_from(take_varint(&mut rest)?).ok().filter(|count| *count > 1)?,
-        };
-        fingers.push((finger << zeros, count));
-        last = finger;
-    }
-    rest.is_empty().then_some(SifSketch { bytes: len, checksum: u32::from_le_bytes(*checksum), fingers })
 }
 
 /// Takes the bytes of one file.
 pub struct SifBuilder {
     bytes: u64,
     crc: crc32fast::Hasher,
+    zeros: u32,
+    /// Fingerprints given away.
+    given: u64,
     fingers: Fingers,
+}
+
+impl SifBuilder {
+    fn give(&mut self, take: &mut dyn FnMut(Entry)) {
+        for finger in self.fingers.take() {
+            self.given += 1;
+            take(Entry { key: u64::from(finger >> self.zeros), value: 1 });
+        }
+    }
 }
 
 impl Builder for SifBuilder {
     type Sketch = SifSketch;
+    type Head = SifHead;
 
     fn add(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         self.crc.update(bytes);
         self.fingers.add(bytes);
+    }
+
+    fn drain(&mut self, take: &mut dyn FnMut(Entry)) {
+        self.give(take);
+    }
+
+    fn close(mut self, take: &mut dyn FnMut(Entry)) -> SifHead {
+        self.fingers.end();
+        self.give(take);
+        SifHead { bytes: self.bytes, checksum: self.crc.finalize(), count: self.given }
     }
 
     fn finish(self) -> SifSketch {

@@ -10,7 +10,7 @@ use super::*;
 use crate::db::MemDb;
 use crate::id::RecipeId;
 use crate::similarity::methods::laws::{laws, noise, text};
-use crate::similarity::methods::{Index, IndexOptions, sketch_of};
+use crate::similarity::methods::{AnySketch, Index, IndexOptions, sketch_of};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,6 +26,10 @@ fn anchored() -> Sif {
 
 laws!(hashed, Sif { selection: Selection::Hashed { low_zeros: 4 }, bits: 30 });
 laws!(by_anchors, anchored());
+
+fn any(sif: &Sif, bytes: &[u8]) -> AnySketch {
+    AnySketch::of(sif, &sketch_of(sif, None, bytes)).unwrap()
+}
 
 fn dense() -> Sif {
     Sif { selection: Selection::Hashed { low_zeros: 3 }, bits: 32 }
@@ -60,7 +64,7 @@ fn finds_the_file_with_half_of_it_replaced() {
     let index = Index::open(Arc::new(MemDb::new()), Arc::new(sif.clone()), IndexOptions::default()).unwrap();
     let files: Vec<_> = (0..200).map(|seed| noise(30_000, seed)).collect();
     for (at, file) in files.iter().enumerate() {
-        index.add(RecipeId([at as u8; 16]), sif.encode(&sketch_of(&sif, None, file))).unwrap();
+        index.add(RecipeId([at as u8; 16]), &any(&sif, file)).unwrap();
     }
     let mut sum = 0.0;
     for run in 0..20u64 {
@@ -70,7 +74,7 @@ fn finds_the_file_with_half_of_it_replaced() {
             let at = u64::from_le_bytes(place.try_into().unwrap()) as usize % (file.len() - 50);
             file[at..at + 50].copy_from_slice(with);
         }
-        let found = index.query(&sif.encode(&sketch_of(&sif, None, &file)), 0.05, 10).unwrap();
+        let found = index.query(&any(&sif, &file), 0.05, 10).unwrap();
         assert_eq!(found.len(), 1, "run {run}: the right file and only it");
         assert_eq!(found[0].id, RecipeId([run as u8 * 7; 16]), "run {run}");
         sum += found[0].likeness.contained_in.unwrap();
@@ -110,7 +114,7 @@ fn saved(files: &[(&str, Vec<u8>)], memory_bytes: usize) -> Saved {
     let sif = dense();
     let index = Index::open(Arc::new(MemDb::new()), Arc::new(sif.clone()), IndexOptions::default()).unwrap();
     for (_, bytes) in files {
-        index.add(RecipeId::of(bytes), sif.encode(&sketch_of(&sif, None, bytes))).unwrap();
+        index.add(RecipeId::of(bytes), &any(&sif, bytes)).unwrap();
     }
     let mut names = |id: &RecipeId| {
         files

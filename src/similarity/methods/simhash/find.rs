@@ -57,7 +57,7 @@ impl<'a> SimFind<'a> {
         if a.size == 0 {
             return Ok(found);
         }
-        let near = self.method.near(a);
+        let near = self.method.around(a);
         let from = self.keys.partition_point(|(key, _)| key < near.start());
         let to = self.keys.partition_point(|(key, _)| key <= near.end());
         for &(_, other) in self.keys[from..to].iter().filter(|(_, other)| *other != file) {

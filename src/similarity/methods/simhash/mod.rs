@@ -18,7 +18,7 @@ pub use find::{Counts, Match, SameBytes, SimFind};
 pub use key::{Extension, KeyKind};
 pub use tags::{TAG_COUNT, TAGS, TagCounter};
 
-use super::{Builder, Damaged, Likeness, Method};
+use super::{Builder, Damaged, Entry, Likeness, Method, Sums, Whole};
 use crate::recipe::{put_varint, take_varint};
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
@@ -95,7 +95,7 @@ impl SimHash {
     }
 
     /// Keys that are near enough to that of a file.
-    pub fn near(&self, sketch: &SimSketch) -> RangeInclusive<u64> {
+    pub fn around(&self, sketch: &SimSketch) -> RangeInclusive<u64> {
         let tolerance = self.tolerance_of(sketch.extension).key;
         self.key.near(sketch.extension, self.key_of(sketch), (tolerance * sketch.size as f64) as u64)
     }
@@ -126,15 +126,29 @@ impl SimHash {
 /// Counts the tags of one file.
 #[derive(Debug)]
 pub struct SimBuilder {
+    key: KeyKind,
     extension: Extension,
     counter: TagCounter,
 }
 
 impl Builder for SimBuilder {
     type Sketch = SimSketch;
+    type Head = SimSketch;
 
     fn add(&mut self, bytes: &[u8]) {
         self.counter.add(bytes);
+    }
+
+    /// A file has one entry, when it is over.
+    fn drain(&mut self, _take: &mut dyn FnMut(Entry)) {}
+
+    fn close(self, take: &mut dyn FnMut(Entry)) -> SimSketch {
+        let key = self.key;
+        let sketch = self.finish();
+        if sketch.size > 0 {
+            take(Entry { key: key.key(sketch.extension, &sketch.sums), value: 1 });
+        }
+        sketch
     }
 
     fn finish(self) -> SimSketch {
@@ -144,9 +158,11 @@ impl Builder for SimBuilder {
 
 impl Method for SimHash {
     type Sketch = SimSketch;
+    type Head = SimSketch;
     type Builder = SimBuilder;
     const NAME: &'static str = "simhash";
     const BY_NAME: bool = true;
+    const BY_RANGE: bool = true;
 
     fn parameters(&self) -> String {
         format!("tags {TAGS:02x?}, key {}, weights {:?}", self.key.name, self.key.weights)
@@ -154,7 +170,15 @@ impl Method for SimHash {
 
     fn builder(&self, name: Option<&OsStr>) -> SimBuilder {
         let extension = name.map_or(Extension::default(), Extension::of_name);
-        SimBuilder { extension, counter: TagCounter::default() }
+        SimBuilder { key: self.key, extension, counter: TagCounter::default() }
+    }
+
+    fn head(&self, sketch: &SimSketch) -> SimSketch {
+        sketch.clone()
+    }
+
+    fn entries(&self, sketch: &SimSketch) -> Vec<Entry> {
+        if sketch.size == 0 { Vec::new() } else { vec![Entry { key: self.key_of(sketch), value: 1 }] }
     }
 
     fn encode(&self, sketch: &SimSketch) -> Vec<u8> {
@@ -187,12 +211,8 @@ impl Method for SimHash {
         Ok(sketch)
     }
 
-    fn keys(&self, sketch: &SimSketch) -> Vec<u64> {
-        if sketch.size == 0 { Vec::new() } else { vec![self.key_of(sketch)] }
-    }
-
-    fn look_up(&self, sketch: &SimSketch) -> Vec<RangeInclusive<u64>> {
-        if sketch.size == 0 { Vec::new() } else { vec![self.near(sketch)] }
+    fn near(&self, sketch: &SimSketch) -> Vec<RangeInclusive<u64>> {
+        if sketch.size == 0 { Vec::new() } else { vec![self.around(sketch)] }
     }
 
     /// With its extension, which keeps files of others apart and may have stricter tolerances.
@@ -202,7 +222,8 @@ impl Method for SimHash {
 
     /// The distance of the sum tables for each byte of the larger file; nothing if the paper would not call them
     /// similar.
-    fn compare(&self, a: &SimSketch, b: &SimSketch) -> Likeness {
+    fn likeness(&self, a: &Whole<SimSketch>, b: &Whole<SimSketch>, _sums: &Sums) -> Likeness {
+        let (a, b) = (&a.head, &b.head);
         let apart = self.key.extension && a.extension != b.extension;
         if apart || a.size == 0 || b.size == 0 || !self.sizes_fit(a, b) {
             return Likeness::default();

@@ -5,11 +5,13 @@
 //! document -> front       the format's front end: what does not tell documents apart is taken out
 //! bytes    -> select      hashes of k-grams, the least of each window, with their places
 //! sketches -> regions     the parts that two documents have in common, side by side
+//! index    -> query       files like one, beside a base file, with as many look-ups as the user wants
 //! index    -> pairs       pairs by the number of fingerprints in common, beside a base file
 //! ```
 //!
 //! Promise: whatever two files have in common that is of t = w+k-1 bytes or more is seen, and nothing below k bytes is.
-//! The engine knows no formats; a front end knows no fingerprints.
+//! The engine knows no formats; a front end knows no fingerprints. A sketch has places; an index has no use for them, as
+//! what is shown side by side is read from the documents.
 
 pub mod front;
 mod pairs;
@@ -22,12 +24,11 @@ pub use query::Query;
 pub use regions::{Region, regions};
 pub use select::{Fingerprint, HASH_BITS, each_hash};
 
-use super::{Builder, Damaged, Likeness, Method};
+use super::{Builder, Damaged, Entry, Likeness, Method, Sums, Whole};
 use crate::recipe::{put_varint, take_varint};
 use select::{Grams, Windows, thinned};
 use std::ffi::OsStr;
 
-const HASH_BYTES: usize = HASH_BITS as usize / 8;
 /// Longer k-grams are of no use to anyone.
 pub const K_MAX: u32 = 4096;
 /// Nor are larger windows.
@@ -139,6 +140,8 @@ pub fn resemblance(a: &WinnowSketch, b: &WinnowSketch, n: usize) -> Option<f64> 
 
 impl Method for Winnow {
     type Sketch = WinnowSketch;
+    /// How many k-grams there were.
+    type Head = u64;
     type Builder = WinnowBuilder;
 
     const NAME: &'static str = "winnow";
@@ -152,64 +155,38 @@ impl Method for Winnow {
         WinnowBuilder { grams: Grams::new(self.k), windows: Windows::new(self.w, self.robust) }
     }
 
-    fn encode(&self, sketch: &WinnowSketch) -> Vec<u8> {
-        let mut out = Vec::with_capacity(8 + (1 + HASH_BYTES) * sketch.prints.len());
-        put_varint(&mut out, sketch.grams);
-        put_varint(&mut out, sketch.prints.len() as u64);
-        let mut last = 0;
-        for print in &sketch.prints {
-            put_varint(&mut out, print.at - last);
-            out.extend_from_slice(&print.hash.to_be_bytes()[8 - HASH_BYTES..]);
-            last = print.at;
-        }
+    fn head(&self, sketch: &WinnowSketch) -> u64 {
+        sketch.grams
+    }
+
+    fn entries(&self, sketch: &WinnowSketch) -> Vec<Entry> {
+        sketch.hashes().into_iter().map(|key| Entry { key, value: 1 }).collect()
+    }
+
+    fn encode(&self, grams: &u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_varint(&mut out, *grams);
         out
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<WinnowSketch, Damaged> {
-        decode(bytes).ok_or(Damaged { method: Self::NAME, expected: "hashes with ascending places" })
-    }
-
-    fn keys(&self, sketch: &WinnowSketch) -> Vec<u64> {
-        sketch.hashes()
+    fn decode(&self, mut bytes: &[u8]) -> Result<u64, Damaged> {
+        let grams = take_varint(&mut bytes).filter(|_| bytes.is_empty());
+        grams.ok_or(Damaged { method: Self::NAME, expected: "the number of k-grams" })
     }
 
     /// Containment both ways and resemblance, of different hashes.
-    fn compare(&self, a: &WinnowSketch, b: &WinnowSketch) -> Likeness {
-        let (a, b) = (a.hashes(), b.hashes());
-        if a.is_empty() || b.is_empty() {
+    fn likeness(&self, a: &Whole<u64>, b: &Whole<u64>, sums: &Sums) -> Likeness {
+        if a.keys == 0 || b.keys == 0 {
             return Likeness::default();
         }
-        let mut rest = b.iter().peekable();
-        let mut common = 0;
-        for hash in &a {
-            while rest.next_if(|other| *other < hash).is_some() {}
-            common += usize::from(rest.next_if(|other| *other == hash).is_some());
-        }
-        let share = |of: usize| Some(common as f64 / of as f64);
+        let share = |of: u64| Some(sums.shared as f64 / of as f64);
         Likeness {
-            containment: share(a.len()),
-            contained_in: share(b.len()),
-            resemblance: share(a.len() + b.len() - common),
+            containment: share(a.keys),
+            contained_in: share(b.keys),
+            resemblance: share(a.keys + b.keys - sums.shared),
             distance: None,
         }
     }
-}
-
-fn decode(mut bytes: &[u8]) -> Option<WinnowSketch> {
-    let grams = take_varint(&mut bytes)?;
-    let count = usize::try_from(take_varint(&mut bytes)?).ok()?;
-    // A fingerprint takes so many bytes or more.
-    let mut prints =
-        Vec::with_capacity(Some(count).filter(|count| *count <= bytes.len() / (1 + HASH_BYTES))?);
-    let mut at = 0u64;
-    for i in 0..count {
-        let gap = take_varint(&mut bytes)?;
-        let (hash, rest) = bytes.split_first_chunk::<HASH_BYTES>()?;
-        at = at.checked_add(gap).filter(|at| (i == 0 || gap > 0) && *at < grams)?;
-        prints.push(Fingerprint { hash: hash.iter().fold(0, |hash, &byte| hash << 8 | u64::from(byte)), at });
-        bytes = rest;
-    }
-    bytes.is_empty().then_some(WinnowSketch { grams, prints })
 }
 
 /// Takes the bytes of one file.
@@ -220,10 +197,21 @@ pub struct WinnowBuilder {
 
 impl Builder for WinnowBuilder {
     type Sketch = WinnowSketch;
+    type Head = u64;
 
     fn add(&mut self, bytes: &[u8]) {
         let windows = &mut self.windows;
         self.grams.roll(bytes, |hash| windows.put(hash));
+    }
+
+    fn drain(&mut self, take: &mut dyn FnMut(Entry)) {
+        self.windows.take().for_each(|print| take(Entry { key: print.hash, value: 1 }));
+    }
+
+    fn close(self, take: &mut dyn FnMut(Entry)) -> u64 {
+        let WinnowSketch { grams, prints } = self.finish();
+        prints.into_iter().for_each(|print| take(Entry { key: print.hash, value: 1 }));
+        grams
     }
 
     fn finish(self) -> WinnowSketch {

@@ -1,26 +1,32 @@
-//! Pairs of documents by the number of fingerprints in common, as MOSS reports them (section 5.2): each document's
-//! fingerprints are looked up, counted by the other document, and what is below the minimum is never a pair.
+//! Pairs of documents by the number of fingerprints in common, as MOSS reports them (section 5.2): counted fingerprint by
+//! fingerprint, and what is below the minimum is never a pair.
 
-use super::{Winnow, WinnowSketch};
+use super::WinnowSketch;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::{Index, Method};
+use crate::similarity::methods::{Index, PairsAsked};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use std::sync::Arc;
 
 /// What was handed out, and is in everyone's work: its fingerprints count nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Base(BTreeSet<u64>);
+pub struct Base(Arc<BTreeSet<u64>>);
 
 impl Base {
     /// Adds a base file.
     pub fn add(&mut self, sketch: &WinnowSketch) {
-        self.0.extend(sketch.prints.iter().map(|print| print.hash));
+        Arc::make_mut(&mut self.0).extend(sketch.prints.iter().map(|print| print.hash));
     }
 
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Its hashes.
+    pub fn hashes(&self) -> &Arc<BTreeSet<u64>> {
+        &self.0
     }
 
     /// A sketch without them.
@@ -33,17 +39,27 @@ impl Base {
 /// Which pairs are reported.
 #[derive(Clone, Copy, Debug)]
 pub struct PairOptions {
+    /// Smallest share of one document's fingerprints, 0 to 1.
+    pub score_min: f64,
     /// Fewest different fingerprints in common.
     pub common_min: u32,
     /// At most so many pairs: those with most in common.
     pub limit: usize,
     /// A fingerprint that more documents than this have counts nothing, as what a teacher has written.
     pub documents_max: usize,
+    /// Memory for counting.
+    pub memory_bytes: usize,
 }
 
 impl Default for PairOptions {
     fn default() -> Self {
-        PairOptions { common_min: 2, limit: 1000, documents_max: usize::MAX }
+        PairOptions {
+            score_min: 0.0,
+            common_min: 2,
+            limit: 1000,
+            documents_max: usize::MAX,
+            memory_bytes: 64 << 20,
+        }
     }
 }
 
@@ -62,42 +78,67 @@ pub struct WinnowPair {
     pub b_in_a: f64,
 }
 
-/// The pairs of an index of winnowing, those with most in common first. Memory goes with the limit.
+/// The pairs of an index of winnowing, those with most in common first, that `counts` says so of. Memory goes with the limit,
+/// and what counting takes ([`Index::pairs`]).
 ///
 /// Fails with [`SimilarityError::Sketch`] if the index is of another method or damaged.
 pub fn pairs(
     index: &Index,
-    winnow: &Winnow,
     base: &Base,
     options: &PairOptions,
+    counts: &mut dyn FnMut(&RecipeId, &RecipeId) -> bool,
 ) -> Result<Vec<WinnowPair>, SimilarityError> {
-    let (mut best, mut failed) = (BinaryHeap::new(), None);
-    let hashes = |sketch: &[u8]| -> Result<Vec<u64>, SimilarityError> {
-        Ok(base.taken_from(&winnow.decode(sketch)?).hashes())
+    let mut best: BinaryHeap<Reverse<Ranked>> = BinaryHeap::new();
+    let asked = PairsAsked {
+        score_min: options.score_min,
+        without: base.hashes().clone(),
+        contents_max: options.documents_max,
+        memory_bytes: options.memory_bytes,
     };
-    index.contents(&mut |number, _, sketch| {
-        let mut look = || -> Result<(), SimilarityError> {
-            for (other, common) in index.sharing(&hashes(sketch)?, number + 1, options.documents_max)? {
-                if common >= options.common_min {
-                    best.push(Reverse((common, Reverse(number), Reverse(other))));
-                    if best.len() > options.limit {
-                        best.pop();
-                    }
-                }
-            }
-            Ok(())
-        };
-        failed = look().err();
-        failed.is_none()
-    })?;
-    failed.map_or(Ok(()), Err)?;
-    let mut found = Vec::with_capacity(best.len());
-    for Reverse((common, Reverse(a), Reverse(b))) in best.into_sorted_vec() {
-        if let (Some((a, of_a)), Some((b, of_b))) = (index.sketch_numbered(a)?, index.sketch_numbered(b)?) {
-            let share = |of: usize| if of == 0 { 0.0 } else { f64::from(common) / of as f64 };
-            let (a_in_b, b_in_a) = (share(hashes(&of_a)?.len()), share(hashes(&of_b)?.len()));
-            found.push(WinnowPair { a, b, common, a_in_b, b_in_a });
+    let mut order = 0;
+    index.pairs(&asked, &mut |found| {
+        let common = found.sums.shared as u32;
+        let weakest = best.peek().map_or(0, |Reverse(ranked)| ranked.common);
+        let full = best.len() >= options.limit;
+        if common < options.common_min || full && common <= weakest || !counts(&found.a, &found.b) {
+            return Ok(true);
         }
-    }
-    Ok(found)
+        order += 1;
+        let share = |share: Option<f64>| share.unwrap_or_default();
+        let (a_in_b, b_in_a) = (share(found.likeness.containment), share(found.likeness.contained_in));
+        let pair = WinnowPair { a: found.a, b: found.b, common, a_in_b, b_in_a };
+        best.push(Reverse(Ranked { common, order: Reverse(order), pair }));
+        if best.len() > options.limit {
+            best.pop();
+        }
+        Ok(true)
+    })?;
+    Ok(best.into_sorted_vec().into_iter().map(|Reverse(ranked)| ranked.pair).collect())
 }
+
+/// A pair by its rank: those with as much in common as they were found.
+struct Ranked {
+    common: u32,
+    order: Reverse<u64>,
+    pair: WinnowPair,
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Ranked) -> std::cmp::Ordering {
+        (self.common, self.order).cmp(&(other.common, other.order))
+    }
+}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Ranked) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ranked {
+    fn eq(&self, other: &Ranked) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Ranked {}

@@ -1,23 +1,22 @@
 //! Winnowing as a query wants it: without what a base has, and with fewer look-ups on the same index (section 3.2).
 
-use super::{Base, Winnow, WinnowBuilder, WinnowSketch, resemblance};
-use crate::similarity::methods::{Builder, Damaged, Likeness, Method};
-use std::ffi::OsStr;
-use std::ops::RangeInclusive;
-use std::sync::Arc;
+use super::{Base, Winnow, WinnowSketch};
+use crate::similarity::SimilarityError;
+use crate::similarity::methods::{Entry, Found, Index, Likeness, Method, Sums, Whole};
+use std::collections::HashMap;
 
-/// A [`Winnow`] whose sketches lack what is in a base. Of the sketch asked about, a part may do: then only the figures
-/// that this part tells are there.
+/// How one document is asked about. Of its sketch a part may do: then only the figures that this part tells are there.
 #[derive(Clone, Debug)]
 pub struct Query {
     winnow: Winnow,
-    base: Arc<Base>,
+    base: Base,
     window: Option<u32>,
     smallest: Option<usize>,
 }
 
 impl Query {
-    /// With what a window of `window` hashes keeps of the sketch asked about, and of that the `smallest` hashes.
+    /// Without what is in `base`, with what a window of `window` hashes keeps of the sketch asked about, and of that the
+    /// `smallest` hashes.
     ///
     /// Fails if `window` is smaller than that of `winnow`, or `smallest` is 0.
     pub fn new(
@@ -35,41 +34,11 @@ impl Query {
         if smallest == Some(0) {
             return Err("the 0 smallest hashes: expected 1 or more".into());
         }
-        Ok(Query { winnow, base: Arc::new(base), window, smallest })
+        Ok(Query { winnow, base, window, smallest })
     }
 
-    fn part(&self, sketch: &WinnowSketch) -> WinnowSketch {
-        let wide = self.window.map(|window| sketch.with_window(window));
-        let sketch = wide.as_ref().unwrap_or(sketch);
-        self.smallest.map_or_else(|| sketch.clone(), |n| sketch.smallest(n))
-    }
-}
-
-/// Takes the bytes of one file.
-pub struct QueryBuilder {
-    builder: WinnowBuilder,
-    base: Arc<Base>,
-}
-
-impl Builder for QueryBuilder {
-    type Sketch = WinnowSketch;
-
-    fn add(&mut self, bytes: &[u8]) {
-        self.builder.add(bytes);
-    }
-
-    fn finish(self) -> WinnowSketch {
-        self.base.taken_from(&self.builder.finish())
-    }
-}
-
-impl Method for Query {
-    type Sketch = WinnowSketch;
-    type Builder = QueryBuilder;
-
-    const NAME: &'static str = Winnow::NAME;
-
-    fn parameters(&self) -> String {
+    /// What sketches are made with, and what is asked.
+    pub fn parameters(&self) -> String {
         let mut text = self.winnow.parameters();
         if !self.base.is_empty() {
             text += ", without a base";
@@ -83,37 +52,86 @@ impl Method for Query {
         text
     }
 
-    fn builder(&self, name: Option<&OsStr>) -> QueryBuilder {
-        QueryBuilder { builder: self.winnow.builder(name), base: self.base.clone() }
-    }
-
-    fn encode(&self, sketch: &WinnowSketch) -> Vec<u8> {
-        self.winnow.encode(sketch)
-    }
-
-    fn decode(&self, bytes: &[u8]) -> Result<WinnowSketch, Damaged> {
-        self.winnow.decode(bytes)
-    }
-
-    fn keys(&self, sketch: &WinnowSketch) -> Vec<u64> {
-        self.winnow.keys(sketch)
-    }
-
-    fn look_up(&self, sketch: &WinnowSketch) -> Vec<RangeInclusive<u64>> {
-        self.winnow.look_up(&self.part(sketch))
-    }
-
-    /// Of a part only the share of it that is in the other; of the smallest hashes resemblance too, as Broder's test has
-    /// it.
-    fn compare(&self, a: &WinnowSketch, b: &WinnowSketch) -> Likeness {
-        if self.window.is_none() && self.smallest.is_none() {
-            return self.winnow.compare(a, b);
-        }
-        let containment = self.winnow.compare(&self.part(a), b).containment;
-        let resemblance = match (self.window, self.smallest) {
-            (None, Some(n)) => resemblance(a, b, n),
-            _ => None,
+    /// The contents of an index of winnowing that are like a document, whose likeness scores at least `score_min`; the best
+    /// first. With `smallest` all keys up to the largest of those are read.
+    pub fn ask(
+        &self,
+        index: &Index,
+        sketch: &WinnowSketch,
+        score_min: f64,
+    ) -> Result<Vec<Found>, SimilarityError> {
+        let own = self.base.taken_from(sketch);
+        let wide = self.window.map_or_else(|| own.clone(), |window| own.with_window(window));
+        let hashes = self.smallest.map_or_else(|| wide.hashes(), |n| wide.smallest(n).hashes());
+        let entries = |keys: &mut dyn Iterator<Item = u64>| {
+            let entries: Vec<_> = keys.map(|key| Entry { key, value: 1 }).collect();
+            index.counts(&mut entries.into_iter(), usize::MAX)
         };
-        Likeness { containment, resemblance, ..Likeness::default() }
+        let mut counted = entries(&mut hashes.iter().copied())?;
+        counted.sort_unstable_by_key(|(number, _)| *number);
+        let of_base: HashMap<u32, Sums> =
+            entries(&mut self.base.hashes().iter().copied())?.into_iter().collect();
+        let numbers: Vec<u32> = counted.iter().map(|(number, _)| *number).collect();
+        let resemblances = match (self.window, self.smallest) {
+            (None, Some(n)) => self.resemblances(index, &own.smallest(n).hashes(), n, &numbers)?,
+            _ => HashMap::new(),
+        };
+        let is_part = self.window.is_some() || self.smallest.is_some();
+        let mut found = Vec::new();
+        index.each_head(&numbers, &mut |at, row| {
+            let (number, sums) = counted[at];
+            let keys = row.keys.saturating_sub(of_base.get(&number).map_or(0, |sums| sums.shared));
+            let asked = Whole { head: own.grams, keys: hashes.len() as u64 };
+            let other = Whole { head: self.winnow.decode(&row.head)?, keys };
+            let whole = self.winnow.likeness(&asked, &other, &sums);
+            let resemblance = resemblances.get(&number).copied();
+            let part = Likeness { containment: whole.containment, resemblance, ..Likeness::default() };
+            let likeness = if is_part { part } else { whole };
+            if likeness.score() > 0.0 && likeness.score() >= score_min {
+                found.push(Found { id: row.id, likeness, sums });
+            }
+            Ok(true)
+        })?;
+        found.sort_by(|a, b| b.likeness.score().total_cmp(&a.likeness.score()).then(a.id.cmp(&b.id)));
+        Ok(found)
+    }
+
+    /// Broder's estimate for some contents: of the `n` smallest hashes in either those that are in both. `own` are those of
+    /// the document.
+    fn resemblances(
+        &self,
+        index: &Index,
+        own: &[u64],
+        n: usize,
+        contents: &[u32],
+    ) -> Result<HashMap<u32, f64>, SimilarityError> {
+        // If the document has n, none of the n smallest of both is larger than its largest.
+        let last = own.last().copied().filter(|_| own.len() >= n).unwrap_or(u64::MAX);
+        // Of each, how many of its hashes the document has not, and how many of the smallest both have.
+        let mut counts: HashMap<u32, (usize, usize)> =
+            contents.iter().map(|&number| (number, (0, 0))).collect();
+        index.keys(0, &mut |key, list| {
+            if key > last {
+                return false;
+            }
+            if self.base.hashes().contains(&key) {
+                return true;
+            }
+            let place = own.binary_search(&key);
+            for (number, _) in list {
+                if let Some((others, both)) = counts.get_mut(number) {
+                    match place {
+                        Ok(at) => *both += usize::from(at + *others < n),
+                        Err(_) => *others += 1,
+                    }
+                }
+            }
+            true
+        })?;
+        let share = |(number, (others, both)): (u32, (usize, usize))| {
+            let all = n.min(own.len() + others);
+            (number, if all == 0 { 0.0 } else { both as f64 / all as f64 })
+        };
+        Ok(counts.into_iter().map(share).collect())
     }
 }

@@ -124,6 +124,11 @@ impl Windows {
         }
     }
 
+    /// What was kept since it was last taken.
+    pub(super) fn take(&mut self) -> std::vec::Drain<'_, Fingerprint> {
+        self.kept.drain(..)
+    }
+
     /// How many hashes there were, and which are kept. If there were too few for a window, the least of them.
     pub(super) fn finish(mut self) -> (u64, Vec<Fingerprint>) {
         if self.seen > 0 && self.seen < self.ring.len() as u64 {

@@ -7,7 +7,7 @@ use super::*;
 use crate::db::MemDb;
 use crate::id::RecipeId;
 use crate::similarity::methods::laws::{laws, noise, text};
-use crate::similarity::methods::{Index, IndexOptions, sketch_of};
+use crate::similarity::methods::{AnySketch, Index, IndexOptions, sketch_of};
 use crate::view::View;
 use proptest::prelude::*;
 use std::io::Cursor;
@@ -139,7 +139,7 @@ fn parameters_are_checked() {
 fn index_of(winnow: &Winnow, files: &[Vec<u8>]) -> Index {
     let index = Index::open(Arc::new(MemDb::new()), Arc::new(*winnow), IndexOptions::default()).unwrap();
     for (at, file) in files.iter().enumerate() {
-        index.add(RecipeId([at as u8; 16]), winnow.encode(&kept(winnow, file))).unwrap();
+        index.add(RecipeId([at as u8; 16]), &AnySketch::of(winnow, &kept(winnow, file)).unwrap()).unwrap();
     }
     index
 }
@@ -153,15 +153,28 @@ fn a_query_may_take_fewer_fingerprints_of_the_same_index() {
     let query = kept(&winnow, &files[4][5000..25_000]);
     let coarse = query.with_window(1000);
     assert!(coarse.prints.len() * 8 < query.prints.len() && !coarse.prints.is_empty());
-    for query in [&query, &coarse, &query.smallest(10)] {
-        let found = index.query(&winnow.encode(query), 0.5, 5).unwrap();
+    for (window, smallest) in [(None, None), (Some(1000), None), (None, Some(10)), (Some(200), Some(10))] {
+        let asked = Query::new(winnow, Base::default(), window, smallest).unwrap();
+        let found = asked.ask(&index, &query, 0.5).unwrap();
         assert_eq!((found.len(), found[0].id), (1, RecipeId([4; 16])));
         assert!(found[0].likeness.containment.unwrap() > 0.9);
+        assert_eq!(found[0].likeness.contained_in.is_some(), (window, smallest) == (None, None));
     }
+    assert!(Query::new(winnow, Base::default(), Some(99), None).is_err());
     let whole = kept(&winnow, &files[4]);
     let estimate = resemblance(&query, &whole, 100).unwrap();
     assert!((0.35..0.65).contains(&estimate), "half of it: {estimate}");
     assert!(resemblance(&query, &whole, 1_000_000).unwrap() > 0.45);
+    // An index tells the same of the smallest few as both sketches do.
+    for n in [1, 5, 16, 100, 1000, 1_000_000] {
+        for (asked, content) in [(&query, 4), (&kept(&winnow, &files[2]), 2)] {
+            let question = Query::new(winnow, Base::default(), None, Some(n)).unwrap();
+            let found = question.ask(&index, asked, 0.0).unwrap();
+            let found = found.iter().find(|found| found.id == RecipeId([content as u8; 16])).unwrap();
+            let expected = resemblance(asked, &kept(&winnow, &files[content]), n);
+            assert_eq!(found.likeness.resemblance, expected, "{n} of {content}");
+        }
+    }
 }
 
 #[test]
@@ -173,7 +186,7 @@ fn pairs_are_ranked_beside_the_base() {
     let files = [work(1, &copied), work(2, b""), work(3, &copied[..2000]), work(4, &copied[1000..4000])];
     let index = index_of(&winnow, &files);
     let report = |base: &Base, options: &PairOptions| {
-        let found = pairs(&index, &winnow, base, options).unwrap();
+        let found = pairs(&index, base, options, &mut |_, _| true).unwrap();
         found.iter().map(|pair| (pair.a.0[0], pair.b.0[0])).collect::<Vec<_>>()
     };
     let all = PairOptions { common_min: 10, ..PairOptions::default() };
@@ -184,8 +197,18 @@ fn pairs_are_ranked_beside_the_base() {
     assert_eq!(report(&base, &PairOptions { limit: 1, ..all }), [(0, 3)]);
     assert_eq!(report(&base, &PairOptions { common_min: 250, ..all }), [(0, 3)]);
     assert_eq!(report(&Base::default(), &PairOptions { documents_max: 3, ..all }), [(0, 3), (0, 2), (2, 3)]);
-    let found = pairs(&index, &winnow, &base, &all).unwrap()[0];
+    let found = pairs(&index, &base, &all, &mut |_, _| true).unwrap()[0];
     assert!((0.2..0.4).contains(&found.a_in_b) && found.common > 250, "{found:?}");
+    let without = |id: &RecipeId| id.0[0] != 3;
+    let some = pairs(&index, &base, &all, &mut |a, b| without(a) && without(b)).unwrap();
+    assert_eq!(some.iter().map(|pair| (pair.a.0[0], pair.b.0[0])).collect::<Vec<_>>(), [(0, 2)]);
+    // A query beside the base tells what the pair does.
+    let asked = Query::new(winnow, base.clone(), None, None).unwrap();
+    let found = asked.ask(&index, &kept(&winnow, &files[0]), 0.05).unwrap();
+    assert_eq!(found.iter().map(|found| found.id.0[0]).collect::<Vec<_>>(), [0, 3, 2]);
+    let pair = pairs(&index, &base, &all, &mut |_, _| true).unwrap()[0];
+    assert_eq!(found[1].likeness.containment, Some(pair.a_in_b));
+    assert_eq!(found[1].likeness.contained_in, Some(pair.b_in_a));
 }
 
 #[test]
