@@ -54,6 +54,15 @@ pub const TARGETS: &[Target] = &[
         memory_factor: 8,
     },
     Target { name: "block", run: similarity::fuzz::block, repair: None, memory_factor: 300 },
+    Target { name: "head", run: similarity::fuzz::head, repair: None, memory_factor: 60 },
+    // Groups of many files that share a set.
+    Target {
+        name: "sif_saved",
+        run: similarity::fuzz::sif_saved,
+        repair: Some(similarity::fuzz::repair_sif_saved),
+        memory_factor: 2000,
+    },
+    Target { name: "chunk_list", run: similarity::fuzz::chunk_list, repair: None, memory_factor: 16 },
     Target { name: "recipe", run: recipe, repair: None, memory_factor: 16 },
     // A nested archive in memory, and the rows of its directory.
     Target { name: "view", run: view::fuzz::view, repair: None, memory_factor: 120 },

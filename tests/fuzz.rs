@@ -21,6 +21,9 @@ use dedupfs::id::{ChunkId, RecipeId, StoreId};
 use dedupfs::overlay::stub::{State, Stub, Time};
 use dedupfs::recipe::{ChunkRef, Recipe};
 use dedupfs::repo::{InitOptions, Repo};
+use dedupfs::similarity::methods::chunk_graph::ChunkGraph;
+use dedupfs::similarity::methods::sif::{CollateOptions, Saved, Sif};
+use dedupfs::similarity::methods::{self, Index, IndexOptions, Sketcher};
 use dedupfs::similarity::{Similarity, SimilarityOptions, Sketch};
 use dedupfs::store::{Store, StoreOptions};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -209,12 +212,53 @@ macro_rules! targets {
     };
 }
 
-targets!(frame footer pack position block recipe view delta stub config format);
+targets!(frame footer pack position block head sif_saved chunk_list recipe view delta stub config format);
 
 #[test]
 fn every_target_is_tested() {
     let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
     assert_eq!(names, TESTED);
+}
+
+/// Blocks, heads and saved results of the published methods.
+fn methods_corpus(save: &dyn Fn(&str, &str, &[u8])) {
+    let mut random = Random(2);
+    let mut base: Vec<u8> = (0..9000).map(|_| random.next() as u8).collect();
+    let mut files = vec![base.clone(), base[..5000].to_vec(), b"%!PS-Adobe-3.0\nshort".to_vec()];
+    base.extend_from_within(..4000);
+    files.push(base);
+    let db: Arc<dyn Db> = Arc::new(MemDb::new());
+    for (number, method) in methods::all().into_iter().enumerate() {
+        let index = Index::open(db.clone(), method.clone(), IndexOptions::default()).unwrap();
+        for (at, bytes) in files.iter().enumerate() {
+            let dir = std::env::temp_dir();
+            let mut sketcher = Sketcher::new(method.clone(), Some("a.txt".as_ref()), &dir, 1 << 20);
+            sketcher.add(bytes).unwrap();
+            let sketch = sketcher.finish().unwrap();
+            save("head", &format!("{}-{at}", method.name()), &[&[number as u8], sketch.head()].concat());
+            index.add(RecipeId::of(bytes), &sketch).unwrap();
+        }
+        let (packed, _) = index.packed_keys(0, 60).unwrap();
+        save("head", &format!("{}-keys", method.name()), &[&[4], &packed[..]].concat());
+        if number == 0 {
+            let names = &mut |id: &RecipeId| vec![format!("a/{id}").into_bytes(), b"b/c".to_vec()];
+            let dir = std::env::temp_dir();
+            let saved =
+                Saved::collate(&index, &Sif::default(), names, &CollateOptions::default(), &dir).unwrap();
+            save("sif_saved", "four", &saved.encode());
+        }
+    }
+    for (table, number) in [(Table::MethodKeys, 5), (Table::MethodSketches, 6)] {
+        db.scan(table, &[], &mut |_, block| {
+            save("block", &format!("{table:?}"), &[&[number], block].concat());
+            false
+        })
+        .unwrap();
+    }
+    for (at, bytes) in files.iter().enumerate() {
+        let list = methods::sketch_of(&ChunkGraph::default(), None, bytes);
+        save("chunk_list", &format!("list-{at}"), &list.encode());
+    }
 }
 
 /// Writes the inputs to begin with anew: what the program itself writes. What fuzzing found stays.
@@ -265,6 +309,7 @@ fn make_corpus() {
         })
         .unwrap();
     }
+    methods_corpus(&save);
     drop((writer, store));
     let pack = std::fs::read(dir.path().join("packs/00000003.pack")).unwrap();
     save("pack", "sealed", &pack);
