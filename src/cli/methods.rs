@@ -186,10 +186,8 @@ impl ByMethod {
         global: &Global,
         out: &Output,
     ) -> CliResult {
-        let base = winnow.request(global)?.base;
-        let request =
-            |path: PathBuf| Request::GroupsByMethod { path, method: self.method.clone(), min, base };
-        let mut report = match self.ask_or_read(path, winnow.look, request, global, out)? {
+        let request = |path, base| Request::GroupsByMethod { path, method: self.method.clone(), min, base };
+        let mut report = match self.ask_or_read(path, winnow, request, global, out)? {
             Asked::Answered(response) => match *response {
                 Response::GroupsByMethod(report) => report,
                 other => return Err(unexpected(&other)),
@@ -227,9 +225,8 @@ impl ByMethod {
         global: &Global,
         out: &Output,
     ) -> CliResult {
-        let base = winnow.request(global)?.base;
-        let request = |path: PathBuf| Request::PairsByMethod { path, min, limit, base };
-        let report = match self.ask_or_read(path, winnow.look, request, global, out)? {
+        let request = |path, base| Request::PairsByMethod { path, min, limit, base };
+        let report = match self.ask_or_read(path, winnow, request, global, out)? {
             Asked::Answered(response) => match *response {
                 Response::PairsByMethod(report) => report,
                 other => return Err(unexpected(&other)),
@@ -258,14 +255,15 @@ impl ByMethod {
     fn ask_or_read(
         &self,
         path: Option<&Path>,
-        look: Option<Look>,
-        request: impl FnOnce(PathBuf) -> Request,
+        winnow: &WinnowAsked,
+        request: impl FnOnce(PathBuf, Vec<FileRef>) -> Request,
         global: &Global,
         out: &Output,
     ) -> Result<Asked, CliError> {
         if let Some(dir) = &self.dir {
             return Ok(Asked::Read(dir.clone()));
         }
+        let look = winnow.look;
         match (find(global, path), path) {
             (Ok(found), Some(dir)) if look.is_some() && self.mounted(&found).is_err() => {
                 Ok(Asked::Read(dir.to_owned()))
@@ -279,7 +277,8 @@ impl ByMethod {
                 let below = match &found {
                     Found::Daemon { path, .. } | Found::Direct { path, .. } => path.clone(),
                 };
-                match (self.ask(found, request(below), out), given) {
+                let request = request(below, winnow.request(&found)?.base);
+                match (self.ask(found, request, out), given) {
                     (Ok(Asked::Read(_)), Some(dir)) => Ok(Asked::Read(dir.to_owned())),
                     (asked, _) => asked,
                 }

@@ -1,16 +1,15 @@
 //! Winnowing as it is asked for: without a base, through front ends, with fewer look-ups.
 
-use super::Global;
 use super::error::CliError;
 use super::methods::failed;
-use super::session::find_for_file;
 use super::similar::parse_look;
 use crate::admin::{FileRef, WinnowRequest};
+use crate::control::{self, Found};
 use crate::overlay::Look;
 use crate::overlay::methods::winnow::read_base;
 use crate::similarity::methods::winnow::{Base, Query, Winnow};
 use crate::view::View;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 #[group(id = "winnow")]
@@ -83,13 +82,26 @@ impl WinnowAsked {
         read_base(&Winnow::default(), &self.base, self.look).map_err(failed)
     }
 
-    /// For an index that is kept.
-    pub(super) fn request(&self, global: &Global) -> Result<WinnowRequest, CliError> {
+    /// For an index that is kept, of the overlay that was found.
+    pub(super) fn request(&self, found: &Found) -> Result<WinnowRequest, CliError> {
         let mut base = Vec::new();
         for file in &self.base {
-            let (_, path, outside) = find_for_file(global, file)?;
-            base.push(FileRef { path, outside });
+            let whole = file.canonicalize().map_err(|e| CliError::io("find", file, &e))?;
+            let inside = control::find(file).ok().filter(|other| root(other) == root(found));
+            base.push(match inside {
+                Some(Found::Daemon { path, .. } | Found::Direct { path, .. }) => {
+                    FileRef { path, outside: false }
+                }
+                None => FileRef { path: whole, outside: true },
+            });
         }
         Ok(WinnowRequest { base, window: self.window, smallest: self.smallest })
+    }
+}
+
+fn root(found: &Found) -> &Path {
+    match found {
+        Found::Daemon { info, .. } => &info.root,
+        Found::Direct { layout, .. } => &layout.root,
     }
 }

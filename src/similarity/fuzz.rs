@@ -80,6 +80,10 @@ pub fn sif_saved(bytes: &[u8]) {
     let Some(saved) = Saved::decode(bytes) else { return };
     let encoded = saved.encode();
     assert_eq!(Saved::decode(&encoded).as_ref(), Some(&saved), "what was encoded is decoded to the same");
+    if saved.files.len() > 200 {
+        // Quadratic.
+        return;
+    }
     let groups = saved.groups(&Rules { share_min: 0.1, ..Rules::default() });
     saved.report(&groups, 0.1);
     saved.interesting(&InterestOptions { steps_max: 1000, ..InterestOptions::default() });

@@ -103,6 +103,10 @@ impl Codec for Postings {
 pub fn unpack_keys(packed: &[u8], visit: KeyVisitor<'_>) -> Option<bool> {
     let mut rows = Vec::new();
     Postings::decode(packed, POSTING_BYTES, &mut rows)?;
+    // Of one method.
+    if rows.chunks_exact(POSTING_BYTES).any(|row| row[0] != rows[0]) {
+        return None;
+    }
     let rows: Vec<(Entry, u32)> = rows.chunks_exact(POSTING_BYTES).map(of_posting).collect();
     let mut list = Vec::new();
     for same in rows.chunk_by(|a, b| a.0.key == b.0.key) {

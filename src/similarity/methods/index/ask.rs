@@ -43,7 +43,7 @@ pub struct PairsAsked {
     pub score_min: f64,
     /// Keys that count nothing, as if no content had them.
     pub without: Arc<BTreeSet<u64>>,
-    /// So does a key that more contents than this have, and than [`IndexOptions::frequency_cap`].
+    /// So does a key that more contents than this have, and than [`super::IndexOptions::frequency_cap`].
     pub contents_max: usize,
     /// Memory for counting.
     pub memory_bytes: usize,

@@ -19,7 +19,7 @@ mod ask;
 
 pub use ask::{Found, FoundPair, PairsAsked};
 
-use super::heads::{HEADS, HeadRow, head_key};
+use super::heads::{HEAD_ROW_BYTES, HEADS, HeadRow, head_key};
 use super::postings::{KEY_BYTES, POSTING_BYTES, POSTINGS, Postings, key_prefix, of_posting, posting};
 use super::{AnyMethod, AnySketch, Entry, KeyVisitor};
 use crate::db::{Batch, Codec, Db, Layout, Runs, Table};
@@ -413,7 +413,7 @@ impl Index {
         Ok(live)
     }
 
-    /// Bytes of its keys and values in the database. Reads all of them, unless what it holds is as it was the last time.
+    /// Bytes that its rows take, packed. Reads all of them, unless what it holds is as it was the last time.
     pub fn bytes(&self) -> Result<u64> {
         self.flush()?;
         let (stats, dead, measured) = {
@@ -423,19 +423,10 @@ impl Index {
         if let Some((_, _, bytes)) = measured.filter(|(of, gone, _)| (*of, *gone) == (stats, dead)) {
             return Ok(bytes);
         }
-        let mut bytes = 0;
-        for table in [Table::MethodKeys, Table::MethodSketches, Table::MethodNumbered] {
-            // A block is counted with the method that its key begins with.
-            self.db.scan(table, &[self.prefix], &mut |key, value| {
-                let is_of_it = key.first() == Some(&self.prefix);
-                bytes += if is_of_it { (key.len() + value.len()) as u64 } else { 0 };
-                is_of_it
-            })?;
-            if self.prefix == 0 {
-                let first = self.db.get(table, &[])?;
-                bytes += first.map_or(0, |value| value.len() as u64);
-            }
-        }
+        let (db, prefix) = (&*self.db, self.prefix);
+        let bytes = packed_bytes(&POSTINGS, db, prefix, POSTING_BYTES)?
+            + packed_bytes(&HEADS, db, prefix, HEAD_ROW_BYTES)?
+            + packed_bytes(&NUMBERED, db, prefix, 1 + ID_BYTES + 4)?;
         self.lock().measured = Some((stats, dead, bytes));
         Ok(bytes)
     }
@@ -535,6 +526,20 @@ fn clear<C: Codec>(
         from = last.to_vec();
         runs.merge(db, Vec::new(), keys)?;
     }
+}
+
+/// Bytes that the rows of a prefix take, packed.
+fn packed_bytes<C: Codec>(runs: &Runs<C>, db: &dyn Db, prefix: u8, row_len: usize) -> Result<u64> {
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    runs.scan(db, &[prefix], |row| {
+        rows.extend_from_slice(row);
+        if rows.len() >= 1000 * row_len {
+            bytes += C::encode(&rows, row_len).len() as u64;
+            rows.clear();
+        }
+        true
+    })?;
+    Ok(bytes + C::encode(&rows, row_len).len() as u64)
 }
 
 /// Removes everything from a table, whatever it is.

@@ -223,8 +223,11 @@ impl Saved {
             }
             saved.files.push(File { names, bytes, checksum: u32::try_from(checksum).ok()?, fingers });
         }
+        // A fingerprint is in one set, and has 32 bits.
+        let mut fingers_left = 1u64 << 32;
         for _ in 0..take_varint(rest)? {
             let (count, mut set) = (take_varint(rest)?, SharedBy { files: Vec::new(), count: 0 });
+            fingers_left = fingers_left.checked_sub(count)?;
             set.count = count;
             let mut place = 0u64;
             for at in 0..take_varint(rest)? {

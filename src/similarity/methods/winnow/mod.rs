@@ -179,11 +179,12 @@ impl Method for Winnow {
         if a.keys == 0 || b.keys == 0 {
             return Likeness::default();
         }
-        let share = |of: u64| Some(sums.shared as f64 / of as f64);
+        // A damaged index may tell more in common than there is.
+        let share = |of: u64| Some(sums.shared as f64 / of.max(1) as f64);
         Likeness {
             containment: share(a.keys),
             contained_in: share(b.keys),
-            resemblance: share(a.keys + b.keys - sums.shared),
+            resemblance: share(a.keys.saturating_add(b.keys).saturating_sub(sums.shared)),
             distance: None,
         }
     }
