@@ -100,7 +100,7 @@ impl ByMethod {
                     Some(_) => Asked::Read(self.mounted(&found)?),
                     None => {
                         let (file, method) = (FileRef { path, outside }, self.method.clone());
-                        let winnow = winnow.request(global)?;
+                        let winnow = winnow.request(&found)?;
                         let request = Request::SimilarByMethod { file, method, min, limit, winnow };
                         self.ask(found, request, out)?
                     }
