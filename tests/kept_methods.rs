@@ -392,7 +392,7 @@ fn long_files_are_in_the_index_too() {
     let session = world.open();
     // Of 1 MiB for four sketches winnowing's alone takes as much.
     let long = noise(7, 3 << 20);
-    world.write(&session, "long", &long);
+    world.write(&session, "a.txt", &long);
     world.write(&session, "part", &long[1 << 20..5 << 19]);
     let found = world.check(&session, &ALL, "longer than their memory");
     assert!(found >= 6, "{found}");
