@@ -30,7 +30,7 @@ pub struct Row {
 fn recall(row: &Row, truth: &Truth, is_wanted: &dyn Fn(usize, usize, &Share) -> bool) -> f64 {
     let (mut wanted, mut found) = (0u64, 0u64);
     for (query, of_query) in truth.iter().enumerate() {
-        for (other, share) in of_query.iter().filter(|(other, share)| is_wanted(query, **other, share)) {
+        for (other, _) in of_query.iter().filter(|(other, share)| is_wanted(query, **other, share)) {
             wanted += 1;
             found += u64::from(row.found[query].contains_key(other));
         }

@@ -55,7 +55,7 @@ fn similar(start: &[u8], count: usize) -> Vec<SimSketch> {
 
 /// Files cut to 4 KiB that have no chunk of 100 bytes in common with an earlier one.
 fn different(files: &[PathBuf]) -> Vec<SimSketch> {
-    let graph = ChunkGraph::new(dedupfs::chunk::tttd::Tttd::with_target(100).unwrap(), Templates::default());
+    let graph = ChunkGraph::new(dedupfs::chunk::tttd::Tttd::with_target(100).unwrap());
     let (mut random, mut taken, mut sketches) = (Random(SEED), Vec::<ChunkList>::new(), Vec::new());
     for _ in 0..100 * SET_FILES {
         if sketches.len() == SET_FILES {

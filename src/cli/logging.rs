@@ -23,7 +23,9 @@ impl Write for Stderr {
 /// level as priority and their fields.
 pub(super) fn start(default: &str, plain: bool) {
     let filter = std::env::var("DEDUPFS_LOG").ok().and_then(|text| text.parse::<EnvFilter>().ok());
-    if stderr_is_journal() && let Ok(journal) = tracing_journald::layer() {
+    if stderr_is_journal()
+        && let Ok(journal) = tracing_journald::layer()
+    {
         let filter = filter.unwrap_or_else(|| EnvFilter::new(default));
         let _ = tracing_subscriber::registry().with(filter).with(journal).try_init();
         return;

@@ -6,8 +6,8 @@ use super::session::{Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response, StatusReport};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::borrow::Cow;
@@ -16,8 +16,10 @@ use std::path::{Path, PathBuf};
 
 /// Sizes, ratio, queue and damage in the text format of Prometheus
 #[derive(clap::Args)]
-#[command(after_help = "With --textfile for the textfile collector of node_exporter: the file is replaced as a whole.\n\
-    Example: dedupctl metrics /data --textfile /var/lib/prometheus/node-exporter/dedupfs-data.prom")]
+#[command(
+    after_help = "With --textfile for the textfile collector of node_exporter: the file is replaced as a whole.\n\
+    Example: dedupctl metrics /data --textfile /var/lib/prometheus/node-exporter/dedupfs-data.prom"
+)]
 pub(super) struct Metrics {
     /// Any path in the overlay; by default the current directory
     path: Option<PathBuf>,
@@ -82,7 +84,11 @@ fn gauges(report: &StatusReport) -> Vec<Gauge> {
         ("index_bytes", "Bytes of the index on disk", report.index_bytes as f64),
         ("chunks", "Distinct chunks", report.chunks as f64),
         ("pending_files", "Files closed and not yet taken in", report.pending as f64),
-        ("resting_files", "Files closed that rest as they are written again and again", report.resting as f64),
+        (
+            "resting_files",
+            "Files closed that rest as they are written again and again",
+            report.resting as f64,
+        ),
         ("damaged", "Damage seen since the store was opened", report.damaged as f64),
         ("index_behind", "1 if the index may not know every file", flag(report.behind)),
         ("memory_bytes", "Resident memory of the process that answers", report.memory as f64),
