@@ -42,8 +42,11 @@ impl Hasher for Spread {
 
 pub(super) type Counters<K> = HashMap<K, Sums, BuildHasherDefault<Spread>>;
 
-/// Gives each list of (file, value) under one key, ascending by file and each file once.
-pub(super) type Lists<'a> = &'a mut dyn FnMut(&mut dyn FnMut(&[(u32, u64)])) -> Result<()>;
+/// Takes a list of (file, value) under one key, ascending by file and each file once.
+pub(super) type Visit<'a> = dyn FnMut(&[(u32, u64)]) + 'a;
+
+/// Gives each such list.
+pub(super) type Lists<'a> = &'a mut dyn FnMut(&mut Visit<'_>) -> Result<()>;
 /// Is given a file and those after it that it shares a key with, ascending; false ends.
 pub(super) type Pairs<'a> = &'a mut dyn FnMut(u32, &[(u32, Sums)]) -> Result<bool>;
 
@@ -133,7 +136,7 @@ mod tests {
             let meet = |sums: &mut Sums, a: u64, b: u64| {
                 (sums.shared, sums.a, sums.b) = (sums.shared + 1, sums.a + a, sums.b + b);
             };
-            let mut lists = |visit: &mut dyn FnMut(&[(u32, u64)])| {
+            let mut lists = |visit: &mut Visit<'_>| {
                 keys.iter().for_each(|list| visit(&list.iter().map(|(a, b)| (*a, *b)).collect::<Vec<_>>()));
                 Ok(())
             };

@@ -359,7 +359,7 @@ fn limits_hold() {
 fn other_bases_are_noticed() {
     let (base, mut content) = (text(400, 1), text(400, 1));
     content.splice(100..100, *b"inserted");
-    let (_, stream) = encode(&[base.clone()], &one(content.clone()), Options::default());
+    let (_, stream) = encode(std::slice::from_ref(&base), &one(content.clone()), Options::default());
     let mut other = base.clone();
     other[9000] ^= 1;
     let error = decoded(&[other], &one(content.clone()), &stream).err().unwrap();

@@ -406,10 +406,9 @@ impl Steps for Disk {
         for op in ops {
             if let Op::Create { entry, .. } | Op::Replace { entry, .. } = op
                 && let Some(content) = entry.kind.content()
+                && !self.stage(content)?
             {
-                if !self.stage(content)? {
-                    return Err(SyncError::Changed("a content is neither staged nor at home".to_owned()));
-                }
+                return Err(SyncError::Changed("a content is neither staged nor at home".to_owned()));
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use super::graph::{Effort, Found, hash, number};
 use super::{Chunk, common_of};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::Sums;
-use crate::similarity::methods::counting::each_pair;
+use crate::similarity::methods::counting::{Visit, each_pair};
 use crate::similarity::methods::sorter::Sorted;
 
 /// An edge by part and chunk: part, hash, file, length of the chunk.
@@ -29,7 +29,7 @@ pub(super) fn links(
     found: Found<'_>,
 ) -> Result<(), SimilarityError> {
     let meet = |sums: &mut Sums, a: u64, b: u64| sums.a += common_of(a, b);
-    let mut lists = |visit: &mut dyn FnMut(&[(u32, u64)])| -> Result<(), SimilarityError> {
+    let mut lists = |visit: &mut Visit<'_>| -> Result<(), SimilarityError> {
         let mut merge = edges.from(&large_edge(part, 0, Chunk { hash: 0, len: 0 }))?;
         let mut next = merge.next()?;
         let mut list: Vec<(u32, u64)> = Vec::new();

@@ -138,7 +138,7 @@ impl Index {
         }
         let meet = |sums: &mut Sums, a: u64, b: u64| self.method.met(sums, a, b);
         let most = self.options.frequency_cap.min(asked.contents_max);
-        let mut lists = |visit: &mut dyn FnMut(&[(u32, u64)])| {
+        let mut lists = |visit: &mut counting::Visit<'_>| {
             self.each_key(&mut |key, list| {
                 if list.len() <= most && !asked.without.contains(&key) {
                     visit(list);

@@ -32,6 +32,9 @@ type Result<T> = std::result::Result<T, SimilarityError>;
 
 const META_VERSION: u8 = 2;
 const ID_BYTES: usize = 16;
+/// Takes a content: its number, id, how many keys it has, and its encoded head. False ends the visit.
+pub type VisitContent<'a> = dyn FnMut(u32, RecipeId, u64, &[u8]) -> bool + 'a;
+
 /// Keys removed at once.
 const CLEARED_BYTES: usize = 4 << 20;
 /// Contents removed at once.
@@ -364,11 +367,7 @@ impl Index {
 
     /// Gives `visit` each content from a number on with its number, how many keys it has and its encoded head, by number,
     /// until it returns false.
-    pub fn contents(
-        &self,
-        from: u32,
-        visit: &mut dyn FnMut(u32, RecipeId, u64, &[u8]) -> bool,
-    ) -> Result<()> {
+    pub fn contents(&self, from: u32, visit: &mut VisitContent<'_>) -> Result<()> {
         self.flush()?;
         self.each_row(from, &mut |number, row| visit(number, row.id, row.keys, &row.head))
     }
