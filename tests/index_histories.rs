@@ -23,13 +23,16 @@ use tempfile::TempDir;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 
+/// What is done while a look-up is under way.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// A database in memory that knows what it was at each change since it was last durable: what a kill may leave.
 #[derive(Default)]
 struct Volatile {
     now: MemDb,
     since_flush: Mutex<Vec<MemDb>>,
     /// Is done when the files of a content have been looked up so many times more, before the answer is given.
-    meanwhile: Mutex<Option<(usize, Box<dyn FnOnce() + Send>)>>,
+    meanwhile: Mutex<Option<(usize, Meanwhile)>>,
 }
 
 fn copy(from: &dyn Db) -> MemDb {
