@@ -57,7 +57,16 @@ pub(super) fn is_in_chown(pid: u32) -> bool {
     const CALLS: [i64; 4] = [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
     #[cfg(not(target_arch = "x86_64"))]
     const CALLS: [i64; 2] = [libc::SYS_fchown as i64, libc::SYS_fchownat as i64];
-    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let read = || std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let mut call = read();
+    // It may not have fallen asleep yet.
+    for _ in 0..100 {
+        if !call.starts_with("running") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        call = read();
+    }
     let number = call.split(' ').next().and_then(|number| number.parse().ok());
     number.is_some_and(|number| CALLS.contains(&number))
 }
