@@ -72,10 +72,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "config", run: config, repair: None, memory_factor: 4000 },
     Target { name: "format", run: repo::fuzz::format, repair: None, memory_factor: 4000 },
     // Rows of a tree share the beginnings of their paths.
-    Target { name: "sync-frames", run: sync::fuzz::frames, repair: None, memory_factor: 400 },
-    Target { name: "sync-tree", run: sync::fuzz::tree, repair: None, memory_factor: 1000 },
-    Target { name: "sync-diff", run: sync::fuzz::diff, repair: None, memory_factor: 1000 },
-    Target { name: "sync-contents", run: sync::fuzz::contents, repair: None, memory_factor: 400 },
+    Target { name: "sync_frames", run: sync::fuzz::frames, repair: None, memory_factor: 400 },
+    Target { name: "sync_tree", run: sync::fuzz::tree, repair: None, memory_factor: 1000 },
+    Target { name: "sync_diff", run: sync::fuzz::diff, repair: None, memory_factor: 1000 },
+    Target { name: "sync_contents", run: sync::fuzz::contents, repair: None, memory_factor: 400 },
 ];
 
 impl Target {

@@ -212,7 +212,7 @@ macro_rules! targets {
     };
 }
 
-targets!(frame footer pack position block head sif_saved chunk_list recipe view delta stub config format);
+targets!(frame footer pack position block head sif_saved chunk_list recipe view delta stub config format sync_frames sync_tree sync_diff sync_contents);
 
 #[test]
 fn every_target_is_tested() {
