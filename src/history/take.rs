@@ -36,6 +36,8 @@ const NAME_BYTES_MAX: usize = 200;
 const CLOSE_WAIT: Duration = Duration::from_millis(2);
 /// so often in all.
 const CLOSE_WAITS: u32 = 20;
+/// After so many walks while programs go on of which not all changes were known, the next is made while they wait.
+const WALKS_MAX: u32 = 2;
 
 /// How a snapshot was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +118,7 @@ impl History {
             patience: 0,
         };
         self.set_last_taken(None);
-        let mut walked = base.is_none();
+        let (mut walked, mut walks) = (base.is_none(), 0);
         let mut root = match &base {
             Some((_, base)) => {
                 taker.count = Count { files: base.files as i64, bytes: base.bytes as i64 };
@@ -130,14 +132,22 @@ impl History {
         let (root_met, time) = loop {
             let still = overlay.stand_still(&mut || (taker.step)(taker.looked_at))?;
             let Some(_still) = still else { return Err(HistoryError::Interrupted) };
-            let Some(changes) = overlay.take_changes()? else {
-                // Not all of them are known: all is looked at, while programs go on.
-                drop(_still);
+            let changes = overlay.take_changes()?;
+            let Some(changes) = changes else {
+                // Not all of them are known: all is looked at, while programs go on; and if that went on for ever, while
+                // they wait.
                 walked = true;
-                taker.count = Count::default();
+                (taker.count, taker.open) = (Count::default(), 0);
                 overlay.begin_changes();
+                if walks < WALKS_MAX {
+                    walks += 1;
+                    drop(_still);
+                    root = taker.walk(Path::new(""))?;
+                    continue;
+                }
+                taker.patience = CLOSE_WAITS;
                 root = taker.walk(Path::new(""))?;
-                continue;
+                break (overlay.survey_at(Path::new(""))?, Time::now());
             };
             (taker.open, taker.patience) = (0, CLOSE_WAITS);
             let mut changed = Changed::default();

@@ -196,7 +196,9 @@ impl Overlay {
         if stat.st_size == 0 {
             state.dirty = false;
             self.catalog.remove_file(inode.file_id())?;
-            self.tell_emptied(inode, &stat)?;
+            if let Err(e) = self.tell_emptied(inode, &stat) {
+                tracing::warn!("{}: that it was emptied was not kept as a version: {e}", self.name_of(inode));
+            }
             return Ok(None);
         }
         let policy = self.policy_of(inode, stat.st_nlink, finder)?;

@@ -192,7 +192,8 @@ impl Overlay {
 
     /// Whether versions of the file at `path` are to be kept.
     pub fn keeps_history(&self, path: &Path) -> bool {
-        self.policies.rules() == 0 || self.policies.of(path).keep_history
+        let policies = self.policies();
+        policies.rules() == 0 || policies.of(path).keep_history
     }
 
     pub(super) fn meta_of(&self, inode: &Inode, stat: &Stat, xattr_bytes_max: usize) -> Result<Meta> {

@@ -134,7 +134,7 @@ impl Overlay {
         let capable = meta.xattrs.iter().flatten().any(|(name, _)| name.as_slice() == b"security.capability");
         let as_stub = recipe.size() > 0
             && !capable
-            && self.policies.of(path).converts(recipe.size())
+            && self.policies().of(path).converts(recipe.size())
             && Stub::fits(recipe.size(), meta.mtime, meta.mtime)
             && (self.backing.privileged() || meta.mode & 0o6600 == 0o600);
         if as_stub && self.write_record(inode, &stub).is_ok() {

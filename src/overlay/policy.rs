@@ -170,7 +170,7 @@ impl Rule {
             (false, true) => glob.push('/'),
             (false, false) => {}
         }
-        Rule { globs: vec![glob], dedup: Some(Dedup::Off), min_bytes: None }
+        Rule { globs: vec![glob], dedup: Some(Dedup::Off), ..Rule::default() }
     }
 
     /// Whether every glob means something.
