@@ -179,14 +179,20 @@ impl Overlay {
 
     fn store_inode(&self, inode: &Arc<Inode>) -> Result<Option<(RecipeId, u64)>> {
         let file = {
-            let state = self.lock_loaded(inode)?;
+            let mut state = self.lock_loaded(inode)?;
             if let Some(Content::Stub(stub)) = state.content {
                 return Ok(Some((stub.recipe, stub.size)));
             }
+            // Its lease would keep it from us; it is tried again.
+            state.interrupt_conversion();
             if state.writers > 0 || !matches!(state.content, Some(Content::Plain(_))) {
                 return Ok(None);
             }
-            backing::open_quietly(&inode.path_fd()?, OFlags::RDONLY)?
+            match backing::open_quietly(&inode.path_fd()?, OFlags::RDONLY) {
+                // Somebody has a lease on it at the bare directory.
+                Err(Errno::AGAIN) => return Ok(None),
+                opened => opened?,
+            }
         };
         let version = |stat: &Stat| (backing::mtime(stat), backing::ctime(stat), stat.st_size);
         let before: (Time, Time, i64) = version(&rustix::fs::fstat(&file)?);
