@@ -9,16 +9,13 @@ mod chunk_graph;
 mod compare_methods;
 mod completions;
 mod contained;
-mod diff;
 mod error;
 mod export;
 mod export_copy;
-mod file_version;
 mod gc;
 mod groups;
 mod init;
 mod kept;
-mod log;
 mod logging;
 mod man;
 mod methods;
@@ -27,14 +24,12 @@ mod mount;
 mod mount_options;
 mod output;
 mod regions;
-mod restore;
 mod scan;
 mod service;
 mod session;
 mod settle;
 mod sif;
 mod similar;
-mod snapshot;
 mod status;
 mod template;
 mod unmount;
@@ -94,10 +89,6 @@ enum Command {
     Contained(contained::Contained),
     CompareMethods(compare_methods::CompareMethods),
     Regions(regions::Regions),
-    Diff(diff::Diff),
-    Log(log::Log),
-    Restore(restore::Restore),
-    Snapshot(snapshot::Snapshots),
     Template(template::Template),
     Check(check::Check),
     Gc(gc::Gc),
@@ -120,10 +111,6 @@ impl Dedupctl {
             Command::Contained(command) => command.run(&self.global, out),
             Command::CompareMethods(command) => command.run(out),
             Command::Regions(command) => command.run(&self.global, out),
-            Command::Diff(command) => command.run(&self.global, out),
-            Command::Log(command) => command.run(&self.global, out),
-            Command::Restore(command) => command.run(&self.global, out),
-            Command::Snapshot(command) => command.run(&self.global, out),
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),

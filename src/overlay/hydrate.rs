@@ -149,7 +149,7 @@ impl Overlay {
         Ok(plain)
     }
 
-    pub(super) fn write_bytes(
+    fn write_bytes(
         &self,
         inode: &Inode,
         file: &File,

@@ -234,7 +234,7 @@ impl Reader {
     }
 
     /// Reads the frame that the index names, which may move while it is being read.
-    pub(super) fn load_current(
+    fn load_current(
         &self,
         object: Object,
         find: impl Fn() -> Result<Option<Entry>, StoreError>,
@@ -257,12 +257,8 @@ impl Reader {
         }
     }
 
-    pub(super) fn damage(&self, key: Key, address: &Address, reason: String) -> StoreError {
+    fn damage(&self, key: Key, address: &Address, reason: String) -> StoreError {
         self.note_damaged(key, address);
-        let reason = match key.document_id() {
-            Some(document) => format!("document {document}: {reason}"),
-            None => reason,
-        };
         StoreError::Damaged {
             damage: Damage {
                 kind: DamageKind::Frame,
