@@ -1,7 +1,6 @@
 //! The units of `systemd/`: they are valid, what they run is there, and the daemon tells the service manager the truth.
 //!
-//! Seen to fail with: a misspelt key in a unit; an option that `dedupctl` does not have; `READY=1` told before the
-//! mount; no word of the end.
+//! Seen to fail with: a misspelt key in a unit; an option that `dedupctl` does not have.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
