@@ -141,13 +141,14 @@ impl Rule {
             let mut rest = part.as_os_str().as_bytes();
             while let Some(chunk) = rest.utf8_chunks().next() {
                 for c in chunk.valid().chars() {
-                    // Cut off at the end, escaped or not: any byte stands for each of its bytes.
-                    if c.is_whitespace() && c != ' ' {
+                    // Cut off at the end, escaped or not, or taken for an escape of the last `/`: any byte stands for each of
+                    // its bytes.
+                    if c == '\\' || (c.is_whitespace() && c != ' ') {
                         glob.extend(std::iter::repeat_n('?', c.len_utf8()));
                         continue;
                     }
                     // A space at the end is cut off unless it is escaped.
-                    if matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '\\' | '!' | '#' | ' ') {
+                    if matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '!' | '#' | ' ') {
                         glob.push('\\');
                     }
                     glob.push(c);
