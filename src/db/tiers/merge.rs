@@ -1,0 +1,114 @@
+//! Reading several runs of a table as one, of rows with the same key the newest.
+
+use super::super::{Db, DbResult, Layout, Value};
+use super::{Run, Tiers, lower_bound, run_key};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Blocks of a run read ahead while merging or scanning.
+const BLOCKS_AHEAD: usize = 64;
+
+/// Reads one run from some key on.
+struct Cursor {
+    number: u32,
+    blocks: VecDeque<Value>,
+    /// Place in the first block.
+    at: usize,
+    /// Key in the database of the block after which to go on; None: there are no more.
+    last: Option<Vec<u8>>,
+}
+
+/// Rows of several runs, newest first, in one order.
+pub(super) struct Merge<'a> {
+    tiers: &'a Tiers,
+    db: &'a dyn Db,
+    cursors: Vec<Cursor>,
+    row: Vec<u8>,
+}
+
+impl<'a> Merge<'a> {
+    pub(super) fn new<'r>(
+        tiers: &'a Tiers,
+        db: &'a dyn Db,
+        runs: impl Iterator<Item = &'r Arc<Run>>,
+        from: &[u8],
+    ) -> DbResult<Merge<'a>> {
+        let mut merge = Merge { tiers, db, cursors: Vec::new(), row: Vec::new() };
+        for run in runs {
+            let last = Some(run_key(b'r', run.number, &[]));
+            let mut cursor = Cursor { number: run.number, blocks: VecDeque::new(), at: 0, last };
+            let start = db.at_or_below(tiers.layout.table, &run_key(b'r', run.number, from))?;
+            if let Some((key, block)) =
+                start.filter(|(key, _)| key.starts_with(&run_key(b'r', run.number, &[])))
+            {
+                let block = tiers.checked(block)?;
+                cursor.at = lower_bound(&block, tiers.layout.row_len, from) * tiers.layout.row_len;
+                cursor.blocks.push_back(block);
+                cursor.last = Some(key);
+            }
+            merge.cursors.push(cursor);
+        }
+        for i in 0..merge.cursors.len() {
+            merge.settle(i)?;
+        }
+        Ok(merge)
+    }
+
+    /// Makes a cursor stand on a row, unless its run has ended.
+    fn settle(&mut self, i: usize) -> DbResult<()> {
+        let cursor = &mut self.cursors[i];
+        if cursor.blocks.front().is_some_and(|block| cursor.at >= block.len()) {
+            cursor.blocks.pop_front();
+            cursor.at = 0;
+        }
+        if !cursor.blocks.is_empty() {
+            return Ok(());
+        }
+        let Some(last) = cursor.last.take() else { return Ok(()) };
+        let prefix = run_key(b'r', cursor.number, &[]);
+        let mut blocks: Vec<Value> = Vec::new();
+        let mut end = None;
+        self.db.scan(self.tiers.layout.table, &last, &mut |key, block| {
+            if key == last {
+                return true;
+            }
+            if !key.starts_with(&prefix) {
+                return false;
+            }
+            blocks.push(block.into());
+            if blocks.len() == BLOCKS_AHEAD {
+                end = Some(key.to_vec());
+            }
+            blocks.len() < BLOCKS_AHEAD
+        })?;
+        cursor.last = end;
+        for block in blocks {
+            cursor.blocks.push_back(self.tiers.checked(block)?);
+        }
+        Ok(())
+    }
+
+    fn key(&self, i: usize) -> Option<&[u8]> {
+        let cursor = &self.cursors[i];
+        cursor.blocks.front().map(|block| &block[cursor.at..cursor.at + self.tiers.layout.key_len])
+    }
+
+    pub(super) fn next(&mut self) -> DbResult<Option<&[u8]>> {
+        let Layout { row_len, key_len, .. } = self.tiers.layout;
+        // The first of equals, which is the newest.
+        let least = (0..self.cursors.len())
+            .filter(|&i| self.key(i).is_some())
+            .min_by(|&a, &b| self.key(a).cmp(&self.key(b)));
+        let Some(newest) = least else { return Ok(None) };
+        let Cursor { blocks, at, .. } = &self.cursors[newest];
+        self.row.clear();
+        self.row.extend_from_slice(&blocks[0][*at..*at + row_len]);
+        for i in newest..self.cursors.len() {
+            if self.key(i) == Some(&self.row[..key_len]) {
+                self.cursors[i].at += row_len;
+                self.settle(i)?;
+            }
+        }
+        Ok(Some(&self.row))
+    }
+}

@@ -1,0 +1,149 @@
+//! Seen to fail with the mechanism switched off: the model test without the removal mark in `find`; the one for
+//! strays without the deletion in `delete_strays`. Not yet tried: the one for scans, with garbage deleted at once.
+use super::*;
+use crate::db::{MemDb, Table};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const LAYOUT: Layout = Layout { table: Table::Chunks, row_len: 18, key_len: 16 };
+const REMOVED: u16 = u16::MAX;
+
+fn key(n: u16) -> [u8; 16] {
+    *blake3::hash(&n.to_be_bytes()).as_bytes().first_chunk().unwrap()
+}
+
+fn add(tiers: &Tiers, db: &dyn Db, rows: &BTreeMap<[u8; 16], u16>) {
+    let rows: Vec<Vec<u8>> = rows.iter().map(|(k, v)| [&k[..], &v.to_be_bytes()].concat()).collect();
+    tiers.add(db, rows.len() as u64, rows.iter().map(Vec::as_slice)).unwrap();
+}
+
+fn all(tiers: &Tiers, db: &dyn Db, prefix: &[u8]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    tiers
+        .scan(db, prefix, |row| {
+            all.push(row.to_vec());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Against a plain map: bulks with removals, merges, look-ups, scans, reopening; with and without filters.
+    #[test]
+    fn behaves_as_a_map(
+        rounds in prop::collection::vec(prop::collection::vec((0u16..4000, 0u16..4), 0..700), 1..14),
+        filters in prop::sample::select(vec![0u64, 1 << 20]),
+    ) {
+        let db = MemDb::new();
+        let mut tiers = Tiers::new(LAYOUT, filters);
+        let mut model = BTreeMap::new();
+        for (n, changes) in rounds.iter().enumerate() {
+            let bulk: BTreeMap<_, _> =
+                changes.iter().map(|&(k, v)| (key(k), if v == 0 { REMOVED } else { v })).collect();
+            add(&tiers, &db, &bulk);
+            model.extend(bulk);
+            match n % 4 {
+                1 => tiers.merge_due(&db).unwrap(),
+                3 => {
+                    tiers = Tiers::new(LAYOUT, filters);
+                    tiers.load(&db).unwrap();
+                }
+                _ => {}
+            }
+        }
+        let expected: BTreeMap<_, _> = model.into_iter().filter(|&(_, v)| v != REMOVED).collect();
+        let rows: Vec<Vec<u8>> = expected.iter().map(|(k, v)| [&k[..], &v.to_be_bytes()].concat()).collect();
+        for last in [false, true] {
+            for n in (0..4000).step_by(7) {
+                let found = tiers.find(&db, &key(n)).unwrap();
+                let found = found.map(|row| u16::from_be_bytes([row[16], row[17]]));
+                prop_assert_eq!(found, expected.get(&key(n)).copied());
+                prop_assert_eq!(all(&tiers, &db, &key(n)).len(), usize::from(found.is_some()));
+            }
+            prop_assert_eq!(all(&tiers, &db, &[]), rows.clone());
+            let part: Vec<_> = rows.iter().filter(|row| row[0] == 7).cloned().collect();
+            prop_assert_eq!(all(&tiers, &db, &[7]), part);
+            if !last {
+                let mut seen = 0;
+                tiers.merge_all(&db, &mut |_| seen += 1).unwrap();
+                prop_assert_eq!(seen, expected.len());
+                prop_assert!(tiers.snapshot().len() <= 1, "merged into one");
+            }
+        }
+        let mut stray = 0;
+        let listed = tiers.snapshot().first().map_or(0, |run| run.number);
+        db.scan(Table::Chunks, b"f", &mut |key, _| { stray += usize::from(key.len() > 1 && key[1..5] != listed.to_be_bytes()); true }).unwrap();
+        prop_assert_eq!(stray, 0, "nothing is left of merged runs");
+    }
+}
+
+/// A run that a crash kept from being named, or from being deleted, is gone after opening, and its number unused.
+#[test]
+fn strays_are_deleted_on_open() {
+    let db = MemDb::new();
+    let tiers = Tiers::new(LAYOUT, 1 << 20);
+    add(&tiers, &db, &(0..50).map(|n| (key(n), 1)).collect());
+    for part in [b'r', b'f'] {
+        for i in 0..1500u32 {
+            let rest = [&i.to_be_bytes()[..], &[0; 12]].concat();
+            db.put(Table::Chunks, &run_key(part, 9, &rest), &[1; 18]).unwrap();
+        }
+    }
+    let tiers = Tiers::new(LAYOUT, 1 << 20);
+    tiers.load(&db).unwrap();
+    assert_eq!(tiers.next_run(&db, b'r', 2).unwrap(), None);
+    assert_eq!(tiers.next_run(&db, b'f', 2).unwrap(), None);
+    assert_eq!(tiers.next_number.load(Ordering::Relaxed), 10);
+    assert_eq!(all(&tiers, &db, &[]).len(), 50);
+}
+
+/// Rows that somebody is reading stay until he is done, though they were merged away.
+#[test]
+fn a_scan_sees_its_rows_while_they_are_merged() {
+    let db = MemDb::new();
+    let tiers = Tiers::new(LAYOUT, 1 << 20);
+    // More blocks a run than are read ahead.
+    (0..4).for_each(|n| add(&tiers, &db, &(n * 16_000..(n + 1) * 16_000).map(|n| (key(n), n)).collect()));
+    let mut seen = 0;
+    tiers
+        .scan(&db, &[], |_| {
+            if seen == 10 {
+                tiers.merge_due(&db).unwrap();
+                assert_eq!(tiers.snapshot().len(), 1);
+            }
+            seen += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(seen, 64_000);
+}
+
+/// A table of another form is an error, and usable after it is cleared.
+#[test]
+fn another_form_is_refused() {
+    let db = MemDb::new();
+    db.put(Table::Chunks, b"", &[1; 36]).unwrap();
+    let tiers = Tiers::new(LAYOUT, 0);
+    assert!(matches!(tiers.load(&db), Err(DbError::Row { .. })));
+    tiers.clear(&db).unwrap();
+    add(&tiers, &db, &[(key(1), 1)].into());
+    db.put(Table::Chunks, &run_key(b'r', 1, &key(0)), &[1; 17]).unwrap();
+    let bad = (0..100).any(|n| tiers.find(&db, &key(n)).is_err());
+    assert!(bad || tiers.find(&db, &key(1)).is_ok());
+}
+
+#[test]
+fn runs_are_merged_when_the_newer_are_as_large() {
+    for (rows, due) in [
+        (&[1u64, 1, 1, 1][..], 4),
+        (&[1, 1, 1, 4], 3),
+        (&[1, 1, 1, 1, 4, 8, 17], 6),
+        (&[5, 1, 1, 1, 9], 4),
+        (&[1, 9, 1, 1, 1], 1),
+        (&[], 0),
+    ] {
+        assert_eq!(runs_due(rows), due, "{rows:?}");
+    }
+}
