@@ -46,6 +46,9 @@ pub mod chunk;
 // Documents in, what they say out, apart from how their format writes it down.
 pub mod view;
 
+// Reports to be looked at in a browser.
+pub mod page;
+
 // Floor 2: siblings.
 // Bytes by id: packs are the truth.
 pub mod store;

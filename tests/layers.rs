@@ -12,6 +12,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("db", 2),
     ("chunk", 10),
     ("view", 10),
+    ("page", 10),
     ("store", 20),
     ("similarity", 20),
     ("overlay", 30),

@@ -1,6 +1,6 @@
 use super::methods::failed;
 use super::output::{Output, share, size, table};
-use super::{CliResult, Outcome};
+use super::{CliResult, Global, Outcome};
 use crate::admin::{Progress, Unit};
 use crate::config::parse_size;
 use crate::overlay::compare::{CompareOptions, Comparison, compare};
@@ -27,10 +27,13 @@ pub(super) struct CompareMethods {
     /// Read no more than this: it is held in memory
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     most: u64,
+    /// Write a page for a browser to FILE; it needs no network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 impl CompareMethods {
-    pub(super) fn run(&self, out: &Output) -> CliResult {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let options = CompareOptions { queries: self.queries, seed: self.seed, bytes_max: self.most };
         let mut meter = out.meter();
         let comparison = compare(&self.path, &options, &mut |what, done, total| {
@@ -41,7 +44,17 @@ impl CompareMethods {
         if comparison.left_out > 0 {
             out.note(&format!("{} files left out: unreadable, or beyond --most", comparison.left_out));
         }
-        out.result(&comparison, text)?;
+        if let Some(file) = &self.html {
+            let about = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+            super::pages::write(
+                &super::pages::comparison(&comparison, about.display().to_string()),
+                file,
+                out,
+            )?;
+        }
+        if self.html.is_none() || global.json {
+            out.result(&comparison, text)?;
+        }
         Ok(Outcome::Clean)
     }
 }

@@ -11,7 +11,7 @@ use crate::config::parse_size;
 use crate::overlay::GroupOptions;
 use crate::similarity::groups::{MEMORY_BYTES_MIN, SHARE_MIN};
 use crate::similarity::methods::{AnyMethod, Method, chunk_graph::ChunkGraph, sif::Sif, winnow::Winnow};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Groups shown in a table unless it is said; scripts get all.
@@ -28,7 +28,8 @@ const MEMORY_BYTES: usize = 256 << 20;
     resembles that: CONTAINED is the share of the member that is in it, CONTAINS the share of it that is in the \
     member. Nothing is in a group by way of a third file. SAVABLE counts bytes of members that the representative \
     has.\nWhat was compared is kept, so asking again with another --min is quick.\n\
-    Example: dedupctl groups --min 0.5 --suffix .html /data/docs\n\n\
+    Example: dedupctl groups --min 0.5 --suffix .html /data/docs\n\
+    Example: dedupctl groups --html groups.html ~/docs\n\n\
     --method chunk-graph tells identical files, then clusters of files that links connect, then pairs; --method sif tells \
     each file with those like it, or with --interesting sets that all have much in common.\n\
     Example: dedupctl groups --method chunk-graph --in ~/docs --save docs.chunks --pairs\n\
@@ -106,6 +107,9 @@ struct Indexed {
     /// Print rows separated by commas, one a file
     #[arg(long, conflicts_with = "json")]
     csv: bool,
+    /// Write a page for a browser to FILE, with a map and a table that sorts; it needs no network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 impl Groups {
@@ -114,8 +118,9 @@ impl Groups {
             return self.by_method(method, global, out);
         }
         let indexed = &self.indexed;
+        let about = self.path.as_deref().unwrap_or(Path::new(".")).to_owned();
         let (session, path) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
-        let all = global.json || indexed.csv;
+        let all = global.json || indexed.csv || indexed.html.is_some();
         let options = GroupOptions {
             min: self.min,
             limit: self.limit.or((!all).then_some(SHOWN)),
@@ -140,9 +145,15 @@ impl Groups {
                 report.suppressed_features
             ));
         }
-        match indexed.csv {
-            true => out.raw(csv(&report).as_bytes())?,
-            false => out.result(&report, text)?,
+        if let Some(file) = &indexed.html {
+            let about = std::path::absolute(&about).unwrap_or(about);
+            let about = format!("{}, {} of one in another or more", about.display(), share(self.min));
+            super::pages::write(&super::pages::groups(&report, about), file, out)?;
+        }
+        match (indexed.csv, &indexed.html) {
+            (true, _) => out.raw(csv(&report).as_bytes())?,
+            (false, Some(_)) if !global.json => {}
+            (false, _) => out.result(&report, text)?,
         }
         Ok(Outcome::Clean)
     }

@@ -23,6 +23,7 @@ mod metrics;
 mod mount;
 mod mount_options;
 mod output;
+mod pages;
 mod regions;
 mod scan;
 mod service;
@@ -109,7 +110,7 @@ impl Dedupctl {
             Command::Similar(command) => command.run(&self.global, out),
             Command::Groups(command) => command.run(&self.global, out),
             Command::Contained(command) => command.run(&self.global, out),
-            Command::CompareMethods(command) => command.run(out),
+            Command::CompareMethods(command) => command.run(&self.global, out),
             Command::Regions(command) => command.run(&self.global, out),
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),

@@ -1,0 +1,325 @@
+//! Reports to be looked at: one file of HTML that needs no network, in light and dark, on paper, and without a mouse.
+//!
+//! A page has figures, pictures and a table; where rows belong to sets, a map of these too. Names of files and contents come from
+//! anywhere, so all text goes through the template engine, which escapes it, or through [`json_in_html`]. Rows go into
+//! the page by columns: a hundred thousand take some ten megabytes, and only those in sight are in the document.
+
+use askama::Template;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// A figure of the summary.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// What it says.
+    pub label: String,
+    /// The figure, with its unit.
+    pub value: String,
+}
+
+/// What a part of a bar stands for: chooses its colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What has to be there in any case.
+    Once,
+    /// What similar files have in common.
+    Saved,
+    /// What is there more than once.
+    Same,
+    /// A figure that is compared with others.
+    Mark,
+}
+
+impl Kind {
+    fn class(self) -> &'static str {
+        match self {
+            Kind::Once => "once",
+            Kind::Saved => "saved",
+            Kind::Same => "same",
+            Kind::Mark => "mark",
+        }
+    }
+}
+
+/// A part of a bar.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// What it stands for.
+    pub kind: Kind,
+    /// Of the bar, 0 to 1.
+    pub share: f64,
+    /// What it says.
+    pub label: String,
+}
+
+impl Part {
+    fn width(&self) -> String {
+        let share = if self.share.is_finite() { self.share.clamp(0.0, 1.0) } else { 0.0 };
+        format!("{:.3}", share * 100.0)
+    }
+}
+
+/// A bar of parts.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// What it is of.
+    pub label: String,
+    /// From the left.
+    pub parts: Vec<Part>,
+}
+
+impl Bar {
+    fn told(&self) -> String {
+        self.parts.iter().map(|part| part.label.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Bars that are looked at together.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// Its heading.
+    pub title: String,
+    /// From the top.
+    pub bars: Vec<Bar>,
+}
+
+/// Values of a column, one a row; numbers may be missing.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Values {
+    /// Names.
+    Text(Vec<String>),
+    /// Bytes.
+    Bytes(Vec<u64>),
+    /// Whole numbers.
+    Number(Vec<u64>),
+    /// Shares, 0 to 1.
+    Share(Vec<Option<f64>>),
+    /// Other numbers.
+    Decimal(Vec<f64>),
+}
+
+impl Values {
+    fn kind(&self) -> &'static str {
+        match self {
+            Values::Text(_) => "text",
+            Values::Bytes(_) => "bytes",
+            Values::Number(_) => "number",
+            Values::Share(_) => "share",
+            Values::Decimal(_) => "decimal",
+        }
+    }
+}
+
+/// A column of the table.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Its heading.
+    pub name: &'static str,
+    /// What it says, shown beside the heading.
+    pub help: &'static str,
+    /// One a row.
+    pub values: Values,
+}
+
+/// Rows of the table that belong together, and follow each other.
+#[derive(Clone, Debug, Serialize)]
+pub struct Set {
+    /// What it is called.
+    pub name: String,
+    /// Its first row.
+    pub from: usize,
+    /// The row after its last.
+    pub to: usize,
+    /// Bytes that it could save: its area in the map.
+    pub saves: u64,
+    /// Whether its files are the same.
+    pub same: bool,
+}
+
+/// The table of a page.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Its heading.
+    pub title: String,
+    /// From the left; all of one length.
+    pub columns: Vec<Column>,
+    /// For the map; may be none.
+    pub sets: Vec<Set>,
+    /// The column with the sizes of files, for the map.
+    pub size: usize,
+    /// The column that says how dark a file is in the map: shares.
+    pub darkness: usize,
+    /// Rows that stand out.
+    pub first: Vec<bool>,
+}
+
+impl Table {
+    fn has_sets(&self) -> bool {
+        !self.sets.is_empty()
+    }
+
+    fn json(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Heading {
+            name: &'static str,
+            help: &'static str,
+            kind: &'static str,
+        }
+        #[derive(Serialize)]
+        struct Data<'a> {
+            columns: Vec<Heading>,
+            rows: Vec<&'a Values>,
+            sets: &'a [Set],
+            size: usize,
+            darkness: usize,
+            first: Vec<u8>,
+        }
+        let heading =
+            |column: &Column| Heading { name: column.name, help: column.help, kind: column.values.kind() };
+        let data = Data {
+            columns: self.columns.iter().map(heading).collect(),
+            rows: self.columns.iter().map(|column| &column.values).collect(),
+            sets: &self.sets,
+            size: self.size,
+            darkness: self.darkness,
+            first: self.first.iter().map(|&first| u8::from(first)).collect(),
+        };
+        serde_json::to_string(&data).map(|json| json_in_html(&json))
+    }
+}
+
+/// A report.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// What it is.
+    pub title: String,
+    /// What it is of.
+    pub about: String,
+    /// The summary.
+    pub figures: Vec<Figure>,
+    /// What is to be known before it is believed.
+    pub notes: Vec<String>,
+    /// Under the summary.
+    pub pictures: Vec<Picture>,
+    /// All of it.
+    pub table: Table,
+}
+
+#[derive(Template)]
+#[template(path = "page.html")]
+struct Filled<'a> {
+    title: &'a str,
+    about: &'a str,
+    figures: &'a [Figure],
+    notes: &'a [String],
+    pictures: &'a [Picture],
+    table: &'a Table,
+    version: &'static str,
+    made: &'a str,
+    style: &'static str,
+    script: &'static str,
+    data: String,
+}
+
+impl Page {
+    /// The file, as of the time `made`.
+    ///
+    /// # Errors
+    ///
+    /// If a figure is none that JSON knows.
+    pub fn html(&self, made: &str) -> std::io::Result<String> {
+        let filled = Filled {
+            title: &self.title,
+            about: &self.about,
+            figures: &self.figures,
+            notes: &self.notes,
+            pictures: &self.pictures,
+            table: &self.table,
+            version: env!("CARGO_PKG_VERSION"),
+            made,
+            style: include_str!("style.css"),
+            script: include_str!("page.js"),
+            data: self.table.json()?,
+        };
+        filled.render().map_err(std::io::Error::other)
+    }
+}
+
+/// JSON that may stand in a `script` element: there nothing is escaped, and `</script` or `<!--` would end it.
+fn json_in_html(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            // All of them only stand in strings, where JSON knows this form of them.
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(name: &str) -> Page {
+        let text = || name.to_owned();
+        let table = Table {
+            title: text(),
+            columns: vec![
+                Column { name: "File", help: "", values: Values::Text(vec![text()]) },
+                Column { name: "Size", help: "", values: Values::Bytes(vec![7]) },
+                Column { name: "Share", help: "", values: Values::Share(vec![None]) },
+            ],
+            sets: vec![Set { name: text(), from: 0, to: 1, saves: 7, same: false }],
+            size: 1,
+            darkness: 2,
+            first: vec![true],
+        };
+        let part = Part { kind: Kind::Same, share: f64::NAN, label: text() };
+        Page {
+            title: text(),
+            about: text(),
+            figures: vec![Figure { label: text(), value: text() }],
+            notes: vec![text()],
+            pictures: vec![Picture { title: text(), bars: vec![Bar { label: text(), parts: vec![part] }] }],
+            table,
+        }
+    }
+
+    /// Whatever a file is called, it is text on the page and nothing else, and can be read back from the data.
+    #[test]
+    fn names_of_files_are_text() {
+        for name in [
+            "</script><script>alert(1)</script>",
+            "<!--<script>",
+            "\"'><img src=x>",
+            "a&amp;\u{2028}b\\u003c",
+        ] {
+            let html = page(name).html("now").unwrap();
+            assert_eq!(html.matches("<script").count(), 2, "only those of the page: {name}");
+            assert_eq!(html.matches("</script").count(), 2);
+            assert!(!html.contains("<img") && !html.contains("alert(1)</script"));
+            let data = html.split("application/json\">").nth(1).unwrap().split("</script>").next().unwrap();
+            let data: serde_json::Value = serde_json::from_str(data).unwrap();
+            assert_eq!(data["rows"][0][0], name);
+            assert_eq!(data["sets"][0]["name"], name);
+            assert_eq!(data["rows"][2][0], serde_json::Value::Null);
+        }
+    }
+
+    /// Nothing on the page is loaded from anywhere.
+    #[test]
+    fn a_page_is_whole() {
+        let html = page("x").html("now").unwrap();
+        for from_elsewhere in ["http://", "https://", " src=", "@import", "url("] {
+            let found = html.matches(from_elsewhere).count();
+            // The namespace of SVG is a name, and is not asked for.
+            assert_eq!(found, usize::from(from_elsewhere == "http://"), "{from_elsewhere}");
+        }
+        assert!(html.contains("width:0.000%"), "a share that is no number");
+    }
+}
