@@ -8,6 +8,7 @@ mod check;
 mod chunk_graph;
 mod compare_methods;
 mod completions;
+mod conflicts;
 mod contained;
 mod error;
 mod export;
@@ -25,13 +26,17 @@ mod mount_options;
 mod output;
 mod pages;
 mod regions;
+mod remote;
+mod replica;
 mod scan;
 mod service;
+mod serve;
 mod session;
 mod settle;
 mod sif;
 mod similar;
 mod status;
+mod sync;
 mod template;
 mod unmount;
 mod winnow;
@@ -95,6 +100,10 @@ enum Command {
     Gc(gc::Gc),
     Metrics(metrics::Metrics),
     Export(export::Export),
+    Sync(sync::Sync),
+    Conflicts(conflicts::Conflicts),
+    Remote(remote::Remote),
+    Serve(serve::Serve),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -117,6 +126,10 @@ impl Dedupctl {
             Command::Gc(command) => command.run(&self.global, out),
             Command::Metrics(command) => command.run(&self.global, out),
             Command::Export(command) => command.run(&self.global, out),
+            Command::Sync(command) => command.run(&self.global, out),
+            Command::Conflicts(command) => command.run(&self.global, out),
+            Command::Remote(command) => command.run(&self.global, out),
+            Command::Serve(command) => command.run(&self.global, out),
             Command::Completions(command) => command.run(out),
             Command::Man(command) => command.run(out),
         }

@@ -74,6 +74,11 @@ impl Layout {
         Ok(Some(Layout { root, state: store }))
     }
 
+    /// Where the store is whose pointer lies in `inside`, a `.dedupfs` however it is reached; none without a pointer.
+    pub fn store_elsewhere(inside: &Path) -> Result<Option<PathBuf>, RepoError> {
+        Ok(read_toml(&inside.join(POINTER))?.map(|Pointer { store }| store))
+    }
+
     /// The store whose overlay contains `path`, which need not be a directory and may be its root.
     pub fn around(path: &Path) -> Result<Option<Layout>, RepoError> {
         let path = path.canonicalize().map_err(|e| RepoError::io("find", path, e))?;

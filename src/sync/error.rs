@@ -96,7 +96,7 @@ impl SyncError {
             SyncError::Version(VersionError::Forked { .. }) => {
                 "remove .dedupfs/sync in the copy, and sync it again"
             }
-            SyncError::Guard(_) => "look at both sides; it can be forced",
+            SyncError::Guard(_) => "look at both sides; `--force` does it all the same",
             SyncError::State { .. } => {
                 "move .dedupfs/sync aside: the next sync compares everything and deletes nothing"
             }

@@ -1,0 +1,134 @@
+use super::error::CliError;
+use super::output::{Output, plain, table};
+use super::{CliResult, Global, Outcome, replica};
+use crate::sync::conflicts::{Keep, Pending, list, settle};
+use crate::sync::tree::shown;
+use globset::{GlobBuilder, GlobMatcher};
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Show and settle what `dedupctl sync` kept twice
+#[derive(clap::Args)]
+#[command(
+    after_help = "Both versions are ordinary files; whichever you delete or rename, the next sync takes it over.\n\
+    Exit code 1 while there are conflicts.\n\
+    Example: dedupctl conflicts\n         dedupctl conflicts resolve --newer '*.odt'"
+)]
+pub(super) struct Conflicts {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// A path of the overlay; by default the current directory
+    #[arg(long, global = true, value_name = "PATH")]
+    at: Option<PathBuf>,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Keep one of the two and remove the other
+    #[command(after_help = "Example: dedupctl conflicts resolve --ours '**'\n         \
+        dedupctl conflicts resolve --theirs notes/todo.txt")]
+    Resolve(Resolve),
+}
+
+#[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("keep").required(true))]
+struct Resolve {
+    /// Keep what was made on this device
+    #[arg(long, group = "keep")]
+    ours: bool,
+    /// Keep what was made elsewhere
+    #[arg(long, group = "keep")]
+    theirs: bool,
+    /// Keep what has the later modification time
+    #[arg(long, group = "keep")]
+    newer: bool,
+    /// Which: names below the overlay's root; without a slash a name in any directory
+    #[arg(required = true)]
+    globs: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    ours: String,
+    theirs: String,
+}
+
+#[derive(Serialize)]
+struct ConflictsReport {
+    conflicts: Vec<Row>,
+    resolved: u64,
+}
+
+impl Conflicts {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let path = global.store.as_deref().filter(|_| self.at.is_none()).or(self.at.as_deref());
+        let mounted = replica::open(path.unwrap_or(Path::new(".")), false)?;
+        let mut all = list(&mounted.tree, &mounted.memory)?;
+        let mut resolved = 0;
+        if let Some(Action::Resolve(resolve)) = &self.action {
+            let (chosen, left): (Vec<_>, Vec<_>) = {
+                let globs = resolve.matchers()?;
+                all.into_iter().partition(|one| globs.iter().any(|glob| matches(glob, one)))
+            };
+            if chosen.is_empty() {
+                let message = format!("no conflict matches {}", resolve.globs.join(" "));
+                return Err(CliError::new(message).hint("`dedupctl conflicts` shows them"));
+            }
+            for conflict in &chosen {
+                settle(&mounted.tree, conflict, resolve.keep())?;
+                resolved += 1;
+            }
+            all = left;
+        }
+        let row = |one: &Pending| Row {
+            path: shown(&one.path),
+            ours: shown(&one.ours),
+            theirs: shown(&one.theirs),
+        };
+        let report = ConflictsReport { conflicts: all.iter().map(row).collect(), resolved };
+        out.result(&report, |report| {
+            let mut rows = vec![["file", "ours", "theirs"].map(str::to_owned).to_vec()];
+            rows.extend(
+                report
+                    .conflicts
+                    .iter()
+                    .map(|row| vec![plain(&row.path), plain(&row.ours), plain(&row.theirs)]),
+            );
+            let mut text = if resolved > 0 { format!("{resolved} settled\n") } else { String::new() };
+            match report.conflicts.is_empty() {
+                true => text += "no conflicts\n",
+                false => text += &table(&rows, &[]),
+            }
+            text
+        })?;
+        Ok::<_, CliError>(if report.conflicts.is_empty() { Outcome::Clean } else { Outcome::Findings })
+    }
+}
+
+impl Resolve {
+    fn keep(&self) -> Keep {
+        match (self.ours, self.theirs) {
+            (true, _) => Keep::Ours,
+            (_, true) => Keep::Theirs,
+            _ => Keep::Newer,
+        }
+    }
+
+    fn matchers(&self) -> Result<Vec<GlobMatcher>, CliError> {
+        let matcher = |glob: &String| {
+            let text = if glob.contains('/') { glob.clone() } else { format!("**/{glob}") };
+            let glob = GlobBuilder::new(&text).literal_separator(true).build();
+            Ok(glob
+                .map_err(|e| CliError::new(e.to_string()).hint("write it as for a shell"))?
+                .compile_matcher())
+        };
+        self.globs.iter().map(matcher).collect()
+    }
+}
+
+fn matches(glob: &GlobMatcher, conflict: &Pending) -> bool {
+    glob.is_match(Path::new(OsStr::from_bytes(&conflict.path)))
+}

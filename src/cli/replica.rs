@@ -1,0 +1,162 @@
+//! A directory as a replica to be synced: mounted, or mounted for as long as it takes.
+
+use super::error::CliError;
+use crate::control::{self, ControlError, DaemonInfo, Found};
+use crate::overlay::STATE_DIR;
+use crate::repo::Layout;
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// How names of directories begin where an overlay is mounted for a sync only.
+const TEMPORARY: &str = "dedupfs-sync-";
+/// In a state directory: what syncs remember.
+const SYNC: &str = "sync";
+
+/// A mounted overlay, and where its syncs are remembered.
+pub(super) struct Mounted {
+    /// Its files.
+    pub tree: PathBuf,
+    /// `.dedupfs/sync`.
+    pub memory: PathBuf,
+    /// Identity of its store.
+    pub store: String,
+    /// Keeps the state directory in reach that the mount hides.
+    _state: Option<OwnedFd>,
+    temporary: bool,
+}
+
+/// Where the syncs of the overlay around `path` are remembered, without mounting it.
+pub(super) fn memory_of(found: &Found) -> Result<(PathBuf, Option<OwnedFd>), CliError> {
+    match found {
+        Found::Direct { layout, .. } => Ok((layout.file(SYNC), None)),
+        Found::Daemon { info, .. } => memory_of_daemon(info),
+    }
+}
+
+fn memory_of_daemon(info: &DaemonInfo) -> Result<(PathBuf, Option<OwnedFd>), CliError> {
+    if info.mountpoint != info.root
+        && let Some(layout) = Layout::of(&info.root)?
+    {
+        return Ok((layout.file(SYNC), None));
+    }
+    // The mount hides the directory; its daemon has it open from before. The kernel lets its user and root in.
+    let fds = PathBuf::from(format!("/proc/{}/fd", info.pid));
+    let list = std::fs::read_dir(&fds).map_err(|e| CliError::io("look into", &fds, &e))?;
+    for fd in list.flatten().map(|entry| entry.path()) {
+        if std::fs::read_link(&fd).is_ok_and(|target| target == info.root) {
+            let inside = fd.join(STATE_DIR);
+            let Ok(state) =
+                rustix::fs::open(&inside, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            else {
+                continue;
+            };
+            let here = PathBuf::from(format!("/proc/self/fd/{}", state.as_raw_fd()));
+            if here.join("format.toml").exists() {
+                return Ok((here.join(SYNC), Some(state)));
+            }
+            // The store is elsewhere.
+            if let Some(store) = Layout::store_elsewhere(&here)? {
+                return Ok((store.join(SYNC), None));
+            }
+        }
+    }
+    let message = format!("{}: its state directory is not in reach", info.root.display());
+    Err(CliError::new(message).hint("run this as the user whose daemon it is, or as root"))
+}
+
+/// The overlay around `path`. One that is not mounted is mounted in a place of its own until [`Mounted::end`]; with `make`
+/// a directory that is no overlay yet becomes one, and one that is missing is made.
+pub(super) fn open(path: &Path, make: bool) -> Result<Mounted, CliError> {
+    if make
+        && !path.exists()
+        && path.parent().is_some_and(|parent| parent.as_os_str().is_empty() || parent.is_dir())
+    {
+        std::fs::create_dir(path).map_err(|e| CliError::io("make", path, &e))?;
+    }
+    let root = match control::find(path) {
+        Ok(Found::Daemon { info, path: below, .. }) => {
+            check_root(path, &below, make)?;
+            return of_daemon(&info);
+        }
+        Ok(Found::Direct { layout, path: below }) => {
+            check_root(path, &below, make)?;
+            layout.root
+        }
+        Err(ControlError::NoStore(_)) if make => {
+            path.canonicalize().map_err(|e| CliError::io("find", path, &e))?
+        }
+        Err(e) => return Err(e.into()),
+    };
+    let base = control::runtime_dir(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref())?;
+    let mountpoint = base.join(format!("{TEMPORARY}{}", std::process::id()));
+    std::fs::create_dir(&mountpoint).map_err(|e| CliError::io("make", &mountpoint, &e))?;
+    let mounted = mount(&root, &mountpoint);
+    if mounted.is_err() {
+        let _ = std::fs::remove_dir(&mountpoint);
+    }
+    mounted
+}
+
+/// A peer that lies inside an overlay would not be what the user named.
+fn check_root(path: &Path, below: &Path, make: bool) -> Result<(), CliError> {
+    match make && !below.as_os_str().is_empty() {
+        true => {
+            let message =
+                format!("{}: lies inside an overlay, and only a whole one can be synced", path.display());
+            Err(CliError::new(message).hint("give the overlay's root, or a directory outside of overlays"))
+        }
+        false => Ok(()),
+    }
+}
+
+fn mount(root: &Path, mountpoint: &Path) -> Result<Mounted, CliError> {
+    let this = std::env::current_exe().map_err(|e| CliError::new(format!("find this program: {e}")))?;
+    let dedupfs = this.with_file_name("dedupfs");
+    let mut command = Command::new(&dedupfs);
+    command.arg(root).arg(mountpoint).stdin(Stdio::null()).stdout(Stdio::null());
+    let status = command.status().map_err(|e| CliError::io("start", &dedupfs, &e))?;
+    if !status.success() {
+        return Err(CliError::new(format!("{}: could not be mounted for the sync", root.display())));
+    }
+    match control::daemon_at(mountpoint)? {
+        Some(info) => of_daemon(&info),
+        None => Err(CliError::new(format!("{}: its mount is gone", root.display()))),
+    }
+}
+
+fn of_daemon(info: &DaemonInfo) -> Result<Mounted, CliError> {
+    let (memory, _state) = memory_of_daemon(info)?;
+    let name = info.mountpoint.file_name().map(|name| name.to_string_lossy().into_owned());
+    Ok(Mounted {
+        tree: info.mountpoint.clone(),
+        memory,
+        store: info.store.clone(),
+        _state,
+        // Also one that a sync which was killed has left.
+        temporary: name.is_some_and(|name| name.starts_with(TEMPORARY)),
+    })
+}
+
+impl Mounted {
+    /// Unmounts what was mounted for the sync.
+    pub(super) fn end(&mut self) {
+        if !std::mem::take(&mut self.temporary) {
+            return;
+        }
+        if let Ok(this) = std::env::current_exe() {
+            let mut command = Command::new(this);
+            command.arg("unmount").arg(&self.tree).stdin(Stdio::null()).stdout(Stdio::null());
+            if command.status().is_ok_and(|status| status.success()) {
+                let _ = std::fs::remove_dir(&self.tree);
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,56 @@
+use super::error::CliError;
+use super::output::Output;
+use super::{CliResult, Global, Outcome, replica};
+use crate::sync::proto::{self, Failure, Message};
+use crate::sync::{Local, Session, link};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Be the other side of a sync, on stdin and stdout
+#[derive(clap::Args)]
+#[command(
+    after_help = "`dedupctl sync HOST:DIR` starts this on HOST by ssh.\nExample: dedupctl serve --stdio /data"
+)]
+pub(super) struct Serve {
+    /// The overlay; a directory that is none yet becomes one
+    dir: PathBuf,
+    /// Speak the protocol on stdin and stdout
+    #[arg(long, required = true)]
+    stdio: bool,
+    /// Take an empty directory for one whose files were all deleted
+    #[arg(long)]
+    force: bool,
+    /// Do not make a directory that is missing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Serve {
+    pub(super) fn run(&self, _global: &Global, _out: &Output) -> CliResult {
+        debug_assert!(self.stdio);
+        let mut to = io::stdout().lock();
+        self.serve(&mut to).inspect_err(|e| {
+            // The caller has a terminal, this may not.
+            let failure = Failure { message: e.message.clone(), hint: e.hint.clone() };
+            if !e.silent {
+                let _ = proto::write(&mut to, &Message::Failed(failure));
+            }
+        })?;
+        Ok(Outcome::Clean)
+    }
+
+    fn serve(&self, to: &mut impl Write) -> Result<(), CliError> {
+        if self.dry_run && !self.dir.exists() {
+            let error = CliError::new(format!("{}: is not there; a sync would make it", self.dir.display()));
+            return Err(error.hint("make it for a dry run, or leave out --dry-run"));
+        }
+        let mounted = replica::open(&self.dir, true)?;
+        let mut local =
+            Local::open(&mounted.tree, &mounted.memory, &mounted.store, self.force, Box::new(|_, _| {}))?;
+        let mut session = Session::answer();
+        let done = link::run(&mut session, &mut local, &mut io::stdin().lock(), to, None, &mut |_, _| {});
+        // The caller was told already.
+        done.map_err(|e| CliError { silent: true, ..CliError::from(e) })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,279 @@
+use super::error::CliError;
+use super::output::{Output, plain, size, table};
+use super::remote::Remotes;
+use super::session::find;
+use super::{CliResult, Global, Outcome, replica};
+use crate::admin::Progress;
+use crate::config::parse_size;
+use crate::sync::plan::Summary;
+use crate::sync::proto::{Direction, Options};
+use crate::sync::tree::shown;
+use crate::sync::{Local, Session, SyncError, link};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Make this tree and a copy elsewhere the same again, in both directions
+#[derive(clap::Args)]
+#[command(
+    after_help = "PEER is a directory, HOST:DIR or USER@HOST:DIR (by ssh, with dedupctl there too), or a name that\n\
+    `dedupctl remote add` gave. What only one side changed goes to the other; a file that both changed is kept twice,\n\
+    and `dedupctl conflicts` settles that. Nothing is overwritten that was not compared. A sync that was cut goes on\n\
+    where it was when it is run again. Patterns in .dedupfsignore (as in .gitignore) are left out.\n\
+    Exit code 1 if there are conflicts, or files that were changed meanwhile.\n\
+    Example: dedupctl sync ann@server:/data\n         dedupctl sync --dry-run --pull /mnt/disk/copy /data"
+)]
+pub(super) struct Sync {
+    /// The other copy
+    peer: String,
+    /// A path of the overlay; by default the current directory
+    path: Option<PathBuf>,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Change only the other side
+    #[arg(long, conflicts_with = "pull")]
+    push: bool,
+    /// Change only this side
+    #[arg(long)]
+    pull: bool,
+    /// Bytes a second at most, like 500K
+    #[arg(long, value_name = "RATE", value_parser = parse_size)]
+    bwlimit: Option<u64>,
+    /// Also where a directory is empty that was not, or where more than half would be deleted
+    #[arg(long)]
+    force: bool,
+    /// The program for connections, with arguments
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+    ssh: String,
+    /// What dedupctl is called on the other side
+    #[arg(long, value_name = "PROGRAM", default_value = "dedupctl")]
+    remote_program: String,
+}
+
+#[derive(Serialize)]
+struct Side {
+    created: u64,
+    updated: u64,
+    deleted: u64,
+    renamed: u64,
+}
+
+#[derive(Serialize)]
+struct ConflictRow {
+    path: String,
+    copy: String,
+    winner: String,
+    loser: String,
+}
+
+#[derive(Serialize)]
+struct Skipped {
+    path: String,
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct SyncReport {
+    peer: String,
+    dry_run: bool,
+    sent_bytes: u64,
+    received_bytes: u64,
+    created: u64,
+    updated: u64,
+    deleted: u64,
+    renamed: u64,
+    here: Side,
+    there: Side,
+    conflicts: Vec<ConflictRow>,
+    kept: Vec<String>,
+    skipped: Vec<Skipped>,
+    without_base: bool,
+}
+
+impl From<SyncError> for CliError {
+    fn from(e: SyncError) -> CliError {
+        CliError { message: e.to_string(), hint: e.hint(), silent: false }
+    }
+}
+
+impl From<Summary> for Side {
+    fn from(sum: Summary) -> Side {
+        let Summary { created, updated, deleted, renamed } = sum;
+        Side { created, updated, deleted, renamed }
+    }
+}
+
+/// The process on the other side. It is waited for, or ended.
+struct Peer(Child);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        drop(self.0.stdout.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// HOST and DIR of a peer that is not a directory here: as for scp, a colon before any slash.
+fn parse_host(peer: &str) -> Option<(&str, &str)> {
+    let (host, dir) = peer.split_once(':')?;
+    (!host.is_empty() && !host.contains('/')).then_some((host, dir))
+}
+
+impl Sync {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let found = find(global, self.path.as_deref())?;
+        let peer = Remotes::of(&found)?.resolve(&self.peer);
+        drop(found);
+        let path = global.store.as_deref().filter(|_| self.path.is_none()).or(self.path.as_deref());
+        let command = self.command(&peer)?;
+        let mut mounted = replica::open(path.unwrap_or(Path::new(".")), false)?;
+        let mut meter = out.meter();
+        let report = Box::new(move |entries, bytes| {
+            let step = match bytes {
+                0 => Progress::files("looking", entries, 0),
+                bytes => Progress::bytes("reading what is new", bytes, 0),
+            };
+            meter.show(&step);
+        });
+        // It looks at its side while this one does.
+        let mut child = start(command)?;
+        let mut local = Local::open(&mounted.tree, &mounted.memory, &mounted.store, self.force, report)?;
+        local.notes.drain(..).for_each(|note| out.note(&plain(&note)));
+        let direction = match (self.push, self.pull) {
+            (true, _) => Direction::Push,
+            (_, true) => Direction::Pull,
+            _ => Direction::Both,
+        };
+        let options = Options { direction, dry_run: self.dry_run, force: self.force };
+        let mut session = Session::call(&local, options);
+        let (Some(mut from), Some(mut to)) = (child.0.stdout.take(), child.0.stdin.take()) else {
+            return Err(CliError::new("the other side has no pipes"));
+        };
+        let mut meter = out.meter();
+        let traffic =
+            link::run(&mut session, &mut local, &mut from, &mut to, self.bwlimit, &mut |session, traffic| {
+                let (done, all) = session.progress();
+                meter.show(&match done < all {
+                    true => Progress::bytes("receiving", done, all),
+                    false => Progress::bytes("sending", traffic.sent, 0),
+                });
+            });
+        drop(meter);
+        drop((from, to));
+        let traffic = traffic?;
+        drop(child);
+        drop(local);
+        mounted.end();
+        let outcome = session.outcome();
+        let (here, there) = (outcome.here, outcome.there);
+        let conflicts = outcome.conflicts.iter().map(|conflict| ConflictRow {
+            path: shown(&conflict.path),
+            copy: shown(&conflict.copy),
+            winner: conflict.winner.to_string(),
+            loser: conflict.loser.to_string(),
+        });
+        let report = SyncReport {
+            peer,
+            dry_run: self.dry_run,
+            sent_bytes: traffic.sent,
+            received_bytes: traffic.received,
+            created: here.created + there.created,
+            updated: here.updated + there.updated,
+            deleted: here.deleted + there.deleted,
+            renamed: here.renamed + there.renamed,
+            here: here.into(),
+            there: there.into(),
+            conflicts: conflicts.collect(),
+            kept: outcome.kept.iter().map(|path| shown(path)).collect(),
+            skipped: outcome
+                .skipped
+                .iter()
+                .map(|(path, reason)| Skipped { path: shown(path), reason: reason.clone() })
+                .collect(),
+            without_base: outcome.without_base,
+        };
+        if report.without_base {
+            out.note("the two have no sync in common: what is missing on one side was not taken for deleted");
+        }
+        for path in &report.kept {
+            out.note(&format!("{}: deleted on one side and changed on the other: kept", plain(path)));
+        }
+        for Skipped { path, reason } in &report.skipped {
+            out.note(&format!("{}: {reason}: left as it is; run the sync again", plain(path)));
+        }
+        out.result(&report, text)?;
+        Ok::<_, CliError>(match report.conflicts.is_empty() && report.skipped.is_empty() {
+            true => Outcome::Clean,
+            false => Outcome::Findings,
+        })
+    }
+
+    /// What speaks for the other side.
+    fn command(&self, peer: &str) -> Result<Command, CliError> {
+        let flags = [("--force", self.force), ("--dry-run", self.dry_run)];
+        let flags: Vec<&str> = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| *flag).collect();
+        if let Some((host, dir)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) {
+            if host.starts_with('-') || dir.is_empty() {
+                let message = format!("{peer}: expected HOST:DIR");
+                return Err(CliError::new(message).hint("give a directory on the host, like server:/data"));
+            }
+            let mut words = self.ssh.split_whitespace();
+            let program = words.next().ok_or_else(|| CliError::new("--ssh: expected a command"))?;
+            let mut command = Command::new(program);
+            let line =
+                format!("{} serve --stdio {} -- {}", self.remote_program, flags.join(" "), quoted(dir));
+            command.args(words).args(["--", host]).arg(line);
+            return Ok(command);
+        }
+        let this = std::env::current_exe().map_err(|e| CliError::new(format!("find this program: {e}")))?;
+        let mut command = Command::new(this);
+        command.args(["serve", "--stdio"]).args(flags).arg("--").arg(OsString::from(peer));
+        Ok(command)
+    }
+}
+
+fn start(mut command: Command) -> Result<Peer, CliError> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let program = PathBuf::from(command.get_program());
+    Ok(Peer(command.spawn().map_err(|e| CliError::io("start", &program, &e))?))
+}
+
+fn text(report: &SyncReport) -> String {
+    let row = |name: &str, side: &Side| {
+        let mut row = vec![name.to_owned()];
+        row.extend([side.created, side.updated, side.deleted, side.renamed].map(|n| n.to_string()));
+        row
+    };
+    let head = ["", "created", "updated", "deleted", "renamed"].map(str::to_owned).to_vec();
+    let mut text = table(&[head, row("here", &report.here), row("there", &report.there)], &[1, 2, 3, 4]);
+    let verb = if report.dry_run { "nothing was changed; " } else { "" };
+    text += &format!("{verb}{} sent, {} received\n", size(report.sent_bytes), size(report.received_bytes));
+    for conflict in &report.conflicts {
+        text += &format!("conflict: {} is that of {}, ", plain(&conflict.path), conflict.winner);
+        text += &format!("that of {} is {}\n", conflict.loser, plain(&conflict.copy));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers() {
+        assert_eq!(parse_host("ann@server:/data"), Some(("ann@server", "/data")));
+        assert_eq!(parse_host("server:data"), Some(("server", "data")));
+        for dir in ["/a:b", "./a:b", "a", ":x"] {
+            assert_eq!(parse_host(dir), None, "{dir}");
+        }
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}

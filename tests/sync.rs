@@ -1,0 +1,224 @@
+//! `dedupctl sync` on real overlays: mounted and not, by pipes and by ssh, killed and resumed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first error, and says what it skips"
+)]
+
+mod common;
+
+use common::{As, Mount, as_both, fuse_available, noise, succeed, text};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn sync(mount: &Mount, args: &[&str]) -> Command {
+    let mut command = mount.dedupctl();
+    command.arg("sync").args(args).arg("--json");
+    command
+}
+
+#[track_caller]
+fn json(command: &mut Command, code: i32) -> Value {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {}", text(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Mounted elsewhere and not mounted; the peer begins as a directory that is no overlay.
+#[test]
+fn overlays_are_synced_mounted_or_not() {
+    as_both(|user| {
+        let mount = Mount::new(user);
+        let peer = mount.root.path().join("peer");
+        fs::create_dir(mount.at("d")).unwrap();
+        fs::write(mount.at("d/big"), noise(3, 2_000_000)).unwrap();
+        fs::write(mount.at("small"), "small").unwrap();
+        succeed(mount.dedupctl().arg("settle").arg(mount.mnt()));
+        let output = sync(&mount, &["--dry-run", path(&peer), path(&mount.mnt())]).output().unwrap();
+        assert!(output.status.code() == Some(2) && !peer.exists(), "{}", text(&output));
+        fs::create_dir(&peer).unwrap();
+        let report = json(&mut sync(&mount, &["--dry-run", path(&peer), path(&mount.mnt())]), 0);
+        assert_eq!((report["created"].as_u64(), report["dry_run"].as_bool()), (Some(3), Some(true)));
+        let report = json(&mut sync(&mount, &[path(&peer), path(&mount.mnt())]), 0);
+        for field in ["sent_bytes", "received_bytes", "created", "updated", "deleted", "renamed"] {
+            assert!(report[field].is_u64(), "{field}: {report}");
+        }
+        assert_eq!(report["conflicts"].as_array().map(Vec::len), Some(0));
+        // The peer is an overlay that is not mounted: what was written may be a stub.
+        let mnt = mount.root.path().join("peer-mnt");
+        fs::create_dir(&mnt).unwrap();
+        succeed(mount.dedupfs().arg(&peer).arg(&mnt));
+        assert_eq!(fs::read(mnt.join("d/big")).unwrap(), noise(3, 2_000_000));
+        fs::write(mnt.join("small"), "of the peer").unwrap();
+        fs::write(mount.at("small"), "of this one").unwrap();
+        fs::rename(mount.at("d"), mount.at("renamed")).unwrap();
+        let report = json(&mut sync(&mount, &[path(&mnt), path(&mount.mnt())]), 1);
+        assert_eq!(
+            (report["conflicts"].as_array().map(Vec::len), report["renamed"].as_u64()),
+            (Some(1), Some(1))
+        );
+        assert_eq!(fs::read(mnt.join("renamed/big")).unwrap().len(), 2_000_000);
+        let listed = json(mount.dedupctl().args(["conflicts", "--json", "--at", path(&mount.mnt())]), 1);
+        let row = &listed["conflicts"][0];
+        assert_eq!(row["path"], "small");
+        let ours = fs::read_to_string(mount.at(row["ours"].as_str().unwrap())).unwrap();
+        assert_eq!(ours, "of this one");
+        succeed(mount.dedupctl().args(["conflicts", "--at", path(&mount.mnt()), "resolve", "--ours", "*"]));
+        json(&mut sync(&mount, &[path(&mnt), path(&mount.mnt())]), 0);
+        assert_eq!(fs::read_to_string(mnt.join("small")).unwrap(), "of this one");
+        assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2, "name and copy became one");
+        succeed(mount.dedupctl().arg("unmount").arg(&mnt));
+        succeed(mount.dedupctl().arg("unmount").arg(mount.mnt()));
+        // Neither is mounted; a named peer.
+        succeed(mount.dedupctl().args(["remote", "add", "disk", path(&peer), "--at", path(&mount.dir())]));
+        let report = json(&mut sync(&mount, &["disk", path(&mount.dir())]), 0);
+        assert_eq!(report["created"].as_u64(), Some(0), "{report}");
+        let check = mount.dedupctl().args(["check", "--deep"]).arg(&peer).output().unwrap();
+        assert!(check.status.success(), "{}", text(&check));
+    });
+}
+
+#[test]
+fn an_overlay_over_itself_is_synced() {
+    as_both(|user| {
+        let mount = Mount::in_place(user);
+        fs::write(mount.at("f"), "f").unwrap();
+        let peer = mount.root.path().join("peer");
+        json(&mut sync(&mount, &[path(&peer), path(&mount.mnt())]), 0);
+        fs::write(mount.at("f"), "changed").unwrap();
+        let report = json(&mut sync(&mount, &[path(&peer), path(&mount.mnt())]), 0);
+        assert_eq!(report["there"]["updated"].as_u64(), Some(1), "{report}");
+        // Itself is refused, and so is a part of an overlay.
+        let output = sync(&mount, &[path(&mount.mnt()), path(&mount.mnt())]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    });
+}
+
+/// Either side is killed at some time during a sync. Every file is old or new, and the next sync brings them together
+/// without inventing a conflict.
+#[test]
+fn killed_at_any_time_and_resumed() {
+    if !fuse_available() {
+        return;
+    }
+    let (a, b) = (Mount::new(As::Root), Mount::new(As::Root));
+    fs::write(a.at("f"), "old").unwrap();
+    json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
+    for (n, (millis, called)) in
+        [(5, false), (20, true), (60, false), (120, true), (250, false)].into_iter().enumerate()
+    {
+        let big = noise(n as u64 + 10, 3_000_000);
+        fs::write(a.at("big"), &big).unwrap();
+        fs::write(b.at(&format!("of b {n}")), noise(n as u64 + 90, 1_000_000)).unwrap();
+        fs::write(b.at("f"), format!("new {n}")).unwrap();
+        let mut command = sync(&a, &["--bwlimit", "20M", path(&b.mnt()), path(&a.mnt())]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(millis));
+        let children =
+            fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap_or_default();
+        let pid = match children.split_whitespace().next() {
+            Some(served) if called => served.to_owned(),
+            _ => child.id().to_string(),
+        };
+        let _ = Command::new("kill").args(["-KILL", &pid]).status();
+        child.wait().unwrap();
+        // The other side notices, and lets its replica go.
+        let report = (0..100).find_map(|_| {
+            let output = sync(&a, &[path(&b.mnt()), path(&a.mnt())]).output().unwrap();
+            if !text(&output).contains("another sync") {
+                assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+                return Some(serde_json::from_slice::<Value>(&output.stdout).unwrap());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            None
+        });
+        assert_eq!(report.unwrap()["conflicts"].as_array().map(Vec::len), Some(0));
+        for mount in [&a, &b] {
+            assert_eq!(fs::read(mount.at("big")).unwrap(), big);
+            assert_eq!(fs::read_to_string(mount.at("f")).unwrap(), format!("new {n}"));
+            assert_eq!(fs::read_dir(mount.mnt()).unwrap().count(), n + 3, "something was left");
+        }
+    }
+}
+
+/// By the system's ssh, to an sshd on the loopback with keys made for this test.
+#[test]
+fn over_ssh() {
+    if !fuse_available() {
+        return;
+    }
+    let sshd = Path::new("/usr/sbin/sshd");
+    if !sshd.exists() || !common::is_root() {
+        let must = std::env::var_os("DEDUPFS_REQUIRE_FUSE").is_some();
+        assert!(!must, "this test needs openssh-server and root, and must not be skipped");
+        eprintln!("SKIPPED: this test needs openssh-server and root");
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    let dir = mount.root.path().join("ssh");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
+    for key in ["host", "user"] {
+        succeed(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(dir.join(key)));
+    }
+    fs::copy(dir.join("user.pub"), dir.join("authorized")).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let at = |name: &str| dir.join(name).display().to_string();
+    let config = format!(
+        "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
+         StrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n",
+        at("host"),
+        at("authorized")
+    );
+    fs::write(dir.join("config"), config).unwrap();
+    fs::create_dir_all("/run/sshd").unwrap();
+    let mut server = Command::new(sshd)
+        .args(["-D", "-e", "-f"])
+        .arg(dir.join("config"))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let ssh = format!(
+        "ssh -p {port} -i {} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=20 \
+         -o LogLevel=ERROR",
+        at("user")
+    );
+    let program = Path::new(env!("CARGO_BIN_EXE_dedupctl"));
+    let peer = format!("127.0.0.1:{}", mount.root.path().join("a peer's").display());
+    fs::write(mount.at("f"), noise(1, 300_000)).unwrap();
+    let mut run = || {
+        let args = ["--ssh", &ssh, "--remote-program", path(program), &peer, path(&mount.mnt())];
+        sync(&mount, &args).output().unwrap()
+    };
+    let mut output = run();
+    for _ in 0..50 {
+        if output.status.success() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        output = run();
+    }
+    let again = run();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(output.status.success() && again.status.success(), "{}\n{}", text(&output), text(&again));
+    let report: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(
+        (report["created"].as_u64(), report["sent_bytes"].as_u64().map(|n| n < 5000)),
+        (Some(0), Some(true))
+    );
+    let mnt = mount.root.path().join("peer-mnt");
+    fs::create_dir(&mnt).unwrap();
+    succeed(mount.dedupfs().arg(mount.root.path().join("a peer's")).arg(&mnt));
+    let same = fs::read(mnt.join("f")).unwrap() == noise(1, 300_000);
+    succeed(mount.dedupctl().arg("unmount").arg(&mnt));
+    assert!(same);
+}
