@@ -102,6 +102,72 @@ fn an_overlay_over_itself_is_synced() {
     });
 }
 
+/// One direction only, slowly, and without what the patterns leave out; what the guards refuse, and what they let through.
+#[test]
+fn directions_patterns_and_guards() {
+    if !fuse_available() {
+        return;
+    }
+    let (a, b) = (Mount::new(As::Root), Mount::new(As::Root));
+    let run =
+        |args: &[&str], code| json(&mut sync(&a, &[args, &[path(&b.mnt()), path(&a.mnt())]].concat()), code);
+    let counts = |report: &Value, side: &str| {
+        ["created", "updated", "deleted", "renamed"].map(|field| report[side][field].as_u64().unwrap())
+    };
+    (0..20).for_each(|n| fs::write(a.at(&format!("{n}")), format!("{n}")).unwrap());
+    fs::write(a.at(".dedupfsignore"), "*.o\n/target\n").unwrap();
+    fs::write(a.at("x.o"), "left out").unwrap();
+    fs::create_dir(a.at("target")).unwrap();
+    fs::write(b.at("of b"), noise(8, 100_000)).unwrap();
+    let report = run(&["--pull", "--bwlimit", "1M"], 0);
+    assert_eq!((counts(&report, "here"), counts(&report, "there")), ([1, 0, 0, 0], [0; 4]), "{report}");
+    assert_eq!(report["here"], serde_json::json!({"created": 1, "updated": 0, "deleted": 0, "renamed": 0}));
+    assert!(report["received_bytes"].as_u64().unwrap() > 90_000, "{report}");
+    assert_eq!(fs::read_dir(b.mnt()).unwrap().count(), 1);
+    let report = run(&["--push"], 0);
+    assert_eq!((counts(&report, "here"), counts(&report, "there")), ([0; 4], [21, 0, 0, 0]), "{report}");
+    assert!(!b.at("x.o").exists() && !b.at("target").exists());
+    assert_eq!(run(&[], 0)["created"], 0);
+    // The most of it gone: a slip, or meant.
+    (0..15).for_each(|n| fs::remove_file(a.at(&format!("{n}"))).unwrap());
+    let output = sync(&a, &[path(&b.mnt()), path(&a.mnt())]).output().unwrap();
+    let said = text(&output);
+    assert!(
+        output.status.code() == Some(2) && said.contains("15 of 22") && said.contains("--force"),
+        "{said}"
+    );
+    assert!(b.at("0").exists());
+    assert_eq!(counts(&run(&["--force"], 0), "there"), [0, 0, 15, 0]);
+    assert!(!b.at("0").exists() && b.at("19").exists());
+    let output = sync(&a, &["--bwlimit", "100", path(&b.mnt()), path(&a.mnt())]).output().unwrap();
+    assert!(output.status.code() == Some(2) && text(&output).contains("4096"), "{}", text(&output));
+}
+
+/// A peer that stands and says nothing: neither side waits for ever.
+#[test]
+fn a_silent_peer_is_given_up() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    let ssh = mount.root.path().join("ssh");
+    fs::write(&ssh, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).unwrap();
+    let mnt = mount.mnt();
+    let args = ["--timeout", "1", "--ssh", path(&ssh), "nowhere:/x", path(&mnt)];
+    let output = sync(&mount, &args).output().unwrap();
+    let said = text(&output);
+    assert!(output.status.code() == Some(2) && said.contains("neither said nor took"), "{said}");
+    assert!(said.contains("--timeout"), "{said}");
+    let mut command = mount.dedupctl();
+    command.args(["serve", "--stdio", "--timeout", "1"]).arg(mount.mnt());
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let kept = child.stdin.take();
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    drop(kept);
+}
+
 /// Either side is killed at some time during a sync. Every file is old or new, and the next sync brings them together
 /// without inventing a conflict.
 #[test]
@@ -194,8 +260,9 @@ fn over_ssh() {
     let program = Path::new(env!("CARGO_BIN_EXE_dedupctl"));
     let peer = format!("127.0.0.1:{}", mount.root.path().join("a peer's").display());
     fs::write(mount.at("f"), noise(1, 300_000)).unwrap();
-    let mut run = || {
-        let args = ["--ssh", &ssh, "--remote-program", path(program), &peer, path(&mount.mnt())];
+    let mnt = mount.mnt();
+    let run = || {
+        let args = ["--ssh", &ssh, "--remote-program", path(program), &peer, path(&mnt)];
         sync(&mount, &args).output().unwrap()
     };
     let mut output = run();

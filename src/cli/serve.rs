@@ -2,9 +2,12 @@ use super::error::CliError;
 use super::output::Output;
 use super::{CliResult, Global, Outcome, replica};
 use crate::sync::proto::{self, Failure, Message};
-use crate::sync::{Local, Session, link};
-use std::io::{self, Write};
+use crate::sync::{Local, Session, link, pipe};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Be the other side of a sync, on stdin and stdout
 #[derive(clap::Args)]
@@ -23,13 +26,21 @@ pub(super) struct Serve {
     /// Do not make a directory that is missing
     #[arg(long)]
     dry_run: bool,
+    /// Give up when the other side was silent for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = pipe::SILENCE_SECONDS, value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: u32,
 }
 
 impl Serve {
     pub(super) fn run(&self, _global: &Global, _out: &Output) -> CliResult {
         debug_assert!(self.stdio);
-        let mut to = io::stdout().lock();
-        self.serve(&mut to).inspect_err(|e| {
+        let file =
+            |fd: io::Result<_>| fd.map(File::from).map_err(|e| CliError::new(format!("open a pipe: {e}")));
+        let from = file(io::stdin().as_fd().try_clone_to_owned())?;
+        let to = file(io::stdout().as_fd().try_clone_to_owned())?;
+        let limits = pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: None };
+        let (mut from, mut to) = pipe::connect(from, to, limits);
+        self.serve(&mut from, &mut to).inspect_err(|e| {
             // The caller has a terminal, this may not.
             let failure = Failure { message: e.message.clone(), hint: e.hint.clone() };
             if !e.silent {
@@ -39,7 +50,7 @@ impl Serve {
         Ok(Outcome::Clean)
     }
 
-    fn serve(&self, to: &mut impl Write) -> Result<(), CliError> {
+    fn serve(&self, from: &mut impl Read, to: &mut impl Write) -> Result<(), CliError> {
         if self.dry_run && !self.dir.exists() {
             let error = CliError::new(format!("{}: is not there; a sync would make it", self.dir.display()));
             return Err(error.hint("make it for a dry run, or leave out --dry-run"));
@@ -48,7 +59,7 @@ impl Serve {
         let mut local =
             Local::open(&mounted.tree, &mounted.memory, &mounted.store, self.force, Box::new(|_, _| {}))?;
         let mut session = Session::answer();
-        let done = link::run(&mut session, &mut local, &mut io::stdin().lock(), to, None, &mut |_, _| {});
+        let done = link::run(&mut session, &mut local, from, to, &mut |_, _| {});
         // The caller was told already.
         done.map_err(|e| CliError { silent: true, ..CliError::from(e) })?;
         Ok(())

@@ -7,12 +7,14 @@ use crate::admin::Progress;
 use crate::config::parse_size;
 use crate::sync::plan::Summary;
 use crate::sync::proto::{Direction, Options};
+use crate::sync::session::Transfer;
 use crate::sync::tree::shown;
-use crate::sync::{Local, Session, SyncError, link};
+use crate::sync::{Local, Session, SyncError, link, pipe};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Make this tree and a copy elsewhere the same again, in both directions
 #[derive(clap::Args)]
@@ -38,9 +40,12 @@ pub(super) struct Sync {
     /// Change only this side
     #[arg(long)]
     pull: bool,
-    /// Bytes a second at most, like 500K
-    #[arg(long, value_name = "RATE", value_parser = parse_size)]
+    /// Bytes a second at most, of both directions together, like 500K
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     bwlimit: Option<u64>,
+    /// Give up when the other side was silent for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = pipe::SILENCE_SECONDS, value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: u32,
     /// Also where a directory is empty that was not, or where more than half would be deleted
     #[arg(long)]
     force: bool,
@@ -105,14 +110,49 @@ impl From<Summary> for Side {
     }
 }
 
-/// The process on the other side. It is waited for, or ended.
-struct Peer(Child);
+/// So long the process on the other side may take to end by itself, and again when it was asked to.
+const ENDING: Duration = Duration::from_secs(20);
+
+/// The process on the other side, and how long it may take to end by itself.
+struct Peer(Child, Duration);
 
 impl Drop for Peer {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         drop(self.0.stdout.take());
-        let _ = self.0.wait();
+        if !self.ends_within(self.1) {
+            // Asked first: what it has mounted can still be unmounted then.
+            if let Some(pid) = rustix::process::Pid::from_raw(self.0.id() as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+            if !self.ends_within(ENDING) {
+                let _ = self.0.kill();
+                let _ = self.0.wait();
+            }
+        }
+    }
+}
+
+impl Peer {
+    fn ends_within(&mut self, time: Duration) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+/// Bytes a second.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    match parse_size(text) {
+        Ok(rate) if rate < pipe::RATE_MIN => {
+            Err(format!("expected at least {} bytes a second", pipe::RATE_MIN))
+        }
+        rate => rate.map_err(|e| e.to_string()),
     }
 }
 
@@ -145,6 +185,11 @@ impl Sync {
         });
         // It looks at its side while this one does.
         let mut child = start(command)?;
+        let (Some(from), Some(to)) = (child.0.stdout.take(), child.0.stdin.take()) else {
+            return Err(CliError::new("the other side has no pipes"));
+        };
+        let limits = pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: self.bwlimit };
+        let (mut from, mut to) = pipe::connect(from, to, limits);
         let mut local = Local::open(&mounted.tree, &mounted.memory, &mounted.store, self.force, report)?;
         local.notes.drain(..).for_each(|note| out.note(&plain(&note)));
         let direction = match (self.push, self.pull) {
@@ -154,20 +199,20 @@ impl Sync {
         };
         let options = Options { direction, dry_run: self.dry_run, force: self.force };
         let mut session = Session::call(&local, options);
-        let (Some(mut from), Some(mut to)) = (child.0.stdout.take(), child.0.stdin.take()) else {
-            return Err(CliError::new("the other side has no pipes"));
-        };
         let mut meter = out.meter();
-        let traffic =
-            link::run(&mut session, &mut local, &mut from, &mut to, self.bwlimit, &mut |session, traffic| {
-                let (done, all) = session.progress();
-                meter.show(&match done < all {
-                    true => Progress::bytes("receiving", done, all),
-                    false => Progress::bytes("sending", traffic.sent, 0),
-                });
+        let traffic = link::run(&mut session, &mut local, &mut from, &mut to, &mut |session, _| {
+            let Transfer { received, to_receive, sent, to_send } = session.progress();
+            meter.show(&match (received < to_receive, sent < to_send) {
+                (true, _) => Progress::bytes("receiving", received, to_receive),
+                (_, true) => Progress::bytes("sending", sent, to_send),
+                _ => Progress::files("comparing and applying", 0, 0),
             });
+        });
         drop(meter);
         drop((from, to));
+        if let Err(SyncError::Silent(_)) = &traffic {
+            child.1 = Duration::ZERO;
+        }
         let traffic = traffic?;
         drop(child);
         drop(local);
@@ -219,7 +264,8 @@ impl Sync {
     /// What speaks for the other side.
     fn command(&self, peer: &str) -> Result<Command, CliError> {
         let flags = [("--force", self.force), ("--dry-run", self.dry_run)];
-        let flags: Vec<&str> = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| *flag).collect();
+        let flags = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned());
+        let flags: Vec<String> = flags.chain([format!("--timeout={}", self.timeout)]).collect();
         if let Some((host, dir)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) {
             if host.starts_with('-') || dir.is_empty() {
                 let message = format!("{peer}: expected HOST:DIR");
@@ -243,7 +289,8 @@ impl Sync {
 fn start(mut command: Command) -> Result<Peer, CliError> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let program = PathBuf::from(command.get_program());
-    Ok(Peer(command.spawn().map_err(|e| CliError::io("start", &program, &e))?))
+    let child = command.spawn().map_err(|e| CliError::io("start", &program, &e))?;
+    Ok(Peer(child, ENDING))
 }
 
 fn text(report: &SyncReport) -> String {

@@ -171,6 +171,12 @@ impl Sender {
         Ok(Some(Block { raw: raw.len() as u32, bytes: self.compress(&raw)? }))
     }
 
+    /// Bytes of contents that are still to be sent.
+    pub fn left_bytes(&self) -> u64 {
+        let left = self.current.as_ref().map_or(0, |leaving| leaving.left);
+        left + self.wants.iter().map(|want| want.size).sum::<u64>()
+    }
+
     fn compress(&mut self, raw: &[u8]) -> Result<Vec<u8>, SyncError> {
         let mut bytes = Vec::new();
         let mut block = vec![0; 128 << 10];

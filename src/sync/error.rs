@@ -37,6 +37,9 @@ pub enum SyncError {
     /// The connection ended too early.
     #[error("the connection ended before the sync was complete")]
     Cut,
+    /// The connection stands, and nothing goes over it.
+    #[error("the other side neither said nor took anything for {} s", .0.as_secs_f32())]
+    Silent(std::time::Duration),
     /// No common version of the protocol.
     #[error("the other side speaks the sync protocol {theirs:?}, this one {ours:?}")]
     Protocol {
@@ -89,6 +92,9 @@ impl SyncError {
         let hint = match self {
             SyncError::Remote { hint, .. } => return hint.clone(),
             SyncError::Cut | SyncError::Changed(_) => "run it again: what has arrived is not sent again",
+            SyncError::Silent(_) => {
+                "see whether it still runs; what has arrived is not sent again, and `--timeout` sets the limit"
+            }
             SyncError::Protocol { .. } => "use the same release of dedupfs on both sides",
             SyncError::Itself(_) => {
                 "give another directory; if this is a copy made with its .dedupfs, remove .dedupfs/sync in the copy"

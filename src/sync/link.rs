@@ -4,7 +4,6 @@ use super::error::SyncError;
 use super::proto::{self, Failure, Message};
 use super::session::{Replica, Session};
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
 
 /// What went over the wire, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,37 +14,18 @@ pub struct Traffic {
     pub received: u64,
 }
 
-/// Lets no more than so many bytes a second through, in both directions together.
-struct Brake {
-    rate: Option<u64>,
-    began: Instant,
-    bytes: u64,
-}
-
-impl Brake {
-    fn pass(&mut self, bytes: u64) {
-        self.bytes += bytes;
-        if let Some(rate) = self.rate {
-            let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);
-            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
-        }
-    }
-}
-
-/// Runs `session` to its end. An error of this side is told to the peer. `rate` is in bytes a second; `report` is told after
-/// every message how far it is.
+/// Runs `session` to its end. An error of this side is told to the peer. `report` is told after every message how far it is.
 pub fn run(
     session: &mut Session,
     replica: &mut dyn Replica,
     from: &mut impl Read,
     to: &mut impl Write,
-    rate: Option<u64>,
     report: &mut dyn FnMut(&Session, Traffic),
 ) -> Result<Traffic, SyncError> {
     let mut traffic = Traffic::default();
-    let result = exchange(session, replica, from, to, rate, report, &mut traffic);
+    let result = exchange(session, replica, from, to, report, &mut traffic);
     if let Err(e) = &result
-        && !matches!(e, SyncError::Cut | SyncError::Remote { .. })
+        && !matches!(e, SyncError::Cut | SyncError::Silent(_) | SyncError::Remote { .. })
     {
         let failure = Failure { message: e.to_string(), hint: e.hint() };
         let _ = proto::write(to, &Message::Failed(failure));
@@ -58,11 +38,9 @@ fn exchange(
     replica: &mut dyn Replica,
     from: &mut impl Read,
     to: &mut impl Write,
-    rate: Option<u64>,
     report: &mut dyn FnMut(&Session, Traffic),
     traffic: &mut Traffic,
 ) -> Result<(), SyncError> {
-    let mut brake = Brake { rate, began: Instant::now(), bytes: 0 };
     loop {
         while let Some(message) = session.next_message(replica)? {
             let sent = proto::write(to, &message);
@@ -73,7 +51,6 @@ fn exchange(
                 Err(e) => return Err(e),
             };
             traffic.sent += bytes;
-            brake.pass(bytes);
             report(session, *traffic);
         }
         if session.is_over() {
@@ -81,7 +58,6 @@ fn exchange(
         }
         let (message, bytes) = proto::read(from)?;
         traffic.received += bytes;
-        brake.pass(bytes);
         session.receive(message, replica)?;
         report(session, *traffic);
     }

@@ -1,7 +1,7 @@
 //! Two-way sync: copies of a tree on several machines become the same again, and no byte is lost.
 //!
 //! ```text
-//!  link      messages over two streams
+//!  link      messages over two streams  -- pipe (that do not wait for ever)
 //!   |
 //!  session   one side of a sync, without I/O  -- proto (frames), content (bytes on their way), diff (a tree as changes)
 //!   |    \
@@ -33,6 +33,7 @@ pub mod local;
 pub mod look;
 pub mod memory;
 pub mod merge;
+pub mod pipe;
 pub mod plan;
 pub mod proto;
 pub mod scan;

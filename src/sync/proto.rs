@@ -9,19 +9,23 @@
 
 use super::content::{Block, Want};
 use super::error::SyncError;
+use super::pipe::Silence;
 use super::plan::Summary;
 use super::tree::RootHash;
 use super::version::{Device, Snapshot, SnapshotId};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
+use std::time::Instant;
 
 /// Versions of the protocol that this program speaks, lowest and highest.
 pub const PROTOCOL: (u16, u16) = (1, 1);
 /// The longest body.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
-/// A peer may send so many frames of unknown types one after the other.
-const SKIPPED_MAX: usize = 256;
+/// A peer may send so many frames of unknown types one after the other, and one more each second.
+const SKIPPED_MAX: u64 = 256;
 const OPTIONAL: u8 = 1;
+/// What a side sends that works and has nothing to say: an optional frame of a type that stands for nothing.
+pub const ALIVE: [u8; 6] = [0, 0, 0, 0, 0, OPTIONAL];
 
 /// Which way changes go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,17 +196,16 @@ impl Message {
 /// Writes a frame. Returns its length in bytes.
 pub fn write(to: &mut impl Write, message: &Message) -> Result<u64, SyncError> {
     let frame = message.encode();
-    to.write_all(&frame).and_then(|()| to.flush()).map_err(|e| match e.kind() {
-        ErrorKind::BrokenPipe => SyncError::Cut,
-        _ => SyncError::io("write to", "the other side", e),
-    })?;
+    to.write_all(&frame).and_then(|()| to.flush()).map_err(|e| failed("write to", e))?;
     Ok(frame.len() as u64)
 }
 
 /// Reads a frame, past optional ones that are not known. Returns its length in bytes too.
 pub fn read(from: &mut impl Read) -> Result<(Message, u64), SyncError> {
     let mut total = 0;
-    for _ in 0..SKIPPED_MAX {
+    let (mut skipped, began) = (0, Instant::now());
+    while skipped <= SKIPPED_MAX + began.elapsed().as_secs() {
+        skipped += 1;
         let mut head = [0; 6];
         fill(from, &mut head)?;
         let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
@@ -214,7 +217,7 @@ pub fn read(from: &mut impl Read) -> Result<(Message, u64), SyncError> {
         }
         let mut body = Vec::new();
         let read = from.by_ref().take(len as u64).read_to_end(&mut body);
-        match read.map_err(|e| SyncError::io("read from", "the other side", e))? == len {
+        match read.map_err(|e| failed("read from", e))? == len {
             true => total += 6 + len as u64,
             false => return Err(SyncError::Cut),
         }
@@ -228,10 +231,15 @@ pub fn read(from: &mut impl Read) -> Result<(Message, u64), SyncError> {
 }
 
 fn fill(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), SyncError> {
-    from.read_exact(bytes).map_err(|e| match e.kind() {
-        ErrorKind::UnexpectedEof => SyncError::Cut,
-        _ => SyncError::io("read from", "the other side", e),
-    })
+    from.read_exact(bytes).map_err(|e| failed("read from", e))
+}
+
+fn failed(operation: &'static str, e: std::io::Error) -> SyncError {
+    match (e.kind(), e.get_ref().and_then(|e| e.downcast_ref::<Silence>())) {
+        (ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset, _) => SyncError::Cut,
+        (_, Some(Silence(silence))) => SyncError::Silent(*silence),
+        _ => SyncError::io(operation, "the other side", e),
+    }
 }
 
 #[cfg(test)]
@@ -255,7 +263,7 @@ mod tests {
         assert!(e.to_string().contains("4294967295"), "{e}");
         assert!(matches!(read(&mut &[9, 0, 0, 0, 1, 0, 1][..]), Err(SyncError::Cut)));
         assert!(matches!(read(&mut &[][..]), Err(SyncError::Cut)));
-        let endless = [0, 0, 0, 0, 200, OPTIONAL].repeat(SKIPPED_MAX + 1);
+        let endless = [0, 0, 0, 0, 200, OPTIONAL].repeat(SKIPPED_MAX as usize + 100);
         assert!(read(&mut &endless[..]).unwrap_err().to_string().contains("nothing but"));
     }
 }

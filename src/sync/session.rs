@@ -77,6 +77,19 @@ pub trait Replica: Source + Sink {
     ) -> Result<(), SyncError>;
 }
 
+/// How far contents are on their way, in bytes of the files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transfer {
+    /// Arrived.
+    pub received: u64,
+    /// To arrive in all.
+    pub to_receive: u64,
+    /// Sent.
+    pub sent: u64,
+    /// To be sent in all.
+    pub to_send: u64,
+}
+
 /// How a sync went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
@@ -140,6 +153,8 @@ pub struct Session {
     tags: usize,
     their_tree: Tree,
     received: u64,
+    sent: u64,
+    to_send: u64,
     outcome: Outcome,
 }
 
@@ -181,6 +196,8 @@ impl Session {
             tags: 0,
             their_tree: Tree::default(),
             received: 0,
+            sent: 0,
+            to_send: 0,
             outcome: Outcome::default(),
         }
     }
@@ -195,9 +212,10 @@ impl Session {
         &self.outcome
     }
 
-    /// Bytes of contents that arrived, and that are to arrive.
-    pub fn progress(&self) -> (u64, u64) {
-        (self.received, self.wants.iter().map(|want| want.size).sum())
+    /// How far contents are.
+    pub fn progress(&self) -> Transfer {
+        let to_receive = self.wants.iter().map(|want| want.size).sum();
+        Transfer { received: self.received, to_receive, sent: self.sent, to_send: self.to_send }
     }
 
     /// The next message to send; `None` when it is the peer's turn, or all is over.
@@ -207,6 +225,7 @@ impl Session {
         }
         if let Some(sender) = &mut self.sender {
             if let Some(block) = sender.next_block(replica)? {
+                self.sent = self.to_send.saturating_sub(sender.left_bytes());
                 return Ok(Some(Message::Data(block)));
             }
             self.sender = None;
@@ -555,6 +574,7 @@ impl Session {
         {
             return Err(SyncError::peer("wants a content that its tree does not reach"));
         }
+        self.to_send = wants.iter().map(|want| want.size).sum();
         // Only now: the peer has said all, and listens.
         let willing = self.calls || self.announce(replica)?;
         if self.options.dry_run || !willing {

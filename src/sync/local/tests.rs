@@ -94,14 +94,14 @@ fn sync_cut(a: &Copy, b: &Copy, options: Options, cuts: (u32, u32)) -> Sides {
             let mut local = b.open(options.force)?;
             let mut session = Session::answer();
             let mut to = Cut { to: Some(to_a), frames: cuts.1 };
-            link::run(&mut session, &mut local, &mut from_a, &mut to, None, &mut |_, _| {})?;
+            link::run(&mut session, &mut local, &mut from_a, &mut to, &mut |_, _| {})?;
             Ok(session.outcome().clone())
         });
         let caller = (|| {
             let mut local = a.open(options.force)?;
             let mut session = Session::call(&local, options);
             let mut to = Cut { to: Some(to_b), frames: cuts.0 };
-            let traffic = link::run(&mut session, &mut local, &mut from_b, &mut to, None, &mut |_, _| {})?;
+            let traffic = link::run(&mut session, &mut local, &mut from_b, &mut to, &mut |_, _| {})?;
             Ok((session.outcome().clone(), traffic))
         })();
         drop(from_b);
@@ -399,7 +399,7 @@ fn tell(copy: &Copy, messages: &[Message]) -> String {
     let mut session = Session::answer();
     let bytes: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
     let mut out = Vec::new();
-    let result = link::run(&mut session, &mut local, &mut &bytes[..], &mut out, None, &mut |_, _| {});
+    let result = link::run(&mut session, &mut local, &mut &bytes[..], &mut out, &mut |_, _| {});
     result.unwrap_err().to_string()
 }
 

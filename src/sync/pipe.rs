@@ -1,0 +1,217 @@
+//! The two ends of a connection to a peer. They never wait for ever, they keep to a rate, and while this side works without having
+//! anything to say, they say that it lives.
+//!
+//! Whoever waits gets an error once the other side has been silent for as long as [`Limits::silence`]; therefore a side that is
+//! busy (looking at a large tree, say) sends [`ALIVE`] four times in that time. It is not sent while this side waits itself: then it
+//! is the peer's turn.
+
+use super::proto::ALIVE;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// A pipe that can be written to has room for so many bytes at least (`PIPE_BUF`).
+const PIECE_BYTES: usize = 4 << 10;
+/// A lower rate would look like silence to the other side.
+pub const RATE_MIN: u64 = PIECE_BYTES as u64;
+
+/// [`Limits::silence`] where nothing else is asked for. An sshd waits as long for a password.
+pub const SILENCE_SECONDS: u32 = 120;
+
+/// What a connection keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// So long the other side may neither say nor take anything.
+    pub silence: Duration,
+    /// Bytes a second, of both directions together; at least [`RATE_MIN`].
+    pub rate: Option<u64>,
+}
+
+/// The other side was silent for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("silent for {} s", .0.as_secs())]
+pub struct Silence(pub Duration);
+
+/// What both ends share.
+struct Pace {
+    limits: Limits,
+    began: Instant,
+    bytes: AtomicU64,
+    /// Whether this side waits for the other.
+    listens: AtomicBool,
+}
+
+impl Pace {
+    /// Waits until `end` can be read from or written to.
+    fn wait(&self, end: impl AsFd, flags: PollFlags) -> io::Result<()> {
+        let silence = self.limits.silence;
+        let timeout = Timespec { tv_sec: silence.as_secs() as i64, tv_nsec: silence.subsec_nanos().into() };
+        loop {
+            match poll(&mut [PollFd::new(&end, flags)], Some(&timeout)) {
+                Ok(0) => return Err(io::Error::new(ErrorKind::TimedOut, Silence(silence))),
+                Err(Errno::INTR) => {}
+                done => return done.map(drop).map_err(io::Error::from),
+            }
+        }
+    }
+
+    /// Takes the time that `bytes` more may take.
+    fn pass(&self, bytes: usize) {
+        let all = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        if let Some(rate) = self.limits.rate {
+            let due = Duration::from_secs_f64(all as f64 / rate.max(RATE_MIN) as f64);
+            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+        }
+    }
+}
+
+/// What the peer says.
+pub struct Incoming<R> {
+    end: R,
+    pace: Arc<Pace>,
+}
+
+/// What the peer is told. While it exists, the peer is told that this side lives.
+pub struct Outgoing<W> {
+    shared: Arc<Shared<W>>,
+}
+
+struct Shared<W> {
+    end: Mutex<End<W>>,
+    pace: Arc<Pace>,
+}
+
+struct End<W> {
+    to: W,
+    last: Instant,
+}
+
+/// Both ends of a connection.
+pub fn connect<R: Read + AsFd, W: Write + AsFd + Send + 'static>(
+    from: R,
+    to: W,
+    limits: Limits,
+) -> (Incoming<R>, Outgoing<W>) {
+    let (bytes, listens) = (AtomicU64::new(0), AtomicBool::new(false));
+    let pace = Arc::new(Pace { limits, began: Instant::now(), bytes, listens });
+    let end = Mutex::new(End { to, last: Instant::now() });
+    let shared = Arc::new(Shared { end, pace: pace.clone() });
+    let (weak, interval) = (Arc::downgrade(&shared), limits.silence / 4);
+    std::thread::spawn(move || keep_alive(&weak, interval));
+    (Incoming { end: from, pace }, Outgoing { shared })
+}
+
+fn keep_alive<W: Write + AsFd>(shared: &Weak<Shared<W>>, interval: Duration) {
+    loop {
+        std::thread::park_timeout(interval);
+        let Some(shared) = shared.upgrade() else { return };
+        let Ok(mut end) = shared.end.try_lock() else { continue };
+        let listens = shared.pace.listens.load(Ordering::Relaxed);
+        if !listens && end.last.elapsed() * 2 > interval && end.write(&shared.pace, &ALIVE).is_err() {
+            return;
+        }
+    }
+}
+
+impl<W: Write + AsFd> End<W> {
+    fn write(&mut self, pace: &Pace, bytes: &[u8]) -> io::Result<()> {
+        for piece in bytes.chunks(PIECE_BYTES) {
+            // It may be a socket, which takes less at once.
+            let mut rest = piece;
+            while !rest.is_empty() {
+                pace.wait(&self.to, PollFlags::OUT)?;
+                match self.to.write(rest) {
+                    Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                    Ok(len) => rest = &rest[len..],
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            self.last = Instant::now();
+            pace.pass(piece.len());
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read + AsFd> Read for Incoming<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let most = match self.pace.limits.rate {
+            Some(_) => buf.len().min(PIECE_BYTES),
+            None => buf.len(),
+        };
+        self.pace.listens.store(true, Ordering::Relaxed);
+        let read = self.pace.wait(&self.end, PollFlags::IN).and_then(|()| self.end.read(&mut buf[..most]));
+        self.pace.listens.store(false, Ordering::Relaxed);
+        if let Ok(len) = read {
+            self.pace.pass(len);
+        }
+        read
+    }
+}
+
+impl<W> Outgoing<W> {
+    fn lock(&self) -> MutexGuard<'_, End<W>> {
+        self.shared.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<W: Write + AsFd> Write for Outgoing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    /// As one: nothing comes in between.
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.lock().write(&self.shared.pace, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.lock().to.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::error::SyncError;
+    use super::super::proto::{self, Message};
+    use super::*;
+
+    fn limits(silence_ms: u64) -> Limits {
+        Limits { silence: Duration::from_millis(silence_ms), rate: None }
+    }
+
+    #[test]
+    fn silence_is_an_error_in_both_directions() {
+        let (hear, _kept) = io::pipe().unwrap();
+        let (_kept_too, say) = io::pipe().unwrap();
+        let (mut hear, mut say) = connect(hear, say, limits(50));
+        let error = proto::read(&mut hear).unwrap_err();
+        assert!(matches!(&error, SyncError::Silent(_)), "{error}");
+        // Nobody takes what is said.
+        let error = proto::write(&mut say, &Message::Wants(vec![])).and_then(|_| {
+            let part =
+                super::super::proto::TreePart { of: None, base: None, bytes: vec![7; 1 << 20], last: true };
+            proto::write(&mut say, &Message::Tree(part))
+        });
+        assert!(matches!(error, Err(SyncError::Silent(_))), "{error:?}");
+    }
+
+    #[test]
+    fn who_works_is_not_silent() {
+        let (mut hear, to) = io::pipe().unwrap();
+        let (from, _kept) = io::pipe().unwrap();
+        let (_, mut say) = connect(from, to, limits(40));
+        let mut alive = [0; 2 * ALIVE.len()];
+        hear.read_exact(&mut alive).unwrap();
+        assert_eq!(alive, [ALIVE, ALIVE].concat()[..]);
+        proto::write(&mut say, &Message::WantsEnd(())).unwrap();
+        assert_eq!(proto::read(&mut hear).unwrap().0, Message::WantsEnd(()), "what says nothing is skipped");
+        drop(say);
+        assert!(matches!(proto::read(&mut hear), Err(SyncError::Cut)), "and no more when it has ended");
+    }
+}
