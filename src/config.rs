@@ -5,7 +5,7 @@
 //! that would be; nothing is guessed.
 
 use crate::overlay::{BadGlob, Dedup, Policies, Policy, Rule};
-use crate::similarity::methods;
+use crate::similarity::methods::{self, BadMethod, Chosen};
 use crate::view::View;
 use serde::Deserialize;
 use std::time::Duration;
@@ -50,8 +50,14 @@ pub enum ConfigError {
     #[error("views {0:?}: expected auto, all, off or a list of {names}", names = view_names())]
     Views(String),
     /// Not methods.
-    #[error("methods {0:?}: expected a list of {names}, or off", names = method_names())]
+    #[error("methods {0:?}: expected a list of {names}, or off", names = methods::names().join(", "))]
     Methods(String),
+    /// Parameters of a method.
+    #[error(transparent)]
+    Method(BadMethod),
+    /// A method more than once.
+    #[error("methods: {0} is there twice, and has one index")]
+    MethodTwice(&'static str),
     /// The file is not TOML of the expected form.
     #[error("{0}")]
     Form(String),
@@ -81,8 +87,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Through which views files are indexed beside their bytes.
     pub views: Option<Vec<View>>,
-    /// Published methods of finding similar files whose indexes are kept, each by its name.
-    pub methods: Option<Vec<String>>,
+    /// Published methods of finding similar files whose indexes are kept, each once.
+    pub methods: Option<Vec<Chosen>>,
 }
 
 #[derive(Deserialize)]
@@ -266,7 +272,10 @@ impl Config {
         };
         let methods = match &self.methods {
             None => "# methods = [\"sif\"]".to_owned(),
-            Some(methods) => format!("methods = {}", list_text(methods.iter().map(String::as_str))),
+            Some(methods) => {
+                let methods: Vec<String> = methods.iter().map(Chosen::to_string).collect();
+                format!("methods = {}", list_text(methods.iter().map(String::as_str)))
+            }
         };
         let rules: String = match self.rules.is_empty() {
             true => EXAMPLE_RULES.to_owned(),
@@ -305,8 +314,8 @@ impl Config {
              {views}\n\
              \n\
              # Methods of published papers whose indexes are kept beside the default, for `dedupctl similar --method` and\n\
-             # `groups --method`: any of \"sif\", \"winnow\", \"chunk-graph\", \"simhash\". `dedupctl scan` takes in what was\n\
-             # there before.\n\
+             # `groups --method`: any of \"sif\", \"winnow\", \"chunk-graph\", \"simhash\", with parameters if not the\n\
+             # default ones: \"winnow:k=30,w=20\". `dedupctl scan` takes in what was there before.\n\
              {methods}\n\
              \n\
              # A file in the store that is written to gets its content back first, unless it has at least this\n\
@@ -394,20 +403,24 @@ fn parse_views(names: Names) -> Result<Vec<View>, ConfigError> {
     names.into_iter().map(view).collect()
 }
 
-fn parse_methods(names: Names) -> Result<Vec<String>, ConfigError> {
+fn parse_methods(names: Names) -> Result<Vec<Chosen>, ConfigError> {
     let names = match names {
         Names::Word(word) if word == "off" => return Ok(Vec::new()),
         Names::Word(word) => return Err(ConfigError::Methods(word)),
         Names::List(names) => names,
     };
-    match names.iter().find(|name| methods::named(name).is_none()) {
-        Some(unknown) => Err(ConfigError::Methods(unknown.clone())),
-        None => Ok(names),
+    let mut chosen: Vec<Chosen> = Vec::new();
+    for name in names {
+        let method: Chosen = name.parse().map_err(|e| match e {
+            BadMethod::Unknown(name) => ConfigError::Methods(name),
+            e => ConfigError::Method(e),
+        })?;
+        if chosen.iter().any(|other| other.name() == method.name()) {
+            return Err(ConfigError::MethodTwice(method.name()));
+        }
+        chosen.push(method);
     }
-}
-
-fn method_names() -> String {
-    methods::all().iter().map(|method| method.name()).collect::<Vec<_>>().join(", ")
+    Ok(chosen)
 }
 
 fn views_text(views: &[View]) -> String {
@@ -512,7 +525,10 @@ mod tests {
             convert_rate: Some(50 << 20),
             hybrid_min_bytes: Some(u64::MAX),
             views: Some(vec![View::Pdf, View::Source]),
-            methods: Some(vec!["sif".to_owned(), "simhash".to_owned()]),
+            methods: Some(vec![
+                "sif".parse().unwrap(),
+                "simhash:key=uniform,tolerance.ps=0.1".parse().unwrap(),
+            ]),
             rules: vec![
                 rule(&["*.sqlite", "a \"b\"\n\t\\*"], Some(Dedup::Off), None),
                 rule(&["/é/"], Some(Dedup::Idle(Duration::from_secs(60))), Some(u64::MAX)),
@@ -547,7 +563,7 @@ mod tests {
         let methods = |text: &str| Config::parse(text).map(|config| config.methods.unwrap_or_default());
         assert_eq!(
             methods("methods = [\"sif\", \"chunk-graph\"]"),
-            Ok(vec!["sif".into(), "chunk-graph".into()])
+            Ok(vec!["sif".parse().unwrap(), "chunk-graph".parse().unwrap()])
         );
         assert_eq!(methods("methods = []"), Ok(vec![]));
         assert_eq!(methods("methods = \"off\""), Ok(vec![]));
@@ -557,6 +573,10 @@ mod tests {
             "methods \"default\": expected a list of sif, winnow, chunk-graph, simhash, or off, on line 2"
         );
         assert!(methods("methods = \"sif\"").is_err());
+        let error = methods("methods = [\"winnow:k=30,w=20,t=60\"]").unwrap_err().to_string();
+        assert!(error.contains("t = w+k-1 = 49") && error.ends_with("on line 1"), "{error}");
+        let error = methods("methods = [\"winnow\", \"winnow:k=30\"]").unwrap_err().to_string();
+        assert!(error.contains("winnow is there twice"), "{error}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use dedupfs::config::Config;
 use dedupfs::overlay::methods::{LikeGroup, NamedMatch, Tree};
 use dedupfs::overlay::{Caller, Dedup, FileAt, NotKept, OpenFlags, ROOT};
 use dedupfs::repo::{InitOptions, Layout, Repo};
-use dedupfs::similarity::methods;
+use dedupfs::similarity::methods::Chosen;
 use dedupfs::similarity::methods::winnow::Base;
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -48,7 +48,7 @@ struct World {
 impl World {
     fn new(methods: &[&str], dedup: Dedup) -> World {
         let (dir, mirror) = (fast_dir(), fast_dir());
-        let methods = Some(methods.iter().map(|name| (*name).to_owned()).collect());
+        let methods = Some(methods.iter().map(|name| chosen(name)).collect());
         let config = Config {
             methods,
             dedup: Some(dedup),
@@ -121,13 +121,12 @@ impl World {
         assert!(session.settle().unwrap());
         let mut found = 0;
         for name in methods {
-            let tree =
-                Tree::read(self.mirror.path(), methods::named(name).unwrap(), &mut |_, _| true).unwrap();
+            let tree = Tree::read(self.mirror.path(), chosen(name).any(), &mut |_, _| true).unwrap();
             for file in fs::read_dir(self.mirror.path()).unwrap() {
                 let file = file.unwrap().file_name();
                 for limit in [2, 100] {
                     let asked = FileAt { path: Path::new(&file), outside: false };
-                    let kept = session.overlay().kept_similar(name, asked, None, 0.1, limit);
+                    let kept = session.overlay().kept_similar(&chosen(name), asked, None, 0.1, limit);
                     let kept: Vec<NamedMatch> = kept.unwrap().expect("it is kept");
                     let anew = tree.similar(&self.mirror.path().join(&file), 0.1, limit).unwrap();
                     assert_eq!(kept, anew, "{when}: like {file:?} by {name}");
@@ -136,13 +135,22 @@ impl World {
             }
             let outside = self.mirror.path().join("a.txt");
             let asked = FileAt { path: &outside, outside: true };
-            let kept = session.overlay().kept_similar(name, asked, None, 0.1, 100).unwrap().unwrap();
+            let kept = session.overlay().kept_similar(&chosen(name), asked, None, 0.1, 100).unwrap().unwrap();
             assert!(kept.iter().any(|found| found.identical), "{when}: {name} outside: {kept:?}");
-            let kept =
-                session.overlay().kept_groups(name, Path::new(""), &Base::default(), 0.1, &mut |_| true);
+            let kept = session.overlay().kept_groups(
+                &chosen(name),
+                Path::new(""),
+                &Base::default(),
+                0.1,
+                &mut |_| true,
+            );
             let kept: Vec<LikeGroup> = kept.unwrap().expect("it is kept");
             assert_eq!(kept, tree.groups(0.1).unwrap(), "{when}: groups by {name}");
-            assert_eq!(session.overlay().not_kept(name).unwrap(), Some(NotKept::default()), "{when}: {name}");
+            assert_eq!(
+                session.overlay().not_kept(&chosen(name)).unwrap(),
+                Some(NotKept::default()),
+                "{when}: {name}"
+            );
             let contents = kept_contents(session, name);
             assert_eq!(contents, tree.contents() as u64, "{when}: contents in the index of {name}");
         }
@@ -154,9 +162,13 @@ impl World {
     }
 }
 
+fn chosen(method: &str) -> Chosen {
+    method.parse().unwrap()
+}
+
 fn kept_contents(session: &Session, method: &str) -> u64 {
     let indexes = session.overlay().kept().unwrap().indexes();
-    indexes.iter().find(|index| index.method().name() == method).unwrap().stats().contents
+    indexes.iter().find(|index| index.method().name() == chosen(method).name()).unwrap().stats().contents
 }
 
 fn words(seed: u64, count: usize) -> Vec<u8> {
@@ -231,8 +243,8 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         // Filled by a scan.
         world.set(&format!("dedup = \"{dedup}\"\nmethods = [\"sif\", \"simhash\"]"));
         let session = world.open();
-        assert_eq!(session.overlay().not_kept("sif").unwrap(), Some(NotKept { files: 8 }));
-        assert_eq!(session.overlay().not_kept("winnow").unwrap(), None);
+        assert_eq!(session.overlay().not_kept(&chosen("sif")).unwrap(), Some(NotKept { files: 8 }));
+        assert_eq!(session.overlay().not_kept(&chosen("winnow")).unwrap(), None);
         session.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         world.check(&session, &["sif", "simhash"], "scanned");
         session.close().unwrap();
@@ -242,7 +254,7 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         let repo = Repo::open(&layout, &Default::default(), &mut |_| {}).unwrap();
         assert!(repo.behind(), "an index that is new is behind");
         let asked = FileAt { path: Path::new("a.txt"), outside: false };
-        assert!(repo.overlay().kept_similar("sif", asked, None, 0.1, 9).unwrap().is_none());
+        assert!(repo.overlay().kept_similar(&chosen("sif"), asked, None, 0.1, 9).unwrap().is_none());
         let background = repo.overlay().start();
         dedupfs::admin::catch_up_quietly(&repo).unwrap();
         assert!(!repo.behind());
@@ -383,6 +395,65 @@ fn reports_of_an_index_are_those_of_files() {
     );
     let shown = String::from_utf8(dedupctl(&["status"], root).stdout).unwrap();
     assert!(shown.contains("simhash: 8 contents"), "{shown}");
+}
+
+/// The answers are those of the parameters that `methods` says, whether the question says them too or not; to another
+/// question the index is none.
+#[test]
+fn an_index_has_the_parameters_that_it_is_enabled_with() {
+    let methods =
+        ["sif:zeros=4", "winnow:k=20,w=30", "chunk-graph:target=100", "simhash:key=uniform,extension=no"];
+    let world = World::new(&methods, Dedup::OnClose);
+    let session = world.open();
+    world.fill(&session);
+    let found = world.check(&session, &methods, "enabled");
+    assert!(found > 40, "{found} answers show little");
+    let asked = FileAt { path: Path::new("b.txt"), outside: false };
+    let overlay = session.overlay();
+    let like = |method: &str, min| {
+        let found = overlay.kept_similar(&chosen(method), asked, None, min, 100);
+        found.map(|found| found.expect("it is kept").len()).map_err(|e| e.to_string())
+    };
+    assert!(like("winnow", 0.1).unwrap() > 0);
+    assert_eq!(like("winnow", 0.1), like(methods[1], 0.1));
+    let refused = like("winnow:k=20,w=31", 0.1).unwrap_err();
+    assert!(refused.contains("robust k=20 w=30") && refused.contains("robust k=20 w=31"), "{refused}");
+    // Tolerances are of the question, not of the index.
+    let strict = like("simhash:key=uniform,extension=no,tolerance=0,size=0", 0.1).unwrap();
+    assert!(strict < like("simhash", 0.1).unwrap(), "{strict}");
+    session.close().unwrap();
+    let (root, mirror) = (world.dir.path(), world.mirror.path().to_str().unwrap());
+    assert!(dedupctl(&["scan"], root).status.success());
+    for name in ["i.txt", "j.txt"] {
+        fs::remove_file(world.mirror.path().join(name)).unwrap();
+    }
+    for (method, more) in [(methods[0], "--min=0.2"), (methods[1], "--pairs"), (methods[2], "--pairs")] {
+        let bare = method.split(':').next().unwrap();
+        let mut kept = json(&["groups", "--method", bare, more], root);
+        let mut anew = json(&["groups", mirror, "--method", method, more], root);
+        assert_eq!(kept["parameters"].take(), anew["parameters"].take());
+        if let Some(count) = kept.get_mut("files") {
+            assert_eq!((count.take(), anew["files"].take()), (8.into(), 8.into()));
+        }
+        assert_eq!(kept, anew, "{method}");
+        assert!(kept.to_string().contains("d.bin"), "{method}: {kept}");
+    }
+    for (method, has, wanted) in [
+        ("winnow:k=9", "k=20 w=30", "k=9 w=100"),
+        ("chunk-graph:target=256", "about 100 bytes", "about 256 bytes"),
+    ] {
+        let output = dedupctl(&["groups", "--method", method], root);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(has) && said.contains(wanted) && said.contains("--in"), "{said}");
+    }
+    let status = json(&["status"], root);
+    assert_eq!(status["kept"][1]["parameters"], "robust k=20 w=30", "{status}");
+    // With other parameters it is made anew.
+    world.set("methods = [\"winnow:k=21,w=30\"]");
+    let session = world.open();
+    assert_eq!(kept_contents(&session, "winnow"), 0);
+    session.close().unwrap();
 }
 
 /// However long a file is: what does not fit in memory is sorted on disk, and the answers are the same.

@@ -472,6 +472,78 @@ fn simhash_tells_identical_files_from_the_same_counts() {
 }
 
 #[test]
+fn methods_take_parameters() {
+    let dir = tempfile::tempdir().unwrap();
+    let passage = noise(60, 7);
+    for (name, seed, extension) in [("a", 1, "txt"), ("b", 2, "txt"), ("c", 3, "ps")] {
+        let bytes = [noise(2000, seed), passage.clone(), noise(2000, seed + 10)].concat();
+        fs::write(dir.path().join(format!("{name}.{extension}")), bytes).unwrap();
+    }
+    let found = |method: &str, min: &str| {
+        let args = ["similar", "a.txt", "--method", method, "--in", ".", "--min", min, "--json"];
+        let found = json(&args, dir.path());
+        (each(&found["matches"], "path").len(), found["parameters"].as_str().unwrap().to_owned())
+    };
+    // Of 60 bytes in common 149 are too few for w = 100, and enough for t = 49.
+    assert_eq!(found("winnow:t=149", "0.001").0, 0);
+    let (count, parameters) = found("winnow:k=30,t=49", "0.001");
+    assert_eq!(count, 2, "{parameters}");
+    assert!(parameters.contains("w=20 t=49") && parameters.contains("over 49 bytes"), "{parameters}");
+    let args = ["groups", ".", "--method", "winnow:k=30,w=20", "--pairs", "--json", "--min", "0.1"];
+    assert_eq!(json(&args, dir.path())["pairs"], serde_json::json!([]), "a hundredth of each");
+    refused(
+        &["similar", "a.txt", "--method", "winnow:k=30,w=20,t=60", "--in", "."],
+        dir.path(),
+        "t = w+k-1 = 49",
+    );
+    refused(
+        &["similar", "a.txt", "--method", "winnow:base=x", "--in", "."],
+        dir.path(),
+        "there is no \"base\"",
+    );
+    refused(
+        &["groups", ".", "--method", "winnow:k=30", "--target", "100"],
+        dir.path(),
+        "an option of --method chunk-graph",
+    );
+    refused(
+        &["groups", ".", "--method", "chunk-graph:target=100", "--target", "100"],
+        dir.path(),
+        "target twice",
+    );
+    // One fingerprint in two, in place of one in 256.
+    assert_eq!((found("sif", "0.001").0, found("sif:zeros=1", "0.001").0), (0, 2));
+    // Noise of one size has nearly the same counts; extensions keep it apart, and so does a strict tolerance for one.
+    assert_eq!(found("simhash:tolerance=0.5", "0.1").0, 1);
+    assert_eq!(found("simhash:tolerance=0.5,tolerance.ps=0.5,extension=no", "0.1").0, 2);
+    assert_eq!(found("simhash:tolerance=0.5,extension=no", "0.1").0, 1, "PostScript has to be nearer");
+    let (count, parameters) = found("simhash:key=uniform,tolerance=0.00001", "0.1");
+    assert_eq!(count, 0, "{parameters}");
+    assert!(
+        parameters.contains("uniform+extension") && parameters.contains(".ps: keys 0.001"),
+        "{parameters}"
+    );
+}
+
+#[test]
+fn links_of_the_chunk_graph_have_a_least_number_of_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(dir.path());
+    let clusters = |more: &[&str]| {
+        let args = [&["groups", ".", "--method", "chunk-graph", "--min", "0.1", "--json"], more].concat();
+        let found = json(&args, dir.path());
+        (found["cluster_count"].as_u64().unwrap(), found["min_common"].as_u64().unwrap())
+    };
+    assert_eq!(clusters(&[]), (1, 1));
+    assert_eq!(clusters(&["--min-common", "10000"]), (1, 10_000));
+    assert_eq!(
+        clusters(&["--min-common", "20KiB"]),
+        (0, 20 << 10),
+        "no two different files have so much in common"
+    );
+}
+
+#[test]
 fn options_of_another_method_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     tree(dir.path());

@@ -4,7 +4,7 @@ use crate::overlay::methods::{LikeGroup, Named, NamedMatch, NamedPair};
 use crate::overlay::{FileAt, KeptContent, OverlayError};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
-use crate::similarity::methods::{self, Likeness, Method};
+use crate::similarity::methods::{Chosen, Likeness};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -132,7 +132,9 @@ pub struct WinnowRequest {
 /// Some of the contents that a kept index knows, for a report that is made of all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodContents {
-    /// What the index was made with.
+    /// What the index is of.
+    pub method: Chosen,
+    /// What it was made with, for people to read.
     pub parameters: String,
     /// By number.
     pub contents: Vec<MethodContent>,
@@ -215,27 +217,30 @@ impl FileByMethod {
 pub(super) fn similar(
     context: Context<'_>,
     file: &FileRef,
-    method: &str,
+    method: &Chosen,
     (min, limit): (f64, usize),
     winnow: &WinnowRequest,
 ) -> Result<Response, AdminError> {
     let overlay = context.repo.overlay();
+    let Some(parameters) = kept(overlay.kept_description(method))? else { return not_kept(context, method) };
     let query = match *winnow == WinnowRequest::default() {
         true => None,
         false => {
-            let base = base(context, &winnow.base)?;
-            let query = Query::new(Winnow::default(), base, winnow.window, winnow.smallest);
+            let Some((winnowing, base)) = base(context, &winnow.base)? else {
+                return not_kept(context, method);
+            };
+            let query = Query::new(winnowing, base, winnow.window, winnow.smallest);
             let hint = "the window is that of the index or larger, and one hash is the least".to_owned();
             Some(query.map_err(|message| AdminError::refused(message, hint))?)
         }
     };
     let Some(found) = overlay.kept_similar(method, file.at(), query.as_ref(), min, limit)? else {
-        return Ok(Response::NotKept);
+        return not_kept(context, method);
     };
     Ok(Response::SimilarByMethod(SimilarByMethod {
         query: shown(&file.path),
-        method: method.to_owned(),
-        parameters: query.map_or_else(|| parameters(method), |query| query.parameters()),
+        method: method.name().to_owned(),
+        parameters: query.map_or(parameters, |query| query.parameters()),
         matches: found.iter().map(FileByMethod::of_match).collect(),
         unreadable: 0,
         not_known: not_known(context, method)?,
@@ -245,12 +250,15 @@ pub(super) fn similar(
 pub(super) fn groups(
     context: Context<'_>,
     path: &Path,
-    method: &str,
+    method: &Chosen,
     min: f64,
     base_files: &[FileRef],
     report: Report<'_>,
 ) -> Result<Response, AdminError> {
-    let base = base(context, base_files)?;
+    let Some(parameters) = kept(context.repo.overlay().kept_description(method))? else {
+        return not_kept(context, method);
+    };
+    let base = base(context, base_files)?.map(|(_, base)| base).unwrap_or_default();
     let found = context.repo.overlay().kept_groups(method, path, &base, min, &mut |pairs| {
         report(Progress { what: "comparing".to_owned(), done: pairs, total: 0, unit: Unit::Files })
     });
@@ -258,7 +266,7 @@ pub(super) fn groups(
         OverlayError::Similarity(SimilarityError::Interrupted) => AdminError::Interrupted,
         e => e.into(),
     })?;
-    let Some(found) = found else { return Ok(Response::NotKept) };
+    let Some(found) = found else { return not_kept(context, method) };
     let (mut groups, mut bytes, mut omitted) = (Vec::new(), 0, 0);
     for group in &found {
         let files = FileByMethod::of_group(group);
@@ -269,8 +277,8 @@ pub(super) fn groups(
         }
     }
     Ok(Response::GroupsByMethod(GroupsByMethod {
-        method: method.to_owned(),
-        parameters: parameters(method),
+        method: method.name().to_owned(),
+        parameters,
         min,
         groups,
         omitted,
@@ -282,33 +290,41 @@ pub(super) fn groups(
 pub(super) fn pairs(
     context: Context<'_>,
     path: &Path,
+    method: &Chosen,
     (min, limit): (f64, usize),
     base_files: &[FileRef],
 ) -> Result<Response, AdminError> {
-    let base = base(context, base_files)?;
+    let Some(parameters) = kept(context.repo.overlay().kept_description(method))? else {
+        return not_kept(context, method);
+    };
+    let Some((_, base)) = base(context, base_files)? else { return not_kept(context, method) };
     let limit = limit.min(ANSWER_BYTES_MAX / (2 * ROW_BYTES));
     let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
-    let Some(found) = context.repo.overlay().kept_pairs(path, &base, &options)? else {
-        return Ok(Response::NotKept);
+    let Some(found) = context.repo.overlay().kept_pairs(method, path, &base, &options)? else {
+        return not_kept(context, method);
     };
     Ok(Response::PairsByMethod(PairsByMethod {
-        method: Winnow::NAME.to_owned(),
-        parameters: parameters(Winnow::NAME),
+        method: method.name().to_owned(),
+        parameters,
         min,
         pairs: found.iter().map(PairByMethod::of).collect(),
         unreadable: 0,
-        not_known: not_known(context, Winnow::NAME)?,
+        not_known: not_known(context, method)?,
     }))
 }
 
 pub(super) fn contents(
     context: Context<'_>,
     path: &Path,
-    method: &str,
+    method: &Chosen,
     from: u32,
 ) -> Result<Response, AdminError> {
-    let found = context.repo.overlay().kept_contents(method, path, from, NAMES_AT_ONCE)?;
-    let Some((contents, next)) = found else { return Ok(Response::NotKept) };
+    let overlay = context.repo.overlay();
+    let found = kept(overlay.kept_contents(method, path, from, NAMES_AT_ONCE))?;
+    let (Some((contents, next)), Some(parameters)) = (found, kept(overlay.kept_description(method))?) else {
+        return not_kept(context, method);
+    };
+    let chosen = overlay.kept().and_then(|kept| kept.chosen(method.name()));
     let of = |content: KeptContent| MethodContent {
         number: content.number,
         id: to_hex(&content.id.0),
@@ -317,16 +333,17 @@ pub(super) fn contents(
         names: content.named.paths.into_iter().map(Name).collect(),
     };
     Ok(Response::MethodContents(MethodContents {
-        parameters: parameters(method),
+        method: chosen.unwrap_or(method).clone(),
+        parameters,
         contents: contents.into_iter().map(of).collect(),
         next,
         not_known: if next.is_none() { not_known(context, method)? } else { NotKnown::default() },
     }))
 }
 
-pub(super) fn keys(context: Context<'_>, method: &str, from: u64) -> Result<Response, AdminError> {
-    let found = context.repo.overlay().kept_keys(method, from, ROWS_AT_ONCE)?;
-    let Some((packed, next)) = found else { return Ok(Response::NotKept) };
+pub(super) fn keys(context: Context<'_>, method: &Chosen, from: u64) -> Result<Response, AdminError> {
+    let found = kept(context.repo.overlay().kept_keys(method, from, ROWS_AT_ONCE))?;
+    let Some((packed, next)) = found else { return not_kept(context, method) };
     Ok(Response::MethodKeys(MethodKeys { packed: to_hex(&packed), next }))
 }
 
@@ -336,7 +353,22 @@ impl FileRef {
     }
 }
 
-fn base(context: Context<'_>, files: &[FileRef]) -> Result<Base, AdminError> {
+/// An index that is kept with other parameters than are asked for is none.
+fn kept<T>(asked: Result<Option<T>, OverlayError>) -> Result<Option<T>, AdminError> {
+    match asked {
+        Err(OverlayError::Similarity(SimilarityError::Parameters { .. })) => Ok(None),
+        other => Ok(other?),
+    }
+}
+
+/// With the parameters of the index that is kept instead, if there is one.
+fn not_kept(context: Context<'_>, method: &Chosen) -> Result<Response, AdminError> {
+    let overlay = context.repo.overlay();
+    let own = overlay.kept().and_then(|kept| kept.chosen(method.name()));
+    Ok(Response::NotKept(own.map(|own| own.any().settings())))
+}
+
+fn base(context: Context<'_>, files: &[FileRef]) -> Result<Option<(Winnow, Base)>, AdminError> {
     let files: Vec<FileAt<'_>> = files.iter().map(FileRef::at).collect();
     Ok(context.repo.overlay().winnow_base(&files)?)
 }
@@ -355,11 +387,7 @@ pub fn of_hex(text: &str) -> Option<Vec<u8>> {
     if rest.is_empty() { bytes } else { None }
 }
 
-fn not_known(context: Context<'_>, method: &str) -> Result<NotKnown, AdminError> {
+fn not_known(context: Context<'_>, method: &Chosen) -> Result<NotKnown, AdminError> {
     let not = context.repo.overlay().not_kept(method)?.unwrap_or_default();
     Ok(NotKnown { files: not.files, behind: context.repo.behind() })
-}
-
-fn parameters(method: &str) -> String {
-    methods::named(method).map_or_else(String::new, |method| method.settings())
 }

@@ -38,6 +38,7 @@ pub use template::{TemplateReport, TemplateRequest, TemplateRow};
 
 use crate::overlay::{GroupOptions, OverlayError, ScanReport, SimilarOptions};
 use crate::repo::{Repo, RepoError};
+use crate::similarity::methods::Chosen;
 use crate::store::StoreError;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -79,8 +80,8 @@ pub enum Request {
     SimilarByMethod {
         /// The file.
         file: FileRef,
-        /// Which method.
-        method: String,
+        /// Which method, and with which parameters if not those of the index.
+        method: Chosen,
         /// Smallest score.
         min: f64,
         /// At most so many files.
@@ -94,8 +95,8 @@ pub enum Request {
         /// File or directory to restrict it to.
         #[serde(with = "text")]
         path: PathBuf,
-        /// Which method.
-        method: String,
+        /// Which method, and with which parameters if not those of the index.
+        method: Chosen,
         /// Smallest score.
         min: f64,
         /// With winnowing: what is in these files counts nothing.
@@ -107,6 +108,8 @@ pub enum Request {
         /// File or directory to restrict it to.
         #[serde(with = "text")]
         path: PathBuf,
+        /// Winnowing, with parameters if not those of the index.
+        method: Chosen,
         /// Smallest score.
         min: f64,
         /// At most so many pairs.
@@ -119,15 +122,15 @@ pub enum Request {
         /// File or directory to restrict it to.
         #[serde(with = "text")]
         path: PathBuf,
-        /// Which method.
-        method: String,
+        /// Which method, and with which parameters if not those of the index.
+        method: Chosen,
         /// From this number on.
         from: u32,
     },
     /// Tell some of its keys.
     MethodKeys {
-        /// Which method.
-        method: String,
+        /// Which method, and with which parameters if not those of the index.
+        method: Chosen,
         /// From this key on.
         from: u64,
     },
@@ -178,8 +181,8 @@ pub enum Response {
     PairsByMethod(PairsByMethod),
     MethodContents(MethodContents),
     MethodKeys(MethodKeys),
-    /// The index of that method is not kept.
-    NotKept,
+    /// The index of that method is not kept, or with these other parameters.
+    NotKept(Option<String>),
     Contained(ContainedReport),
     Template(TemplateReport),
     Check(CheckReport),
@@ -315,8 +318,8 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         Request::GroupsByMethod { path, method, min, base } => {
             by_method::groups(context, &path, &method, min, &base, report)
         }
-        Request::PairsByMethod { path, min, limit, base } => {
-            by_method::pairs(context, &path, (min, limit), &base)
+        Request::PairsByMethod { path, method, min, limit, base } => {
+            by_method::pairs(context, &path, &method, (min, limit), &base)
         }
         Request::MethodContents { path, method, from } => by_method::contents(context, &path, &method, from),
         Request::MethodKeys { method, from } => by_method::keys(context, &method, from),

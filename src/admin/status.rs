@@ -67,6 +67,9 @@ pub struct StatusReport {
 pub struct KeptStatus {
     /// The method.
     pub name: String,
+    /// What it was made with.
+    #[serde(default)]
+    pub parameters: String,
     /// Contents that it knows.
     pub contents: u64,
     /// Bytes of its rows in the index.
@@ -81,7 +84,8 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let mut kept = Vec::new();
     for index in overlay.kept().into_iter().flat_map(|kept| kept.indexes()) {
         let (name, bytes) = (index.method().name().to_owned(), index.bytes().map_err(OverlayError::from)?);
-        kept.push(KeptStatus { name, contents: index.stats().contents, bytes });
+        let parameters = index.method().settings();
+        kept.push(KeptStatus { name, parameters, contents: index.stats().contents, bytes });
     }
     let ratio = if stats.stored_bytes == 0 { 1.0 } else { logical_bytes as f64 / stats.stored_bytes as f64 };
     Ok(StatusReport {

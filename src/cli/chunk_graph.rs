@@ -10,12 +10,13 @@ use super::similar::parse_share;
 use crate::admin::of_hex;
 use crate::admin::text::shown;
 use crate::chunk::tttd::{TARGETS, Tttd};
+use crate::config::parse_size;
 use crate::overlay::methods::chunk_graph::{collect, collect_indexed};
-use crate::similarity::methods::Method;
 use crate::similarity::methods::chunk_graph::{
-    Analysis, AnalysisOptions, ChunkGraph, Collection, Gathered, GraphError, Link, TARGET_DEFAULT, Templates,
-    write_clusters, write_identical, write_pairs,
+    Analysis, AnalysisOptions, ChunkGraph, Collection, Gathered, GraphError, Link, Templates, write_clusters,
+    write_identical, write_pairs,
 };
+use crate::similarity::methods::{Chosen, Method};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -30,6 +31,9 @@ pub(super) struct ChunkGraphOptions {
     /// Length of chunks that is aimed at, in bytes: 100, 256, 1000 or 5000 [default: 256]
     #[arg(long, value_name = "BYTES", value_parser = parse_target, conflicts_with = "from")]
     target: Option<u32>,
+    /// Only files with so many bytes in common or more, beside --min [default: 1]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    min_common: Option<u64>,
     /// Do not follow chunks that more than this share of the files have, nor if only 100 have them [default: 0.5]
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     ubiquitous: Option<f64>,
@@ -47,6 +51,8 @@ struct GraphReport {
     method: &'static str,
     parameters: String,
     min: f64,
+    /// Fewest bytes in common.
+    min_common: u64,
     files: u32,
     /// Chunks that are marked.
     template_chunks: usize,
@@ -98,9 +104,10 @@ struct PairReport {
 }
 
 impl ChunkGraphOptions {
-    /// Whether an index that is kept has the chunks that are asked for.
-    pub(super) fn as_indexed(&self) -> bool {
-        self.target.is_none_or(|target| target == TARGET_DEFAULT)
+    /// The method with the target that was asked for.
+    pub(super) fn chosen(&self, method: Chosen) -> Result<Chosen, CliError> {
+        let Some(target) = self.target else { return Ok(method) };
+        method.and("target", &target.to_string()).map_err(|e| CliError::new(e.to_string()))
     }
 
     pub(super) fn groups(&self, asked: &Asked<'_>, out: &Output) -> CliResult {
@@ -113,8 +120,7 @@ impl ChunkGraphOptions {
             (Some(file), _) => (Collection::open(file).map_err(graph)?, Vec::new()),
             (None, Some(kept)) => (indexed(kept, asked, &work_dir, out)?, Vec::new()),
             (None, None) => {
-                let tttd = Tttd::with_target(self.target.unwrap_or(TARGET_DEFAULT));
-                let tttd = tttd.map_err(|e| CliError::new(e.to_string()))?;
+                let tttd = tttd_of(asked.method);
                 let save = saving.save.as_deref();
                 let read = reading(out, |progress| collect(&asked.dir, tttd, save, &work_dir, progress))?;
                 (read.collection, read.unreadable)
@@ -129,6 +135,7 @@ impl ChunkGraphOptions {
             },
             ubiquitous_share: self.ubiquitous.unwrap_or(default.ubiquitous_share),
             min_share: asked.min,
+            min_bytes: self.min_common.unwrap_or(default.min_bytes),
             memory_bytes: asked.memory_bytes(),
             ..default
         };
@@ -166,6 +173,7 @@ impl ChunkGraphOptions {
             method: ChunkGraph::NAME,
             parameters: format!("TTTD, chunks of about {} bytes", collection.target()),
             min: asked.min,
+            min_common: self.min_common.unwrap_or(AnalysisOptions::default().min_bytes),
             files: collection.files(),
             template_chunks: 0,
             ubiquitous_chunks: analysis.work.ubiquitous_chunks,
@@ -212,6 +220,11 @@ impl ChunkGraphOptions {
     }
 }
 
+/// How files are cut by the method that was chosen.
+fn tttd_of(method: &Chosen) -> Tttd {
+    method.of::<ChunkGraph>().unwrap_or_default().tttd()
+}
+
 /// The collection of the files that an index knows, in order of their names.
 fn indexed(
     kept: &KeptIndex,
@@ -236,7 +249,7 @@ fn indexed(
     let save = asked.saving.save.as_deref();
     let made = collect_indexed(
         &files,
-        TARGET_DEFAULT,
+        tttd_of(&kept.method).target(),
         &mut |visit| kept.each_key(out, &mut unread, visit),
         save,
         asked.memory_bytes(),
@@ -311,11 +324,11 @@ fn text(report: &GraphReport) -> String {
         text += "\n";
     }
     if report.cluster_count > 0 {
-        let least = share(report.min);
-        text += &format!(
-            "similar: {} clusters, linked from {least} of the smaller file on\n",
-            report.cluster_count
-        );
+        let mut least = share(report.min) + " of the smaller file";
+        if report.min_common > 1 {
+            least += &format!(" and {}", size(report.min_common));
+        }
+        text += &format!("similar: {} clusters, linked from {least} on\n", report.cluster_count);
         for ClusterReport { id, kind, bytes, links, similarity, files } in &report.clusters {
             text += &format!(
                 "\n#{id}: {kind} of {} files, {}, {links} links, {} similar on average\n",

@@ -10,9 +10,8 @@ use crate::admin::{GroupReport, GroupsReport, Request, Response};
 use crate::config::parse_size;
 use crate::overlay::GroupOptions;
 use crate::similarity::groups::{MEMORY_BYTES_MIN, SHARE_MIN};
-use crate::similarity::methods::{AnyMethod, Method, chunk_graph::ChunkGraph, sif::Sif, winnow::Winnow};
+use crate::similarity::methods::{Chosen, Method, chunk_graph::ChunkGraph, sif::Sif, winnow::Winnow};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Groups shown in a table unless it is said; scripts get all.
 const SHOWN: usize = 20;
@@ -158,23 +157,21 @@ impl Groups {
         Ok(Outcome::Clean)
     }
 
-    fn by_method(&self, method: Arc<dyn AnyMethod>, global: &Global, out: &Output) -> CliResult {
+    fn by_method(&self, method: Chosen, global: &Global, out: &Output) -> CliResult {
         let path = self.path.as_deref();
         let (json, pairs) = (global.json, self.pairs.pairs);
-        if method.name() == Winnow::NAME && pairs {
-            let limit = self.limit.unwrap_or(if json { usize::MAX } else { SHOWN });
-            return self.by_method.pairs(path, (self.min, limit), &self.winnow.asked(), global, out);
+        if let Some(winnowing) = method.of::<Winnow>().filter(|_| pairs) {
+            let bounds = (self.min, self.limit.unwrap_or(if json { usize::MAX } else { SHOWN }));
+            let asked = self.winnow.asked();
+            return self.by_method.pairs(method, winnowing, path, bounds, &asked, global, out);
         }
         if ![ChunkGraph::NAME, Sif::NAME].contains(&method.name()) {
             let bounds = (self.min, self.limit);
             return self.by_method.groups(method, path, bounds, &self.winnow.asked(), global, out);
         }
-        let as_indexed = match method.name() {
-            ChunkGraph::NAME => self.chunk_graph.as_indexed(),
-            _ => self.sif.as_indexed(),
-        };
-        let kept = match as_indexed && self.saving.from.is_none() {
-            true => self.by_method.kept(path, global, out)?,
+        let method = self.chunk_graph.chosen(method)?;
+        let kept = match self.sif.as_indexed() && self.saving.from.is_none() {
+            true => self.by_method.kept(&method, path, global, out)?,
             false => None,
         };
         let asked = Asked {
@@ -183,6 +180,7 @@ impl Groups {
                 false => self.by_method.groups_dir(path, global)?,
             },
             kept: kept.as_ref(),
+            method: &method,
             saving: &self.saving,
             pairs,
             min: self.min,
@@ -205,6 +203,7 @@ impl Groups {
 pub(super) struct Asked<'a> {
     /// Not looked at where what was saved or kept is.
     pub(super) dir: PathBuf,
+    pub(super) method: &'a Chosen,
     /// The overlay's index, if it is to be asked.
     pub(super) kept: Option<&'a KeptIndex>,
     pub(super) saving: &'a Saving,

@@ -8,13 +8,14 @@ use crate::admin::{
 };
 use crate::control::Found;
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::{KeyVisitor, unpack_keys};
+use crate::similarity::methods::{Chosen, KeyVisitor, unpack_keys};
 
 /// An index that is kept.
 pub(super) struct KeptIndex {
     store: Repeated,
-    method: String,
-    /// What it was made with.
+    /// What it is of.
+    pub(super) method: Chosen,
+    /// What it was made with, for people to read.
     pub(super) parameters: String,
     /// Its contents below the path that was asked about, by number.
     pub(super) contents: Vec<MethodContent>,
@@ -23,12 +24,17 @@ pub(super) struct KeptIndex {
 }
 
 impl KeptIndex {
-    /// Asks for its contents; `None` if there is no such index. Holds the names of all files.
-    pub(super) fn open(found: Found, method: &str, out: &Output) -> Result<Option<KeptIndex>, CliError> {
+    /// Asks for its contents; if there is no such index, tells with which parameters there is one, if any. Holds the names of
+    /// all files.
+    pub(super) fn open(
+        found: Found,
+        method: &Chosen,
+        out: &Output,
+    ) -> Result<Result<KeptIndex, Option<String>>, CliError> {
         let (store, path) = Repeated::open(found, out)?;
         let mut kept = KeptIndex {
             store,
-            method: method.to_owned(),
+            method: method.clone(),
             parameters: String::new(),
             contents: Vec::new(),
             not_known: NotKnown::default(),
@@ -36,15 +42,17 @@ impl KeptIndex {
         let mut meter = out.meter();
         let mut next = Some(0);
         while let Some(from) = next {
-            let request = Request::MethodContents { path: path.clone(), method: method.to_owned(), from };
+            let request = Request::MethodContents { path: path.clone(), method: method.clone(), from };
             match kept.store.ask(request, out)? {
-                Response::NotKept => {
+                Response::NotKept(has) => {
                     drop(meter);
                     kept.close()?;
-                    return Ok(None);
+                    return Ok(Err(has));
                 }
-                Response::MethodContents(MethodContents { parameters, contents, next: then, not_known }) => {
-                    (kept.parameters, kept.not_known, next) = (parameters, not_known, then);
+                Response::MethodContents(answer) => {
+                    let MethodContents { method, parameters, contents, next: then, not_known } = answer;
+                    (kept.method, kept.parameters) = (method, parameters);
+                    (kept.not_known, next) = (not_known, then);
                     kept.contents.extend(contents);
                 }
                 other => return Err(unexpected(&other)),
@@ -53,7 +61,7 @@ impl KeptIndex {
             meter.show(&Progress { what: "reading the index".into(), done, total: 0, unit: Unit::Files });
         }
         drop(meter);
-        Ok(Some(kept))
+        Ok(Ok(kept))
     }
 
     /// Gives `visit` each key. What else goes wrong is kept in `failed`.

@@ -15,8 +15,8 @@ use crate::control::Found;
 use crate::overlay::methods::{Tree, of_reference};
 use crate::overlay::{Look, OverlayError};
 use crate::similarity::methods::simhash::{self, SimHash};
-use crate::similarity::methods::winnow::{PairOptions, Winnow};
-use crate::similarity::methods::{self, AnyMethod, Method};
+use crate::similarity::methods::winnow::{Base, PairOptions, Winnow};
+use crate::similarity::methods::{AnyMethod, BadMethod, Chosen, Method, names};
 use clap::error::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,12 @@ const DEFAULT: &str = "default";
 #[derive(clap::Args)]
 pub(super) struct ByMethod {
     /// How to find files: `default` asks the index that is always kept; the others are of published papers (see `dedupctl
-    /// compare-methods`), and ask theirs if `methods` in config.toml has it kept, else read every file first
+    /// compare-methods`), and ask theirs if `methods` in config.toml has it kept, else read every file first. Parameters
+    /// follow a colon:
+    /// sif:zeros=8,bits=30;
+    /// winnow:k=50,w=100,select=robust (t=w+k-1 bytes in common are found for sure, and t may stand for k or w);
+    /// chunk-graph:target=256;
+    /// simhash:key=skew,extension=yes,tolerance=0.01,size=0.05,tolerance.ps=0.001
     #[arg(long, value_name = "METHOD", default_value = DEFAULT, value_parser = parse_method)]
     method: String,
     /// With another --method: read the files below this directory, in an overlay or not [default: ask the overlay]
@@ -54,10 +59,11 @@ pub(super) fn check_options(parser: &clap::Command, matches: &clap::ArgMatches) 
     let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
     let Some(command) = parser.find_subcommand(name) else { return Ok(()) };
     let Ok(Some(method)) = matches.try_get_one::<String>("method") else { return Ok(()) };
-    let known = known();
+    let (known, chosen) = (known(), method);
+    let method = chosen.split(':').next().unwrap_or_default();
     for group in command.get_groups() {
         let of: Vec<&str> = group.get_id().as_str().split(' ').collect();
-        if of.contains(&method.as_str()) || !of.iter().all(|of| known.contains(of)) {
+        if of.contains(&method) || !of.iter().all(|of| known.contains(of)) {
             continue;
         }
         let given = matches.get_many::<clap::Id>(group.get_id().as_str()).and_then(|mut ids| ids.next());
@@ -76,22 +82,23 @@ const HEAD: [&str; 6] = ["CONTAINS", "CONTAINED", "RESEMBLES", "DISTANCE", "SIZE
 
 impl ByMethod {
     /// The method, if it is not the default.
-    pub(super) fn method(&self) -> Option<Arc<dyn AnyMethod>> {
-        methods::named(&self.method)
+    pub(super) fn method(&self) -> Option<Chosen> {
+        self.method.parse().ok()
     }
 
     pub(super) fn similar(
         &self,
-        method: Arc<dyn AnyMethod>,
+        chosen: Chosen,
         file: &Path,
         (min, limit): (f64, usize),
         winnow: &WinnowAsked,
         global: &Global,
         out: &Output,
     ) -> CliResult {
-        if method.name() == SimHash::NAME {
+        if chosen.name() == SimHash::NAME {
             out.note(simhash::HELP);
         }
+        let method = chosen.any();
         let kept = match &self.dir {
             Some(dir) => Asked::Read(dir.clone()),
             None => {
@@ -99,7 +106,7 @@ impl ByMethod {
                 match winnow.look {
                     Some(_) => Asked::Read(self.mounted(&found)?),
                     None => {
-                        let (file, method) = (FileRef { path, outside }, self.method.clone());
+                        let (file, method) = (FileRef { path, outside }, chosen.clone());
                         let winnow = winnow.request(&found)?;
                         let request = Request::SimilarByMethod { file, method, min, limit, winnow };
                         self.ask(found, request, out)?
@@ -113,7 +120,8 @@ impl ByMethod {
                 other => return Err(unexpected(&other)),
             },
             Asked::Read(dir) => {
-                let query = if winnow.is_plain() { None } else { Some(winnow.query()?) };
+                let winnowing = chosen.of::<Winnow>().filter(|_| !winnow.is_plain());
+                let query = winnowing.map(|winnowing| winnow.query(winnowing)).transpose()?;
                 let tree = read(&dir, method.clone(), winnow.look, out)?;
                 let matches = match &query {
                     None => tree.similar(file, min, limit),
@@ -123,7 +131,7 @@ impl ByMethod {
                 SimilarByMethod {
                     query: shown(file),
                     method: method.name().to_owned(),
-                    parameters: query.map_or_else(|| method.settings(), |query| query.parameters()),
+                    parameters: query.map_or_else(|| method.description(), |query| query.parameters()),
                     matches: matches.iter().map(FileByMethod::of_match).collect(),
                     unreadable: tree.unreadable().len() as u64,
                     not_known: NotKnown::default(),
@@ -141,6 +149,7 @@ impl ByMethod {
     /// What the overlay's index knows, for a method with a report of its own; `None` if files are to be read.
     pub(super) fn kept(
         &self,
+        chosen: &Chosen,
         path: Option<&Path>,
         global: &Global,
         out: &Output,
@@ -152,12 +161,16 @@ impl ByMethod {
         }) else {
             return Ok(None);
         };
-        let kept = KeptIndex::open(found, &self.method, out)?;
-        match &kept {
-            Some(kept) => self.say(&kept.not_known, out),
-            None => out.note(&format!("{}: every file is read; {}", self.none_kept(), self.enable())),
+        match KeptIndex::open(found, chosen, out)? {
+            Ok(kept) => {
+                self.say(&kept.not_known, out);
+                Ok(Some(kept))
+            }
+            Err(has) => {
+                out.note(&format!("{}: every file is read; {}", none_kept(chosen, has), enable(chosen)));
+                Ok(None)
+            }
         }
-        Ok(kept)
     }
 
     /// The directory whose files a method with a report of its own reads.
@@ -179,26 +192,29 @@ impl ByMethod {
 
     pub(super) fn groups(
         &self,
-        method: Arc<dyn AnyMethod>,
+        chosen: Chosen,
         path: Option<&Path>,
         (min, limit): (f64, Option<usize>),
         winnow: &WinnowAsked,
         global: &Global,
         out: &Output,
     ) -> CliResult {
-        let request = |path, base| Request::GroupsByMethod { path, method: self.method.clone(), min, base };
+        let method = chosen.any();
+        let request = |path, base| Request::GroupsByMethod { path, method: chosen.clone(), min, base };
         let mut report = match self.ask_or_read(path, winnow, request, global, out)? {
             Asked::Answered(response) => match *response {
                 Response::GroupsByMethod(report) => report,
                 other => return Err(unexpected(&other)),
             },
             Asked::Read(dir) => {
-                let base = winnow.base()?;
+                let winnowing = chosen.of::<Winnow>();
+                let base =
+                    winnowing.map_or_else(|| Ok(Base::default()), |winnowing| winnow.base(&winnowing))?;
                 let tree = read(&dir, method.clone(), winnow.look, out)?;
                 let groups = tree.groups_beside(&base, min).map_err(failed)?;
                 GroupsByMethod {
                     method: method.name().to_owned(),
-                    parameters: method.settings(),
+                    parameters: method.description(),
                     min,
                     groups: groups.iter().map(FileByMethod::of_group).collect(),
                     omitted: 0,
@@ -219,26 +235,28 @@ impl ByMethod {
     /// Pairs by winnowing, those with most fingerprints in common first.
     pub(super) fn pairs(
         &self,
+        chosen: Chosen,
+        winnowing: Winnow,
         path: Option<&Path>,
         (min, limit): (f64, usize),
         winnow: &WinnowAsked,
         global: &Global,
         out: &Output,
     ) -> CliResult {
-        let request = |path, base| Request::PairsByMethod { path, min, limit, base };
+        let request = |path, base| Request::PairsByMethod { path, method: chosen.clone(), min, limit, base };
         let report = match self.ask_or_read(path, winnow, request, global, out)? {
             Asked::Answered(response) => match *response {
                 Response::PairsByMethod(report) => report,
                 other => return Err(unexpected(&other)),
             },
             Asked::Read(dir) => {
-                let (base, method) = (winnow.base()?, Winnow::default());
-                let tree = read(&dir, Arc::new(method), winnow.look, out)?;
+                let base = winnow.base(&winnowing)?;
+                let tree = read(&dir, Arc::new(winnowing), winnow.look, out)?;
                 let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
                 let pairs = tree.pairs(&base, &options).map_err(failed)?;
                 PairsByMethod {
                     method: Winnow::NAME.to_owned(),
-                    parameters: method.parameters(),
+                    parameters: winnowing.described(),
                     min,
                     pairs: pairs.iter().map(PairByMethod::of).collect(),
                     unreadable: tree.unreadable().len() as u64,
@@ -304,30 +322,18 @@ impl ByMethod {
     fn ask(&self, found: Found, request: Request, out: &Output) -> Result<Asked, CliError> {
         let mountpoint = self.mounted(&found).ok();
         let (session, _) = Session::open(found, Work::Ask, out)?;
-        match (session.ask(request, out)?, mountpoint) {
-            (Response::NotKept, Some(dir)) => {
-                out.note(&format!("{}: every file is read; {}", self.none_kept(), self.enable()));
+        match (session.ask(request, out)?, mountpoint, self.method()) {
+            (Response::NotKept(has), Some(dir), Some(chosen)) => {
+                out.note(&format!("{}: every file is read; {}", none_kept(&chosen, has), enable(&chosen)));
                 Ok(Asked::Read(dir))
             }
-            (Response::NotKept, None) => {
-                let message = format!(
-                    "--method {}: no index of it is kept, and the overlay is not mounted",
-                    self.method
-                );
-                let hint = format!("{}; or mount it, or name a directory with --in", self.enable());
+            (Response::NotKept(has), None, Some(chosen)) => {
+                let message = format!("{}, and the overlay is not mounted", none_kept(&chosen, has));
+                let hint = format!("{}; or mount it, or name a directory with --in", enable(&chosen));
                 Err(CliError::new(message).hint(hint))
             }
-            (response, _) => Ok(Asked::Answered(Box::new(response))),
+            (response, ..) => Ok(Asked::Answered(Box::new(response))),
         }
-    }
-
-    fn none_kept(&self) -> String {
-        format!("no index of {} is kept", self.method)
-    }
-
-    fn enable(&self) -> String {
-        let name = &self.method;
-        format!("methods = [\"{name}\"] in the store's config.toml keeps its index from the next mount on")
     }
 
     fn no_overlay(&self, e: CliError) -> CliError {
@@ -344,6 +350,22 @@ impl ByMethod {
             ));
         }
     }
+}
+
+/// What there is in place of the index that is asked for.
+fn none_kept(chosen: &Chosen, has: Option<String>) -> String {
+    let name = chosen.name();
+    match has {
+        None => format!("no index of {name} is kept"),
+        Some(has) => {
+            let wanted = chosen.any().settings();
+            format!("the index of {name} that is kept was made with {has}, not with {wanted}")
+        }
+    }
+}
+
+fn enable(chosen: &Chosen) -> String {
+    format!("methods = [\"{chosen}\"] in the store's config.toml keeps its index from the next mount on")
 }
 
 /// What came of asking the index that an overlay keeps.
@@ -451,11 +473,15 @@ pub(super) fn failed(e: OverlayError) -> CliError {
     }
 }
 
-fn parse_method(name: &str) -> Result<String, String> {
-    let known = known();
-    if known.contains(&name) { Ok(name.to_owned()) } else { Err(format!("expected {}", known.join(", "))) }
+fn parse_method(text: &str) -> Result<String, String> {
+    match text.parse::<Chosen>() {
+        _ if text == DEFAULT => Ok(text.to_owned()),
+        Ok(_) => Ok(text.to_owned()),
+        Err(BadMethod::Unknown(_)) => Err(format!("expected {}", known().join(", "))),
+        Err(e) => Err(e.to_string()),
+    }
 }
 
 fn known() -> Vec<&'static str> {
-    [DEFAULT].into_iter().chain(methods::all().iter().map(|method| method.name())).collect()
+    [DEFAULT].into_iter().chain(names()).collect()
 }

@@ -40,6 +40,9 @@ pub(super) struct Regions {
     /// Of so many hashes one is kept
     #[arg(long, value_name = "W", default_value_t = 20)]
     w: u32,
+    /// In place of W: what both have in common over so many bytes is found for sure, so that W = T-K+1
+    #[arg(long, value_name = "T", conflicts_with = "w")]
+    t: Option<u32>,
     /// Read both as this: raw, text, html, source, postscript, pdf, archive or gzip
     #[arg(long, value_name = "VIEW", value_parser = parse_view)]
     view: Option<View>,
@@ -61,7 +64,11 @@ struct RegionsReport {
 
 impl Regions {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let winnow = Winnow::new(self.k, self.w, true).map_err(CliError::new)?;
+        let winnow = match self.t {
+            None => Winnow::new(self.k, self.w, true),
+            Some(t) => Winnow::with_guarantee(self.k, t, true),
+        };
+        let winnow = winnow.map_err(CliError::new)?;
         let mut beside = beside(&self.a, &self.b, self.view, &winnow, &self.base).map_err(failed)?;
         let found = beside.passages.len();
         beside.passages.truncate(self.limit.unwrap_or(if global.json { usize::MAX } else { SHOWN }));

@@ -156,7 +156,7 @@ impl SifOptions {
             Some(against) => vec![(&*asked.dir, a), (&**against, b)],
             None => vec![(&*asked.dir, Path::new(""))],
         };
-        let mut sif = Sif::default();
+        let mut sif = asked.method.of::<Sif>().unwrap_or_default();
         if let Some(file) = &self.anchors {
             sif.selection = Selection::Anchored(read_anchors(file)?);
         } else if self.learn_anchors {
@@ -196,7 +196,7 @@ impl SifOptions {
 
 /// What an index knows, collated.
 fn indexed(kept: &KeptIndex, asked: &Asked<'_>, out: &Output) -> Result<Read, CliError> {
-    let (sif, mut files) = (Sif::default(), Vec::new());
+    let (sif, mut files) = (kept.method.of::<Sif>().unwrap_or_default(), Vec::new());
     let damaged = |e: OverlayError| failed(e);
     for content in &kept.contents {
         let names = content.names.iter().map(|name| name.0.as_os_str().as_bytes().to_vec()).collect();

@@ -52,8 +52,9 @@ fn text(report: &StatusReport) -> String {
     if report.read_only {
         policy += ", read-only";
     }
-    let of_method =
-        |kept: &KeptStatus| format!("{}: {} contents, {}", kept.name, kept.contents, size(kept.bytes));
+    let of_method = |kept: &KeptStatus| {
+        format!("{}: {} contents, {} ({})", kept.name, kept.contents, size(kept.bytes), kept.parameters)
+    };
     let kept = match report.kept.is_empty() {
         true => "no index of a published method".to_owned(),
         false => report.kept.iter().map(of_method).collect::<Vec<_>>().join("; "),

@@ -18,7 +18,7 @@ pub(super) struct WinnowOptions {
     /// What is in this file counts nothing: it was given to everyone. Can be repeated
     #[arg(long, value_name = "FILE")]
     base: Vec<PathBuf>,
-    /// Look up what a window of so many hashes keeps of the file asked about: 100, as is indexed, or more
+    /// Look up what a window of so many hashes keeps of the file asked about: w, as is indexed, or more
     #[arg(long, value_name = "W")]
     window: Option<u32>,
     /// Look up only so many of its hashes, the smallest: a few tell resemblance
@@ -73,13 +73,13 @@ impl WinnowAsked {
     }
 
     /// For files that are read here.
-    pub(super) fn query(&self) -> Result<Query, CliError> {
-        Query::new(Winnow::default(), self.base()?, self.window, self.smallest).map_err(CliError::new)
+    pub(super) fn query(&self, winnow: Winnow) -> Result<Query, CliError> {
+        Query::new(winnow, self.base(&winnow)?, self.window, self.smallest).map_err(CliError::new)
     }
 
     /// The base, read as the other files are.
-    pub(super) fn base(&self) -> Result<Base, CliError> {
-        read_base(&Winnow::default(), &self.base, self.look).map_err(failed)
+    pub(super) fn base(&self, winnow: &Winnow) -> Result<Base, CliError> {
+        read_base(winnow, &self.base, self.look).map_err(failed)
     }
 
     /// For an index that is kept, of the overlay that was found.

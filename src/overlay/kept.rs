@@ -23,7 +23,7 @@ use crate::similarity::SimilarityError;
 use crate::similarity::exact::Source;
 use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
 use crate::similarity::methods::{
-    AnyMethod, AnySketch, Builder, Index, IndexOptions, Method, PairsAsked, Sketcher, all,
+    AnyMethod, AnySketch, Builder, Chosen, Index, IndexOptions, Method, PairsAsked, Sketcher, names,
 };
 use rustix::fs::Stat;
 use std::collections::BTreeMap;
@@ -51,6 +51,8 @@ pub struct KeptOptions {
 /// The indexes that are kept.
 pub struct Kept {
     indexes: Vec<Index>,
+    /// How each was chosen.
+    chosen: Vec<Chosen>,
     sketch_bytes: usize,
     work_dir: PathBuf,
     is_new: bool,
@@ -71,30 +73,33 @@ impl Kept {
     /// parameters made is made anew. With `read_only` nothing is changed, and only what is there is opened.
     pub fn open(
         db: &Arc<dyn Db>,
-        wanted: &[&str],
+        wanted: &[Chosen],
         options: KeptOptions,
         read_only: bool,
     ) -> std::result::Result<Kept, SimilarityError> {
-        let (mut indexes, mut is_new) = (Vec::new(), false);
+        let (mut indexes, mut chosen, mut is_new) = (Vec::new(), Vec::new(), false);
         if !read_only {
             Index::remove_outdated(&**db)?;
         }
         let buffer_bytes = options.buffer_bytes / wanted.len().max(1);
-        for method in all() {
-            let is_wanted = wanted.contains(&method.name());
-            let is_there = Index::is_there(&**db, &*method)?;
-            if !read_only && (!is_wanted || !is_there) {
-                Index::remove(&**db, method.name())?;
-                is_new |= is_wanted;
+        for name in names() {
+            let wanted = wanted.iter().find(|wanted| wanted.name() == name);
+            let method = wanted.map(Chosen::any);
+            let is_there = method.as_ref().map_or(Ok(false), |method| Index::is_there(&**db, &**method))?;
+            if !read_only && !is_there {
+                Index::remove(&**db, name)?;
+                is_new |= wanted.is_some();
             }
-            if is_wanted && (is_there || !read_only) {
+            if let Some((method, wanted)) = method.zip(wanted).filter(|_| is_there || !read_only) {
                 let options = IndexOptions { buffer_bytes, ..IndexOptions::default() };
                 indexes.push(Index::open(db.clone(), method, options)?);
+                chosen.push(wanted.clone());
             }
         }
         let KeptOptions { sketch_bytes, work_dir, .. } = options;
         Ok(Kept {
             indexes,
+            chosen,
             sketch_bytes,
             work_dir,
             is_new,
@@ -111,6 +116,16 @@ impl Kept {
     /// The indexes.
     pub fn indexes(&self) -> &[Index] {
         &self.indexes
+    }
+
+    /// How the method of that name was chosen, if its index is kept.
+    pub fn chosen(&self, name: &str) -> Option<&Chosen> {
+        self.chosen.iter().find(|chosen| chosen.name() == name)
+    }
+
+    /// The parameters of winnowing, if its index is kept.
+    fn winnow(&self) -> Option<Winnow> {
+        self.chosen(Winnow::NAME)?.of()
     }
 
     fn without(&self, id: &RecipeId) -> Result<Vec<&Index>> {
@@ -282,10 +297,18 @@ impl Overlay {
         Ok(true)
     }
 
-    /// The kept index of a method.
-    fn kept_index(&self, method: &str) -> Option<(&Kept, &Index)> {
-        let kept = self.kept.as_ref()?;
-        Some((kept, kept.indexes.iter().find(|index| index.method().name() == method)?))
+    /// The kept index of a method; with its own parameters, unless some were chosen: then it has to have those.
+    fn kept_index(&self, method: &Chosen) -> Result<Option<(&Kept, Index)>> {
+        let Some(kept) = &self.kept else { return Ok(None) };
+        let index = kept.indexes.iter().find(|index| index.method().name() == method.name());
+        let Some(index) = index else { return Ok(None) };
+        let asked = if method.is_bare() { index.method().clone() } else { method.any() };
+        Ok(Some((kept, index.asked_by(asked)?)))
+    }
+
+    /// What the kept index of a method is asked with; `None` if it is not kept.
+    pub fn kept_description(&self, method: &Chosen) -> Result<Option<String>> {
+        Ok(self.kept_index(method)?.map(|(_, index)| index.method().description()))
     }
 
     /// Files of this overlay that are like the one asked about, by an index that is kept; `None` if that of `method` is not.
@@ -293,13 +316,13 @@ impl Overlay {
     /// memory.
     pub fn kept_similar(
         &self,
-        method: &str,
+        method: &Chosen,
         asked: FileAt<'_>,
         query: Option<&Query>,
         score_min: f64,
         limit: usize,
     ) -> Result<Option<Vec<NamedMatch>>> {
-        let Some((kept, index)) = self.kept_index(method) else { return Ok(None) };
+        let Some((kept, index)) = self.kept_index(method)? else { return Ok(None) };
         let FileAt { path, outside } = asked;
         let source = self.source_at(asked)?;
         let failed = |e| OverlayError::io("read", path, e);
@@ -312,26 +335,27 @@ impl Overlay {
         let likely = match query {
             None => index.query(&sketch, score_min, usize::MAX)?,
             Some(query) => {
-                let winnow = Winnow::default();
-                let mut builder = winnow.builder(None);
+                let mut builder = query.winnow().builder(None);
                 read_all(&*source, &mut |bytes| {
                     builder.add(bytes);
                     Ok(())
                 })?;
-                query.ask(index, &builder.finish(), score_min)?
+                query.ask(&index, &builder.finish(), score_min)?
             }
         };
         let asked = Asked { name: path.file_name(), id: recipe.finish(), sketch };
         let mut finder = self.catalog.finder(&self.backing);
         let mut names = |id: &RecipeId| self.named(id, Path::new(""), &mut finder);
-        let found = named::matches(index, asked, likely, &mut names, score_min, limit)?;
+        let found = named::matches(&index, asked, likely, &mut names, score_min, limit)?;
         let is_itself = |found: &Path| !outside && found == path;
         Ok(Some(named::without(found, is_itself, limit)))
     }
 
-    /// The fingerprints of files that were given to everyone.
-    pub fn winnow_base(&self, files: &[FileAt<'_>]) -> Result<Base> {
-        let (mut base, winnow) = (Base::default(), Winnow::default());
+    /// The parameters of the kept index of winnowing, and by these the fingerprints of files that were given to everyone; `None`
+    /// if it is not kept.
+    pub fn winnow_base(&self, files: &[FileAt<'_>]) -> Result<Option<(Winnow, Base)>> {
+        let Some(winnow) = self.kept.as_ref().and_then(Kept::winnow) else { return Ok(None) };
+        let mut base = Base::default();
         for &file in files {
             let mut builder = winnow.builder(None);
             read_all(&*self.source_at(file)?, &mut |bytes| {
@@ -340,7 +364,7 @@ impl Overlay {
             })?;
             base.add(&builder.finish());
         }
-        Ok(base)
+        Ok(Some((winnow, base)))
     }
 
     fn source_at(&self, file: FileAt<'_>) -> Result<Box<dyn Source>> {
@@ -354,39 +378,40 @@ impl Overlay {
     /// `method` is not. What is in `base` counts nothing. Holds all their paths, and all pairs that are alike.
     pub fn kept_groups(
         &self,
-        method: &str,
+        method: &Chosen,
         below: &Path,
         base: &Base,
         score_min: f64,
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Vec<LikeGroup>>> {
-        let Some((_, index)) = self.kept_index(method) else { return Ok(None) };
+        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
         let asked = PairsAsked { score_min, without: base.hashes().clone(), ..PairsAsked::default() };
-        named::groups(index, &self.all_named(below)?, &asked, progress).map(Some)
+        named::groups(&index, &self.all_named(below)?, &asked, progress).map(Some)
     }
 
     /// Pairs of files at or below `below` by the kept index of winnowing, those with most fingerprints in common first;
     /// `None` if it is not kept.
     pub fn kept_pairs(
         &self,
+        method: &Chosen,
         below: &Path,
         base: &Base,
         options: &PairOptions,
     ) -> Result<Option<Vec<NamedPair>>> {
-        let Some((_, index)) = self.kept_index(Winnow::NAME) else { return Ok(None) };
-        named::pairs(index, &self.all_named(below)?, base, options).map(Some)
+        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
+        named::pairs(&index, &self.all_named(below)?, base, options).map(Some)
     }
 
     /// Contents from a number on that have a file at or below `below`, as the kept index of a method knows them, until they
     /// have `most` names or more, and from which number to go on; `None` if that index is not kept.
     pub fn kept_contents(
         &self,
-        method: &str,
+        method: &Chosen,
         below: &Path,
         from: u32,
         most: usize,
     ) -> Result<Option<(Vec<KeptContent>, Option<u32>)>> {
-        let Some((_, index)) = self.kept_index(method) else { return Ok(None) };
+        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
         let mut finder = self.catalog.finder(&self.backing);
         let (mut found, mut names, mut next, mut failed) = (Vec::new(), 0, None, Ok(()));
         index.contents(from, &mut |number, id, keys, head| {
@@ -409,8 +434,13 @@ impl Overlay {
 
     /// The keys of a kept index from one on, packed ([`Index::packed_keys`]), and from where to go on; `None` if it is not
     /// kept.
-    pub fn kept_keys(&self, method: &str, from: u64, most: usize) -> Result<Option<(Vec<u8>, Option<u64>)>> {
-        let Some((_, index)) = self.kept_index(method) else { return Ok(None) };
+    pub fn kept_keys(
+        &self,
+        method: &Chosen,
+        from: u64,
+        most: usize,
+    ) -> Result<Option<(Vec<u8>, Option<u64>)>> {
+        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
         Ok(Some(index.packed_keys(from, most)?))
     }
 
@@ -429,8 +459,8 @@ impl Overlay {
     }
 
     /// What the kept index of a method has not; `None` if it is not kept. Reads the list of all contents.
-    pub fn not_kept(&self, method: &str) -> Result<Option<NotKept>> {
-        let Some((_, index)) = self.kept_index(method) else { return Ok(None) };
+    pub fn not_kept(&self, method: &Chosen) -> Result<Option<NotKept>> {
+        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
         let mut not = NotKept::default();
         let mut asked: (Vec<RecipeId>, Vec<u64>) = Default::default();
         let mut look = |(ids, files): &mut (Vec<RecipeId>, Vec<u64>)| -> Result<()> {

@@ -173,7 +173,7 @@ impl Repo {
             let wanted = config.views.unwrap_or_else(views_auto);
             views = views.wanting(wanted).map_err(|e| part(layout, "the index of views", e))?;
         }
-        let methods: Vec<&str> = config.methods.iter().flatten().map(String::as_str).collect();
+        let methods = config.methods.unwrap_or_default();
         let kept_options = KeptOptions {
             buffer_bytes: memory.kept_bytes,
             sketch_bytes: memory.kept_sketch_bytes,

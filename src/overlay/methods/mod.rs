@@ -13,7 +13,7 @@ use super::named::{self, Asked};
 use crate::db::MemDb;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
-use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
+use crate::similarity::methods::winnow::{Base, PairOptions, Query};
 use crate::similarity::methods::{AnyMethod, AnySketch, Found, Index, IndexOptions, PairsAsked, Sketcher};
 use crate::view::{HEAD_BYTES, View};
 use ignore::WalkBuilder;
@@ -130,7 +130,7 @@ impl Tree {
         limit: usize,
     ) -> Result<Vec<NamedMatch>> {
         let (id, sketch, _) = sketch(self.index.method(), path, self.look)?;
-        let with_places = winnow::read_sketch(&Winnow::default(), path, self.look)?;
+        let with_places = winnow::read_sketch(&query.winnow(), path, self.look)?;
         let found = query.ask(&self.index, &with_places, score_min)?;
         self.named_matches(path, Asked { name: path.file_name(), id, sketch }, found, score_min, limit)
     }

@@ -16,6 +16,7 @@
 //! the same; damaged encodings are errors; what is compared the other way round gives the same with both shares
 //! exchanged; a file that has keys is wholly like itself; and two sketches that share a key find each other.
 
+mod chosen;
 pub mod chunk_graph;
 mod counting;
 mod heads;
@@ -29,6 +30,7 @@ mod sorter;
 mod streamed;
 pub mod winnow;
 
+pub use chosen::{BadMethod, Chosen, Options, Parametric, names};
 pub use heads::HEAD_BYTES_MAX;
 pub(crate) use heads::{HEAD_ROW_BYTES, Heads};
 pub use index::{Found, FoundPair, Index, IndexOptions, IndexStats, PairsAsked};
@@ -97,6 +99,11 @@ pub trait Method: Clone + Send + Sync + 'static {
 
     /// Everything that sketches depend on, for people to read. Sketches are comparable only if made with the same.
     fn parameters(&self) -> String;
+
+    /// For people to read: [`Method::parameters`], and what else answers depend on or can be told of them.
+    fn described(&self) -> String {
+        self.parameters()
+    }
 
     /// Starts a sketch. `name` is the file's name without its directory, if it has one.
     fn builder(&self, name: Option<&OsStr>) -> Self::Builder;
@@ -222,6 +229,8 @@ pub trait AnyMethod: Send + Sync {
     fn name(&self) -> &'static str;
     /// [`Method::parameters`].
     fn settings(&self) -> String;
+    /// [`Method::described`].
+    fn description(&self) -> String;
     /// [`Method::builder`].
     fn start(&self, name: Option<&OsStr>) -> Box<dyn AnyBuilder>;
     /// [`Method::BY_NAME`].
@@ -263,6 +272,10 @@ impl<M: Method> AnyMethod for M {
 
     fn settings(&self) -> String {
         self.parameters()
+    }
+
+    fn description(&self) -> String {
+        self.described()
     }
 
     fn start(&self, name: Option<&OsStr>) -> Box<dyn AnyBuilder> {

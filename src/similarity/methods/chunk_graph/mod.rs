@@ -40,8 +40,8 @@ pub use identical::IdenticalSet;
 pub use tables::{write_clusters, write_identical, write_pairs};
 pub use templates::Templates;
 
-use super::{Damaged, Entry, Likeness, Method, Sums, Whole};
-use crate::chunk::tttd::Tttd;
+use super::{Damaged, Entry, Likeness, Method, Options, Parametric, Sums, Whole};
+use crate::chunk::tttd::{TARGETS, Tttd};
 use crate::recipe::{put_varint, take_varint};
 use std::ffi::OsStr;
 
@@ -59,6 +59,11 @@ impl ChunkGraph {
     /// Files cut by `tttd`.
     pub fn new(tttd: Tttd) -> ChunkGraph {
         ChunkGraph { tttd }
+    }
+
+    /// How files are cut.
+    pub fn tttd(&self) -> Tttd {
+        self.tttd
     }
 }
 
@@ -85,6 +90,19 @@ impl Default for ChunkGraph {
     fn default() -> Self {
         let tttd = Tttd::with_target(TARGET_DEFAULT).expect("the default is in range");
         ChunkGraph::new(tttd)
+    }
+}
+
+impl Parametric for ChunkGraph {
+    const KEYS: &'static str =
+        "target=256 is the length of chunks that is aimed at, in bytes: 100, 256, 1000 or 5000";
+
+    fn with(options: &mut Options) -> Result<ChunkGraph, String> {
+        let target = options.parse("target", "a number")?.unwrap_or(TARGET_DEFAULT);
+        if !TARGETS.contains(&target) {
+            return Err(format!("target={target}: expected 100, 256, 1000 or 5000"));
+        }
+        Tttd::with_target(target).map(ChunkGraph::new).map_err(|e| e.to_string())
     }
 }
 

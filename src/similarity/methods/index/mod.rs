@@ -99,7 +99,7 @@ pub struct Index {
     method: Arc<dyn AnyMethod>,
     options: IndexOptions,
     prefix: u8,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 /// Which numbers are of contents that are known.
@@ -124,18 +124,24 @@ impl Index {
             None => free_prefix(&*db)?,
             Some(value) => {
                 let (prefix, parameters) = read_meta(&value, &mut state).ok_or(SimilarityError::Format)?;
-                if parameters != method.settings() {
-                    let (method, wanted) = (method.name(), method.settings());
-                    return Err(SimilarityError::Parameters { method, has: parameters, wanted });
-                }
+                same_parameters(parameters, &*method)?;
                 prefix
             }
         };
-        let index = Index { db, method, options, prefix, state: Mutex::new(state) };
+        let index = Index { db, method, options, prefix, state: Arc::new(Mutex::new(state)) };
         if is_new {
             index.write_meta(&index.lock())?;
         }
         Ok(index)
+    }
+
+    /// The same index, asked by a method with other settings that no sketch depends on, as tolerances are.
+    ///
+    /// Fails with [`SimilarityError::Parameters`] if sketches do.
+    pub fn asked_by(&self, method: Arc<dyn AnyMethod>) -> Result<Index> {
+        same_parameters(self.method.settings(), &*method)?;
+        let Index { db, options, prefix, state, .. } = self;
+        Ok(Index { db: db.clone(), method, options: *options, prefix: *prefix, state: state.clone() })
     }
 
     /// Whether `db` has an index of `method` that [`Index::open`] would open.
@@ -477,6 +483,11 @@ impl Index {
 
 fn meta_key(name: &str) -> Vec<u8> {
     [META_PREFIX, name.as_bytes()].concat()
+}
+
+fn same_parameters(has: String, method: &dyn AnyMethod) -> Result<()> {
+    let (method, wanted) = (method.name(), method.settings());
+    if has == wanted { Ok(()) } else { Err(SimilarityError::Parameters { method, has, wanted }) }
 }
 
 /// Prefix and parameters.

@@ -20,7 +20,7 @@ pub use anchors::{Anchors, learn};
 pub use collate::{CollateOptions, File, Saved, SharedBy};
 pub use fingers::FINGER_BYTES;
 
-use super::{Builder, Damaged, Entry, Likeness, Method, Sums, Whole};
+use super::{Builder, Damaged, Entry, Likeness, Method, Options, Parametric, Sums, Whole};
 use crate::recipe::{put_varint, take_varint};
 use fingers::Fingers;
 use std::ffi::OsStr;
@@ -29,6 +29,9 @@ use std::ffi::OsStr;
 pub const SHARE_DEFAULT: f64 = 0.5;
 /// Of a fingerprint 30 to so many bits are kept (section 2).
 pub const BITS_MAX: u32 = 32;
+
+/// More zeros leave nothing of files of 64 KiB.
+const ZEROS_MAX: u32 = 16;
 
 /// How fingerprints are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,6 +172,22 @@ impl Method for Sif {
             contained_in: Some(sums.a as f64 / b.count as f64),
             ..Likeness::default()
         }
+    }
+}
+
+impl Parametric for Sif {
+    const KEYS: &'static str = "zeros=8 keeps one substring in 2^8, bits=30 to 32 are kept of each";
+
+    fn with(options: &mut Options) -> Result<Sif, String> {
+        let low_zeros = options.parse("zeros", "a number")?.unwrap_or(8);
+        let bits = options.parse("bits", "a number")?.unwrap_or(30);
+        if low_zeros > ZEROS_MAX {
+            return Err(format!("zeros={low_zeros}: expected 0 to {ZEROS_MAX}"));
+        }
+        if !(30..=BITS_MAX).contains(&bits) {
+            return Err(format!("bits={bits}: expected 30 to {BITS_MAX}"));
+        }
+        Ok(Sif { selection: Selection::Hashed { low_zeros }, bits })
     }
 }
 

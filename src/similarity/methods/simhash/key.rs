@@ -42,6 +42,13 @@ impl Extension {
     }
 }
 
+impl std::fmt::Display for Extension {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());
+        write!(f, "{}", self.0[..end].escape_ascii())
+    }
+}
+
 /// How sums become a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyKind {

@@ -18,7 +18,7 @@ pub use find::{Counts, Match, SameBytes, SimFind};
 pub use key::{Extension, KeyKind};
 pub use tags::{TAG_COUNT, TAGS, TagCounter};
 
-use super::{Builder, Damaged, Entry, Likeness, Method, Sums, Whole};
+use super::{Builder, Damaged, Entry, Likeness, Method, Options, Parametric, Sums, Whole};
 use crate::recipe::{put_varint, take_varint};
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
@@ -156,6 +156,61 @@ impl Builder for SimBuilder {
     }
 }
 
+impl Parametric for SimHash {
+    const KEYS: &'static str = "key=skew or uniform, extension=yes or no (stands before the key), tolerance=0.01 for each byte, of \
+        keys and of tables (keys=, tables= for one of them), size=0.05 as a share; tolerance.ps=0.001, keys.ps=, tables.ps=, \
+        size.ps= for one extension";
+
+    fn with(options: &mut Options) -> Result<SimHash, String> {
+        let uniform = options.either("key", ["uniform", "skew"])?.unwrap_or(false);
+        let extension = options.either("extension", ["yes", "no"])?.unwrap_or(true);
+        let key = match (uniform, extension) {
+            (true, true) => KeyKind::UNIFORM_EXTENSION,
+            (true, false) => KeyKind::UNIFORM,
+            (false, true) => KeyKind::SKEW_EXTENSION,
+            (false, false) => KeyKind::SKEW,
+        };
+        let SimHash { tolerance, mut by_extension, .. } = SimHash::default();
+        let tolerance = tolerance.with(options, "")?;
+        let fronts = ["tolerance.", "keys.", "tables.", "size."];
+        for name in fronts.iter().flat_map(|front| options.after(front)).collect::<Vec<_>>() {
+            if !(1..=3).contains(&name.len()) {
+                return Err(format!("{name:?}: expected an extension of 1 to 3 characters"));
+            }
+            let extension = Extension::of(name.as_ref());
+            let own = by_extension.iter_mut().find(|(of, _)| *of == extension);
+            let of = |base: Tolerance, options: &mut Options| base.with(options, &format!(".{name}"));
+            match own {
+                Some((_, own)) => *own = of(*own, options)?,
+                None => by_extension.push((extension, of(tolerance, options)?)),
+            }
+        }
+        Ok(SimHash { key, tolerance, by_extension })
+    }
+}
+
+impl Tolerance {
+    /// With what was given under keys that end so.
+    fn with(mut self, options: &mut Options, end: &str) -> Result<Tolerance, String> {
+        let mut share = |key: &str| -> Result<Option<f64>, String> {
+            let (key, expected) = (format!("{key}{end}"), "a number from 0 to 1");
+            match options.parse::<f64>(&key, expected)? {
+                Some(share) if !(0.0..=1.0).contains(&share) => {
+                    Err(format!("{key}={share}: expected {expected}"))
+                }
+                share => Ok(share),
+            }
+        };
+        if let Some(both) = share("tolerance")? {
+            (self.key, self.sums) = (both, both);
+        }
+        self.key = share("keys")?.unwrap_or(self.key);
+        self.sums = share("tables")?.unwrap_or(self.sums);
+        self.size = share("size")?.unwrap_or(self.size);
+        Ok(self)
+    }
+}
+
 impl Method for SimHash {
     type Sketch = SimSketch;
     type Head = SimSketch;
@@ -166,6 +221,16 @@ impl Method for SimHash {
 
     fn parameters(&self) -> String {
         format!("tags {TAGS:02x?}, key {}, weights {:?}", self.key.name, self.key.weights)
+    }
+
+    fn described(&self) -> String {
+        let told =
+            |Tolerance { key, size, sums }: Tolerance| format!("keys {key}, sizes {size}, tables {sums}");
+        let mut text = format!("key {}, tolerance of {}", self.key.name, told(self.tolerance));
+        for (extension, tolerance) in &self.by_extension {
+            text += &format!("; of .{extension}: {}", told(*tolerance));
+        }
+        text
     }
 
     fn builder(&self, name: Option<&OsStr>) -> SimBuilder {

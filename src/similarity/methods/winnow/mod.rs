@@ -24,7 +24,7 @@ pub use query::Query;
 pub use regions::{Region, regions};
 pub use select::{Fingerprint, HASH_BITS, each_hash};
 
-use super::{Builder, Damaged, Entry, Likeness, Method, Sums, Whole};
+use super::{Builder, Damaged, Entry, Likeness, Method, Options, Parametric, Sums, Whole};
 use crate::recipe::{put_varint, take_varint};
 use select::{Grams, Windows, thinned};
 use std::ffi::OsStr;
@@ -151,6 +151,11 @@ impl Method for Winnow {
         format!("{} k={k} w={w}", if *robust { "robust" } else { "plain" })
     }
 
+    fn described(&self) -> String {
+        let (parameters, t, k) = (self.parameters(), self.guarantee(), self.k);
+        format!("{parameters} t={t}: finds what is common over {t} bytes or more, and nothing below {k}")
+    }
+
     fn builder(&self, _name: Option<&OsStr>) -> WinnowBuilder {
         WinnowBuilder { grams: Grams::new(self.k), windows: Windows::new(self.w, self.robust) }
     }
@@ -186,6 +191,34 @@ impl Method for Winnow {
             contained_in: share(b.keys),
             resemblance: share(a.keys.saturating_add(b.keys).saturating_sub(sums.shared)),
             distance: None,
+        }
+    }
+}
+
+impl Parametric for Winnow {
+    const KEYS: &'static str = "k=50 bytes are the least that is found, of w=100 hashes one is kept, t=w+k-1 bytes are found \
+        for sure (two of the three are enough), select=robust or plain";
+
+    fn with(options: &mut Options) -> Result<Winnow, String> {
+        let [k, w, t] = ["k", "w", "t"].map(|key| options.parse::<u32>(key, "a number"));
+        let robust = options.either("select", ["robust", "plain"])?.unwrap_or(true);
+        let default = Winnow::default();
+        match (k?, w?, t?) {
+            (k, w, None) => Winnow::new(k.unwrap_or(default.k), w.unwrap_or(default.w), robust),
+            (k, None, Some(t)) => Winnow::with_guarantee(k.unwrap_or(default.k), t, robust),
+            (None, Some(w), Some(t)) => {
+                let below =
+                    || format!("a guarantee of {t} bytes: expected {w} or more, as w is, since t = w+k-1");
+                Winnow::new(t.checked_sub(w).ok_or_else(below)?.saturating_add(1), w, robust)
+            }
+            (Some(k), Some(w), Some(t)) => {
+                let winnow = Winnow::new(k, w, robust)?;
+                let own = winnow.guarantee();
+                let wrong = || {
+                    format!("k={k}, w={w}, t={t}: expected t = w+k-1 = {own}; two of the three are enough")
+                };
+                (own == t).then_some(winnow).ok_or_else(wrong)
+            }
         }
     }
 }

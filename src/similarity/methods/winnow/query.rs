@@ -37,9 +37,14 @@ impl Query {
         Ok(Query { winnow, base, window, smallest })
     }
 
-    /// What sketches are made with, and what is asked.
+    /// What sketches are made with.
+    pub fn winnow(&self) -> Winnow {
+        self.winnow
+    }
+
+    /// What sketches are made with, and what is asked, for people to read.
     pub fn parameters(&self) -> String {
-        let mut text = self.winnow.parameters();
+        let mut text = self.winnow.described();
         if !self.base.is_empty() {
             text += ", without a base";
         }

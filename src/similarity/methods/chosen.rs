@@ -1,0 +1,258 @@
+//! A method as somebody chooses it, with its parameters: `winnow`, or `winnow:k=30,w=20`. The same text chooses a method on
+//! the command line, in `config.toml` and in requests. What is not said is as the paper has it; what is not understood is an
+//! error that tells what would be.
+
+use super::chunk_graph::ChunkGraph;
+use super::sif::Sif;
+use super::simhash::SimHash;
+use super::winnow::Winnow;
+use super::{AnyMethod, Method};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A method that may be chosen with parameters.
+pub trait Parametric: Method {
+    /// The parameters that there are, for people to read.
+    const KEYS: &'static str;
+
+    /// With these; what is not among them is as by default. Takes those that it knows.
+    fn with(options: &mut Options) -> Result<Self, String>;
+}
+
+/// Parameters that were given, each with its value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options(Vec<(String, String)>);
+
+impl Options {
+    /// Takes what was given for `key`.
+    pub fn take(&mut self, key: &str) -> Option<String> {
+        let at = self.0.iter().position(|(of, _)| of == key)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// Takes a value that has to be read.
+    pub fn parse<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, String> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| format!("{key}={text}: expected {expected}"))
+    }
+
+    /// Takes one of two words, and tells whether it was the first.
+    pub fn either(&mut self, key: &str, [first, second]: [&str; 2]) -> Result<Option<bool>, String> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(text) if text == first || text == second => Ok(Some(text == first)),
+            Some(text) => Err(format!("{key}={text}: expected {first} or {second}")),
+        }
+    }
+
+    /// What comes after `front` in keys that begin so.
+    pub fn after(&self, front: &str) -> Vec<String> {
+        self.0.iter().filter_map(|(key, _)| key.strip_prefix(front)).map(str::to_owned).collect()
+    }
+}
+
+/// What was chosen cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMethod {
+    /// There is no such method.
+    #[error("method {0:?}: expected {names}", names = names().join(", "))]
+    Unknown(String),
+    /// There is, but not with these parameters.
+    #[error("method {text:?}: {reason}; {keys}")]
+    Parameters {
+        /// What was said.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+        /// What the method has.
+        keys: &'static str,
+    },
+}
+
+/// A method and its parameters. What it says is what it was read from.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Chosen {
+    /// In [`KNOWN`].
+    place: usize,
+    options: Options,
+}
+
+type Make = fn(Options) -> Result<Arc<dyn AnyMethod>, String>;
+
+fn made<M: Parametric>(options: Options) -> Result<Arc<dyn AnyMethod>, String> {
+    Ok(Arc::new(with::<M>(options)?))
+}
+
+fn with<M: Parametric>(mut options: Options) -> Result<M, String> {
+    let method = M::with(&mut options)?;
+    match options.0.first() {
+        Some((key, _)) => Err(format!("there is no {key:?}")),
+        None => Ok(method),
+    }
+}
+
+/// All that there are, in the order in which they are told.
+const KNOWN: [(&str, &str, Make); 4] = [
+    (Sif::NAME, Sif::KEYS, made::<Sif>),
+    (Winnow::NAME, Winnow::KEYS, made::<Winnow>),
+    (ChunkGraph::NAME, ChunkGraph::KEYS, made::<ChunkGraph>),
+    (SimHash::NAME, SimHash::KEYS, made::<SimHash>),
+];
+
+/// What the methods are called.
+pub fn names() -> [&'static str; 4] {
+    KNOWN.map(|(name, ..)| name)
+}
+
+impl FromStr for Chosen {
+    type Err = BadMethod;
+
+    fn from_str(text: &str) -> Result<Chosen, BadMethod> {
+        let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        let place = KNOWN.iter().position(|(known, ..)| *known == name);
+        let place = place.ok_or_else(|| BadMethod::Unknown(text.to_owned()))?;
+        let (_, keys, make) = KNOWN[place];
+        let bad = |reason| BadMethod::Parameters { text: text.to_owned(), reason, keys };
+        let mut options = Options::default();
+        for part in rest.into_iter().flat_map(|rest| rest.split(',')) {
+            let (key, value) =
+                part.split_once('=').ok_or_else(|| bad(format!("{part:?}: expected KEY=VALUE")))?;
+            let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
+            if options.0.iter().any(|(given, _)| *given == key) {
+                return Err(bad(format!("{key} twice")));
+            }
+            options.0.push((key, value));
+        }
+        make(options.clone()).map_err(bad)?;
+        Ok(Chosen { place, options })
+    }
+}
+
+impl TryFrom<String> for Chosen {
+    type Error = BadMethod;
+
+    fn try_from(text: String) -> Result<Chosen, BadMethod> {
+        text.parse()
+    }
+}
+
+impl From<Chosen> for String {
+    fn from(chosen: Chosen) -> String {
+        chosen.to_string()
+    }
+}
+
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        let fronts = [":"].into_iter().chain(std::iter::repeat(","));
+        self.options
+            .0
+            .iter()
+            .zip(fronts)
+            .try_for_each(|((key, value), front)| write!(f, "{front}{key}={value}"))
+    }
+}
+
+impl Chosen {
+    /// What users call the method.
+    pub fn name(&self) -> &'static str {
+        KNOWN[self.place].0
+    }
+
+    /// Whether no parameter was said.
+    pub fn is_bare(&self) -> bool {
+        self.options.0.is_empty()
+    }
+
+    /// The method.
+    pub fn any(&self) -> Arc<dyn AnyMethod> {
+        KNOWN[self.place].2(self.options.clone()).expect("it was made when it was read")
+    }
+
+    /// The method with its type; `None` if another was chosen.
+    pub fn of<M: Parametric>(&self) -> Option<M> {
+        (self.name() == M::NAME).then(|| with(self.options.clone()).ok()).flatten()
+    }
+
+    /// With one more parameter.
+    ///
+    /// Fails if it was given already, or as reading does.
+    pub fn and(&self, key: &str, value: &str) -> Result<Chosen, BadMethod> {
+        let front = if self.is_bare() { ':' } else { ',' };
+        format!("{self}{front}{key}={value}").parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::similarity::methods::simhash::{Extension, KeyKind, Tolerance};
+
+    fn settings(text: &str) -> String {
+        text.parse::<Chosen>().map_or_else(|e| e.to_string(), |chosen| chosen.any().settings())
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_by_default() {
+        for method in super::super::all() {
+            assert_eq!(settings(method.name()), method.settings());
+        }
+        assert_eq!(super::super::all().len(), names().len());
+        let chosen: Chosen = "winnow:w=20, k=30".parse().unwrap();
+        assert_eq!((chosen.name(), chosen.to_string()), ("winnow", "winnow:w=20,k=30".to_owned()));
+        assert_eq!(chosen.to_string().parse(), Ok(chosen));
+    }
+
+    #[test]
+    fn winnowing_takes_two_of_k_w_and_t() {
+        for text in ["winnow:k=30,w=20", "winnow:k=30,t=49", "winnow:w=20,t=49", "winnow:k=30,w=20,t=49"] {
+            assert_eq!(settings(text), "robust k=30 w=20", "{text}");
+        }
+        assert_eq!(settings("winnow:k=30"), "robust k=30 w=100");
+        assert_eq!(settings("winnow:t=200"), "robust k=50 w=151");
+        assert_eq!(settings("winnow:select=plain"), "plain k=50 w=100");
+        let described = |text: &str| text.parse::<Chosen>().unwrap().any().description();
+        assert!(described("winnow:k=30,w=20").contains("t=49"), "{}", described("winnow:k=30,w=20"));
+        for (text, part) in [
+            ("winnow:k=30,w=20,t=50", "t = w+k-1 = 49"),
+            ("winnow:k=30,t=29", "expected 30 or more"),
+            ("winnow:w=30,t=29", "expected 30 or more"),
+            ("winnow:k=0", "expected 1 to"),
+            ("winnow:k=x", "expected a number"),
+            ("winnow:k=1,k=2", "k twice"),
+            ("winnow:q=1", "there is no \"q\""),
+            ("winnow:", "expected KEY=VALUE"),
+            ("winnows", "expected sif, winnow, chunk-graph, simhash"),
+            ("sif:zeros=31", "expected 0 to 16"),
+            ("sif:bits=29", "expected 30 to 32"),
+            ("chunk-graph:target=200", "expected 100, 256, 1000 or 5000"),
+            ("simhash:key=both", "expected uniform or skew"),
+            ("simhash:tolerance=2", "expected a number from 0 to 1"),
+            ("simhash:tolerance.toolong=0.1", "expected an extension of 1 to 3"),
+        ] {
+            assert!(settings(text).contains(part), "{text}: {}", settings(text));
+        }
+    }
+
+    #[test]
+    fn simhash_takes_a_key_and_tolerances() {
+        let of = |text: &str| text.parse::<Chosen>().unwrap().of::<SimHash>().unwrap();
+        let method =
+            of("simhash:key=uniform,extension=no,tolerance=0.02,size=0.1,tolerance.PS=0.5,keys.c=0.3");
+        assert_eq!(method.key, KeyKind::UNIFORM);
+        assert_eq!(method.tolerance, Tolerance { key: 0.02, size: 0.1, sums: 0.02 });
+        let own =
+            |name: &[u8; 3]| method.by_extension.iter().find(|(of, _)| *of == Extension(*name)).unwrap().1;
+        assert_eq!(own(b"ps\0"), Tolerance { key: 0.5, size: 0.05, sums: 0.5 });
+        assert_eq!(own(b"c\0\0"), Tolerance { key: 0.3, size: 0.1, sums: 0.02 });
+        assert_eq!(own(b"eps").sums, 0.001, "what is not named stays");
+        assert_eq!(of("simhash:key=uniform").key, KeyKind::UNIFORM_EXTENSION);
+        assert_eq!(of("simhash:extension=no").key, KeyKind::SKEW);
+        assert_eq!(settings("simhash:tolerance=0.5"), settings("simhash"), "an index is the same");
+        assert_ne!(settings("simhash:key=uniform"), settings("simhash"));
+        assert_ne!(settings("simhash:extension=no"), settings("simhash"));
+    }
+}
