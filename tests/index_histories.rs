@@ -362,7 +362,6 @@ proptest! {
 /// A content whose last file goes just when another file gets it stays: whether that file is committed before it is asked
 /// for, or while it is forgotten.
 #[test]
-#[ignore = "open: a file committed while its content is being forgotten is not found until the next scan"]
 fn a_content_that_gets_a_file_while_it_is_forgotten_stays() {
     for look_up in 0..2 {
         let world = World::new(Dedup::Off);

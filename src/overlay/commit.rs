@@ -318,12 +318,12 @@ impl Overlay {
             state.taken_in = true;
         }
         self.record(inode, id, before)?;
-        self.index_content(id, recipe)?;
+        let stored = taken.convert.then_some(recipe);
+        self.index_content(id, recipe, || Ok(self.content_of(stored, file, before)))?;
         if let Some(view) = taken.view {
-            let stored = taken.convert.then_some(recipe);
             self.index_view(inode, view, id, &*self.content_of(stored, file, before));
         }
-        self.keep_committed(inode, id, taken.convert.then_some(recipe), file, before);
+        self.keep_committed(inode, id, stored, file, before);
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! 16 bytes of a [`RecipeId`]. The overlay is its first user.
 
 use super::error::{OverlayError, Result};
+use super::forgetting::Forgetting;
 use super::ingest::Ingest;
 use super::similar::{Ranking, SimilarOptions};
 use crate::chunk::ChunkParams;
@@ -11,8 +12,11 @@ use crate::db::{Db, SledDb};
 use crate::id::{ChunkId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe, RecipeHasher};
 use crate::similarity::exact::{self, Patterns, Ranges, Source};
-use crate::similarity::{Answer, Boilerplate, Candidate, QuerySketch, Similarity, SimilarityOptions};
+use crate::similarity::{
+    Answer, Boilerplate, Candidate, QuerySketch, Similarity, SimilarityError, SimilarityOptions, Sketch,
+};
 use crate::store::{GcDone, Pin, Store, StoreError, StoreOptions};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -35,6 +39,8 @@ const EXTRA_BYTES_MAX: u64 = 2 << 20;
 const COMPARED_BYTES_MAX: u64 = 128 << 20;
 const FIRST_BYTES_MAX: u64 = 1 << 30;
 const WINDOW_BYTES: usize = 4 << 20;
+/// Sweeps that may each take sketches of a content while it is being added.
+pub(super) const SWEPT_MAX: usize = 8;
 const INDEX_CACHE_BYTES: u64 = 32 << 20;
 
 /// A deduplicated set of contents. All methods may be called from many threads.
@@ -190,8 +196,75 @@ impl Contents {
         let mut writer = self.store.writer();
         let id = writer.put_recipe(&recipe)?;
         writer.flush()?;
-        self.similarity.add_content(id, &recipe)?;
+        let stored = Arc::new(recipe.clone());
+        self.index(id, &recipe, None, || Ok(Box::new(Stored::of(&self.store, stored))))?;
         Ok(id)
+    }
+
+    /// Adds a content to the index, all chunks of which were sketched at some time. Those that were swept since, because no other
+    /// content had them for a while, are sketched again, of what `open` gives: it may have other bytes by now, and then this
+    /// fails with [`SimilarityError::UnknownChunk`].
+    pub(super) fn index(
+        &self,
+        id: RecipeId,
+        recipe: &Recipe,
+        forgetting: Option<&Forgetting>,
+        open: impl FnOnce() -> Result<Box<dyn Source>>,
+    ) -> Result<()> {
+        let add = || {
+            let _adding = forgetting.map(Forgetting::adding);
+            self.similarity.add_content(id, recipe)
+        };
+        let mut added = add();
+        if let Err(SimilarityError::UnknownChunk(_)) = added {
+            let source = open()?;
+            // What another sweep takes meanwhile had been known so far: each time there is less of that.
+            for _ in 0..SWEPT_MAX {
+                self.sketch_unknown(recipe, &*source)
+                    .map_err(|e| OverlayError::io("read", format!("content {id}"), e))??;
+                added = add();
+                if !matches!(added, Err(SimilarityError::UnknownChunk(_))) {
+                    break;
+                }
+            }
+        }
+        Ok(added?)
+    }
+
+    /// Sketches the chunks of a content that the index does not know, each once; not those that `source` has no more.
+    fn sketch_unknown(
+        &self,
+        recipe: &Recipe,
+        source: &dyn Source,
+    ) -> io::Result<std::result::Result<(), SimilarityError>> {
+        let (mut seen, mut offset, mut bytes) = (HashSet::new(), 0, Vec::new());
+        for chunk in recipe.chunks() {
+            let start = offset;
+            offset += u64::from(chunk.len);
+            if !seen.insert(chunk.id) {
+                continue;
+            }
+            match self.similarity.knows_chunk(&chunk.id) {
+                Ok(false) => {}
+                Ok(true) => continue,
+                Err(e) => return Ok(Err(e)),
+            }
+            bytes.resize(chunk.len as usize, 0);
+            let mut filled = 0;
+            while filled < bytes.len() {
+                match source.read_at(start + filled as u64, &mut bytes[filled..])? {
+                    0 => break,
+                    len => filled += len,
+                }
+            }
+            if filled == bytes.len()
+                && ChunkId::of(&bytes) == chunk.id
+                && let Err(e) = self.similarity.add_chunk(chunk.id, Sketch::of_chunk(&bytes))
+            {
+                return Ok(Err(e));
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// Makes everything put before durable, and the index with it.

@@ -2,7 +2,9 @@
 //!
 //! A content is forgotten when its last file is gone. What must always be true: a content that a file has is not forgotten.
 //! So who adds a content has put its file into the catalog before, and who forgets one asks the catalog while nobody adds
-//! any: either the file is seen, or the content is added again afterwards.
+//! any: either the file is seen, or the content is added again afterwards. Its chunks were known when it was read, so they were
+//! not sketched; if only the content that was forgotten had them, a sweep may have taken their sketches since. So whoever adds a
+//! content is ready to sketch chunks of it again.
 //!
 //! A kill may leave rows of files that are gone, and contents that no file has. Whoever has walked the whole tree drops both.
 
@@ -11,6 +13,7 @@ use super::{FileRow, Overlay};
 use crate::id::{FileId, RecipeId};
 use crate::recipe::Recipe;
 use crate::similarity::Similarity;
+use crate::similarity::exact::Source;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// Rows looked at before those that are stale are dropped.
@@ -28,10 +31,14 @@ impl Forgetting {
 }
 
 impl Overlay {
-    /// Adds a content that the catalog has a file of.
-    pub(super) fn index_content(&self, id: RecipeId, recipe: &Recipe) -> Result<()> {
-        let _adding = self.forgetting.adding();
-        Ok(self.contents.similarity.add_content(id, recipe)?)
+    /// Adds a content that the catalog has a file of. What `open` gives is read only if chunks have to be sketched again.
+    pub(super) fn index_content(
+        &self,
+        id: RecipeId,
+        recipe: &Recipe,
+        open: impl FnOnce() -> Result<Box<dyn Source>>,
+    ) -> Result<()> {
+        self.contents.index(id, recipe, Some(&self.forgetting), open)
     }
 
     /// Forgets a content unless a file has it; says whether none has.

@@ -93,7 +93,8 @@ impl Overlay {
         drop(state);
         let id = recipe.id();
         self.record(inode, id, &stat)?;
-        self.index_content(id, &recipe)?;
+        let file = Arc::new(file);
+        self.index_content(id, &recipe, || Ok(self.content_of(None, &file, &stat)))?;
         Ok(true)
     }
 }

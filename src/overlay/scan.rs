@@ -244,7 +244,10 @@ impl Overlay {
                     self.pace.spend(u64::from(chunk.len));
                 }
             }
-            self.index_content(stub.recipe, &recipe)?;
+            let stored = recipe.clone();
+            self.index_content(stub.recipe, &recipe, || {
+                Ok(Box::new(Stored::of(&self.contents.store, stored)))
+            })?;
         }
         Ok(true)
     }

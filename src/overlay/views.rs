@@ -8,7 +8,7 @@
 //! decoder makes of the bytes, is a line in the log, and stops no commit.
 
 use super::Overlay;
-use super::contents::{Asked, Budget, CANDIDATES_MAX, Shares, Stored};
+use super::contents::{Asked, Budget, CANDIDATES_MAX, SWEPT_MAX, Shares, Stored};
 use super::error::{OverlayError, Result};
 use super::file::read_full;
 use super::forgetting::Forgetting;
@@ -104,15 +104,18 @@ impl Views {
         if is_known()? {
             return Ok(());
         }
-        let mut cutting =
-            Cutting { index: &self.index, params, bytes: Vec::new(), chunks: Vec::new(), failed: None };
-        see(view, source, &mut |bytes| cutting.put(bytes))?;
-        let recipe = cutting.finish()?;
-        let _adding = forgetting.adding();
-        match self.index.add_content(id, &recipe) {
-            // Swept between being found known and being needed. A scan takes it up.
-            Err(SimilarityError::UnknownChunk(_)) => Ok(()),
-            other => Ok(other?),
+        let mut swept = 0;
+        loop {
+            let mut cutting =
+                Cutting { index: &self.index, params, bytes: Vec::new(), chunks: Vec::new(), failed: None };
+            see(view, source, &mut |bytes| cutting.put(bytes))?;
+            let recipe = cutting.finish()?;
+            let _adding = forgetting.adding();
+            match self.index.add_content(id, &recipe) {
+                // Swept between being found known and being needed: once more.
+                Err(SimilarityError::UnknownChunk(_)) if swept < SWEPT_MAX => swept += 1,
+                other => return Ok(other?),
+            }
         }
     }
 }

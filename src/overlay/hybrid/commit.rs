@@ -164,8 +164,8 @@ impl Overlay {
         let mut stat = before;
         stat.st_size = recipe.size() as i64;
         self.record(inode, id, &stat)?;
-        self.index_content(id, recipe)?;
         let open = || Ok(self.content_of(Some(recipe), &file, &before));
+        self.index_content(id, recipe, open)?;
         if let Err(e) = self.catch_up_view(inode, id, true, open) {
             tracing::warn!("{}: not looked at: {e}", self.name_of(inode));
         }
