@@ -520,7 +520,7 @@ fn methods_take_parameters() {
     let (count, parameters) = found("simhash:key=uniform,tolerance=0.00001", "0.1");
     assert_eq!(count, 0, "{parameters}");
     assert!(
-        parameters.contains("uniform+extension") && parameters.contains(".ps: keys 0.001"),
+        parameters.contains("uniform+extension") && parameters.contains(".ps: keys 0.00001"),
         "{parameters}"
     );
 }

@@ -231,6 +231,8 @@ mod tests {
             ("chunk-graph:target=200", "expected 100, 256, 1000 or 5000"),
             ("simhash:key=both", "expected uniform or skew"),
             ("simhash:tolerance=2", "expected a number from 0 to 1"),
+            ("simhash:tolerance=0.1,tolerance.c=0.2", "tolerances of .c: expected none above"),
+            ("simhash:size.ps=0.06", "expected none above"),
             ("simhash:tolerance.toolong=0.1", "expected an extension of 1 to 3"),
         ] {
             assert!(settings(text).contains(part), "{text}: {}", settings(text));
@@ -241,14 +243,16 @@ mod tests {
     fn simhash_takes_a_key_and_tolerances() {
         let of = |text: &str| text.parse::<Chosen>().unwrap().of::<SimHash>().unwrap();
         let method =
-            of("simhash:key=uniform,extension=no,tolerance=0.02,size=0.1,tolerance.PS=0.5,keys.c=0.3");
+            of("simhash:key=uniform,extension=no,tolerance=0.02,size=0.1,tolerance.PS=0.002,keys.c=0.003");
         assert_eq!(method.key, KeyKind::UNIFORM);
         assert_eq!(method.tolerance, Tolerance { key: 0.02, size: 0.1, sums: 0.02 });
         let own =
             |name: &[u8; 3]| method.by_extension.iter().find(|(of, _)| *of == Extension(*name)).unwrap().1;
-        assert_eq!(own(b"ps\0"), Tolerance { key: 0.5, size: 0.05, sums: 0.5 });
-        assert_eq!(own(b"c\0\0"), Tolerance { key: 0.3, size: 0.1, sums: 0.02 });
+        assert_eq!(own(b"ps\0"), Tolerance { key: 0.002, size: 0.05, sums: 0.002 });
+        assert_eq!(own(b"c\0\0"), Tolerance { key: 0.003, size: 0.1, sums: 0.02 });
         assert_eq!(own(b"eps").sums, 0.001, "what is not named stays");
+        let stricter = of("simhash:tolerance=0.0001").by_extension;
+        assert!(stricter.iter().all(|(_, own)| own.sums == 0.0001), "none is above that for all");
         assert_eq!(of("simhash:key=uniform").key, KeyKind::UNIFORM_EXTENSION);
         assert_eq!(of("simhash:extension=no").key, KeyKind::SKEW);
         assert_eq!(settings("simhash:tolerance=0.5"), settings("simhash"), "an index is the same");

@@ -52,7 +52,7 @@ pub struct SimHash {
     pub key: KeyKind,
     /// For extensions that [`SimHash::by_extension`] does not name.
     pub tolerance: Tolerance,
-    /// Formats of which most is structure ask for less (section 5.2 names PostScript).
+    /// Formats of which most is structure ask for less (section 5.2 names PostScript), and none for more.
     pub by_extension: Vec<(Extension, Tolerance)>,
 }
 
@@ -172,17 +172,23 @@ impl Parametric for SimHash {
         };
         let SimHash { tolerance, mut by_extension, .. } = SimHash::default();
         let tolerance = tolerance.with(options, "")?;
+        by_extension.iter_mut().for_each(|(_, own)| *own = own.stricter(tolerance));
         let fronts = ["tolerance.", "keys.", "tables.", "size."];
         for name in fronts.iter().flat_map(|front| options.after(front)).collect::<Vec<_>>() {
             if !(1..=3).contains(&name.len()) {
                 return Err(format!("{name:?}: expected an extension of 1 to 3 characters"));
             }
             let extension = Extension::of(name.as_ref());
-            let own = by_extension.iter_mut().find(|(of, _)| *of == extension);
-            let of = |base: Tolerance, options: &mut Options| base.with(options, &format!(".{name}"));
-            match own {
-                Some((_, own)) => *own = of(*own, options)?,
-                None => by_extension.push((extension, of(tolerance, options)?)),
+            let known = by_extension.iter().position(|(of, _)| *of == extension);
+            let base = known.map_or(tolerance, |at| by_extension[at].1);
+            let own = base.with(options, &format!(".{name}"))?;
+            // What is kept is found without names, by the tolerances for all.
+            if own.stricter(tolerance) != own {
+                return Err(format!("tolerances of .{name}: expected none above that for all extensions"));
+            }
+            match known {
+                Some(at) => by_extension[at].1 = own,
+                None => by_extension.push((extension, own)),
             }
         }
         Ok(SimHash { key, tolerance, by_extension })
@@ -190,6 +196,12 @@ impl Parametric for SimHash {
 }
 
 impl Tolerance {
+    /// The least of both, of each.
+    fn stricter(self, other: Tolerance) -> Tolerance {
+        let Tolerance { key, size, sums } = self;
+        Tolerance { key: key.min(other.key), size: size.min(other.size), sums: sums.min(other.sums) }
+    }
+
     /// With what was given under keys that end so.
     fn with(mut self, options: &mut Options, end: &str) -> Result<Tolerance, String> {
         let mut share = |key: &str| -> Result<Option<f64>, String> {
