@@ -447,6 +447,9 @@ fn an_index_has_the_parameters_that_it_is_enabled_with() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(has) && said.contains(wanted) && said.contains("--in"), "{said}");
     }
+    let pairs = json(&["groups", "--method", "winnow", "--pairs", "--base", "e.bin"], root);
+    let named = pairs["pairs"].to_string();
+    assert!(!named.contains("e.bin") && named.contains("d.bin"), "the base is read as the index is: {pairs}");
     let status = json(&["status"], root);
     assert_eq!(status["kept"][1]["parameters"], "robust k=20 w=30", "{status}");
     // With other parameters it is made anew.
