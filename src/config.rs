@@ -527,7 +527,7 @@ mod tests {
             views: Some(vec![View::Pdf, View::Source]),
             methods: Some(vec![
                 "sif".parse().unwrap(),
-                "simhash:key=uniform,tolerance.ps=0.1".parse().unwrap(),
+                "simhash:key=uniform,tolerance.ps=0.0005".parse().unwrap(),
             ]),
             rules: vec![
                 rule(&["*.sqlite", "a \"b\"\n\t\\*"], Some(Dedup::Off), None),

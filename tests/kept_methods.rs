@@ -15,6 +15,7 @@
 //! | `flush_kept` as a no-op | `what_is_enabled_later_...` (caught up), `commands_ask_...` |
 //! | `each_missing` finds none; no bound of length | `what_is_enabled_later_...`, `commands_ask_...` |
 //! | `below` of `kept_groups` | `a_daemon_answers_...` |
+//! | other parameters are not refused; a base is read by default ones; so is the length of chunks | `an_index_has_the_parameters_...` |
 //! | kept indexes are not asked | all |
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 

@@ -4,7 +4,8 @@
 //! saved; something else saved; --min not passed on; a base not taken from sketches, nor from what regions are made of; a part
 //! of a sketch measured as the whole; both directories under one name; what is in one directory only left out; anchors read
 //! or learned but not used; every cluster a pair; limits not kept; lines without their numbers; a missing root passed over;
-//! the reference of figure 3 not marked; common fingerprints not added up; identical files or the same counts not told.
+//! the reference of figure 3 not marked; common fingerprints not added up; identical files or the same counts not told; regions by
+//! place, or the shortest first; --min-common not passed on.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod common;
