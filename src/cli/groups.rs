@@ -160,10 +160,10 @@ impl Groups {
     fn by_method(&self, method: Chosen, global: &Global, out: &Output) -> CliResult {
         let path = self.path.as_deref();
         let (json, pairs) = (global.json, self.pairs.pairs);
-        if let Some(winnowing) = method.of::<Winnow>().filter(|_| pairs) {
+        if method.name() == Winnow::NAME && pairs {
             let bounds = (self.min, self.limit.unwrap_or(if json { usize::MAX } else { SHOWN }));
             let asked = self.winnow.asked();
-            return self.by_method.pairs(method, winnowing, path, bounds, &asked, global, out);
+            return self.by_method.pairs(method, path, bounds, &asked, global, out);
         }
         if ![ChunkGraph::NAME, Sif::NAME].contains(&method.name()) {
             let bounds = (self.min, self.limit);

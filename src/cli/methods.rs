@@ -236,13 +236,13 @@ impl ByMethod {
     pub(super) fn pairs(
         &self,
         chosen: Chosen,
-        winnowing: Winnow,
         path: Option<&Path>,
         (min, limit): (f64, usize),
         winnow: &WinnowAsked,
         global: &Global,
         out: &Output,
     ) -> CliResult {
+        let winnowing = chosen.of::<Winnow>().unwrap_or_default();
         let request = |path, base| Request::PairsByMethod { path, method: chosen.clone(), min, limit, base };
         let report = match self.ask_or_read(path, winnow, request, global, out)? {
             Asked::Answered(response) => match *response {
