@@ -4,6 +4,7 @@
 //! Pure: text in, values out. What is not understood is an error that names the text and shows a form
 //! that would be; nothing is guessed.
 
+use crate::history::Rules;
 use crate::overlay::{BadGlob, Dedup, Policies, Policy, Rule};
 use crate::similarity::methods::{self, BadMethod, Chosen};
 use crate::view::View;
@@ -58,6 +59,12 @@ pub enum ConfigError {
     /// A method more than once.
     #[error("methods: {0} is there twice, and has one index")]
     MethodTwice(&'static str),
+    /// Not a way to keep versions.
+    #[error("history keep {0:?}: expected rules or none")]
+    HistoryKeep(String),
+    /// Not whether the versions of some files are kept.
+    #[error("history {0:?}: expected on or off")]
+    History(String),
     /// The file is not TOML of the expected form.
     #[error("{0}")]
     Form(String),
@@ -87,6 +94,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Through which views files are indexed beside their bytes.
     pub views: Option<Vec<View>>,
+    /// Which versions are kept.
+    pub history: Option<Rules>,
     /// Published methods of finding similar files whose indexes are kept, each once.
     pub methods: Option<Vec<Chosen>>,
 }
@@ -105,6 +114,18 @@ struct Form {
     methods: Option<Spanned<Names>>,
     #[serde(default)]
     policy: Vec<Spanned<RuleForm>>,
+    history: Option<HistoryForm>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryForm {
+    keep: Option<Spanned<String>>,
+    all: Option<Spanned<String>>,
+    hourly: Option<u32>,
+    daily: Option<u32>,
+    weekly: Option<u32>,
+    monthly: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -120,6 +141,7 @@ struct RuleForm {
     r#match: Spanned<Globs>,
     dedup: Option<Spanned<String>>,
     min_size: Option<Spanned<Size>>,
+    history: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -176,10 +198,33 @@ impl Source<'_> {
         })?;
         let dedup = self.optional(form.dedup, |text| parse_dedup(&text))?;
         let min_bytes = self.optional(form.min_size, Size::bytes)?;
-        if dedup.is_none() && min_bytes.is_none() {
-            return Err(ConfigError::Rule("dedup or min_size beside match, found neither"));
+        let keep_history = self.optional(form.history, |text| match text.as_str() {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            _ => Err(ConfigError::History(text)),
+        })?;
+        if dedup.is_none() && min_bytes.is_none() && keep_history.is_none() {
+            return Err(ConfigError::Rule("dedup or min_size or history beside match, found none of them"));
         }
-        Ok(Rule { globs, dedup, min_bytes })
+        Ok(Rule { globs, dedup, min_bytes, keep_history })
+    }
+
+    fn history(&self, form: HistoryForm) -> Result<Rules, ConfigError> {
+        let none = self.optional(form.keep, |text| match text.as_str() {
+            "rules" => Ok(false),
+            "none" => Ok(true),
+            _ => Err(ConfigError::HistoryKeep(text)),
+        })?;
+        let all = self.optional(form.all, |text| parse_duration(&text))?;
+        let Rules { all: all_by_default, hourly, daily, weekly, monthly, .. } = Rules::default();
+        Ok(Rules {
+            none: none.unwrap_or(false),
+            all: all.unwrap_or(all_by_default),
+            hourly: form.hourly.unwrap_or(hourly),
+            daily: form.daily.unwrap_or(daily),
+            weekly: form.weekly.unwrap_or(weekly),
+            monthly: form.monthly.unwrap_or(monthly),
+        })
     }
 }
 
@@ -219,6 +264,7 @@ impl Config {
             hybrid_min_bytes: source.optional(form.hybrid_min, hybrid_min)?,
             views: source.optional(form.views, parse_views)?,
             methods: source.optional(form.methods, parse_methods)?,
+            history: form.history.map(|history| source.history(history)).transpose()?,
             rules: rules.collect::<Result<_, _>>()?,
         })
     }
@@ -230,7 +276,8 @@ impl Config {
             return Ok(Policies::uniform(Dedup::Off));
         }
         let dedup = dedup.or(self.dedup).unwrap_or(Dedup::OnClose);
-        Policies::new(Policy { dedup, min_bytes: self.min_bytes.unwrap_or(0) }, self.rules.clone())
+        let min_bytes = self.min_bytes.unwrap_or(0);
+        Policies::new(Policy { dedup, min_bytes, keep_history: true }, self.rules.clone())
     }
 
     /// The text of a `config.toml` with these settings; those left at their defaults are comments.
@@ -277,6 +324,7 @@ impl Config {
                 format!("methods = {}", list_text(methods.iter().map(String::as_str)))
             }
         };
+        let history = history_text(self.history.as_ref());
         let rules: String = match self.rules.is_empty() {
             true => EXAMPLE_RULES.to_owned(),
             false => self.rules.iter().map(rule_text).collect(),
@@ -324,10 +372,38 @@ impl Config {
              \n\
              # Rules for files of certain names: `match` is one pattern or several, as in .gitignore, from the root of\n\
              # the overlay on. Of the rules that match a file the last counts, for `dedup` and `min_size` each.\n\
-             {rules}",
+             {rules}\
+             \n\
+             # Versions of files are kept beside their present content: all that were there within `all`, then what was\n\
+             # there at the end of each of so many hours, days, weeks and months. keep = \"none\": no versions. Rules with\n\
+             # history = \"off\" leave files out.\n\
+             {history}",
             dedup_text(dedup)
         )
     }
+}
+
+fn history_text(rules: Option<&Rules>) -> String {
+    let default = Rules::default();
+    let (mark, rules) = rules.map_or(("# ", &default), |rules| ("", rules));
+    let all = rules.all.as_secs();
+    let Rules { none, hourly, daily, weekly, monthly, .. } = rules;
+    let keep = if *none { "none" } else { "rules" };
+    [
+        "[history]".to_owned(),
+        format!("keep = \"{keep}\""),
+        if all.is_multiple_of(3600) {
+            format!("all = \"{}h\"", all / 3600)
+        } else {
+            format!("all = \"{all}s\"")
+        },
+        format!("hourly = {hourly}"),
+        format!("daily = {daily}"),
+        format!("weekly = {weekly}"),
+        format!("monthly = {monthly}"),
+    ]
+    .map(|line| format!("{mark}{line}\n"))
+    .concat()
 }
 
 const EXAMPLE_RULES: &str = "\
@@ -338,6 +414,7 @@ const EXAMPLE_RULES: &str = "\
     # [[policy]]\n\
     # match = \"target/\"\n\
     # dedup = \"idle:10m\"\n\
+    # history = \"off\"\n\
     #\n\
     # [[policy]]\n\
     # match = \"*.iso\"\n\
@@ -348,7 +425,10 @@ pub fn rule_text(rule: &Rule) -> String {
     let globs: toml::Value = rule.globs.iter().map(String::as_str).collect::<Vec<_>>().into();
     let dedup = rule.dedup.map(|dedup| format!("dedup = \"{}\"\n", dedup_text(dedup)));
     let min_size = rule.min_bytes.map(|bytes| format!("min_size = \"{bytes}\"\n"));
-    format!("[[policy]]\nmatch = {globs}\n{}{}\n", dedup.unwrap_or_default(), min_size.unwrap_or_default())
+    let history =
+        rule.keep_history.map(|keep| format!("history = \"{}\"\n", if keep { "on" } else { "off" }));
+    let settings = [dedup, min_size, history].map(Option::unwrap_or_default).concat();
+    format!("[[policy]]\nmatch = {globs}\n{settings}\n")
 }
 
 /// Reads a rate in bytes a second: a size with `/s`.
@@ -515,6 +595,7 @@ mod tests {
             globs: globs.iter().map(|glob| (*glob).to_owned()).collect(),
             dedup,
             min_bytes,
+            keep_history: min_bytes.map(|_| false),
         };
         let full = Config {
             dedup: Some(Dedup::Off),
@@ -529,6 +610,8 @@ mod tests {
                 "sif".parse().unwrap(),
                 "simhash:key=uniform,tolerance.ps=0.0005".parse().unwrap(),
             ]),
+            methods: Some(vec!["sif".to_owned(), "simhash".to_owned()]),
+            history: Some(Rules { none: true, hourly: 3, ..Rules::default() }),
             rules: vec![
                 rule(&["*.sqlite", "a \"b\"\n\t\\*"], Some(Dedup::Off), None),
                 rule(&["/é/"], Some(Dedup::Idle(Duration::from_secs(60))), Some(u64::MAX)),
@@ -583,7 +666,7 @@ mod tests {
     fn the_examples_in_the_file_are_good_ones() {
         let text = Config::default().to_text();
         let settings = text.lines().map(|line| line.strip_prefix("# ").unwrap_or(line));
-        let is_setting = |line: &&str| line.starts_with("[[policy]]") || line.contains(" = ");
+        let is_setting = |line: &&str| line.starts_with('[') || line.contains(" = ");
         let settings = settings.filter(is_setting).collect::<Vec<_>>().join("\n");
         let config = Config::parse(&settings).unwrap();
         assert_eq!((config.rules.len(), config.convert_rate), (3, Some(50 << 20)), "{settings}");
@@ -602,7 +685,7 @@ mod tests {
             ("[[policy]]\nmatch = \"[a\"\ndedup = \"off\"", ["\"[a\"", ".gitignore", "line 2"]),
             ("[[policy]]\nmatch = [\"a\", \"#b\"]\ndedup = \"off\"", ["\"#b\"", "matches nothing", "line 2"]),
             ("\n[[policy]]\nmatch = []\ndedup = \"off\"", ["[[policy]]", "at least one glob", "line 3"]),
-            ("\n[[policy]]\nmatch = \"a\"", ["[[policy]]", "dedup or min_size", "line 2"]),
+            ("\n[[policy]]\nmatch = \"a\"", ["[[policy]]", "dedup or min_size or history", "line 2"]),
             ("[[policy]]\nmatch = \"a\"\ndedup = \"no\"", ["\"no\"", "on-close", "line 3"]),
             ("[[policy]]\nmatch = \"a\"\nmin_size = -1", ["-1", "min_size", "line 3"]),
             ("[[policy]]\nmatch = 3\ndedup = \"off\"", ["match = 3", "a list of globs", "line 2"]),

@@ -24,6 +24,10 @@ pub struct FileId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreId(pub [u8; 16]);
 
+/// Identity of a document: the BLAKE3 hash (32 bytes) of its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DocumentId(pub [u8; 32]);
+
 /// Number of a pack file within its store, in order of creation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackId(pub u32);
@@ -32,6 +36,13 @@ impl ChunkId {
     /// Computes the identity of `bytes`.
     pub fn of(bytes: &[u8]) -> ChunkId {
         ChunkId(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+impl DocumentId {
+    /// Computes the identity of `bytes`.
+    pub fn of(bytes: &[u8]) -> DocumentId {
+        DocumentId(*blake3::hash(bytes).as_bytes())
     }
 }
 
@@ -96,6 +107,7 @@ macro_rules! hex_id {
 hex_id!(ChunkId, 32);
 hex_id!(RecipeId, 16);
 hex_id!(StoreId, 16);
+hex_id!(DocumentId, 32);
 
 impl fmt::Display for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -58,6 +58,9 @@ pub mod similarity;
 // Floor 3: a filesystem without FUSE, and contents without names for other filesystems.
 pub mod overlay;
 
+// Floor 3.5: versions and snapshots of what the overlay has.
+pub mod history;
+
 // Floor 4: a store with its overlay, and what can be asked of it.
 // Settings, and how sizes and times are written.
 pub mod config;

@@ -114,6 +114,7 @@ fn a_full_disk_is_told_of_and_loses_nothing() {
     let mount = Mount::prepare(As::Root);
     let (image, dir) = (mount.root.path().join("image"), mount.dir());
     let disk = SmallDisk::new(&image, &dir);
+    mount.init(common::NO_HISTORY);
     mount.start();
     let mut there = fill(&mount, 0);
     assert!(there.len() > 500, "{} files", there.len());

@@ -44,7 +44,7 @@ fn whole(mount: &Mount, name: &str, seed: u64, len: usize) {
 #[test]
 fn what_no_file_needs_is_given_back_and_the_rest_stays() {
     as_both(|user| {
-        let mount = Mount::new(user);
+        let mount = Mount::without_history(user);
         let len = 300_000;
         for i in 0..60u64 {
             fs::write(mount.at(&format!("f{i}")), noise(i, len)).unwrap();
@@ -82,7 +82,7 @@ fn a_mount_collects_by_itself_when_much_is_garbage() {
     if !fuse_available() {
         return;
     }
-    let mount = Mount::new(As::Root);
+    let mount = Mount::without_history(As::Root);
     for i in 0..10u64 {
         fs::write(mount.at(&format!("f{i}")), noise(i, 9_000_000)).unwrap();
     }
@@ -106,7 +106,7 @@ fn an_open_file_without_a_name_is_kept() {
     if !fuse_available() {
         return;
     }
-    let mount = Mount::new(As::Root);
+    let mount = Mount::without_history(As::Root);
     let len = 8_000_000;
     fs::write(mount.at("open"), noise(1, len)).unwrap();
     fs::write(mount.at("other"), noise(2, len)).unwrap();
@@ -132,7 +132,7 @@ fn files_that_move_meanwhile_are_kept() {
     if !fuse_available() {
         return;
     }
-    let mount = Mount::new(As::Root);
+    let mount = Mount::without_history(As::Root);
     let (dirs, files, len) = (60u64, 600u64, 9000);
     for dir in 0..dirs {
         fs::create_dir_all(mount.at(&format!("d{dir:02}/e"))).unwrap();
@@ -198,7 +198,7 @@ fn files_that_move_meanwhile_are_kept() {
 
 /// Writers, removers and collections at once, and kills in the middle of collections.
 fn kill_while_collecting(rounds: u64) {
-    let mount = Mount::new(As::Root);
+    let mount = Mount::without_history(As::Root);
     let mut kept: Vec<(String, u64, usize)> = Vec::new();
     let mut collections = 0;
     for round in 0..rounds {
@@ -269,7 +269,7 @@ fn nothing_goes_while_it_is_not_known_what_is_needed() {
     if !fuse_available() {
         return;
     }
-    let mount = Mount::new(As::Root);
+    let mount = Mount::without_history(As::Root);
     for i in 0..6u64 {
         fs::write(mount.at(&format!("f{i}")), noise(i, 100_000)).unwrap();
     }
@@ -303,7 +303,7 @@ fn a_stub_of_a_newer_version_stops_a_collection() {
     if !fuse_available() {
         return;
     }
-    let mount = Mount::new(As::Root);
+    let mount = Mount::without_history(As::Root);
     for i in 0..3u64 {
         fs::write(mount.at(&format!("f{i}")), noise(i, 100_000)).unwrap();
     }

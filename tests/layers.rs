@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("store", 20),
     ("similarity", 20),
     ("overlay", 30),
+    ("history", 35),
     ("config", 40),
     ("repo", 41),
     ("admin", 42),

@@ -25,7 +25,9 @@ mod common;
 use common::{As, Mount, fuse_available, noise, text, xattr};
 use dedupfs::admin::{self, Action, CheckReport, Context, Peer, RepairRequest, Request, Response};
 use dedupfs::chunk::ChunkParams;
+use dedupfs::config::Config;
 use dedupfs::db::{Batch, Db, SledDb, Table};
+use dedupfs::history::Rules;
 use dedupfs::id::ChunkId;
 use dedupfs::overlay::{Background, OpenFlags, ROOT};
 use dedupfs::recipe::{ChunkRef, Recipe};
@@ -42,6 +44,11 @@ use tempfile::TempDir;
 const RECORD: &str = "user.dedupfs";
 
 /// A directory with a store, opened by this process when it is worked on.
+/// Without versions the last frame of a pack is a recipe.
+fn without_history() -> Config {
+    Config { history: Some(Rules { none: true, ..Rules::default() }), ..Config::default() }
+}
+
 struct World {
     dir: TempDir,
     layout: Layout,
@@ -57,7 +64,7 @@ impl World {
     fn with_average(avg: u64) -> World {
         let dir = tempfile::tempdir().unwrap();
         let chunk = ChunkParams::with_average(avg).unwrap();
-        let layout = Repo::init(dir.path(), None, &InitOptions { chunk, ..InitOptions::default() }).unwrap();
+        let layout = Repo::init(dir.path(), None, &InitOptions { chunk, config: without_history() }).unwrap();
         World { dir, layout }
     }
 

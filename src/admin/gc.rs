@@ -12,6 +12,14 @@ pub struct GcReport {
     pub kept_bytes: u64,
     /// Of them such as nothing needs: it does not pay to copy what stands beside them, or their pack is damaged.
     pub left_bytes: u64,
+    /// Of them such as only versions and snapshots need.
+    pub kept_for_history_bytes: u64,
+    /// Versions that are kept.
+    pub versions: u64,
+    /// Versions that the rules gave up, or would.
+    pub versions_dropped: u64,
+    /// Snapshots that are kept.
+    pub snapshots: u64,
     /// Bytes copied from one pack to another, or to be copied.
     pub copied_bytes: u64,
     /// Packs removed, or to be removed.
@@ -35,6 +43,7 @@ pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcRep
         report(match step {
             GcStep::Waiting => Progress::files("waiting for commits", 0, 0),
             GcStep::Marking(stubs) => Progress::files("marking", stubs, 0),
+            GcStep::MarkingHistory => Progress::files("marking versions", 0, 0),
             GcStep::Planning(done, all) => Progress::bytes("planning", done, all),
             GcStep::Rewriting(done, all) => Progress::bytes("rewriting packs", done, all),
         })
@@ -42,7 +51,17 @@ pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcRep
     let outcome = outcome.ok_or(AdminError::Interrupted)?;
     let stored_bytes = repo.overlay().store().stats().stored_bytes;
     let (stubs, unknown, plan) = (outcome.stubs, outcome.unknown, outcome.plan);
-    let common = GcReport { left_bytes: plan.left_bytes, stubs, unknown, dry_run, ..GcReport::default() };
+    let common = GcReport {
+        left_bytes: plan.left_bytes,
+        kept_for_history_bytes: outcome.history.bytes,
+        versions: outcome.history.versions,
+        versions_dropped: outcome.history.dropped,
+        snapshots: outcome.history.snapshots,
+        stubs,
+        unknown,
+        dry_run,
+        ..GcReport::default()
+    };
     Ok(match outcome.done {
         Some(done) => GcReport {
             reclaimed_bytes: done.reclaimed_bytes,

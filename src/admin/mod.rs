@@ -9,16 +9,21 @@ mod catch_up;
 mod check;
 mod contained;
 pub mod copy;
+mod diff;
 mod export;
 mod gc;
 mod groups;
+mod log;
 mod repair;
+mod restore;
 mod scan;
 mod settle;
 mod similar;
+mod snapshot;
 mod status;
 mod template;
 pub(crate) mod text;
+mod would_free;
 
 pub use by_method::{
     FileByMethod, FileRef, GroupsByMethod, MethodContent, MethodContents, MethodKeys, Name, NotKnown,
@@ -27,15 +32,21 @@ pub use by_method::{
 pub use catch_up::{catch_up, catch_up_quietly};
 pub use check::{Action, CheckReport, Damaged};
 pub use contained::{ContainedDirectory, ContainedFile, ContainedReport, Where};
+pub use diff::{DiffRegion, DiffReport, Side};
 pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
+pub use log::{LogReport, VersionRow};
 pub use repair::{Peer, RepairRequest};
+pub use restore::{RestoreReport, RestoreRequest, To};
 pub use settle::SettleReport;
 pub use similar::{SimilarMatch, SimilarReport};
+pub use snapshot::{DifferenceRow, EntryRow, Restored, SnapshotReport, SnapshotRequest, SnapshotRow};
 pub use status::{KeptStatus, StatusReport};
 pub use template::{TemplateReport, TemplateRequest, TemplateRow};
+pub use would_free::WouldFreeReport;
 
+use crate::history::HistoryError;
 use crate::overlay::{GroupOptions, OverlayError, ScanReport, SimilarOptions};
 use crate::repo::{Repo, RepoError};
 use crate::similarity::methods::Chosen;
@@ -155,6 +166,31 @@ pub enum Request {
     },
     /// Verify what is stored, and put right what can be, or only say what would be done.
     Repair(RepairRequest),
+    /// List the versions of a file.
+    Log {
+        /// The file, which may be gone.
+        #[serde(with = "text")]
+        path: PathBuf,
+    },
+    /// Bring a version of a file back.
+    Restore(RestoreRequest),
+    /// Take, list and use snapshots.
+    Snapshot(SnapshotRequest),
+    /// Show what two contents have in common, and where.
+    Diff {
+        /// The one.
+        a: Side,
+        /// The other.
+        b: Side,
+        /// At most so many regions, the longest.
+        limit: usize,
+    },
+    /// What removing something would give back.
+    WouldFree {
+        /// A file or directory; or `.snapshots/ID`.
+        #[serde(with = "text")]
+        path: PathBuf,
+    },
     /// Give back what no file needs.
     Gc {
         /// Only say what there is.
@@ -186,6 +222,11 @@ pub enum Response {
     Contained(ContainedReport),
     Template(TemplateReport),
     Check(CheckReport),
+    Log(LogReport),
+    Restore(RestoreReport),
+    Snapshot(SnapshotReport),
+    WouldFree(WouldFreeReport),
+    Diff(DiffReport),
     Gc(GcReport),
     Export(ExportReport),
     Unmount,
@@ -238,6 +279,9 @@ pub enum AdminError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The history.
+    #[error(transparent)]
+    History(#[from] HistoryError),
     /// A file of the state directory.
     #[error(transparent)]
     Repo(#[from] RepoError),
@@ -269,10 +313,14 @@ impl AdminError {
             AdminError::Repo(error) => return error.hint(),
             _ => {}
         }
-        let AdminError::Overlay(error) = self else { return None };
+        let error = match self {
+            AdminError::Overlay(error) | AdminError::History(HistoryError::Overlay(error)) => error,
+            AdminError::History(error) => return history_hint(error).map(str::to_owned),
+            _ => return None,
+        };
         if let OverlayError::Unsure { .. } = error {
-            let hint =
-                "`dedupctl check` says what is damaged; restore or remove that file, then run gc again";
+            let hint = "`dedupctl check` says what is damaged; restore or remove that file (or snapshot; versions: see [history] in \
+                 config.toml), then run gc again";
             return Some(hint.to_owned());
         }
         let kind = match error {
@@ -287,6 +335,22 @@ impl AdminError {
             ErrorKind::NotFound => Some("give a path that exists".to_owned()),
             _ => None,
         }
+    }
+}
+
+fn history_hint(error: &HistoryError) -> Option<&'static str> {
+    match error {
+        HistoryError::NoVersion { .. } | HistoryError::GivenUp { .. } => {
+            Some("`dedupctl log FILE` lists the versions that there are")
+        }
+        HistoryError::NoSnapshot(_) | HistoryError::Ambiguous(_) | HistoryError::NotInSnapshot { .. } => {
+            Some("`dedupctl snapshot list` shows the snapshots, and `snapshot show ID [PATH]` what is in one")
+        }
+        HistoryError::Name { .. } => {
+            Some("give it another name, or none: then the rules say how long it is kept")
+        }
+        HistoryError::Form { .. } => Some("use the version of dedupfs that wrote it, or a later one"),
+        _ => None,
     }
 }
 
@@ -331,6 +395,13 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         }
         Request::Check { path, deep } => check::check(context.repo, &path, deep, report).map(Response::Check),
         Request::Repair(request) => repair::repair(context, &request, report).map(Response::Check),
+        Request::Log { path } => log::log(context.repo, &path, report).map(Response::Log),
+        Request::Restore(request) => restore::restore(context, &request, report).map(Response::Restore),
+        Request::Snapshot(request) => snapshot::snapshot(context, &request, report).map(Response::Snapshot),
+        Request::Diff { a, b, limit } => diff::diff(context.repo, &a, &b, limit, report).map(Response::Diff),
+        Request::WouldFree { path } => {
+            would_free::would_free(context.repo, &path, report).map(Response::WouldFree)
+        }
         Request::Gc { dry_run } => gc::gc(context.repo, dry_run, report).map(Response::Gc),
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),

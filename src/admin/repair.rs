@@ -162,6 +162,7 @@ fn records(repo: &Repo, apply: bool, found: &Survey) -> Result<Vec<Action>, Admi
         };
         match repo.overlay().former_record(path)? {
             Some(former) => {
+                action.from = Some(former.known_by.to_owned());
                 action.reason = format!("recipe {}, {} bytes", former.recipe, former.size);
                 if apply {
                     action.done = repo.overlay().restore_record(&former, &mut |former| keep(repo, former))?;

@@ -37,6 +37,15 @@ impl Gc {
                 report.unknown
             ));
         }
+        if report.kept_for_history_bytes > 0 {
+            out.note(&format!(
+                "{} are kept for {} versions and {} snapshots; `dedupctl snapshot remove` and [history] in config.toml \
+                 (keep = \"none\" for no versions) free them",
+                size(report.kept_for_history_bytes),
+                report.versions,
+                report.snapshots
+            ));
+        }
         out.result(&report, text)?;
         Ok::<_, CliError>(if report.packs_damaged == 0 { Outcome::Clean } else { Outcome::Findings })
     }
@@ -46,10 +55,11 @@ fn text(report: &GcReport) -> String {
     let GcReport { reclaimed_bytes, kept_bytes, left_bytes, copied_bytes, packs, .. } = *report;
     let verb = if report.dry_run { "to be reclaimed" } else { "reclaimed" };
     format!(
-        "{} {verb} from {packs} packs ({} copied), {} kept, {} of it unused\n",
+        "{} {verb} from {packs} packs ({} copied), {} kept, {} of it for history, {} of it unused\n",
         size(reclaimed_bytes),
         size(copied_bytes),
         size(kept_bytes),
+        size(report.kept_for_history_bytes),
         size(left_bytes)
     )
 }

@@ -10,13 +10,16 @@ mod compare_methods;
 mod completions;
 mod conflicts;
 mod contained;
+mod diff;
 mod error;
 mod export;
 mod export_copy;
+mod file_version;
 mod gc;
 mod groups;
 mod init;
 mod kept;
+mod log;
 mod logging;
 mod man;
 mod methods;
@@ -28,6 +31,7 @@ mod pages;
 mod regions;
 mod remote;
 mod replica;
+mod restore;
 mod scan;
 mod serve;
 mod service;
@@ -35,6 +39,7 @@ mod session;
 mod settle;
 mod sif;
 mod similar;
+mod snapshot;
 mod status;
 mod sync;
 mod template;
@@ -95,6 +100,10 @@ enum Command {
     Contained(contained::Contained),
     CompareMethods(compare_methods::CompareMethods),
     Regions(regions::Regions),
+    Diff(diff::Diff),
+    Log(log::Log),
+    Restore(restore::Restore),
+    Snapshot(snapshot::Snapshots),
     Template(template::Template),
     Check(check::Check),
     Gc(gc::Gc),
@@ -121,6 +130,10 @@ impl Dedupctl {
             Command::Contained(command) => command.run(&self.global, out),
             Command::CompareMethods(command) => command.run(&self.global, out),
             Command::Regions(command) => command.run(&self.global, out),
+            Command::Diff(command) => command.run(&self.global, out),
+            Command::Log(command) => command.run(&self.global, out),
+            Command::Restore(command) => command.run(&self.global, out),
+            Command::Snapshot(command) => command.run(&self.global, out),
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),

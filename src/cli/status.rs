@@ -1,19 +1,33 @@
+use super::file_version::find_gone;
 use super::output::{Output, plain, size, table};
 use super::session::{Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{KeptStatus, Request, Response, StatusReport};
+use crate::admin::{KeptStatus, Request, Response, StatusReport, WouldFreeReport};
 use std::path::PathBuf;
 
 /// Mount, policy, sizes, ratio, index, queue, memory
 #[derive(clap::Args)]
-#[command(after_help = "Example: dedupctl status /data --json")]
+#[command(after_help = "Example: dedupctl status /data --json\n\
+    Example: dedupctl status --of old/photos\n\
+    Example: dedupctl status --of .snapshots/before-upgrade")]
 pub(super) struct Status {
     /// Any path in the overlay; by default the current directory
     path: Option<PathBuf>,
+    /// How many bytes removing this would give back: a file, a directory, or a snapshot as `.snapshots/ID`
+    #[arg(long, value_name = "PATH", conflicts_with = "path")]
+    of: Option<PathBuf>,
 }
 
 impl Status {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        if let Some(of) = &self.of {
+            let (session, path) = Session::open(find_gone(global, of)?, Work::Convert, out)?;
+            match session.ask(Request::WouldFree { path }, out)? {
+                Response::WouldFree(report) => out.result(&report, would_free)?,
+                other => return Err(unexpected(&other)),
+            }
+            return Ok(Outcome::Clean);
+        }
         let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
         match session.ask(Request::Status, out)? {
             Response::Status(report) => out.result(&report, text)?,
@@ -21,6 +35,23 @@ impl Status {
         }
         Ok(Outcome::Clean)
     }
+}
+
+fn would_free(report: &WouldFreeReport) -> String {
+    let mut text = format!(
+        "{}: {} files, {}\nremoving it frees {} at the next collection",
+        plain(&report.of),
+        report.files,
+        size(report.logical_bytes),
+        size(report.frees_bytes)
+    );
+    if report.frees_after_history_bytes > report.frees_bytes {
+        text += &format!(", {} once no version or snapshot needs it", size(report.frees_after_history_bytes));
+    }
+    if report.frees_plain_bytes > 0 {
+        text += &format!(", and {} of plain files at once", size(report.frees_plain_bytes));
+    }
+    text + "\n"
 }
 
 fn text(report: &StatusReport) -> String {

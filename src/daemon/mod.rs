@@ -177,7 +177,7 @@ fn mount(options: &Options, repo: &Repo, mountpoint: &Path) -> Result<(Server, M
         control_info: info.clone(),
         threads: cores.max(FUSE_THREADS_MIN),
     };
-    let mounted = fuse::mount(repo.overlay().clone(), mount)?;
+    let mounted = fuse::mount(repo.overlay().clone(), repo.history().clone(), mount)?;
     if let Err(e) = options.refuse.apply(mountpoint, options.read_only) {
         let _ = mounted.unmount(true);
         let message = format!("{}: nosuid, nodev, noexec: {e}", mountpoint.display());

@@ -66,11 +66,19 @@ pub enum Table {
     Parents = b'n',
     /// Overlay: files closed but not yet committed when the program stopped.
     Pending = b'p',
+    /// History: batches of events to the documents that hold them, as [`Runs`].
+    Batches = b'b',
+    /// History: hashes of paths to the events that name them, as [`Runs`].
+    PathEvents = b'v',
+    /// History: file ids to the events of their versions, as [`Runs`].
+    FileEvents = b'w',
+    /// History: snapshots by number to their documents, as [`Runs`].
+    Snapshots = b'z',
 }
 
 impl Table {
     /// Every table there is.
-    pub const ALL: [Table; 19] = [
+    pub const ALL: [Table; 23] = [
         Table::Meta,
         Table::Chunks,
         Table::Features,
@@ -90,6 +98,10 @@ impl Table {
         Table::Holders,
         Table::Parents,
         Table::Pending,
+        Table::Batches,
+        Table::PathEvents,
+        Table::FileEvents,
+        Table::Snapshots,
     ];
 }
 

@@ -7,14 +7,17 @@ use super::setid::Change;
 use super::table::Table;
 use super::turns::{Turn, Turns};
 use super::{privilege, setid};
-use crate::overlay::{Attr, DirHandle, Handle, Io, Kind, Opened, Overlay, OverlayError, PassToken, SetAttr};
+use crate::history::{Browse, SnapshotFile};
+use crate::overlay::{
+    Attr, DirHandle, Handle, Io, Kind, Opened, Overlay, OverlayError, PassToken, ROOT, SetAttr,
+};
 use fuser::{
     BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -31,6 +34,8 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Reading more than this takes long, where it has to be decoded.
 const QUICK_BYTES: usize = 32 << 10;
 const GENERATION: Generation = Generation(0);
+/// What a listing says of an entry that nobody has looked up.
+const NUMBER_UNKNOWN: INodeNo = INodeNo(0xffff_ffff);
 /// The kernel asks for attributes with the first entries of each directory, and with more if a program has wanted those.
 /// To tell that, it should have some soon: each costs as much as a look-up.
 const PLUS_AT_FIRST: usize = 34;
@@ -38,8 +43,12 @@ const PLUS_AT_FIRST: usize = 34;
 /// An overlay as fuser wants to see it.
 pub(super) struct OverlayFs {
     overlay: Arc<Overlay>,
+    /// What is in snapshots has numbers of its own.
+    snapshots: Browse,
     files: Table<Handle>,
     dirs: Table<DirHandle>,
+    snapshot_files: Table<SnapshotFile>,
+    snapshot_dirs: Table<Vec<(OsString, Kind)>>,
     /// How long the kernel may believe names and attributes.
     ttl: Duration,
     /// Whether the kernel may keep listings: it drops one when it changes the directory itself, or sees its mtime change.
@@ -57,6 +66,7 @@ pub(super) struct OverlayFs {
 impl OverlayFs {
     pub(super) fn new(
         overlay: Arc<Overlay>,
+        snapshots: Browse,
         ttl: Duration,
         keep_listings: bool,
         passthrough: bool,
@@ -68,8 +78,11 @@ impl OverlayFs {
         let dir_flags = if keep_listings { keep } else { FopenFlags::empty() };
         OverlayFs {
             overlay,
+            snapshots,
             files,
             dirs,
+            snapshot_files: Table::new(),
+            snapshot_dirs: Table::new(),
             ttl,
             dir_flags,
             passthrough,
@@ -112,6 +125,11 @@ impl OverlayFs {
             Ok(found) => reply.attr(&self.attr_ttl(&found), &attr(&found)),
             Err(e) => reply.error(errno(&e)),
         }
+    }
+
+    /// Answers as a read-only filesystem would, if one of these is in a snapshot.
+    fn refuses(nodes: &[INodeNo]) -> Option<Errno> {
+        nodes.iter().any(|ino| Browse::owns(node(*ino))).then_some(Errno::EROFS)
     }
 
     /// Registers a file with the kernel, if passthrough is on. Any failure means doing without.
@@ -159,7 +177,21 @@ impl Filesystem for OverlayFs {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _turn = self.turns.take();
-        match self.overlay.lookup(node(parent), name) {
+        let found = match Browse::owns(node(parent)) {
+            true => self.snapshots.lookup(node(parent), name),
+            false => match self.overlay.lookup(node(parent), name) {
+                Err(OverlayError::Os(rustix::io::Errno::NOENT)) if node(parent) == ROOT => {
+                    self.snapshots.lookup(ROOT, name)
+                }
+                found => found,
+            },
+        };
+        match found {
+            // Snapshots come and go without the kernel being told.
+            Ok(found) if Browse::owns(found.node) => {
+                reply.entry_with_ttls(&TTL_CHANGED, &TTL_CHANGED, &attr(&found), GENERATION);
+            }
+            Err(e) if Browse::owns(node(parent)) => reply.error(errno(&e)),
             // Number 0 lets the kernel remember that there is no such name: each file that is created, and
             // each directory that a compiler searches, would else be asked for again and again.
             Err(OverlayError::Os(rustix::io::Errno::NOENT)) => {
@@ -171,12 +203,19 @@ impl Filesystem for OverlayFs {
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
         let _turn = self.turns.take();
-        self.overlay.forget(node(ino), lookups);
+        match Browse::owns(node(ino)) {
+            true => self.snapshots.forget(node(ino), lookups),
+            false => self.overlay.forget(node(ino), lookups),
+        }
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let _turn = self.turns.take();
-        self.attr(reply, self.overlay.getattr(node(ino)));
+        let found = match Browse::owns(node(ino)) {
+            true => self.snapshots.getattr(node(ino)),
+            false => self.overlay.getattr(node(ino)),
+        };
+        self.attr(reply, found);
     }
 
     fn setattr(
@@ -197,6 +236,9 @@ impl Filesystem for OverlayFs {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        if let Some(refused) = Self::refuses(&[ino]) {
+            return reply.error(refused);
+        }
         let _turn = if size.is_some() { self.turns.take_long() } else { self.turns.take() };
         let (atime, mtime) = (atime.map(convert::set_time), mtime.map(convert::set_time));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
@@ -216,7 +258,11 @@ impl Filesystem for OverlayFs {
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
         let _turn = self.turns.take();
-        match self.overlay.readlink(node(ino)) {
+        let target = match Browse::owns(node(ino)) {
+            true => self.snapshots.readlink(node(ino)),
+            false => self.overlay.readlink(node(ino)),
+        };
+        match target {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(errno(&e)),
         }
@@ -232,6 +278,9 @@ impl Filesystem for OverlayFs {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        if let Some(refused) = Self::refuses(&[parent]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         let rdev = convert::decode_dev(rdev);
         self.entry(reply, self.overlay.mknod(node(parent), name, mode, rdev, caller(request, umask)));
@@ -246,21 +295,33 @@ impl Filesystem for OverlayFs {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        if let Some(refused) = Self::refuses(&[parent]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         self.entry(reply, self.overlay.mkdir(node(parent), name, mode, caller(request, umask)));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if let Some(refused) = Self::refuses(&[parent]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         empty(reply, self.overlay.unlink(node(parent), name));
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if let Some(refused) = Self::refuses(&[parent]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         empty(reply, self.overlay.rmdir(node(parent), name));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        if let Some(refused) = Self::refuses(&[parent]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         self.entry(reply, self.overlay.symlink(node(parent), name, target, caller(request, 0)));
     }
@@ -275,18 +336,33 @@ impl Filesystem for OverlayFs {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        if let Some(refused) = Self::refuses(&[parent, newparent]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         let (from, to) = ((node(parent), name), (node(newparent), newname));
         empty(reply, self.overlay.rename(from, to, flags.bits(), caller(request, 0)));
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        if let Some(refused) = Self::refuses(&[ino, newparent]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         self.entry(reply, self.overlay.link(node(ino), node(newparent), newname));
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.take();
+        if Browse::owns(node(ino)) {
+            let writes = open_flags(flags.0).write;
+            let opened = if writes { Err(OverlayError::ReadOnly) } else { self.snapshots.open(node(ino)) };
+            return match opened {
+                Ok(file) => reply.opened(self.snapshot_files.add(Arc::new(file)), cached_flags(true)),
+                Err(_) if writes => reply.error(Errno::EROFS),
+                Err(e) => reply.error(errno(&e)),
+            };
+        }
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
         match self.overlay.open(node(ino), open_flags(flags.0), &register) {
             Ok(Opened { handle, io }) => {
@@ -319,6 +395,9 @@ impl Filesystem for OverlayFs {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        if let Some(refused) = Self::refuses(&[parent]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
         let (caller, flags) = (caller(request, umask), open_flags(flags));
@@ -345,7 +424,7 @@ impl Filesystem for OverlayFs {
     fn read(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         size: u32,
@@ -354,7 +433,13 @@ impl Filesystem for OverlayFs {
         reply: ReplyData,
     ) {
         let _turn = self.turn_to_read(size as usize);
-        let read = self.files.get(fh).and_then(|handle| self.overlay.read(&handle, offset, size as usize));
+        let read = match Browse::owns(node(ino)) {
+            true => {
+                let file = self.snapshot_files.get(fh);
+                file.and_then(|file| self.snapshots.read(&file, offset, size as usize))
+            }
+            false => self.files.get(fh).and_then(|handle| self.overlay.read(&handle, offset, size as usize)),
+        };
         match read {
             Ok(data) => reply.data(&data),
             Err(e) => reply.error(errno(&e)),
@@ -400,7 +485,7 @@ impl Filesystem for OverlayFs {
     fn release(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
@@ -408,19 +493,32 @@ impl Filesystem for OverlayFs {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.take();
+        if Browse::owns(node(ino)) {
+            self.snapshot_files.remove(fh);
+            return reply.ok();
+        }
         if let Some(handle) = self.files.remove(fh) {
             self.overlay.release(&handle);
         }
         reply.ok();
     }
 
-    fn fsync(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _request: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        if Browse::owns(node(ino)) {
+            return reply.ok();
+        }
         let _turn = self.turns.take_long();
         empty(reply, self.files.get(fh).and_then(|handle| self.overlay.fsync(&handle, datasync)));
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.take();
+        if Browse::owns(node(ino)) {
+            return match self.snapshots.list(node(ino)) {
+                Ok(names) => reply.opened(self.snapshot_dirs.add(Arc::new(names)), FopenFlags::empty()),
+                Err(e) => reply.error(errno(&e)),
+            };
+        }
         match self.overlay.opendir(node(ino)) {
             Ok(dir) => reply.opened(self.dirs.add(Arc::new(dir)), self.dir_flags),
             Err(e) => reply.error(errno(&e)),
@@ -430,12 +528,25 @@ impl Filesystem for OverlayFs {
     fn readdir(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
         let _turn = self.turns.take();
+        if Browse::owns(node(ino)) {
+            return match self.snapshot_dirs.get(fh) {
+                Ok(names) => {
+                    for (i, (name, of)) in names.iter().enumerate().skip(offset as usize) {
+                        if reply.add(NUMBER_UNKNOWN, i as u64 + 1, kind(*of), name) {
+                            break;
+                        }
+                    }
+                    reply.ok();
+                }
+                Err(e) => reply.error(errno(&e)),
+            };
+        }
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
                 let known = entry.kind.map_or(fuser::FileType::RegularFile, kind);
@@ -457,6 +568,22 @@ impl Filesystem for OverlayFs {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _turn = self.turns.take();
+        if Browse::owns(node(ino)) {
+            return match self.snapshot_dirs.get(fh) {
+                Ok(names) => {
+                    for (i, (name, _)) in names.iter().enumerate().skip(offset as usize) {
+                        let Ok(found) = self.snapshots.lookup(node(ino), name) else { continue };
+                        let number = INodeNo(found.node.0);
+                        if reply.add(number, i as u64 + 1, name, &TTL_CHANGED, &attr(&found), GENERATION) {
+                            self.snapshots.forget(found.node, 1);
+                            break;
+                        }
+                    }
+                    reply.ok();
+                }
+                Err(e) => reply.error(errno(&e)),
+            };
+        }
         let mut entries = 0;
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
@@ -491,24 +618,24 @@ impl Filesystem for OverlayFs {
     fn releasedir(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.take();
+        if Browse::owns(node(ino)) {
+            self.snapshot_dirs.remove(fh);
+            return reply.ok();
+        }
         self.dirs.remove(fh);
         reply.ok();
     }
 
-    fn fsyncdir(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn fsyncdir(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        if Browse::owns(node(ino)) {
+            return reply.ok();
+        }
         let _turn = self.turns.take_long();
         empty(reply, self.dirs.get(fh).and_then(|dir| self.overlay.fsyncdir(&dir)));
     }
@@ -540,6 +667,9 @@ impl Filesystem for OverlayFs {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        if let Some(refused) = Self::refuses(&[ino]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         let mut set = self.overlay.setxattr(node(ino), name, value, flags as u32);
         if name == ACL_XATTR {
@@ -552,6 +682,8 @@ impl Filesystem for OverlayFs {
         let _turn = self.turns.take();
         let value = if name == CONTROL_XATTR {
             Ok(Some(self.control_info.clone()))
+        } else if Browse::owns(node(ino)) {
+            self.snapshots.getxattr(node(ino), name)
         } else {
             self.overlay.getxattr(node(ino), name)
         };
@@ -564,13 +696,20 @@ impl Filesystem for OverlayFs {
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let _turn = self.turns.take();
-        match self.overlay.listxattr(node(ino)) {
+        let names = match Browse::owns(node(ino)) {
+            true => self.snapshots.listxattr(node(ino)),
+            false => self.overlay.listxattr(node(ino)),
+        };
+        match names {
             Ok(names) => sized(reply, size, &shown_to(request, names)),
             Err(e) => reply.error(errno(&e)),
         }
     }
 
     fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if let Some(refused) = Self::refuses(&[ino]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take();
         empty(reply, self.overlay.removexattr(node(ino), name));
     }
@@ -583,13 +722,16 @@ impl Filesystem for OverlayFs {
     fn fallocate(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        if let Some(refused) = Self::refuses(&[ino]) {
+            return reply.error(refused);
+        }
         let _turn = self.turns.take_long();
         let handle = self.files.get(fh);
         empty(reply, handle.and_then(|handle| self.overlay.fallocate(&handle, mode, offset, length)));
@@ -598,13 +740,24 @@ impl Filesystem for OverlayFs {
     fn lseek(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
         let _turn = self.turns.take();
+        if Browse::owns(node(ino)) {
+            // All of it is data.
+            let size = self.snapshots.getattr(node(ino)).map_or(0, |attr| attr.size);
+            return match u64::try_from(offset) {
+                Ok(from) if from < size => {
+                    let found = if whence == libc::SEEK_HOLE { size } else { from };
+                    reply.offset(found as i64)
+                }
+                _ => reply.error(Errno::ENXIO),
+            };
+        }
         let hole = match whence {
             libc::SEEK_DATA => false,
             libc::SEEK_HOLE => true,

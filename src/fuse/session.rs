@@ -2,6 +2,7 @@
 
 use super::filesystem::OverlayFs;
 use super::{helper, privilege};
+use crate::history::{Browse, History};
 use crate::overlay::Overlay;
 use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
 use rustix::io::Errno;
@@ -89,7 +90,11 @@ pub fn check_available(privileged: bool) -> Result<(), MountError> {
 }
 
 /// Mounts an overlay; returns when the kernel has been answered and requests are being served.
-pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, MountError> {
+pub fn mount(
+    overlay: Arc<Overlay>,
+    history: Arc<History>,
+    options: MountOptions,
+) -> Result<Mounted, MountError> {
     let privileged = overlay.backing().privileged();
     check_available(privileged)?;
     let name = overlay.backing().root_path().unwrap_or_else(|_| PathBuf::from("dedupfs"));
@@ -111,7 +116,15 @@ pub fn mount(overlay: Arc<Overlay>, options: MountOptions) -> Result<Mounted, Mo
     let ttl = if options.in_place { TTL_IN_PLACE } else { TTL_ELSEWHERE };
     let passthrough = options.passthrough && privileged;
     let (threads, alone) = (options.threads.max(1), options.in_place);
-    let filesystem = OverlayFs::new(overlay.clone(), ttl, alone, passthrough, options.control_info, threads);
+    let filesystem = OverlayFs::new(
+        overlay.clone(),
+        Browse::new(history),
+        ttl,
+        alone,
+        passthrough,
+        options.control_info,
+        threads,
+    );
     let path = options.mountpoint;
     let failed = |e| MountError::of(&path, e);
     let session = Session::new(filesystem, &path, &config).map_err(failed)?;

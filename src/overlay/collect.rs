@@ -3,7 +3,12 @@
 use super::Overlay;
 use super::backing;
 use super::error::{OverlayError, Result};
+use super::inode::Content;
+use super::observe::KeptForHistory;
+use crate::id::{ChunkId, DocumentId, RecipeId};
 use crate::store::{GcDone, GcPlan};
+use std::collections::HashSet;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// How far a collection has come.
@@ -13,6 +18,8 @@ pub enum GcStep {
     Waiting,
     /// So many stubs have been met.
     Marking(u64),
+    /// What versions and snapshots need is marked.
+    MarkingHistory,
     /// Bytes of packs looked at, and in all.
     Planning(u64, u64),
     /// Bytes of packs rewritten, and to be rewritten.
@@ -26,10 +33,29 @@ pub struct GcOutcome {
     pub stubs: u64,
     /// Files whose record cannot be believed: what they need is kept as far as it can be told.
     pub unknown: u64,
+    /// What is kept for versions and snapshots alone.
+    pub history: KeptForHistory,
     /// What there is to do.
     pub plan: GcPlan,
     /// What was done; none if only asked for the plan.
     pub done: Option<GcDone>,
+}
+
+/// What the removal of something would give back. Bytes on disk if not said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WouldFree {
+    /// Files that it is about.
+    pub files: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// What a collection would give back then: nothing else, no version and no snapshot needs it.
+    pub freed_bytes: u64,
+    /// What a collection would give back once versions and snapshots do not need it any more either.
+    pub after_history_bytes: u64,
+    /// What plain files among them take in the directory: free at once.
+    pub plain_bytes: u64,
+    /// Files of which it is not known what they need.
+    pub unknown: u64,
 }
 
 impl Overlay {
@@ -51,9 +77,17 @@ impl Overlay {
             !stubs.is_multiple_of(256) || progress(GcStep::Marking(stubs))
         })?;
         let Some(marked) = marked else { return Ok(None) };
+        let history = match self.observer() {
+            Some(observer) => {
+                observer.mark(&collection, dry_run, None, &mut || progress(GcStep::MarkingHistory))?
+            }
+            None => Some(KeptForHistory::default()),
+        };
+        let Some(history) = history else { return Ok(None) };
         let plan = collection.plan(&mut |done, all| progress(GcStep::Planning(done, all)))?;
         let Some(plan) = plan else { return Ok(None) };
-        let mut outcome = GcOutcome { stubs: marked.stubs, unknown: marked.unknown, plan, done: None };
+        let mut outcome =
+            GcOutcome { stubs: marked.stubs, unknown: marked.unknown, history, plan, done: None };
         if dry_run {
             return Ok(Some(outcome));
         }
@@ -73,6 +107,65 @@ impl Overlay {
             tracing::warn!("how much garbage there is could not be noted: {e}");
         }
         Ok((!stopped).then_some(outcome))
+    }
+
+    /// What would be given back if what is at and below `path` were gone, or the snapshot `snapshot`, whose contents the caller
+    /// gives. Changes nothing. `None` if `go_on` said no. About: what somebody reads meanwhile counts as needed.
+    ///
+    /// O(files + versions) time; memory: 40 bytes for each distinct chunk that it is about.
+    pub fn would_free(
+        &self,
+        path: Option<&Path>,
+        snapshot: Option<(&DocumentId, &[RecipeId])>,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<WouldFree>> {
+        let mut found = WouldFree::default();
+        let mut chunks: HashSet<ChunkId> = HashSet::new();
+        let mut add = |recipe: &RecipeId, found: &mut WouldFree| match self.contents.store.recipe(recipe) {
+            Ok(recipe) => chunks.extend(recipe.chunks().iter().map(|chunk| chunk.id)),
+            Err(_) => found.unknown += 1,
+        };
+        // Before look-ups count as uses.
+        if let Some(path) = path {
+            self.walk(path, &mut |_, file| {
+                let Ok(inode) = file else { return };
+                match self.look_at(&inode) {
+                    Ok(Content::Stub(stub) | Content::Hybrid(stub)) => {
+                        (found.files, found.bytes) = (found.files + 1, found.bytes + stub.size);
+                        add(&stub.recipe, &mut found);
+                    }
+                    Ok(Content::Plain(_)) => {
+                        let stat = inode.path_fd().and_then(rustix::fs::fstat);
+                        let (size, blocks) =
+                            stat.map_or((0, 0), |stat| (stat.st_size as u64, stat.st_blocks as u64));
+                        (found.files, found.bytes) = (found.files + 1, found.bytes + size);
+                        found.plain_bytes += blocks * 512;
+                    }
+                    Ok(Content::Unknown(_)) | Err(_) => found.unknown += 1,
+                }
+                self.inodes.release(inode);
+            })?;
+        }
+        for recipe in snapshot.iter().flat_map(|(_, recipes)| *recipes) {
+            add(recipe, &mut found);
+        }
+        let Some(collection) = self.contents.store.collect(&mut |_, _| go_on(0))? else { return Ok(None) };
+        let marked = self.mark_except(path, &mut |recipe| collection.keep(recipe), go_on)?;
+        if marked.is_none() {
+            return Ok(None);
+        }
+        found.after_history_bytes = collection.bytes_not_kept(&chunks)?;
+        let kept = match self.observer() {
+            Some(observer) => {
+                observer.mark(&collection, true, snapshot.map(|(id, _)| id), &mut || go_on(0))?
+            }
+            None => Some(KeptForHistory::default()),
+        };
+        if kept.is_none() {
+            return Ok(None);
+        }
+        found.freed_bytes = collection.bytes_not_kept(&chunks)?;
+        Ok(Some(found))
     }
 
     /// Lets garbage be collected without being asked, or not. Only once the catalog knows every file.

@@ -196,6 +196,9 @@ impl Overlay {
         if stat.st_size == 0 {
             state.dirty = false;
             self.catalog.remove_file(inode.file_id())?;
+            if let Err(e) = self.tell_emptied(inode, &stat) {
+                tracing::warn!("{}: that it was emptied was not kept as a version: {e}", self.name_of(inode));
+            }
             return Ok(None);
         }
         let policy = self.policy_of(inode, stat.st_nlink, finder)?;
@@ -317,6 +320,9 @@ impl Overlay {
             }
             state.taken_in = true;
         }
+        if taken.convert {
+            self.tell_committed(inode, id, recipe.size(), before, false);
+        }
         self.record(inode, id, before)?;
         let stored = taken.convert.then_some(recipe);
         self.index_content(id, recipe, || Ok(self.content_of(stored, file, before)))?;
@@ -388,6 +394,7 @@ impl Overlay {
 
     /// Records in the catalog what a file is and where.
     pub(super) fn record(&self, inode: &Inode, recipe: RecipeId, stat: &Stat) -> Result<()> {
+        self.touched(inode);
         let Some(path) = self.backing.relative_path(&inode.path_fd()?)? else {
             return self.catalog.remove_file(inode.file_id());
         };

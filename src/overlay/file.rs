@@ -125,6 +125,10 @@ impl Overlay {
         if self.read_only && flags.write {
             return Err(OverlayError::ReadOnly);
         }
+        let _changing = (flags.write || flags.truncate).then(|| self.changes.changing());
+        if flags.write || flags.truncate {
+            self.touched(&inode);
+        }
         let mut state = self.lock_loaded(&inode)?;
         state.interrupt_conversion();
         if let Some(Content::Unknown(reason)) = state.content {
@@ -152,6 +156,7 @@ impl Overlay {
         register: &Register,
     ) -> Result<(Attr, Opened)> {
         self.check_writable(parent, name)?;
+        let _changing = self.changes.changing();
         let parent_inode = self.inode(parent)?;
         let dir = parent_inode.path_fd()?;
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -167,6 +172,8 @@ impl Overlay {
             Err(e) => return Err(e.into()),
         };
         let inode = self.enter_new(&file, &dir, name)?;
+        self.touched(&parent_inode);
+        self.moved(inode.file_id());
         self.unrest.forget(inode.file_id());
         parent_inode.has(name, &inode);
         let mut state = inode.lock();
@@ -332,6 +339,7 @@ impl Overlay {
     /// As [`Overlay::enqueue_if_due`], for a file whose content was just changed: also if it could not be committed
     /// before, and stands in the queue to be tried again at long intervals.
     pub(super) fn enqueue_changed(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        self.touched(inode);
         state.dirty = true;
         state.closed = Instant::now();
         if std::mem::take(&mut state.taken_in) {

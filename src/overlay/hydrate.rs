@@ -149,7 +149,7 @@ impl Overlay {
         Ok(plain)
     }
 
-    fn write_bytes(
+    pub(super) fn write_bytes(
         &self,
         inode: &Inode,
         file: &File,

@@ -168,6 +168,11 @@ impl Inode {
         }
     }
 
+    /// Whether its last name was removed through the overlay.
+    pub fn is_nameless(&self) -> bool {
+        self.nameless.load(Ordering::Relaxed)
+    }
+
     /// Whether it is a file that can be converted at all.
     pub fn is_home_file(&self) -> bool {
         self.kind == Kind::File && self.home

@@ -61,6 +61,8 @@ struct Marker<'a> {
     changed: bool,
     stopped: bool,
     marked: Marked,
+    /// What is at and below this path is left out.
+    except: Option<&'a Path>,
 }
 
 impl Overlay {
@@ -71,7 +73,19 @@ impl Overlay {
         keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Marked>> {
-        self.mark_open(keep)?;
+        self.mark_except(None, keep, go_on)
+    }
+
+    /// As [`Overlay::mark`], without what has names only at and below `except`; then not all that is open is told of either.
+    pub(super) fn mark_except(
+        &self,
+        except: Option<&Path>,
+        keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<Marked>> {
+        if except.is_none() {
+            self.mark_open(keep)?;
+        }
         let mut marker = Marker {
             overlay: self,
             keep,
@@ -80,6 +94,7 @@ impl Overlay {
             changed: true,
             stopped: false,
             marked: Marked::default(),
+            except,
         };
         for round in 0.. {
             marker.changed = false;
@@ -203,6 +218,9 @@ impl Marker<'_> {
                 Err(e) => return Err(failed(&name, e)),
             };
             if stat.st_dev != self.overlay.backing.identity().dev {
+                continue;
+            }
+            if self.except.is_some_and(|except| path.join(&name) == except) {
                 continue;
             }
             match backing::kind(stat.st_mode) {

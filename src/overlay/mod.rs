@@ -15,6 +15,7 @@
 mod anchor;
 mod backing;
 mod catalog;
+mod changes;
 mod collect;
 mod commit;
 pub mod compare;
@@ -39,7 +40,9 @@ mod mark;
 pub mod methods;
 mod named;
 mod namespace;
+mod observe;
 mod pace;
+mod place;
 mod policy;
 mod queue;
 mod recover;
@@ -48,6 +51,7 @@ mod repair;
 mod scan;
 mod similar;
 pub mod stub;
+mod survey;
 pub mod templates;
 mod types;
 mod unrest;
@@ -55,7 +59,8 @@ mod views;
 
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
 pub use catalog::{Catalog, FileRow};
-pub use collect::{GcOutcome, GcStep};
+pub use changes::{Change, Still};
+pub use collect::{GcOutcome, GcStep, WouldFree};
 pub use contained::{FileContained, Place, TreeContained};
 pub use content_out::{StoredContent, xattrs_of};
 pub use contents::{Contents, Shares};
@@ -68,10 +73,14 @@ pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, Identi
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use inode::{Content, Inode, PassToken};
 pub use kept::{FileAt, Kept, KeptContent, KeptOptions, NotKept};
+pub use observe::{Committed, KeptForHistory, Meta, Observer, Xattr};
+pub use place::PLACED_PREFIX;
+pub(crate) use place::{set_attributes, write_file};
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use scan::{Finding, ScanReport, Trouble};
 pub use similar::{Match, Matches, Ranking, SimilarOptions};
+pub use survey::{Held, Met};
 pub use types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr, SetTime};
 pub use views::{Look, Views};
 
@@ -155,6 +164,9 @@ pub struct Overlay {
     auto_gc: AtomicBool,
     templates_dir: OnceLock<PathBuf>,
     drop_pages: OnceLock<Box<DropPages>>,
+    observer: OnceLock<Arc<dyn Observer>>,
+    dir_paths: observe::DirPaths,
+    changes: changes::Changes,
     stop: Stop,
 }
 
@@ -199,6 +211,9 @@ impl Overlay {
             auto_gc: AtomicBool::new(false),
             templates_dir: OnceLock::new(),
             drop_pages: OnceLock::new(),
+            observer: OnceLock::new(),
+            dir_paths: observe::DirPaths::default(),
+            changes: changes::Changes::default(),
             stop: Stop::default(),
         })
     }
@@ -229,6 +244,13 @@ impl Overlay {
                 while overlay.stop.wait(STEP_INTERVAL) {
                     overlay.step_growing_files();
                     overlay.inodes.sweep();
+                }
+            });
+            spawn("history", |overlay| {
+                while overlay.stop.wait(STEP_INTERVAL) {
+                    if let Some(observer) = overlay.observer() {
+                        observer.tick();
+                    }
                 }
             });
             spawn("renamed", |overlay| {
@@ -336,6 +358,12 @@ impl Overlay {
     pub fn persist(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
+        }
+        // First: the catalog is not to know of a file what the history does not.
+        if let Some(observer) = self.observer()
+            && let Err(e) = observer.flush()
+        {
+            tracing::warn!("what happened to files was not written, and will be tried again: {e}");
         }
         let mut garbage = 0;
         let orphans = self.catalog.take_orphans()?;

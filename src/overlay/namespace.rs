@@ -119,7 +119,9 @@ impl Overlay {
     /// Changes attributes of an inode, and returns them all.
     pub fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr> {
         self.check_not_read_only()?;
+        let _changing = self.changes.changing();
         let inode = self.inode(node)?;
+        self.touched(&inode);
         let changed = if inode.is_home_file() {
             let mut state = self.lock_loaded(&inode)?;
             while state.is_hydrating() {
@@ -229,8 +231,14 @@ impl Overlay {
         make: impl FnOnce(&OwnedFd, Mode) -> rustix::io::Result<()>,
     ) -> Result<Attr> {
         self.check_writable(parent, name)?;
-        let dir = self.inode(parent)?.path_fd()?;
+        let _changing = self.changes.changing();
+        let parent_inode = self.inode(parent)?;
+        let dir = parent_inode.path_fd()?;
         self.backing.create(&dir, mode, caller, |mode| make(&dir, mode))?;
+        self.touched(&parent_inode);
+        if let Ok(stat) = backing::stat_at(&dir, name) {
+            self.moved(FileId(stat.st_ino));
+        }
         self.lookup(parent, name)
     }
 
@@ -238,6 +246,9 @@ impl Overlay {
     pub fn link(&self, node: NodeId, parent: NodeId, name: &OsStr) -> Result<Attr> {
         self.check_writable(parent, name)?;
         let (inode, dir) = (self.inode(node)?, self.inode(parent)?);
+        let _changing = self.changes.changing();
+        self.touched(&dir);
+        self.moved(inode.file_id());
         self.touch(&inode, || {
             let source = backing::proc_path(&inode.path_fd()?);
             rustix::fs::linkat(CWD, source, &dir.path_fd()?, name, AtFlags::SYMLINK_FOLLOW)
@@ -259,6 +270,7 @@ impl Overlay {
     pub fn unlink(&self, parent: NodeId, name: &OsStr) -> Result<()> {
         self.check_writable(parent, name)?;
         let dir = self.inode(parent)?;
+        let _changing = self.changes.changing();
         let stat = backing::stat_at(&dir.path_fd()?, name)?;
         let unlink = || rustix::fs::unlinkat(&dir.path_fd()?, name, AtFlags::empty());
         match self.inodes.find_existing(&self.backing, backing::identity(&stat)) {
@@ -273,16 +285,36 @@ impl Overlay {
             None => unlink()?,
         }
         self.indexed(self.forget_name(&stat, &dir));
+        self.tell_removed(&dir, name, &stat);
         Ok(())
+    }
+
+    fn tell_removed(&self, dir: &Inode, name: &OsStr, stat: &Stat) {
+        let directory = backing::kind(stat.st_mode) == Kind::Directory;
+        if directory {
+            self.dir_paths.forget();
+        }
+        self.touched(dir);
+        match directory || stat.st_nlink <= 1 {
+            true => self.changes.forget(FileId(stat.st_ino)),
+            false => self.moved(FileId(stat.st_ino)),
+        }
+        if let Some(observer) = self.observer()
+            && let Some(path) = self.dir_path(dir)
+        {
+            observer.removed(&path.join(name), directory);
+        }
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: NodeId, name: &OsStr) -> Result<()> {
         self.check_writable(parent, name)?;
         let dir = self.inode(parent)?;
+        let _changing = self.changes.changing();
         let stat = backing::stat_at(&dir.path_fd()?, name)?;
         rustix::fs::unlinkat(&dir.path_fd()?, name, AtFlags::REMOVEDIR)?;
         self.indexed(self.forget_name(&stat, &dir));
+        self.tell_removed(&dir, name, &stat);
         Ok(())
     }
 
@@ -298,6 +330,7 @@ impl Overlay {
         self.check_writable(to.0, to.1)?;
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let (source_dir, target_dir) = (self.inode(from.0)?, self.inode(to.0)?);
+        let _changing = self.changes.changing();
         let source = backing::stat_at(&source_dir.path_fd()?, from.1)?;
         let target = backing::stat_at(&target_dir.path_fd()?, to.1).ok();
         let known = |stat: &Stat| self.inodes.find_existing(&self.backing, backing::identity(stat));
@@ -318,6 +351,26 @@ impl Overlay {
             None => rename()?,
         }
         let exchanged = flags.contains(RenameFlags::EXCHANGE);
+        let moves_dir = |stat: &Stat| backing::kind(stat.st_mode) == Kind::Directory;
+        let directory = moves_dir(&source) || (exchanged && target.as_ref().is_some_and(moves_dir));
+        let same = target.as_ref().is_some_and(|t| backing::identity(t) == backing::identity(&source));
+        if let Some(observer) = self.observer().filter(|_| !same)
+            && let (Some(old), Some(new)) = (self.dir_path(&source_dir), self.dir_path(&target_dir))
+        {
+            observer.renamed(&old.join(from.1), &new.join(to.1), directory, exchanged);
+        }
+        if directory {
+            self.dir_paths.forget();
+        }
+        self.touched(&source_dir);
+        self.touched(&target_dir);
+        self.moved(FileId(source.st_ino));
+        if let Some(target) = target.as_ref().filter(|_| !same) {
+            match exchanged || target.st_nlink > 1 && !moves_dir(target) {
+                true => self.moved(FileId(target.st_ino)),
+                false => self.changes.forget(FileId(target.st_ino)),
+            }
+        }
         if let Some(inode) = &target_inode {
             target_dir.lost(to.1, inode);
             if exchanged {
@@ -424,6 +477,8 @@ impl Overlay {
     pub fn setxattr(&self, node: NodeId, name: &OsStr, value: &[u8], flags: u32) -> Result<()> {
         self.check_xattr(name)?;
         let inode = self.inode(node)?;
+        let _changing = self.changes.changing();
+        self.touched(&inode);
         let flags = rustix::fs::XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let set = || rustix::fs::setxattr(backing::proc_path(&inode.path_fd()?), name, value, flags);
         if name == CAPABILITY && inode.is_home_file() {
@@ -466,6 +521,8 @@ impl Overlay {
     pub fn removexattr(&self, node: NodeId, name: &OsStr) -> Result<()> {
         self.check_xattr(name)?;
         let inode = self.inode(node)?;
+        let _changing = self.changes.changing();
+        self.touched(&inode);
         self.touch(&inode, || rustix::fs::removexattr(backing::proc_path(&inode.path_fd()?), name))
     }
 

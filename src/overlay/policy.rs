@@ -29,6 +29,8 @@ pub struct Policy {
     pub dedup: Dedup,
     /// A smaller file stays plain.
     pub min_bytes: u64,
+    /// Whether its versions are kept.
+    pub keep_history: bool,
 }
 
 /// Settings for the files that match one of some globs; `None` leaves what was decided before.
@@ -40,6 +42,8 @@ pub struct Rule {
     pub dedup: Option<Dedup>,
     /// Smaller ones stay plain.
     pub min_bytes: Option<u64>,
+    /// Whether their versions are kept.
+    pub keep_history: Option<bool>,
 }
 
 /// A glob that means nothing.
@@ -77,7 +81,11 @@ impl Policies {
 
     /// The same for all files.
     pub fn uniform(dedup: Dedup) -> Policies {
-        Policies { fallback: Policy { dedup, min_bytes: 0 }, rules: Vec::new(), places: false }
+        Policies {
+            fallback: Policy { dedup, min_bytes: 0, keep_history: true },
+            rules: Vec::new(),
+            places: false,
+        }
     }
 
     /// The same with one more rule after all others.
@@ -95,6 +103,7 @@ impl Policies {
             if matcher.matched_path_or_any_parents(path, false).is_ignore() {
                 policy.dedup = rule.dedup.unwrap_or(policy.dedup);
                 policy.min_bytes = rule.min_bytes.unwrap_or(policy.min_bytes);
+                policy.keep_history = rule.keep_history.unwrap_or(policy.keep_history);
             }
         }
         policy
@@ -162,7 +171,7 @@ impl Rule {
             (false, true) => glob.push('/'),
             (false, false) => {}
         }
-        Rule { globs: vec![glob], dedup: Some(Dedup::Off), min_bytes: None }
+        Rule { globs: vec![glob], dedup: Some(Dedup::Off), ..Rule::default() }
     }
 
     /// Whether every glob means something.
@@ -230,7 +239,8 @@ impl Policy {
             Dedup::Off => (2, Duration::ZERO),
         };
         let dedup = if rank(other.dedup) > rank(self.dedup) { other.dedup } else { self.dedup };
-        Policy { dedup, min_bytes: self.min_bytes.max(other.min_bytes) }
+        let min_bytes = self.min_bytes.max(other.min_bytes);
+        Policy { dedup, min_bytes, keep_history: self.keep_history && other.keep_history }
     }
 }
 
@@ -241,11 +251,12 @@ mod tests {
     use std::ffi::OsStr;
 
     fn rule(globs: &[&str], dedup: Option<Dedup>, min_bytes: Option<u64>) -> Rule {
-        Rule { globs: globs.iter().map(|glob| (*glob).to_owned()).collect(), dedup, min_bytes }
+        let globs = globs.iter().map(|glob| (*glob).to_owned()).collect();
+        Rule { globs, dedup, min_bytes, keep_history: None }
     }
 
     fn policies(rules: Vec<Rule>) -> Policies {
-        Policies::new(Policy { dedup: Dedup::OnClose, min_bytes: 0 }, rules).unwrap()
+        Policies::new(Policy { dedup: Dedup::OnClose, min_bytes: 0, keep_history: true }, rules).unwrap()
     }
 
     #[test]
@@ -357,7 +368,7 @@ mod tests {
 
     #[test]
     fn of_several_names_the_strictest_counts() {
-        let policy = |dedup, min_bytes| Policy { dedup, min_bytes };
+        let policy = |dedup, min_bytes| Policy { dedup, min_bytes, keep_history: true };
         let idle = |seconds| Dedup::Idle(Duration::from_secs(seconds));
         let order = [Dedup::OnClose, idle(0), idle(5), idle(9), Dedup::Off];
         for (i, a) in order.into_iter().enumerate() {

@@ -8,12 +8,16 @@
 //! an archive, and got numbers just given up, can have all of that. So then the file must also have been made no
 //! later than its mtime says, and nobody may be at it: it has been this file since it had that content.
 //!
+//! A whole tree that was copied without xattrs has other inodes, which the catalog does not know: of those the history says
+//! what was last at their paths (`former_by_history`).
+//!
 //! Memory: one window of a file, and its chunk list (40 bytes each) while a recipe is wanted.
 
 use super::backing;
 use super::error::{OverlayError, Result};
 use super::file::read_full;
 use super::inode::{Content, Inode, State as InodeState};
+use super::observe::Committed;
 use super::stub::{State, Stub, StubError, Time, XATTR};
 use super::types::Kind;
 use super::{FileRow, Overlay, STATE_DIR};
@@ -50,6 +54,8 @@ pub struct FormerRecord {
     pub recipe: RecipeId,
     /// How long that is, in bytes.
     pub size: u64,
+    /// Who remembers it.
+    pub known_by: &'static str,
     mtime: Time,
 }
 
@@ -246,7 +252,7 @@ impl Overlay {
         }
         let file = inode.file_id();
         let Some(FileRow { recipe, size, mtime }) = self.catalog.file(file)? else {
-            return Ok(None);
+            return self.former_by_history(inode, path, &stat, old);
         };
         let dir = path.parent().unwrap_or(Path::new(""));
         let here = self
@@ -254,7 +260,7 @@ impl Overlay {
             .is_in(file, crate::id::FileId(backing::stat_at(self.backing.root(), dir.as_os_str())?.st_ino))?;
         let fits = Stub::fits(size, mtime, mtime) && size > 0;
         if mtime != backing::mtime(&stat) || !here || !fits {
-            return Ok(None);
+            return self.former_by_history(inode, path, &stat, old);
         }
         // A recipe that is lost just now is no reason: it can come back, and then has to be known as this file's.
         let length = self.contents.store.recipe(&recipe).ok().map(|recipe| recipe.size());
@@ -264,9 +270,34 @@ impl Overlay {
         // An empty file is better than one that cannot be read.
         let certain =
             old.is_some() || (length.is_some() && backing::birth(&fd)?.is_some_and(|birth| birth <= mtime));
-        let former =
-            FormerRecord { path: path.to_owned(), inode: inode.identity.ino, old, recipe, size, mtime };
+        let (path, inode, known_by) = (path.to_owned(), inode.identity.ino, "the catalog");
+        let former = FormerRecord { path, inode, old, recipe, size, known_by, mtime };
         Ok(Some(Found { former, certain }))
+    }
+
+    /// What an empty file was by the last that the history has of its path: one of a tree that was copied without xattrs, which
+    /// has other inodes. The version must be the last that happened to that path, and the file have its mtime, or that
+    /// without what is below a second, as archives keep it: a file that was emptied since has another, or a later version.
+    fn former_by_history(
+        &self,
+        inode: &Inode,
+        path: &Path,
+        stat: &rustix::fs::Stat,
+        old: Option<Vec<u8>>,
+    ) -> Result<Option<Found>> {
+        let last = self.observer().map_or(Ok(None), |observer| observer.last_at(path))?;
+        let Some(Committed { recipe, size, meta, .. }) = last else { return Ok(None) };
+        let mtime = backing::mtime(stat);
+        let same = mtime == meta.mtime || (mtime.nsec == 0 && mtime.sec == meta.mtime.sec);
+        let whole = self.contents.store.recipe(&recipe).is_ok_and(|recipe| recipe.size() == size);
+        // Nobody comes to another's content by making an empty file where it was.
+        let own = stat.st_uid == meta.uid;
+        if size == 0 || !same || !own || !whole || !Stub::fits(size, mtime, mtime) {
+            return Ok(None);
+        }
+        let (path, inode, known_by) = (path.to_owned(), inode.identity.ino, "the versions of its path");
+        let former = FormerRecord { path, inode, old, recipe, size, known_by, mtime };
+        Ok(Some(Found { former, certain: true }))
     }
 
     fn inode_at(&self, path: &Path) -> Result<Arc<Inode>> {

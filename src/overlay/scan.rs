@@ -185,6 +185,7 @@ impl Overlay {
         match state.content {
             Some(Content::Stub(stub)) => {
                 drop(state);
+                self.tell_met(inode, &stub);
                 let indexed = self.index_stub(inode, &stub)?;
                 Ok(self.keep_stored(stub.recipe)? || indexed)
             }

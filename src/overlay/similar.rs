@@ -311,7 +311,7 @@ impl Overlay {
     }
 
     /// The content of the regular file at `path` below the root.
-    pub(super) fn source(&self, path: &Path) -> Result<(Box<dyn Source>, FileId)> {
+    pub fn source(&self, path: &Path) -> Result<(Box<dyn Source>, FileId)> {
         let path_fd = backing::open_path(self.backing.root(), path.as_os_str())
             .map_err(|e| OverlayError::io("open", path, e))?;
         let stat = rustix::fs::fstat(&path_fd)?;

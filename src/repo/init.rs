@@ -113,6 +113,8 @@ fn fill(state: &Path, options: &InitOptions) -> Result<Format, RepoError> {
     };
     let db = SledDb::open(&index, INDEX_CACHE_BYTES).map_err(part)?;
     db.put(Table::Meta, CLEAN, &[1]).map_err(part)?;
+    // And with a history of nothing.
+    crate::history::begin(&db).map_err(part)?;
     db.flush().map_err(part)?;
     drop(db);
     let key_check = Some(KeyCheck::of(&key));

@@ -34,6 +34,7 @@ pub use memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
 use crate::chunk::ChunkParams;
 use crate::config::{Config, views_auto};
 use crate::db::{Batch, Db, DbResult, Table};
+use crate::history::History;
 use crate::id::StoreId;
 use crate::overlay::{
     self, Backing, Dedup, HYBRID_BYTES_MIN, HybridOptions, Kept, KeptOptions, Overlay, Policies,
@@ -80,6 +81,7 @@ pub struct Opening {
 /// An open store and the overlay that it belongs to.
 pub struct Repo {
     overlay: Arc<Overlay>,
+    history: Arc<History>,
     db: Arc<dyn Db>,
     id: StoreId,
     layout: Layout,
@@ -183,13 +185,19 @@ impl Repo {
             .map_err(|e| part(layout, "the indexes of methods", e))?;
         let is_new = kept.is_new();
         let overlay = overlay.with_views(views).with_kept(kept);
+        let overlay = Arc::new(overlay);
+        let rules = config.history.unwrap_or_default();
+        let history = History::open(&overlay, opened.db.clone(), rules, options.read_only)
+            .map_err(|e| part(layout, "the history", replace(&e, &dir, &layout.state)))?;
+        let is_new = is_new || history.is_new();
         let backlog = Backlog { all: !opened.clean || is_new, files: opened.left };
         let behind = backlog.all || !backlog.files.is_empty();
         let auto_gc = config.gc.unwrap_or(true);
         overlay.set_auto_gc(auto_gc && !behind);
         overlay.keep_templates_in(dir.join(overlay::templates::TEMPLATES_DIR));
         Ok(Repo {
-            overlay: Arc::new(overlay),
+            overlay,
+            history: Arc::new(history),
             db: opened.db,
             id: format.id,
             layout: layout.clone(),
@@ -207,6 +215,11 @@ impl Repo {
     /// The overlay.
     pub fn overlay(&self) -> &Arc<Overlay> {
         &self.overlay
+    }
+
+    /// What its files were.
+    pub fn history(&self) -> &Arc<History> {
+        &self.history
     }
 
     /// Identity of the store.

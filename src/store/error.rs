@@ -4,7 +4,7 @@
 //! verify becomes both: the call fails with [`StoreError::Damaged`] and nobody sees its bytes.
 
 use crate::db::DbError;
-use crate::id::{ChunkId, PackId, RecipeId};
+use crate::id::{ChunkId, DocumentId, PackId, RecipeId};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display};
 use std::io;
@@ -98,6 +98,12 @@ pub enum StoreError {
     Missing {
         /// What was asked for.
         object: Object,
+    },
+    /// The store does not hold a document.
+    #[error("document {document} is not in the store")]
+    NoDocument {
+        /// What was asked for.
+        document: DocumentId,
     },
     /// The bytes on disk do not verify. They were not handed out.
     #[error("damaged: {damage}")]

@@ -3,7 +3,7 @@
 //! ```text
 //! offset size
 //!      0    4  magic
-//!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void
+//!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void, 5 tree node, 6 events, 7 snapshot
 //!      5    1  codec of the payload: 0 raw, 1 zstd
 //!      6    2  flags: 0; a reader refuses a payload with flags it does not know
 //!      8    4  stored length: bytes of payload
@@ -19,7 +19,7 @@
 //! frames (a copy of a pack, say) can never be mistaken for frames when a damaged pack is searched. The
 //! header has a checksum of its own so that a damaged payload can be stepped over exactly.
 
-use crate::id::{ChunkId, RecipeId, StoreId};
+use crate::id::{ChunkId, DocumentId, RecipeId, StoreId};
 use crate::recipe::CHUNK_BYTES_MAX;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub(super) const HEADER_BYTES: usize = 56;
 pub(super) const MAGIC: [u8; 4] = [0xd5, b'f', b'r', 0x9e];
 /// No encoded recipe may be longer: about 30 million chunks.
 pub(super) const RECIPE_BYTES_MAX: u32 = 1 << 30;
+/// No document may be longer.
+pub(super) const DOCUMENT_BYTES_MAX: u32 = 64 << 20;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,11 +46,23 @@ pub(super) enum Kind {
     Footer = 3,
     /// Nothing: a range that a power cut left unwritten between frames that were.
     Void = 4,
+    /// A document: a directory of a snapshot.
+    Node = 5,
+    /// A document: what happened to files.
+    Events = 6,
+    /// A document: a snapshot.
+    Snapshot = 7,
 }
 
 impl Kind {
     pub(super) fn of(byte: u8) -> Option<Kind> {
-        [Kind::Chunk, Kind::Recipe, Kind::Footer, Kind::Void].into_iter().find(|kind| *kind as u8 == byte)
+        use Kind::{Chunk, Events, Footer, Node, Recipe, Snapshot, Void};
+        [Chunk, Recipe, Footer, Void, Node, Events, Snapshot].into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    /// Whether frames of this kind are looked up by their id.
+    pub(super) fn is_indexed(self) -> bool {
+        !matches!(self, Kind::Footer | Kind::Void)
     }
 
     /// The most raw bytes that a frame of this kind may claim.
@@ -56,6 +70,7 @@ impl Kind {
         match self {
             Kind::Chunk => CHUNK_BYTES_MAX,
             Kind::Recipe | Kind::Footer | Kind::Void => RECIPE_BYTES_MAX,
+            Kind::Node | Kind::Events | Kind::Snapshot => DOCUMENT_BYTES_MAX,
         }
     }
 }
@@ -95,6 +110,11 @@ impl Key {
 
     pub(super) fn chunk_id(&self) -> Option<ChunkId> {
         (self.kind() == Kind::Chunk as u8).then(|| ChunkId(*self.id()))
+    }
+
+    pub(super) fn document_id(&self) -> Option<DocumentId> {
+        let is_document = matches!(Kind::of(self.kind()), Some(Kind::Node | Kind::Events | Kind::Snapshot));
+        is_document.then(|| DocumentId(*self.id()))
     }
 
     pub(super) fn recipe_id(&self) -> Option<RecipeId> {

@@ -25,7 +25,8 @@ use super::pack::{Entry, PACK_HEADER_BYTES, read_footer};
 use super::scan::{Item, Scanner};
 use super::{Store, lock};
 use crate::env::Access;
-use crate::id::RecipeId;
+use crate::id::{ChunkId, RecipeId};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -103,6 +104,7 @@ pub struct Collection<'a> {
 impl Drop for Collection<'_> {
     fn drop(&mut self) {
         *self.store.reader.gate_mut() = None;
+        self.store.reserve.take();
     }
 }
 
@@ -132,6 +134,39 @@ impl Collection<'_> {
     pub fn keep(&self, recipe: &RecipeId) -> Result<(), StoreError> {
         // Looking it up is what counts.
         self.store.recipe(recipe).map(drop)
+    }
+
+    /// Gives up the room that is set aside, if there is none else: for what has to be written down before anything is
+    /// removed.
+    pub fn make_room(&self) {
+        self.store.reserve.give_up_if_short();
+    }
+
+    /// As [`Collection::keep`]; returns how many bytes on disk are needed that were not, as far as is known.
+    pub fn keep_more(&self, recipe: &RecipeId) -> Result<u64, StoreError> {
+        let reader = &self.store.reader;
+        let recipe = reader.recipe(recipe)?;
+        let mut bytes = 0;
+        for chunk in recipe.chunks() {
+            let key = Key::chunk(&chunk.id);
+            if !self.live.contains(&key)
+                && let Some(address) = reader.index.find(&key)?
+            {
+                bytes += HEADER_BYTES as u64 + u64::from(address.stored_len);
+            }
+        }
+        reader.use_recipe(&recipe);
+        Ok(bytes)
+    }
+
+    /// Bytes on disk of those chunks that nothing is known to need.
+    pub fn bytes_not_kept(&self, chunks: &HashSet<ChunkId>) -> Result<u64, StoreError> {
+        let mut bytes = 0;
+        for key in chunks.iter().map(Key::chunk).filter(|key| !self.live.contains(key)) {
+            let address = self.store.reader.index.find(&key)?;
+            bytes += address.map_or(0, |address| HEADER_BYTES as u64 + u64::from(address.stored_len));
+        }
+        Ok(bytes)
     }
 
     /// Looks at every pack. Changes nothing.
@@ -234,8 +269,8 @@ impl Collection<'_> {
             Some(Kind::Footer | Kind::Void) => false,
             // Of a newer program: not ours to judge.
             None => true,
-            Some(Kind::Chunk | Kind::Recipe) if !self.live.contains(&entry.key) => false,
-            Some(Kind::Chunk | Kind::Recipe) => {
+            Some(_) if !self.live.contains(&entry.key) => false,
+            Some(_) => {
                 let reader = &self.store.reader;
                 match reader.index.find(&entry.key)? {
                     Some(now) if now == entry.address => true,

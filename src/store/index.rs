@@ -53,7 +53,7 @@ impl Counters {
                 self.unique_bytes += u64::from(address.raw_len);
             }
             Some(Kind::Recipe) => self.recipes += 1,
-            Some(Kind::Footer | Kind::Void) | None => {}
+            Some(Kind::Footer | Kind::Void | Kind::Node | Kind::Events | Kind::Snapshot) | None => {}
         }
     }
 

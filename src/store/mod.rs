@@ -15,6 +15,7 @@
 //! It does not delete anything, does not know files, and takes no lock against other processes.
 
 mod append;
+mod document;
 mod error;
 mod frame;
 #[doc(hidden)]
@@ -36,6 +37,7 @@ mod tests;
 mod verify;
 mod writer;
 
+pub use document::DocumentKind;
 pub use error::{Damage, DamageKind, Object, StoreError};
 pub use gc::{Collection, GcDone, GcPlan, GoOn};
 pub use pin::Pin;
@@ -44,7 +46,7 @@ pub use writer::Writer;
 
 use crate::db::Db;
 use crate::env::{Disk, RealDisk};
-use crate::id::{ChunkId, RecipeId, StoreId};
+use crate::id::{ChunkId, DocumentId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe};
 use append::{Appender, Frames};
 use frame::Key;
@@ -135,6 +137,8 @@ pub struct Store {
     /// Damage found when opening.
     damage_found: Vec<Damage>,
     prefetcher: Prefetcher,
+    /// Documents that no index covered when opening, until they are asked for.
+    documents_found: Mutex<Vec<(DocumentKind, DocumentId)>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -16,6 +16,7 @@
 //! fsync, so they are written once more in place and fsynced before anything can depend on them.
 
 use super::append::{Appender, Growing};
+use super::document::DocumentKind;
 use super::error::{Damage, DamageKind, StoreError};
 use super::frame::{self, HEADER_BYTES, Kind};
 use super::index::{Counters, Index, Position, is_bad_row};
@@ -29,7 +30,7 @@ use super::scan::{Item, Scanner};
 use super::{Store, StoreOptions};
 use crate::db::Db;
 use crate::env::{Access, Disk, DiskFile};
-use crate::id::{PackId, StoreId};
+use crate::id::{DocumentId, PackId, StoreId};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -75,11 +76,12 @@ pub(super) fn open(
     let load = |stored, damage: &mut Vec<Damage>, progress: &mut dyn FnMut(u64, u64)| {
         let mut loader = Loader::new(&packs, &index, stored, options.recent_rows)?;
         let growing = loader.load(&found, next_pack, damage, progress)?;
-        loader.finish().map(|counters| (growing, counters))
+        let documents = std::mem::take(&mut loader.documents);
+        loader.finish().map(|counters| (growing, counters, documents))
     };
     let found_before = damage.len();
     let mut base = stored;
-    let (end, counters) = match load(stored, &mut damage, progress) {
+    let (end, counters, documents) = match load(stored, &mut damage, progress) {
         // A block of rows that cannot be read: the index is worthless, the packs are not.
         Err(e) if stored.is_some() && is_bad_row(&e) => {
             damage.truncate(found_before);
@@ -138,6 +140,7 @@ pub(super) fn open(
         reserve,
         damage_found: damage,
         prefetcher,
+        documents_found: Mutex::new(documents),
     })
 }
 
@@ -221,6 +224,8 @@ struct Loader<'a> {
     gathered: Vec<Entry>,
     /// So many are gathered.
     index_rows: usize,
+    /// Documents met that are listed ([`DocumentKind::listed`]).
+    documents: Vec<(DocumentKind, DocumentId)>,
 }
 
 impl<'a> Loader<'a> {
@@ -240,6 +245,7 @@ impl<'a> Loader<'a> {
             counters: stored.map(|(_, counters)| counters).unwrap_or_default(),
             gathered: Vec::new(),
             index_rows,
+            documents: Vec::new(),
         })
     }
 
@@ -375,8 +381,12 @@ impl<'a> Loader<'a> {
     }
 
     fn add(&mut self, entry: &Entry) -> Result<(), StoreError> {
-        if !matches!(Kind::of(entry.key.kind()), Some(Kind::Chunk | Kind::Recipe)) {
+        let kind = Kind::of(entry.key.kind());
+        if !kind.is_some_and(Kind::is_indexed) {
             return Ok(());
+        }
+        if let (Some(kind), Some(id)) = (kind.and_then(DocumentKind::listed), entry.key.document_id()) {
+            self.documents.push((kind, id));
         }
         let Some(base) = self.base else {
             self.gathered.push(*entry);

@@ -234,7 +234,7 @@ impl Reader {
     }
 
     /// Reads the frame that the index names, which may move while it is being read.
-    fn load_current(
+    pub(super) fn load_current(
         &self,
         object: Object,
         find: impl Fn() -> Result<Option<Entry>, StoreError>,
@@ -257,8 +257,12 @@ impl Reader {
         }
     }
 
-    fn damage(&self, key: Key, address: &Address, reason: String) -> StoreError {
+    pub(super) fn damage(&self, key: Key, address: &Address, reason: String) -> StoreError {
         self.note_damaged(key, address);
+        let reason = match key.document_id() {
+            Some(document) => format!("document {document}: {reason}"),
+            None => reason,
+        };
         StoreError::Damaged {
             damage: Damage {
                 kind: DamageKind::Frame,

@@ -183,6 +183,10 @@ fn check_rows(
 }
 
 fn damage(kind: DamageKind, key: Option<Key>, pack: u32, offset: u64, reason: String) -> Damage {
+    let reason = match key.and_then(|key| key.document_id()) {
+        Some(document) => format!("document {document}: {reason}"),
+        None => reason,
+    };
     Damage {
         kind,
         chunk: key.and_then(|key| key.chunk_id()),
@@ -301,7 +305,7 @@ impl Job<'_> {
 
     /// Whether the index leads to this whole frame, or to a later one of the same content.
     fn check_index(&self, entry: &Entry) -> Result<(), StoreError> {
-        if !matches!(Kind::of(entry.key.kind()), Some(Kind::Chunk | Kind::Recipe)) {
+        if !Kind::of(entry.key.kind()).is_some_and(Kind::is_indexed) {
             return Ok(());
         }
         let offset = u64::from(entry.address.offset);

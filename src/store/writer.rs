@@ -47,7 +47,7 @@ impl Writer {
         Ok(RecipeId::of(&encoded))
     }
 
-    fn add(&mut self, kind: Kind, id: [u8; 32], raw: &[u8]) -> Result<bool, StoreError> {
+    pub(super) fn add(&mut self, kind: Kind, id: [u8; 32], raw: &[u8]) -> Result<bool, StoreError> {
         let max = kind.raw_bytes_max();
         if raw.len() > max as usize {
             return Err(StoreError::TooLarge { bytes: raw.len() as u64, max: u64::from(max) });

@@ -95,6 +95,9 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Settings without versions.
+pub const NO_HISTORY: &str = "[history]\nkeep = \"none\"";
+
 /// As whom a test runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum As {
@@ -135,6 +138,14 @@ impl Mount {
     /// Directories and a running daemon.
     pub fn new(user: As) -> Mount {
         let mount = Mount::prepare(user);
+        mount.start();
+        mount
+    }
+
+    /// As [`Mount::new`], without versions: what no file needs is garbage at once.
+    pub fn without_history(user: As) -> Mount {
+        let mount = Mount::prepare(user);
+        mount.init(NO_HISTORY);
         mount.start();
         mount
     }

@@ -80,6 +80,10 @@ impl Session {
         Ok(Session { repo: Some(repo), background })
     }
 
+    pub fn repo(&self) -> &Repo {
+        self.repo.as_ref().unwrap()
+    }
+
     pub fn overlay(&self) -> &Overlay {
         self.repo.as_ref().unwrap().overlay()
     }

@@ -161,6 +161,7 @@ impl Overlay {
             state.attempts = 0;
             self.converted.fetch_add(1, Ordering::Relaxed);
         }
+        self.tell_committed(inode, id, recipe.size(), &before, false);
         let mut stat = before;
         stat.st_size = recipe.size() as i64;
         self.record(inode, id, &stat)?;

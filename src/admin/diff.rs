@@ -1,0 +1,127 @@
+use super::text::shown;
+use super::{AdminError, Progress, Report, catch_up, text};
+use crate::overlay::OverlayError;
+use crate::repo::Repo;
+use crate::similarity::exact::{Source, compare_regions};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// Bytes of memory for a comparison.
+const COMPARE_MEMORY: usize = 256 << 20;
+
+/// A content to compare.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Side {
+    /// The file: below the root, or with `outside` an absolute path.
+    #[serde(with = "text")]
+    pub path: PathBuf,
+    /// Whether the file is not one of the overlay.
+    pub outside: bool,
+    /// Which version of it; what is there now if it is not said.
+    pub n: Option<u64>,
+}
+
+/// What two contents have in common, and where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiffReport {
+    /// The one.
+    pub a: String,
+    /// The other.
+    pub b: String,
+    /// Length of the one in bytes.
+    pub a_size: u64,
+    /// Length of the other in bytes.
+    pub b_size: u64,
+    /// Whether they are the same to the byte.
+    pub identical: bool,
+    /// Bytes of the one that are in the other, at 32 or more in a row.
+    pub bytes_common: u64,
+    /// Bytes of the other that are in the one.
+    pub b_bytes_common: u64,
+    /// Where they are, in order of their place in the one.
+    pub regions: Vec<DiffRegion>,
+    /// Regions left out, the shortest.
+    pub omitted: u64,
+}
+
+/// Bytes that both have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffRegion {
+    /// Where they start in the one.
+    pub a_offset: u64,
+    /// Where they start in the other.
+    pub b_offset: u64,
+    /// How many they are.
+    pub length: u64,
+}
+
+pub(super) fn diff(
+    repo: &Repo,
+    a: &Side,
+    b: &Side,
+    limit: usize,
+    report: Report<'_>,
+) -> Result<DiffReport, AdminError> {
+    catch_up(repo, report)?;
+    let (source_a, source_b) = (open(repo, a)?, open(repo, b)?);
+    report(Progress::bytes("comparing", 0, source_a.len() + source_b.len()));
+    let found = compare_regions(&*source_a, &*source_b, COMPARE_MEMORY, limit)
+        .map_err(|e| OverlayError::io("compare", &a.path, e))?;
+    let regions = found.regions.iter().map(|region| DiffRegion {
+        a_offset: region.a,
+        b_offset: region.b,
+        length: region.len,
+    });
+    Ok(DiffReport {
+        a: name(a),
+        b: name(b),
+        a_size: source_a.len(),
+        b_size: source_b.len(),
+        identical: found.common.identical,
+        bytes_common: found.common.a_bytes,
+        b_bytes_common: found.common.b_bytes,
+        regions: regions.collect(),
+        omitted: found.omitted,
+    })
+}
+
+fn name(side: &Side) -> String {
+    match side.n {
+        Some(n) => format!("{}@{n}", shown(&side.path)),
+        None => shown(&side.path),
+    }
+}
+
+fn open(repo: &Repo, side: &Side) -> Result<Box<dyn Source>, AdminError> {
+    if side.outside {
+        let failed = |e| OverlayError::io("open", &side.path, e);
+        let file = File::open(&side.path).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        if !meta.is_file() {
+            return Err(failed(io::Error::other("not a regular file")).into());
+        }
+        return Ok(Box::new(Outside(file, meta.len())));
+    }
+    match side.n {
+        None => Ok(repo.overlay().source(&side.path)?.0),
+        Some(n) => {
+            let version = repo.history().version(&side.path, n)?.version;
+            Ok(repo.overlay().stored_source(&version.recipe)?)
+        }
+    }
+}
+
+struct Outside(File, u64);
+
+impl Source for Outside {
+    fn len(&self) -> u64 {
+        self.1
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+}

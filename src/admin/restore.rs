@@ -1,0 +1,180 @@
+//! Bringing a version of a file back, in its place or somewhere else.
+//!
+//! In place: what is there becomes a version first -> a new file with the old content, durable, beside it -> renamed over it.
+//! So there is the one or the other at any time. The rename goes through the mount where there is one, so that the kernel
+//! knows.
+
+use super::text::shown;
+use super::{AdminError, Context, Progress, Report, catch_up, text};
+use crate::history::HistoryError;
+use crate::id::RecipeId;
+use crate::overlay::{Committed, Held, OverlayError, write_file};
+use crate::overlay::{Kind, Meta};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Which version to bring back, and where to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RestoreRequest {
+    /// The file below the root, which may be gone.
+    #[serde(with = "text")]
+    pub path: PathBuf,
+    /// Which version; the last if it is not said.
+    pub n: Option<u64>,
+    /// An absolute path to write it to, in place of the file's own.
+    pub to: Option<To>,
+}
+
+/// An absolute path.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct To(#[serde(with = "text")] pub PathBuf);
+
+/// What was brought back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoreReport {
+    /// The file, below the root.
+    pub path: String,
+    /// Which version of it.
+    pub n: u64,
+    /// Where it is now.
+    pub to: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+pub(super) fn restore(
+    context: Context<'_>,
+    request: &RestoreRequest,
+    report: Report<'_>,
+) -> Result<RestoreReport, AdminError> {
+    let repo = context.repo;
+    catch_up(repo, report)?;
+    let history = repo.history();
+    let n = match request.n {
+        Some(n) => n,
+        None => {
+            let versions = history.versions(&request.path)?;
+            let last = versions.iter().rev().find(|listed| listed.version.kept);
+            last.map(|listed| listed.n).ok_or(HistoryError::NoVersion { path: request.path.clone(), n: 1 })?
+        }
+    };
+    let version = history.version(&request.path, n)?.version;
+    let to = match &request.to {
+        Some(To(to)) => {
+            write_out(context, to, version.recipe, &version.meta)?;
+            shown(to)
+        }
+        None => {
+            report(Progress::files("restoring", 0, 1));
+            if !repo
+                .overlay()
+                .settle(&mut |pending| report(Progress::files("settling", 0, pending as u64)))?
+            {
+                return Err(AdminError::Interrupted);
+            }
+            put_back(context, &request.path, version.recipe, &version.meta)?;
+            history.flush()?;
+            shown(&request.path)
+        }
+    };
+    Ok(RestoreReport { path: shown(&request.path), n, to, bytes: version.size })
+}
+
+/// Writes a content to a new file anywhere.
+pub(super) fn write_out(
+    context: Context<'_>,
+    to: &Path,
+    recipe: RecipeId,
+    meta: &Meta,
+) -> Result<(), AdminError> {
+    let store = context.repo.overlay().store();
+    let recipe = store.recipe(&recipe)?;
+    let io = |operation, e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => AdminError::refused(
+            format!("{} exists", to.display()),
+            "name a file that does not, or remove that one".to_owned(),
+        ),
+        _ => OverlayError::io(operation, to, e).into(),
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    let file: File = options.open(to).map_err(|e| io("create", e))?;
+    if let Err(e) = write_file(store, &file, &recipe, meta) {
+        let _ = std::fs::remove_file(to);
+        return Err(e.into());
+    }
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| io("fsync the directory of", e))
+}
+
+/// Puts a content in the place of what is at `path` below the root, which becomes a version. What was closed before has
+/// to be settled.
+pub(super) fn put_back(
+    context: Context<'_>,
+    path: &Path,
+    recipe: RecipeId,
+    meta: &Meta,
+) -> Result<(), AdminError> {
+    let overlay = context.repo.overlay();
+    if overlay.read_only() {
+        return Err(OverlayError::ReadOnly.into());
+    }
+    let target = |reason: &str| HistoryError::Target { path: path.to_owned(), reason: reason.to_owned() };
+    // Nothing that it needs may be collected until it is there.
+    let _pin = overlay.store().pin();
+    let size = overlay.store().recipe(&recipe)?.size();
+    keep_present(context, path)?;
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let base = match context.mountpoint {
+        Some(mountpoint) => mountpoint.to_owned(),
+        None => overlay.backing().root_path()?,
+    };
+    std::fs::create_dir_all(base.join(dir))
+        .map_err(|e| target(&format!("its directory could not be made: {e}")))?;
+    let placed = overlay.place(dir, path, recipe, meta)?;
+    let renamed = std::fs::rename(base.join(&placed), base.join(path));
+    if let Err(e) = renamed.and_then(|()| File::open(base.join(dir))?.sync_all()) {
+        overlay.remove_placed(&placed);
+        return Err(target(&format!("it could not be put in its place: {e}")).into());
+    }
+    if let Some(file) = overlay.file_at(path)? {
+        let meta = meta.clone();
+        context.repo.history().add_version(Committed { path: path.to_owned(), file, recipe, size, meta });
+    }
+    Ok(())
+}
+
+/// Makes what is at `path` a version, if it is a file and its content is not one already.
+pub(super) fn keep_present(context: Context<'_>, path: &Path) -> Result<(), AdminError> {
+    let (overlay, history) = (context.repo.overlay(), context.repo.history());
+    let target = |reason: &str| HistoryError::Target { path: path.to_owned(), reason: reason.to_owned() };
+    let Some(met) = overlay.survey_at(path)? else { return Ok(()) };
+    if met.kind != Kind::File {
+        return Err(target("a directory or another thing that is no regular file is in its place").into());
+    }
+    let (recipe, size) = match met.held {
+        Held::Empty => return Ok(()),
+        Held::Stored { recipe, size } => (recipe, size),
+        Held::Plain => match overlay.store_plain(path)? {
+            Some(stored) => stored,
+            None => return Err(target("it is being written to").into()),
+        },
+        Held::Open => return Err(target("a program has it open for writing").into()),
+        Held::Unknown(reason) => return Err(target(&reason).into()),
+    };
+    let last = history.versions(path)?.pop();
+    if last.is_none_or(|last| last.version.recipe != recipe || !last.version.kept) {
+        history.add_version(Committed {
+            path: path.to_owned(),
+            file: met.file,
+            recipe,
+            size,
+            meta: met.meta,
+        });
+        // Before it is replaced.
+        history.flush()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,556 @@
+//! Snapshots: take, list, look into, compare, bring back, remove.
+//!
+//! Bringing back in place: each file that differs is put in its place as `restore` does it, so what was there is a version;
+//! what the snapshot does not have stays, unless `delete` is asked for, and then its content is a version too.
+
+use super::log::time_text;
+use super::restore::{To, keep_present, put_back, write_out};
+use super::text::shown;
+use super::{AdminError, Context, Progress, Report, catch_up, text};
+use crate::history::{Difference, Entry, HistoryError, How, Node, Snapshot, short_id};
+use crate::id::DocumentId;
+use crate::overlay::{Kind, Meta, OverlayError, set_attributes};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What to do with snapshots.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "snapshot", rename_all = "kebab-case")]
+pub enum SnapshotRequest {
+    /// Take one.
+    Create {
+        /// A name that keeps it; or empty.
+        name: String,
+        /// Look at all metadata, whatever is known to have changed.
+        walk: bool,
+    },
+    /// List them.
+    List,
+    /// What is in a directory of one.
+    Show {
+        /// Which: its name, or the first digits of its id.
+        id: String,
+        /// Below the root.
+        #[serde(with = "text")]
+        path: PathBuf,
+    },
+    /// What differs between two, or between one and what is there now.
+    Diff {
+        /// The one.
+        a: String,
+        /// The other; a snapshot taken now, and removed again, if it is not said.
+        b: Option<String>,
+    },
+    /// Bring back what one has.
+    Restore {
+        /// Which.
+        id: String,
+        /// File or directory below the root; all if empty.
+        #[serde(with = "text")]
+        path: PathBuf,
+        /// An absolute path that does not exist, to write it to in place of its own.
+        to: Option<To>,
+        /// In place: remove what the snapshot does not have.
+        delete: bool,
+    },
+    /// Remove one.
+    Remove {
+        /// Which.
+        id: String,
+    },
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotReport {
+    /// The snapshots that it is about, the oldest first.
+    pub snapshots: Vec<SnapshotRow>,
+    /// Of `show`: what is in the directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<EntryRow>,
+    /// Of `diff`: what differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub differences: Option<Vec<DifferenceRow>>,
+    /// Of `create`: whether all metadata were looked at, rather than what had changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walked: Option<bool>,
+    /// Of `create`: files and directories looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked_at: Option<u64>,
+    /// Of `restore`: what was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Restored>,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotRow {
+    /// The first digits of its id.
+    pub id: String,
+    /// Its name; empty if it has none, and then the rules decide how long it is kept.
+    pub name: String,
+    /// When it was taken (RFC 3339).
+    pub time: String,
+    /// On which machine.
+    pub machine: String,
+    /// Files in it.
+    pub files: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Files that were being written to.
+    pub open: u64,
+    /// The hash of its root directory.
+    pub root: String,
+}
+
+/// Something in a directory of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryRow {
+    /// Its name.
+    pub name: String,
+    /// What it is: file, directory, symlink, fifo, socket, char-device or block-device.
+    pub kind: String,
+    /// Permission bits, octal.
+    pub mode: String,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// When its content was last changed (RFC 3339).
+    pub mtime: String,
+    /// Length in bytes, of a file.
+    pub size: u64,
+    /// Content, of a file that is not empty.
+    pub recipe: Option<String>,
+}
+
+/// A path that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DifferenceRow {
+    /// Below the root.
+    pub path: String,
+    /// added, removed, changed or attributes.
+    pub how: String,
+    /// Length in bytes in the one, if it is a file there.
+    pub a_size: Option<u64>,
+    /// Length in bytes in the other, if it is a file there.
+    pub b_size: Option<u64>,
+}
+
+/// What was brought back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restored {
+    /// Where to.
+    pub to: String,
+    /// Files written.
+    pub files: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Files that were the same already.
+    pub unchanged: u64,
+    /// Files and directories removed.
+    pub removed: u64,
+    /// What could not be brought back, and why.
+    pub errors: Vec<String>,
+}
+
+/// More is not told.
+const ERRORS_MAX: usize = 100;
+
+pub(super) fn snapshot(
+    context: Context<'_>,
+    request: &SnapshotRequest,
+    report: Report<'_>,
+) -> Result<SnapshotReport, AdminError> {
+    let history = context.repo.history();
+    match request {
+        SnapshotRequest::Create { name, walk } => create(context, name, *walk, report),
+        SnapshotRequest::List => {
+            let snapshots = history.snapshots().iter().map(|(id, snapshot)| row(id, snapshot)).collect();
+            Ok(SnapshotReport { snapshots, ..SnapshotReport::default() })
+        }
+        SnapshotRequest::Show { id, path } => {
+            let (id, snapshot) = history.find_snapshot(id)?;
+            let entry = history.entry_in(&id, &snapshot, path)?;
+            let entries = match &entry.node {
+                Node::Directory(node) => history.entries_of(node)?,
+                _ => vec![entry],
+            };
+            let entries = entries.iter().map(entry_row).collect();
+            Ok(SnapshotReport { snapshots: vec![row(&id, &snapshot)], entries, ..SnapshotReport::default() })
+        }
+        SnapshotRequest::Diff { a, b } => diff(context, a, b.as_deref(), report),
+        SnapshotRequest::Restore { id, path, to, delete } => {
+            restore(context, id, path, to.as_ref(), *delete, report)
+        }
+        SnapshotRequest::Remove { id } => {
+            let (id, snapshot) = history.find_snapshot(id)?;
+            history.remove_snapshot(&id)?;
+            Ok(SnapshotReport { snapshots: vec![row(&id, &snapshot)], ..SnapshotReport::default() })
+        }
+    }
+}
+
+fn create(
+    context: Context<'_>,
+    name: &str,
+    walk: bool,
+    report: Report<'_>,
+) -> Result<SnapshotReport, AdminError> {
+    catch_up(context.repo, report)?;
+    // Mounted over the directory itself, nobody reaches the bare one.
+    let alone = context.mountpoint.is_some_and(|mounted| mounted == context.repo.layout().root);
+    let replica = context.repo.id();
+    let taken = context.repo.history().snapshot(name, replica, alone && !walk, &mut |done| {
+        report(Progress::files("looking at files", done, 0))
+    })?;
+    Ok(SnapshotReport {
+        snapshots: vec![row(&taken.id, &taken.snapshot)],
+        walked: Some(taken.walked),
+        looked_at: Some(taken.looked_at),
+        ..SnapshotReport::default()
+    })
+}
+
+fn diff(
+    context: Context<'_>,
+    a: &str,
+    b: Option<&str>,
+    report: Report<'_>,
+) -> Result<SnapshotReport, AdminError> {
+    let history = context.repo.history();
+    let (a_id, a) = history.find_snapshot(a)?;
+    let (b_id, b, passing) = match b {
+        Some(b) => {
+            let (id, snapshot) = history.find_snapshot(b)?;
+            (id, snapshot, false)
+        }
+        None => {
+            let now = create(context, "", false, report)?;
+            let (id, snapshot) = history.find_snapshot(&now.snapshots[0].id)?;
+            (id, snapshot, true)
+        }
+    };
+    let mut rows = Vec::new();
+    let compared = history.differences(&a.root_node(), &b.root_node(), &mut |found| {
+        rows.push(difference_row(&found));
+        true
+    });
+    if passing {
+        history.remove_snapshot(&b_id)?;
+    }
+    compared?;
+    let snapshots = vec![row(&a_id, &a), row(&b_id, &b)];
+    Ok(SnapshotReport { snapshots, differences: Some(rows), ..SnapshotReport::default() })
+}
+
+fn row(id: &DocumentId, snapshot: &Snapshot) -> SnapshotRow {
+    SnapshotRow {
+        id: short_id(id),
+        name: snapshot.name.clone(),
+        time: time_text(snapshot.time),
+        machine: snapshot.machine.clone(),
+        files: snapshot.files,
+        bytes: snapshot.bytes,
+        open: snapshot.open,
+        root: snapshot.root_node().to_string(),
+    }
+}
+
+fn entry_row(entry: &Entry) -> EntryRow {
+    let (kind, size, recipe) = match &entry.node {
+        Node::File { size, recipe, .. } => ("file", *size, recipe.map(|recipe| recipe.to_string())),
+        Node::Directory(_) => ("directory", 0, None),
+        Node::Symlink(_) => ("symlink", 0, None),
+        Node::Fifo => ("fifo", 0, None),
+        Node::Socket => ("socket", 0, None),
+        Node::CharDevice(_) => ("char-device", 0, None),
+        Node::BlockDevice(_) => ("block-device", 0, None),
+    };
+    EntryRow {
+        name: shown(Path::new(&entry.name)),
+        kind: kind.to_owned(),
+        mode: format!("{:04o}", entry.meta.mode),
+        uid: entry.meta.uid,
+        gid: entry.meta.gid,
+        mtime: time_text(entry.meta.mtime),
+        size,
+        recipe,
+    }
+}
+
+fn difference_row(found: &Difference) -> DifferenceRow {
+    let size = |entry: &Option<Entry>| match entry.as_ref().map(|entry| &entry.node) {
+        Some(Node::File { size, .. }) => Some(*size),
+        _ => None,
+    };
+    let how = match found.how {
+        How::Added => "added",
+        How::Removed => "removed",
+        How::Changed => "changed",
+        How::Attributes => "attributes",
+    };
+    DifferenceRow {
+        path: shown(&found.path),
+        how: how.to_owned(),
+        a_size: size(&found.old),
+        b_size: size(&found.new),
+    }
+}
+
+fn restore(
+    context: Context<'_>,
+    id: &str,
+    path: &Path,
+    to: Option<&To>,
+    delete: bool,
+    report: Report<'_>,
+) -> Result<SnapshotReport, AdminError> {
+    let (repo, history) = (context.repo, context.repo.history());
+    catch_up(repo, report)?;
+    let (id, snapshot) = history.find_snapshot(id)?;
+    let entry = history.entry_in(&id, &snapshot, path)?;
+    // Nothing that it needs is collected meanwhile, also if it is removed.
+    let _pin = repo.overlay().store().pin();
+    let base = match to {
+        Some(To(to)) => to.clone(),
+        None => match context.mountpoint {
+            Some(mountpoint) => mountpoint.join(path),
+            None => repo.overlay().backing().root_path()?.join(path),
+        },
+    };
+    if to.is_none() {
+        if repo.overlay().read_only() {
+            return Err(OverlayError::ReadOnly.into());
+        }
+        if !repo.overlay().settle(&mut |_| report(Progress::files("settling", 0, 0)))? {
+            return Err(AdminError::Interrupted);
+        }
+        if let Some(parent) = base.parent() {
+            std::fs::create_dir_all(parent).map_err(|e| OverlayError::io("create", parent, e))?;
+        }
+    } else if base.symlink_metadata().is_ok() {
+        return Err(AdminError::refused(
+            format!("{} exists", base.display()),
+            "name a path that does not, or remove that one".to_owned(),
+        ));
+    }
+    let mut restorer = Restorer {
+        context,
+        in_place: to.is_none(),
+        delete,
+        links: HashMap::new(),
+        done: Restored { to: shown(&base), ..Restored::default() },
+        report,
+    };
+    restorer.entry(&entry, path, &base)?;
+    let done = restorer.done;
+    history.flush()?;
+    Ok(SnapshotReport {
+        snapshots: vec![row(&id, &snapshot)],
+        restored: Some(done),
+        ..SnapshotReport::default()
+    })
+}
+
+struct Restorer<'a> {
+    context: Context<'a>,
+    in_place: bool,
+    delete: bool,
+    /// Files with several names, and the first of them that is there again.
+    links: HashMap<u64, PathBuf>,
+    done: Restored,
+    report: Report<'a>,
+}
+
+impl Restorer<'_> {
+    /// Brings back what an entry has, at `base`, which is `path` below the root if it is in place. What fails is told of
+    /// and passed over.
+    fn entry(&mut self, entry: &Entry, path: &Path, base: &Path) -> Result<(), AdminError> {
+        if !(self.report)(Progress::files("restoring", self.done.files, 0)) {
+            return Err(AdminError::Interrupted);
+        }
+        let done = match &entry.node {
+            Node::Directory(id) => self.directory(id, &entry.meta, path, base),
+            Node::File { size, link, .. } => self.file(entry, *size, *link, path, base),
+            other => self.special(other, &entry.meta, base),
+        };
+        match done {
+            Err(AdminError::Interrupted) => Err(AdminError::Interrupted),
+            Err(e) => {
+                if self.done.errors.len() < ERRORS_MAX {
+                    self.done.errors.push(e.to_string());
+                }
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn directory(
+        &mut self,
+        id: &DocumentId,
+        meta: &Meta,
+        path: &Path,
+        base: &Path,
+    ) -> Result<(), AdminError> {
+        let io = |operation| move |e| OverlayError::io(operation, base, e);
+        match base.symlink_metadata() {
+            Ok(there) if there.is_dir() => {}
+            Ok(_) => {
+                self.clear(path, base)?;
+                std::fs::create_dir(base).map_err(io("create"))?;
+            }
+            Err(_) => std::fs::create_dir(base).map_err(io("create"))?,
+        }
+        let entries = self.context.repo.history().entries_of(id)?;
+        if self.in_place && self.delete {
+            for there in std::fs::read_dir(base).map_err(io("read"))? {
+                let name = there.map_err(io("read"))?.file_name();
+                let hidden = path.as_os_str().is_empty() && crate::overlay::is_hidden(&name);
+                let known = entries.binary_search_by(|entry| entry.name.cmp(&name)).is_ok();
+                let left_out = !self.context.repo.overlay().keeps_history(&path.join(&name));
+                if !known && !hidden && !left_out {
+                    self.remove(&path.join(&name), &base.join(&name))?;
+                }
+            }
+        }
+        for entry in &entries {
+            self.entry(entry, &path.join(&entry.name), &base.join(&entry.name))?;
+        }
+        // Last: what is made in it changes its times.
+        Ok(set_attributes(base, meta)?)
+    }
+
+    fn file(
+        &mut self,
+        entry: &Entry,
+        size: u64,
+        link: u64,
+        path: &Path,
+        base: &Path,
+    ) -> Result<(), AdminError> {
+        let overlay = self.context.repo.overlay();
+        let Node::File { recipe, .. } = &entry.node else { return Ok(()) };
+        if let Some(first) = self.links.get(&link).filter(|_| link != 0)
+            && (!self.in_place || base.symlink_metadata().is_err())
+        {
+            std::fs::hard_link(first, base).map_err(|e| OverlayError::io("link", base, e))?;
+            self.done.files += 1;
+            return Ok(());
+        }
+        if link != 0 {
+            self.links.insert(link, base.to_owned());
+        }
+        if self.in_place
+            && let Some(met) = overlay.survey_at(path)?
+        {
+            if met.kind != Kind::File {
+                self.clear(path, base)?;
+            } else if met.meta == entry.meta && self.has(path, *recipe)? {
+                self.done.unchanged += 1;
+                return Ok(());
+            }
+        }
+        match recipe {
+            Some(recipe) if self.in_place => put_back(self.context, path, *recipe, &entry.meta)?,
+            Some(recipe) => write_out(self.context, base, *recipe, &entry.meta)?,
+            None => {
+                if self.in_place {
+                    keep_present(self.context, path)?;
+                }
+                std::fs::File::create(base).map_err(|e| OverlayError::io("create", base, e))?;
+                set_attributes(base, &entry.meta)?;
+            }
+        }
+        self.done.files += 1;
+        self.done.bytes += size;
+        Ok(())
+    }
+
+    /// Whether the file at a path has this content.
+    fn has(&self, path: &Path, recipe: Option<crate::id::RecipeId>) -> Result<bool, AdminError> {
+        use crate::overlay::Held;
+        let overlay = self.context.repo.overlay();
+        Ok(match overlay.survey_at(path)?.map(|met| met.held) {
+            Some(Held::Empty) => recipe.is_none(),
+            Some(Held::Stored { recipe: there, .. }) => recipe == Some(there),
+            Some(Held::Plain) => overlay.store_plain(path)?.map(|(there, _)| there) == recipe,
+            _ => false,
+        })
+    }
+
+    fn special(&mut self, node: &Node, meta: &Meta, base: &Path) -> Result<(), AdminError> {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let io = |e| OverlayError::io("create", base, e);
+        if let Ok(there) = base.symlink_metadata() {
+            if let Node::Symlink(target) = node
+                && there.is_symlink()
+                && std::fs::read_link(base)
+                    .is_ok_and(|there| there.as_os_str().as_bytes() == target.as_slice())
+            {
+                self.done.unchanged += 1;
+                return Ok(());
+            }
+            if there.is_dir() || there.is_file() {
+                return Err(OverlayError::io(
+                    "create",
+                    base,
+                    std::io::Error::other("a file or directory is in its place; move it away first"),
+                )
+                .into());
+            }
+            std::fs::remove_file(base).map_err(|e| OverlayError::io("remove", base, e))?;
+        }
+        let make = |kind, number| {
+            mknodat(CWD, base, kind, Mode::from_raw_mode(0o600), number).map_err(|e| io(e.into()))
+        };
+        match node {
+            Node::Symlink(target) => {
+                std::os::unix::fs::symlink(OsStr::from_bytes(target), base).map_err(io)?
+            }
+            Node::Fifo => make(FileType::Fifo, 0)?,
+            Node::Socket => make(FileType::Socket, 0)?,
+            Node::CharDevice(number) => make(FileType::CharacterDevice, *number)?,
+            Node::BlockDevice(number) => make(FileType::BlockDevice, *number)?,
+            Node::File { .. } | Node::Directory(_) => {}
+        }
+        self.done.files += 1;
+        Ok(set_attributes(base, meta)?)
+    }
+
+    /// Takes away what is in the place of something of another kind. Only on request: it may be much.
+    fn clear(&mut self, path: &Path, base: &Path) -> Result<(), AdminError> {
+        if !self.delete {
+            return Err(HistoryError::Target {
+                path: path.to_owned(),
+                reason: "something of another kind is in its place: move it away, or use --delete".to_owned(),
+            }
+            .into());
+        }
+        self.remove(path, base)
+    }
+
+    /// Removes what is there; contents of files become versions first.
+    fn remove(&mut self, path: &Path, base: &Path) -> Result<(), AdminError> {
+        let io = |e| OverlayError::io("remove", base, e);
+        let there = base.symlink_metadata().map_err(io)?;
+        if there.is_dir() {
+            for inner in std::fs::read_dir(base).map_err(io)? {
+                let name = inner.map_err(io)?.file_name();
+                self.remove(&path.join(&name), &base.join(&name))?;
+            }
+            std::fs::remove_dir(base).map_err(io)?;
+        } else {
+            if there.is_file() {
+                keep_present(self.context, path)?;
+            }
+            std::fs::remove_file(base).map_err(io)?;
+        }
+        self.done.removed += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+use super::text::shown;
+use super::{AdminError, Progress, Report, catch_up};
+use crate::history::SNAPSHOTS_DIR;
+use crate::overlay::OverlayError;
+use crate::repo::Repo;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Component, Path};
+
+/// What removing something would give back. Bytes on disk if not said otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WouldFreeReport {
+    /// What it is about, below the root.
+    pub of: String,
+    /// Files in it.
+    pub files: u64,
+    /// Bytes in them.
+    pub logical_bytes: u64,
+    /// What the next collection would give back.
+    pub frees_bytes: u64,
+    /// What a collection would give back once no version and no snapshot needs it any more.
+    pub frees_after_history_bytes: u64,
+    /// What plain files take in the directory: free at once.
+    pub frees_plain_bytes: u64,
+    /// Files of which it is not known what they need.
+    pub unknown: u64,
+}
+
+/// About a file, a directory, or a snapshot as `.snapshots/ID`.
+pub(super) fn would_free(
+    repo: &Repo,
+    path: &Path,
+    report: Report<'_>,
+) -> Result<WouldFreeReport, AdminError> {
+    catch_up(repo, report)?;
+    let (overlay, history) = (repo.overlay(), repo.history());
+    let mut go_on = |stubs| report(Progress::files("marking what else is needed", stubs, 0));
+    let mut parts = path.components();
+    let is_snapshot = parts.next() == Some(Component::Normal(SNAPSHOTS_DIR.as_ref()))
+        && overlay.survey_at(Path::new(SNAPSHOTS_DIR))?.is_none();
+    let (found, files, bytes) = if is_snapshot {
+        let id = parts.next().map(|id| id.as_os_str().to_string_lossy().into_owned());
+        let id = id.filter(|_| parts.next().is_none()).ok_or_else(|| {
+            AdminError::refused(
+                format!("{}: a snapshot as a whole can be removed, and nothing in it", path.display()),
+                "name it as .snapshots/ID".to_owned(),
+            )
+        })?;
+        let (id, snapshot) = history.find_snapshot(&id)?;
+        let recipes = history.contents_of(&snapshot)?;
+        (overlay.would_free(None, Some((&id, &recipes)), &mut go_on)?, snapshot.files, snapshot.bytes)
+    } else {
+        if path.as_os_str().is_empty() || overlay.survey_at(path)?.is_none() {
+            let what =
+                if path.as_os_str().is_empty() { "the root itself cannot be removed" } else { "not found" };
+            return Err(
+                OverlayError::io("look at", path, io::Error::new(io::ErrorKind::NotFound, what)).into()
+            );
+        }
+        let found = overlay.would_free(Some(path), None, &mut go_on)?;
+        (found, found.map_or(0, |found| found.files), found.map_or(0, |found| found.bytes))
+    };
+    let found = found.ok_or(AdminError::Interrupted)?;
+    Ok(WouldFreeReport {
+        of: shown(path),
+        files,
+        logical_bytes: bytes,
+        frees_bytes: found.freed_bytes,
+        frees_after_history_bytes: found.after_history_bytes,
+        frees_plain_bytes: found.plain_bytes,
+        unknown: found.unknown,
+    })
+}

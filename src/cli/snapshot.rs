@@ -1,0 +1,193 @@
+use super::error::CliError;
+use super::file_version::find_gone;
+use super::output::{Output, plain, size, table};
+use super::session::{Session, Work, find, unexpected};
+use super::{CliResult, Global, Outcome};
+use crate::admin::{Request, Response, SnapshotReport, SnapshotRequest, SnapshotRow, To};
+use crate::control::Found;
+use std::path::{Path, PathBuf};
+
+/// Snapshots of the whole overlay: take, list, look into, compare, bring back, remove
+#[derive(clap::Args)]
+#[command(
+    after_help = "Snapshots can be looked into in the mount too, below the hidden directory .snapshots/ID/ at its root. \
+    One without a name is kept as long as the rules of [history] in config.toml say; a name keeps it until it is removed.\n\
+    Example: dedupctl snapshot create --name before-upgrade\n\
+    Example: dedupctl snapshot restore before-upgrade etc/hosts\n\
+    Example: dedupctl snapshot diff before-upgrade"
+)]
+pub(super) struct Snapshots {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Take one, of what is there at this moment
+    Create {
+        /// A path of the overlay; by default the current directory
+        path: Option<PathBuf>,
+        /// A name by which it can be asked for, and which keeps it until it is removed
+        #[arg(long, default_value = "", hide_default_value = true)]
+        name: String,
+        /// Look at the metadata of all files, also if it is known what changed
+        #[arg(long)]
+        walk: bool,
+    },
+    /// List them
+    List {
+        /// A path of the overlay; by default the current directory
+        path: Option<PathBuf>,
+    },
+    /// What is in one, or in a directory of it
+    Show {
+        /// Its name, or the first digits of its id
+        id: String,
+        /// File or directory, as a path in the overlay
+        path: Option<PathBuf>,
+    },
+    /// What differs between two, or between one and now
+    Diff {
+        /// The one
+        a: String,
+        /// The other; by default what is there now
+        b: Option<String>,
+    },
+    /// Bring back all of it, a directory or a file
+    Restore {
+        /// Its name, or the first digits of its id
+        id: String,
+        /// File or directory, as a path in the overlay; by default all of it
+        path: Option<PathBuf>,
+        /// Write it to this path, which must not exist, and change nothing in place
+        #[arg(short = 'o', long, value_name = "OUT")]
+        output: Option<PathBuf>,
+        /// In place: remove what the snapshot does not have (it can be had from `log` and `restore`)
+        #[arg(long, conflicts_with = "output")]
+        delete: bool,
+    },
+    /// Remove one
+    Remove {
+        /// Its name, or the first digits of its id
+        id: String,
+    },
+}
+
+impl Snapshots {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let here = |path: &Option<PathBuf>| find(global, path.as_deref());
+        let (found, work, request) = match &self.what {
+            What::Create { path, name, walk } => {
+                (here(path)?, Work::Convert, SnapshotRequest::Create { name: name.clone(), walk: *walk })
+            }
+            What::List { path } => (here(path)?, Work::Ask, SnapshotRequest::List),
+            What::Show { id, path } => {
+                let (found, path) = inside(global, path.as_deref())?;
+                (found, Work::Ask, SnapshotRequest::Show { id: id.clone(), path })
+            }
+            What::Diff { a, b } => {
+                let request = SnapshotRequest::Diff { a: a.clone(), b: b.clone() };
+                (find(global, None)?, if b.is_none() { Work::Convert } else { Work::Ask }, request)
+            }
+            What::Restore { id, path, output, delete } => {
+                let (found, path) = inside(global, path.as_deref())?;
+                let to = output.as_deref().map(std::path::absolute).transpose();
+                let to = to.map_err(|e| CliError::new(format!("-o: {e}")))?.map(To);
+                let request = SnapshotRequest::Restore { id: id.clone(), path, to, delete: *delete };
+                (found, Work::Convert, request)
+            }
+            What::Remove { id } => {
+                (find(global, None)?, Work::Ask, SnapshotRequest::Remove { id: id.clone() })
+            }
+        };
+        let (session, _) = Session::open(found, work, out)?;
+        let report = match session.ask(Request::Snapshot(request), out)? {
+            Response::Snapshot(report) => report,
+            other => return Err(unexpected(&other)),
+        };
+        out.result(&report, |report| self.text(report))?;
+        let failed = report.restored.as_ref().is_some_and(|done| !done.errors.is_empty());
+        let differs = report.differences.as_ref().is_some_and(|rows| !rows.is_empty());
+        Ok(if failed || differs { Outcome::Findings } else { Outcome::Clean })
+    }
+
+    fn text(&self, report: &SnapshotReport) -> String {
+        match &self.what {
+            What::Create { .. } => match report.snapshots.first() {
+                Some(row) => {
+                    let kept = if row.name.is_empty() { ", kept by the rules" } else { "" };
+                    let open = match row.open {
+                        0 => String::new(),
+                        open => format!("; {open} files were being written to"),
+                    };
+                    format!("{}: {} files, {}{kept}{open}\n", row.id, row.files, size(row.bytes))
+                }
+                None => String::new(),
+            },
+            What::List { .. } => list(&report.snapshots),
+            What::Show { .. } => {
+                let rows: Vec<_> = report
+                    .entries
+                    .iter()
+                    .map(|row| {
+                        let bytes = if row.kind == "file" { size(row.size) } else { String::new() };
+                        vec![row.kind.clone(), row.mode.clone(), bytes, time(&row.mtime), plain(&row.name)]
+                    })
+                    .collect();
+                table(&rows, &[2])
+            }
+            What::Diff { .. } => {
+                let rows = report.differences.iter().flatten();
+                rows.map(|row| format!("{:<10}  {}\n", row.how, plain(&row.path))).collect()
+            }
+            What::Restore { .. } => match &report.restored {
+                Some(done) => {
+                    let errors: String =
+                        done.errors.iter().map(|error| format!("not restored: {}\n", plain(error))).collect();
+                    format!(
+                        "{} files restored, {}; {} were as they were, {} removed: {}\n{errors}",
+                        done.files,
+                        size(done.bytes),
+                        done.unchanged,
+                        done.removed,
+                        plain(&done.to)
+                    )
+                }
+                None => String::new(),
+            },
+            What::Remove { .. } => "removed; `dedupctl gc` gives back what it alone needed\n".to_owned(),
+        }
+    }
+}
+
+/// The overlay of a path that need not be there any more, and where that is in it; all of it if there is no path.
+fn inside(global: &Global, path: Option<&Path>) -> Result<(Found, PathBuf), CliError> {
+    let Some(path) = path else { return Ok((find(global, None)?, PathBuf::new())) };
+    let found = find_gone(global, path)?;
+    let (Found::Daemon { path, .. } | Found::Direct { path, .. }) = &found;
+    let path = path.clone();
+    Ok((found, path))
+}
+
+fn list(snapshots: &[SnapshotRow]) -> String {
+    if snapshots.is_empty() {
+        return "no snapshots\n".to_owned();
+    }
+    let mut rows = vec![["id", "time", "files", "bytes", "machine", "name"].map(str::to_owned).to_vec()];
+    for row in snapshots {
+        let name = plain(&row.name);
+        rows.push(vec![
+            row.id.clone(),
+            time(&row.time),
+            row.files.to_string(),
+            size(row.bytes),
+            plain(&row.machine),
+            name,
+        ]);
+    }
+    table(&rows, &[2, 3])
+}
+
+fn time(text: &str) -> String {
+    text.get(..19).unwrap_or(text).replace('T', " ")
+}

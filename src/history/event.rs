@@ -1,0 +1,249 @@
+//! What happened to files, in order: versions, renames, removals. Events are kept in batches, each a document.
+//!
+//! ```text
+//! batch = 1 (version) | number | revision | machine | number of events | event*
+//! event = kind 1 byte | time | ...
+//!   1 version, 2 version given up:  path | file id | recipe 16 | size | meta
+//!   3 renamed, 4 exchanged:         0 file or 1 directory | path before | path after
+//!   5 removed:                      0 file or 1 directory | path
+//!   6 snapshot removed:             document id 32
+//! meta  = mode | user | group | mtime | 0, or number of xattrs + 1 | (name, value)*
+//! ```
+//! Numbers are LEB128, times seconds (zigzag) and nanoseconds, byte strings follow their length.
+//!
+//! What must always be true: a batch keeps its number and its events their places for ever. A version that is given up
+//! stays in its place without being promised any more: the batch is written again with a higher revision, and of two
+//! documents with one number that with the higher revision counts.
+
+use super::wire::{Input, put_bytes, put_meta, put_time};
+use crate::id::{DocumentId, FileId, RecipeId};
+use crate::overlay::Meta;
+use crate::overlay::stub::Time;
+use crate::recipe::put_varint;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const VERSION: u8 = 1;
+/// Events in a batch at most.
+pub(super) const BATCH_EVENTS_MAX: usize = 512;
+/// An event takes this many bytes at least.
+const EVENT_BYTES_MIN: usize = 4;
+
+/// Which event: the batch's number, then the place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId(pub u64);
+
+impl EventId {
+    const PLACE_BITS: u32 = 16;
+
+    pub(super) fn new(batch: u64, place: usize) -> EventId {
+        EventId(batch << Self::PLACE_BITS | place as u64)
+    }
+
+    pub(super) fn batch(self) -> u64 {
+        self.0 >> Self::PLACE_BITS
+    }
+
+    pub(super) fn place(self) -> usize {
+        (self.0 & ((1 << Self::PLACE_BITS) - 1)) as usize
+    }
+}
+
+/// A content that a file had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Where it was, below the root.
+    pub path: PathBuf,
+    /// Which inode it was.
+    pub file: FileId,
+    /// The content.
+    pub recipe: RecipeId,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The rest.
+    pub meta: Meta,
+    /// Whether it can still be had.
+    pub kept: bool,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Version(Version),
+    Renamed { from: PathBuf, to: PathBuf, directory: bool, exchanged: bool },
+    Removed { path: PathBuf, directory: bool },
+    SnapshotRemoved(DocumentId),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) time: Time,
+    pub(super) what: What,
+}
+
+/// Events that are kept together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Batch {
+    pub(super) number: u64,
+    pub(super) revision: u64,
+    /// The name of the machine.
+    pub(super) machine: String,
+    pub(super) events: Vec<Event>,
+}
+
+impl Event {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let path = |out: &mut Vec<u8>, path: &Path| put_bytes(out, path.as_os_str().as_bytes());
+        let kind = match &self.what {
+            What::Version(version) if version.kept => 1,
+            What::Version(_) => 2,
+            What::Renamed { exchanged: false, .. } => 3,
+            What::Renamed { .. } => 4,
+            What::Removed { .. } => 5,
+            What::SnapshotRemoved(_) => 6,
+        };
+        out.push(kind);
+        put_time(out, self.time);
+        match &self.what {
+            What::Version(version) => {
+                path(out, &version.path);
+                put_varint(out, version.file.0);
+                out.extend_from_slice(&version.recipe.0);
+                put_varint(out, version.size);
+                put_meta(out, &version.meta);
+            }
+            What::Renamed { from, to, directory, .. } => {
+                out.push(u8::from(*directory));
+                path(out, from);
+                path(out, to);
+            }
+            What::Removed { path: gone, directory } => {
+                out.push(u8::from(*directory));
+                path(out, gone);
+            }
+            What::SnapshotRemoved(id) => out.extend_from_slice(&id.0),
+        }
+    }
+
+    fn decode(input: &mut Input<'_>) -> Option<Event> {
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        let kind = input.byte()?;
+        let time = input.time()?;
+        let directory = |input: &mut Input<'_>| match input.byte()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        };
+        let what = match kind {
+            1 | 2 => What::Version(Version {
+                path: path(input.bytes()?),
+                file: FileId(input.number()?),
+                recipe: RecipeId(input.array()?),
+                size: input.number()?,
+                meta: input.meta()?,
+                kept: kind == 1,
+            }),
+            3 | 4 => What::Renamed {
+                directory: directory(input)?,
+                from: path(input.bytes()?),
+                to: path(input.bytes()?),
+                exchanged: kind == 4,
+            },
+            5 => What::Removed { directory: directory(input)?, path: path(input.bytes()?) },
+            6 => What::SnapshotRemoved(DocumentId(input.array()?)),
+            _ => return None,
+        };
+        Some(Event { time, what })
+    }
+}
+
+impl Batch {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_varint(&mut out, self.number);
+        put_varint(&mut out, self.revision);
+        put_bytes(&mut out, self.machine.as_bytes());
+        put_varint(&mut out, self.events.len() as u64);
+        self.events.iter().for_each(|event| event.encode(&mut out));
+        out
+    }
+
+    /// Decodes [`Batch::encode`]'s output; `None` for anything else.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Batch> {
+        let mut input = Input(bytes);
+        if input.byte()? != VERSION {
+            return None;
+        }
+        let (number, revision) = (input.number()?, input.number()?);
+        let machine = String::from_utf8(input.bytes()?.to_vec()).ok()?;
+        let count = input.number()? as usize;
+        if count > BATCH_EVENTS_MAX || count > input.0.len() / EVENT_BYTES_MIN || number >> 48 != 0 {
+            return None;
+        }
+        let events = (0..count).map(|_| Event::decode(&mut input)).collect::<Option<Vec<_>>>()?;
+        input.ended().then_some(Batch { number, revision, machine, events })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn time() -> impl Strategy<Value = Time> {
+        (any::<i32>(), 0u32..1_000_000_000).prop_map(|(sec, nsec)| Time { sec: sec.into(), nsec })
+    }
+
+    pub(in crate::history) fn meta() -> impl Strategy<Value = Meta> {
+        let xattrs = prop::collection::vec((any::<Vec<u8>>(), any::<Vec<u8>>()), 0..3);
+        (0u32..0o10000, any::<u32>(), any::<u32>(), time(), prop::option::of(xattrs))
+            .prop_map(|(mode, uid, gid, mtime, xattrs)| Meta { mode, uid, gid, mtime, xattrs })
+    }
+
+    fn what() -> impl Strategy<Value = What> {
+        let path = "[a-c/\u{e9}]{0,9}".prop_map(PathBuf::from);
+        let version = (path.clone(), any::<u64>(), any::<[u8; 16]>(), any::<u64>(), meta(), any::<bool>());
+        prop_oneof![
+            version.prop_map(|(path, file, recipe, size, meta, kept)| What::Version(Version {
+                path,
+                file: FileId(file),
+                recipe: RecipeId(recipe),
+                size,
+                meta,
+                kept
+            })),
+            (path.clone(), path.clone(), any::<bool>(), any::<bool>()).prop_map(
+                |(from, to, directory, exchanged)| What::Renamed { from, to, directory, exchanged }
+            ),
+            (path, any::<bool>()).prop_map(|(path, directory)| What::Removed { path, directory }),
+            any::<[u8; 32]>().prop_map(|id| What::SnapshotRemoved(DocumentId(id))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_batch_comes_back(
+            number in 0u64..1 << 48, revision in any::<u64>(), machine in ".{0,9}",
+            events in prop::collection::vec((time(), what()), 0..9)
+        ) {
+            let events = events.into_iter().map(|(time, what)| Event { time, what }).collect();
+            let batch = Batch { number, revision, machine, events };
+            let encoded = batch.encode();
+            prop_assert_eq!(Batch::decode(&encoded).unwrap(), batch);
+            for len in 0..encoded.len() {
+                prop_assert!(Batch::decode(&encoded[..len]).is_none());
+            }
+        }
+
+        #[test]
+        fn garbage_is_refused_or_has_one_encoding(mut bytes in prop::collection::vec(any::<u8>(), 0..99)) {
+            if let Some(first) = bytes.first_mut() {
+                *first = VERSION;
+            }
+            if let Some(batch) = Batch::decode(&bytes) {
+                prop_assert_eq!(batch.encode(), bytes);
+            }
+        }
+    }
+}

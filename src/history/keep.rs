@@ -1,0 +1,186 @@
+//! What a collection of garbage leaves to the history: versions by the rules, and all that snapshots need.
+//!
+//! What must always be true: a version that is listed can be had. So one that the rules give up is first marked so, durably,
+//! and only then does the collection go on without it. One whose recipe cannot be read stops the collection: what
+//! it needs is not known.
+//!
+//! O(events) time; memory: one batch, and the directories of one snapshot after the other.
+
+use super::error::{HistoryError, Result};
+use super::event::{Batch, Event, EventId, Version, What};
+use super::lineage::{moved, other_end};
+use super::log::{Log, Role, Row, is_missing};
+use super::retention::Moments;
+use crate::db::DbError;
+use crate::overlay::stub::Time;
+use crate::overlay::{KeptForHistory, Overlay, OverlayError};
+use crate::store::{Collection, StoreError};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Renames followed one after the other.
+const DEPTH_MAX: usize = 64;
+/// Directories whose renames are remembered.
+const DIRS_MAX: usize = 64 << 10;
+/// Batches written again at once.
+const REPLACED_MAX: usize = 64;
+
+/// How a version ended.
+enum End {
+    /// It is what is there.
+    Open,
+    /// Another content came, or it went, at this time.
+    At(i64),
+    /// It is not there any more, and nobody saw it go.
+    Unseen(PathBuf),
+}
+
+pub(super) struct Keeper<'a> {
+    log: &'a Log,
+    overlay: &'a Overlay,
+    moments: Moments,
+    /// Of each directory: its renames and removals.
+    dirs: HashMap<PathBuf, Vec<Row>>,
+}
+
+impl<'a> Keeper<'a> {
+    pub(super) fn new(log: &'a Log, overlay: &'a Overlay, moments: Moments) -> Keeper<'a> {
+        Keeper { log, overlay, moments, dirs: HashMap::new() }
+    }
+
+    /// Goes through all versions, gives up what the rules do not keep, unless `dry_run`, and tells the collection of the rest.
+    pub(super) fn versions(
+        &mut self,
+        collection: &Collection<'_>,
+        dry_run: bool,
+        kept: &mut KeptForHistory,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool> {
+        let end = match self.log.write() {
+            Err(HistoryError::Store(StoreError::Full { .. }) | HistoryError::Db(DbError::Full { .. })) => {
+                collection.make_room();
+                self.log.write()?
+            }
+            written => written?,
+        };
+        let mut unseen: Vec<PathBuf> = Vec::new();
+        let mut replaced: Vec<Batch> = Vec::new();
+        for number in 0..end {
+            let batch = match self.log.use_batch(number) {
+                Ok(Some(batch)) => batch,
+                Ok(None) => continue,
+                Err(HistoryError::Store(e)) => {
+                    return Err(unsure(format!("batch {number} of the history"), e));
+                }
+                Err(e) => return Err(e),
+            };
+            let mut given_up = Vec::new();
+            for (place, event) in batch.events.iter().enumerate() {
+                let What::Version(version) = &event.what else { continue };
+                if !version.kept {
+                    continue;
+                }
+                let until = match self.end_of(&version.path, EventId::new(number, place), version, 0)? {
+                    End::Open => None,
+                    End::At(time) => Some(time),
+                    End::Unseen(path) => {
+                        unseen.push(path);
+                        Some(Time::now().sec)
+                    }
+                };
+                let wanted = self.overlay.keeps_history(&version.path);
+                if wanted && self.moments.keep(event.time.sec, until) {
+                    match collection.keep_more(&version.recipe) {
+                        Ok(bytes) => {
+                            kept.bytes += bytes;
+                            kept.versions += 1;
+                            continue;
+                        }
+                        Err(e) if is_missing(&e) => tracing::warn!(
+                            "{}: its version of {} cannot be had any more: {e}",
+                            version.path.display(),
+                            event.time.sec
+                        ),
+                        Err(e) => return Err(unsure(version.path.display().to_string(), e)),
+                    }
+                }
+                given_up.push(place);
+            }
+            kept.dropped += given_up.len() as u64;
+            if !given_up.is_empty() {
+                replaced.push(without(&batch, &given_up));
+            }
+            if replaced.len() >= REPLACED_MAX && !dry_run {
+                self.log.replace(std::mem::take(&mut replaced))?;
+            }
+            if !go_on() {
+                return Ok(false);
+            }
+        }
+        if !dry_run {
+            self.log.replace(replaced)?;
+            // From now on their time runs.
+            for path in unseen {
+                let what = What::Removed { path, directory: false };
+                self.log.add(Event { time: Time::now(), what });
+            }
+        }
+        Ok(true)
+    }
+
+    fn end_of(&mut self, path: &Path, after: EventId, version: &Version, depth: usize) -> Result<End> {
+        if depth > DEPTH_MAX {
+            return Ok(End::Open);
+        }
+        let mut next = self.log.after(path, after)?.map(|row| (row, path.to_owned()));
+        for above in path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+            let rows = self.renames_of(above)?;
+            let first = rows.iter().find(|row| row.event > after).copied();
+            if let Some(row) = first
+                && next.as_ref().is_none_or(|(next, _)| row.event < next.event)
+            {
+                next = Some((row, above.to_owned()));
+            }
+        }
+        let Some((row, at)) = next else {
+            // A file of a tree that was copied without xattrs is another inode, and empty: repair puts it right.
+            let open = self.overlay.file_at(path)? == Some(version.file)
+                || self.overlay.may_have_lost(path, version.meta.mtime)?;
+            return Ok(if open { End::Open } else { End::Unseen(path.to_owned()) });
+        };
+        match row.role {
+            Role::Version | Role::Removed { .. } | Role::Came { .. } => Ok(End::At(row.time)),
+            Role::Left { .. } | Role::Exchanged { .. } => match other_end(self.log, &row, &at)? {
+                Some(other) => self.end_of(&moved(path, &at, &other), row.event, version, depth + 1),
+                None => self.end_of(path, row.event, version, depth + 1),
+            },
+        }
+    }
+
+    fn renames_of(&mut self, dir: &Path) -> Result<&[Row]> {
+        if self.dirs.len() > DIRS_MAX {
+            self.dirs.clear();
+        }
+        if !self.dirs.contains_key(dir) {
+            let mut rows = self.log.of_path(dir)?;
+            rows.retain(|row| row.role.of_directory() && !matches!(row.role, Role::Came { .. }));
+            self.dirs.insert(dir.to_owned(), rows);
+        }
+        Ok(self.dirs.get(dir).map_or(&[], Vec::as_slice))
+    }
+}
+
+/// What something needs is not known.
+pub(super) fn unsure(what: String, source: crate::store::StoreError) -> HistoryError {
+    OverlayError::Unsure { path: what.into(), source }.into()
+}
+
+fn without(batch: &Batch, given_up: &[usize]) -> Batch {
+    let mut batch = Batch { revision: batch.revision + 1, ..batch.clone() };
+    for &place in given_up {
+        if let Some(Event { what: What::Version(version), .. }) = batch.events.get_mut(place) {
+            version.kept = false;
+        }
+    }
+    batch
+}

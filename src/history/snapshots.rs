@@ -1,0 +1,314 @@
+//! Snapshots: what they are as documents, and which there are.
+//!
+//! ```text
+//! snapshot = 1 (version) | number | time | replica 16 | machine | name | number of parents | parent 32 *
+//!          | files | bytes | open | root entry, as in `node`, with an empty name
+//! ```
+//! The replica is the store's id; *open* counts files that were being written to.
+//!
+//! What must always be true: a snapshot that is listed has all its directories and contents in the store. It is listed
+//! once its document is durable, which is after all that it needs is. One that is removed is gone for good once that event is
+//! durable ([`super::event::What::SnapshotRemoved`]); only then a collection goes on without it.
+
+use super::error::{HistoryError, Result};
+use super::event::{Event, What};
+use super::keep::unsure;
+use super::log::{Log, full_or, is_missing};
+use super::node::{self, Entry, Node};
+use super::retention::Moments;
+use super::wire::{Input, put_bytes, put_time};
+use crate::db::{Db, Layout, Runs, Table};
+use crate::id::{DocumentId, StoreId};
+use crate::overlay::KeptForHistory;
+use crate::overlay::stub::Time;
+use crate::recipe::put_varint;
+use crate::store::{Collection, DocumentKind, Store};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const VERSION: u8 = 1;
+const PARENTS_MAX: u64 = 64;
+/// Digits of an id that are shown.
+const SHOWN_DIGITS: usize = 16;
+const SNAPSHOTS: Runs = Runs::new(Layout { table: Table::Snapshots, row_len: 8 + 32, key_len: 8 });
+
+/// A snapshot of the whole overlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its place in the order of the replica's snapshots, from 1.
+    pub number: u64,
+    /// When it was taken.
+    pub time: Time,
+    /// Where: the id of the store.
+    pub replica: StoreId,
+    /// On which machine.
+    pub machine: String,
+    /// A name by which it can be asked for and which keeps it until it is removed; or none, empty.
+    pub name: String,
+    /// The snapshots that it follows.
+    pub parents: Vec<DocumentId>,
+    /// Regular files in it; hard links count each.
+    pub files: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Files that were being written to: they are as they were last closed, or are left out.
+    pub open: u64,
+    /// The root directory.
+    pub root: Entry,
+}
+
+impl Snapshot {
+    /// Encodes it; its id is the hash of that.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        put_varint(&mut out, self.number);
+        put_time(&mut out, self.time);
+        out.extend_from_slice(&self.replica.0);
+        put_bytes(&mut out, self.machine.as_bytes());
+        put_bytes(&mut out, self.name.as_bytes());
+        put_varint(&mut out, self.parents.len() as u64);
+        self.parents.iter().for_each(|parent| out.extend_from_slice(&parent.0));
+        for number in [self.files, self.bytes, self.open] {
+            put_varint(&mut out, number);
+        }
+        self.root.encode(&mut out);
+        out
+    }
+
+    /// Decodes [`Snapshot::encode`]'s output; `None` for anything else.
+    pub fn decode(bytes: &[u8]) -> Option<Snapshot> {
+        let mut input = Input(bytes);
+        if input.byte()? != VERSION {
+            return None;
+        }
+        let (number, time) = (input.number()?, input.time()?);
+        let replica = StoreId(input.array()?);
+        let machine = String::from_utf8(input.bytes()?.to_vec()).ok()?;
+        let name = String::from_utf8(input.bytes()?.to_vec()).ok()?;
+        let count = input.number().filter(|count| *count <= PARENTS_MAX)?;
+        let parents = (0..count).map(|_| input.array().map(DocumentId)).collect::<Option<Vec<_>>>()?;
+        let (files, bytes, open) = (input.number()?, input.number()?, input.number()?);
+        let root = Entry::decode(&mut input)?;
+        let is_root = matches!(root.node, Node::Directory(_)) && root.name.is_empty();
+        (is_root && input.ended()).then_some(Snapshot {
+            number,
+            time,
+            replica,
+            machine,
+            name,
+            parents,
+            files,
+            bytes,
+            open,
+            root,
+        })
+    }
+
+    /// The node of the root directory.
+    pub fn root_node(&self) -> DocumentId {
+        match self.root.node {
+            Node::Directory(id) => id,
+            _ => DocumentId([0; 32]),
+        }
+    }
+
+    /// Whether only its removal takes it away.
+    pub fn is_pinned(&self) -> bool {
+        !self.name.is_empty()
+    }
+}
+
+/// The first digits of an id: what people see and type.
+pub fn short_id(id: &DocumentId) -> String {
+    id.to_string()[..SHOWN_DIGITS].to_owned()
+}
+
+/// The snapshots of one overlay.
+pub(super) struct Snapshots {
+    store: Arc<Store>,
+    db: Arc<dyn Db>,
+    /// Held by who makes, removes or marks snapshots: what one is made from is not taken away meanwhile.
+    changing: Mutex<()>,
+    listed: Mutex<BTreeMap<u64, (DocumentId, Arc<Snapshot>)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Snapshots {
+    /// Those of `db`, and of `found`, which no index covered, but for `removed`.
+    pub(super) fn open(
+        store: &Arc<Store>,
+        db: Arc<dyn Db>,
+        found: &[DocumentId],
+        removed: &[DocumentId],
+        read_only: bool,
+    ) -> Result<Snapshots> {
+        let mut ids = Vec::new();
+        SNAPSHOTS.scan(&*db, &[], |row| {
+            let mut id = [0; 32];
+            id.copy_from_slice(&row[8..]);
+            ids.push(DocumentId(id));
+            true
+        })?;
+        let known: HashSet<_> = ids.iter().copied().collect();
+        ids.extend(found.iter().copied().filter(|id| !known.contains(id)));
+        let (mut listed, mut rows) = (BTreeMap::new(), Vec::new());
+        for id in ids.into_iter().filter(|id| !removed.contains(id)) {
+            match read(store, &id) {
+                Ok(snapshot) => {
+                    rows.extend(row(snapshot.number, &id));
+                    listed.insert(snapshot.number, (id, Arc::new(snapshot)));
+                }
+                // Its row came first, and a crash before it did.
+                Err(HistoryError::Store(e)) if is_missing(&e) => {}
+                Err(e) => tracing::error!("snapshot {} cannot be read: {e}", short_id(&id)),
+            }
+        }
+        // Nothing is written if nothing is new.
+        let same = listed.len() == known.len() && listed.values().all(|(id, _)| known.contains(id));
+        if !read_only && !same {
+            full_or(db.clear(Table::Snapshots).and_then(|()| SNAPSHOTS.merge(&*db, rows, Vec::new())))?;
+        }
+        let (store, listed) = (store.clone(), Mutex::new(listed));
+        Ok(Snapshots { store, db, changing: Mutex::new(()), listed })
+    }
+
+    /// Keeps others from making, removing or marking any.
+    pub(super) fn change(&self) -> MutexGuard<'_, ()> {
+        lock(&self.changing)
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn all(&self) -> Vec<(DocumentId, Arc<Snapshot>)> {
+        lock(&self.listed).values().cloned().collect()
+    }
+
+    /// The one with this name, or whose id begins like this.
+    pub(super) fn find(&self, text: &str) -> Result<(DocumentId, Arc<Snapshot>)> {
+        let all = self.all();
+        if let Some(named) = all.iter().find(|(_, snapshot)| snapshot.is_pinned() && snapshot.name == text) {
+            return Ok(named.clone());
+        }
+        let lower = text.to_ascii_lowercase();
+        let mut matching =
+            all.into_iter().filter(|(id, _)| lower.len() >= 4 && id.to_string().starts_with(&lower));
+        match (matching.next(), matching.next()) {
+            (Some(one), None) => Ok(one),
+            (Some(_), Some(_)) => Err(HistoryError::Ambiguous(text.to_owned())),
+            (None, _) => Err(HistoryError::NoSnapshot(text.to_owned())),
+        }
+    }
+
+    /// Lists a snapshot whose directories and contents are in the store. It and they are durable when this returns.
+    pub(super) fn add(&self, snapshot: Snapshot) -> Result<(DocumentId, Arc<Snapshot>)> {
+        let encoded = snapshot.encode();
+        let id = DocumentId::of(&encoded);
+        SNAPSHOTS.merge(&*self.db, row(snapshot.number, &id), Vec::new())?;
+        // All that it needs first.
+        self.store.sync()?;
+        let mut writer = self.store.writer();
+        writer.put_document(DocumentKind::Snapshot, &encoded)?;
+        writer.flush()?;
+        self.store.sync()?;
+        let snapshot = Arc::new(snapshot);
+        lock(&self.listed).insert(snapshot.number, (id, snapshot.clone()));
+        Ok((id, snapshot))
+    }
+
+    /// Takes a snapshot off the list, durably.
+    pub(super) fn remove(&self, log: &Log, id: &DocumentId) -> Result<()> {
+        let number = lock(&self.listed).iter().find(|(_, (of, _))| of == id).map(|(number, _)| *number);
+        let Some(number) = number else { return Ok(()) };
+        log.add(Event { time: Time::now(), what: What::SnapshotRemoved(*id) });
+        log.write()?;
+        self.store.sync()?;
+        SNAPSHOTS.merge(&*self.db, Vec::new(), number.to_be_bytes().to_vec())?;
+        lock(&self.listed).remove(&number);
+        Ok(())
+    }
+
+    /// Gives up snapshots without a name that the rules do not keep, unless `dry_run`, and tells the collection of the rest.
+    #[expect(clippy::too_many_arguments, reason = "what a collection says and is told")]
+    pub(super) fn mark(
+        &self,
+        log: &Log,
+        collection: &Collection<'_>,
+        moments: &Moments,
+        dry_run: bool,
+        except: Option<&DocumentId>,
+        kept: &mut KeptForHistory,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool> {
+        let _changing = self.change();
+        let mut seen = HashSet::new();
+        let all = self.all();
+        let unnamed = all.iter().filter(|(_, snapshot)| !snapshot.is_pinned());
+        let followers: Vec<Option<i64>> =
+            unnamed.clone().skip(1).map(|(_, next)| Some(next.time.sec)).chain([None]).collect();
+        let mut given_up = HashSet::new();
+        for ((id, snapshot), next) in unnamed.zip(followers) {
+            if !moments.keep_snapshot(snapshot.time.sec, next) {
+                given_up.insert(*id);
+                if !dry_run {
+                    self.remove(log, id)?;
+                }
+            }
+        }
+        for (id, snapshot) in all.iter().filter(|(id, _)| !given_up.contains(id) && Some(id) != except) {
+            let unsure = |e| match e {
+                HistoryError::Store(e) => unsure(format!("snapshot {}", short_id(id)), e),
+                other => other,
+            };
+            self.store.knows_document(DocumentKind::Snapshot, id)?;
+            if !self
+                .mark_directory(&snapshot.root_node(), collection, &mut seen, kept, go_on)
+                .map_err(unsure)?
+            {
+                return Ok(false);
+            }
+            kept.snapshots += 1;
+        }
+        Ok(true)
+    }
+
+    fn mark_directory(
+        &self,
+        id: &DocumentId,
+        collection: &Collection<'_>,
+        seen: &mut HashSet<[u8; 16]>,
+        kept: &mut KeptForHistory,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool> {
+        let mut left = vec![*id];
+        while let Some(id) = left.pop() {
+            if !go_on() {
+                return Ok(false);
+            }
+            let mut new = |id: &DocumentId| seen.insert(id.0.first_chunk().copied().unwrap_or_default());
+            node::each_leaf(&self.store, &id, &mut new, node::PAGES_DEPTH_MAX, &mut |entries| {
+                for entry in entries {
+                    match entry.node {
+                        Node::Directory(below) => left.push(below),
+                        Node::File { recipe: Some(recipe), .. } => {
+                            kept.bytes += collection.keep_more(&recipe)?;
+                        }
+                        _ => {}
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(true)
+    }
+}
+
+pub(super) fn read(store: &Store, id: &DocumentId) -> Result<Snapshot> {
+    let bytes = store.document(DocumentKind::Snapshot, id)?;
+    Snapshot::decode(&bytes).ok_or(HistoryError::Form { what: "a snapshot", document: *id })
+}
+
+fn row(number: u64, id: &DocumentId) -> Vec<u8> {
+    [&number.to_be_bytes()[..], &id.0].concat()
+}

@@ -1,0 +1,377 @@
+//! Taking a snapshot: the tree as documents, as of one moment.
+//!
+//! ```text
+//! settle -> (the last tree taken by this process, or a walk of all metadata) -> stand still
+//!        -> what changed since is looked at again, and nothing else -> go on -> documents durable -> listed
+//! ```
+//!
+//! What is promised: the snapshot is the tree as it was at one moment between the call and its answer, for all that goes
+//! through the mount: no rename is half in it. A file that was closed has the content that it was closed with. One that was
+//! being written to then is as it was last taken into the store, or left out if it never was; there is no half-written save.
+//!
+//! Only what changed is looked at if this process took the last snapshot, that snapshot is still there, and the bare directory
+//! cannot have been changed behind it: the overlay is mounted over the directory itself. Otherwise the names and attributes of
+//! all files are, without their contents. A tree that is new below a directory that was renamed is walked too.
+
+use super::error::{HistoryError, Result};
+use super::event::{Event, What};
+use super::log::{Log, Role};
+use super::node::{self, Entry, Node};
+use super::snapshots::Snapshot;
+use super::{History, short_id};
+use crate::id::{DocumentId, FileId, StoreId};
+use crate::overlay::stub::Time;
+use crate::overlay::{Change, Held, Kind, Met, Overlay, PLACED_PREFIX};
+use crate::store::{Store, Writer};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longer names cannot be those of a directory.
+const NAME_BYTES_MAX: usize = 200;
+
+/// Files that seem open are looked at again after so long, while everything stands still,
+const CLOSE_WAIT: Duration = Duration::from_millis(2);
+/// so often in all.
+const CLOSE_WAITS: u32 = 20;
+/// After so many walks while programs go on of which not all changes were known, the next is made while they wait.
+const WALKS_MAX: u32 = 2;
+
+/// How a snapshot was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its id.
+    pub id: DocumentId,
+    /// What it is.
+    pub snapshot: std::sync::Arc<Snapshot>,
+    /// Whether all metadata were looked at.
+    pub walked: bool,
+    /// Files and directories that were looked at.
+    pub looked_at: u64,
+}
+
+/// Is told files and directories looked at; false asks to stop.
+pub type Step<'a> = &'a mut dyn FnMut(u64) -> bool;
+
+/// What is in a part of the tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    files: i64,
+    bytes: i64,
+}
+
+/// What is known to have changed at and below a directory.
+#[derive(Default)]
+struct Changed {
+    /// Nothing is known of it: it is new here.
+    moved: bool,
+    /// Its attributes or the names in it.
+    touched: bool,
+    below: BTreeMap<OsString, Changed>,
+}
+
+struct Taker<'a> {
+    overlay: &'a Overlay,
+    store: &'a Store,
+    log: &'a Log,
+    writer: Writer,
+    step: Step<'a>,
+    looked_at: u64,
+    open: u64,
+    count: Count,
+    /// How often a file that is open is still waited for.
+    patience: u32,
+}
+
+impl History {
+    /// Takes a snapshot. `alone` says that nobody can have changed the bare directory since the last one.
+    pub fn snapshot(&self, name: &str, replica: StoreId, alone: bool, step: Step<'_>) -> Result<Taken> {
+        let overlay = &*self.overlay;
+        let (recorder, snapshots) = (&self.recorder, &self.recorder.snapshots);
+        check_name(name)?;
+        if overlay.read_only() {
+            return Err(crate::overlay::OverlayError::ReadOnly.into());
+        }
+        if !overlay.settle(&mut |_| step(0))? {
+            return Err(HistoryError::Interrupted);
+        }
+        let _changing = snapshots.change();
+        if !name.is_empty() && snapshots.all().iter().any(|(_, known)| known.name == name) {
+            return Err(HistoryError::Name { name: name.to_owned(), reason: "there is one already" });
+        }
+        // What it refers to is not collected before it is listed.
+        let _pin = overlay.store().pin();
+        let last = snapshots.all().pop();
+        let base = self.last_taken().filter(|_| alone);
+        let base = snapshots.all().into_iter().find(|(id, _)| Some(*id) == base);
+        let mut taker = Taker {
+            overlay,
+            store: overlay.store(),
+            log: &recorder.log,
+            writer: overlay.store().writer(),
+            step,
+            looked_at: 0,
+            open: 0,
+            count: Count::default(),
+            patience: 0,
+        };
+        self.set_last_taken(None);
+        let (mut walked, mut walks) = (base.is_none(), 0);
+        let mut root = match &base {
+            Some((_, base)) => {
+                taker.count = Count { files: base.files as i64, bytes: base.bytes as i64 };
+                base.root_node()
+            }
+            None => {
+                overlay.begin_changes();
+                taker.walk(Path::new(""))?
+            }
+        };
+        let (root_met, time) = loop {
+            let still = overlay.stand_still(&mut || (taker.step)(taker.looked_at))?;
+            let Some(_still) = still else { return Err(HistoryError::Interrupted) };
+            let changes = overlay.take_changes()?;
+            let Some(changes) = changes else {
+                // Not all of them are known: all is looked at, while programs go on; and if that went on for ever, while
+                // they wait.
+                walked = true;
+                (taker.count, taker.open) = (Count::default(), 0);
+                overlay.begin_changes();
+                if walks < WALKS_MAX {
+                    walks += 1;
+                    drop(_still);
+                    root = taker.walk(Path::new(""))?;
+                    continue;
+                }
+                taker.patience = CLOSE_WAITS;
+                root = taker.walk(Path::new(""))?;
+                break (overlay.survey_at(Path::new(""))?, Time::now());
+            };
+            (taker.open, taker.patience) = (0, CLOSE_WAITS);
+            let mut changed = Changed::default();
+            changes.iter().for_each(|(path, change)| changed.note(path, *change));
+            // What was walked is read again.
+            taker.writer.flush()?;
+            root = taker.update(Path::new(""), root, &changed)?;
+            let root_met = overlay.survey_at(Path::new(""))?;
+            break (root_met, Time::now());
+        };
+        let root_met =
+            root_met.ok_or_else(|| HistoryError::NoSnapshot("the root directory is gone".to_owned()))?;
+        taker.writer.flush()?;
+        let snapshot = Snapshot {
+            number: last.as_ref().map_or(0, |(_, last)| last.number) + 1,
+            time,
+            replica,
+            machine: super::machine(),
+            name: name.to_owned(),
+            parents: last.iter().map(|(id, _)| *id).collect(),
+            files: taker.count.files.max(0) as u64,
+            bytes: taker.count.bytes.max(0) as u64,
+            open: taker.open,
+            root: Entry { name: OsString::new(), meta: root_met.meta, node: Node::Directory(root) },
+        };
+        let looked_at = taker.looked_at;
+        // So that a name that was taken down before it is found before it.
+        recorder.log.write()?;
+        let (id, snapshot) = snapshots.add(snapshot)?;
+        self.set_last_taken(Some(id));
+        Ok(Taken { id, snapshot, walked, looked_at })
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let bad = |reason| Err(HistoryError::Name { name: name.to_owned(), reason });
+    if name.len() > NAME_BYTES_MAX {
+        return bad("it is longer than 200 bytes");
+    }
+    if name.contains(['/', '\0']) || matches!(name, "." | "..") || name.chars().any(char::is_control) {
+        return bad("expected one that a directory could have, without control characters");
+    }
+    if name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return bad("it could be taken for the beginning of an id");
+    }
+    Ok(())
+}
+
+impl Changed {
+    fn note(&mut self, path: &Path, change: Change) {
+        let mut at = self;
+        for part in path.components() {
+            at = at.below.entry(part.as_os_str().to_owned()).or_default();
+        }
+        match change {
+            Change::Touched => at.touched = true,
+            Change::Moved => at.moved = true,
+        }
+    }
+}
+
+impl Taker<'_> {
+    fn look(&mut self) -> Result<()> {
+        self.looked_at += 1;
+        if self.looked_at.is_multiple_of(1024) && !(self.step)(self.looked_at) {
+            return Err(HistoryError::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// The tree of a directory as it is.
+    fn walk(&mut self, path: &Path) -> Result<DocumentId> {
+        let mut entries = Vec::new();
+        for name in self.overlay.survey_names(path)?.unwrap_or_default() {
+            entries.extend(self.entry(&path.join(&name), None, true)?);
+        }
+        node::write(&mut self.writer, &entries)
+    }
+
+    /// What is at `path`; with `walk` with all that is below it, else a directory of `before` has what it had.
+    fn entry(&mut self, path: &Path, before: Option<&Entry>, walk: bool) -> Result<Option<Entry>> {
+        let name = path.file_name().unwrap_or_default();
+        if name.as_bytes().starts_with(PLACED_PREFIX.as_bytes()) {
+            return Ok(None);
+        }
+        self.look()?;
+        let Some(met) = self.overlay.survey_at(path)? else { return Ok(None) };
+        let node = match met.kind {
+            Kind::File => return self.file(path, met, before),
+            Kind::Directory => match before.map(|before| &before.node) {
+                Some(Node::Directory(id)) if !walk => Node::Directory(*id),
+                _ => Node::Directory(self.walk(path)?),
+            },
+            Kind::Symlink => Node::Symlink(met.target),
+            Kind::Fifo => Node::Fifo,
+            Kind::Socket => Node::Socket,
+            Kind::CharDevice => Node::CharDevice(met.rdev),
+            Kind::BlockDevice => Node::BlockDevice(met.rdev),
+        };
+        Ok(Some(Entry { name: name.to_owned(), meta: met.meta, node }))
+    }
+
+    fn file(&mut self, path: &Path, met: Met, before: Option<&Entry>) -> Result<Option<Entry>> {
+        if !self.overlay.keeps_history(path) {
+            return Ok(None);
+        }
+        let link = if met.nlink > 1 { met.file.0 } else { 0 };
+        let entry = |meta, size, recipe| {
+            Some(Entry { name: met.name.clone(), meta, node: Node::File { size, link, recipe } })
+        };
+        let entry = match &met.held {
+            Held::Empty => entry(met.meta.clone(), 0, None),
+            Held::Stored { recipe, size } => entry(met.meta.clone(), *size, Some(*recipe)),
+            Held::Plain => match self.overlay.store_plain(path)? {
+                Some((recipe, size)) => entry(met.meta.clone(), size, Some(recipe)),
+                None => self.as_it_was(path, met.file, before)?,
+            },
+            // The kernel tells of a close a little after it.
+            Held::Open if self.patience > 0 => {
+                self.patience -= 1;
+                std::thread::sleep(CLOSE_WAIT);
+                let Some(met) = self.overlay.survey_at(path)? else { return Ok(None) };
+                return self.file(path, met, before);
+            }
+            Held::Open => self.as_it_was(path, met.file, before)?,
+            Held::Unknown(reason) => {
+                tracing::warn!("{}: left out of the snapshot: {reason}", path.display());
+                None
+            }
+        };
+        if let Some(Entry { node: Node::File { size, .. }, .. }) = &entry {
+            self.count.files += 1;
+            self.count.bytes += *size as i64;
+        }
+        Ok(entry)
+    }
+
+    /// A file that is being written to, as it was last taken into the store.
+    fn as_it_was(&mut self, path: &Path, file: FileId, before: Option<&Entry>) -> Result<Option<Entry>> {
+        self.open += 1;
+        let name = path.file_name().unwrap_or_default().to_owned();
+        // Its own last content, else what was there before it.
+        let own = self.log.of_file(file)?.pop();
+        let at_path = self.log.of_path(path)?.into_iter().rev().find(|row| row.role == Role::Version);
+        for row in own.into_iter().chain(at_path) {
+            if let Some((Event { what: What::Version(version), .. }, _)) = self.log.event(row.event)?
+                && version.kept
+                && version.path == path
+                && self.store.recipe(&version.recipe).is_ok()
+            {
+                let recipe = (version.size > 0).then_some(version.recipe);
+                let node = Node::File { size: version.size, link: 0, recipe };
+                return Ok(Some(Entry { name, meta: version.meta, node }));
+            }
+        }
+        Ok(before.filter(|before| matches!(before.node, Node::File { .. })).cloned())
+    }
+
+    /// The tree of a directory that was `before`, with what changed looked at again.
+    fn update(&mut self, path: &Path, before: DocumentId, changed: &Changed) -> Result<DocumentId> {
+        let mut entries: BTreeMap<OsString, Entry> =
+            node::read(self.store, &before)?.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+        if changed.touched || changed.moved {
+            let names = self.overlay.survey_names(path)?.unwrap_or_default();
+            let gone: Vec<OsString> =
+                entries.keys().filter(|name| names.binary_search(name).is_err()).cloned().collect();
+            for name in gone {
+                if let Some(entry) = entries.remove(&name) {
+                    self.uncount(&entry)?;
+                }
+            }
+            for name in names {
+                if !entries.contains_key(&name) && !changed.below.contains_key(&name) {
+                    entries.extend(self.entry(&path.join(&name), None, true)?.map(|entry| (name, entry)));
+                }
+            }
+        }
+        for (name, change) in &changed.below {
+            let inner = path.join(name);
+            let old = entries.remove(name);
+            let same = matches!(old.as_ref().map(|old| &old.node), Some(Node::Directory(_))) && !change.moved;
+            if let Some(old) = old.as_ref().filter(|_| !same) {
+                self.uncount(old)?;
+            }
+            let mut entry = self.entry(&inner, old.as_ref(), !same)?;
+            match &mut entry {
+                Some(Entry { node: Node::Directory(id), .. }) if same => {
+                    *id = self.update(&inner, *id, change)?
+                }
+                Some(_) if !same => {}
+                // It was a directory, and is none any more.
+                _ => old.iter().try_for_each(|old| self.uncount(old))?,
+            }
+            entries.extend(entry.map(|entry| (name.clone(), entry)));
+        }
+        node::write(&mut self.writer, &entries.into_values().collect::<Vec<_>>())
+    }
+
+    /// Takes what is not there any more out of the count.
+    fn uncount(&mut self, entry: &Entry) -> Result<()> {
+        match &entry.node {
+            Node::File { size, .. } => {
+                self.count.files -= 1;
+                self.count.bytes -= *size as i64;
+            }
+            Node::Directory(id) => {
+                for entry in node::read(self.store, id)? {
+                    self.uncount(&entry)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Where an entry is in a snapshot.
+pub(super) fn find_in(store: &Store, snapshot: &Snapshot, id: &DocumentId, path: &Path) -> Result<Entry> {
+    let missing = || HistoryError::NotInSnapshot { path: path.to_owned(), snapshot: short_id(id) };
+    let mut at = snapshot.root.clone();
+    for part in path.components() {
+        let Node::Directory(node) = at.node else { return Err(missing()) };
+        let name: &OsStr = part.as_os_str();
+        at = node::find(store, &node, name)?.ok_or_else(missing)?;
+    }
+    Ok(at)
+}

@@ -1,0 +1,234 @@
+//! Who is told what happens to files: the history, which lies above.
+//!
+//! What is told here has happened. The one who is told keeps it in memory and returns at once: a rename waits for no
+//! disk. What a crash takes of it is told again, as far as it can be, when the tree is next scanned ([`Observer::met`]).
+
+use super::Overlay;
+use super::backing;
+use super::error::Result;
+use super::inode::Inode;
+use super::stub::{Stub, Time};
+use crate::id::{DocumentId, FileId, RecipeId};
+use crate::recipe::Recipe;
+use crate::store::Collection;
+use rustix::fs::Stat;
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Directories whose paths are remembered; more, and all are forgotten.
+const PATHS_MAX: usize = 4096;
+/// Xattrs of a file are told with its version if they take no more than this together.
+const XATTR_BYTES_MAX: usize = 4096;
+
+/// An xattr: its name and its value.
+pub type Xattr = (Vec<u8>, Vec<u8>);
+
+/// What a file is besides its content.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Permission bits, with setuid, setgid and sticky (12 bits).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Sorted by name, without our own; `None`: there are too many to keep them here.
+    pub xattrs: Option<Vec<Xattr>>,
+}
+
+/// A file whose content is in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Where it is, below the root.
+    pub path: PathBuf,
+    /// Which inode it is.
+    pub file: FileId,
+    /// Its content.
+    pub recipe: RecipeId,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The rest.
+    pub meta: Meta,
+}
+
+/// What a collection of garbage keeps for the history alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptForHistory {
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Versions that are kept.
+    pub versions: u64,
+    /// Versions that are given up, or would be.
+    pub dropped: u64,
+    /// Snapshots that are kept.
+    pub snapshots: u64,
+}
+
+/// Is told what happens. All methods may be called from many threads.
+pub trait Observer: Send + Sync {
+    /// A file was committed and its content is durable in the store.
+    fn committed(&self, file: Committed);
+
+    /// A scan met a file whose content is in the store; it may have been told of before, also before a crash.
+    fn met(&self, file: Committed);
+
+    /// Something got another name. Whether it was a directory; whether both have exchanged their names.
+    fn renamed(&self, from: &Path, to: &Path, directory: bool, exchanged: bool);
+
+    /// The last there was at a path is gone.
+    fn removed(&self, path: &Path, directory: bool);
+
+    /// Called every 2 seconds: what was told so far is to be where a kill does not reach it.
+    fn tick(&self);
+
+    /// What was told so far is to be durable with the store, after [`crate::store::Store::sync`].
+    fn flush(&self) -> Result<()>;
+
+    /// The last that is known of the file at a path, if nothing happened to that path since.
+    fn last_at(&self, path: &Path) -> Result<Option<Committed>>;
+
+    /// Says to a collection what the history needs, after giving up what it need not keep, unless `dry_run`; without the
+    /// snapshot `except`, if there is one. `None` if `go_on` said no. Called after the files' own needs were said.
+    fn mark(
+        &self,
+        collection: &Collection<'_>,
+        dry_run: bool,
+        except: Option<&DocumentId>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<KeptForHistory>>;
+}
+
+/// Paths of directories, so that a rename need not ask the kernel. Forgotten when a directory gets another path.
+#[derive(Default)]
+pub(super) struct DirPaths {
+    known: Mutex<HashMap<FileId, Arc<Path>>>,
+}
+
+impl DirPaths {
+    fn lock(&self) -> MutexGuard<'_, HashMap<FileId, Arc<Path>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that is known may be wrong now.
+    pub(super) fn forget(&self) {
+        self.lock().clear();
+    }
+}
+
+impl Overlay {
+    /// Has `observer` told what happens from now on.
+    pub fn observed_by(&self, observer: Arc<dyn Observer>) {
+        // A second history is none that this overlay knows of.
+        let _ = self.observer.set(observer);
+    }
+
+    pub(super) fn observer(&self) -> Option<&dyn Observer> {
+        self.observer.get().map(|observer| &**observer).filter(|_| !self.read_only)
+    }
+
+    /// Where a directory is, from memory if it is known there.
+    pub(super) fn dir_path(&self, dir: &Inode) -> Option<Arc<Path>> {
+        if !dir.home {
+            return None;
+        }
+        if let Some(path) = self.dir_paths.lock().get(&dir.file_id()) {
+            return Some(path.clone());
+        }
+        let path: Arc<Path> = self.path_of(dir)?.into();
+        let mut known = self.dir_paths.lock();
+        if known.len() >= PATHS_MAX {
+            known.clear();
+        }
+        known.insert(dir.file_id(), path.clone());
+        Some(path)
+    }
+
+    /// Tells of a file that was committed, or that was met, as it was when `stat` was taken.
+    pub(super) fn tell_committed(&self, inode: &Inode, recipe: RecipeId, size: u64, stat: &Stat, met: bool) {
+        let Some(observer) = self.observer() else { return };
+        let told = || -> Result<Option<Committed>> {
+            let Some(path) = self.backing.relative_path(&inode.path_fd()?)? else { return Ok(None) };
+            if !self.keeps_history(&path) {
+                return Ok(None);
+            }
+            let meta = self.meta_of(inode, stat, XATTR_BYTES_MAX)?;
+            Ok(Some(Committed { path, file: inode.file_id(), recipe, size, meta }))
+        };
+        match told() {
+            Ok(Some(file)) if met => observer.met(file),
+            Ok(Some(file)) => observer.committed(file),
+            Ok(None) => {}
+            Err(e) => tracing::warn!("{}: no version of it was kept: {e}", self.name_of(inode)),
+        }
+    }
+
+    /// Tells of a file that was closed without any content, if that is news of its path.
+    pub(super) fn tell_emptied(&self, inode: &Inode, stat: &Stat) -> Result<()> {
+        let Some(observer) = self.observer() else { return Ok(()) };
+        // What never had a content has nothing to go back to.
+        let Some(path) = self.backing.relative_path(&inode.path_fd()?)? else { return Ok(()) };
+        if observer.last_at(&path)?.is_none_or(|last| last.size == 0) {
+            return Ok(());
+        }
+        let mut writer = self.contents.store.writer();
+        let recipe = writer.put_recipe(&Recipe::default())?;
+        writer.flush()?;
+        self.tell_committed(inode, recipe, 0, stat, false);
+        Ok(())
+    }
+
+    /// As [`Overlay::tell_committed`], of a stub that a scan met.
+    pub(super) fn tell_met(&self, inode: &Inode, stub: &Stub) {
+        if self.observer().is_some()
+            && let Ok(stat) = inode.path_fd().and_then(rustix::fs::fstat)
+        {
+            self.tell_committed(inode, stub.recipe, stub.size, &stat, true);
+        }
+    }
+
+    /// Whether versions of the file at `path` are to be kept.
+    pub fn keeps_history(&self, path: &Path) -> bool {
+        let policies = self.policies();
+        policies.rules() == 0 || policies.of(path).keep_history
+    }
+
+    pub(super) fn meta_of(&self, inode: &Inode, stat: &Stat, xattr_bytes_max: usize) -> Result<Meta> {
+        Ok(Meta {
+            mode: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            mtime: backing::mtime(stat),
+            xattrs: xattrs_of(inode, xattr_bytes_max)?,
+        })
+    }
+}
+
+/// The xattrs that users see, or `None` if they take more bytes than that together.
+fn xattrs_of(inode: &Inode, bytes_max: usize) -> Result<Option<Vec<Xattr>>> {
+    let fd = inode.path_fd()?;
+    let names = match backing::list_xattrs(&fd) {
+        Err(rustix::io::Errno::NOTSUP) => return Ok(Some(Vec::new())),
+        names => names?,
+    };
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    let ours = super::stub::XATTR.as_bytes();
+    for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty() && *name != ours) {
+        // One that went meanwhile, or that only others may read.
+        let value = match backing::get_xattr(&fd, std::ffi::OsStr::from_bytes(name)) {
+            Ok(Some(value)) => value,
+            Ok(None) | Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => continue,
+            Err(e) => return Err(e.into()),
+        };
+        bytes += name.len() + value.len();
+        if bytes > bytes_max {
+            return Ok(None);
+        }
+        found.push((name.to_vec(), value));
+    }
+    found.sort();
+    Ok(Some(found))
+}

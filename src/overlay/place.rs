@@ -1,0 +1,244 @@
+//! Putting a content of the store into the tree: as a new file under a name of its own, to be renamed to where it belongs.
+//!
+//! Order: file -> owner, mode, xattrs -> record or bytes -> mtime -> fsync. Until it is renamed nobody knows it, so a crash
+//! leaves at most a file whose name says what it was for.
+
+use super::Overlay;
+use super::backing;
+use super::error::{OverlayError, Result};
+use super::inode::{Content, Inode};
+use super::observe::Meta;
+use super::stub::{State, Stub, Time};
+use super::types::{Kind, SetTime};
+use crate::id::{FileId, RecipeId};
+use crate::recipe::Recipe;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+/// Names of files that are not where they belong yet begin like this.
+pub const PLACED_PREFIX: &str = ".dedupfs-restore-";
+
+impl Overlay {
+    /// The regular file at `path` below the root.
+    pub fn file_at(&self, path: &Path) -> Result<Option<FileId>> {
+        Ok(self.file_and_birth_at(path)?.map(|(file, _)| file))
+    }
+
+    /// As [`Overlay::file_at`], and when its inode was made, where the filesystem says so.
+    pub fn file_and_birth_at(&self, path: &Path) -> Result<Option<(FileId, Option<Time>)>> {
+        if path.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let fd = match backing::open_path(self.backing.root(), path.as_os_str()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP) => return Ok(None),
+            Err(e) => return Err(OverlayError::io("open", path, e)),
+        };
+        let stat = rustix::fs::fstat(&fd)?;
+        let is_file = backing::kind(stat.st_mode) == Kind::File && stat.st_dev == self.backing.identity().dev;
+        Ok(is_file.then_some((FileId(stat.st_ino), backing::birth(&fd)?)))
+    }
+
+    /// Whether the file at `path` is empty below and has that mtime, to the second: it may be one that lost its record.
+    pub fn may_have_lost(&self, path: &Path, mtime: Time) -> Result<bool> {
+        match backing::stat_at(self.backing.root(), path.as_os_str()) {
+            Ok(stat) => Ok(backing::kind(stat.st_mode) == Kind::File
+                && stat.st_size == 0
+                && stat.st_mtime == mtime.sec),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(e) => Err(OverlayError::io("look at", path, e)),
+        }
+    }
+
+    /// Makes a file with a content of the store in directory `dir` below the root, durably, and returns where. It is a stub
+    /// if files at `path`, where it is to be, become stubs.
+    pub fn place(&self, dir: &Path, path: &Path, id: RecipeId, meta: &Meta) -> Result<PathBuf> {
+        if self.read_only {
+            return Err(OverlayError::ReadOnly);
+        }
+        let recipe = self.contents.store.recipe(&id)?;
+        let dir_fd = self.open_beneath(dir)?;
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let name = OsString::from(format!("{PLACED_PREFIX}{:016x}", u64::from_le_bytes(random)));
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        let file = rustix::fs::openat(&dir_fd, &name, flags, mode)
+            .map_err(|e| OverlayError::io("create a file in", dir, e))?;
+        let file = File::from(file);
+        let placed = self.fill(&dir_fd, &name, &file, path, id, &recipe, meta);
+        if let Err(e) = placed {
+            let _ = rustix::fs::unlinkat(&dir_fd, &name, AtFlags::empty());
+            return Err(e);
+        }
+        Ok(dir.join(name))
+    }
+
+    /// Removes what [`Overlay::place`] made and nobody wants any more.
+    pub fn remove_placed(&self, placed: &Path) {
+        let _ = rustix::fs::unlinkat(self.backing.root(), placed, AtFlags::empty());
+    }
+
+    fn open_beneath(&self, dir: &Path) -> Result<OwnedFd> {
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        rustix::fs::openat2(self.backing.root(), dir, flags, Mode::empty(), within)
+            .map_err(|e| OverlayError::io("open directory", dir, e))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of what a file is made of")]
+    fn fill(
+        &self,
+        dir: &OwnedFd,
+        name: &OsStr,
+        file: &File,
+        path: &Path,
+        id: RecipeId,
+        recipe: &Recipe,
+        meta: &Meta,
+    ) -> Result<()> {
+        set_meta(file, meta)?;
+        let fd = backing::open_path(dir, name)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        let inode = self.inodes.enter(&self.backing, fd, &stat, 0)?;
+        let done = self.fill_inode(&inode, file, path, id, recipe, meta);
+        self.inodes.release(inode);
+        done
+    }
+
+    fn fill_inode(
+        &self,
+        inode: &Inode,
+        file: &File,
+        path: &Path,
+        id: RecipeId,
+        recipe: &Recipe,
+        meta: &Meta,
+    ) -> Result<()> {
+        let mut state = inode.lock();
+        let stub = Stub {
+            state: State::Settled,
+            size: recipe.size(),
+            mtime: meta.mtime,
+            ctime: None,
+            stamp_ms: Time::now().millis(),
+            blocks: recipe.size().div_ceil(512),
+            recipe: id,
+        };
+        let capable = meta.xattrs.iter().flatten().any(|(name, _)| name.as_slice() == b"security.capability");
+        let as_stub = recipe.size() > 0
+            && !capable
+            && self.policies().of(path).converts(recipe.size())
+            && Stub::fits(recipe.size(), meta.mtime, meta.mtime)
+            && (self.backing.privileged() || meta.mode & 0o6600 == 0o600);
+        if as_stub && self.write_record(inode, &stub).is_ok() {
+            state.content = Some(Content::Stub(stub));
+        } else {
+            self.write_bytes(inode, file, recipe, 0, &|_| true)?;
+            state.content = Some(Content::Plain(None));
+            state.dirty = true;
+        }
+        drop(state);
+        backing::set_times(file, None, Some(SetTime::At(meta.mtime)))?;
+        file.sync_all().map_err(|e| OverlayError::io("fsync", path, e))?;
+        if as_stub {
+            let mut stat = rustix::fs::fstat(file)?;
+            stat.st_size = recipe.size() as i64;
+            self.record(inode, id, &stat)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sets all but the times.
+fn set_meta(file: &File, meta: &Meta) -> Result<()> {
+    let owner = rustix::fs::fchown(file, Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
+    // Only root may give files away.
+    if let Err(e) = owner
+        && rustix::process::geteuid().is_root()
+    {
+        return Err(e.into());
+    }
+    for (name, value) in meta.xattrs.iter().flatten() {
+        let set = rustix::fs::fsetxattr(file, OsStr::from_bytes(name), value, XattrFlags::empty());
+        match set {
+            Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {
+                tracing::warn!("xattr {} could not be set again", String::from_utf8_lossy(name));
+            }
+            set => set?,
+        }
+    }
+    // Last: a change of owner takes bits away.
+    Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(meta.mode))?)
+}
+
+/// Gives something, which exists and is not followed if it is a symlink, all that it is besides its content.
+pub(crate) fn set_attributes(path: &Path, meta: &Meta) -> Result<()> {
+    let failed = |operation| move |e: Errno| OverlayError::io(operation, path, e);
+    let fd = backing::open_path(rustix::fs::CWD, path.as_os_str()).map_err(failed("open"))?;
+    let stat = rustix::fs::fstat(&fd)?;
+    let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
+    let owner = rustix::fs::chownat(&fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
+    if rustix::process::geteuid().is_root() {
+        owner.map_err(failed("chown"))?;
+    }
+    if backing::kind(stat.st_mode) == Kind::Symlink {
+        let times = rustix::fs::Timestamps {
+            last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ },
+            last_modification: rustix::fs::Timespec {
+                tv_sec: meta.mtime.sec,
+                tv_nsec: meta.mtime.nsec.into(),
+            },
+        };
+        return rustix::fs::utimensat(rustix::fs::CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(failed("set the times of"));
+    }
+    let through = backing::proc_path(&fd);
+    for (name, value) in meta.xattrs.iter().flatten() {
+        let set = rustix::fs::setxattr(&through, OsStr::from_bytes(name), value, XattrFlags::empty());
+        match set {
+            Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {
+                tracing::warn!(
+                    "{}: xattr {} could not be set again",
+                    path.display(),
+                    String::from_utf8_lossy(name)
+                );
+            }
+            set => set.map_err(failed("set an xattr of"))?,
+        }
+    }
+    rustix::fs::chmodat(rustix::fs::CWD, &through, Mode::from_raw_mode(meta.mode), AtFlags::empty())
+        .map_err(failed("chmod"))?;
+    backing::set_times(&fd, None, Some(SetTime::At(meta.mtime))).map_err(failed("set the times of"))
+}
+
+/// Writes a content of `store` into `file`, which is empty, with what it is besides; durably.
+pub(crate) fn write_file(
+    store: &crate::store::Store,
+    file: &File,
+    recipe: &Recipe,
+    meta: &Meta,
+) -> Result<()> {
+    use std::os::unix::fs::FileExt as _;
+    let io = |e| OverlayError::io("write", "the file to restore to", e);
+    for (i, chunk) in recipe.chunks().iter().enumerate() {
+        let ahead = &recipe.chunks()[(i + 1).min(recipe.chunks().len())..(i + 65).min(recipe.chunks().len())];
+        if i % 32 == 0 {
+            store.prefetch(ahead);
+        }
+        let bytes = store.read(&chunk.id)?;
+        if bytes.iter().any(|&byte| byte != 0) {
+            file.write_all_at(&bytes, recipe.start_of(i)).map_err(io)?;
+        }
+    }
+    file.set_len(recipe.size()).map_err(io)?;
+    set_meta(file, meta)?;
+    backing::set_times(file, None, Some(SetTime::At(meta.mtime)))?;
+    file.sync_all().map_err(io)
+}

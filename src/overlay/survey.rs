@@ -1,0 +1,229 @@
+//! Looking at a directory for a snapshot: names, attributes, and where contents are. Changes nothing in the tree.
+
+use super::backing;
+use super::contents::Stored;
+use super::error::{OverlayError, Result};
+use super::inode::{Content, Inode};
+use super::observe::Meta;
+use super::scan::names_in;
+use super::stub::Time;
+use super::types::Kind;
+use super::{Overlay, file};
+use crate::id::{FileId, RecipeId};
+use crate::recipe::Recipe;
+use crate::similarity::exact::Source;
+use rustix::fs::{OFlags, Stat};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// All xattrs of a file that a snapshot takes, in bytes: Linux allows 64 KiB for each value.
+const XATTR_BYTES_MAX: usize = 1 << 20;
+
+/// Where a regular file's content is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It has none.
+    Empty,
+    /// In the store.
+    Stored {
+        /// The content.
+        recipe: RecipeId,
+        /// Its length in bytes.
+        size: u64,
+    },
+    /// In the file, and nobody has it open for writing.
+    Plain,
+    /// Somebody has it open for writing, or mapped.
+    Open,
+    /// It is not known.
+    Unknown(String),
+}
+
+/// Something in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Met {
+    /// Its name.
+    pub name: OsString,
+    /// What it is.
+    pub kind: Kind,
+    /// Which inode.
+    pub file: FileId,
+    /// Number of names.
+    pub nlink: u64,
+    /// Device number, for devices.
+    pub rdev: u64,
+    /// Where its content is, of a regular file.
+    pub held: Held,
+    /// The target, of a symlink.
+    pub target: Vec<u8>,
+    /// The rest.
+    pub meta: Meta,
+}
+
+impl Overlay {
+    /// What is at `path` below the root, if anything is.
+    pub fn survey_at(&self, path: &Path) -> Result<Option<Met>> {
+        let name = path.file_name().unwrap_or_default();
+        let opened = match path.as_os_str().is_empty() {
+            true => backing::reopen_path(self.backing.root()),
+            false => backing::open_path(self.backing.root(), path.as_os_str()),
+        };
+        match opened {
+            Ok(fd) => self.survey_entry(fd, name),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(e) => Err(OverlayError::io("open", path, e)),
+        }
+    }
+
+    /// What is in the directory at `path` below the root, sorted by name; `None` if there is none. What lies on other
+    /// filesystems is left out, and what is hidden.
+    pub fn survey_names(&self, path: &Path) -> Result<Option<Vec<OsString>>> {
+        let failed = |e| OverlayError::io("read", path, e);
+        let opened = match path.as_os_str().is_empty() {
+            true => backing::reopen_path(self.backing.root()),
+            false => backing::open_path(self.backing.root(), path.as_os_str()),
+        };
+        let fd = match opened {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(e) => return Err(failed(e)),
+        };
+        if backing::kind(rustix::fs::fstat(&fd)?.st_mode) != Kind::Directory {
+            return Ok(None);
+        }
+        let mut names = names_in(backing::open_dir(&fd).map_err(failed)?).map_err(failed)?;
+        if path.as_os_str().is_empty() {
+            names.retain(|name| !backing::is_hidden(name));
+        }
+        Ok(Some(names))
+    }
+
+    fn survey_entry(&self, fd: OwnedFd, name: &OsStr) -> Result<Option<Met>> {
+        let stat = rustix::fs::fstat(&fd)?;
+        if stat.st_dev != self.backing.identity().dev {
+            return Ok(None);
+        }
+        let kind = backing::kind(stat.st_mode);
+        let target = match kind {
+            Kind::Symlink => rustix::fs::readlinkat(&fd, "", Vec::new())?.into_bytes(),
+            _ => Vec::new(),
+        };
+        let inode = self.inodes.enter(&self.backing, fd, &stat, 0)?;
+        let met = self.survey_inode(&inode, name, kind, target);
+        self.inodes.release(inode);
+        met
+    }
+
+    fn survey_inode(&self, inode: &Inode, name: &OsStr, kind: Kind, target: Vec<u8>) -> Result<Option<Met>> {
+        let (held, stat) = match kind {
+            Kind::File => self.held(inode)?,
+            _ => (Held::Empty, rustix::fs::fstat(&inode.path_fd()?)?),
+        };
+        let meta = match kind {
+            // Symlinks have no xattrs that users may set, and no way by /proc to be asked.
+            Kind::Symlink => Meta {
+                mode: stat.st_mode & 0o7777,
+                uid: stat.st_uid,
+                gid: stat.st_gid,
+                mtime: backing::mtime(&stat),
+                xattrs: Some(Vec::new()),
+            },
+            _ => self.meta_of(inode, &stat, XATTR_BYTES_MAX)?,
+        };
+        Ok(Some(Met {
+            name: name.to_owned(),
+            kind,
+            file: inode.file_id(),
+            nlink: stat.st_nlink,
+            rdev: stat.st_rdev,
+            held,
+            target,
+            meta,
+        }))
+    }
+
+    fn held(&self, inode: &Inode) -> Result<(Held, Stat)> {
+        let mut state = self.lock_loaded(inode)?;
+        let mut stat = rustix::fs::fstat(&inode.path_fd()?)?;
+        let content = state.content;
+        let held = match content {
+            Some(Content::Stub(stub)) => {
+                if state.is_hydrating() {
+                    (stat.st_mtime, stat.st_mtime_nsec) = (stub.mtime.sec, stub.mtime.nsec.into());
+                }
+                Held::Stored { recipe: stub.recipe, size: stub.size }
+            }
+            Some(Content::Unknown(reason)) => Held::Unknown(reason.to_owned()),
+            Some(Content::Hybrid(_)) => Held::Open,
+            _ if state.writers > 0 || file::may_be_mapped(inode, &mut state) => Held::Open,
+            _ if stat.st_size == 0 => Held::Empty,
+            _ => Held::Plain,
+        };
+        Ok((held, stat))
+    }
+
+    /// Stores the content of a plain file, which stays as it is; `None` if somebody is at it. The caller holds a pin of the
+    /// store until the recipe is where a collection finds it.
+    pub fn store_plain(&self, path: &Path) -> Result<Option<(RecipeId, u64)>> {
+        let fd = backing::open_path(self.backing.root(), path.as_os_str())
+            .map_err(|e| OverlayError::io("open", path, e))?;
+        let stat = rustix::fs::fstat(&fd)?;
+        let inode = self.inodes.enter(&self.backing, fd, &stat, 0)?;
+        let stored = self.store_inode(&inode);
+        self.inodes.release(inode);
+        stored
+    }
+
+    fn store_inode(&self, inode: &Arc<Inode>) -> Result<Option<(RecipeId, u64)>> {
+        let file = {
+            let mut state = self.lock_loaded(inode)?;
+            if let Some(Content::Stub(stub)) = state.content {
+                return Ok(Some((stub.recipe, stub.size)));
+            }
+            // Its lease would keep it from us; it is tried again.
+            state.interrupt_conversion();
+            if state.writers > 0 || !matches!(state.content, Some(Content::Plain(_))) {
+                return Ok(None);
+            }
+            match backing::open_quietly(&inode.path_fd()?, OFlags::RDONLY) {
+                // Somebody has a lease on it at the bare directory.
+                Err(Errno::AGAIN) => return Ok(None),
+                opened => opened?,
+            }
+        };
+        let version = |stat: &Stat| (backing::mtime(stat), backing::ctime(stat), stat.st_size);
+        let before: (Time, Time, i64) = version(&rustix::fs::fstat(&file)?);
+        let mut round = self.contents.ingest.round(true);
+        let mut offset = 0;
+        let read = round.add(true, |buffer| {
+            let len = std::os::unix::fs::FileExt::read_at(&file, buffer, offset)?;
+            offset += len as u64;
+            Ok(len)
+        });
+        read.map_err(|e| OverlayError::io("read", self.name_of(inode), e))?;
+        let recipe = Recipe::new(round.finish()?);
+        let mut writer = self.contents.store.writer();
+        let id = writer.put_recipe(&recipe)?;
+        writer.flush()?;
+        // Made a stub meanwhile, it has become empty: what was read then is not it.
+        let state = self.lock_loaded(inode)?;
+        if let Some(Content::Stub(stub)) = state.content {
+            return Ok(Some((stub.recipe, stub.size)));
+        }
+        let same = version(&rustix::fs::fstat(&file)?) == before && recipe.size() == before.2 as u64;
+        Ok((same && state.writers == 0).then_some((id, recipe.size())))
+    }
+
+    /// The content of a recipe, to be compared.
+    pub fn stored_source(&self, recipe: &RecipeId) -> Result<Box<dyn Source>> {
+        Ok(Box::new(Stored::of(&self.contents.store, self.contents.store.recipe(recipe)?)))
+    }
+
+    /// Whether nothing may be changed.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+}
