@@ -259,7 +259,8 @@ impl Similarity {
         self.merge_if_large(state)
     }
 
-    /// Merges everything buffered into the database. Durable once the caller has flushed that.
+    /// Merges everything that is buffered by now into the database, so it ends however much is added meanwhile. Durable
+    /// once the caller has flushed that.
     pub fn flush(&self) -> Result<()> {
         let _merging = self.lock_merging();
         self.merge()
@@ -313,7 +314,8 @@ impl Similarity {
 
     /// Under the merging lock. After an error the buffer stays visible and the next merge starts with it.
     fn merge(&self) -> Result<()> {
-        loop {
+        let failed_before = self.read().merging.is_some();
+        for _ in 0..=u8::from(failed_before) {
             let (buffer, meta) = {
                 let mut state = self.write();
                 if state.merging.is_none() {
@@ -336,6 +338,7 @@ impl Similarity {
             }
             state.meta.settled = meta.next_chunk;
         }
+        Ok(())
     }
 }
 
