@@ -113,6 +113,11 @@ impl Overlay {
         round.set_background(self.pace.is_background());
         let mut read = Vec::with_capacity(taken.len());
         for mut taken in taken {
+            // A round takes long where others go first: whoever ends does not wait for more of it than was begun.
+            if self.stop.stopped() {
+                self.give_up(taken);
+                continue;
+            }
             if keep && !self.still_stored(&taken.prefix) {
                 taken.prefix = Growing::default();
             }
