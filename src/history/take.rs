@@ -130,7 +130,11 @@ impl History {
             }
         };
         let (root_met, time) = loop {
-            let still = overlay.stand_still(&mut || (taker.step)(taker.looked_at))?;
+            // What was closed during the walk is taken in while programs go on, not while they wait.
+            if walked && !overlay.settle(&mut |_| (taker.step)(taker.looked_at))? {
+                return Err(HistoryError::Interrupted);
+            }
+            let still = overlay.stand_still(&mut || (taker.step)(taker.looked_at));
             let Some(_still) = still else { return Err(HistoryError::Interrupted) };
             let changes = overlay.take_changes()?;
             let Some(changes) = changes else {

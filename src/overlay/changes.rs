@@ -11,16 +11,15 @@ use super::inode::Inode;
 use super::types::Kind;
 use super::{Overlay, backing};
 use crate::id::FileId;
-use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// More changed inodes than this are not told apart.
 const INODES_MAX: usize = 1 << 20;
-/// So long a moment is waited for in which nothing is under way.
-const STILL_WAIT: Duration = Duration::from_secs(30);
+/// New changes are held up for so long at first, for those under way to end.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
 
 /// How an inode changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,8 +41,68 @@ struct State {
 #[derive(Default)]
 pub(super) struct Changes {
     state: Mutex<State>,
-    /// Held for reading while something is changed.
-    still: RwLock<()>,
+    gate: Gate,
+}
+
+/// Lets changes through, or holds them up.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    /// The last change under way has ended, or changes are let through again.
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    /// Changes that are being made.
+    under_way: usize,
+    /// Those that come wait.
+    closed: bool,
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, GateState>) -> MutexGuard<'a, GateState> {
+        self.moved.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets no more changes begin; whether those under way have ended within `patience`. If not, all go on.
+    fn close(&self, patience: Duration) -> bool {
+        let mut state = self.lock();
+        while state.closed {
+            state = self.wait(state);
+        }
+        state.closed = true;
+        let ended = self.moved.wait_timeout_while(state, patience, |state| state.under_way > 0);
+        let state = ended.unwrap_or_else(PoisonError::into_inner).0;
+        let still = state.under_way == 0;
+        drop(state);
+        if !still {
+            self.open();
+        }
+        still
+    }
+
+    fn open(&self) {
+        self.lock().closed = false;
+        self.moved.notify_all();
+    }
+}
+
+/// While this is held a change is being made.
+pub(super) struct Changing<'a>(&'a Gate);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.under_way -= 1;
+        if state.closed && state.under_way == 0 {
+            self.0.moved.notify_all();
+        }
+    }
 }
 
 impl Changes {
@@ -51,9 +110,15 @@ impl Changes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Held while something is changed. A thread may hold several: nobody waits in between.
-    pub(super) fn changing(&self) -> RwLockReadGuard<'_, ()> {
-        self.still.read().unwrap_or_else(PoisonError::into_inner)
+    /// Held while something is changed. Waits while everything stands still, so a thread holds one at most, and takes it
+    /// before any lock.
+    pub(super) fn changing(&self) -> Changing<'_> {
+        let mut state = self.gate.lock();
+        while state.closed {
+            state = self.gate.wait(state);
+        }
+        state.under_way += 1;
+        Changing(&self.gate)
     }
 
     pub(super) fn note(&self, inode: FileId, change: Change) {
@@ -76,8 +141,12 @@ impl Changes {
 }
 
 /// While this is held nothing is changed through the overlay, but for files that are open.
-pub struct Still<'a> {
-    _still: RwLockWriteGuard<'a, ()>,
+pub struct Still<'a>(&'a Gate);
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.open();
+    }
 }
 
 impl Overlay {
@@ -91,19 +160,27 @@ impl Overlay {
         *self.changes.lock() = State::default();
     }
 
-    /// Waits until nothing is being changed, and keeps everything so. Nobody is held up by the waiting.
-    pub fn stand_still(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<Still<'_>>> {
-        let end = Instant::now() + STILL_WAIT;
+    /// Holds up changes that come until those under way have ended, and keeps everything so. A change may take long, as
+    /// one does that waits for a large content to be written back; then the others go on, for as long as they were held up,
+    /// and are held up twice as long the next time. So this comes to an end however much is changed. `None` if `go_on` said no.
+    pub fn stand_still(&self, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        let mut patience = PAUSE_FIRST;
         loop {
-            match self.changes.still.try_write() {
-                Ok(still) => return Ok(Some(Still { _still: still })),
-                Err(std::sync::TryLockError::Poisoned(still)) => {
-                    return Ok(Some(Still { _still: still.into_inner() }));
-                }
-                Err(_) if Instant::now() > end => return Err(Errno::BUSY.into()),
-                Err(_) if !go_on() => return Ok(None),
-                Err(_) => std::thread::sleep(Duration::from_micros(200)),
+            if self.changes.gate.close(patience) {
+                return Some(Still(&self.changes.gate));
             }
+            let end = Instant::now() + patience;
+            loop {
+                if !go_on() {
+                    return None;
+                }
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                std::thread::sleep(left.min(Duration::from_millis(100)));
+            }
+            patience *= 2;
         }
     }
 
@@ -169,5 +246,60 @@ impl Overlay {
 
     pub(super) fn moved(&self, inode: FileId) {
         self.changes.note(inode, Change::Moved);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_gate_that_is_closed_lets_nothing_begin_and_what_is_under_way_ends_first() {
+        let changes = Changes::default();
+        let under_way = changes.changing();
+        assert!(!changes.gate.close(Duration::from_millis(1)), "one is under way");
+        let other = changes.changing();
+        drop((under_way, other));
+        let begun = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            assert!(changes.gate.close(Duration::ZERO));
+            let still = Still(&changes.gate);
+            let workers: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let _changing = changes.changing();
+                        begun.fetch_add(1, Ordering::SeqCst);
+                    })
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(begun.load(Ordering::SeqCst), 0);
+            drop(still);
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+        });
+        assert_eq!(begun.load(Ordering::SeqCst), 4);
+    }
+
+    /// Where some change is always under way, nobody who only waits for none would ever come to it.
+    #[test]
+    fn a_gate_is_closed_however_much_is_changed() {
+        let changes = Changes::default();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let _changing = changes.changing();
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                });
+            }
+            for _ in 0..20 {
+                while !changes.gate.close(Duration::from_secs(10)) {}
+                drop(Still(&changes.gate));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 }

@@ -156,7 +156,7 @@ impl Overlay {
         register: &Register,
     ) -> Result<(Attr, Opened)> {
         self.check_writable(parent, name)?;
-        let _changing = self.changes.changing();
+        let changing = self.changes.changing();
         let parent_inode = self.inode(parent)?;
         let dir = parent_inode.path_fd()?;
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -165,6 +165,7 @@ impl Overlay {
             Ok(fd) => File::from(fd),
             // Somebody else was quicker: then it is an open of theirs.
             Err(Errno::EXIST) if !flags.exclusive => {
+                drop(changing);
                 let attr = self.lookup(parent, name)?;
                 let opened = self.open(attr.node, flags, register);
                 return opened.map(|opened| (attr, opened)).inspect_err(|_| self.forget(attr.node, 1));
