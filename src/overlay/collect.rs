@@ -5,10 +5,12 @@ use super::backing;
 use super::error::{OverlayError, Result};
 use super::inode::Content;
 use super::observe::KeptForHistory;
+use super::stub::Time;
 use crate::id::{ChunkId, DocumentId, RecipeId};
 use crate::store::{GcDone, GcPlan};
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// How far a collection has come.
@@ -103,7 +105,8 @@ impl Overlay {
             !stopped
         })?;
         outcome.done = Some(done);
-        if !stopped && let Err(e) = self.set_garbage(0) {
+        let note = || self.set_garbage(0).and_then(|()| self.set_held(history.bytes, Time::now().sec));
+        if !stopped && let Err(e) = note() {
             tracing::warn!("how much garbage there is could not be noted: {e}");
         }
         Ok((!stopped).then_some(outcome))
@@ -179,8 +182,11 @@ impl Overlay {
             return;
         }
         let no_room = self.no_room.swap(false, Ordering::Relaxed);
-        let share = self.contents.store.stats().unique_bytes / GARBAGE_SHARE;
-        if !no_room && self.garbage() < share.max(GARBAGE_BYTES_MIN) {
+        let share = (self.contents.store.stats().unique_bytes / GARBAGE_SHARE).max(GARBAGE_BYTES_MIN);
+        // What only versions need becomes garbage by the passing of time.
+        let (held, since) = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let aged = held >= share && Time::now().sec.saturating_sub(since) >= HELD_SECONDS;
+        if !no_room && !aged && self.garbage() < share {
             return;
         }
         match self.gc(false, &mut |_| !self.stop.stopped()) {
@@ -193,7 +199,7 @@ impl Overlay {
             Err(e) => {
                 tracing::error!("garbage was not collected: {e}");
                 // What fails now fails again at once: not before as much has come again.
-                let _ = self.set_garbage(0);
+                let _ = self.set_garbage(0).and_then(|()| self.set_held(held, Time::now().sec));
             }
         }
     }
@@ -207,11 +213,27 @@ impl Overlay {
         self.garbage.store(bytes, Ordering::Relaxed);
         Ok(self.db.put(crate::db::Table::Meta, GARBAGE, &bytes.to_be_bytes())?)
     }
+
+    /// Notes how many bytes a collection kept for the history alone, and when, in seconds since 1970.
+    fn set_held(&self, bytes: u64, time: i64) -> Result<()> {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (bytes, time);
+        let row = [bytes.to_be_bytes(), time.to_be_bytes()].concat();
+        Ok(self.db.put(crate::db::Table::Meta, HELD, &row)?)
+    }
 }
 
 /// Garbage is collected without being asked when one part in so many of the unique bytes is no longer needed,
 const GARBAGE_SHARE: u64 = 4;
 /// and it is so much at least.
 const GARBAGE_BYTES_MIN: u64 = 64 << 20;
+/// So long after a collection that kept much for the history alone the next is made.
+const HELD_SECONDS: i64 = 6 * 3600;
+/// Row of `Table::Meta`: what the last collection kept for the history alone, bytes 8 | when, seconds since 1970, 8.
+pub(super) const HELD: &[u8] = b"overlay.held";
+/// Bytes and time of [`HELD`].
+pub(super) fn decode_held(row: &[u8]) -> Option<(u64, i64)> {
+    let (bytes, time) = row.split_first_chunk()?;
+    Some((u64::from_be_bytes(*bytes), i64::from_be_bytes(time.try_into().ok()?)))
+}
 /// Row of `Table::Meta`: [`Overlay::garbage`].
 pub(super) const GARBAGE: &[u8] = b"overlay.garbage";

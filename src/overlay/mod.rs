@@ -158,6 +158,8 @@ pub struct Overlay {
     converted: AtomicU64,
     /// About how many bytes of contents have lost their last file.
     garbage: AtomicU64,
+    /// What the last collection kept for the history alone, in bytes, and when that was, in seconds since 1970.
+    held: Mutex<(u64, i64)>,
     /// A commit found no room in the store.
     no_room: AtomicBool,
     /// Whether garbage is collected without being asked.
@@ -184,6 +186,8 @@ impl Overlay {
         let root = root.map_err(|e| OverlayError::io("open", "the backing directory again", e))?;
         let garbage = parts.db.get(crate::db::Table::Meta, collect::GARBAGE)?;
         let garbage = garbage.and_then(|row| row[..].try_into().ok()).map_or(0, u64::from_be_bytes);
+        let held = parts.db.get(crate::db::Table::Meta, collect::HELD)?;
+        let held = held.as_deref().and_then(collect::decode_held).unwrap_or_default();
         let Parts { store, similarity, .. } = &parts;
         let contents =
             Contents::new(store.clone(), similarity.clone(), parts.db.clone(), parts.params, parts.threads);
@@ -207,6 +211,7 @@ impl Overlay {
             steps: Arc::default(),
             converted: AtomicU64::new(0),
             garbage: AtomicU64::new(garbage),
+            held: Mutex::new(held),
             no_room: AtomicBool::new(false),
             auto_gc: AtomicBool::new(false),
             templates_dir: OnceLock::new(),
@@ -434,7 +439,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// Ends the threads after the files that they are working on. Returns the paths of those that still
+    /// Ends the threads after the files that they have read. Returns the paths of those that still
     /// waited: they are plain and whole, and can be committed another time.
     pub fn stop(mut self) -> Vec<PathBuf> {
         let left = self.end();
