@@ -403,3 +403,55 @@ fn what_would_be_freed_is_what_is() {
     near(&(before - pack_bytes(&mount)).into(), 4);
     assert!(fails(&mount, &["status", "--of", "nothing"]).contains("nothing"));
 }
+
+/// What a version that cannot be read needs stays, also once its frame can be read again; other garbage goes all the same.
+#[test]
+fn an_unreadable_version_keeps_what_it_may_need_and_stops_no_collection() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    mount.init("[[policy]]\nmatch = \"junk*\"\nhistory = \"off\"");
+    mount.start();
+    let len = 600_000;
+    put(&mount, "file", &noise(1, len));
+    put(&mount, "file", &noise(2, 1_000));
+    put(&mount, "junk0", &noise(3, 2 * len));
+    let log = mount.ctl(&["log", "file"]);
+    let hex = log["versions"][0]["recipe"].as_str().unwrap().to_owned();
+    let id: Vec<u8> = (0..16).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect();
+    mount.unmount();
+    let place = |bytes: &[u8]| bytes.windows(16).position(|window| window == id);
+    let packs = fs::read_dir(mount.dir().join(".dedupfs/packs")).unwrap().map(|pack| pack.unwrap().path());
+    let pack = packs.into_iter().find(|pack| place(&fs::read(pack).unwrap()).is_some()).unwrap();
+    // In the header of its frame; the payload follows.
+    let flip = || {
+        let mut bytes = fs::read(&pack).unwrap();
+        let at = place(&bytes).unwrap() + 50;
+        bytes[at] ^= 1;
+        fs::write(&pack, bytes).unwrap();
+    };
+    flip();
+    mount.start();
+    fs::remove_file(mount.at("junk0")).unwrap();
+    mount.settle();
+    let done = mount.ctl(&["gc"]);
+    assert_eq!((&done["unreadable"], &done["reclaimed_bytes"]), (&1.into(), &0.into()), "{done}");
+    for round in 1..3u64 {
+        put(&mount, "junk", &noise(10 + round, len));
+        fs::remove_file(mount.at("junk")).unwrap();
+        mount.settle();
+        let done = mount.ctl(&["gc"]);
+        let freed = done["reclaimed_bytes"].as_u64().unwrap();
+        assert!(done["unreadable"] == 1 && (len as u64..len as u64 * 11 / 10).contains(&freed), "{done}");
+    }
+    assert!(fails(&mount, &["restore", "file@1"]).contains("damaged"));
+    mount.unmount();
+    flip();
+    mount.start();
+    let done = mount.ctl(&["gc"]);
+    let freed = done["reclaimed_bytes"].as_u64().unwrap();
+    assert!(done["unreadable"] == 0 && freed > 2 * len as u64 * 9 / 10, "{done}");
+    mount.ctl(&["restore", "file@1"]);
+    assert!(fs::read(mount.at("file")).unwrap() == noise(1, len));
+}

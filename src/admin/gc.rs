@@ -20,6 +20,8 @@ pub struct GcReport {
     pub versions_dropped: u64,
     /// Snapshots that are kept.
     pub snapshots: u64,
+    /// Versions and directories of snapshots that cannot be read: what was stored when that was found is left as it is.
+    pub unreadable: u64,
     /// Bytes copied from one pack to another, or to be copied.
     pub copied_bytes: u64,
     /// Packs removed, or to be removed.
@@ -57,6 +59,7 @@ pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcRep
         versions: outcome.history.versions,
         versions_dropped: outcome.history.dropped,
         snapshots: outcome.history.snapshots,
+        unreadable: outcome.history.unreadable,
         stubs,
         unknown,
         dry_run,

@@ -46,8 +46,19 @@ impl Gc {
                 report.snapshots
             ));
         }
+        if report.unreadable > 0 {
+            out.note(&format!(
+                "{} versions or directories of snapshots cannot be read, so nothing that was stored when that was found is \
+                 given back; see `dedupctl check`, and the log for which",
+                report.unreadable
+            ));
+        }
         out.result(&report, text)?;
-        Ok::<_, CliError>(if report.packs_damaged == 0 { Outcome::Clean } else { Outcome::Findings })
+        Ok::<_, CliError>(if report.packs_damaged == 0 && report.unreadable == 0 {
+            Outcome::Clean
+        } else {
+            Outcome::Findings
+        })
     }
 }
 

@@ -3,7 +3,8 @@
 //! ```text
 //! batch = 1 (version) | number | revision | machine | number of events | event*
 //! event = kind 1 byte | time | ...
-//!   1 version, 2 version given up:  path | file id | recipe 16 | size | meta
+//!   1 version:                      path | file id | recipe 16 | size | meta
+//!   2 version given up:             path | file id
 //!   3 renamed, 4 exchanged:         0 file or 1 directory | path before | path after
 //!   5 removed:                      0 file or 1 directory | path
 //!   6 snapshot removed:             document id 32
@@ -12,7 +13,7 @@
 //! Numbers are LEB128, times seconds (zigzag) and nanoseconds, byte strings follow their length.
 //!
 //! What must always be true: a batch keeps its number and its events their places for ever. A version that is given up
-//! stays in its place without being promised any more: the batch is written again with a higher revision, and of two
+//! stays in its place, without what it was, so that those after it keep their numbers: the batch is written again with a higher revision, and of two
 //! documents with one number that with the higher revision counts.
 
 use super::wire::{Input, put_bytes, put_meta, put_time};
@@ -67,6 +68,13 @@ pub struct Version {
     pub kept: bool,
 }
 
+impl Version {
+    /// One of which no more is kept than that it was there: so that others keep their numbers.
+    pub(super) fn given_up(path: PathBuf, file: FileId) -> Version {
+        Version { path, file, recipe: RecipeId([0; 16]), size: 0, meta: Meta::default(), kept: false }
+    }
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
@@ -109,6 +117,9 @@ impl Event {
             What::Version(version) => {
                 path(out, &version.path);
                 put_varint(out, version.file.0);
+                if !version.kept {
+                    return;
+                }
                 out.extend_from_slice(&version.recipe.0);
                 put_varint(out, version.size);
                 put_meta(out, &version.meta);
@@ -136,13 +147,14 @@ impl Event {
             _ => None,
         };
         let what = match kind {
-            1 | 2 => What::Version(Version {
+            2 => What::Version(Version::given_up(path(input.bytes()?), FileId(input.number()?))),
+            1 => What::Version(Version {
                 path: path(input.bytes()?),
                 file: FileId(input.number()?),
                 recipe: RecipeId(input.array()?),
                 size: input.number()?,
                 meta: input.meta()?,
-                kept: kind == 1,
+                kept: true,
             }),
             3 | 4 => What::Renamed {
                 directory: directory(input)?,
@@ -205,14 +217,13 @@ pub(super) mod tests {
         let path = "[a-c/\u{e9}]{0,9}".prop_map(PathBuf::from);
         let version = (path.clone(), any::<u64>(), any::<[u8; 16]>(), any::<u64>(), meta(), any::<bool>());
         prop_oneof![
-            version.prop_map(|(path, file, recipe, size, meta, kept)| What::Version(Version {
-                path,
-                file: FileId(file),
-                recipe: RecipeId(recipe),
-                size,
-                meta,
-                kept
-            })),
+            version.prop_map(|(path, file, recipe, size, meta, kept)| {
+                let (file, recipe) = (FileId(file), RecipeId(recipe));
+                What::Version(match kept {
+                    true => Version { path, file, recipe, size, meta, kept },
+                    false => Version::given_up(path, file),
+                })
+            }),
             (path.clone(), path.clone(), any::<bool>(), any::<bool>()).prop_map(
                 |(from, to, directory, exchanged)| What::Renamed { from, to, directory, exchanged }
             ),

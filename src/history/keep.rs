@@ -1,8 +1,8 @@
 //! What a collection of garbage leaves to the history: versions by the rules, and all that snapshots need.
 //!
 //! What must always be true: a version that is listed can be had. So one that the rules give up is first marked so, durably,
-//! and only then does the collection go on without it. One whose recipe cannot be read stops the collection: what
-//! it needs is not known.
+//! and only then does the collection go on without it. Of one whose recipe is damaged it is not known what it needs, so all
+//! that was stored when that was found is left (`unread`).
 //!
 //! O(events) time; memory: one batch, and the directories of one snapshot after the other.
 
@@ -11,6 +11,7 @@ use super::event::{Batch, Event, EventId, Version, What};
 use super::lineage::{moved, other_end};
 use super::log::{Log, Role, Row, is_missing};
 use super::retention::Moments;
+use super::unread::Unread;
 use crate::db::DbError;
 use crate::overlay::stub::Time;
 use crate::overlay::{KeptForHistory, Overlay, OverlayError};
@@ -52,6 +53,7 @@ impl<'a> Keeper<'a> {
     pub(super) fn versions(
         &mut self,
         collection: &Collection<'_>,
+        unread: &mut Unread<'_>,
         dry_run: bool,
         kept: &mut KeptForHistory,
         go_on: &mut dyn FnMut() -> bool,
@@ -69,10 +71,11 @@ impl<'a> Keeper<'a> {
             let batch = match self.log.use_batch(number) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => continue,
-                Err(HistoryError::Store(e)) => {
-                    return Err(unsure(format!("batch {number} of the history"), e));
+                Err(e) => {
+                    let what = format!("batch {number} of the history");
+                    unread.leave(&what, &number.to_be_bytes(), e).map_err(|e| unsure(what, e))?;
+                    continue;
                 }
-                Err(e) => return Err(e),
             };
             let mut given_up = Vec::new();
             for (place, event) in batch.events.iter().enumerate() {
@@ -101,7 +104,13 @@ impl<'a> Keeper<'a> {
                             version.path.display(),
                             event.time.sec
                         ),
-                        Err(e) => return Err(unsure(version.path.display().to_string(), e)),
+                        Err(e) => {
+                            let what = version.path.display();
+                            let left = unread.leave(&what, &version.recipe.0, e.into());
+                            left.map_err(|e| unsure(what.to_string(), e))?;
+                            kept.versions += 1;
+                            continue;
+                        }
                     }
                 }
                 given_up.push(place);
@@ -171,15 +180,18 @@ impl<'a> Keeper<'a> {
 }
 
 /// What something needs is not known.
-pub(super) fn unsure(what: String, source: crate::store::StoreError) -> HistoryError {
-    OverlayError::Unsure { path: what.into(), source }.into()
+pub(super) fn unsure(what: String, error: HistoryError) -> HistoryError {
+    match error {
+        HistoryError::Store(source) => OverlayError::Unsure { path: what.into(), source }.into(),
+        other => other,
+    }
 }
 
 fn without(batch: &Batch, given_up: &[usize]) -> Batch {
     let mut batch = Batch { revision: batch.revision + 1, ..batch.clone() };
     for &place in given_up {
         if let Some(Event { what: What::Version(version), .. }) = batch.events.get_mut(place) {
-            version.kept = false;
+            *version = Version::given_up(std::mem::take(&mut version.path), version.file);
         }
     }
     batch

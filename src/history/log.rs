@@ -244,6 +244,10 @@ impl Log {
         Ok(())
     }
 
+    pub(super) fn db(&self) -> &dyn Db {
+        &*self.db
+    }
+
     fn read(&self, id: &DocumentId) -> Result<Batch> {
         let bytes = self.store.document(DocumentKind::Events, id)?;
         Batch::decode(&bytes).ok_or(HistoryError::Form { what: "events", document: *id })

@@ -27,6 +27,7 @@ mod retention;
 mod snapshots;
 mod take;
 mod tree;
+mod unread;
 mod wire;
 
 pub use browse::{Browse, SNAPSHOTS_DIR, SnapshotFile};

@@ -5,7 +5,8 @@ use super::keep::Keeper;
 use super::lineage;
 use super::log::Log;
 use super::retention::Rules;
-use super::snapshots::Snapshots;
+use super::snapshots::{Snapshots, Wanted};
+use super::unread::Unread;
 use super::{HistoryError, Result};
 use crate::id::DocumentId;
 use crate::overlay::stub::Time;
@@ -59,13 +60,20 @@ impl Recorder {
         let mut kept = KeptForHistory::default();
         let now = Time::now().sec;
         let moments = self.rules.moments(now);
+        let mut unread = Unread::new(self.log.db(), collection)?;
         let mut keeper = Keeper::new(&self.log, &overlay, moments.clone());
-        if !keeper.versions(collection, dry_run, &mut kept, go_on)? {
+        if !keeper.versions(collection, &mut unread, dry_run, &mut kept, go_on)? {
             return Ok(None);
         }
-        let marked =
-            self.snapshots.mark(&self.log, collection, &moments, dry_run, except, &mut kept, go_on)?;
-        Ok(marked.then_some(kept))
+        let what = Wanted { moments: &moments, dry_run, except };
+        if !self.snapshots.mark(&self.log, collection, &mut unread, what, &mut kept, go_on)? {
+            return Ok(None);
+        }
+        kept.unreadable = unread.count;
+        if !dry_run {
+            unread.remember(self.log.db())?;
+        }
+        Ok(Some(kept))
     }
 }
 

@@ -16,6 +16,7 @@ use super::keep::unsure;
 use super::log::{Log, full_or, is_missing};
 use super::node::{self, Entry, Node};
 use super::retention::Moments;
+use super::unread::Unread;
 use super::wire::{Input, put_bytes, put_time};
 use crate::db::{Db, Layout, Runs, Table};
 use crate::id::{DocumentId, StoreId};
@@ -121,6 +122,16 @@ impl Snapshot {
 /// The first digits of an id: what people see and type.
 pub fn short_id(id: &DocumentId) -> String {
     id.to_string()[..SHOWN_DIGITS].to_owned()
+}
+
+/// What a collection wants of the history.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) moments: &'a Moments,
+    /// Nothing is given up.
+    pub(super) dry_run: bool,
+    /// A snapshot that is not counted.
+    pub(super) except: Option<&'a DocumentId>,
 }
 
 /// The snapshots of one overlay.
@@ -230,14 +241,12 @@ impl Snapshots {
     }
 
     /// Gives up snapshots without a name that the rules do not keep, unless `dry_run`, and tells the collection of the rest.
-    #[expect(clippy::too_many_arguments, reason = "what a collection says and is told")]
     pub(super) fn mark(
         &self,
         log: &Log,
         collection: &Collection<'_>,
-        moments: &Moments,
-        dry_run: bool,
-        except: Option<&DocumentId>,
+        unread: &mut Unread<'_>,
+        Wanted { moments, dry_run, except }: Wanted<'_>,
         kept: &mut KeptForHistory,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
@@ -257,14 +266,10 @@ impl Snapshots {
             }
         }
         for (id, snapshot) in all.iter().filter(|(id, _)| !given_up.contains(id) && Some(id) != except) {
-            let unsure = |e| match e {
-                HistoryError::Store(e) => unsure(format!("snapshot {}", short_id(id)), e),
-                other => other,
-            };
             self.store.knows_document(DocumentKind::Snapshot, id)?;
             if !self
-                .mark_directory(&snapshot.root_node(), collection, &mut seen, kept, go_on)
-                .map_err(unsure)?
+                .mark_directory(&snapshot.root_node(), collection, unread, &mut seen, kept, go_on)
+                .map_err(|e| unsure(format!("snapshot {}", short_id(id)), e))?
             {
                 return Ok(false);
             }
@@ -277,6 +282,7 @@ impl Snapshots {
         &self,
         id: &DocumentId,
         collection: &Collection<'_>,
+        unread: &mut Unread<'_>,
         seen: &mut HashSet<[u8; 16]>,
         kept: &mut KeptForHistory,
         go_on: &mut dyn FnMut() -> bool,
@@ -287,18 +293,26 @@ impl Snapshots {
                 return Ok(false);
             }
             let mut new = |id: &DocumentId| seen.insert(id.0.first_chunk().copied().unwrap_or_default());
-            node::each_leaf(&self.store, &id, &mut new, node::PAGES_DEPTH_MAX, &mut |entries| {
+            let mut visit = |entries: Vec<Entry>| {
                 for entry in entries {
                     match entry.node {
                         Node::Directory(below) => left.push(below),
-                        Node::File { recipe: Some(recipe), .. } => {
-                            kept.bytes += collection.keep_more(&recipe)?;
-                        }
+                        Node::File { recipe: Some(recipe), .. } => match collection.keep_more(&recipe) {
+                            Ok(bytes) => kept.bytes += bytes,
+                            Err(e) => {
+                                let what = format!("{:?} in a snapshot", entry.name);
+                                unread.leave(&what, &recipe.0, e.into())?;
+                            }
+                        },
                         _ => {}
                     }
                 }
                 Ok(())
-            })?;
+            };
+            let walked = node::each_leaf(&self.store, &id, &mut new, node::PAGES_DEPTH_MAX, &mut visit);
+            if let Err(e) = walked {
+                unread.leave(&"a directory of a snapshot", &id.0, e)?;
+            }
         }
         Ok(true)
     }

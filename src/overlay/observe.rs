@@ -66,6 +66,8 @@ pub struct KeptForHistory {
     pub dropped: u64,
     /// Snapshots that are kept.
     pub snapshots: u64,
+    /// Versions and directories of snapshots that cannot be read: what was stored when they were found is left.
+    pub unreadable: u64,
 }
 
 /// Is told what happens. All methods may be called from many threads.

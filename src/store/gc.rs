@@ -26,6 +26,7 @@ use super::scan::{Item, Scanner};
 use super::{Store, lock};
 use crate::env::Access;
 use crate::id::{ChunkId, RecipeId};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -98,6 +99,8 @@ pub struct GcDone {
 pub struct Collection<'a> {
     store: &'a Arc<Store>,
     live: Arc<LiveSet>,
+    /// Packs up to this one stay as they are.
+    left: Cell<Option<u32>>,
     _one: MutexGuard<'a, ()>,
 }
 
@@ -122,7 +125,7 @@ impl Store {
         let keys = counters.chunks + counters.recipes;
         let live = Arc::new(LiveSet::new(keys, LIVE_BYTES_MAX, u64::from_le_bytes(salt)));
         *self.reader.gate_mut() = Some(live.clone());
-        let collection = Collection { store: self, live, _one: one };
+        let collection = Collection { store: self, live, left: Cell::new(None), _one: one };
         let waited = self.pins.wait_for_older(&mut || go_on(0, 0));
         Ok(waited.then_some(collection))
     }
@@ -134,6 +137,24 @@ impl Collection<'_> {
     pub fn keep(&self, recipe: &RecipeId) -> Result<(), StoreError> {
         // Looking it up is what counts.
         self.store.recipe(recipe).map(drop)
+    }
+
+    /// Leaves all that is stored up to now as it is, needed or not: something needs a part of it, and which is not known.
+    /// Returns how far that is, for [`Collection::leave_until`] of collections to come.
+    pub fn leave_until_now(&self) -> Result<u32, StoreError> {
+        let newest = self.store.reader.packs.list()?.last().copied().unwrap_or_default();
+        self.leave_until(newest);
+        Ok(newest)
+    }
+
+    /// Has what comes from now on in packs that are not left as they are.
+    pub fn begin_pack(&self) -> Result<(), StoreError> {
+        self.left.get().map_or(Ok(()), |last| self.store.appender.begin_pack_after(last))
+    }
+
+    /// Leaves packs up to this number as they are. Nothing that is in them now is ever only in a later one, then.
+    pub fn leave_until(&self, pack: u32) {
+        self.left.set(self.left.get().max(Some(pack)));
     }
 
     /// Gives up the room that is set aside, if there is none else: for what has to be written down before anything is
@@ -189,7 +210,10 @@ impl Collection<'_> {
             if !go_on(done, plan.stored_bytes.max(done)) {
                 return Ok(None);
             }
-            all.push(one);
+            match self.left.get().is_some_and(|last| pack <= last) {
+                true => plan.left_bytes += one.dead_bytes,
+                false => all.push(one),
+            }
         }
         plan.choose(all);
         Ok(Some(plan))
@@ -436,7 +460,7 @@ impl GcPlan {
             self.copy_bytes += one.live_bytes;
             self.packs.push(one);
         }
-        self.left_bytes = left;
+        self.left_bytes += left;
     }
 }
 

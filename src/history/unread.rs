@@ -1,0 +1,101 @@
+//! What the history has and cannot read. What it needs is not known, so from the collection that found it on nothing is
+//! collected of what was stored by then; what came after is, so one bad place on a disk does not keep garbage for ever.
+//!
+//! What must always be true: a pack that was there when something was first found unreadable stays as it is until that can
+//! be read again or is given up. Chunks leave a pack only when it is rewritten, so all that it needs is in those packs.
+//! Forgetting when it was found (this is a row of the index) means finding it anew, later: more is kept.
+
+use super::error::{HistoryError, Result};
+use crate::db::{Db, Table};
+use crate::store::{Collection, StoreError};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+/// Row of `Table::Meta`: (first bytes of what cannot be read 16 | newest pack when that was found 4) *.
+const ROW: &[u8] = b"history.unreadable";
+const ROW_LEN: usize = 20;
+/// Of more than these it is not remembered when they were found.
+const REMEMBERED_MAX: usize = 1024;
+/// More are not named in the log.
+const NAMED_MAX: u64 = 20;
+
+type Id = [u8; 16];
+
+/// What one collection found.
+pub(super) struct Unread<'a> {
+    collection: &'a Collection<'a>,
+    before: BTreeMap<Id, u32>,
+    found: BTreeMap<Id, u32>,
+    /// How many there are.
+    pub(super) count: u64,
+}
+
+impl<'a> Unread<'a> {
+    pub(super) fn new(db: &dyn Db, collection: &'a Collection<'a>) -> Result<Unread<'a>> {
+        let before = db.get(Table::Meta, ROW)?.as_deref().map(decode).unwrap_or_default();
+        Ok(Unread { collection, before, found: BTreeMap::new(), count: 0 })
+    }
+
+    /// Leaves what `what` may need, if it is damaged or lost. An error that may go away stops the collection.
+    pub(super) fn leave(&mut self, what: &dyn Display, id: &[u8], error: HistoryError) -> Result<()> {
+        match &error {
+            HistoryError::Store(StoreError::Damaged { .. }) | HistoryError::Form { .. } => {}
+            HistoryError::Store(e) if super::log::is_missing(e) => {}
+            _ => return Err(error),
+        }
+        let mut key = Id::default();
+        key.iter_mut().zip(id).for_each(|(to, from)| *to = *from);
+        let pack = match self.before.get(&key).or_else(|| self.found.get(&key)) {
+            Some(&pack) => {
+                self.collection.leave_until(pack);
+                pack
+            }
+            None => self.collection.leave_until_now()?,
+        };
+        self.count += 1;
+        if self.count <= NAMED_MAX {
+            tracing::error!(
+                "{what}: cannot be read, so nothing is collected of packs up to {pack:08x}: {error}"
+            );
+        }
+        if self.found.len() < REMEMBERED_MAX {
+            self.found.insert(key, pack);
+        }
+        Ok(())
+    }
+
+    /// Remembers what was found, once all has been looked at.
+    pub(super) fn remember(self, db: &dyn Db) -> Result<()> {
+        if self.found == self.before {
+            return Ok(());
+        }
+        if let Err(e) = self.collection.begin_pack() {
+            tracing::warn!("no pack could be begun, so more is kept: {e}");
+        }
+        Ok(super::log::full_or(db.put(Table::Meta, ROW, &encode(&self.found)))?)
+    }
+}
+
+fn encode(found: &BTreeMap<Id, u32>) -> Vec<u8> {
+    found.iter().flat_map(|(id, pack)| id.iter().copied().chain(pack.to_be_bytes())).collect()
+}
+
+fn decode(row: &[u8]) -> BTreeMap<Id, u32> {
+    let rows = row.chunks_exact(ROW_LEN).filter_map(|row| {
+        let (id, pack) = row.split_first_chunk::<16>()?;
+        Some((*id, u32::from_be_bytes(pack.try_into().ok()?)))
+    });
+    rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back() {
+        let found = BTreeMap::from([([1; 16], 7), ([2; 16], u32::MAX)]);
+        assert_eq!(decode(&encode(&found)), found);
+        assert!(decode(&[1; 19]).is_empty());
+    }
+}
