@@ -110,6 +110,32 @@ fn everything_is_as_it_was() {
     refused(dir.path(), &["--remove-store"]);
 }
 
+/// What can be had nowhere else goes only if somebody says so.
+#[test]
+fn a_store_with_former_versions_is_not_removed_unasked() {
+    let dir = fast_dir();
+    fs::write(dir.path().join("file"), noise(1, 50_000)).unwrap();
+    converted(dir.path());
+    ok(dir.path(), &["snapshot", "create", "--name", "one"]);
+    let said = refused(dir.path(), &["--remove-store"]);
+    assert!(
+        said.contains("0 former versions of files and 1 snapshots") && said.contains("--force"),
+        "{said}"
+    );
+    assert_eq!(stubs(dir.path()), 1, "nothing was changed");
+    ok(dir.path(), &["snapshot", "remove", "one"]);
+    fs::remove_file(dir.path().join("file")).unwrap();
+    let said = refused(dir.path(), &["--remove-store"]);
+    assert!(said.contains("1 former versions of files and 0 snapshots"), "{said}");
+    ok(dir.path(), &["restore", "file@1"]);
+    assert_eq!(stubs(dir.path()), 1);
+    // The file has it again, and as a version it would be lost.
+    refused(dir.path(), &["--remove-store"]);
+    assert_eq!(export(dir.path(), &["--remove-store", "--force"], 0)["removed"], true);
+    nothing_left(dir.path());
+    assert!(fs::read(dir.path().join("file")).unwrap() == noise(1, 50_000));
+}
+
 #[test]
 fn works_without_an_index() {
     for garbage in [None, Some(&b"no database"[..])] {

@@ -32,7 +32,7 @@ pub struct ExportRequest {
     pub path: PathBuf,
     /// Whether to read everything back afterwards.
     pub verify: bool,
-    /// Whether to begin though there does not seem to be room.
+    /// Whether to begin though there does not seem to be room, and to remove a store that has versions and snapshots.
     pub force: bool,
     /// Whether to prepare the removal of the store.
     pub remove_store: bool,
@@ -103,6 +103,9 @@ pub(super) fn export(
     }
     if request.remove_store {
         check_removable(context, path)?;
+        if !request.force {
+            check_history(repo, report)?;
+        }
     }
     report(Progress::files("looking for room", 0, 0));
     let needs = overlay.export_needs(path)?;
@@ -218,6 +221,23 @@ fn check_removable(context: Context<'_>, path: &Path) -> Result<(), AdminError> 
         return Err(AdminError::refused(message, "unmount it, then run this again".to_owned()));
     }
     Ok(())
+}
+
+/// Whether nothing goes with the store that can be had nowhere else: former contents of files.
+fn check_history(repo: &Repo, report: Report<'_>) -> Result<(), AdminError> {
+    let former = repo.history().former(&mut || report(Progress::files("looking at versions", 0, 0)))?;
+    let Some((versions, snapshots)) = former else { return Err(AdminError::Interrupted) };
+    if versions + snapshots == 0 {
+        return Ok(());
+    }
+    let root = &repo.layout().root;
+    let message = format!(
+        "{}: {versions} former versions of files and {snapshots} snapshots would be gone with the store",
+        root.display()
+    );
+    let hint = "get what you need of them first (`dedupctl restore FILE@N -o PATH`, `dedupctl snapshot restore ID -o PATH`); \
+                then again with --force, which gives them up; nothing was changed";
+    Err(AdminError::refused(message, hint.to_owned()))
 }
 
 /// What is mounted below a directory.

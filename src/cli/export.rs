@@ -27,10 +27,11 @@ pub(super) struct Export {
     /// Read everything back from the disk afterwards, and compare it by hash
     #[arg(long)]
     verify: bool,
-    /// Then remove the store, so that nothing of dedupfs is left; not while it is mounted
+    /// Then remove the store, so that nothing of dedupfs is left; not while it is mounted, and not, without --force, while
+    /// it has former versions of files or snapshots
     #[arg(long)]
     remove_store: bool,
-    /// Begin though there does not seem to be room
+    /// Begin though there does not seem to be room; with --remove-store, give up former versions and snapshots
     #[arg(long)]
     force: bool,
     /// Copy to this new or empty directory instead, with all that `cp -a` keeps, and leave everything here as it is

@@ -137,6 +137,29 @@ impl<'a> Keeper<'a> {
         Ok(true)
     }
 
+    /// How many versions are kept that are not what is there. `None` if `go_on` said no.
+    pub(super) fn former(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<u64>> {
+        let mut former = 0;
+        for number in 0..self.log.write()? {
+            let Some(batch) = self.log.batch(number)? else { continue };
+            for (place, event) in batch.events.iter().enumerate() {
+                if let What::Version(version) = &event.what
+                    && version.kept
+                    && !matches!(
+                        self.end_of(&version.path, EventId::new(number, place), version, 0)?,
+                        End::Open
+                    )
+                {
+                    former += 1;
+                }
+            }
+            if !go_on() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(former))
+    }
+
     fn end_of(&mut self, path: &Path, after: EventId, version: &Version, depth: usize) -> Result<End> {
         if depth > DEPTH_MAX {
             return Ok(End::Open);

@@ -143,6 +143,14 @@ impl History {
         self.recorder.snapshots.remove(&self.recorder.log, id)
     }
 
+    /// How many versions are kept that are not what is there now, and how many snapshots. `None` if `go_on` said no.
+    /// O(versions) time.
+    pub fn former(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<(u64, u64)>> {
+        let moments = self.recorder.rules.moments(crate::overlay::stub::Time::now().sec);
+        let versions = keep::Keeper::new(&self.recorder.log, &self.overlay, moments).former(go_on)?;
+        Ok(versions.map(|versions| (versions, self.recorder.snapshots.all().len() as u64)))
+    }
+
     /// Makes everything that was taken down durable.
     pub fn flush(&self) -> Result<()> {
         self.recorder.log.persist()?;
