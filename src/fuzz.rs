@@ -8,7 +8,7 @@
 use crate::config::Config;
 use crate::overlay::stub::{GuardKey, Stub};
 use crate::recipe::Recipe;
-use crate::{repo, similarity, store, sync, view};
+use crate::{history, repo, similarity, store, sync, view};
 
 /// The key that guards the records of the target `stub`.
 pub const KEY: GuardKey = GuardKey([7; 32]);
@@ -76,6 +76,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "sync_tree", run: sync::fuzz::tree, repair: None, memory_factor: 1000 },
     Target { name: "sync_diff", run: sync::fuzz::diff, repair: None, memory_factor: 1000 },
     Target { name: "sync_contents", run: sync::fuzz::contents, repair: None, memory_factor: 400 },
+    // An event of 5 bytes, or an entry of 12, is a row with paths and owners; an xattr of 2 bytes two vectors.
+    Target { name: "history_events", run: history::fuzz::events, repair: None, memory_factor: 120 },
+    Target { name: "history_node", run: history::fuzz::node, repair: None, memory_factor: 120 },
+    Target { name: "history_snapshot", run: history::fuzz::snapshot, repair: None, memory_factor: 120 },
 ];
 
 impl Target {

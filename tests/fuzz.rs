@@ -212,7 +212,8 @@ macro_rules! targets {
     };
 }
 
-targets!(frame footer pack position block head sif_saved chunk_list recipe view delta stub config format sync_frames sync_tree sync_diff sync_contents);
+targets!(frame footer pack position block head sif_saved chunk_list recipe view delta stub config format sync_frames sync_tree sync_diff sync_contents history_events history_node
+    history_snapshot);
 
 #[test]
 fn every_target_is_tested() {
@@ -295,6 +296,9 @@ fn make_corpus() {
     }
     for (name, bytes) in dedupfs::sync::delta::fuzz::corpus() {
         save("delta", name, &bytes);
+    }
+    for (target, name, bytes) in dedupfs::history::fuzz::corpus() {
+        save(target, name, &bytes);
     }
     save("recipe", "empty", &Recipe::default().encode());
     writer.flush().unwrap();

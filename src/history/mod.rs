@@ -18,6 +18,8 @@
 mod browse;
 mod error;
 mod event;
+#[doc(hidden)]
+pub mod fuzz;
 mod keep;
 mod lineage;
 mod log;

@@ -133,6 +133,31 @@ fn is_name(name: &OsStr) -> bool {
     !matches!(bytes, b"" | b"." | b"..") && !bytes.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
+/// A page as it is encoded; `None` if `bytes` are none. For `fuzz`.
+pub(super) fn again(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(match decode(bytes)? {
+        Page::Leaf(entries) => leaf(&entries),
+        Page::Branch(children) => branch(&children),
+    })
+}
+
+pub(super) fn leaf(page: &[Entry]) -> Vec<u8> {
+    let mut out = vec![VERSION, 0];
+    put_varint(&mut out, page.len() as u64);
+    page.iter().for_each(|entry| entry.encode(&mut out));
+    out
+}
+
+pub(super) fn branch(page: &[(OsString, DocumentId)]) -> Vec<u8> {
+    let mut out = vec![VERSION, 1];
+    put_varint(&mut out, page.len() as u64);
+    for (last, id) in page {
+        put_bytes(&mut out, last.as_bytes());
+        out.extend_from_slice(&id.0);
+    }
+    out
+}
+
 fn decode(bytes: &[u8]) -> Option<Page> {
     let mut input = Input(bytes);
     if input.byte()? != VERSION {
@@ -169,25 +194,16 @@ pub(super) fn write(writer: &mut Writer, entries: &[Entry]) -> Result<DocumentId
     let name_cuts = |entry: &Entry| cuts(blake3::hash(entry.name.as_bytes()).as_bytes());
     let mut children = Vec::new();
     for page in pages(entries, name_cuts) {
-        let mut out = vec![VERSION, 0];
-        put_varint(&mut out, page.len() as u64);
-        page.iter().for_each(|entry| entry.encode(&mut out));
         let last = page.last().map(|entry| entry.name.clone()).unwrap_or_default();
-        children.push((last, writer.put_document(DocumentKind::Node, &out)?));
+        children.push((last, writer.put_document(DocumentKind::Node, &leaf(page))?));
     }
     while children.len() > 1 {
         let mut above = Vec::new();
         for page in pages(&children, |(_, id)| cuts(&id.0)) {
             // A branch of one child would be another tree of the same entries.
             let [one] = page else {
-                let mut out = vec![VERSION, 1];
-                put_varint(&mut out, page.len() as u64);
-                for (last, id) in page {
-                    put_bytes(&mut out, last.as_bytes());
-                    out.extend_from_slice(&id.0);
-                }
                 let last = page.last().map(|(last, _)| last.clone()).unwrap_or_default();
-                above.push((last, writer.put_document(DocumentKind::Node, &out)?));
+                above.push((last, writer.put_document(DocumentKind::Node, &branch(page))?));
                 continue;
             };
             above.push(one.clone());
