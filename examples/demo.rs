@@ -148,7 +148,7 @@ impl Overlay {
             control_info: Vec::new(),
             threads: 4,
         };
-        let mounted = fuse::mount(Arc::clone(repo.overlay()), options)?;
+        let mounted = fuse::mount(Arc::clone(repo.overlay()), Arc::clone(repo.history()), options)?;
         Ok(Overlay { repo: Some(repo), background: Some(background), mounted })
     }
 
