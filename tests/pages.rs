@@ -174,7 +174,6 @@ fn a_browser_shows_it() {
         input.value = 'project-7/ file1'; input.dispatchEvent(new Event('input'));
         setTimeout(() => { document.title = ['ms', size, name, '|', few, '|', top, '|', last, '|', document.getElementById('shown').textContent].join(' '); }, 1000);";
     let dom = browse(dir.path(), &large_page(), many);
-    println!("{}", told(&dom));
     let parts: Vec<&str> = told(&dom).split(" | ").collect();
     assert!(
         parts[1].trim().parse::<usize>().unwrap() < 200,
