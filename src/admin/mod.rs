@@ -14,6 +14,7 @@ mod export;
 mod gc;
 mod groups;
 mod log;
+mod past;
 mod repair;
 mod restore;
 mod scan;
@@ -37,6 +38,7 @@ pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use log::{LogReport, VersionRow};
+pub use past::{PastReport, past_file};
 pub use repair::{Peer, RepairRequest};
 pub use restore::{RestoreReport, RestoreRequest, To};
 pub use settle::SettleReport;
@@ -198,6 +200,13 @@ pub enum Request {
     },
     /// Make files plain again.
     Export(ExportRequest),
+    /// Look for contents that files had before.
+    Past {
+        /// Their recipes, hexadecimal.
+        recipes: Vec<String>,
+        /// Whether to write them where [`past_file`] says.
+        write: bool,
+    },
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount,
 }
@@ -229,6 +238,7 @@ pub enum Response {
     Diff(DiffReport),
     Gc(GcReport),
     Export(ExportReport),
+    Past(PastReport),
     Unmount,
 }
 
@@ -404,6 +414,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         }
         Request::Gc { dry_run } => gc::gc(context.repo, dry_run, report).map(Response::Gc),
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
+        Request::Past { recipes, write } => past::past(context.repo, &recipes, write).map(Response::Past),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }

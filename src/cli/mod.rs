@@ -28,6 +28,7 @@ mod mount;
 mod mount_options;
 mod output;
 mod pages;
+mod past;
 mod regions;
 mod remote;
 mod replica;

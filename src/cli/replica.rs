@@ -1,9 +1,12 @@
 //! A directory as a replica to be synced: mounted, or mounted for as long as it takes.
 
 use super::error::CliError;
+use super::past::StorePast;
 use crate::control::{self, ControlError, DaemonInfo, Found};
 use crate::overlay::STATE_DIR;
 use crate::repo::Layout;
+use crate::sync::Local;
+use crate::sync::scan::Report;
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,10 +23,13 @@ pub(super) struct Mounted {
     pub tree: PathBuf,
     /// `.dedupfs/sync`.
     pub memory: PathBuf,
-    /// Identity of its store.
-    pub store: String,
-    /// Keeps the state directory in reach that the mount hides.
-    _state: Option<OwnedFd>,
+    /// Its daemon.
+    info: DaemonInfo,
+    /// The overlaid directory and its store's state directory, below the mount.
+    backing: PathBuf,
+    state: PathBuf,
+    /// Keeps them in reach.
+    _fd: Option<OwnedFd>,
     temporary: bool,
 }
 
@@ -31,34 +37,45 @@ pub(super) struct Mounted {
 pub(super) fn memory_of(found: &Found) -> Result<(PathBuf, Option<OwnedFd>), CliError> {
     match found {
         Found::Direct { layout, .. } => Ok((layout.file(SYNC), None)),
-        Found::Daemon { info, .. } => memory_of_daemon(info),
+        Found::Daemon { info, .. } => {
+            let below = below_mount(info)?;
+            Ok((below.state.join(SYNC), below._fd))
+        }
     }
 }
 
-fn memory_of_daemon(info: &DaemonInfo) -> Result<(PathBuf, Option<OwnedFd>), CliError> {
+/// What a mount over its own directory hides.
+struct Below {
+    backing: PathBuf,
+    state: PathBuf,
+    /// Keeps it in reach.
+    _fd: Option<OwnedFd>,
+}
+
+fn below_mount(info: &DaemonInfo) -> Result<Below, CliError> {
     if info.mountpoint != info.root
-        && let Some(layout) = Layout::of(&info.root)?
+        && let Some(Layout { root, state }) = Layout::of(&info.root)?
     {
-        return Ok((layout.file(SYNC), None));
+        return Ok(Below { backing: root, state, _fd: None });
     }
     // The mount hides the directory; its daemon has it open from before. The kernel lets its user and root in.
     let fds = PathBuf::from(format!("/proc/{}/fd", info.pid));
     let list = std::fs::read_dir(&fds).map_err(|e| CliError::io("look into", &fds, &e))?;
     for fd in list.flatten().map(|entry| entry.path()) {
         if std::fs::read_link(&fd).is_ok_and(|target| target == info.root) {
-            let inside = fd.join(STATE_DIR);
-            let Ok(state) =
-                rustix::fs::open(&inside, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            let Ok(root) =
+                rustix::fs::open(&fd, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             else {
                 continue;
             };
-            let here = PathBuf::from(format!("/proc/self/fd/{}", state.as_raw_fd()));
-            if here.join("format.toml").exists() {
-                return Ok((here.join(SYNC), Some(state)));
+            let backing = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+            let inside = backing.join(STATE_DIR);
+            if inside.join("format.toml").exists() {
+                return Ok(Below { backing, state: inside, _fd: Some(root) });
             }
             // The store is elsewhere.
-            if let Some(store) = Layout::store_elsewhere(&here)? {
-                return Ok((store.join(SYNC), None));
+            if let Some(state) = Layout::store_elsewhere(&inside)? {
+                return Ok(Below { backing, state, _fd: Some(root) });
             }
         }
     }
@@ -127,19 +144,28 @@ fn mount(root: &Path, mountpoint: &Path) -> Result<Mounted, CliError> {
 }
 
 fn of_daemon(info: &DaemonInfo) -> Result<Mounted, CliError> {
-    let (memory, _state) = memory_of_daemon(info)?;
+    let Below { backing, state, _fd } = below_mount(info)?;
     let name = info.mountpoint.file_name().map(|name| name.to_string_lossy().into_owned());
     Ok(Mounted {
         tree: info.mountpoint.clone(),
-        memory,
-        store: info.store.clone(),
-        _state,
+        memory: state.join(SYNC),
+        info: info.clone(),
+        backing,
+        state,
+        _fd,
         // Also one that a sync which was killed has left.
         temporary: name.is_some_and(|name| name.starts_with(TEMPORARY)),
     })
 }
 
 impl Mounted {
+    /// Its tree as a replica.
+    pub(super) fn replica<'a>(&self, force: bool, report: Box<Report<'a>>) -> Result<Local<'a>, CliError> {
+        let (info, backing, state) = (self.info.clone(), self.backing.clone(), self.state.clone());
+        let past = Box::new(StorePast { info, backing, state });
+        Ok(Local::open(&self.tree, &self.memory, &self.info.store, force, Some(past), report)?)
+    }
+
     /// Unmounts what was mounted for the sync.
     pub(super) fn end(&mut self) {
         if !std::mem::take(&mut self.temporary) {

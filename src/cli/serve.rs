@@ -1,8 +1,9 @@
 use super::error::CliError;
 use super::output::Output;
 use super::{CliResult, Global, Outcome, replica};
+use crate::sync::plan::Summary;
 use crate::sync::proto::{self, Failure, Message};
-use crate::sync::{Local, Session, link, pipe};
+use crate::sync::{Session, link, pipe};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -56,12 +57,14 @@ impl Serve {
             return Err(error.hint("make it for a dry run, or leave out --dry-run"));
         }
         let mounted = replica::open(&self.dir, true)?;
-        let mut local =
-            Local::open(&mounted.tree, &mounted.memory, &mounted.store, self.force, Box::new(|_, _| {}))?;
+        let mut local = mounted.replica(self.force, Box::new(|_, _| {}))?;
         let mut session = Session::answer();
         let done = link::run(&mut session, &mut local, from, to, &mut |_, _| {});
         // The caller was told already.
         done.map_err(|e| CliError { silent: true, ..CliError::from(e) })?;
+        if session.outcome().here != Summary::default() && !self.dry_run {
+            local.settle()?;
+        }
         Ok(())
     }
 }

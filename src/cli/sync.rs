@@ -9,7 +9,7 @@ use crate::sync::plan::Summary;
 use crate::sync::proto::{Direction, Options};
 use crate::sync::session::Transfer;
 use crate::sync::tree::shown;
-use crate::sync::{Local, Session, SyncError, link, pipe};
+use crate::sync::{Session, SyncError, link, pipe};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -112,6 +112,8 @@ impl From<Summary> for Side {
 
 /// So long the process on the other side may take to end by itself, and again when it was asked to.
 const ENDING: Duration = Duration::from_secs(20);
+/// The same after a sync that went well: it waits for its store.
+const SETTLING: Duration = Duration::from_secs(3600);
 
 /// The process on the other side, and how long it may take to end by itself.
 struct Peer(Child, Duration);
@@ -190,7 +192,7 @@ impl Sync {
         };
         let limits = pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: self.bwlimit };
         let (mut from, mut to) = pipe::connect(from, to, limits);
-        let mut local = Local::open(&mounted.tree, &mounted.memory, &mounted.store, self.force, report)?;
+        let mut local = mounted.replica(self.force, report)?;
         local.notes.drain(..).for_each(|note| out.note(&plain(&note)));
         let direction = match (self.push, self.pull) {
             (true, _) => Direction::Push,
@@ -214,6 +216,10 @@ impl Sync {
             child.1 = Duration::ZERO;
         }
         let traffic = traffic?;
+        if session.outcome().here != Summary::default() && !self.dry_run {
+            local.settle()?;
+        }
+        child.1 = SETTLING;
         drop(child);
         drop(local);
         mounted.end();

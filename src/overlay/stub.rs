@@ -205,6 +205,17 @@ impl Stub {
     }
 }
 
+/// What a record says, whether it can be believed or not: the recipe, and whether that is the content now. For hints that are
+/// verified in another way.
+pub fn claim(record: &[u8]) -> Option<(RecipeId, bool)> {
+    let record: &[u8; RECORD_LEN] = record.try_into().ok()?;
+    match record[0] {
+        0x11 | 0x12 => Some((claimed_recipe(record), true)),
+        0x13..=0x15 => Some((claimed_recipe(record), false)),
+        _ => None,
+    }
+}
+
 /// Whether a later version of this program wrote a record.
 pub(super) fn is_newer(record: &[u8]) -> bool {
     record.first().is_some_and(|first| first >> 4 > VERSION)

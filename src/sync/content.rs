@@ -1,8 +1,9 @@
 //! Contents on their way to a peer: the seam between what has to arrive and how it is coded.
 //!
-//! The receiver says what it wants, and for each of them which chunks it can read at home: those of an older file by the
-//! same path and of what an earlier, cut attempt left. The sender cuts each content by the same rule and sends,
-//! as one zstd stream, a reference for every chunk that the receiver has and the bytes of all others.
+//! The receiver says what it wants, and for each of them what it was before. What the sender can read too, it tells changes against
+//! ([`super::batch`]). Else the receiver says which chunks it can read at home: those of an older file by the same path and of
+//! what an earlier, cut attempt left; the sender cuts each content by the same rule and sends, as one zstd stream, a reference for
+//! every chunk that the receiver has and the bytes of all others.
 //!
 //! ```text
 //! stream = { content (32 bytes), then until its announced size is reached:
@@ -19,6 +20,7 @@ use super::tree::ContentId;
 use crate::chunk::ChunkParams;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::io::Read;
 use zstd::stream::raw::{
     CParameter, DParameter, Decoder as RawDecoder, Encoder as RawEncoder, InBuffer, Operation, OutBuffer,
@@ -56,6 +58,8 @@ pub struct Want {
     pub content: ContentId,
     /// Its size in bytes.
     pub size: u64,
+    /// What it was before, by its rank in the receiver's tree ([`super::batch::Ranks`]).
+    pub base: Option<u32>,
     /// What the receiver has.
     pub have: Vec<Tag>,
 }
@@ -103,13 +107,39 @@ impl<R: Read> Cutter<R> {
 
 /// Where a sender finds contents.
 pub trait Source {
-    /// The bytes of a content that the tree of this side has.
-    fn open(&mut self, content: ContentId) -> Result<Box<dyn Read>, SyncError>;
+    /// A content that the tree of this side has.
+    fn open(&mut self, content: ContentId) -> Result<File, SyncError>;
+
+    /// Whether this side can read a content: because its tree has it, or as [`super::session::Replica::held`] said.
+    fn holds(&mut self, _content: ContentId) -> Result<bool, SyncError> {
+        Ok(false)
+    }
+
+    /// A content that [`Source::holds`], with the hash that it should have; none if it is gone.
+    fn past(&mut self, _content: ContentId) -> Result<Option<File>, SyncError> {
+        Ok(None)
+    }
+
+    /// Contents of this side's tree that resemble another of them, with the shares of that which they have too.
+    fn resembling(&mut self, _content: ContentId) -> Result<Vec<(ContentId, f64)>, SyncError> {
+        Ok(Vec::new())
+    }
+
+    /// An empty file without a name.
+    fn spool(&mut self) -> Result<File, SyncError> {
+        nameless()
+    }
+}
+
+/// An empty file without a name, in memory.
+pub fn nameless() -> Result<File, SyncError> {
+    let fd = rustix::fs::memfd_create("sync", rustix::fs::MemfdFlags::CLOEXEC);
+    Ok(File::from(fd.map_err(|e| SyncError::io("make", "a file in memory", e))?))
 }
 
 /// A content of which a part was sent.
 struct Leaving {
-    cutter: Cutter<Box<dyn Read>>,
+    cutter: Cutter<File>,
     have: BTreeSet<Tag>,
     left: u64,
 }
@@ -207,6 +237,16 @@ pub trait Sink {
     fn chunk(&mut self, tag: Tag) -> Result<Vec<u8>, SyncError>;
     /// It is whole and its hash is right: make it durable.
     fn finish(&mut self) -> Result<(), SyncError>;
+
+    /// A content of this side's tree, as it seems to be; none if it is gone.
+    fn own(&mut self, _content: ContentId) -> Result<Option<File>, SyncError> {
+        Ok(None)
+    }
+
+    /// An empty file without a name, for what arrives.
+    fn room(&mut self) -> Result<File, SyncError> {
+        nameless()
+    }
 }
 
 /// The receiver's end.
@@ -234,9 +274,19 @@ impl Receiver {
         Ok(Receiver { wanted: wants.iter().map(row).collect(), raw: Vec::new(), current: None, zstd })
     }
 
-    /// Whether all has arrived.
-    pub fn is_complete(&self) -> bool {
-        self.wanted.is_empty() && self.current.is_none() && self.raw.is_empty()
+    /// What has not arrived.
+    pub fn missing(&self) -> Vec<ContentId> {
+        self.wanted.keys().copied().collect()
+    }
+
+    /// Whether nothing is half here.
+    pub fn is_at_rest(&self) -> bool {
+        self.current.is_none() && self.raw.is_empty()
+    }
+
+    /// A content came in another way.
+    pub fn forget(&mut self, content: &ContentId) {
+        self.wanted.remove(content);
     }
 
     /// Takes a block. Returns how many bytes of contents it gave.

@@ -28,6 +28,9 @@ pub struct Executor<'a> {
     /// How many steps still need a staged content.
     uses: BTreeMap<ContentId, u32>,
     touched: BTreeSet<TreePath>,
+    /// What happens between the last look at a path and its step.
+    #[cfg(test)]
+    pub between: Option<Box<dyn FnMut(&[u8]) + 'a>>,
 }
 
 /// Why a step was not done.
@@ -70,7 +73,16 @@ impl<'a> Executor<'a> {
         prints: &'a mut BTreeMap<TreePath, Print>,
     ) -> Result<Executor<'a>, SyncError> {
         let patterns = scan::patterns(root)?;
-        Ok(Executor { root, staging, prints, patterns, uses: BTreeMap::new(), touched: BTreeSet::new() })
+        Ok(Executor {
+            root,
+            staging,
+            prints,
+            patterns,
+            uses: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            #[cfg(test)]
+            between: None,
+        })
     }
 
     /// Does `ops`, and makes it durable. Returns what was skipped, and why.
@@ -282,6 +294,8 @@ impl<'a> Executor<'a> {
     fn replace(&mut self, path: &TreePath, was: &Entry, entry: &Entry, link: Option<&TreePath>) -> Step {
         self.check(path, was)?;
         let new = self.prepare(path, entry, link)?;
+        #[cfg(test)]
+        self.between.iter_mut().for_each(|happens| happens(path));
         if let Err(e) = self.root.rename(&new, path, RenameFlags::EXCHANGE) {
             self.give_back(&new, entry, link)?;
             return Err(refused(path, "exchange")(e));
@@ -317,6 +331,8 @@ impl<'a> Executor<'a> {
             }
         } else {
             let out = self.staging.swap_name(self.root)?;
+            #[cfg(test)]
+            self.between.iter_mut().for_each(|happens| happens(path));
             self.root.rename(path, &out, RenameFlags::NOREPLACE).map_err(refused(path, "remove"))?;
             if !self.is_what_was(&out, path)? {
                 self.root.rename(&out, path, RenameFlags::NOREPLACE).map_err(refused(path, "put back"))?;

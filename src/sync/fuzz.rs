@@ -57,6 +57,7 @@ pub fn contents(bytes: &[u8]) {
     let want = |text: &[u8]| Want {
         content: ContentId::of(text),
         size: text.len() as u64,
+        base: None,
         have: vec![Tag([1; 16])],
     };
     let wants = [want(b""), want(b"hello"), want(&[7; 5])];

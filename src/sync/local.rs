@@ -8,7 +8,8 @@ use super::error::SyncError;
 use super::execute::Executor;
 use super::guard;
 use super::look::look;
-use super::memory::Memory;
+use super::memory::{Memory, Print};
+use super::past::{Known, Past};
 use super::plan::Op;
 use super::proto::Done;
 use super::scan::{Report, scan};
@@ -16,10 +17,11 @@ use super::session::Replica;
 use super::staging::{self, Staging};
 use super::tree::{ContentId, Tree, TreePath, shown};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
+use crate::id::RecipeId;
 use rustix::fs::{Mode, OFlags, RenameFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::Read;
+use std::io::Seek;
 use std::path::Path;
 
 /// See the module.
@@ -31,6 +33,9 @@ pub struct Local<'a> {
     /// Where contents of the tree are.
     contents: BTreeMap<ContentId, TreePath>,
     tree: Tree,
+    past: Option<Box<dyn Past + 'a>>,
+    /// Contents of the past that the peer was told of.
+    held: BTreeSet<ContentId>,
     report: Box<Report<'a>>,
     /// For the user.
     pub notes: Vec<String>,
@@ -38,12 +43,14 @@ pub struct Local<'a> {
 
 impl<'a> Local<'a> {
     /// The directory at `path`, whose syncs are remembered in `state`, of the store `store`. What a sync that was stopped had
-    /// begun is ended, and the directory is looked at. Without `force` the guards are asked.
+    /// begun is ended, and the directory is looked at. Without `force` the guards are asked. With `past` changed files can be sent as
+    /// deltas.
     pub fn open(
         path: &Path,
         state: &Path,
         store: &str,
         force: bool,
+        past: Option<Box<dyn Past + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local {
@@ -53,6 +60,8 @@ impl<'a> Local<'a> {
             staging: Staging::default(),
             contents: BTreeMap::new(),
             tree: Tree::default(),
+            past,
+            held: BTreeSet::new(),
             report,
             notes: Vec::new(),
         };
@@ -159,7 +168,9 @@ impl<'a> Local<'a> {
         let scan = scan(&self.root, last, &self.memory.cache, &mut self.report)?;
         self.notes.extend(scan.notes);
         let tree = look(&scan.seen, last, &inodes, &self.memory.device, self.memory.seq + 1);
-        self.memory.cache = scan.prints;
+        let mut prints = scan.prints;
+        self.note_recipes(&mut prints);
+        self.memory.cache = prints;
         self.contents = tree
             .entries
             .iter()
@@ -169,13 +180,86 @@ impl<'a> Local<'a> {
     }
 }
 
+impl Local<'_> {
+    /// Remembers what the store has of contents: of those that are there now, for the time when they are not any more, and of
+    /// those that just went.
+    fn note_recipes(&mut self, prints: &mut BTreeMap<TreePath, Print>) {
+        let Some(past) = &mut self.past else { return };
+        for (path, before) in &self.memory.cache {
+            let now = prints.get_mut(path);
+            match (now, before.content) {
+                (Some(now), content) if now.content == content => now.recipe = now.recipe.or(before.recipe),
+                (_, Some(content)) => {
+                    let last = match past.recipe(path) {
+                        Some(Known::Before(RecipeId(recipe))) => Some(recipe),
+                        _ => None,
+                    };
+                    if let Some(recipe) = before.recipe.or(last) {
+                        self.memory.past.insert(content, recipe);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let unknown = |print: &Print| print.content.is_some() && print.size > 0 && print.recipe.is_none();
+        for (path, print) in prints.iter_mut().filter(|(_, print)| unknown(print)) {
+            if let Some(Known::Now(RecipeId(recipe))) = past.recipe(path) {
+                print.recipe = Some(recipe);
+            }
+        }
+    }
+
+    /// After a sync that has changed files: waits until the store has them, so that the next changes of them can be sent as
+    /// deltas.
+    pub fn settle(&mut self) -> Result<(), SyncError> {
+        let Some(past) = &mut self.past else { return Ok(()) };
+        past.settle()?;
+        let mut prints = self.memory.cache.clone();
+        self.note_recipes(&mut prints);
+        self.memory.cache = prints;
+        self.memory.save_cache()
+    }
+}
+
 impl Source for Local<'_> {
-    fn open(&mut self, content: ContentId) -> Result<Box<dyn Read>, SyncError> {
+    fn open(&mut self, content: ContentId) -> Result<File, SyncError> {
         let gone = || SyncError::Changed("a file was changed or removed before it was sent".to_owned());
         let path = self.contents.get(&content).ok_or_else(gone)?;
         let fd =
             self.root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map_err(|_| gone())?;
-        Ok(Box::new(File::from(fd)))
+        Ok(File::from(fd))
+    }
+
+    fn holds(&mut self, content: ContentId) -> Result<bool, SyncError> {
+        Ok(self.contents.contains_key(&content) || self.held.contains(&content))
+    }
+
+    fn past(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
+        if let Some(file) = self.own(content)? {
+            return Ok(Some(file));
+        }
+        let (Some(past), Some(recipe)) = (&mut self.past, self.memory.past.get(&content)) else {
+            return Ok(None);
+        };
+        let Some(mut file) = past.read(RecipeId(*recipe))? else { return Ok(None) };
+        let mut hasher = blake3::Hasher::new();
+        let read = file.rewind().and_then(|()| hasher.update_reader(&mut file).map(drop));
+        read.map_err(|e| SyncError::io("read", "a content of the past", e))?;
+        Ok((*hasher.finalize().as_bytes() == content.0).then_some(file))
+    }
+
+    fn resembling(&mut self, content: ContentId) -> Result<Vec<(ContentId, f64)>, SyncError> {
+        let (Some(past), Some(path)) = (&mut self.past, self.contents.get(&content)) else {
+            return Ok(Vec::new());
+        };
+        let found = past.resembling(path).into_iter();
+        let content =
+            |(path, share)| Some((self.tree.entries.get::<TreePath>(&path)?.kind.content()?, share));
+        Ok(found.filter_map(content).collect())
+    }
+
+    fn spool(&mut self) -> Result<File, SyncError> {
+        self.memory.spool()
     }
 }
 
@@ -194,6 +278,15 @@ impl Sink for Local<'_> {
 
     fn finish(&mut self) -> Result<(), SyncError> {
         self.staging.finish(&self.root)
+    }
+
+    fn own(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
+        let Some(path) = self.contents.get(&content) else { return Ok(None) };
+        Ok(self.root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok().map(File::from))
+    }
+
+    fn room(&mut self) -> Result<File, SyncError> {
+        self.memory.spool()
     }
 }
 
@@ -236,6 +329,23 @@ impl Replica for Local<'_> {
         }
     }
 
+    fn held(&mut self, contents: &[ContentId]) -> Result<Vec<bool>, SyncError> {
+        let Some(past) = &mut self.past else { return Ok(vec![false; contents.len()]) };
+        let known: Vec<(ContentId, RecipeId)> = contents
+            .iter()
+            .filter_map(|content| Some((*content, RecipeId(*self.memory.past.get(content)?))))
+            .collect();
+        let recipes: Vec<RecipeId> = known.iter().map(|(_, recipe)| *recipe).collect();
+        let there = past.has(&recipes)?;
+        self.held =
+            known.iter().zip(there).filter(|(_, there)| *there).map(|((content, _), _)| *content).collect();
+        Ok(contents.iter().map(|content| self.held.contains(content)).collect())
+    }
+
+    fn has_part(&self, content: ContentId) -> Result<bool, SyncError> {
+        staging::has_part(&self.root, content)
+    }
+
     fn have(&mut self, content: ContentId, path: &TreePath, most: usize) -> Result<Vec<Tag>, SyncError> {
         self.staging.chunks_of(&self.root, content, path, most)
     }
@@ -266,11 +376,13 @@ impl Replica for Local<'_> {
         &mut self,
         dag: Dag,
         heads: BTreeMap<Device, SnapshotId>,
-        theirs: (SnapshotId, &Tree),
+        trees: &[(SnapshotId, &Tree)],
     ) -> Result<(), SyncError> {
         self.memory.dag = dag;
         self.memory.heads = heads;
-        self.memory.put_tree(theirs.0, theirs.1)?;
+        for (id, tree) in trees {
+            self.memory.put_tree(*id, tree)?;
+        }
         self.memory.save()
     }
 }

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `state` | device, number of its last snapshot, head, snapshots, heads of others, what is being taken |
 //! | `trees/ID` | the tree of a snapshot, compressed; verified against the snapshot when it is read |
-//! | `cache` | by path: inode, size, times and hash, so that unchanged files are not read again |
+//! | `cache` | by path: inode, size, times, hash and recipe, so that unchanged files are not read again; recipes of contents that were replaced |
+//! | `spool` | for a moment: deltas on their way, contents of the past |
 //! | `lock` | held by a sync |
 //!
 //! Files are put in place by writing `NAME.new`, fsync, rename, fsync of the directory. All can be lost: the next sync then
@@ -24,6 +25,8 @@ use std::path::{Path, PathBuf};
 const VERSION: u32 = 1;
 /// Trees that are kept at most: beyond, the oldest numbers go, and a device that comes back after that meets no base.
 const TREES_MAX: usize = 64;
+/// Contents of the past whose recipes are kept.
+const PAST_MAX: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
 struct Form {
@@ -51,6 +54,15 @@ pub struct Print {
     pub fresh: bool,
     /// The hash, of regular files.
     pub content: Option<ContentId>,
+    /// What the content is in the store, if that is known.
+    pub recipe: Option<[u8; 16]>,
+}
+
+/// What is only a help.
+#[derive(Default, Serialize, Deserialize)]
+struct Cache {
+    prints: BTreeMap<TreePath, Print>,
+    past: BTreeMap<ContentId, [u8; 16]>,
 }
 
 /// See the module.
@@ -70,6 +82,8 @@ pub struct Memory {
     pub taking: Option<Snapshot>,
     /// By path.
     pub cache: BTreeMap<TreePath, Print>,
+    /// Recipes of contents that the tree had; the store may have forgotten them.
+    pub past: BTreeMap<ContentId, [u8; 16]>,
     _lock: File,
 }
 
@@ -120,7 +134,8 @@ impl Memory {
             dag: Dag::of(form.snapshots)?,
             heads: form.heads.into_iter().collect(),
             taking: form.taking,
-            cache,
+            cache: cache.prints,
+            past: cache.past,
             _lock: lock_file,
         };
         // The name is there from the beginning.
@@ -145,9 +160,21 @@ impl Memory {
 
     /// Writes the cache. It is only a help.
     pub fn save_cache(&self) -> Result<(), SyncError> {
-        let body = postcard::to_allocvec(&self.cache).expect("a cache can be encoded");
+        let past = self.past.iter().rev().take(PAST_MAX).map(|(content, recipe)| (*content, *recipe));
+        let cache = Cache { prints: self.cache.clone(), past: past.collect() };
+        let body = postcard::to_allocvec(&cache).expect("a cache can be encoded");
         let body = zstd::bulk::compress(&body, 1).map_err(SyncError::codec)?;
         self.put("cache", &[&blake3::hash(&body).as_bytes()[..], &body].concat())
+    }
+
+    /// An empty file, which is gone when it is closed.
+    pub fn spool(&self) -> Result<File, SyncError> {
+        let path = self.dir.join("spool");
+        let io = |e| SyncError::io("create", path.display().to_string(), e);
+        let _ = std::fs::remove_file(&path);
+        let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(io)?;
+        std::fs::remove_file(&path).map_err(io)?;
+        Ok(file)
     }
 
     fn put(&self, name: &str, bytes: &[u8]) -> Result<(), SyncError> {
@@ -229,7 +256,7 @@ impl Memory {
     }
 }
 
-fn read_cache(bytes: &[u8]) -> Option<BTreeMap<TreePath, Print>> {
+fn read_cache(bytes: &[u8]) -> Option<Cache> {
     let (sum, body) = bytes.split_at_checked(32)?;
     if blake3::hash(body).as_bytes() != sum {
         return None;

@@ -3,21 +3,22 @@
 //! ```text
 //!  link      messages over two streams  -- pipe (that do not wait for ever)
 //!   |
-//!  session   one side of a sync, without I/O  -- proto (frames), content (bytes on their way), diff (a tree as changes)
+//!  session   one side of a sync, without I/O  -- proto (frames), content, batch (bytes on their way), diff (a tree as changes)
 //!   |    \
 //!   |     merge, plan, guard                   pure: three trees -> one; one tree -> another, in steps
 //!   |     version, tree, look                  pure: what came from what; what a directory holds
 //!   v
-//!  local     a directory as a replica          -- scan, memory, staging, execute, beneath
+//!  local     a directory as a replica          -- scan, memory, past, staging, execute, beneath
 //! ```
 //!
-//! [`delta`] says contents in fewer bytes, against what the receiver has; `content` does not use it yet.
+//! [`delta`] says contents in fewer bytes, against what the receiver has; `batch` stands between it and a session.
 //!
 //! What must always be true: what is newer is decided by descent of snapshots, never by a clock; nothing is overwritten
 //! that was not looked at right before; a sync can be cut at any byte and run again. docs/sync.md has the protocol, the
 //! semantics and what a peer can and cannot do.
 
 pub mod adopt;
+pub mod batch;
 pub mod beneath;
 pub mod conflicts;
 pub mod content;
@@ -33,6 +34,7 @@ pub mod local;
 pub mod look;
 pub mod memory;
 pub mod merge;
+pub mod past;
 pub mod pipe;
 pub mod plan;
 pub mod proto;

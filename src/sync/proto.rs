@@ -91,6 +91,24 @@ pub struct TreePart {
     pub last: bool,
 }
 
+/// What a side can still read of a tree that both came from, beside what its own tree has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The snapshot whose tree it is.
+    pub of: SnapshotId,
+    /// Contents by their ranks in that ([`super::batch::Ranks`]).
+    pub ranks: Vec<u32>,
+}
+
+/// A part of a stream of deltas.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeltaPart {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Whether it is the last part.
+    pub last: bool,
+}
+
 /// What a side makes of both trees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreed {
@@ -182,6 +200,12 @@ messages! {
     Done(Done) = 11,
     /// An error; the last frame.
     Failed(Failure) = 12,
+    /// Contents of the past that the sender can still read.
+    Held(Held) = 13,
+    /// Deltas begin, of the contents that are the wants of these numbers.
+    Deltas(Vec<u32>) = 14,
+    /// A part of their stream.
+    Delta(DeltaPart) = 15,
 }
 
 impl Message {

@@ -85,7 +85,7 @@ pub fn print(stat: &Stat, content: Option<ContentId>) -> Print {
     let changed = Duration::new(u64::try_from(ctime.0).unwrap_or(0), ctime.1);
     // A clock that was set back says nothing.
     let fresh = now < changed + FRESH;
-    Print { ino: stat.st_ino, size: stat.st_size as u64, mtime, ctime, fresh, content }
+    Print { ino: stat.st_ino, size: stat.st_size as u64, mtime, ctime, fresh, content, recipe: None }
 }
 
 /// Whether `now` is what `before` was, by all that can be seen without reading it.

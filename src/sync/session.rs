@@ -18,13 +18,16 @@
 //! that they need. Cut anywhere, each side is at its old or at the merged state or, with its journal, on the way
 //! between; what was staged stays.
 
+use super::batch::{Arriving, Ranks, Teller, Told};
 use super::content::{Receiver, Sender, Sink, Source, TAGS_MAX, Want};
 use super::diff;
 use super::error::SyncError;
 use super::guard;
 use super::merge::{Conflict, Merged, merge};
 use super::plan::{Op, Summary, plan, summary};
-use super::proto::{Agreed, Direction, Done, Failure, Hello, Known, Message, Options, PROTOCOL, TreePart};
+use super::proto::{
+    Agreed, DeltaPart, Direction, Done, Failure, Held, Hello, Known, Message, Options, PROTOCOL, TreePart,
+};
 use super::tree::{ContentId, RootHash, Tree, TreePath};
 use super::version::{DEVICES_MAX, Dag, Device, SNAPSHOTS_MAX, Snapshot, SnapshotId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -39,6 +42,10 @@ const TAGS_IN_FRAME: usize = 64 << 10;
 const DEPTH_MAX: u32 = 16;
 /// Most trees of the past that one sync looks at.
 const NEEDED_MAX: usize = 32;
+/// Trees that are passed on in one sync.
+const PASSED_ON_MAX: usize = 64;
+/// Contents of the past that one side says it can read.
+const HELD_MAX: usize = 512 << 10;
 
 /// A tree on disk, and what is remembered of its past.
 pub trait Replica: Source + Sink {
@@ -58,6 +65,14 @@ pub trait Replica: Source + Sink {
     fn heads(&self) -> BTreeMap<Device, SnapshotId>;
     /// Whether it has a content staged from an earlier attempt, whole; or can stage it from its own tree, which it does then.
     fn stage(&mut self, content: ContentId) -> Result<bool, SyncError>;
+    /// Which of these contents it can still read, though its tree does not have them.
+    fn held(&mut self, contents: &[ContentId]) -> Result<Vec<bool>, SyncError> {
+        Ok(vec![false; contents.len()])
+    }
+    /// Whether a cut attempt has left a part of a content.
+    fn has_part(&self, _content: ContentId) -> Result<bool, SyncError> {
+        Ok(false)
+    }
     /// The chunks that it can read at home for a content which goes to `path`; not more than `most`.
     fn have(
         &mut self,
@@ -68,12 +83,12 @@ pub trait Replica: Source + Sink {
     /// Changes the tree by `ops` into `target`, and takes `snapshot` as its state if nothing was skipped. Every content is
     /// staged. From here on it ends by itself, whatever becomes of the peer.
     fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError>;
-    /// Remembers what the peer knows, as `dag` and `heads` have it, and the peer's tree.
+    /// Remembers what the peer knows, as `dag` and `heads` have it, and the trees that it told.
     fn learn(
         &mut self,
         dag: Dag,
         heads: BTreeMap<Device, SnapshotId>,
-        theirs: (SnapshotId, &Tree),
+        trees: &[(SnapshotId, &Tree)],
     ) -> Result<(), SyncError>;
 }
 
@@ -131,8 +146,16 @@ pub struct Session {
     peer: Option<Device>,
     out: VecDeque<Message>,
     /// What is being sent, from its wants on.
-    sender: Option<Sender>,
+    sender: Option<Leaving>,
     receiver: Option<Receiver>,
+    /// Deltas of which a part is here.
+    arriving: Option<Arriving>,
+    /// Numbers of wants that may still come as deltas.
+    undelivered: BTreeSet<u32>,
+    /// What could not be decoded was asked for again; by this side, and by the other.
+    asked_again: (bool, bool),
+    /// Contents that the peer can still read beside those of its tree.
+    held: BTreeSet<ContentId>,
     theirs: Option<Known>,
     dag: Dag,
     /// What both came from, and what that came from where it is several.
@@ -143,12 +166,16 @@ pub struct Session {
     told: BTreeMap<SnapshotId, Tree>,
     /// Those that the peer does not have.
     to_tell: Vec<SnapshotId>,
+    /// Where others were met, whose trees the peer does not have.
+    to_pass_on: Vec<SnapshotId>,
     parts: Vec<u8>,
     mine: Tree,
     merged: Merged,
     snapshot: Option<Snapshot>,
     ops: Vec<Op>,
     wants: Vec<Want>,
+    /// Where each of them goes.
+    want_paths: Vec<TreePath>,
     their_wants: Vec<Want>,
     tags: usize,
     their_tree: Tree,
@@ -180,18 +207,24 @@ impl Session {
             out: VecDeque::new(),
             sender: None,
             receiver: None,
+            arriving: None,
+            undelivered: BTreeSet::new(),
+            asked_again: (false, false),
+            held: BTreeSet::new(),
             theirs: None,
             dag: Dag::default(),
             needed: BTreeSet::new(),
             shared: BTreeSet::new(),
             told: BTreeMap::new(),
             to_tell: Vec::new(),
+            to_pass_on: Vec::new(),
             parts: Vec::new(),
             mine: Tree::default(),
             merged: Merged::default(),
             snapshot: None,
             ops: Vec::new(),
             wants: Vec::new(),
+            want_paths: Vec::new(),
             their_wants: Vec::new(),
             tags: 0,
             their_tree: Tree::default(),
@@ -223,19 +256,28 @@ impl Session {
         if let Some(message) = self.out.pop_front() {
             return Ok(Some(message));
         }
-        if let Some(sender) = &mut self.sender {
-            if let Some(block) = sender.next_block(replica)? {
-                self.sent = self.to_send.saturating_sub(sender.left_bytes());
-                return Ok(Some(Message::Data(block)));
-            }
+        let Some(Leaving { teller, sender }) = &mut self.sender else { return Ok(None) };
+        let message = match teller.next(replica)? {
+            Some(Told::Begin(numbers)) => Some(Message::Deltas(numbers)),
+            Some(Told::Part { bytes, last }) => Some(Message::Delta(DeltaPart { bytes, last })),
+            None => sender.next_block(replica)?.map(Message::Data),
+        };
+        self.sent = self.to_send.saturating_sub(sender.left_bytes() + teller.left_bytes());
+        if message.is_none() {
             self.sender = None;
             self.state = if self.calls { State::Ready } else { State::Data };
             if !self.calls {
-                self.receiver = Some(Receiver::new(&self.wants)?);
+                self.expect()?;
             }
-            return Ok(Some(Message::DataEnd(())));
         }
-        Ok(None)
+        Ok(Some(message.unwrap_or(Message::DataEnd(()))))
+    }
+
+    /// From here on contents may arrive.
+    fn expect(&mut self) -> Result<(), SyncError> {
+        self.receiver = Some(Receiver::new(&self.wants)?);
+        self.undelivered = (0..self.wants.len() as u32).collect();
+        Ok(())
     }
 
     /// Takes what the peer sent.
@@ -246,6 +288,7 @@ impl Session {
             }
             (State::Hello, Message::Hello(hello)) => self.greet(hello, replica)?,
             (State::Known, Message::Known(known)) => self.compare(known, replica)?,
+            (State::Tree, Message::Held(held)) => self.take_held(&held, replica)?,
             (State::Tree, Message::Tree(part)) => self.take_tree(part, replica)?,
             (State::Agreed, Message::Agreed(agreed)) => self.agree(&agreed)?,
             (State::Wants, Message::Wants(wants)) => self.take_wants(wants)?,
@@ -254,7 +297,22 @@ impl Session {
                 let receiver = self.receiver.as_mut().expect("made with the state");
                 self.received += receiver.take(&block, replica)?;
             }
-            (State::Data, Message::DataEnd(())) => self.have_all()?,
+            (State::Data, Message::Deltas(numbers)) if self.arriving.is_none() => {
+                self.arriving = Some(Arriving::new(&numbers, &self.wants, &mut self.undelivered, replica)?);
+            }
+            (State::Data, Message::Delta(part)) if self.arriving.is_some() => {
+                self.take_delta(&part, replica)?;
+            }
+            (State::Data, Message::DataEnd(())) => self.have_all(replica)?,
+            // What came as deltas and could not be decoded.
+            (State::Ready | State::Data, Message::Wants(wants)) if !self.asked_again.1 => {
+                self.take_wants(wants)?;
+            }
+            (State::Ready | State::Data, Message::WantsEnd(())) if !self.asked_again.1 => {
+                self.asked_again.1 = true;
+                let wants = self.reached_wants()?;
+                self.sender = Some(Leaving { teller: Teller::default(), sender: Sender::new(wants)? });
+            }
             (State::Ready, Message::Ready(())) => {
                 self.out.push_back(Message::Commit(()));
                 self.state = State::Done;
@@ -299,7 +357,7 @@ impl Session {
     }
 
     /// Both sides' past: what both came from, and this side's tree told against that.
-    fn compare(&mut self, theirs: Known, replica: &dyn Replica) -> Result<(), SyncError> {
+    fn compare(&mut self, theirs: Known, replica: &mut dyn Replica) -> Result<(), SyncError> {
         if theirs.snapshots.len() > SNAPSHOTS_MAX || theirs.heads.len() > DEVICES_MAX {
             return Err(super::version::VersionError::TooMany.into());
         }
@@ -311,6 +369,7 @@ impl Session {
             return Err(super::version::VersionError::Unknown(theirs.head).into());
         }
         self.dag = dag;
+        let theirs_device = self.peer.clone().expect("came before");
         let head = replica.head();
         self.mine = remembered(replica, head)?;
         self.needed = needed(&self.dag, head, theirs.head);
@@ -319,6 +378,13 @@ impl Session {
         self.shared =
             self.needed.iter().copied().filter(|id| mine.contains(id) || of_theirs.contains(id)).collect();
         self.to_tell = self.shared.iter().copied().filter(|id| !of_theirs.contains(id)).collect();
+        // Where this side last met others: who comes from there and meets the peer has that in common with it.
+        let met =
+            replica.heads().into_iter().filter(|(device, _)| *device != theirs_device).map(|(_, id)| id);
+        let met: BTreeSet<SnapshotId> = met
+            .filter(|id| mine.contains(id) && !of_theirs.contains(id) && !self.shared.contains(id))
+            .collect();
+        self.to_pass_on = met.into_iter().take(PASSED_ON_MAX).collect();
         self.theirs = Some(theirs);
         if !self.calls {
             self.out.extend([self.hello(replica, None), Message::Known(known(replica))]);
@@ -329,7 +395,7 @@ impl Session {
     }
 
     /// What the peer lacks of the past, then this side's tree told against something that the peer has by then.
-    fn tell_trees(&mut self, replica: &dyn Replica) -> Result<(), SyncError> {
+    fn tell_trees(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         for id in std::mem::take(&mut self.to_tell) {
             let tree = remembered(replica, id)?;
             self.tell_tree(Some(id), None, &Tree::default(), &tree)?;
@@ -337,10 +403,58 @@ impl Session {
         let common = self.dag.common(replica.head(), self.theirs.as_ref().expect("came before").head);
         for id in common.into_iter().filter(|id| self.shared.contains(id)) {
             if let Some(base) = self.ancestor(replica, id)? {
+                self.pass_on(Some(id), &base, replica)?;
+                self.tell_held(id, &base, replica)?;
                 return self.tell_tree(None, Some(id), &base, &self.mine.clone());
             }
         }
+        self.pass_on(None, &Tree::default(), replica)?;
         self.tell_tree(None, None, &Tree::default(), &self.mine.clone())
+    }
+
+    fn pass_on(
+        &mut self,
+        base: Option<SnapshotId>,
+        base_tree: &Tree,
+        replica: &dyn Replica,
+    ) -> Result<(), SyncError> {
+        for id in std::mem::take(&mut self.to_pass_on) {
+            let tree = remembered(replica, id)?;
+            self.tell_tree(Some(id), base, base_tree, &tree)?;
+        }
+        Ok(())
+    }
+
+    /// What this side can still read of `base`, which its tree does not have any more.
+    fn tell_held(&mut self, of: SnapshotId, base: &Tree, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let mine = contents(&self.mine);
+        let ranks = Ranks::of(base);
+        let gone: Vec<ContentId> =
+            ranks.contents().iter().copied().filter(|content| !mine.contains_key(content)).collect();
+        let held = replica.held(&gone)?;
+        let ranks: Vec<u32> = gone
+            .iter()
+            .zip(held)
+            .filter_map(|(content, held)| ranks.rank(*content).filter(|_| held))
+            .take(HELD_MAX)
+            .collect();
+        if !ranks.is_empty() {
+            self.out.push_back(Message::Held(Held { of, ranks }));
+        }
+        Ok(())
+    }
+
+    fn take_held(&mut self, held: &Held, replica: &dyn Replica) -> Result<(), SyncError> {
+        let known = match self.shared.contains(&held.of) {
+            true => self.ancestor(replica, held.of)?,
+            false => None,
+        };
+        let ranks = known.map(|tree| Ranks::of(&tree)).unwrap_or_default();
+        for rank in &held.ranks {
+            let content = ranks.content(u64::from(*rank));
+            self.held.insert(content.ok_or_else(|| SyncError::peer("holds contents that there never were"))?);
+        }
+        Ok(())
     }
 
     /// A tree that this side remembers, or has been told.
@@ -393,7 +507,10 @@ impl Session {
             return Err(super::tree::TreeError::Root { expected, found }.into());
         }
         if part.of.is_some() {
-            if !self.shared.contains(&id) || self.told.insert(id, tree).is_some() {
+            let met = &self.theirs.as_ref().expect("came before").heads;
+            let due = self.shared.contains(&id) || met.iter().any(|(_, met)| *met == id);
+            let few = self.told.len() < NEEDED_MAX + PASSED_ON_MAX;
+            if !due || !few || self.told.insert(id, tree).is_some() {
                 return Err(SyncError::peer("told a tree of the past that was not due"));
             }
             return Ok(());
@@ -495,6 +612,11 @@ impl Session {
         if self.takes() {
             self.collect_wants(replica)?;
         }
+        self.say_wants();
+        Ok(true)
+    }
+
+    fn say_wants(&mut self) {
         let mut frame = Vec::new();
         let mut tags = 0;
         for want in &self.wants {
@@ -509,25 +631,35 @@ impl Session {
             self.out.push_back(Message::Wants(frame));
         }
         self.out.push_back(Message::WantsEnd(()));
-        Ok(true)
     }
 
     fn collect_wants(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        let mut needed: BTreeMap<ContentId, (u64, TreePath)> = BTreeMap::new();
-        for op in &self.ops {
-            if let Op::Create { path, entry, link: None } | Op::Replace { path, entry, link: None, .. } = op
-                && let Some(content) = entry.kind.content()
-            {
-                needed.entry(content).or_insert((entry.kind.size(), path.clone()));
-            }
-        }
+        let mut seen = BTreeSet::new();
+        let ranks = Ranks::of(&self.mine);
+        let theirs = contents(&self.their_tree);
         let mut room = TAGS_MAX;
-        for (content, (size, path)) in needed {
-            if !replica.stage(content)? {
-                let have = replica.have(content, &path, room.min(TAGS_IN_FRAME))?;
-                room -= have.len().min(room);
-                self.wants.push(Want { content, size, have });
+        // In the order of the paths: what lies together resembles each other.
+        for op in &self.ops {
+            let (path, entry, was) = match op {
+                Op::Create { path, entry, link: None } => (path, entry, None),
+                Op::Replace { path, entry, link: None, was } => (path, entry, was.kind.content()),
+                _ => continue,
+            };
+            let Some(content) = entry.kind.content().filter(|content| seen.insert(*content)) else {
+                continue;
+            };
+            if replica.stage(content)? {
+                continue;
             }
+            let read_there = was.is_some_and(|was| theirs.contains_key(&was) || self.held.contains(&was));
+            let base = was.and_then(|was| ranks.rank(was)).filter(|_| read_there);
+            let have = match base.is_some() && !replica.has_part(content)? {
+                true => Vec::new(),
+                false => replica.have(content, path, room.min(TAGS_IN_FRAME))?,
+            };
+            room -= have.len().min(room);
+            self.wants.push(Want { content, size: entry.kind.size(), base, have });
+            self.want_paths.push(path.clone());
         }
         Ok(())
     }
@@ -556,24 +688,21 @@ impl Session {
         }
     }
 
+    /// All that the peer wants: nothing but what it lacks in the agreed tree, of what this side's tree has.
+    fn reached_wants(&mut self) -> Result<Vec<Want>, SyncError> {
+        let (mine, agreed) = (contents(&self.mine), contents(&self.merged.tree));
+        let wants = std::mem::take(&mut self.their_wants);
+        let reaches =
+            |want: &Want| mine.get(&want.content) == Some(&want.size) && agreed.contains_key(&want.content);
+        match wants.iter().all(reaches) {
+            true => Ok(wants),
+            false => Err(SyncError::peer("wants a content that its tree does not reach")),
+        }
+    }
+
     /// All wants are here: they are served, if the tree has them.
     fn serve(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        // Nothing but what the peer lacks in the agreed tree, of what this side's tree has.
-        let mine: BTreeMap<ContentId, u64> = self
-            .mine
-            .entries
-            .values()
-            .filter_map(|entry| Some((entry.kind.content()?, entry.kind.size())))
-            .collect();
-        let agreed: BTreeSet<ContentId> =
-            self.merged.tree.entries.values().filter_map(|entry| entry.kind.content()).collect();
-        let wants = std::mem::take(&mut self.their_wants);
-        if wants
-            .iter()
-            .any(|want| mine.get(&want.content) != Some(&want.size) || !agreed.contains(&want.content))
-        {
-            return Err(SyncError::peer("wants a content that its tree does not reach"));
-        }
+        let wants = self.reached_wants()?;
         self.to_send = wants.iter().map(|want| want.size).sum();
         // Only now: the peer has said all, and listens.
         let willing = self.calls || self.announce(replica)?;
@@ -584,22 +713,62 @@ impl Session {
         match self.calls {
             // First what comes, then what goes.
             true => {
-                self.receiver = Some(Receiver::new(&self.wants)?);
+                self.expect()?;
                 self.their_wants = wants;
                 self.state = State::Data;
             }
-            false => self.sender = Some(Sender::new(wants)?),
+            false => self.sender = Some(Leaving::new(wants, &self.their_tree, replica)?),
+        }
+        Ok(())
+    }
+
+    fn take_delta(&mut self, part: &DeltaPart, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let mut arriving = self.arriving.take().expect("asked before");
+        arriving.take(&part.bytes)?;
+        if !part.last {
+            self.arriving = Some(arriving);
+            return Ok(());
+        }
+        let receiver = self.receiver.as_mut().expect("made with the state");
+        self.received += arriving.bytes();
+        for content in arriving.finish(&self.mine, replica)? {
+            receiver.forget(&content);
         }
         Ok(())
     }
 
     /// All contents are said to have arrived.
-    fn have_all(&mut self) -> Result<(), SyncError> {
-        if !self.receiver.take().is_some_and(|receiver| receiver.is_complete()) {
+    fn have_all(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let receiver = self.receiver.take().expect("made with the state");
+        let missing: BTreeSet<ContentId> = receiver.missing().into_iter().collect();
+        // What came as deltas, and could not be decoded.
+        let came = |number: usize| !self.undelivered.contains(&(number as u32));
+        let again: Vec<usize> =
+            (0..self.wants.len()).filter(|n| missing.contains(&self.wants[*n].content)).collect();
+        let whole = receiver.is_at_rest() && self.arriving.is_none();
+        if !whole || (!again.is_empty() && (self.asked_again.0 || !again.iter().all(|n| came(*n)))) {
             return Err(SyncError::peer("ended without having sent all contents"));
         }
+        if !again.is_empty() {
+            self.asked_again.0 = true;
+            let mut wants = Vec::new();
+            for n in &again {
+                let Want { content, size, .. } = self.wants[*n];
+                self.received = self.received.saturating_sub(size);
+                let have = replica.have(content, &self.want_paths[*n], TAGS_IN_FRAME)?;
+                wants.push(Want { content, size, base: None, have });
+            }
+            self.wants = wants;
+            self.expect()?;
+            self.undelivered.clear();
+            self.say_wants();
+            return Ok(());
+        }
         match self.calls {
-            true => self.sender = Some(Sender::new(std::mem::take(&mut self.their_wants))?),
+            true => {
+                let wants = std::mem::take(&mut self.their_wants);
+                self.sender = Some(Leaving::new(wants, &self.their_tree, replica)?);
+            }
             false => {
                 self.out.push_back(Message::Ready(()));
                 self.state = State::Commit;
@@ -622,7 +791,9 @@ impl Session {
             }
         }
         heads.insert(self.peer.clone().expect("greeted before"), theirs.head);
-        replica.learn(dag, heads, (theirs.head, &self.their_tree))?;
+        let told = self.told.iter().map(|(id, tree)| (*id, tree)).filter(|(id, _)| dag.get(*id).is_some());
+        let trees: Vec<_> = told.chain([(theirs.head, &self.their_tree)]).collect();
+        replica.learn(dag, heads, &trees)?;
         let done = match self.takes() {
             true => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
             false => Done::default(),
@@ -630,6 +801,24 @@ impl Session {
         self.outcome.skipped.extend(done.skipped.iter().cloned());
         Ok(done)
     }
+}
+
+/// What goes to the peer: what can be told against something first.
+struct Leaving {
+    teller: Teller,
+    sender: Sender,
+}
+
+impl Leaving {
+    fn new(wants: Vec<Want>, theirs: &Tree, replica: &mut dyn Replica) -> Result<Leaving, SyncError> {
+        let (teller, others) = Teller::new(wants, theirs, replica)?;
+        Ok(Leaving { teller, sender: Sender::new(others)? })
+    }
+}
+
+/// The contents of a tree, with their sizes.
+fn contents(tree: &Tree) -> BTreeMap<ContentId, u64> {
+    tree.entries.values().filter_map(|entry| Some((entry.kind.content()?, entry.kind.size()))).collect()
 }
 
 fn known(replica: &dyn Replica) -> Known {

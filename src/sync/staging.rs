@@ -45,6 +45,12 @@ pub fn has(root: &Root, content: ContentId) -> Result<bool, SyncError> {
     Ok(root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_some())
 }
 
+/// Whether a cut attempt has left a part of a content.
+pub fn has_part(root: &Root, content: ContentId) -> Result<bool, SyncError> {
+    let path = staged(&format!("{content}.part"));
+    Ok(root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_some())
+}
+
 /// What was left under the names of files that were on their way into or out of the tree.
 pub fn swaps(root: &Root) -> Result<Vec<TreePath>, SyncError> {
     match root.list(STAGING.as_bytes()) {

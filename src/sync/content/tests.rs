@@ -1,5 +1,5 @@
 use super::*;
-use std::io::Cursor;
+use std::io::{Cursor, Seek, Write};
 
 struct Memory {
     contents: BTreeMap<ContentId, Vec<u8>>,
@@ -16,8 +16,11 @@ impl Memory {
 }
 
 impl Source for Memory {
-    fn open(&mut self, content: ContentId) -> Result<Box<dyn Read>, SyncError> {
-        Ok(Box::new(Cursor::new(self.contents[&content].clone())))
+    fn open(&mut self, content: ContentId) -> Result<File, SyncError> {
+        let mut file = nameless()?;
+        file.write_all(&self.contents[&content]).unwrap();
+        file.rewind().unwrap();
+        Ok(file)
     }
 }
 
@@ -53,7 +56,7 @@ fn noise(len: usize, mut x: u64) -> Vec<u8> {
 }
 
 fn want(bytes: &[u8], have: Vec<Tag>) -> Want {
-    Want { content: ContentId::of(bytes), size: bytes.len() as u64, have }
+    Want { content: ContentId::of(bytes), size: bytes.len() as u64, base: None, have }
 }
 
 fn raw_block(raw: &[u8]) -> Block {
@@ -88,7 +91,7 @@ fn contents_arrive_and_known_chunks_are_not_sent() {
         bytes += block.bytes.len();
         made += receiver.take(&block, &mut sink).unwrap();
     }
-    assert!(receiver.is_complete());
+    assert!(receiver.missing().is_empty() && receiver.is_at_rest());
     assert_eq!(sink.done, all);
     assert_eq!(made as usize, all.iter().map(Vec::len).sum::<usize>());
     assert!(bytes < 200_000, "{bytes} bytes were sent");
@@ -114,6 +117,12 @@ fn nothing_of_a_lying_sender_is_taken() {
         // A bomb: 64 MiB of zeros in some kilobytes, said to be a block.
         ("a wrong length", Block { raw: 1000, bytes: zstd::bulk::compress(&vec![0; 64 << 20], 1).unwrap() }),
     ];
+    let mut cases = cases;
+    // Distances that would make this side keep 128 MiB.
+    let mut wide = RawEncoder::new(1).unwrap();
+    wide.set_parameter(CParameter::WindowLog(27)).unwrap();
+    let wide = Sender { wants: VecDeque::new(), current: None, zstd: wide }.compress(&[0; 1000]).unwrap();
+    cases.push(("no zstd stream", Block { raw: 1000, bytes: wide }));
     for (told, block) in cases {
         let mut sink = Memory::new(&[]);
         let mut receiver = Receiver::new(&[want(&bytes, vec![])]).unwrap();

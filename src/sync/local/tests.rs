@@ -6,17 +6,58 @@ use super::super::merge::tests::{file, tree};
 use super::super::plan::plan;
 use super::super::proto::{self, Direction, Hello, Known, Message, Options, PROTOCOL, TreePart};
 use super::super::session::{Outcome, Session};
-use super::super::tree::Kind;
+use super::super::tree::{Entry, Kind};
 use super::super::{diff, tree};
 use super::*;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::sync::Mutex;
 use tempfile::TempDir;
 
 struct Copy {
     dir: TempDir,
+    /// What a store would still have.
+    past: Mutex<BTreeMap<RecipeId, Vec<u8>>>,
+}
+
+/// A store that keeps every content for which it was ever asked.
+struct Kept<'a>(&'a Copy);
+
+impl Past for Kept<'_> {
+    fn recipe(&mut self, path: &TreePath) -> Option<super::super::past::Known> {
+        let bytes = fs::read(self.0.at(&shown(path))).ok()?;
+        let id = RecipeId(*blake3::hash(&bytes).as_bytes().first_chunk().unwrap());
+        self.0.past.lock().unwrap().insert(id, bytes);
+        Some(super::super::past::Known::Now(id))
+    }
+
+    fn has(&mut self, recipes: &[RecipeId]) -> Result<Vec<bool>, SyncError> {
+        let past = self.0.past.lock().unwrap();
+        Ok(recipes.iter().map(|recipe| past.contains_key(recipe)).collect())
+    }
+
+    fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError> {
+        let past = self.0.past.lock().unwrap();
+        let Some(bytes) = past.get(&recipe) else { return Ok(None) };
+        let mut file = super::super::content::nameless()?;
+        file.write_all(bytes).unwrap();
+        Ok(Some(file))
+    }
+
+    fn resembling(&mut self, _: &TreePath) -> Vec<(TreePath, f64)> {
+        fs::read_dir(self.0.at("alike"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| (format!("alike/{}", entry.file_name().display()).into_bytes(), 0.9))
+            .collect()
+    }
+
+    fn settle(&mut self) -> Result<(), SyncError> {
+        Ok(())
+    }
 }
 
 impl Copy {
@@ -25,7 +66,7 @@ impl Copy {
         for name in ["tree", "state"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        Copy { dir }
+        Copy { dir, past: Mutex::default() }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -41,8 +82,9 @@ impl Copy {
         fs::read(self.at(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
     }
 
-    fn open(&self, force: bool) -> Result<Local<'static>, SyncError> {
-        Local::open(&self.at(""), &self.dir.path().join("state"), "store", force, Box::new(|_, _| {}))
+    fn open(&self, force: bool) -> Result<Local<'_>, SyncError> {
+        let state = self.dir.path().join("state");
+        Local::open(&self.at(""), &state, "store", force, Some(Box::new(Kept(self))), Box::new(|_, _| {}))
     }
 
     fn tree(&self) -> Tree {
@@ -344,7 +386,73 @@ fn a_change_after_the_look_is_not_overwritten() {
     }
 }
 
-use super::super::tree::Entry;
+/// As before, but between the last look and the step; and within one tick of the clock, so that nothing but the bytes shows it.
+#[test]
+fn a_change_under_the_step_is_put_back() {
+    for (name, same_tick) in [("f", false), ("gone", false), ("f", true)] {
+        let a = Copy::new();
+        a.write("f", "old");
+        a.write("gone", "old");
+        let mut local = a.open(true).unwrap();
+        let from = local.tree.clone();
+        let mut to = from.clone();
+        to.entries.remove(&b"gone"[..]);
+        let new = file(7, "peer", "new");
+        to.entries.insert(b"f".to_vec(), Entry { ident: from.entries[&b"f"[..]].ident, ..new });
+        local.begin(ContentId::of(b"new")).unwrap();
+        local.write(b"new").unwrap();
+        local.finish().unwrap();
+        if same_tick {
+            a.write(name, "OLD");
+            let now = local.root.stat(name.as_bytes()).unwrap().unwrap();
+            let known = local.memory.cache.get_mut(name.as_bytes()).unwrap();
+            *known = Print { fresh: true, content: known.content, ..super::super::scan::print(&now, None) };
+        }
+        let mut executor = Executor::new(&local.root, &mut local.staging, &mut local.memory.cache).unwrap();
+        executor.between = Some(Box::new(|path: &[u8]| {
+            if path == name.as_bytes() && !same_tick {
+                a.write(name, "written");
+            }
+        }));
+        let skipped = executor.run(&plan(&from, &to)).unwrap();
+        assert!(skipped.iter().any(|(path, _)| path == name.as_bytes()), "{name}: {skipped:?}");
+        let text = if same_tick { "OLD" } else { "written" };
+        assert_eq!(a.read(name), text.as_bytes(), "{name}: an unseen change was overwritten");
+    }
+}
+
+/// What a store still has of the past, and what resembles it, makes small what is sent of a change.
+#[test]
+fn changes_go_as_deltas() {
+    let (a, b) = (Copy::new(), Copy::new());
+    let old = noise(2 << 20, 3);
+    a.write("big", &old);
+    a.write("alike/one", noise(300_000, 4));
+    (0..50).for_each(|n| a.write(&format!("d/{n}"), format!("{n} ").repeat(400)));
+    sync(&a, &b);
+    // In either direction, also of what arrived by a sync.
+    for round in 0..2u8 {
+        let (from, to) = if round == 0 { (&a, &b) } else { (&b, &a) };
+        let mut new = from.read("big");
+        for at in (0..20).map(|n| n * 100_000 + 7) {
+            new[at] ^= 1 + round;
+        }
+        new.splice(1_000_000..1_000_000, *b"inserted");
+        from.write("big", &new);
+        (0..50).for_each(|n| {
+            let text = String::from_utf8(from.read(&format!("d/{n}"))).unwrap();
+            from.write(&format!("d/{n}"), format!("{round}{text}"));
+        });
+        // New, and nearly one that is there.
+        let mut like = from.read("alike/one");
+        like.extend_from_slice(b"and more");
+        from.write(&format!("like {round}"), like);
+        let (outcome, traffic) = sync(from, to);
+        assert_eq!((outcome.there.updated, outcome.there.created), (51, 1));
+        assert_eq!(to.read("big"), new);
+        assert!(traffic.sent < 12_000 && traffic.received < 4_000, "{traffic:?}");
+    }
+}
 
 /// The machine stopped between taking a file out of its place and seeing that somebody had written to it.
 #[test]
@@ -463,7 +571,12 @@ fn a_peer_that_lies_changes_nothing() {
     let agreed = |root| Message::Agreed(proto::Agreed { root, summary: Default::default(), refused: None });
     let want = |text: &[u8]| {
         let content = ContentId::of(text);
-        Message::Wants(vec![super::super::content::Want { content, size: text.len() as u64, have: vec![] }])
+        Message::Wants(vec![super::super::content::Want {
+            content,
+            size: text.len() as u64,
+            base: None,
+            have: vec![],
+        }])
     };
     let good = root(&copy);
     let with = |more: Vec<Message>| [opening(&bad("a/x")), more].concat();

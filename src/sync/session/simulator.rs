@@ -11,7 +11,8 @@ use super::super::proto;
 use super::super::tree::{Kind, join, split};
 use super::*;
 use std::cell::Cell;
-use std::io::{Cursor, Read};
+use std::fs::File;
+use std::io::{Seek, Write};
 use std::rc::Rc;
 
 /// xorshift64*.
@@ -56,6 +57,8 @@ struct Disk {
     inodes: BTreeMap<TreePath, Inode>,
     heads: BTreeMap<Device, SnapshotId>,
     staged: BTreeMap<ContentId, String>,
+    /// All contents that it ever looked at.
+    past: BTreeMap<ContentId, String>,
     journal: Option<Snapshot>,
     current: Vec<u8>,
     begun: Option<ContentId>,
@@ -78,6 +81,7 @@ impl Disk {
             inodes: BTreeMap::new(),
             heads: BTreeMap::new(),
             staged: BTreeMap::new(),
+            past: BTreeMap::new(),
             journal: None,
             current: Vec::new(),
             begun: None,
@@ -128,6 +132,8 @@ impl Disk {
                 Err(e) => return Err(e),
             }
         }
+        let texts = self.texts();
+        self.past.extend(texts.into_iter().map(|text| (ContentId::of(text.as_bytes()), text)));
         let last = self.last();
         let tree = look(&self.seen(), &last, &self.inodes, &self.device, self.seq + 1);
         tree.check().unwrap();
@@ -195,10 +201,24 @@ impl Disk {
     }
 }
 
+fn file(text: &str) -> Result<File, SyncError> {
+    let mut file = super::super::content::nameless()?;
+    file.write_all(text.as_bytes()).and_then(|()| file.rewind()).unwrap();
+    Ok(file)
+}
+
 impl Source for Disk {
-    fn open(&mut self, content: ContentId) -> Result<Box<dyn Read>, SyncError> {
-        let text = self.text(content).ok_or_else(|| SyncError::Changed("gone".to_owned()))?;
-        Ok(Box::new(Cursor::new(text.into_bytes())))
+    fn open(&mut self, content: ContentId) -> Result<File, SyncError> {
+        file(&self.text(content).ok_or_else(|| SyncError::Changed("gone".to_owned()))?)
+    }
+
+    fn holds(&mut self, content: ContentId) -> Result<bool, SyncError> {
+        Ok(self.past.contains_key(&content))
+    }
+
+    /// Now and then it is gone by then.
+    fn past(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
+        self.past.get(&content).filter(|_| !content.0[1].is_multiple_of(8)).map(|text| file(text)).transpose()
     }
 }
 
@@ -216,6 +236,13 @@ impl Sink for Disk {
 
     fn chunk(&mut self, _: Tag) -> Result<Vec<u8>, SyncError> {
         unreachable!("this replica says that it has none")
+    }
+
+    /// Now and then it is another one.
+    fn own(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
+        let text =
+            self.text(content).map(|text| if content.0[2].is_multiple_of(8) { text + "!" } else { text });
+        text.map(|text| file(&text)).transpose()
     }
 
     fn finish(&mut self) -> Result<(), SyncError> {
@@ -261,6 +288,11 @@ impl Replica for Disk {
         Ok(self.staged.contains_key(&content))
     }
 
+    /// Most of them.
+    fn held(&mut self, contents: &[ContentId]) -> Result<Vec<bool>, SyncError> {
+        Ok(contents.iter().map(|content| content.0[0] % 4 > 0 && self.past.contains_key(content)).collect())
+    }
+
     fn have(&mut self, _: ContentId, _: &TreePath, _: usize) -> Result<Vec<Tag>, SyncError> {
         Ok(Vec::new())
     }
@@ -281,9 +313,9 @@ impl Replica for Disk {
         &mut self,
         dag: Dag,
         heads: BTreeMap<Device, SnapshotId>,
-        theirs: (SnapshotId, &Tree),
+        trees: &[(SnapshotId, &Tree)],
     ) -> Result<(), SyncError> {
-        self.trees.insert(theirs.0, theirs.1.clone());
+        self.trees.extend(trees.iter().map(|(id, tree)| (*id, (*tree).clone())));
         self.dag = dag;
         self.heads = heads;
         let mut ends: BTreeSet<SnapshotId> = self.heads.values().copied().collect();
@@ -434,6 +466,8 @@ struct World {
     made: BTreeSet<String>,
     /// Replaced or deleted by a device that had it.
     gone: BTreeSet<String>,
+    /// Deleted with its file by somebody. Who had changed or renamed that brings it back: it is a new one then.
+    deleted: BTreeSet<String>,
     /// Whether each device keeps to its own files.
     apart: bool,
     conflicts: u32,
@@ -452,6 +486,7 @@ impl World {
             from: BTreeMap::new(),
             made: BTreeSet::new(),
             gone: BTreeSet::new(),
+            deleted: BTreeSet::new(),
             conflicts: 0,
         }
     }
@@ -555,7 +590,9 @@ impl World {
             }
             14 | 15 => {
                 if let Some(path) = any(rng, &paths) {
+                    let before = disk.texts();
                     disk.remove_below(&path);
+                    self.deleted.extend(before.difference(&disk.texts()).cloned());
                 }
             }
             _ => {}
@@ -609,7 +646,9 @@ impl World {
             };
             if let (Some(winner), Some(loser)) = (text(&conflict.path), text(&conflict.copy)) {
                 let came_from = |text: &String, other: &String| {
-                    std::iter::successors(Some(text), |text| self.from.get(*text)).any(|from| from == other)
+                    let from =
+                        |text: &&String| self.from.get(*text).filter(|from| !self.deleted.contains(*from));
+                    std::iter::successors(Some(text), from).any(|from| from == other)
                 };
                 assert!(
                     !came_from(&winner, &loser) && !came_from(&loser, &winner),
@@ -739,6 +778,25 @@ fn run(seeds: std::ops::Range<u64>) {
 #[test]
 fn devices_agree_and_lose_nothing() {
     run(0..300);
+}
+
+fn run_one(seed: u64) {
+    World::new(seed).run();
+}
+
+/// Two devices that never met had both come from a third one's state, which only a fourth had met: its tree has to be passed on,
+/// or all that differs counts as made twice.
+#[test]
+fn what_others_came_from_is_passed_on() {
+    run_one(336);
+    run_one(472);
+}
+
+/// One device deletes a file, a second renames it, a third changes it; the deleter meets the others one after the other. What each brings
+/// back is not in what they have in common, so both contents are kept.
+#[test]
+fn a_file_is_brought_back_twice() {
+    run_one(485);
 }
 
 /// Some minutes: `cargo test --lib simulator -- --ignored`.

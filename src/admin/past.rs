@@ -1,0 +1,68 @@
+//! Contents that files had before, out of the store: for a sync, which sends changes against them.
+
+use super::AdminError;
+use crate::id::RecipeId;
+use crate::overlay::OverlayError;
+use crate::repo::Repo;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Which of the recipes that were asked for the store has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastReport {
+    /// In the order of the request.
+    pub found: Vec<bool>,
+}
+
+/// The name, in the state directory, of the file into which a recipe's content is written.
+pub fn past_file(recipe: &RecipeId) -> PathBuf {
+    Path::new("sync").join(format!("past-{recipe}"))
+}
+
+/// Looks for `recipes` (hexadecimal); with `write` what is found is written into [`past_file`], which must not be there.
+/// What is damaged or gone is not found: nobody needs it.
+pub(super) fn past(repo: &Repo, recipes: &[String], write: bool) -> Result<PastReport, AdminError> {
+    let mut found = Vec::new();
+    for recipe in recipes {
+        let id: Option<RecipeId> = recipe.parse().ok();
+        found.push(match id {
+            Some(id) if write => give(repo, &id)?,
+            Some(id) => whole(repo, &id).is_some(),
+            None => false,
+        });
+    }
+    Ok(PastReport { found })
+}
+
+/// The recipe, if all its chunks are there.
+fn whole(repo: &Repo, id: &RecipeId) -> Option<std::sync::Arc<crate::recipe::Recipe>> {
+    let store = repo.overlay().store();
+    let recipe = store.recipe(id).ok()?;
+    recipe.chunks().iter().all(|chunk| store.known(&chunk.id).unwrap_or(false)).then_some(recipe)
+}
+
+fn give(repo: &Repo, id: &RecipeId) -> Result<bool, AdminError> {
+    let store = repo.overlay().store();
+    let _pin = store.pin();
+    let Some(recipe) = whole(repo, id) else { return Ok(false) };
+    let path = repo.layout().file("").join(past_file(id));
+    let io = |e| AdminError::Overlay(OverlayError::io("write", path.clone(), e));
+    let mut file =
+        BufWriter::new(File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(io)?);
+    for chunk in recipe.chunks() {
+        let bytes = match store.read(&chunk.id) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                let _ = std::fs::remove_file(&path);
+                tracing::debug!("{id}: {e}");
+                return Ok(false);
+            }
+        };
+        file.write_all(&bytes).map_err(io)?;
+    }
+    file.flush().map_err(io)?;
+    Ok(true)
+}

@@ -1,0 +1,106 @@
+//! What the store of a mounted overlay knows of the past, asked of its daemon.
+
+use crate::admin::{PastReport, Request, Response, past_file};
+use crate::control::{Client, ControlError, DaemonInfo};
+use crate::id::RecipeId;
+use crate::overlay::SimilarOptions;
+use crate::overlay::stub;
+use crate::sync::SyncError;
+use crate::sync::past::{Known, Past};
+use crate::sync::tree::TreePath;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Recipes in one request.
+const RECIPES_IN_REQUEST: usize = 1000;
+/// Files that a content is told against are asked for so many, and have to have this share.
+const SIMILAR_MAX: usize = 8;
+const SHARE_MIN: f64 = 0.1;
+
+/// See the module.
+pub(super) struct StorePast {
+    pub info: DaemonInfo,
+    /// The overlaid directory, below its mount.
+    pub backing: PathBuf,
+    /// The state directory.
+    pub state: PathBuf,
+}
+
+impl StorePast {
+    fn ask(&self, request: &Request) -> Result<Response, ControlError> {
+        Client::connect(&self.info)?.ok_or(ControlError::Ended)?.ask(request, &mut |_| {})
+    }
+
+    fn find(&self, recipes: &[RecipeId], write: bool) -> Result<Vec<bool>, SyncError> {
+        let recipes: Vec<String> = recipes.iter().map(RecipeId::to_string).collect();
+        let expected = recipes.len();
+        match self.ask(&Request::Past { recipes, write }) {
+            Ok(Response::Past(PastReport { found })) if found.len() == expected => Ok(found),
+            // Nobody needs it.
+            other => {
+                tracing::debug!("contents of the past are not to be had: {:?}", other.err());
+                Ok(vec![false; expected])
+            }
+        }
+    }
+}
+
+impl Past for StorePast {
+    fn recipe(&mut self, path: &TreePath) -> Option<Known> {
+        let mut record = [0; stub::RECORD_LEN];
+        let path = self.backing.join(OsStr::from_bytes(path));
+        let len = rustix::fs::lgetxattr(path, stub::XATTR, &mut record[..]).ok()?;
+        stub::claim(&record[..len])
+            .map(|(recipe, now)| if now { Known::Now(recipe) } else { Known::Before(recipe) })
+    }
+
+    fn has(&mut self, recipes: &[RecipeId]) -> Result<Vec<bool>, SyncError> {
+        let mut found = Vec::new();
+        for some in recipes.chunks(RECIPES_IN_REQUEST) {
+            found.extend(self.find(some, false)?);
+        }
+        Ok(found)
+    }
+
+    fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError> {
+        let path = self.state.join(past_file(&recipe));
+        let failed =
+            |e: io::Error| SyncError::Io { operation: "read", object: path.display().to_string(), source: e };
+        // One that was left when a sync was stopped.
+        let _ = std::fs::remove_file(&path);
+        if self.find(&[recipe], true)? != [true] {
+            return Ok(None);
+        }
+        let file = File::open(&path).map_err(failed)?;
+        std::fs::remove_file(&path).map_err(failed)?;
+        Ok(Some(file))
+    }
+
+    fn resembling(&mut self, path: &TreePath) -> Vec<(TreePath, f64)> {
+        let path = Path::new(OsStr::from_bytes(path)).to_owned();
+        let options = SimilarOptions {
+            min: SHARE_MIN,
+            limit: SIMILAR_MAX,
+            estimate: true,
+            ..SimilarOptions::default()
+        };
+        match self.ask(&Request::Similar { path, outside: false, options }) {
+            // Names that are no UTF-8 are not found by what stands here; then another is.
+            Ok(Response::Similar(report)) => {
+                report.matches.into_iter().map(|found| (found.path.into_bytes(), found.containment)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn settle(&mut self) -> Result<(), SyncError> {
+        // It is done anyway, sooner or later.
+        if let Err(e) = self.ask(&Request::Settle) {
+            tracing::debug!("the store could not be waited for: {e}");
+        }
+        Ok(())
+    }
+}

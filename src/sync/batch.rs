@@ -1,0 +1,410 @@
+//! Contents told as deltas: what stands between a session and [`super::delta`].
+//!
+//! Both sides have told each other their trees, and which contents that their trees do not have any more they can still read
+//! ([`super::session::Replica::held`]). So whoever sends knows what a content can be told against: what the receiver's tree has and
+//! this side can read.
+//! A base goes by its rank among the contents of the receiver's tree; the older content of the same path or file, which the receiver
+//! names when it asks, comes first.
+//!
+//! Contents that have a base go in batches, each of them one stream of deltas; others go as chunks ([`super::content`]). What
+//! the receiver cannot decode (a base was changed meanwhile, say) it asks for once more, and gets as chunks too.
+//!
+//! The receiver believes nothing: each content has to have the size that the agreed tree says and its own hash, and is not shown before.
+//! Memory: that of the coder; a stream waits in a file without a name until it is whole.
+
+use super::content::{Sink, Source, Want};
+use super::delta::{
+    BASES_MAX, BaseId, Bases, DeltaError, Encoder, Limits, Options, ReadAt, Receiver, Resemblance, choose,
+    decode,
+};
+use super::error::SyncError;
+use super::tree::{ContentId, Tree};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::time::{Duration, Instant};
+
+/// Most contents in a batch.
+const TARGETS_MAX: usize = 400;
+/// A batch of so many bytes has enough.
+const TARGET_BYTES: u64 = 256 << 20;
+/// Bytes of a stream in one frame.
+pub const PART_BYTES_MAX: usize = 256 << 10;
+/// Contents of fewer bytes than this are not told against others than their older one.
+const SEARCHED_BYTES_MIN: u64 = 512;
+/// So many contents without an older one are looked for by resemblance, and for so long.
+const SEARCHES_MAX: usize = 512;
+const SEARCH_TIME: Duration = Duration::from_secs(10);
+
+/// The contents of a tree by rank: each once, in the order of their paths.
+#[derive(Default)]
+pub struct Ranks {
+    contents: Vec<ContentId>,
+    ranks: HashMap<ContentId, u32>,
+}
+
+impl Ranks {
+    /// Of `tree`.
+    pub fn of(tree: &Tree) -> Ranks {
+        let mut ranks = Ranks::default();
+        for content in tree.entries.values().filter_map(|entry| entry.kind.content()) {
+            let next = ranks.contents.len() as u32;
+            if *ranks.ranks.entry(content).or_insert(next) == next {
+                ranks.contents.push(content);
+            }
+        }
+        ranks
+    }
+
+    /// The content of a rank.
+    pub fn content(&self, rank: u64) -> Option<ContentId> {
+        self.contents.get(usize::try_from(rank).ok()?).copied()
+    }
+
+    /// The rank of a content.
+    pub fn rank(&self, content: ContentId) -> Option<u32> {
+        self.ranks.get(&content).copied()
+    }
+
+    /// All of them.
+    pub fn contents(&self) -> &[ContentId] {
+        &self.contents
+    }
+}
+
+/// What streams for so many bytes of targets may take, and what their targets may inflate to.
+fn bytes_max(targets: u64) -> (u64, u64) {
+    (targets + targets / 16 + (1 << 20), targets.saturating_mul(32).saturating_add(64 << 20))
+}
+
+/// A content to be told, and against what.
+struct Target {
+    number: u32,
+    content: ContentId,
+    size: u64,
+    hint: Option<BaseId>,
+    bases: Vec<BaseId>,
+}
+
+/// Opened bases.
+struct Opened(HashMap<BaseId, File>);
+
+impl Bases for Opened {
+    fn open(&self, base: BaseId) -> io::Result<Option<Box<dyn ReadAt + '_>>> {
+        Ok(self.0.get(&base).map(|file| Box::new(file) as Box<dyn ReadAt + '_>))
+    }
+}
+
+/// What a sender tells next.
+pub enum Told {
+    /// A batch begins, of the wants of these numbers.
+    Begin(Vec<u32>),
+    /// More of its stream.
+    Part {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// Whether the stream ends with them.
+        last: bool,
+    },
+}
+
+/// The sender's end.
+#[derive(Default)]
+pub struct Teller {
+    batches: VecDeque<Vec<Target>>,
+    stream: Option<(BufReader<File>, u64)>,
+    ranks: Ranks,
+}
+
+impl Teller {
+    /// To tell those of `wants` that have a base in the receiver's tree, `theirs`. Returns the others too.
+    pub fn new(
+        wants: Vec<Want>,
+        theirs: &Tree,
+        source: &mut dyn Source,
+    ) -> Result<(Teller, Vec<Want>), SyncError> {
+        let ranks = Ranks::of(theirs);
+        let (mut targets, mut others) = (Vec::new(), Vec::new());
+        let (mut searches, began) = (0, Instant::now());
+        for (number, want) in wants.into_iter().enumerate() {
+            let hint = want
+                .base
+                .filter(|base| ranks.content(u64::from(*base)).is_some())
+                .map(|base| BaseId(base.into()));
+            let old = hint.and_then(|base| ranks.content(base.0));
+            // Chunks of a part: the rest of it is as much as is missing.
+            let readable = want.have.is_empty() && want.size > 0;
+            let held = match old {
+                Some(old) if readable => source.holds(old)?,
+                _ => false,
+            };
+            let mut similar = Vec::new();
+            if readable
+                && !held
+                && want.size >= SEARCHED_BYTES_MIN
+                && searches < SEARCHES_MAX
+                && began.elapsed() < SEARCH_TIME
+            {
+                searches += 1;
+                let found = source.resembling(want.content)?;
+                similar = found
+                    .into_iter()
+                    .filter_map(|(content, share)| {
+                        Some(Resemblance { base: BaseId(ranks.rank(content)?.into()), share })
+                    })
+                    .collect();
+            }
+            let mut bases = choose(hint.filter(|_| held), &similar);
+            bases.truncate(BASES_MAX);
+            match bases.is_empty() {
+                true => others.push(want),
+                false => targets.push(Target {
+                    number: number as u32,
+                    content: want.content,
+                    size: want.size,
+                    hint,
+                    bases,
+                }),
+            }
+        }
+        let mut batches: VecDeque<Vec<Target>> = VecDeque::new();
+        let mut bytes = 0;
+        for target in targets {
+            let begins =
+                batches.back().is_none_or(|batch| batch.len() == TARGETS_MAX || bytes >= TARGET_BYTES);
+            if begins {
+                batches.push_back(Vec::new());
+                bytes = 0;
+            }
+            bytes += target.size;
+            batches.back_mut().expect("begun before").push(target);
+        }
+        Ok((Teller { batches, stream: None, ranks }, others))
+    }
+
+    /// Bytes of contents whose batch was not begun.
+    pub fn left_bytes(&self) -> u64 {
+        self.batches.iter().flatten().map(|target| target.size).sum()
+    }
+
+    /// What to tell next; `None` when all was told.
+    pub fn next(&mut self, source: &mut dyn Source) -> Result<Option<Told>, SyncError> {
+        if let Some((stream, left)) = &mut self.stream {
+            let mut bytes = vec![0; (*left).min(PART_BYTES_MAX as u64) as usize];
+            stream.read_exact(&mut bytes).map_err(|e| SyncError::io("read", "a delta", e))?;
+            *left -= bytes.len() as u64;
+            let last = *left == 0;
+            if last {
+                self.stream = None;
+            }
+            return Ok(Some(Told::Part { bytes, last }));
+        }
+        let Some(batch) = self.batches.pop_front() else { return Ok(None) };
+        let (stream, len) = self.encode(&batch, source)?;
+        self.stream = Some((BufReader::new(stream), len));
+        Ok(Some(Told::Begin(batch.iter().map(|target| target.number).collect())))
+    }
+
+    fn encode(&self, batch: &[Target], source: &mut dyn Source) -> Result<(File, u64), SyncError> {
+        let mut opened = Opened(HashMap::new());
+        for base in batch.iter().flat_map(|target| &target.bases) {
+            if !opened.0.contains_key(base)
+                && let Some(content) = self.ranks.content(base.0)
+                && let Some(file) = source.past(content)?
+            {
+                opened.0.insert(*base, file);
+            }
+        }
+        let all = batch.iter().map(|target| target.size).sum();
+        for archives in [true, false] {
+            let mut spool = source.spool()?;
+            let options = Options { archives, ..Options::default() };
+            let mut encoder = Encoder::new(&opened, options, BufWriter::new(&spool)).map_err(encoding)?;
+            for target in batch {
+                let bases: Vec<BaseId> =
+                    target.bases.iter().copied().filter(|base| opened.0.contains_key(base)).collect();
+                let file = source.open(target.content)?;
+                encoder.add(&file, target.hint, &bases).map_err(encoding)?;
+            }
+            let (encoded, out) = encoder.finish().map_err(encoding)?;
+            drop(out);
+            let (_, inflated_max) = bytes_max(all);
+            // What the receiver would not take, since it looks like a bomb.
+            if archives && encoded.copied_bytes + encoded.literal_bytes > inflated_max {
+                continue;
+            }
+            spool.rewind().map_err(|e| SyncError::io("read", "a delta", e))?;
+            return Ok((spool, encoded.stream_bytes));
+        }
+        unreachable!("without a look into archives nothing inflates")
+    }
+}
+
+fn encoding(e: DeltaError) -> SyncError {
+    match e {
+        DeltaError::Write(e) => SyncError::io("write", "a delta", e),
+        e => SyncError::Changed(format!("a file was changed while it was sent ({e})")),
+    }
+}
+
+/// The receiver's end: a batch on its way.
+pub struct Arriving {
+    targets: Vec<Expected>,
+    stream: BufWriter<File>,
+    len: u64,
+}
+
+struct Expected {
+    content: ContentId,
+    size: u64,
+    hint: Option<BaseId>,
+}
+
+impl Arriving {
+    /// A batch of the `wants` with these numbers, each of which may come once (`left`).
+    pub fn new(
+        numbers: &[u32],
+        wants: &[Want],
+        left: &mut BTreeSet<u32>,
+        sink: &mut dyn Sink,
+    ) -> Result<Arriving, SyncError> {
+        let mut targets = Vec::new();
+        for number in numbers {
+            let Some(want) = wants.get(*number as usize).filter(|_| left.remove(number)) else {
+                return Err(SyncError::peer("told a content that was not asked for"));
+            };
+            let hint = want.base.map(|base| BaseId(base.into()));
+            targets.push(Expected { content: want.content, size: want.size, hint });
+        }
+        if targets.is_empty() {
+            return Err(SyncError::peer("began to tell nothing"));
+        }
+        Ok(Arriving { targets, stream: BufWriter::new(sink.room()?), len: 0 })
+    }
+
+    /// More of the stream.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+        self.len += bytes.len() as u64;
+        if bytes.is_empty() || self.len > bytes_max(self.bytes()).0 {
+            return Err(SyncError::peer("sent a stream that is longer than what it tells"));
+        }
+        self.stream.write_all(bytes).map_err(|e| SyncError::io("write", "a delta", e))
+    }
+
+    /// Bytes of its contents.
+    pub fn bytes(&self) -> u64 {
+        self.targets.iter().map(|target| target.size).sum()
+    }
+
+    /// All of the stream is here. Returns the contents that are staged now; `mine` is this side's tree.
+    pub fn finish(self, mine: &Tree, sink: &mut dyn Sink) -> Result<Vec<ContentId>, SyncError> {
+        let mut stream =
+            self.stream.into_inner().map_err(|e| SyncError::io("write", "a delta", e.into_error()))?;
+        stream.rewind().map_err(|e| SyncError::io("read", "a delta", e))?;
+        let limits = Limits {
+            targets_max: self.targets.len() as u64,
+            bytes_max: bytes_max(self.targets.iter().map(|target| target.size).sum()).1,
+        };
+        let sink = RefCell::new(sink);
+        let home = Home { sink: &sink, ranks: Ranks::of(mine), opened: RefCell::default() };
+        let mut landing =
+            Landing { sink: &sink, targets: &self.targets, left: 0, done: Vec::new(), fatal: None };
+        let decoded = decode(&home, &mut BufReader::new(stream), limits, &mut landing);
+        match (landing.fatal.take(), decoded) {
+            (Some(e), _) => Err(e),
+            (None, Ok(_)) => Ok(landing.done),
+            (None, Err(e)) => {
+                tracing::debug!(
+                    "a delta could not be decoded, so the rest of it is asked for as chunks: {e}"
+                );
+                Ok(landing.done)
+            }
+        }
+    }
+}
+
+/// Bases out of the receiver's tree.
+struct Home<'a, 'b> {
+    sink: &'a RefCell<&'b mut dyn Sink>,
+    ranks: Ranks,
+    opened: RefCell<BTreeMap<BaseId, File>>,
+}
+
+/// So many bases stay open.
+const OPEN_MAX: usize = 64;
+
+impl Bases for Home<'_, '_> {
+    fn open(&self, base: BaseId) -> io::Result<Option<Box<dyn ReadAt + '_>>> {
+        let mut opened = self.opened.borrow_mut();
+        if !opened.contains_key(&base) {
+            let Some(content) = self.ranks.content(base.0) else { return Ok(None) };
+            let file = self.sink.borrow_mut().own(content).map_err(io::Error::other)?;
+            let Some(file) = file else { return Ok(None) };
+            if opened.len() >= OPEN_MAX {
+                opened.pop_first();
+            }
+            opened.insert(base, file);
+        }
+        Ok(Some(Box::new(opened[&base].try_clone()?)))
+    }
+}
+
+/// Takes what is decoded, and looks whether it is what was agreed on.
+struct Landing<'a, 'b> {
+    sink: &'a RefCell<&'b mut dyn Sink>,
+    targets: &'a [Expected],
+    left: u64,
+    done: Vec<ContentId>,
+    /// What is wrong with this side, and not with the stream.
+    fatal: Option<SyncError>,
+}
+
+impl Landing<'_, '_> {
+    fn sink(&mut self, call: impl FnOnce(&mut dyn Sink) -> Result<(), SyncError>) -> io::Result<()> {
+        let done = call(&mut **self.sink.borrow_mut());
+        done.map_err(|e| {
+            self.fatal = Some(e);
+            io::Error::other("this side cannot take it")
+        })
+    }
+
+    fn expected(&self, target: u64) -> io::Result<&Expected> {
+        let target = usize::try_from(target).ok().and_then(|target| self.targets.get(target));
+        target.ok_or_else(|| io::Error::other("more contents than were announced"))
+    }
+}
+
+impl Receiver for Landing<'_, '_> {
+    fn hint(&mut self, target: u64) -> Option<BaseId> {
+        self.expected(target).ok().and_then(|target| target.hint)
+    }
+
+    fn begin(&mut self, target: u64, size: u64) -> io::Result<()> {
+        let Expected { content, size: expected, .. } = *self.expected(target)?;
+        if size != expected {
+            return Err(io::Error::other("a content has another size"));
+        }
+        self.left = size;
+        self.sink(|sink| sink.begin(content))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let left = self.left.checked_sub(bytes.len() as u64);
+        self.left = left.ok_or_else(|| io::Error::other("a content is longer than announced"))?;
+        self.sink(|sink| sink.write(bytes))
+    }
+
+    fn end(&mut self, target: u64, hash: [u8; 32]) -> io::Result<()> {
+        let content = self.expected(target)?.content;
+        if content.0 != hash {
+            return Err(io::Error::other("a content has another hash"));
+        }
+        self.sink(|sink| sink.finish())?;
+        self.done.push(content);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
