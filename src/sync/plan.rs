@@ -328,12 +328,14 @@ impl<'a> Work<'a> {
 
     /// Puts contents in place.
     fn put_files(&mut self) {
-        let files: Vec<(Place, TreePath, Entry)> = self
+        let mut files: Vec<(Place, TreePath, Entry)> = self
             .wanted
             .iter()
             .filter(|(_, (_, entry))| !entry.kind.is_dir())
             .map(|(place, (path, entry))| (place.clone(), (*path).clone(), (*entry).clone()))
             .collect();
+        // First where nothing is: what a step replaces may be what another puts beside it, and the machine may stop in between.
+        files.sort_by_key(|(place, ..)| self.now.contains_key(place));
         let mut names: BTreeMap<Ident, u32> = BTreeMap::new();
         let mut names_now: BTreeMap<Ident, u32> = BTreeMap::new();
         files.iter().for_each(|(_, _, entry)| *names.entry(entry.ident).or_default() += 1);

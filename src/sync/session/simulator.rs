@@ -799,6 +799,12 @@ fn a_file_is_brought_back_twice() {
     run_one(485);
 }
 
+/// A machine stops after a conflict's loser was replaced; where nothing was, it was put before that, so it is there.
+#[test]
+fn what_is_replaced_was_put_beside_first() {
+    run_one(1439);
+}
+
 /// Some minutes: `cargo test --lib simulator -- --ignored`.
 #[test]
 #[ignore = "takes minutes"]
