@@ -18,6 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 
+/// Is told the path.
+#[cfg(test)]
+pub type Between<'a> = Box<dyn FnMut(&[u8]) + 'a>;
+
 /// See the module.
 pub struct Executor<'a> {
     root: &'a Root,
@@ -30,7 +34,7 @@ pub struct Executor<'a> {
     touched: BTreeSet<TreePath>,
     /// What happens between the last look at a path and its step.
     #[cfg(test)]
-    pub between: Option<Box<dyn FnMut(&[u8]) + 'a>>,
+    pub between: Option<Between<'a>>,
 }
 
 /// Why a step was not done.

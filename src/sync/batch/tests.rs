@@ -107,7 +107,7 @@ fn nothing_that_was_not_asked_for_is_begun() {
     let mut arriving = Arriving::new(&[0], &wants, &mut left, &mut home).unwrap();
     assert!(Arriving::new(&[0], &wants, &mut left, &mut home).is_err(), "once only");
     // A stream without end.
-    let endless = (0..100).find_map(|_| arriving.take(&[0; PART_BYTES_MAX]).err());
+    let endless = (0..100).find_map(|_| arriving.take(&vec![0; PART_BYTES_MAX]).err());
     assert!(endless.is_some_and(|e| e.to_string().contains("longer than what it tells")));
     assert!(arriving.take(&[]).is_err());
 }
