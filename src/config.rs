@@ -610,7 +610,6 @@ mod tests {
                 "sif".parse().unwrap(),
                 "simhash:key=uniform,tolerance.ps=0.0005".parse().unwrap(),
             ]),
-            methods: Some(vec!["sif".to_owned(), "simhash".to_owned()]),
             history: Some(Rules { none: true, hourly: 3, ..Rules::default() }),
             rules: vec![
                 rule(&["*.sqlite", "a \"b\"\n\t\\*"], Some(Dedup::Off), None),

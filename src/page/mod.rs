@@ -1,7 +1,7 @@
 //! Reports to be looked at: one file of HTML that needs no network, in light and dark, on paper, and without a mouse.
 //!
 //! A page has figures, pictures and a table; where rows belong to sets, a map of these too. Names of files and contents come from
-//! anywhere, so all text goes through the template engine, which escapes it, or through [`json_in_html`]. Rows go into
+//! anywhere, so all text goes through the template engine, which escapes it, or into JSON that cannot end its element. Rows go into
 //! the page by columns: a hundred thousand take some ten megabytes, and only those in sight are in the document.
 
 use askama::Template;
