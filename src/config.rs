@@ -375,8 +375,8 @@ impl Config {
              {rules}\
              \n\
              # Versions of files are kept beside their present content: all that were there within `all`, then what was\n\
-             # there at the end of each of so many hours, days, weeks and months. keep = \"none\": no versions. Rules with\n\
-             # history = \"off\" leave files out.\n\
+             # there at the end of each of so many hours, days, weeks and months. With \"none\" for `keep` there are no\n\
+             # versions; a rule with \"off\" for `history` leaves files out.\n\
              {history}",
             dedup_text(dedup)
         )
