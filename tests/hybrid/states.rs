@@ -55,6 +55,25 @@ fn a_record_without_its_bytes_does_not_count() {
     world.settle();
 }
 
+/// The last block is there as any other, though it is not full: what was written to it and not committed outlives the daemon.
+#[test]
+fn what_is_written_to_the_last_block_stays() {
+    let mut world = World::new();
+    let mut bytes = noise(1, LEN);
+    world.stub("file", &bytes);
+    let handle = world.open("file", TO_WRITE).unwrap();
+    let at = LEN - LEN % BLOCK;
+    world.overlay.write(&handle, at as u64, b"changed").unwrap();
+    bytes[at..][..7].copy_from_slice(b"changed");
+    world.overlay.release(&handle);
+    world.close();
+    assert!(world.is_hybrid("file"));
+    world.reopen();
+    assert!(world.read("file").unwrap() == bytes);
+    world.settle();
+    assert!(world.read("file").unwrap() == bytes);
+}
+
 /// The same where zeros had been made before: they come back, not what was there before them.
 #[test]
 fn a_record_without_its_bytes_uncovers_zeros_where_there_were_zeros() {

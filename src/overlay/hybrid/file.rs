@@ -466,7 +466,10 @@ fn holes(file: &File, range: Range<u64>) -> impl Iterator<Item = io::Result<Rang
                 return Ok(None);
             }
             let hole = match rustix::fs::seek(file, SeekFrom::Hole(at)) {
-                // Beyond the end there is nothing.
+                // Beyond the end there is nothing but the rest of the last block, which is where that block is.
+                Err(Errno::NXIO) if at - at % BLOCK < rustix::fs::fstat(file)?.st_size as u64 => {
+                    at.next_multiple_of(BLOCK)
+                }
                 Err(Errno::NXIO) => at,
                 // The last block is there though it is not full.
                 Ok(hole) if hole == rustix::fs::fstat(file)?.st_size as u64 => hole.next_multiple_of(BLOCK),
