@@ -26,6 +26,7 @@ mod methods;
 mod metrics;
 mod mount;
 mod mount_options;
+mod optimize;
 mod output;
 mod pages;
 mod past;
@@ -108,6 +109,7 @@ enum Command {
     Template(template::Template),
     Check(check::Check),
     Gc(gc::Gc),
+    Optimize(optimize::Optimize),
     Metrics(metrics::Metrics),
     Export(export::Export),
     Sync(sync::Sync),
@@ -138,6 +140,7 @@ impl Dedupctl {
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),
+            Command::Optimize(command) => command.run(&self.global, out),
             Command::Metrics(command) => command.run(&self.global, out),
             Command::Export(command) => command.run(&self.global, out),
             Command::Sync(command) => command.run(&self.global, out),
