@@ -15,7 +15,6 @@ mod gc;
 mod groups;
 mod log;
 mod past;
-mod optimize;
 mod repair;
 mod restore;
 mod scan;
@@ -40,7 +39,6 @@ pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use log::{LogReport, VersionRow};
 pub use past::{PastReport, past_file};
-pub use optimize::{OptimizeReport, OptimizeRequest};
 pub use repair::{Peer, RepairRequest};
 pub use restore::{RestoreReport, RestoreRequest, To};
 pub use settle::SettleReport;
@@ -200,8 +198,6 @@ pub enum Request {
         /// Only say what there is.
         dry_run: bool,
     },
-    /// Store chunks that resemble each other together.
-    Optimize(OptimizeRequest),
     /// Make files plain again.
     Export(ExportRequest),
     /// Look for contents that files had before.
@@ -241,7 +237,6 @@ pub enum Response {
     WouldFree(WouldFreeReport),
     Diff(DiffReport),
     Gc(GcReport),
-    Optimize(OptimizeReport),
     Export(ExportReport),
     Past(PastReport),
     Unmount,
@@ -418,9 +413,6 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
             would_free::would_free(context.repo, &path, report).map(Response::WouldFree)
         }
         Request::Gc { dry_run } => gc::gc(context.repo, dry_run, report).map(Response::Gc),
-        Request::Optimize(request) => {
-            optimize::optimize(context.repo, request, report).map(Response::Optimize)
-        }
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
         Request::Past { recipes, write } => past::past(context.repo, &recipes, write).map(Response::Past),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),

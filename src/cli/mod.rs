@@ -26,7 +26,6 @@ mod methods;
 mod metrics;
 mod mount;
 mod mount_options;
-mod optimize;
 mod output;
 mod pages;
 mod past;
@@ -109,7 +108,6 @@ enum Command {
     Template(template::Template),
     Check(check::Check),
     Gc(gc::Gc),
-    Optimize(optimize::Optimize),
     Metrics(metrics::Metrics),
     Export(export::Export),
     Sync(sync::Sync),
@@ -140,7 +138,6 @@ impl Dedupctl {
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),
-            Command::Optimize(command) => command.run(&self.global, out),
             Command::Metrics(command) => command.run(&self.global, out),
             Command::Export(command) => command.run(&self.global, out),
             Command::Sync(command) => command.run(&self.global, out),

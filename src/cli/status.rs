@@ -98,15 +98,6 @@ fn text(report: &StatusReport) -> String {
         ("files", format!("{}, {}", report.files, size(report.logical_bytes))),
         ("unique", format!("{} in {} chunks", size(report.unique_bytes), report.chunks)),
         ("stored", format!("{}, ratio {:.2}", size(report.stored_bytes), report.ratio)),
-        (
-            "saved",
-            format!(
-                "{} by dedup, {} by compression, {} by grouping",
-                size(report.saved_by_dedup),
-                size(report.saved_by_compression),
-                size(report.saved_by_grouping)
-            ),
-        ),
         ("index", format!("{}, {} contents seen through a view", size(report.index_bytes), report.views)),
         ("kept", kept),
         ("queue", pending),

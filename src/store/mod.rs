@@ -17,12 +17,10 @@
 mod append;
 mod document;
 mod error;
-mod features;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
 mod gc;
-mod group;
 mod index;
 mod live;
 mod open;
@@ -30,7 +28,6 @@ mod pack;
 mod pin;
 mod prefetch;
 mod read;
-mod regroup;
 mod reserve;
 mod salvage;
 mod scan;
@@ -43,9 +40,7 @@ mod writer;
 pub use document::DocumentKind;
 pub use error::{Damage, DamageKind, Object, StoreError};
 pub use gc::{Collection, GcDone, GcPlan, GoOn};
-pub use index::Grouping;
 pub use pin::Pin;
-pub use regroup::{RegroupOptions, RegroupPlan, Regrouped};
 pub use salvage::{Salvaged, Step, Take, Wanted, search_packs};
 pub use writer::Writer;
 
@@ -56,7 +51,6 @@ use crate::recipe::{ChunkRef, Recipe};
 use append::{Appender, Frames};
 use frame::Key;
 use index::{Counters, Position};
-use pack::Entry;
 use pin::Pins;
 use prefetch::Prefetcher;
 use read::Reader;
@@ -283,9 +277,8 @@ impl Store {
     fn append_moved(&self, frames: &mut Frames) -> Result<(), StoreError> {
         let mut tail = self.appender.lock();
         self.appender.append(&mut tail, frames, |entries| {
-            let rows: Vec<Entry> = entries.iter().filter(|entry| entry.is_row()).copied().collect();
-            self.reader.index.insert(&rows);
-            for entry in &rows {
+            self.reader.index.insert(entries);
+            for entry in entries {
                 self.reader.healed(&entry.key);
             }
         })
