@@ -32,13 +32,6 @@ pub(super) fn shares_of_bytes(a_grams: f64, b_grams: f64, scatter: f64) -> (f64,
     ((a_grams * factor).min(1.0), (b_grams * factor).min(1.0))
 }
 
-/// Of two contents, the shares of all grams, where those that are there more than once count as often, from those of distinct
-/// ones: `repeats` is how often what is in common is in the first one, by how often everything is. How often the second one has
-/// it is not known: half as much, on a scale of factors, is nearest to what was measured.
-pub(super) fn shares_of_all(a_distinct: f64, b_distinct: f64, repeats: f64) -> (f64, f64) {
-    ((a_distinct * repeats).min(1.0), (b_distinct * repeats.sqrt()).min(1.0))
-}
-
 /// The share of bytes if changes are scattered evenly.
 fn of_scattered(grams: f64) -> f64 {
     let breaks = breaks(grams) * MATCH_BYTES_MIN as f64;

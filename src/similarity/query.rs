@@ -7,12 +7,11 @@
 //! the two; it counts `1/n`, where `n` is how many features the file has at that level. Summed over the features in
 //! common this estimates the share of the query's distinct grams that the content has (containment; Broder 1997, "On
 //! the resemblance and containment of documents", section 2), and with the content's own `n` the share of the content's
-//! that the query has. What is shortlisted follows from that; what is told are shares of bytes (`estimate`), where what the query
-//! has more than once counts as often.
+//! that the query has. What is shortlisted follows from that; what is told are shares of bytes (`estimate`).
 
 use super::SimilarityError;
 use super::boilerplate::Boilerplate;
-use super::estimate::{Places, shares_of_all, shares_of_bytes};
+use super::estimate::{Places, shares_of_bytes};
 use super::gram::{LEVEL_MAX, LEVELS};
 use super::index::{Similarity, State};
 use super::rows::{
@@ -71,8 +70,6 @@ pub struct Answer {
 #[derive(Default)]
 struct Tally {
     at: [u32; LEVELS],
-    /// How often the query has them, together.
-    times: u64,
     /// Which of the features that are placed.
     placed: Vec<u16>,
 }
@@ -162,7 +159,6 @@ impl Similarity {
             for &(content, chunk_level) in &contents {
                 let tally = seen.tallies.entry(content).or_default();
                 tally.at[usize::from(asked.level.max(chunk_level))] += 1;
-                tally.times += u64::from(asked.times);
                 if place < PLACED_FEATURES_MAX {
                     tally.placed.push(place as u16);
                 }
@@ -207,8 +203,6 @@ impl Similarity {
                 continue;
             }
             let scatter = places.scatter(&tally.placed, row.counts.level, containment);
-            let repeats = query.repeats(&tally);
-            let (containment, contained_in) = shares_of_all(containment, contained_in, repeats);
             let (containment, contained_in) = shares_of_bytes(containment, contained_in, scatter);
             candidates.push(Candidate {
                 recipe: row.recipe,
@@ -256,14 +250,11 @@ struct QueryCounts {
     at: [f64; LEVELS],
     /// How many there are in all.
     features: u32,
-    /// How often the file has them, together.
-    times: u64,
 }
 
 impl QueryCounts {
-    fn add(&mut self, Asked { feature, level: selected_at, times, .. }: Asked) {
+    fn add(&mut self, Asked { feature, level: selected_at, .. }: Asked) {
         self.features += 1;
-        self.times += u64::from(times);
         for level in 0..=LEVEL_MAX {
             self.at[usize::from(level)] += if level < selected_at {
                 f64::from(1u32 << (selected_at - level))
@@ -275,15 +266,6 @@ impl QueryCounts {
 
     fn at(&self, level: u8) -> f64 {
         self.at[usize::from(level)]
-    }
-
-    /// How often a feature that was found is in the file on average, by how often one is of all.
-    fn repeats(&self, tally: &Tally) -> f64 {
-        let found: u32 = tally.at.iter().sum();
-        if self.times == 0 || found == 0 {
-            return 1.0;
-        }
-        (tally.times as f64 / f64::from(found)) / (self.times as f64 / f64::from(self.features.max(1)))
     }
 }
 

@@ -4,7 +4,7 @@
 //! selects, so two sketches can be compared at the coarser of their levels, and a file's sketch is the
 //! union of its chunks'. Grams that straddle a cut are not seen.
 
-use super::exact::{Ranges, padding};
+use super::exact::padding;
 use super::gram::{self, FEATURE_BITS, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
 
 /// How densely chunks are sampled. On disk: an index is built with one set of these.
@@ -129,8 +129,6 @@ pub(crate) struct Asked {
     pub(crate) level: u8,
     /// Where in the file its gram starts; of several places the first in a chunk of that level.
     pub(crate) at: u64,
-    /// How often it is there, but in padding.
-    pub(crate) times: u32,
 }
 
 /// The sketch of a whole file that is asked about, put together from its chunks'. At most some 16 MiB of memory.
@@ -162,20 +160,14 @@ impl QuerySketch {
 
     /// Adds the next chunk of the file, which is there so many times in a row.
     pub fn add_chunks(&mut self, bytes: &[u8], times: u64) {
-        let padding = padding(&bytes).unwrap_or_default();
-        let (level, placed) = placed(bytes, self.params, &padding);
+        let (level, placed) = placed(bytes, self.params);
         // Of a chunk that repeats itself the features are a sample of a few bytes only.
         let sampled = (placed.len() as u64) << level;
-        let counted = bytes.len() as u64 - padding.bytes();
+        let counted = bytes.len() as u64 - padding(&bytes).map_or(0, |padding| padding.bytes());
         self.bytes_sampled += times * if 4 * sampled < counted { sampled } else { counted };
-        let kept = placed.into_iter().filter(|placed| placed.feature.is_below(self.thinned));
-        let (start, in_a_row) = (self.bytes, u32::try_from(times).unwrap_or(u32::MAX));
-        self.entries.extend(kept.map(|Placed { feature, at, times }| Asked {
-            feature,
-            level,
-            at: start + u64::from(at),
-            times: times.saturating_mul(in_a_row),
-        }));
+        let kept = placed.into_iter().filter(|(feature, _)| feature.is_below(self.thinned));
+        let start = self.bytes;
+        self.entries.extend(kept.map(|(feature, at)| Asked { feature, level, at: start + u64::from(at) }));
         self.bytes += bytes.len() as u64 * times;
         // A file that repeats itself is not thinned for it.
         if self.entries.len() > 2 * QUERY_FEATURES_MAX {
@@ -210,28 +202,14 @@ impl QuerySketch {
     }
 }
 
-/// Sorts, and keeps of each feature the entry of the finest level, with how often it is there in all.
+/// Sorts, and keeps of each feature the entry of the finest level.
 fn compact(entries: &mut Vec<Asked>) {
     entries.sort_unstable();
-    entries.dedup_by(|more, kept| {
-        let same = more.feature.bits() == kept.feature.bits();
-        if same {
-            kept.times = kept.times.saturating_add(more.times);
-        }
-        same
-    });
+    entries.dedup_by_key(|asked| asked.feature.bits());
 }
 
-/// A feature of a chunk, the first place of its gram, and how often that is there outside of padding.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Placed {
-    feature: Feature,
-    at: u32,
-    times: u32,
-}
-
-/// The level and the distinct features that [`Sketch::with_params`] has of a chunk.
-fn placed(bytes: &[u8], params: SketchParams, padding: &Ranges) -> (u8, Vec<Placed>) {
+/// The level and the distinct features that [`Sketch::with_params`] has of a chunk, each with the first place of its gram.
+fn placed(bytes: &[u8], params: SketchParams) -> (u8, Vec<(Feature, u32)>) {
     let mut level = params.level_of(bytes.len());
     let mut grams = Vec::with_capacity((bytes.len() >> level) * 5 / 4 + 16);
     gram::select_placed(bytes, level, &mut grams);
@@ -239,20 +217,9 @@ fn placed(bytes: &[u8], params: SketchParams, padding: &Ranges) -> (u8, Vec<Plac
         level -= 1;
         gram::select_placed(bytes, level, &mut grams);
     }
-    let mut padding = padding.iter().peekable();
-    let mut counts = |at: u32| {
-        let gram = u64::from(at)..u64::from(at) + GRAM_BYTES as u64;
-        while padding.next_if(|range| range.end < gram.end).is_some() {}
-        u32::from(padding.peek().is_none_or(|range| gram.start < range.start))
-    };
-    let of = |(gram, at): (GramHash, u32)| Placed { feature: Feature::of(gram), at, times: counts(at) };
-    let mut features: Vec<_> = grams.into_iter().map(of).collect();
+    let mut features: Vec<_> = grams.into_iter().map(|(gram, at)| (Feature::of(gram), at)).collect();
     features.sort_unstable();
-    features.dedup_by(|more, kept| {
-        let same = more.feature.bits() == kept.feature.bits();
-        kept.times += if same { more.times } else { 0 };
-        same
-    });
+    features.dedup_by_key(|(feature, _)| feature.bits());
     (level, features)
 }
 
