@@ -51,16 +51,21 @@ pub fn has_part(root: &Root, content: ContentId) -> Result<bool, SyncError> {
     Ok(root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_some())
 }
 
-/// What was left under the names of files that were on their way into or out of the tree.
-pub fn swaps(root: &Root) -> Result<Vec<TreePath>, SyncError> {
+/// The paths of all that is staged; `None` if the directory is not there.
+fn all(root: &Root) -> Result<Option<Vec<TreePath>>, SyncError> {
     match root.list(STAGING.as_bytes()) {
-        Ok(names) => {
-            let swaps = names.into_iter().filter(|name| name.starts_with(b"swap-"));
-            Ok(swaps.map(|name| join(STAGING.as_bytes(), &name)).collect())
-        }
-        Err(Errno::NOENT) => Ok(Vec::new()),
+        Ok(names) => Ok(Some(names.iter().map(|name| join(STAGING.as_bytes(), name)).collect())),
+        Err(Errno::NOENT) => Ok(None),
         Err(e) => Err(beneath::error("read", STAGING.as_bytes(), e)),
     }
+}
+
+/// What was left under the names of files that were on their way into or out of the tree.
+pub fn swaps(root: &Root) -> Result<Vec<TreePath>, SyncError> {
+    let mut swaps = all(root)?.unwrap_or_default();
+    let begin = staged("swap-");
+    swaps.retain(|path| path.starts_with(&begin));
+    Ok(swaps)
 }
 
 /// The hash of a regular file; none of anything else.
@@ -109,13 +114,7 @@ fn finish(root: &Root, file: &File, content: ContentId) -> Result<(), SyncError>
 impl Staging {
     /// Keeps what attempts that were cut have left: what was being written becomes a part.
     pub fn recover(&mut self, root: &Root) -> Result<(), SyncError> {
-        let names = match root.list(STAGING.as_bytes()) {
-            Ok(names) => names,
-            Err(Errno::NOENT) => return Ok(()),
-            Err(e) => return Err(beneath::error("read", STAGING.as_bytes(), e)),
-        };
-        for name in names {
-            let path = join(STAGING.as_bytes(), &name);
+        for path in all(root)?.unwrap_or_default() {
             if let Some(stem) = path.strip_suffix(b".new") {
                 let part = [stem, b".part"].concat();
                 let size = |path: &[u8]| root.stat(path).ok().flatten().map_or(0, |stat| stat.st_size);
@@ -245,13 +244,8 @@ impl Staging {
 
     /// Removes everything, and the directory.
     pub fn clear(&mut self, root: &Root) -> Result<(), SyncError> {
-        let names = match root.list(STAGING.as_bytes()) {
-            Ok(names) => names,
-            Err(Errno::NOENT) => return Ok(()),
-            Err(e) => return Err(beneath::error("read", STAGING.as_bytes(), e)),
-        };
-        for name in names {
-            let path = join(STAGING.as_bytes(), &name);
+        let Some(paths) = all(root)? else { return Ok(()) };
+        for path in paths {
             root.remove(&path, false).map_err(|e| beneath::error("remove", &path, e))?;
         }
         root.remove(STAGING.as_bytes(), true).map_err(|e| beneath::error("remove", STAGING.as_bytes(), e))?;
