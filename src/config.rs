@@ -30,6 +30,9 @@ pub enum ConfigError {
     /// Not a way to collect garbage.
     #[error("gc {0:?}: expected auto or off")]
     Gc(String),
+    /// Not a way to group chunks.
+    #[error("optimize {0:?}: expected off or idle:TIME (like idle:1h)")]
+    Optimize(String),
     /// Not a rate.
     #[error("rate {0:?}: expected a size a second, at least 64KiB/s, like 50MiB/s")]
     Rate(String),
@@ -73,6 +76,9 @@ pub enum ConfigError {
 /// A slower conversion would seem to hang.
 const RATE_MIN: u64 = 64 << 10;
 
+/// A name that is less like another is no slip of the keyboard. As clap has it for commands.
+const LIKENESS_MIN: f64 = 0.7;
+
 /// The settings of one overlay; `None` leaves the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
@@ -84,6 +90,8 @@ pub struct Config {
     pub cache_bytes: Option<u64>,
     /// Whether garbage is collected without being asked.
     pub gc: Option<bool>,
+    /// After how long a rest chunks are grouped without being asked; `None` in it for never.
+    pub optimize: Option<Option<Duration>>,
     /// Smaller files stay plain.
     pub min_bytes: Option<u64>,
     /// Bytes a second that conversions may read while nobody waits for them.
@@ -107,6 +115,7 @@ struct Form {
     memory: Option<Spanned<Size>>,
     cache_bytes: Option<Spanned<Size>>,
     gc: Option<Spanned<String>>,
+    optimize: Option<Spanned<String>>,
     min_size: Option<Spanned<Size>>,
     convert_rate: Option<Spanned<String>>,
     hybrid_min: Option<Spanned<Size>>,
@@ -240,8 +249,8 @@ impl Size {
 impl Config {
     /// Reads the text of a `config.toml`.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
-        let form: Form =
-            toml::from_str(text).map_err(|e| ConfigError::Form(e.to_string().trim_end().to_owned()))?;
+        let form: Form = toml::from_str(text)
+            .map_err(|e| ConfigError::Form(e.to_string().trim_end().to_owned() + &meant(e.message())))?;
         let source = Source(text);
         let gc = |text: String| match text.as_str() {
             "auto" => Ok(true),
@@ -259,6 +268,7 @@ impl Config {
             memory_bytes: source.optional(form.memory, Size::bytes)?,
             cache_bytes: source.optional(form.cache_bytes, Size::bytes)?,
             gc: source.optional(form.gc, gc)?,
+            optimize: source.optional(form.optimize, |text| parse_optimize(&text))?,
             min_bytes: source.optional(form.min_size, Size::bytes)?,
             convert_rate: source.optional(form.convert_rate, |text| parse_rate(&text))?,
             hybrid_min_bytes: source.optional(form.hybrid_min, hybrid_min)?,
@@ -298,6 +308,11 @@ impl Config {
             None => "# gc = \"auto\"",
             Some(true) => "gc = \"auto\"",
             Some(false) => "gc = \"off\"",
+        };
+        let optimize = match self.optimize {
+            None => "# optimize = \"idle:1h\"".to_owned(),
+            Some(None) => "optimize = \"off\"".to_owned(),
+            Some(Some(rest)) => format!("optimize = \"{}\"", dedup_text(Dedup::Idle(rest))),
         };
         let min_size = match self.min_bytes {
             // As text: TOML has no larger numbers than i64.
@@ -356,6 +371,10 @@ impl Config {
              # (only by `dedupctl gc`).\n\
              {gc}\n\
              \n\
+             # When chunks that resemble each other are stored together, so that they take less room: \"off\" (only by\n\
+             # `dedupctl optimize`), or \"idle:1h\" (when nothing was stored for that long, and much came since).\n\
+             {optimize}\n\
+             \n\
              # What files say apart from their format is indexed too, so that `dedupctl similar` finds documents\n\
              # with the same text: \"auto\" (what compression hides: archive, gzip, pdf), \"all\", \"off\", or a\n\
              # list. `dedupctl scan` takes in what was there before.\n\
@@ -381,6 +400,17 @@ impl Config {
             dedup_text(dedup)
         )
     }
+}
+
+/// What a misspelt setting was to be, if something is near: the parser names what it found, then what could be there.
+fn meant(message: &str) -> String {
+    let mut names = message.split('`').skip(1).step_by(2);
+    let found = names.next().filter(|_| message.starts_with("unknown field"));
+    let near = found.and_then(|found| {
+        let likeness = |name: &str| strsim::jaro(found, name);
+        names.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).filter(|name| likeness(name) > LIKENESS_MIN)
+    });
+    near.map_or_else(String::new, |name| format!("\ndid you mean `{name}`?"))
 }
 
 fn history_text(rules: Option<&Rules>) -> String {
@@ -446,6 +476,14 @@ pub fn parse_dedup(text: &str) -> Result<Dedup, ConfigError> {
             let time = text.strip_prefix("idle:").ok_or_else(|| ConfigError::Dedup(text.to_owned()))?;
             Ok(Dedup::Idle(parse_duration(time)?))
         }
+    }
+}
+
+fn parse_optimize(text: &str) -> Result<Option<Duration>, ConfigError> {
+    match text.strip_prefix("idle:") {
+        Some(rest) => parse_duration(rest).map(Some),
+        None if text == "off" => Ok(None),
+        None => Err(ConfigError::Optimize(text.to_owned())),
     }
 }
 
@@ -602,6 +640,7 @@ mod tests {
             memory_bytes: Some(128 << 20),
             cache_bytes: Some(1 << 20),
             gc: Some(false),
+            optimize: Some(Some(Duration::from_secs(3600))),
             min_bytes: Some(u64::MAX),
             convert_rate: Some(50 << 20),
             hybrid_min_bytes: Some(u64::MAX),
@@ -621,6 +660,9 @@ mod tests {
         }
         assert_eq!(Config::parse("cache_bytes = \"1KiB\"").unwrap().cache_bytes, Some(1024));
         assert_eq!(Config::parse("memory = \"256MiB\"").unwrap().memory_bytes, Some(256 << 20));
+        assert_eq!(Config::parse("optimize = \"off\"").unwrap().optimize, Some(None));
+        let error = Config::parse("optimize = \"auto\"").unwrap_err().to_string();
+        assert!(error.contains("\"auto\": expected off or idle:TIME"), "{error}");
         assert!(Config::parse("memory = \"much\"").is_err());
         assert_eq!(Config::parse("hybrid_min = \"1MiB\"").unwrap().hybrid_min_bytes, Some(1 << 20));
         let error = Config::parse("hybrid_min = \"never\"").unwrap_err().to_string();
@@ -674,7 +716,18 @@ mod tests {
     #[test]
     fn what_is_not_known_is_named() {
         let error = Config::parse("dedupe = \"off\"").unwrap_err().to_string();
-        assert!(error.contains("dedupe"), "{error}");
+        assert!(error.contains("dedupe") && error.ends_with("did you mean `dedup`?"), "{error}");
+        for (text, near) in [
+            ("hybridmin = 1", Some("hybrid_min")),
+            ("[history]\nhourley = 3", Some("hourly")),
+            ("[[policy]]\nmatches = \"a\"", Some("match")),
+            ("zzz = 1", None),
+            ("dedup = [1]", None),
+        ] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            let said = error.split("did you mean `").nth(1).and_then(|rest| rest.split('`').next());
+            assert_eq!(said, near, "{error}");
+        }
         assert!(Config::parse("dedup = \"sometimes\"").is_err());
         assert!(Config::parse("dedup = ").is_err());
         for (text, parts) in [

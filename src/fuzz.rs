@@ -36,6 +36,12 @@ pub const TARGETS: &[Target] = &[
         memory_factor: 33_000,
     },
     Target {
+        name: "group",
+        run: store::fuzz::group,
+        repair: Some(store::fuzz::repair_group),
+        memory_factor: 33_000,
+    },
+    Target {
         name: "footer",
         run: store::fuzz::footer,
         repair: Some(store::fuzz::repair_footer),

@@ -26,6 +26,34 @@
 //!                                  db: the index (rebuildable)
 //! ```
 //!
+//! Without a mount it is a deduplicated set of contents that knows what they share:
+//!
+//! ```
+//! use dedupfs::chunk::ChunkParams;
+//! use dedupfs::overlay::{Contents, SimilarOptions};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let contents = Contents::open(dir.path(), ChunkParams::default())?;
+//! let text: String = (0..20_000).map(|i| format!("line {i}\n")).collect();
+//! let edited = text.replace("line 17\n", "another line\n");
+//! let first = contents.put(text.as_bytes())?;
+//! let second = contents.put(edited.as_bytes())?;
+//! contents.sync()?;
+//!
+//! let mut start = [0; 6];
+//! contents.read_at(&second, 0, &mut start)?;
+//! assert_eq!(&start, b"line 0");
+//!
+//! let similar = contents.similar(&first, &SimilarOptions::default())?;
+//! let (alike, shares) = &similar[0];
+//! assert_eq!(*alike, second);
+//! assert!(shares.containment > 0.99 && !shares.identical);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/` has more: a file cut and sketched (`chunk`), files that are alike (`alike`), a store opened read-only
+//! (`read_store`), and another filesystem with all of it (`plugin`).
+//!
 //! A module uses only modules on lower floors, and siblings do not know each other (`tests/layers.rs`). From
 //! a module's page one sees what must always be true of it. `docs/architecture.md` follows a write and a
 //! read through all of them; `docs/format.md` says what is on disk.
@@ -48,6 +76,8 @@ pub mod view;
 
 // Reports to be looked at in a browser.
 pub mod page;
+// A server for them, on this machine and for one user.
+pub mod web;
 
 // Floor 2: siblings.
 // Bytes by id: packs are the truth.

@@ -201,6 +201,106 @@ fn completions_and_manual_pages_are_generated() {
     assert!(pages.join("dedupctl-similar.1").exists() && pages.join("dedupfs.1").exists());
 }
 
+/// Every command, options and examples, as its help has them; then those below it.
+fn commands(mount: &Mount, words: &[String], found: &mut Vec<(Vec<String>, String)>) {
+    let help = mount.dedupctl().args(words).arg("--help").env("COLUMNS", "200").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let below = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
+    let names = below.take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("  "));
+    let names: Vec<&str> =
+        names.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next()).collect();
+    found.push((words.to_vec(), help.clone()));
+    for name in names.into_iter().filter(|name| *name != "help") {
+        commands(mount, &[words, &[name.to_owned()]].concat(), found);
+    }
+}
+
+#[test]
+fn the_manual_has_every_option_of_every_command_and_an_example() {
+    let mount = Mount::prepare(As::Root);
+    let dir = mount.root.path().join("man");
+    succeed(mount.dedupctl().args(["man", "--out"]).arg(&dir));
+    // As it is read: what is escaped for troff is not.
+    let page = |words: &[String]| {
+        let name = [&["dedupctl".to_owned()], words].concat().join("-") + ".1";
+        fs::read_to_string(dir.join(&name))
+            .unwrap_or_else(|e| panic!("{name}: {e}"))
+            .replace("\\-", "-")
+            .replace("\\fB", "")
+            .replace("\\fR", "")
+    };
+    let mut found = Vec::new();
+    commands(&mount, &[], &mut found);
+    let (mut options, mut without) = (0, Vec::new());
+    for (words, help) in &found {
+        let text = page(words);
+        for line in help.lines().map(str::trim_start).filter(|line| line.starts_with('-')) {
+            let named = line.split("  ").next().unwrap().split([' ', ',', '=', '[', '<']);
+            for option in named.filter(|word| word.starts_with('-') && !word.starts_with("---")) {
+                let option = option.trim_end_matches('.');
+                assert!(text.contains(option), "{words:?}: {option} is not in its page");
+                options += 1;
+            }
+        }
+        // In its own page, or in that of the command that it is one of.
+        let call = format!("Example: dedupctl {}", words.join(" "));
+        let above = if words.len() > 1 { page(&words[..words.len() - 1]) } else { String::new() };
+        let shown = [&text, &above].iter().any(|text| text.contains(call.trim_end()));
+        let piped = text.contains("Example: ") && words.len() < 2;
+        if !shown && !piped {
+            without.push(words.join(" "));
+        }
+    }
+    assert!(without.is_empty(), "without an example: {without:?}");
+    assert!(found.len() > 30 && options > 150, "{} commands, {options} options", found.len());
+    let dedupfs = fs::read_to_string(dir.join("dedupfs.1")).unwrap().replace("\\-", "-");
+    for option in ["--dedup", "--foreground", "--store", "--read-only", "--memory", "Example"] {
+        assert!(dedupfs.contains(option), "{option}");
+    }
+}
+
+/// What the parser of config.toml knows is told by what it says of a name that it does not know.
+#[test]
+fn the_manual_has_every_setting() {
+    let mount = Mount::prepare(As::Root);
+    succeed(mount.dedupctl().arg("init").arg(mount.dir()));
+    let page =
+        String::from_utf8(succeed(mount.dedupctl().args(["man", "--program", "config"])).stdout).unwrap();
+    let page = page.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");
+    let config = mount.dir().join(".dedupfs/config.toml");
+    let mut settings = 0;
+    for (table, title) in [("", ""), ("[[policy]]\n", "[[policy]]"), ("[history]\n", "[history]")] {
+        fs::write(&config, format!("{table}qqq = 1\n")).unwrap();
+        let output = mount.dedupctl().arg("status").arg(mount.dir()).output().unwrap();
+        let said = text(&output);
+        let known = said.split("expected one of ").nth(1).unwrap_or_else(|| panic!("{said}"));
+        for name in known.lines().next().unwrap().split('`').skip(1).step_by(2) {
+            let set = match name {
+                "policy" => "[[policy]]".to_owned(),
+                "history" if table.is_empty() => "[history]".to_owned(),
+                name => format!("\n{name} = "),
+            };
+            assert!(page.contains(&set), "{title} {name} is not in the manual");
+            settings += 1;
+        }
+    }
+    assert!(settings >= 20, "{settings}");
+    // troff takes it without a complaint, where there is one.
+    let man = Command::new("man")
+        .args(["--warnings", "-l", "-"])
+        .env("LC_ALL", "C.UTF-8")
+        .env("MANPAGER", "cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    if let Ok(mut man) = man {
+        std::io::Write::write_all(&mut man.stdin.take().unwrap(), page.as_bytes()).unwrap();
+        let output = man.wait_with_output().unwrap();
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("warning"), "{}", text(&output));
+    }
+}
+
 #[test]
 fn the_store_is_found_from_everywhere_it_can_be_meant() {
     as_both(|user| {
@@ -346,4 +446,111 @@ fn paths_need_not_be_text() {
         succeed(mount.dedupctl().arg("unmount").arg(&mnt));
         assert_eq!(json(mount.dedupctl().arg("status").arg(&odd), 0)["mounted"], false);
     });
+}
+
+/// Runs `script` in a shell on a terminal of its own, with 10 rows of 80 columns. `DEDUPCTL` there is the program.
+fn on_a_terminal(mount: &Mount, script: &str, env: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = mount.command("timeout");
+    command.args(["60", "script", "-qec", &format!("stty rows 10 cols 80; {script}"), "/dev/null"]);
+    for name in ["PAGER", "LESS", "NO_COLOR", "CI", "CLICOLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(name);
+    }
+    command.env("TERM", "xterm").env("SHELL", "/bin/sh").env("DEDUPCTL", mount.dedupctl().get_program());
+    let output = command.envs(env.iter().copied()).stdin(Stdio::null()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).replace('\r', ""))
+}
+
+#[test]
+fn long_output_on_a_terminal_goes_through_a_pager() {
+    let mount = Mount::prepare(As::Root);
+    succeed(mount.dedupctl().arg("init").arg(mount.dir()));
+    let paged = |script: &str, pager: &str| on_a_terminal(&mount, script, &[("PAGER", pager)]);
+    let mark = "echo in the pager; cat";
+    let (code, text) = paged("$DEDUPCTL man", mark);
+    assert!(code == Some(0) && text.contains("in the pager") && text.contains(".TH dedupctl"), "{text}");
+    // Not what fits, what scripts read, what is not wanted, or what is no terminal.
+    let dir = mount.dir();
+    let init = format!("$DEDUPCTL snapshot list {}", dir.display());
+    let piped = "$DEDUPCTL man | cat".to_owned();
+    let json = format!("$DEDUPCTL status --json {}", dir.display());
+    for script in [&init, &piped, &json, &"$DEDUPCTL --no-pager man".to_owned()] {
+        let (code, text) = paged(script, mark);
+        assert!(code == Some(0) && !text.contains("in the pager") && text.len() > 10, "{script}: {text}");
+    }
+    for pager in ["", "cat", "no-such-pager-anywhere"] {
+        let (code, text) = paged("$DEDUPCTL man", pager);
+        assert!(
+            code == Some(0) && text.contains(".TH dedupctl") && text.matches(".TH").count() == 1,
+            "{pager}: {text}"
+        );
+    }
+    // One who has seen enough, and the settings of less.
+    let (code, text) = paged("$DEDUPCTL man", "head -n 1; echo LESS=$LESS");
+    assert!(code == Some(0) && text.contains("LESS=FRX") && !text.contains(".TH dedupctl 1"), "{text}");
+    let (_, text) = on_a_terminal(&mount, "$DEDUPCTL man", &[("PAGER", "echo LESS=$LESS"), ("LESS", "S")]);
+    assert!(text.contains("LESS=S"), "{text}");
+}
+
+#[test]
+fn a_status_is_watched_until_it_is_ended() {
+    let mount = Mount::prepare(As::Root);
+    succeed(mount.dedupctl().arg("init").arg(mount.dir()));
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
+        let mut command = mount.dedupctl();
+        command.args(["status", "--json", "--watch", "0.1"]).current_dir(mount.dir()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        for _ in 0..3 {
+            let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+            has(&line, STATUS);
+        }
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        assert!(lines.all(|line| serde_json::from_str::<Value>(&line.unwrap()).is_ok()), "whole lines only");
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{signal:?}");
+    }
+    // A reader that goes away ends it, without an error.
+    let mut command = mount.dedupctl();
+    command
+        .args(["status", "--watch", "0.1"])
+        .current_dir(mount.dir())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(0) && output.stderr.is_empty(), "{}", text(&output));
+    // In place on a terminal, and the other times no character that is not text.
+    let script =
+        format!("timeout -s INT 1 $DEDUPCTL status --watch 0.2 {}; echo ended $?", mount.dir().display());
+    let (_, shown) = on_a_terminal(&mount, &script, &[]);
+    assert!(shown.matches("\x1b[H").count() >= 2 && shown.contains("directory"), "{shown:?}");
+    let (_, piped) = on_a_terminal(&mount, &format!("({script}) | cat"), &[]);
+    assert!(!piped.contains('\x1b') && piped.matches("directory").count() >= 2, "{piped:?}");
+    for wrong in ["0", "-1", "x", "1e9"] {
+        let output = mount.dedupctl().args(["status", &format!("--watch={wrong}")]).output().unwrap();
+        assert!(
+            output.status.code() == Some(2) && text(&output).contains("expected seconds"),
+            "{}",
+            text(&output)
+        );
+    }
+}
+
+#[test]
+fn what_is_misspelt_gets_a_suggestion() {
+    let mount = Mount::prepare(As::Root);
+    for (args, meant) in [
+        (&["simlar", "x"][..], "'similar'"),
+        (&["snapshot", "crate"], "'create'"),
+        (&["status", "--jsn"], "'--json'"),
+        (&["similar", "--by", "bites", "x"], "'bytes'"),
+    ] {
+        let output = mount.dedupctl().args(args).output().unwrap();
+        assert!(output.status.code() == Some(2) && text(&output).contains(meant), "{}", text(&output));
+    }
+    mount.init("min_sise = 3");
+    let output = mount.dedupctl().arg("status").arg(mount.dir()).output().unwrap();
+    let said = text(&output);
+    assert!(output.status.code() == Some(2), "{said}");
+    assert!(said.contains("config.toml") && said.contains("did you mean `min_size`?"), "{said}");
 }

@@ -11,7 +11,7 @@ use common::session::{Session, dedupctl, fast_dir, files_below};
 use common::twins::{assert_same, look, make, set_mtime};
 use common::{As, Mount, as_both, fuse_available, noise, prose, text, xattr};
 use dedupfs::admin::{self, Context, ExportRequest, Request, Response};
-use dedupfs::repo::{Layout, OpenOptions, Repo, finish_removal};
+use dedupfs::repo::{InitOptions, Layout, OpenOptions, Repo, finish_removal};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT};
 use std::fs::{self, File};
 use std::io::Read;
@@ -564,4 +564,22 @@ fn a_removal_that_was_cut_short() {
             return;
         }
     }
+}
+
+/// The last look before a store goes: a record that says that the content is in it stays, and is told of.
+#[test]
+fn records_of_stubs_are_not_taken_off() {
+    let dir = fast_dir();
+    Repo::init(dir.path(), None, &InitOptions::default()).unwrap();
+    let session = Session::open(dir.path()).unwrap();
+    session.write("stub", &noise(1, 50_000)).unwrap();
+    assert!(session.settle().unwrap());
+    fs::write(dir.path().join("plain"), b"").unwrap();
+    let mut told = Vec::new();
+    session.overlay().remove_records(&mut |_| true, &mut |path, e| told.push((path, e.to_string()))).unwrap();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].0 == Path::new("stub") && told[0].1.contains("its content is in the store"), "{told:?}");
+    assert!(xattr(&dir.path().join("stub"), RECORD).is_some());
+    assert!(session.read("stub").unwrap() == noise(1, 50_000));
+    session.close().unwrap();
 }

@@ -212,8 +212,8 @@ macro_rules! targets {
     };
 }
 
-targets!(frame footer pack position block head sif_saved chunk_list recipe view delta stub config format sync_frames sync_tree sync_diff sync_contents history_events history_node
-    history_snapshot);
+targets!(frame group footer pack position block head sif_saved chunk_list recipe view delta stub config format sync_frames sync_tree sync_diff sync_contents history_events
+    history_node history_snapshot);
 
 #[test]
 fn every_target_is_tested() {
@@ -328,6 +328,9 @@ fn make_corpus() {
         let frame = Target::named("frame").unwrap().repaired(&pack[at..end]).unwrap();
         save("frame", &format!("kind-{}-codec-{}", pack[at + 4], pack[at + 5]), &frame);
         at = end;
+    }
+    for (i, group) in dedupfs::store::fuzz::groups().iter().enumerate() {
+        save("group", &format!("group-{i}"), group);
     }
     let recipe = RecipeId([5; 16]);
     let (mtime, blocks) = (Time { sec: 1_700_000_000, nsec: 5 }, 8);

@@ -130,6 +130,14 @@ fn a_file_is_followed_through_renames_and_removal() {
     let log = mount.ctl(&["log", "z/b/two"]);
     assert_eq!(sizes(&log), [5_000, 6_000, 7_000, 8_000, 9_000, 9_001, 9_002], "{log}");
 
+    // What came by two renames is in the order of both, whatever was written first.
+    put(&mount, "x", &prose(40, 1_000));
+    put(&mount, "y", &prose(41, 2_000));
+    fs::rename(mount.at("x"), mount.at("y")).unwrap();
+    put(&mount, "y", &prose(42, 3_000));
+    fs::rename(mount.at("y"), mount.at("moved")).unwrap();
+    assert_eq!(sizes(&mount.ctl(&["log", "moved"])), [2_000, 1_000, 3_000]);
+
     // Another file that had the first name has nothing to do with it.
     fs::create_dir_all(mount.at("a/b")).unwrap();
     put(&mount, "a/b/one", &prose(20, 100_000));
@@ -157,6 +165,43 @@ fn a_file_is_followed_through_renames_and_removal() {
     fs::remove_file(mount.at("z/b/two")).unwrap();
     mount.ctl(&["restore", "z/b/two"]);
     assert!(fs::read(mount.at("z/b/two")).unwrap() == prose(1, 5_000));
+}
+
+/// Each name of a file has all of its versions, also one that is gone, and after a rename of another.
+#[test]
+fn versions_are_under_every_name_of_a_file() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    fs::create_dir(mount.at("dir")).unwrap();
+    put(&mount, "one", &prose(1, 5_000));
+    fs::hard_link(mount.at("one"), mount.at("dir/two")).unwrap();
+    put(&mount, "dir/two", &prose(2, 6_000));
+    for name in ["one", "dir/two"] {
+        assert_eq!(sizes(&mount.ctl(&["log", name])), [5_000, 6_000], "{name}");
+    }
+    fs::hard_link(mount.at("one"), mount.at("dir/three")).unwrap();
+    fs::rename(mount.at("dir/three"), mount.at("three")).unwrap();
+    put(&mount, "three", &prose(3, 7_000));
+    fs::remove_file(mount.at("one")).unwrap();
+    put(&mount, "three", &prose(4, 8_000));
+    for name in ["dir/two", "three"] {
+        assert_eq!(sizes(&mount.ctl(&["log", name])), [5_000, 6_000, 7_000, 8_000], "{name}");
+    }
+    fs::remove_file(mount.at("dir/two")).unwrap();
+    put(&mount, "three", &prose(5, 9_000));
+    assert_eq!(sizes(&mount.ctl(&["log", "one"])), [5_000, 6_000, 7_000], "as long as it was there");
+    assert_eq!(sizes(&mount.ctl(&["log", "dir/two"])), [5_000, 6_000, 7_000, 8_000]);
+    assert_eq!(sizes(&mount.ctl(&["log", "three"])), [5_000, 6_000, 7_000, 8_000, 9_000]);
+    // Another file at a name that is gone is not what was there.
+    put(&mount, "one", &prose(6, 1_000));
+    assert_eq!(sizes(&mount.ctl(&["log", "three"])).len(), 5);
+    mount.ctl(&["restore", "dir/two@2"]);
+    assert!(fs::read(mount.at("dir/two")).unwrap() == prose(2, 6_000));
+    // A scan has nothing to add.
+    mount.ctl(&["scan"]);
+    assert_eq!(sizes(&mount.ctl(&["log", "three"])).len(), 5);
 }
 
 /// A name with an `@` that exists wins; versions are compared by their bytes.
@@ -296,6 +341,55 @@ fn a_collection_leaves_what_is_listed() {
             _ => assert!(fs::read(mount.at(&format!("g{i}"))).unwrap() == noise(i, len)),
         }
     }
+    assert_eq!(mount.ctl(&["check", "--deep"])["damaged"], serde_json::json!([]));
+}
+
+/// What the rules give up is told of until the next collection; then it is gone from the log, and numbers stay.
+#[test]
+fn what_was_given_up_goes_out_of_the_log() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    mount.init("[history]\nall = \"2s\"\nhourly = 0\ndaily = 0\nweekly = 0\nmonthly = 0");
+    mount.start();
+    put(&mount, "gone", &noise(100, 50_000));
+    fs::remove_file(mount.at("gone")).unwrap();
+    for i in 0..6u64 {
+        put(&mount, "file", &noise(i, 50_000 + i as usize));
+    }
+    let wait = || std::thread::sleep(std::time::Duration::from_millis(3_100));
+    wait();
+    put(&mount, "file", &noise(7, 60_000));
+    let done = mount.ctl(&["gc"]);
+    assert_eq!((&done["versions"], &done["versions_dropped"]), (&2.into(), &6.into()), "{done}");
+    assert_eq!(numbers(&mount.ctl(&["log", "file"])), [6, 7], "it was there until a moment ago");
+    assert_eq!(mount.ctl(&["log", "file"])["given_up"], 5);
+    for name in ["gone@1", "file@5", "file@2"] {
+        assert!(fails(&mount, &["restore", name]).contains("given up by the rules"), "{name}");
+    }
+    mount.ctl(&["gc"]);
+    assert!(fails(&mount, &["restore", "gone@1"]).contains("there is no version 1"), "nothing tells of it");
+    let check = |numbered: &[u64]| {
+        assert_eq!(numbers(&mount.ctl(&["log", "file"])), numbered);
+        for name in ["file@5", "file@2"] {
+            assert!(fails(&mount, &["restore", name]).contains("given up by the rules"), "{name}");
+        }
+    };
+    check(&[6, 7]);
+    put(&mount, "file", &noise(8, 70_000));
+    check(&[6, 7, 8]);
+    mount.kill();
+    mount.start();
+    check(&[6, 7, 8]);
+    mount.unmount();
+    fs::remove_dir_all(mount.dir().join(".dedupfs/index")).unwrap();
+    mount.start();
+    check(&[6, 7, 8]);
+    wait();
+    mount.ctl(&["gc"]);
+    mount.ctl(&["gc"]);
+    check(&[8]);
     assert_eq!(mount.ctl(&["check", "--deep"])["damaged"], serde_json::json!([]));
 }
 

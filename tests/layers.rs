@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("chunk", 10),
     ("view", 10),
     ("page", 10),
+    ("web", 10),
     ("store", 20),
     ("similarity", 20),
     ("overlay", 30),

@@ -3,9 +3,10 @@
 
 mod common;
 
-use common::{As, Mount, noise, prose, succeed, text};
+use common::{As, Mount, fuse_available, noise, prose, succeed, text};
 use dedupfs::page::{Column, Page, Set, Table, Values};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -66,6 +67,117 @@ fn a_page_says_what_the_report_says() {
     assert_eq!(self::data(&methods)["rows"][0][0], "default");
 }
 
+/// What `dedupctl diff A B` says as JSON, and its page.
+fn diff_page(mount: &Mount, a: &Path, b: &Path) -> (Value, String) {
+    let page = mount.root.path().join("diff.html");
+    let diff = |args: &[&OsStr]| {
+        let mut command = mount.dedupctl();
+        let output = command.arg("diff").args([a, b]).args(args).current_dir(mount.mnt()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "they differ: {}", text(&output));
+        output
+    };
+    let json = diff(&["--json".as_ref()]);
+    let quiet = diff(&["--html".as_ref(), page.as_ref()]);
+    assert!(quiet.stdout.is_empty() && text(&quiet).contains("diff.html"), "{}", text(&quiet));
+    (serde_json::from_slice(&json.stdout).unwrap(), fs::read_to_string(page).unwrap())
+}
+
+/// The rows of one side of a page: number, and what is to be seen.
+fn rows(html: &str, side: usize) -> Vec<(String, String)> {
+    let pane = html.split("class=\"pane").nth(side + 1).unwrap().split("</section>").next().unwrap();
+    let seen = |html: &str| {
+        let text = html.split("</i>").map(|part| part.split("<i>").next().unwrap()).collect::<String>();
+        let text = text
+            .split('<')
+            .map(|part| part.split_once('>').map_or(part, |(_, text)| text))
+            .collect::<String>();
+        [("&#60;", "<"), ("&#62;", ">"), ("&#34;", "\""), ("&#39;", "'"), ("&#38;", "&")]
+            .iter()
+            .fold(text, |text, (escaped, plain)| text.replace(escaped, plain))
+    };
+    let row = |row: &str| {
+        let (number, text) = row.split_once("</b><span>").unwrap();
+        (number.to_owned(), seen(text.split("</span></div>").next().unwrap()))
+    };
+    pane.split("<b>").skip(1).map(row).collect()
+}
+
+/// The lines of a side that shows text: long ones are in several rows.
+fn lines(html: &str, side: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (number, text) in rows(html, side) {
+        match lines.last_mut().filter(|_| number.is_empty()) {
+            Some(line) => *line += &text,
+            None => lines.push(text),
+        }
+    }
+    lines
+}
+
+#[test]
+fn the_page_of_two_files_says_what_diff_says() {
+    let mount = Mount::prepare(As::Root);
+    succeed(mount.dedupctl().args(["init", "--dedup", "off"]).arg(mount.dir()));
+    let shared = String::from_utf8(prose(1, 4_000)).unwrap();
+    let hostile = "</script><script>document.title = 'driven'</script> & <img src=x onerror=alert(1)>";
+    let (a, b) = (mount.dir().join("<b>&\"a\".txt"), mount.dir().join("b.txt"));
+    let of_a = format!("{hostile}\nonly in a\n{shared}\n");
+    let of_b = format!("{shared}\nonly in b\n{hostile}\n");
+    fs::write(&a, &of_a).unwrap();
+    fs::write(&b, &of_b).unwrap();
+    let (json, html) = diff_page(&mount, &a, &b);
+    let on_page = data(&html);
+    let regions = json["regions"].as_array().unwrap();
+    assert!(regions.len() >= 2, "{json}");
+    for (column, field) in [(1, "a_offset"), (2, "b_offset"), (3, "length")] {
+        let said: Vec<&Value> = regions.iter().map(|region| &region[field]).collect();
+        assert_eq!(on_page["rows"][column].as_array().unwrap().iter().collect::<Vec<_>>(), said, "{field}");
+    }
+    assert_eq!(on_page["marks"].as_array().unwrap().len(), regions.len());
+    assert_eq!(html.matches("<script").count(), 3, "those of the page");
+    assert!(!html.contains("<img") && !html.contains("<b>&"), "neither names nor contents are elements");
+    for (side, content) in [(0, &of_a), (1, &of_b)] {
+        assert_eq!(lines(&html, side), content.lines().collect::<Vec<_>>(), "all of it, line by line");
+        assert_eq!(rows(&html, side).last().unwrap().0, content.lines().count().to_string());
+    }
+    for number in 1..=regions.len() {
+        let label = format!("<i>{number}</i>");
+        assert_eq!(html.matches(&label).count(), 2, "region {number} has its number on both sides");
+    }
+    assert!(!html.contains("Not all is shown"));
+
+    // Bytes, and more of them than a page holds: the shared part lies behind all that would be shown of the beginning.
+    let common = noise(3, 50_000);
+    fs::write(&a, [noise(4, 600_000), common.clone()].concat()).unwrap();
+    fs::write(&b, [&common[..], &noise(5, 300_000)].concat()).unwrap();
+    let (json, html) = diff_page(&mount, &a, &b);
+    assert_eq!(json["regions"][0]["a_offset"], 600_000);
+    assert!(html.contains("Not all is shown") && html.len() < 600_000, "{}", html.len());
+    let first = rows(&html, 0);
+    assert_eq!(first[0].1, "598976 bytes are not shown");
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x} ")).collect::<String>();
+    let starts = first.iter().find(|(number, _)| *number == format!("{:08x}", 600_000)).unwrap();
+    assert!(starts.1.starts_with(&hex(&common[..16])), "{starts:?}");
+}
+
+#[test]
+fn versions_stand_side_by_side_too() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    for n in [1, 2] {
+        fs::write(mount.at("text"), [prose(1, 3_000), prose(n + 1, 1_000)].concat()).unwrap();
+        mount.settle();
+    }
+    let (json, html) = diff_page(&mount, &mount.at("text@1"), &mount.at("text@2"));
+    assert_eq!((&json["a"], &json["b"]), (&"text@1".into(), &"text@2".into()));
+    assert!(html.contains("<title>text@1 and text@2</title>"));
+    assert_eq!(data(&html)["rows"][3][0], json["regions"][0]["length"]);
+    let last = |n: u64| String::from_utf8([prose(1, 3_000), prose(n + 1, 1_000)].concat()).unwrap();
+    assert_eq!(lines(&html, 1), last(2).lines().collect::<Vec<_>>());
+}
+
 /// A page of 100,000 files in 500 sets.
 fn large_page() -> String {
     let rows = 100_000;
@@ -97,6 +209,7 @@ fn large_page() -> String {
         size: 1,
         darkness: 2,
         first: Vec::new(),
+        link: None,
     };
     let page = Page {
         title: "Many".into(),
@@ -104,7 +217,8 @@ fn large_page() -> String {
         figures: Vec::new(),
         notes: Vec::new(),
         pictures: Vec::new(),
-        table,
+        beside: None,
+        table: Some(table),
     };
     page.html("now").unwrap()
 }
@@ -189,4 +303,53 @@ fn a_browser_shows_it() {
         "window.dispatchEvent(new Event('beforeprint')); document.title = document.querySelectorAll('#table tbody tr').length;",
     );
     assert_eq!(told(&print), "2001", "two thousand rows and what is left out");
+}
+
+/// Keys, clicks and scrolling of two files side by side.
+#[test]
+#[ignore = "needs a browser: apt-get install chromium, then run by hand"]
+fn a_browser_moves_both_sides() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = |name: &str| {
+        if let Some(shots) = std::env::var_os("DEDUPFS_SHOTS") {
+            fs::copy(dir.path().join("shot.png"), Path::new(&shots).join(name)).unwrap();
+        }
+    };
+    let mount = Mount::prepare(As::Root);
+    succeed(mount.dedupctl().args(["init", "--dedup", "off"]).arg(mount.dir()));
+    let (a, b) = (mount.dir().join("first.txt"), mount.dir().join("second.txt"));
+    let part = |seed| prose(seed, 9_000);
+    fs::write(&a, [part(1), part(2), part(3), part(4)].concat()).unwrap();
+    // The same parts, others between them, and two exchanged.
+    fs::write(&b, [part(5), part(1), part(6), part(3), part(7), part(2), part(8)].concat()).unwrap();
+    let html = diff_page(&mount, &a, &b).1;
+    let script = "
+        window.onerror = (message) => { document.title = message; };
+        const panes = [...document.querySelectorAll('.pane')]; const said = () => document.getElementById('region').textContent;
+        const press = (pane, key) => pane.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));
+        const label = (side, n) => [...panes[side].querySelectorAll('mark i')].find((i) => i.textContent === String(n));
+        const top = (side, n) => Math.round(label(side, n).parentNode.getBoundingClientRect().top - panes[side].getBoundingClientRect().top);
+        const long = JSON.parse(document.getElementById('data').textContent).rows[3].map((bytes, i) => [bytes, i + 1]).sort((x, y) => y[0] - x[0]).slice(0, 3).map((x) => x[1]).sort((x, y) => x - y);
+        const out = [];
+        panes[0].focus(); press(panes[0], 'n'); out.push(said().startsWith('region 1,'));
+        press(panes[0], 'o'); out.push(document.activeElement === panes[1]);
+        press(panes[1], 'p'); out.push(said().startsWith('region'));
+        label(0, long[1]).click();
+        out.push(Math.abs(top(0, long[1]) - top(1, long[1])) <= 20, document.querySelectorAll('mark.chosen').length >= 2);
+        // Without a screen nobody tells of scrolling.
+        const scroll = (side, to) => { panes[side].scrollTop = to; panes[side].dispatchEvent(new Event('scroll')); };
+        scroll(0, 0); out.push(panes[1].scrollTop === 0);
+        const first = JSON.parse(document.getElementById('data').textContent).marks.find((mark) => mark.region === long[2]).rows[0][0];
+        scroll(0, first * 20 + 100); out.push(panes[1].scrollTop > 0, Math.abs(top(0, long[2]) - top(1, long[2])) <= 20);
+        document.getElementById('together').click(); const still = panes[1].scrollTop;
+        scroll(0, 0); out.push(panes[1].scrollTop === still);
+        document.title = out.join('|');";
+    let dom = browse(dir.path(), &html, script);
+    assert_eq!(told(&dom), ["true"; 9].join("|"));
+    browse(dir.path(), &html, "");
+    keep("diff-text.png");
+    fs::write(&a, [noise(1, 3_000), noise(2, 5_000), noise(3, 2_000)].concat()).unwrap();
+    fs::write(&b, [noise(4, 700), noise(2, 5_000), noise(5, 900), noise(1, 2_000)].concat()).unwrap();
+    browse(dir.path(), &diff_page(&mount, &a, &b).1, "");
+    keep("diff-binary.png");
 }

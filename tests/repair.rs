@@ -375,7 +375,9 @@ fn a_check_in_a_daemon_changes_nothing() {
     let world = damaged_world();
     let open = world.open();
     let report = unchanged(world.dir.path(), || open.check());
-    assert_eq!(report.damaged.len(), 3, "{report:#?}");
+    // The torn end is told of too if the frame before it, whichever was written last, is one of the damaged.
+    let found = report.damaged.iter().filter(|row| row.kind != "frame").count();
+    assert_eq!(found, 3, "{report:#?}");
     open.close();
 }
 

@@ -284,13 +284,15 @@ fn spec(time: i64) -> Timespec {
 }
 
 fn stat(stat: &sys::Stat) -> Stat {
+    // What is written into a fifo moves its time below, and not in a mount: the kernel tells nobody.
+    let is_timed = sys::FileType::from_raw_mode(stat.st_mode) != sys::FileType::Fifo;
     Stat {
         mode: stat.st_mode,
         nlink: stat.st_nlink,
         owner: (stat.st_uid, stat.st_gid),
         size: if is_dir(stat.st_mode) { 0 } else { stat.st_size as u64 },
         rdev: stat.st_rdev,
-        mtime: (stat.st_mtime < NOW).then_some((stat.st_mtime, stat.st_mtime_nsec)),
+        mtime: (is_timed && stat.st_mtime < NOW).then_some((stat.st_mtime, stat.st_mtime_nsec)),
     }
 }
 

@@ -351,6 +351,72 @@ fn a_snapshot_is_of_one_moment() {
     }
 }
 
+/// One file is saved after the other, in place and the first one slowly, and two are written to in turns while they stay open: the
+/// second save is not seen without the first, no save is seen in part, and those that stay open are both as before.
+#[test]
+fn open_files_are_seen_at_one_moment() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::in_place(As::Root);
+    let content = |i: u64| format!("{i:08}\n").repeat(3_000);
+    for name in ["first", "second", "left", "right"] {
+        fs::write(mount.at(name), content(0)).unwrap();
+    }
+    mount.settle();
+    let stop = AtomicBool::new(false);
+    let mut taken = Vec::new();
+    std::thread::scope(|scope| {
+        let (mount, stop) = (&mount, &stop);
+        let _stopper = StopOnDrop(stop);
+        scope.spawn(move || {
+            for i in 1u64.. {
+                // Slow enough to be met at any moment, and open again before it is taken in.
+                let mut file = fs::File::create(mount.at("first")).unwrap();
+                for part in content(i).as_bytes().chunks(7_000) {
+                    file.write_all(part).unwrap();
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                drop(file);
+                fs::write(mount.at("second"), content(i)).unwrap();
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        scope.spawn(move || {
+            let open = |name| fs::OpenOptions::new().write(true).open(mount.at(name)).unwrap();
+            let (left, right) = (open("left"), open("right"));
+            for i in 1u64.. {
+                for file in [&left, &right] {
+                    file.write_all_at(content(i).as_bytes(), 0).unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        for i in 0..8 {
+            let args: &[&str] = if i % 2 == 0 { &["--walk"] } else { &[] };
+            taken.push(create(mount, args));
+            std::thread::sleep(Duration::from_millis(70));
+        }
+    });
+    for id in taken {
+        let number = |name: &str| {
+            let found = fs::read_to_string(mount.at(&format!(".snapshots/{id}/{name}"))).unwrap();
+            let number: u64 = found[..8].parse().unwrap();
+            assert!(found == content(number), "{id}: {name} is half written");
+            number
+        };
+        let (first, second) = (number("first"), number("second"));
+        assert!(first == second || first == second + 1, "{id}: the first {first}, the second {second}");
+        assert_eq!((number("left"), number("right")), (0, 0), "{id}");
+    }
+}
+
 /// A file that is being written to is as it was last closed.
 #[test]
 fn a_file_that_is_open_is_as_it_was_closed() {
@@ -408,6 +474,75 @@ fn snapshots_keep_what_they_need() {
     mount.start();
     assert_eq!(ids(&mount), [""; 0], "one that was removed does not come back with a new index");
     assert_eq!(mount.ctl(&["check", "--deep"])["damaged"], serde_json::json!([]));
+}
+
+/// The rules give up what has no name, but for the newest; a name keeps a snapshot until it is removed.
+#[test]
+fn a_name_keeps_a_snapshot_and_the_rules_the_newest() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    mount.init("[history]\nall = \"2s\"\nhourly = 0\ndaily = 0\nweekly = 0\nmonthly = 0");
+    mount.start();
+    let put = |i: u64| {
+        fs::write(mount.at("file"), noise(i, 300_000)).unwrap();
+        mount.settle();
+    };
+    put(1);
+    let first = create(&mount, &[]);
+    put(2);
+    let named = create(&mount, &["--name", "kept"]);
+    put(3);
+    let newest = create(&mount, &[]);
+    put(4);
+    assert_eq!(ids(&mount), [first.clone(), named.clone(), newest.clone()]);
+    mount.ctl(&["gc"]);
+    assert_eq!(ids(&mount).len(), 3, "all are young");
+    std::thread::sleep(Duration::from_millis(3_100));
+    let plan = mount.ctl(&["gc", "--dry-run"]);
+    assert_eq!((plan["snapshots"].as_u64(), ids(&mount).len()), (Some(2), 3), "{plan}");
+    let done = mount.ctl(&["gc"]);
+    assert!((300_000..400_000).contains(&done["reclaimed_bytes"].as_u64().unwrap()), "one content: {done}");
+    assert_eq!(ids(&mount), [named.clone(), newest.clone()]);
+    for (id, i) in [(&named, 2), (&newest, 3)] {
+        assert!(fs::read(mount.at(&format!(".snapshots/{id}/file"))).unwrap() == noise(i, 300_000), "{i}");
+    }
+    mount.ctl(&["snapshot", "remove", "kept"]);
+    assert!(mount.ctl(&["gc"])["reclaimed_bytes"].as_u64().unwrap() > 290_000);
+    assert!(fs::read(mount.at(&format!(".snapshots/{newest}/file"))).unwrap() == noise(3, 300_000));
+}
+
+/// What was never taken into the store by itself has no versions; snapshots have it.
+#[test]
+fn the_log_of_a_plain_file_names_the_snapshots_that_have_it() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    mount.init("dedup = \"off\"");
+    mount.start();
+    let first = create(&mount, &["--name", "before"]);
+    fs::write(mount.at("file"), prose(1, 9_000)).unwrap();
+    let second = create(&mount, &["--name", "with"]);
+    fs::write(mount.at("file"), prose(2, 9_500)).unwrap();
+    let third = create(&mount, &[]);
+    let log = mount.ctl(&["log", "file"]);
+    assert_eq!(log["versions"], serde_json::json!([]), "{log}");
+    let rows = log["snapshots"].as_array().unwrap();
+    let found: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            (row["id"].as_str().unwrap(), row["name"].as_str().unwrap(), row["size"].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(found, [(&*second, "with", 9_000), (&*third, "", 9_500)], "not in {first}");
+    let output = mount.dedupctl().args(["log", "file"]).current_dir(mount.mnt()).output().unwrap();
+    assert!(text(&output).contains("It is in 2 snapshots"), "{}", text(&output));
+    fs::remove_file(mount.at("file")).unwrap();
+    assert_eq!(mount.ctl(&["log", "file"])["snapshots"].as_array().unwrap().len(), 2, "also when it is gone");
+    mount.ctl(&["snapshot", "restore", "with", "file"]);
+    assert!(fs::read(mount.at("file")).unwrap() == prose(1, 9_000));
 }
 
 #[test]

@@ -74,6 +74,9 @@ fn what_the_timers_run_works_on_a_mount() {
     let mount = Mount::in_place(if common::is_root() { As::Root } else { As::User });
     fs::write(mount.at("a"), prose(1, 100_000)).unwrap();
     let textfile = mount.root.path().join("home");
+    let peer = mount.root.path().join("peer");
+    fs::create_dir(&peer).unwrap();
+    succeed(mount.dedupctl().args(["remote", "add", "peer"]).arg(&peer).arg("--at").arg(mount.dir()));
     let mut ran = 0;
     for unit in units("systemd") {
         let unit = fs::read_to_string(&unit).unwrap();
@@ -81,13 +84,15 @@ fn what_the_timers_run_works_on_a_mount() {
             let words = line.split(' ').map(|word| {
                 word.replace("%f", mount.dir().to_str().unwrap())
                     .replace("%i", "instance")
+                    .replace("$DEDUPFS_PEER", "peer")
                     .replace("/var/lib/prometheus/node-exporter", textfile.to_str().unwrap())
             });
             succeed(mount.dedupctl().args(words));
             ran += 1;
         }
     }
-    assert!(ran >= 3);
+    assert!(ran >= 4);
+    assert!(fs::read_dir(&peer).unwrap().any(|entry| entry.unwrap().file_name() == "a"));
     let metrics = fs::read_to_string(textfile.join("dedupfs-instance.prom")).unwrap();
     let label = format!("root=\"{}\"", mount.dir().display());
     let mounted = metrics.lines().find(|line| line.starts_with("dedupfs_mounted{")).unwrap();

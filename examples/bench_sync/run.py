@@ -1,6 +1,7 @@
 """The nine cases, by dedupfs and by others: `run.py BENCH_SYNC WORK [CASE...] [--peers NAME,NAME...] [--time-limit SECONDS]`.
 
-BENCH_SYNC is the built example (target/.../examples/bench_sync), WORK the directory that `cases.py` has filled. Results go to
+BENCH_SYNC is the built example (target/.../examples/bench_sync), beside whose directory dedupfs and dedupctl are for the peer `sync`, which
+is `dedupctl sync` itself, as root; WORK the directory that `cases.py` has filled. Results go to
 WORK/results/CASE.json, and a table of bytes to standard output. Needs rsync, unison, git, casync, borg, zstd and xdelta3 (all of
 them in Debian); one that is not there is left out.
 
@@ -128,6 +129,29 @@ def borg(run, old, new, renames):
     return run.measured("borg", "create", "-C", "zstd,19", f"ssh://host{repo}::new", ".", cwd=new)
 
 
+def sync(run, old, new, renames):
+    """The command, with all that it says beside the contents. What is done to the tree is done in a mount."""
+    here, there, copy = run.path("here"), run.path("there"), run.path("copy")
+    run.quiet("cp", "-a", old, here), os.makedirs(there)
+    ctl = f"{BIN}/dedupctl"
+    command = [ctl, "--json", "sync", "--ssh", RSH, "--remote-program", ctl, f"host:{there}", here]
+    run.quiet(ctl, "init", here), run.quiet(ctl, "scan", here)
+    run.quiet(*command)
+    run.quiet(f"{BIN}/dedupfs", here)
+    try:
+        for line in open(renames):
+            before, after = (f"{here}/{part}" for part in line.rstrip("\n").split("\t"))
+            os.makedirs(os.path.dirname(after), exist_ok=True)
+            os.rename(before, after)
+        # By content: files of packages have one time for ever.
+        run.quiet("rsync", "-a", "-c", "--delete", f"{new}/", f"{here}/")
+    finally:
+        run.quiet(ctl, "unmount", here)
+    found = run.measured(*command)
+    run.quiet(ctl, "export", "--to", copy, there)
+    return dict(found, complete=same(run, new, copy))
+
+
 def files(tree):
     for dir, _, names in os.walk(tree):
         for name in names:
@@ -161,11 +185,11 @@ def bound(run, old, new, renames):
     return dict(found, bytes=min(found.get("zstd", 1 << 62), found["xdelta3"]))
 
 
-PEERS = {"rsync": rsync, "rsync -yy zstd": rsync_fuzzy, "unison": unison, "git": git, "casync": casync, "borg": borg, "bound": bound}
+PEERS = {"sync": sync, "rsync": rsync, "rsync -yy zstd": rsync_fuzzy, "unison": unison, "git": git, "casync": casync, "borg": borg, "bound": bound}
 
 
 def main():
-    global LIMIT
+    global LIMIT, BIN
     args, options = [], {}
     words = iter(sys.argv[1:])
     for word in words:
@@ -175,6 +199,7 @@ def main():
             args.append(word)
     LIMIT = int(options.get("--time-limit", LIMIT))
     bench, work = os.path.abspath(args[0]), os.path.abspath(args[1])
+    BIN = os.path.dirname(os.path.dirname(bench))
     wanted = options["--peers"].split(",") if "--peers" in options else ["dedupfs", *PEERS]
     os.makedirs(f"{work}/results", exist_ok=True)
     for case in args[2:] or ["docs", "office", "log", "db", "npm", "moved", "vendor", "vm", "linux"]:

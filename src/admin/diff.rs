@@ -1,3 +1,4 @@
+use super::excerpt::{Excerpt, excerpts};
 use super::text::shown;
 use super::{AdminError, Progress, Report, catch_up, text};
 use crate::overlay::OverlayError;
@@ -45,6 +46,9 @@ pub struct DiffReport {
     pub regions: Vec<DiffRegion>,
     /// Regions left out, the shortest.
     pub omitted: u64,
+    /// What is in the one and in the other, as far as it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excerpts: Option<[Vec<Excerpt>; 2]>,
 }
 
 /// Bytes that both have.
@@ -63,6 +67,7 @@ pub(super) fn diff(
     a: &Side,
     b: &Side,
     limit: usize,
+    excerpt_bytes: u64,
     report: Report<'_>,
 ) -> Result<DiffReport, AdminError> {
     catch_up(repo, report)?;
@@ -75,6 +80,19 @@ pub(super) fn diff(
         b_offset: region.b,
         length: region.len,
     });
+    let excerpts = match excerpt_bytes {
+        0 => None,
+        bytes_max => {
+            let mut longest: Vec<_> = found.regions.iter().collect();
+            longest.sort_by_key(|region| std::cmp::Reverse(region.len));
+            let of_a = excerpts(&*source_a, longest.iter().map(|region| (region.a, region.len)), bytes_max);
+            let of_b = excerpts(&*source_b, longest.iter().map(|region| (region.b, region.len)), bytes_max);
+            Some([
+                of_a.map_err(|e| OverlayError::io("read", &a.path, e))?,
+                of_b.map_err(|e| OverlayError::io("read", &b.path, e))?,
+            ])
+        }
+    };
     Ok(DiffReport {
         a: name(a),
         b: name(b),
@@ -85,6 +103,7 @@ pub(super) fn diff(
         b_bytes_common: found.common.b_bytes,
         regions: regions.collect(),
         omitted: found.omitted,
+        excerpts,
     })
 }
 

@@ -1,6 +1,6 @@
 use super::text::shown;
 use super::{AdminError, Report, catch_up};
-use crate::history::Listed;
+use crate::history::{History, HistoryError, Listed, Node, short_id};
 use crate::overlay::stub::Time;
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,27 @@ pub struct LogReport {
     pub versions: Vec<VersionRow>,
     /// How many were given up by the rules.
     pub given_up: u64,
+    /// Of a file without versions, as one that was never taken into the store by itself: the snapshots that have it, the
+    /// oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<SnapshotOfFile>,
+}
+
+/// A file as a snapshot has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotOfFile {
+    /// The snapshot's id.
+    pub id: String,
+    /// Its name, or empty.
+    pub name: String,
+    /// When it was taken (RFC 3339).
+    pub time: String,
+    /// When the content was last changed (RFC 3339).
+    pub mtime: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The content; none if it is empty.
+    pub recipe: Option<String>,
 }
 
 /// A version of a file.
@@ -64,7 +85,32 @@ impl VersionRow {
 pub(super) fn log(repo: &Repo, path: &Path, report: Report<'_>) -> Result<LogReport, AdminError> {
     catch_up(repo, report)?;
     let all = repo.history().versions(path)?;
-    let given_up = all.iter().filter(|listed| !listed.version.kept).count() as u64;
-    let versions = all.into_iter().filter(|listed| listed.version.kept).map(VersionRow::of).collect();
-    Ok(LogReport { path: shown(path), versions, given_up })
+    let numbered = all.last().map_or(0, |last| last.n);
+    let versions: Vec<_> = all.into_iter().filter(|listed| listed.version.kept).map(VersionRow::of).collect();
+    let given_up = numbered - versions.len() as u64;
+    let snapshots = if versions.is_empty() { snapshots_of(repo.history(), path)? } else { Vec::new() };
+    Ok(LogReport { path: shown(path), versions, given_up, snapshots })
+}
+
+/// The snapshots that have a file at a path. O(snapshots * depth * log entries).
+fn snapshots_of(history: &History, path: &Path) -> Result<Vec<SnapshotOfFile>, AdminError> {
+    let mut found = Vec::new();
+    for (id, snapshot) in history.snapshots() {
+        let entry = match history.entry_in(&id, &snapshot, path) {
+            Ok(entry) => entry,
+            Err(HistoryError::NotInSnapshot { .. }) => continue,
+            Err(e) => return Err(e.into()),
+        };
+        if let Node::File { size, recipe, .. } = entry.node {
+            found.push(SnapshotOfFile {
+                id: short_id(&id),
+                name: snapshot.name.clone(),
+                time: time_text(snapshot.time),
+                mtime: time_text(entry.meta.mtime),
+                size,
+                recipe: recipe.map(|recipe| recipe.to_string()),
+            });
+        }
+    }
+    Ok(found)
 }

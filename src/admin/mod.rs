@@ -10,10 +10,12 @@ mod check;
 mod contained;
 pub mod copy;
 mod diff;
+mod excerpt;
 mod export;
 mod gc;
 mod groups;
 mod log;
+mod optimize;
 mod past;
 mod repair;
 mod restore;
@@ -34,10 +36,12 @@ pub use catch_up::{catch_up, catch_up_quietly};
 pub use check::{Action, CheckReport, Damaged};
 pub use contained::{ContainedDirectory, ContainedFile, ContainedReport, Where};
 pub use diff::{DiffRegion, DiffReport, Side};
+pub use excerpt::Excerpt;
 pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
-pub use log::{LogReport, VersionRow};
+pub use log::{LogReport, SnapshotOfFile, VersionRow};
+pub use optimize::{OptimizeReport, OptimizeRequest};
 pub use past::{PastReport, past_file};
 pub use repair::{Peer, RepairRequest};
 pub use restore::{RestoreReport, RestoreRequest, To};
@@ -186,6 +190,9 @@ pub enum Request {
         b: Side,
         /// At most so many regions, the longest.
         limit: usize,
+        /// At most so many bytes of either are to be in the report; none unless it is asked for.
+        #[serde(default)]
+        excerpt_bytes: u64,
     },
     /// What removing something would give back.
     WouldFree {
@@ -198,6 +205,8 @@ pub enum Request {
         /// Only say what there is.
         dry_run: bool,
     },
+    /// Store chunks that resemble each other together.
+    Optimize(OptimizeRequest),
     /// Make files plain again.
     Export(ExportRequest),
     /// Look for contents that files had before.
@@ -237,6 +246,7 @@ pub enum Response {
     WouldFree(WouldFreeReport),
     Diff(DiffReport),
     Gc(GcReport),
+    Optimize(OptimizeReport),
     Export(ExportReport),
     Past(PastReport),
     Unmount,
@@ -408,11 +418,16 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         Request::Log { path } => log::log(context.repo, &path, report).map(Response::Log),
         Request::Restore(request) => restore::restore(context, &request, report).map(Response::Restore),
         Request::Snapshot(request) => snapshot::snapshot(context, &request, report).map(Response::Snapshot),
-        Request::Diff { a, b, limit } => diff::diff(context.repo, &a, &b, limit, report).map(Response::Diff),
+        Request::Diff { a, b, limit, excerpt_bytes } => {
+            diff::diff(context.repo, &a, &b, limit, excerpt_bytes, report).map(Response::Diff)
+        }
         Request::WouldFree { path } => {
             would_free::would_free(context.repo, &path, report).map(Response::WouldFree)
         }
         Request::Gc { dry_run } => gc::gc(context.repo, dry_run, report).map(Response::Gc),
+        Request::Optimize(request) => {
+            optimize::optimize(context.repo, request, report).map(Response::Optimize)
+        }
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
         Request::Past { recipes, write } => past::past(context.repo, &recipes, write).map(Response::Past),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),

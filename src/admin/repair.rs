@@ -25,8 +25,9 @@ use std::path::{Path, PathBuf};
 const ROUNDS_MAX: usize = 4;
 /// In the state directory: what repair replaced.
 const QUARANTINE: &str = "quarantine";
-const RESTORE: &str = "write the file again from a backup through the mount (the same content heals every file that \
-    shares it), or name a copy with --from DIR";
+const RESTORE: &str = "write the file again from a backup through the mount";
+const RESTORE_OR_NAME: &str = "write the file again from a backup through the mount (the same content heals every \
+    file that shares it), or name a copy with --from DIR";
 
 /// How to repair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -141,7 +142,7 @@ fn lost(object: &Object, needed: &HashMap<Object, (PathBuf, u64)>) -> Action {
         files: need.map_or(0, |(_, files)| *files),
         done: false,
         reason: match need {
-            Some(_) => format!("no whole copy was found: {RESTORE}"),
+            Some(_) => format!("no whole copy was found: {RESTORE_OR_NAME}"),
             None => "no whole copy was found, and no file that was checked needs it".to_owned(),
         },
     }

@@ -141,7 +141,13 @@ pub(super) fn put_back(
     }
     if let Some(file) = overlay.file_at(path)? {
         let meta = meta.clone();
-        context.repo.history().add_version(Committed { path: path.to_owned(), file, recipe, size, meta });
+        context.repo.history().add_version(Committed {
+            paths: vec![path.to_owned()],
+            file,
+            recipe,
+            size,
+            meta,
+        });
     }
     Ok(())
 }
@@ -161,13 +167,13 @@ pub(super) fn keep_present(context: Context<'_>, path: &Path) -> Result<(), Admi
             Some(stored) => stored,
             None => return Err(target("it is being written to").into()),
         },
-        Held::Open => return Err(target("a program has it open for writing").into()),
+        Held::Open { .. } => return Err(target("a program has it open for writing").into()),
         Held::Unknown(reason) => return Err(target(&reason).into()),
     };
     let last = history.versions(path)?.pop();
     if last.is_none_or(|last| last.version.recipe != recipe || !last.version.kept) {
         history.add_version(Committed {
-            path: path.to_owned(),
+            paths: vec![path.to_owned()],
             file: met.file,
             recipe,
             size,

@@ -37,6 +37,15 @@ pub struct StatusReport {
     pub unique_bytes: u64,
     /// Bytes of the packs on disk.
     pub stored_bytes: u64,
+    /// Bytes that are stored once though files hold them more often.
+    #[serde(default)]
+    pub saved_by_dedup: u64,
+    /// Bytes by which chunks are smaller compressed each by itself; their frames' headers are in the balance.
+    #[serde(default)]
+    pub saved_by_compression: u64,
+    /// Bytes by which they became smaller in groups, as far as the index remembers.
+    #[serde(default)]
+    pub saved_by_grouping: u64,
     /// `logical_bytes` over `stored_bytes`; 1 while nothing is stored.
     pub ratio: f64,
     /// Distinct chunks.
@@ -81,6 +90,8 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let overlay = repo.overlay();
     let (files, logical_bytes) = overlay.catalog().totals()?;
     let stats = overlay.store().stats();
+    let grouping = overlay.store().grouping()?;
+    let saved_by_grouping = grouping.before_bytes.saturating_sub(grouping.after_bytes);
     let mut kept = Vec::new();
     for index in overlay.kept().into_iter().flat_map(|kept| kept.indexes()) {
         let (name, bytes) = (index.method().name().to_owned(), index.bytes().map_err(OverlayError::from)?);
@@ -104,6 +115,9 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         logical_bytes,
         unique_bytes: stats.unique_bytes,
         stored_bytes: stats.stored_bytes,
+        saved_by_dedup: logical_bytes.saturating_sub(stats.unique_bytes),
+        saved_by_compression: stats.unique_bytes.saturating_sub(stats.stored_bytes + saved_by_grouping),
+        saved_by_grouping,
         ratio,
         chunks: stats.chunks,
         index_bytes: repo.index_bytes(),

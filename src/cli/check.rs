@@ -2,7 +2,7 @@ use super::error::CliError;
 use super::output::{Output, plain, table};
 use super::session::{Direct, Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{CheckReport, Damaged, Peer, RepairRequest, Request, Response};
+use crate::admin::{Action, CheckReport, Damaged, Peer, RepairRequest, Request, Response};
 use crate::control::Found;
 use crate::overlay::Dedup;
 use crate::repo::{Layout, OpenOptions};
@@ -109,13 +109,14 @@ impl Check {
             report.checked, report.stubs
         ));
         if self.repair {
-            let lost = report.plan.iter().filter(|action| action.action == "lost").count();
+            let (lost, named) = lost(&report.plan);
             let can = report.plan.iter().filter(|action| action.from.is_some() && !action.done).count();
             text.push_str(&format!("{} repaired, {can} can be repaired, {lost} lost\n", report.repaired));
             if lost > 0 {
-                text.push_str(
-                    "hint: write lost files again from a backup through the mount, or name a copy with --from DIR\n",
-                );
+                let or_name = if named > 0 { ", or name a copy with --from DIR" } else { "" };
+                text.push_str(&format!(
+                    "hint: write lost files again from a backup through the mount{or_name}\n"
+                ));
             }
             if self.dry_run && can > 0 {
                 text.push_str("hint: without --dry-run this plan is carried out\n");
@@ -125,6 +126,13 @@ impl Check {
         }
         text
     }
+}
+
+/// What is lost, and how much of it a copy could bring back: the record of a file is in no copy of its content.
+fn lost(plan: &[Action]) -> (usize, usize) {
+    let lost = || plan.iter().filter(|action| action.action == "lost");
+    let is_record = |action: &&Action| action.path.as_ref() == Some(&action.object);
+    (lost().count(), lost().filter(|action| !is_record(action)).count())
 }
 
 /// Makes the index anew and repairs what is left then.
@@ -210,4 +218,29 @@ fn plan_table(report: &CheckReport) -> String {
         ]);
     }
     table(&rows, &[2]) + &more(report.plan.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_asked_for_only_where_it_helps() {
+        let action = |object: &str, path: Option<&str>| Action {
+            action: "lost".to_owned(),
+            object: object.to_owned(),
+            from: None,
+            path: path.map(str::to_owned),
+            files: 1,
+            done: false,
+            reason: String::new(),
+        };
+        let (record, chunk) = (action("dir/file", Some("dir/file")), action("0123", Some("dir/file")));
+        assert_eq!(
+            lost(std::slice::from_ref(&record)),
+            (1, 0),
+            "the record of a file is in no copy of its content"
+        );
+        assert_eq!(lost(&[record, chunk, action("4567", None)]), (3, 2));
+    }
 }

@@ -50,16 +50,27 @@ struct Resolve {
 }
 
 #[derive(Serialize)]
-struct Row {
-    path: String,
-    ours: String,
-    theirs: String,
+pub(super) struct Row {
+    pub(super) path: String,
+    pub(super) ours: String,
+    pub(super) theirs: String,
 }
 
 #[derive(Serialize)]
-struct ConflictsReport {
-    conflicts: Vec<Row>,
+pub(super) struct ConflictsReport {
+    pub(super) conflicts: Vec<Row>,
     resolved: u64,
+}
+
+impl ConflictsReport {
+    pub(super) fn new(left: &[Pending], resolved: u64) -> ConflictsReport {
+        let row = |one: &Pending| Row {
+            path: shown(&one.path),
+            ours: shown(&one.ours),
+            theirs: shown(&one.theirs),
+        };
+        ConflictsReport { conflicts: left.iter().map(row).collect(), resolved }
+    }
 }
 
 impl Conflicts {
@@ -83,12 +94,7 @@ impl Conflicts {
             }
             all = left;
         }
-        let row = |one: &Pending| Row {
-            path: shown(&one.path),
-            ours: shown(&one.ours),
-            theirs: shown(&one.theirs),
-        };
-        let report = ConflictsReport { conflicts: all.iter().map(row).collect(), resolved };
+        let report = ConflictsReport::new(&all, resolved);
         out.result(&report, |report| {
             let mut rows = vec![["file", "ours", "theirs"].map(str::to_owned).to_vec()];
             rows.extend(

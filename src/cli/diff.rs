@@ -9,13 +9,16 @@ use std::path::{Path, PathBuf};
 
 /// Regions shown unless it is said; scripts get all.
 const SHOWN: usize = 20;
+/// Bytes of either side that a page shows.
+pub(super) const PAGE_BYTES: u64 = 256 << 10;
 
 /// Which bytes two files or versions share, and where
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit code 1: they differ. Bytes are shared from 32 in a row on, wherever they are in either.\n\
     Example: dedupctl diff report.odt@2 report.odt\n\
-    Example: dedupctl diff report.odt@1 report.odt@2 --json"
+    Example: dedupctl diff report.odt@1 report.odt@2 --json\n\
+    Example: dedupctl diff homework/ann.c homework/bob.c --html both.html"
 )]
 pub(super) struct Diff {
     /// The one: a file, or FILE@N
@@ -25,6 +28,9 @@ pub(super) struct Diff {
     /// At most so many regions, the longest [default: 20 in a table, else all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    /// Write a page for a browser to FILE: both side by side, with what they share marked; it needs no network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 impl Diff {
@@ -36,12 +42,19 @@ impl Diff {
             None => find(global, None)?,
         };
         let (session, _) = Session::open(found, Work::Convert, out)?;
-        let limit = self.limit.unwrap_or(if global.json { usize::MAX } else { SHOWN });
-        let report = match session.ask(Request::Diff { a, b, limit }, out)? {
+        let all = global.json || self.html.is_some();
+        let limit = self.limit.unwrap_or(if all { usize::MAX } else { SHOWN });
+        let excerpt_bytes = if self.html.is_some() { PAGE_BYTES } else { 0 };
+        let mut report = match session.ask(Request::Diff { a, b, limit, excerpt_bytes }, out)? {
             Response::Diff(report) => report,
             other => return Err(unexpected(&other)),
         };
-        out.result(&report, text)?;
+        if let (Some(file), Some(excerpts)) = (&self.html, report.excerpts.take()) {
+            super::pages::write(&super::pages::diff(&report, excerpts), file, out)?;
+        }
+        if global.json || self.html.is_none() {
+            out.result(&report, text)?;
+        }
         Ok(if report.identical { Outcome::Clean } else { Outcome::Findings })
     }
 }

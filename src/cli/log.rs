@@ -33,11 +33,27 @@ fn text(report: &LogReport) -> String {
     let mut rows = vec![["n", "time", "size", "mode", "machine", "name then"].map(str::to_owned).to_vec()];
     for row in &report.versions {
         let then = if row.path == report.path { String::new() } else { plain(&row.path) };
-        let time = row.time.get(..19).unwrap_or(&row.time).replace('T', " ");
+        let time = short_time(&row.time);
         rows.push(vec![row.n.to_string(), time, size(row.size), row.mode.clone(), plain(&row.machine), then]);
     }
     if report.versions.is_empty() {
-        return format!("{}: no versions are kept\n", plain(&report.path));
+        return format!("{}: no versions are kept\n{}", plain(&report.path), snapshots(report));
     }
     table(&rows, &[0, 2])
+}
+
+fn short_time(time: &str) -> String {
+    time.get(..19).unwrap_or(time).replace('T', " ")
+}
+
+fn snapshots(report: &LogReport) -> String {
+    if report.snapshots.is_empty() {
+        return String::new();
+    }
+    let mut rows = vec![["snapshot", "time", "size", "name"].map(str::to_owned).to_vec()];
+    for row in &report.snapshots {
+        rows.push(vec![row.id.clone(), short_time(&row.time), size(row.size), plain(&row.name)]);
+    }
+    let hint = "hint: `dedupctl snapshot restore SNAPSHOT FILE` brings it back\n";
+    format!("It is in {} snapshots:\n{}{hint}", report.snapshots.len(), table(&rows, &[2]))
 }

@@ -1,19 +1,34 @@
 use super::error::CliError;
 use super::output::Output;
 use super::{CliResult, Outcome, Program, parser};
+use crate::config::Config;
+use clap_mangen::roff::{Roff, bold, roman};
 use std::path::PathBuf;
 
 /// Print the manual page, or write all of them into a directory
 #[derive(clap::Args)]
-#[command(after_help = "Example: dedupctl man | man -l -")]
+#[command(after_help = "Example: dedupctl man | man -l -\n\
+    Example: dedupctl man --program config | man -l -\n\
+    Example: dedupctl man --out pages")]
 pub(super) struct Man {
-    /// Which program's
-    #[arg(long, default_value = "dedupctl")]
-    program: Program,
-    /// Write a page for each program and command there
+    /// Which
+    #[arg(long, value_name = "PAGE", default_value = "dedupctl")]
+    program: Page,
+    /// Write a page for each program and command, and the one for `config.toml`, there
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Page {
+    Dedupctl,
+    Dedupfs,
+    /// The settings of `config.toml`
+    Config,
+}
+
+/// The page of `config.toml`.
+const CONFIG_PAGE: &str = "dedupfs-config.5";
 
 impl Man {
     pub(super) fn run(&self, out: &Output) -> CliResult {
@@ -23,12 +38,81 @@ impl Man {
                 clap_mangen::generate_to(parser(program), dir)
                     .map_err(|e| CliError::io("write to", dir, &e))?;
             }
+            let path = dir.join(CONFIG_PAGE);
+            std::fs::write(&path, settings()).map_err(|e| CliError::io("write", &path, &e))?;
             return Ok(Outcome::Clean);
         }
+        let program = match self.program {
+            Page::Dedupctl => Program::Dedupctl,
+            Page::Dedupfs => Program::Dedupfs,
+            Page::Config => {
+                out.raw(settings().as_bytes())?;
+                return Ok(Outcome::Clean);
+            }
+        };
         let mut text = Vec::new();
-        let page = clap_mangen::Man::new(parser(self.program));
+        let page = clap_mangen::Man::new(parser(program));
         page.render(&mut text).map_err(|e| CliError::new(e.to_string()))?;
         out.raw(&text)?;
         Ok(Outcome::Clean)
     }
+}
+
+/// The page of all settings, made of what `dedupctl init` writes into a new file: what is said of a setting, then the line
+/// or lines that set it, as it is without them or as an example.
+fn settings() -> String {
+    let mut page = Roff::new();
+    page.control("TH", ["dedupfs-config", "5", "", concat!("dedupfs ", env!("CARGO_PKG_VERSION"))]);
+    page.control("SH", ["NAME"]);
+    page.text([roman("dedupfs-config - settings of a dedupfs store, in its file config.toml")]);
+    page.control("SH", ["DESCRIPTION"]);
+    page.text([roman(
+        "The file is in the directory of the store: .dedupfs/config.toml, if that is not elsewhere. What is not understood in \
+         it is an error that names the line, and nothing is mounted then. Each setting is shown with its default or an example.",
+    )]);
+    page.control("SH", ["SETTINGS"]);
+    let text = Config::default().to_text();
+    let mut blocks = text.split("\n\n").map(Block::of);
+    // What the whole file is: said above.
+    blocks.next();
+    for Block { prose, lines } in blocks {
+        // What is said of a setting comes first, the lines are what it is of.
+        page.control("PP", []);
+        page.control("nf", []);
+        for line in lines {
+            page.text([bold(line)]);
+        }
+        page.control("fi", []);
+        page.control("RS", ["4"]);
+        page.text([roman(prose)]);
+        page.control("RE", []);
+    }
+    page.control("SH", ["SEE ALSO"]);
+    page.text([roman("dedupfs(1), dedupctl(1), dedupctl-init(1)")]);
+    page.to_roff()
+}
+
+/// A setting, or settings that belong together, as they stand in the file.
+struct Block {
+    prose: String,
+    lines: Vec<String>,
+}
+
+impl Block {
+    fn of(text: &str) -> Block {
+        let (mut prose, mut lines) = (Vec::new(), Vec::new());
+        for line in text.lines() {
+            let bare = line.strip_prefix('#').map_or(line, |line| line.strip_prefix(' ').unwrap_or(line));
+            let sets = bare.starts_with('[') || bare.split_once(" = ").is_some_and(|(name, _)| is_name(name));
+            match sets || (bare.is_empty() && !lines.is_empty()) {
+                true => lines.push(bare.to_owned()),
+                false => prose.push(bare),
+            }
+        }
+        Block { prose: prose.join(" "), lines }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
 }

@@ -26,7 +26,9 @@ mod methods;
 mod metrics;
 mod mount;
 mod mount_options;
+mod optimize;
 mod output;
+mod pager;
 mod pages;
 mod past;
 mod regions;
@@ -44,7 +46,9 @@ mod snapshot;
 mod status;
 mod sync;
 mod template;
+mod ui;
 mod unmount;
+mod watch;
 mod winnow;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -84,6 +88,9 @@ struct Global {
     /// The store, or the directory that has it, instead of looking above the path
     #[arg(long, global = true, value_name = "DIR")]
     store: Option<PathBuf>,
+    /// Do not show long output through a pager (`PAGER`, or less) on a terminal
+    #[arg(long, global = true)]
+    no_pager: bool,
     /// Say more on stderr; twice for everything
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -108,7 +115,9 @@ enum Command {
     Template(template::Template),
     Check(check::Check),
     Gc(gc::Gc),
+    Optimize(optimize::Optimize),
     Metrics(metrics::Metrics),
+    Ui(ui::UiCommand),
     Export(export::Export),
     Sync(sync::Sync),
     Conflicts(conflicts::Conflicts),
@@ -138,7 +147,9 @@ impl Dedupctl {
             Command::Template(command) => command.run(&self.global, out),
             Command::Check(command) => command.run(&self.global, out),
             Command::Gc(command) => command.run(&self.global, out),
+            Command::Optimize(command) => command.run(&self.global, out),
             Command::Metrics(command) => command.run(&self.global, out),
+            Command::Ui(command) => command.run(&self.global, out),
             Command::Export(command) => command.run(&self.global, out),
             Command::Sync(command) => command.run(&self.global, out),
             Command::Conflicts(command) => command.run(&self.global, out),
@@ -161,7 +172,7 @@ pub fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(parsed) => parsed,
         Err(e) => return usage(&e),
     };
-    let out = Output::new(parsed.global.json);
+    let out = Output::new(parsed.global.json, !parsed.global.no_pager);
     logging::start(["warn", "warn,dedupfs=info", "debug"][usize::from(parsed.global.verbose.min(2))], true);
     end(parsed.run(&out), &out)
 }
@@ -173,7 +184,7 @@ pub fn dedupfs(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(parsed) => parsed,
         Err(e) => return usage(&e),
     };
-    let out = Output::new(false);
+    let out = Output::new(false, false);
     end(parsed.run(&args), &out)
 }
 

@@ -1,6 +1,7 @@
 //! The only place that prints. A reader that goes away (`| head`) is no error.
 
 use super::error::CliError;
+use super::pager;
 use crate::admin::{Progress, Unit};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -14,11 +15,13 @@ const BOLD: Style = Style::new().bold();
 /// Where results and messages go.
 pub(super) struct Output {
     json: bool,
+    paged: bool,
 }
 
 impl Output {
-    pub(super) fn new(json: bool) -> Output {
-        Output { json }
+    /// `paged`: what is longer than a terminal goes through a pager.
+    pub(super) fn new(json: bool, paged: bool) -> Output {
+        Output { json, paged: paged && !json && io::stdout().is_terminal() }
     }
 
     /// Prints the result: the document with `--json`, else what `text` makes of it.
@@ -39,10 +42,42 @@ impl Output {
 
     /// Prints bytes as they are, without colours if stdout is no terminal.
     pub(super) fn raw(&self, bytes: &[u8]) -> Result<(), CliError> {
+        if self.paged && pager::show(bytes) {
+            return Ok(());
+        }
         let mut out = anstream::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {
             Ok(()) => Ok(()),
             Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Err(e) => Err(CliError::new(format!("write to stdout: {e}"))),
+        }
+    }
+
+    /// Prints a result that is told again and again: in place of the last on a terminal, one line each with `--json`. False
+    /// if its reader has gone.
+    pub(super) fn again<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<bool, CliError> {
+        let text = match self.json {
+            true => {
+                let json = serde_json::to_string(value);
+                json.map_err(|e| CliError::new(format!("the result is no JSON: {e}")))? + "\n"
+            }
+            false => {
+                let text = format!("{}\n{}", jiff::Zoned::now().strftime("%H:%M:%S"), text(value));
+                match io::stdout().is_terminal() {
+                    // Home; the rest of each line; the rest of the screen. Nothing flickers.
+                    true => format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")),
+                    false => text + "\n",
+                }
+            }
+        };
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
             Err(e) => Err(CliError::new(format!("write to stdout: {e}"))),
         }
     }

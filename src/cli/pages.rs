@@ -2,15 +2,16 @@
 
 use super::error::CliError;
 use super::output::{Output, share, size};
-use crate::admin::GroupsReport;
+use crate::admin::{DiffReport, Excerpt, GroupsReport};
 use crate::overlay::compare::Comparison;
-use crate::page::{Bar, Column, Figure, Kind, Page, Part, Picture, Set, Table, Values};
+use crate::page::{
+    Bar, Beside, Column, Figure, Kind, MARKED_MAX, Page, Part, Picture, Piece, Set, Shared, Table, Values,
+};
 use std::path::Path;
 
 /// Writes a page to a file; what is there is replaced once the new one is whole.
 pub(super) fn write(page: &Page, path: &Path, out: &Output) -> Result<(), CliError> {
-    let made = jiff::Zoned::now().strftime("%Y-%m-%d %H:%M %Z").to_string();
-    let html = page.html(&made).map_err(|e| CliError::io("make", path, &e))?;
+    let html = page.html(&now()).map_err(|e| CliError::io("make", path, &e))?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
@@ -23,8 +24,19 @@ pub(super) fn write(page: &Page, path: &Path, out: &Output) -> Result<(), CliErr
     Ok(())
 }
 
-fn figure(label: &str, value: String) -> Figure {
+/// When a page is made, for people.
+pub(super) fn now() -> String {
+    jiff::Zoned::now().strftime("%Y-%m-%d %H:%M %Z").to_string()
+}
+
+pub(super) fn figure(label: &str, value: String) -> Figure {
     Figure { label: label.to_owned(), value }
+}
+
+/// A table without sets.
+pub(super) fn plain_table(title: &str, columns: Vec<Column>) -> Table {
+    let title = title.to_owned();
+    Table { title, columns, sets: Vec::new(), size: 0, darkness: 0, first: Vec::new(), link: None }
 }
 
 /// Sets of the same files, and groups of similar ones.
@@ -105,7 +117,16 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
         ],
         notes,
         pictures: savings(report, listed).into_iter().collect(),
-        table: Table { title: "Files".to_owned(), columns, sets, size: 3, darkness: 4, first },
+        beside: None,
+        table: Some(Table {
+            title: "Files".to_owned(),
+            columns,
+            sets,
+            size: 3,
+            darkness: 4,
+            first,
+            link: None,
+        }),
     }
 }
 
@@ -134,20 +155,91 @@ fn savings(report: &GroupsReport, listed: u64) -> Option<Picture> {
     (!bars.is_empty()).then(|| Picture { title: "What is there more than once".to_owned(), bars })
 }
 
+/// Two contents side by side.
+pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
+    let DiffReport { a, b, a_size, b_size, regions, .. } = report;
+    let bar = |name: &str, shared: u64, size_of: u64| {
+        let part = |kind, bytes: u64, told: &str| Part {
+            kind,
+            share: bytes as f64 / size_of.max(1) as f64,
+            label: format!("{} {told}", size(bytes)),
+        };
+        let parts = vec![part(Kind::Saved, shared, "shared"), part(Kind::Once, size_of - shared, "not")];
+        Bar { label: name.to_owned(), parts }
+    };
+    let column = |name, help, values: &dyn Fn(usize) -> u64| Column {
+        name,
+        help,
+        values: Values::Number((0..regions.len()).map(values).collect()),
+    };
+    let columns = vec![
+        column("Region", "Its number above", &|i| i as u64 + 1),
+        column("In the first", "Where it starts there, in bytes", &|i| regions[i].a_offset),
+        column("In the second", "Where it starts there, in bytes", &|i| regions[i].b_offset),
+        column("Bytes", "How many they are", &|i| regions[i].length),
+    ];
+    let piece = |Excerpt { offset, lines_before, bytes }| Piece { offset, lines_before, bytes };
+    let beside = Beside {
+        names: [a.clone(), b.clone()],
+        sizes: [*a_size, *b_size],
+        pieces: excerpts.map(|pieces| pieces.into_iter().map(piece).collect()),
+        shared: regions
+            .iter()
+            .map(|region| Shared { from: [region.a_offset, region.b_offset], length: region.length })
+            .collect(),
+    };
+    let mut notes = Vec::new();
+    if report.identical {
+        notes.push("Both are the same to the byte.".to_owned());
+    }
+    if beside.is_cut() {
+        notes.push(
+            "Not all is shown: what is too long for a page, around the ends of the longest regions."
+                .to_owned(),
+        );
+    }
+    if regions.len() > MARKED_MAX {
+        notes.push(format!("The {MARKED_MAX} longest regions are marked; the table below has all."));
+    }
+    if report.omitted > 0 {
+        notes.push(format!("{} shorter regions are left out: --limit N shows more.", report.omitted));
+    }
+    Page {
+        title: format!("{a} and {b}"),
+        about: "What both have in common, from 32 bytes in a row on, wherever it is in either".to_owned(),
+        figures: vec![
+            figure("of the first", share(report.bytes_common as f64 / (*a_size).max(1) as f64)),
+            figure("of the second", share(report.b_bytes_common as f64 / (*b_size).max(1) as f64)),
+            figure("shared", size(report.bytes_common)),
+            figure("regions", (regions.len() as u64 + report.omitted).to_string()),
+        ],
+        notes,
+        pictures: vec![Picture {
+            title: "How much is shared".to_owned(),
+            bars: vec![bar(a, report.bytes_common, *a_size), bar(b, report.b_bytes_common, *b_size)],
+        }],
+        beside: Some(beside),
+        table: Some(plain_table("Regions", columns)),
+    }
+}
+
 /// Methods side by side.
 pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
     let standings = &comparison.standings;
-    let measure = |title: &str, figure: &dyn Fn(usize) -> Option<f64>| Picture {
-        title: title.to_owned(),
-        bars: standings
-            .iter()
-            .enumerate()
-            .map(|(i, standing)| {
-                let label = figure(i).map_or_else(|| "does not measure it".to_owned(), share);
-                let part = Part { kind: Kind::Mark, share: figure(i).unwrap_or(0.0), label };
-                Bar { label: standing.method.clone(), parts: vec![part] }
-            })
-            .collect(),
+    let measure = |title: &str, figure: &dyn Fn(usize) -> Option<f64>| {
+        // Where no two files are so alike there is nothing to find.
+        (0..standings.len()).any(|i| figure(i).is_some()).then(|| Picture {
+            title: title.to_owned(),
+            bars: standings
+                .iter()
+                .enumerate()
+                .map(|(i, standing)| {
+                    let label = figure(i).map_or_else(|| "does not measure it".to_owned(), share);
+                    let part = Part { kind: Kind::Mark, share: figure(i).unwrap_or(0.0), label };
+                    Bar { label: standing.method.clone(), parts: vec![part] }
+                })
+                .collect(),
+        })
     };
     let column = |name, help, values| Column { name, help, values };
     let all =
@@ -168,6 +260,8 @@ pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
     ];
     let left_out = (comparison.left_out > 0)
         .then(|| format!("{} files were left out: unreadable, or beyond --most.", comparison.left_out));
+    let nothing = (comparison.pairs[0] == 0)
+        .then(|| "No two of these files have a quarter in common: there is nothing to find.".to_owned());
     Page {
         title: "Methods of finding similar files, against the truth".to_owned(),
         about,
@@ -177,20 +271,17 @@ pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
             figure("asked about", format!("{} (seed {})", comparison.queries, comparison.seed)),
             figure("pairs with 25, 50, 80%", comparison.pairs.map(|n| n.to_string()).join(", ")),
         ],
-        notes: left_out.into_iter().collect(),
-        pictures: vec![
+        notes: left_out.into_iter().chain(nothing).collect(),
+        pictures: [
             measure("Found of what has 25 percent", &recall(0)),
             measure("Found of what has half", &recall(1)),
             measure("Found of what has 80 percent", &recall(2)),
             measure("Of what is listed, so much is so", &|i| standings[i].precision),
-        ],
-        table: Table {
-            title: "Figures".to_owned(),
-            columns,
-            sets: Vec::new(),
-            size: 0,
-            darkness: 0,
-            first: vec![false; standings.len()],
-        },
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+        beside: None,
+        table: Some(plain_table("Figures", columns)),
     }
 }

@@ -157,12 +157,20 @@ impl Direct {
 
     fn once(&self, request: Request, out: &Output) -> Result<Response, CliError> {
         let mut meter = out.meter();
+        self.answer(request, &mut |step| meter.show(&step))
+    }
+
+    /// Does what is requested; other threads may ask meanwhile.
+    pub(super) fn answer(
+        &self,
+        request: Request,
+        report: &mut dyn FnMut(Progress),
+    ) -> Result<Response, CliError> {
         let context = Context { repo: &self.repo, mountpoint: None };
         let result = admin::run(context, request, &mut |step| {
-            meter.show(&step);
+            report(step);
             true
         });
-        drop(meter);
         result.map_err(|e| CliError { message: self.repo.readable(&e), ..e.into() })
     }
 

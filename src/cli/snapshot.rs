@@ -35,11 +35,13 @@ enum What {
         walk: bool,
     },
     /// List them
+    #[command(after_help = "Example: dedupctl snapshot list /data")]
     List {
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,
     },
     /// What is in one, or in a directory of it
+    #[command(after_help = "Example: dedupctl snapshot show before-upgrade etc")]
     Show {
         /// Its name, or the first digits of its id
         id: String,
@@ -67,6 +69,7 @@ enum What {
         delete: bool,
     },
     /// Remove one
+    #[command(after_help = "Example: dedupctl snapshot remove before-upgrade")]
     Remove {
         /// Its name, or the first digits of its id
         id: String,

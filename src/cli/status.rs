@@ -1,13 +1,16 @@
 use super::file_version::find_gone;
 use super::output::{Output, plain, size, table};
 use super::session::{Session, Work, find, unexpected};
+use super::watch::{parse_seconds, watch};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{KeptStatus, Request, Response, StatusReport, WouldFreeReport};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Mount, policy, sizes, ratio, index, queue, memory
 #[derive(clap::Args)]
 #[command(after_help = "Example: dedupctl status /data --json\n\
+    Example: dedupctl status /data --watch 5\n\
     Example: dedupctl status --of old/photos\n\
     Example: dedupctl status --of .snapshots/before-upgrade")]
 pub(super) struct Status {
@@ -16,6 +19,10 @@ pub(super) struct Status {
     /// How many bytes removing this would give back: a file, a directory, or a snapshot as `.snapshots/ID`
     #[arg(long, value_name = "PATH", conflicts_with = "path")]
     of: Option<PathBuf>,
+    /// Tell it again and again, every so many seconds, until Ctrl-C; with --json one document a line
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = parse_seconds,
+        conflicts_with = "of")]
+    watch: Option<Duration>,
 }
 
 impl Status {
@@ -28,11 +35,18 @@ impl Status {
             }
             return Ok(Outcome::Clean);
         }
-        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
-        match session.ask(Request::Status, out)? {
-            Response::Status(report) => out.result(&report, text)?,
-            other => return Err(unexpected(&other)),
+        // Found anew each time: it may be mounted or unmounted meanwhile, and no store is kept open in between.
+        let next = || {
+            let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
+            match session.ask(Request::Status, out)? {
+                Response::Status(report) => Ok(report),
+                other => Err(unexpected(&other)),
+            }
+        };
+        if let Some(every) = self.watch {
+            return watch(every, out, next, text);
         }
+        out.result(&next()?, text)?;
         Ok(Outcome::Clean)
     }
 }
@@ -55,6 +69,13 @@ fn would_free(report: &WouldFreeReport) -> String {
 }
 
 fn text(report: &StatusReport) -> String {
+    let rows = rows(report);
+    let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
+    table(&rows, &[])
+}
+
+/// What there is to know, by its name.
+pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
     let mounted = match &report.mountpoint {
         Some(mountpoint) => format!("at {} (process {})", plain(mountpoint), report.pid),
         None => "no".to_owned(),
@@ -90,7 +111,7 @@ fn text(report: &StatusReport) -> String {
         true => "no index of a published method".to_owned(),
         false => report.kept.iter().map(of_method).collect::<Vec<_>>().join("; "),
     };
-    let rows = [
+    vec![
         ("directory", plain(&report.root)),
         ("store", plain(&report.store)),
         ("mounted", mounted),
@@ -98,6 +119,15 @@ fn text(report: &StatusReport) -> String {
         ("files", format!("{}, {}", report.files, size(report.logical_bytes))),
         ("unique", format!("{} in {} chunks", size(report.unique_bytes), report.chunks)),
         ("stored", format!("{}, ratio {:.2}", size(report.stored_bytes), report.ratio)),
+        (
+            "saved",
+            format!(
+                "{} by dedup, {} by compression, {} by grouping",
+                size(report.saved_by_dedup),
+                size(report.saved_by_compression),
+                size(report.saved_by_grouping)
+            ),
+        ),
         ("index", format!("{}, {} contents seen through a view", size(report.index_bytes), report.views)),
         ("kept", kept),
         ("queue", pending),
@@ -110,7 +140,5 @@ fn text(report: &StatusReport) -> String {
             },
         ),
         ("memory", size(report.memory)),
-    ];
-    let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
-    table(&rows, &[])
+    ]
 }

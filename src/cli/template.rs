@@ -23,6 +23,7 @@ pub(super) struct Template {
 #[derive(clap::Subcommand)]
 enum Action {
     /// Show the templates
+    #[command(after_help = "Example: dedupctl template list")]
     List {
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,
@@ -52,6 +53,7 @@ enum Action {
         dry_run: bool,
     },
     /// Remove a template, marked or learned
+    #[command(after_help = "Example: dedupctl template remove gpl")]
     Remove {
         /// What it is called
         name: String,

@@ -74,11 +74,13 @@ pub enum Table {
     FileEvents = b'w',
     /// History: snapshots by number to their documents, as [`Runs`].
     Snapshots = b'z',
+    /// History: plain files as they were when a snapshot read them, as [`Runs`].
+    Plain = b'q',
 }
 
 impl Table {
     /// Every table there is.
-    pub const ALL: [Table; 23] = [
+    pub const ALL: [Table; 24] = [
         Table::Meta,
         Table::Chunks,
         Table::Features,
@@ -102,6 +104,7 @@ impl Table {
         Table::PathEvents,
         Table::FileEvents,
         Table::Snapshots,
+        Table::Plain,
     ];
 }
 

@@ -1,4 +1,4 @@
-//! What happened to files, in order: versions, renames, removals. Events are kept in batches, each a document.
+//! What happened to files, in order: versions, renames, links, removals. Events are kept in batches, each a document.
 //!
 //! ```text
 //! batch = 1 (version) | number | revision | machine | number of events | event*
@@ -8,12 +8,16 @@
 //!   3 renamed, 4 exchanged:         0 file or 1 directory | path before | path after
 //!   5 removed:                      0 file or 1 directory | path
 //!   6 snapshot removed:             document id 32
+//!   7 linked:                       path of a file | its new path
+//!   8 versions given up:            path | file id | event of the first of them | how many, 2 at least
+//!   9 gone:                         nothing; its time is 0
 //! meta  = mode | user | group | mtime | 0, or number of xattrs + 1 | (name, value)*
 //! ```
 //! Numbers are LEB128, times seconds (zigzag) and nanoseconds, byte strings follow their length.
 //!
 //! What must always be true: a batch keeps its number and its events their places for ever. A version that is given up
-//! stays in its place, without what it was, so that those after it keep their numbers: the batch is written again with a higher revision, and of two
+//! stays in its place, without what it was, so that those after it keep their numbers, until a later one says how many there
+//! were, or none is kept (`compact`): the batch is written again with a higher revision, and of two
 //! documents with one number that with the higher revision counts.
 
 use super::wire::{Input, put_bytes, put_meta, put_time};
@@ -29,7 +33,7 @@ const VERSION: u8 = 1;
 /// Events in a batch at most.
 pub(super) const BATCH_EVENTS_MAX: usize = 512;
 /// An event takes this many bytes at least.
-const EVENT_BYTES_MIN: usize = 4;
+const EVENT_BYTES_MIN: usize = 3;
 
 /// Which event: the batch's number, then the place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,12 +70,31 @@ pub struct Version {
     pub meta: Meta,
     /// Whether it can still be had.
     pub kept: bool,
+    /// Of one that cannot: what it stands for.
+    pub(super) run: Option<Run>,
+}
+
+/// Versions of a file at one path that were given up one after the other. Those between the first and the last need not be
+/// there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) first: EventId,
+    /// How many they are, with the first and the last.
+    pub(super) count: u64,
 }
 
 impl Version {
     /// One of which no more is kept than that it was there: so that others keep their numbers.
     pub(super) fn given_up(path: PathBuf, file: FileId) -> Version {
-        Version { path, file, recipe: RecipeId([0; 16]), size: 0, meta: Meta::default(), kept: false }
+        Version {
+            path,
+            file,
+            recipe: RecipeId([0; 16]),
+            size: 0,
+            meta: Meta::default(),
+            kept: false,
+            run: None,
+        }
     }
 }
 
@@ -79,9 +102,36 @@ impl Version {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Version(Version),
-    Renamed { from: PathBuf, to: PathBuf, directory: bool, exchanged: bool },
-    Removed { path: PathBuf, directory: bool },
+    Renamed {
+        from: PathBuf,
+        to: PathBuf,
+        directory: bool,
+        exchanged: bool,
+    },
+    Removed {
+        path: PathBuf,
+        directory: bool,
+    },
     SnapshotRemoved(DocumentId),
+    Linked {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    /// Something that nothing depends on any more.
+    Gone,
+}
+
+impl What {
+    /// The paths that it is about.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let paths: [Option<&Path>; 2] = match self {
+            What::Version(version) => [Some(&version.path), None],
+            What::Renamed { from, to, .. } | What::Linked { from, to } => [Some(from), Some(to)],
+            What::Removed { path, .. } => [Some(path), None],
+            What::SnapshotRemoved(_) | What::Gone => [None, None],
+        };
+        paths.into_iter().flatten()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,12 +154,15 @@ impl Event {
     fn encode(&self, out: &mut Vec<u8>) {
         let path = |out: &mut Vec<u8>, path: &Path| put_bytes(out, path.as_os_str().as_bytes());
         let kind = match &self.what {
-            What::Version(version) if version.kept => 1,
+            What::Version(Version { kept: true, .. }) => 1,
+            What::Version(Version { run: Some(_), .. }) => 8,
             What::Version(_) => 2,
             What::Renamed { exchanged: false, .. } => 3,
             What::Renamed { .. } => 4,
             What::Removed { .. } => 5,
             What::SnapshotRemoved(_) => 6,
+            What::Linked { .. } => 7,
+            What::Gone => 9,
         };
         out.push(kind);
         put_time(out, self.time);
@@ -118,6 +171,10 @@ impl Event {
                 path(out, &version.path);
                 put_varint(out, version.file.0);
                 if !version.kept {
+                    if let Some(run) = version.run {
+                        put_varint(out, run.first.0);
+                        put_varint(out, run.count);
+                    }
                     return;
                 }
                 out.extend_from_slice(&version.recipe.0);
@@ -134,6 +191,11 @@ impl Event {
                 path(out, gone);
             }
             What::SnapshotRemoved(id) => out.extend_from_slice(&id.0),
+            What::Linked { from, to } => {
+                path(out, from);
+                path(out, to);
+            }
+            What::Gone => {}
         }
     }
 
@@ -155,7 +217,14 @@ impl Event {
                 size: input.number()?,
                 meta: input.meta()?,
                 kept: true,
+                run: None,
             }),
+            8 => {
+                let version = Version::given_up(path(input.bytes()?), FileId(input.number()?));
+                let (first, count) = (EventId(input.number()?), input.number().filter(|count| *count > 1)?);
+                What::Version(Version { run: Some(Run { first, count }), ..version })
+            }
+            9 if time == Time::default() => What::Gone,
             3 | 4 => What::Renamed {
                 directory: directory(input)?,
                 from: path(input.bytes()?),
@@ -164,6 +233,7 @@ impl Event {
             },
             5 => What::Removed { directory: directory(input)?, path: path(input.bytes()?) },
             6 => What::SnapshotRemoved(DocumentId(input.array()?)),
+            7 => What::Linked { from: path(input.bytes()?), to: path(input.bytes()?) },
             _ => return None,
         };
         Some(Event { time, what })
@@ -215,13 +285,17 @@ pub(super) mod tests {
 
     fn what() -> impl Strategy<Value = What> {
         let path = "[a-c/\u{e9}]{0,9}".prop_map(PathBuf::from);
-        let version = (path.clone(), any::<u64>(), any::<[u8; 16]>(), any::<u64>(), meta(), any::<bool>());
+        let version = (path.clone(), any::<u64>(), any::<[u8; 16]>(), any::<u64>(), meta(), 0u64..4);
         prop_oneof![
-            version.prop_map(|(path, file, recipe, size, meta, kept)| {
+            version.prop_map(|(path, file, recipe, size, meta, run)| {
                 let (file, recipe) = (FileId(file), RecipeId(recipe));
-                What::Version(match kept {
-                    true => Version { path, file, recipe, size, meta, kept },
-                    false => Version::given_up(path, file),
+                What::Version(match run {
+                    0 => Version { path, file, recipe, size, meta, kept: true, run: None },
+                    1 => Version::given_up(path, file),
+                    count => Version {
+                        run: Some(Run { first: EventId(size), count }),
+                        ..Version::given_up(path, file)
+                    },
                 })
             }),
             (path.clone(), path.clone(), any::<bool>(), any::<bool>()).prop_map(
@@ -229,6 +303,8 @@ pub(super) mod tests {
             ),
             (path, any::<bool>()).prop_map(|(path, directory)| What::Removed { path, directory }),
             any::<[u8; 32]>().prop_map(|id| What::SnapshotRemoved(DocumentId(id))),
+            ("[a-c]{0,9}", "[a-c]{0,9}")
+                .prop_map(|(from, to)| What::Linked { from: from.into(), to: to.into() }),
         ]
     }
 
@@ -238,7 +314,9 @@ pub(super) mod tests {
             number in 0u64..1 << 48, revision in any::<u64>(), machine in ".{0,9}",
             events in prop::collection::vec((time(), what()), 0..9)
         ) {
-            let events = events.into_iter().map(|(time, what)| Event { time, what }).collect();
+            let mut events: Vec<Event> =
+                events.into_iter().map(|(time, what)| Event { time, what }).collect();
+            events.push(Event { time: Time::default(), what: What::Gone });
             let batch = Batch { number, revision, machine, events };
             let encoded = batch.encode();
             prop_assert_eq!(Batch::decode(&encoded).unwrap(), batch);

@@ -1,6 +1,6 @@
 //! The decoders of documents, fed with any bytes, and documents to begin with. For `crate::fuzz` only; see there.
 
-use super::event::{Batch, Event, Version, What};
+use super::event::{Batch, Event, EventId, Run, Version, What};
 use super::node::{self, Entry, Node};
 use super::snapshots::Snapshot;
 use crate::id::{DocumentId, FileId, RecipeId, StoreId};
@@ -43,6 +43,7 @@ pub fn corpus() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         size: 70_000,
         meta: meta.clone(),
         kept: true,
+        run: None,
     };
     let renamed = |directory, exchanged| What::Renamed {
         from: "src/main.rs".into(),
@@ -53,10 +54,15 @@ pub fn corpus() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let what = vec![
         What::Version(version),
         What::Version(Version::given_up("src/main.rs".into(), FileId(77))),
+        What::Version(Version {
+            run: Some(Run { first: EventId(5), count: 300 }),
+            ..Version::given_up("src/main.rs".into(), FileId(77))
+        }),
         renamed(false, false),
         renamed(true, true),
         What::Removed { path: "src".into(), directory: true },
         What::SnapshotRemoved(DocumentId([9; 32])),
+        What::Linked { from: "src/main.rs".into(), to: "src/other.rs".into() },
     ];
     let events: Vec<_> = what.into_iter().map(|what| Event { time: time(1_700_000_001), what }).collect();
     let batch = Batch { number: 300, revision: 2, machine: "here".to_owned(), events };

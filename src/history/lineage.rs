@@ -5,13 +5,17 @@
 //! counts too, as far back as it was the same thing: until its former path was vacated before.
 //!
 //! Versions are numbered from 1 in the order in which they came to the path, also those that were given up since. So a
-//! number stays what it is.
+//! number stays what it is. What came by renames stands where the last of them was, in the order of those before it.
+//!
+//! A file with several names has its versions under each of them, all with the time of the commit: of one commit that is
+//! met under two names in a row one is listed.
 
 use super::error::Result;
 use super::event::{EventId, Version, What};
 use super::log::{Log, Role, Row};
+use crate::id::FileId;
 use crate::overlay::stub::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// Renames followed one after the other.
@@ -33,29 +37,45 @@ pub struct Listed {
 
 struct Lineage<'a> {
     log: &'a Log,
-    /// Events of versions, and the event by which each came to the path asked about.
-    found: BTreeMap<EventId, EventId>,
+    /// Events of versions, and the order of each: the renames by which it came to the path asked about, the last one
+    /// first, then its own.
+    found: BTreeMap<EventId, Vec<EventId>>,
 }
 
 /// All versions of `path`, in order. `others` are events of versions of the file that is there now.
 pub(super) fn versions(log: &Log, path: &Path, others: &[EventId]) -> Result<Vec<Listed>> {
     let mut lineage = Lineage { log, found: BTreeMap::new() };
-    lineage.walk(path, EventId(u64::MAX), None, 0)?;
-    for event in others {
-        lineage.found.entry(*event).or_insert(*event);
+    lineage.walk(path, EventId(u64::MAX), &[])?;
+    let mut listed: Vec<(Vec<EventId>, Listed)> = Vec::new();
+    for (id, order) in std::mem::take(&mut lineage.found) {
+        listed.extend(lineage.listed(id)?.map(|found| (order, found)));
     }
-    let mut order: Vec<(EventId, EventId)> =
-        lineage.found.into_iter().map(|(event, came)| (came, event)).collect();
-    order.sort_unstable();
-    let mut listed = Vec::with_capacity(order.len());
-    for (_, id) in order {
-        if let Some((event, machine)) = log.event(id)?
-            && let What::Version(version) = event.what
+    let commits: HashSet<_> = listed.iter().map(|(_, found)| found.commit()).collect();
+    let known: HashSet<_> = listed.iter().map(|(_, found)| found.event).collect();
+    for id in others.iter().filter(|id| !known.contains(id)) {
+        let found = lineage.listed(*id)?.filter(|found| !commits.contains(&found.commit()));
+        listed.extend(found.map(|found| (vec![*id], found)));
+    }
+    listed.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let mut listed: Vec<Listed> = listed.into_iter().map(|(_, found)| found).collect();
+    listed.dedup_by_key(|found| found.commit());
+    number(&mut listed);
+    Ok(listed)
+}
+
+/// Numbers versions from 1. One that was given up may stand for others before it.
+fn number(listed: &mut [Listed]) {
+    for i in 0..listed.len() {
+        let (before, rest) = listed.split_at_mut(i);
+        let Some(found) = rest.first_mut() else { return };
+        found.n = before.last().map_or(0, |last| last.n) + 1;
+        if let Some(run) = found.version.run
+            && let Some(first) = before.iter().rev().find(|other| other.event <= run.first)
+            && first.event == run.first
         {
-            listed.push(Listed { n: listed.len() as u64 + 1, time: event.time, machine, version, event: id });
+            found.n = found.n.max(first.n + run.count - 1);
         }
     }
-    Ok(listed)
 }
 
 /// The version at `path`, if nothing is known to have happened to the path since.
@@ -92,7 +112,11 @@ pub(super) fn moved(path: &Path, at: &Path, other: &Path) -> PathBuf {
 /// Where a rename led from or to, seen from `at`; `None` if it is about another path with the same hash.
 pub(super) fn other_end(log: &Log, row: &Row, at: &Path) -> Result<Option<PathBuf>> {
     let Some((event, _)) = log.event(row.event)? else { return Ok(None) };
-    let What::Renamed { from, to, exchanged, .. } = event.what else { return Ok(None) };
+    let (from, to, exchanged) = match event.what {
+        What::Renamed { from, to, exchanged, .. } => (from, to, exchanged),
+        What::Linked { from, to } => (from, to, false),
+        _ => return Ok(None),
+    };
     Ok(match row.role {
         Role::Left { .. } if from == at => Some(to),
         Role::Came { .. } if to == at => Some(from),
@@ -103,29 +127,30 @@ pub(super) fn other_end(log: &Log, row: &Row, at: &Path) -> Result<Option<PathBu
 }
 
 impl Lineage<'_> {
-    /// Gathers the versions at `path` before an event. With `came`, by which they came to the path asked about, only as far
-    /// back as it is the same thing.
-    fn walk(&mut self, path: &Path, before: EventId, came: Option<EventId>, depth: usize) -> Result<()> {
-        if depth > DEPTH_MAX {
+    /// Gathers the versions at `path` before an event. If there are events by which they came to the path asked about, only
+    /// as far back as it is the same thing.
+    fn walk(&mut self, path: &Path, before: EventId, came: &[EventId]) -> Result<()> {
+        if came.len() > DEPTH_MAX {
             return Ok(());
         }
+        let order = |event: EventId| [came, &[event]].concat();
         for (row, at) in events(self.log, path)?.into_iter().rev().filter(|(row, _)| row.event < before) {
             match row.role {
                 Role::Version => {
                     if self.is_at(row.event, path)? {
-                        self.found.entry(row.event).or_insert(came.unwrap_or(row.event));
+                        self.found.entry(row.event).or_insert_with(|| order(row.event));
                     }
                 }
                 Role::Removed { .. } | Role::Left { .. } => {
-                    if came.is_some() {
+                    if !came.is_empty() {
                         return Ok(());
                     }
                 }
                 Role::Came { .. } | Role::Exchanged { .. } => {
                     if let Some(other) = other_end(self.log, &row, &at)? {
                         let earlier = moved(path, &at, &other);
-                        self.walk(&earlier, row.event, Some(came.unwrap_or(row.event)), depth + 1)?;
-                        if came.is_some() && matches!(row.role, Role::Exchanged { .. }) {
+                        self.walk(&earlier, row.event, &order(row.event))?;
+                        if !came.is_empty() && matches!(row.role, Role::Exchanged { .. }) {
                             return Ok(());
                         }
                     }
@@ -139,5 +164,19 @@ impl Lineage<'_> {
         let event = self.log.event(id)?;
         Ok(event
             .is_some_and(|(event, _)| matches!(event.what, What::Version(version) if version.path == path)))
+    }
+
+    /// The version that an event is, without a number.
+    fn listed(&self, id: EventId) -> Result<Option<Listed>> {
+        let Some((event, machine)) = self.log.event(id)? else { return Ok(None) };
+        let What::Version(version) = event.what else { return Ok(None) };
+        Ok(Some(Listed { n: 0, time: event.time, machine, version, event: id }))
+    }
+}
+
+impl Listed {
+    /// What events of one commit have in common.
+    fn commit(&self) -> (FileId, Time) {
+        (self.version.file, self.time)
     }
 }

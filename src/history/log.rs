@@ -125,7 +125,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn hash(path: &Path) -> u64 {
+/// By which events of a path are found.
+pub(super) fn hash(path: &Path) -> u64 {
     let hash = blake3::hash(path.as_os_str().as_bytes());
     hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
@@ -244,8 +245,8 @@ impl Log {
         Ok(())
     }
 
-    pub(super) fn db(&self) -> &dyn Db {
-        &*self.db
+    pub(super) fn db(&self) -> &Arc<dyn Db> {
+        &self.db
     }
 
     fn read(&self, id: &DocumentId) -> Result<Batch> {
@@ -303,7 +304,10 @@ impl Log {
                     let role = Role::Removed { directory: *directory };
                     state.paths.insert((hash(path), id), row(role));
                 }
-                What::SnapshotRemoved(_) => {}
+                What::Linked { to, .. } => {
+                    state.paths.insert((hash(to), id), row(Role::Came { directory: false }));
+                }
+                What::SnapshotRemoved(_) | What::Gone => {}
             }
         }
     }
@@ -461,6 +465,28 @@ impl Log {
             return Ok(Some(*id));
         }
         Ok(BATCHES.find(&*self.db, &number.to_be_bytes())?.map(|row| document_at(&row)))
+    }
+
+    /// Takes away the rows by which events are found.
+    pub(super) fn forget_rows(&self, events: &[(EventId, Event)]) -> Result<()> {
+        let _writing = lock(&self.writing);
+        let (mut paths, mut files) = (Vec::new(), Vec::new());
+        let mut state = lock(&self.state);
+        let forget = |rows: &mut BTreeMap<_, _>, gone: &mut Vec<u8>, key: u64, id: EventId| {
+            rows.remove(&(key, id));
+            gone.extend([key.to_be_bytes(), id.0.to_be_bytes()].concat());
+        };
+        for (id, event) in events {
+            for path in event.what.paths() {
+                forget(&mut state.paths, &mut paths, hash(path), *id);
+            }
+            if let What::Version(version) = &event.what {
+                forget(&mut state.files, &mut files, version.file.0, *id);
+            }
+        }
+        drop(state);
+        PATHS.merge(&*self.db, Vec::new(), paths)?;
+        Ok(FILES.merge(&*self.db, Vec::new(), files)?)
     }
 
     /// Puts batches of higher revisions in the place of those with their numbers. Durable when this returns.

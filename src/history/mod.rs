@@ -16,6 +16,7 @@
 //! durable when it has been made.
 
 mod browse;
+mod compact;
 mod error;
 mod event;
 #[doc(hidden)]
@@ -24,6 +25,7 @@ mod keep;
 mod lineage;
 mod log;
 mod node;
+mod plain;
 mod recorder;
 mod retention;
 mod snapshots;
@@ -97,18 +99,26 @@ impl History {
         // By its number too, if that cannot have been another file's then: what happened to its name may not be known.
         let mut own = Vec::new();
         if let Some((file, Some(birth))) = self.overlay.file_and_birth_at(path)? {
-            let rows = log.of_file(file)?;
-            own.extend(rows.into_iter().filter(|row| row.time >= birth.sec).map(|row| row.event));
+            for row in log.of_file(file)?.into_iter().filter(|row| row.time >= birth.sec) {
+                // Rows know seconds, and in one of them a number can be used again.
+                let later = row.time > birth.sec
+                    || log.event(row.event)?.is_none_or(|(event, _)| event.time >= birth);
+                if later {
+                    own.push(row.event);
+                }
+            }
         }
         lineage::versions(log, path, &own)
     }
 
     /// Version `n` of a file.
     pub fn version(&self, path: &Path, n: u64) -> Result<Listed> {
-        let found = self.versions(path)?.into_iter().find(|listed| listed.n == n);
+        // Of several that were given up one after the other the last may be listed alone.
+        let found = self.versions(path)?.into_iter().find(|listed| listed.n >= n.max(1));
         match found {
-            Some(listed) if listed.version.kept => Ok(listed),
-            Some(_) => Err(HistoryError::GivenUp { path: path.to_owned(), n }),
+            Some(listed) if listed.n == n && listed.version.kept => Ok(listed),
+            Some(_) if n > 0 => Err(HistoryError::GivenUp { path: path.to_owned(), n }),
+            Some(_) => Err(HistoryError::NoVersion { path: path.to_owned(), n }),
             None => Err(HistoryError::NoVersion { path: path.to_owned(), n }),
         }
     }

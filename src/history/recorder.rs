@@ -1,18 +1,20 @@
 //! Takes down what the overlay tells of, and says to collections what is still needed.
 
+use super::compact;
 use super::event::{Event, Version, What};
 use super::keep::Keeper;
 use super::lineage;
 use super::log::Log;
 use super::retention::Rules;
 use super::snapshots::{Snapshots, Wanted};
-use super::unread::Unread;
+use super::unread::{self, Unread};
 use super::{HistoryError, Result};
+use crate::db::DbError;
 use crate::id::DocumentId;
 use crate::overlay::stub::Time;
 use crate::overlay::{Committed, KeptForHistory, Observer, Overlay, OverlayError};
-use crate::store::{Collection, Store};
-use std::path::Path;
+use crate::store::{Collection, Store, StoreError};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 pub(super) struct Recorder {
@@ -31,6 +33,28 @@ impl Recorder {
         }
     }
 
+    /// Adds a version under each name of the file, with one time.
+    fn add_versions(&self, file: Committed) {
+        if self.rules.none {
+            return;
+        }
+        let Committed { paths, file, recipe, size, meta } = file;
+        let time = Time::now();
+        for path in paths {
+            let what = What::Version(Version {
+                path,
+                file,
+                recipe,
+                size,
+                meta: meta.clone(),
+                kept: true,
+                run: None,
+            });
+            self.log.add(Event { time, what });
+        }
+        self.write_if_due();
+    }
+
     /// Writes full batches: for threads that may wait for the disk.
     fn write_if_due(&self) {
         if self.log.has_full_batches()
@@ -40,13 +64,36 @@ impl Recorder {
         }
     }
 
-    /// Whether the last version of that inode is this one.
-    fn knows(&self, file: &Committed) -> Result<bool> {
-        let Some(last) = self.log.of_file(file.file)?.pop() else { return Ok(false) };
-        let Some((Event { what: What::Version(version), .. }, _)) = self.log.event(last.event)? else {
-            return Ok(false);
-        };
-        Ok(version.kept && version.recipe == file.recipe && version.path == file.path)
+    /// The names of a file under which its content is no version yet, as far as versions are known by its number.
+    fn news(&self, file: &Committed) -> Result<Vec<PathBuf>> {
+        let mut news = file.paths.clone();
+        for row in self.log.of_file(file.file)?.into_iter().rev() {
+            let Some((Event { what: What::Version(version), .. }, _)) = self.log.event(row.event)? else {
+                break;
+            };
+            if news.is_empty() || !version.kept || version.recipe != file.recipe {
+                break;
+            }
+            news.retain(|path| *path != version.path);
+        }
+        Ok(news)
+    }
+
+    /// What collections before this one gave up goes out of the log. False if `go_on` said no.
+    fn compact(&self, overlay: &Overlay, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
+        let mut exists = |path: &Path| Ok(overlay.file_at(path)?.is_some());
+        let mut replace = |batches| self.log.replace(batches);
+        let done = self
+            .log
+            .write()
+            .and_then(|end| compact::compact(&self.log, end, &mut exists, &mut replace, &mut *go_on));
+        match done {
+            // It takes some room to give some back; what is needed is none of it.
+            Err(HistoryError::Store(StoreError::Full { .. }) | HistoryError::Db(DbError::Full { .. })) => {
+                Ok(true)
+            }
+            done => done,
+        }
     }
 
     fn mark_all(
@@ -60,7 +107,10 @@ impl Recorder {
         let mut kept = KeptForHistory::default();
         let now = Time::now().sec;
         let moments = self.rules.moments(now);
-        let mut unread = Unread::new(self.log.db(), collection)?;
+        let mut unread = Unread::new(&**self.log.db(), collection)?;
+        if !dry_run && !self.compact(&overlay, go_on)? {
+            return Ok(None);
+        }
         let mut keeper = Keeper::new(&self.log, &overlay, moments.clone());
         if !keeper.versions(collection, &mut unread, dry_run, &mut kept, go_on)? {
             return Ok(None);
@@ -71,29 +121,29 @@ impl Recorder {
         }
         kept.unreadable = unread.count;
         if !dry_run {
-            unread.remember(self.log.db())?;
+            unread.remember(&**self.log.db())?;
         }
         Ok(Some(kept))
     }
 }
 
-fn version(file: Committed) -> What {
-    let Committed { path, file, recipe, size, meta } = file;
-    What::Version(Version { path, file, recipe, size, meta, kept: true })
-}
-
 impl Observer for Recorder {
     fn committed(&self, file: Committed) {
-        self.add(version(file));
-        self.write_if_due();
+        self.add_versions(file);
     }
 
-    fn met(&self, file: Committed) {
-        match self.knows(&file) {
-            Ok(true) => {}
-            Ok(false) => self.committed(file),
-            Err(e) => tracing::warn!("{}: its versions cannot be read: {e}", file.path.display()),
+    fn met(&self, mut file: Committed) {
+        match self.news(&file) {
+            Ok(news) => {
+                file.paths = news;
+                self.add_versions(file);
+            }
+            Err(e) => tracing::warn!("inode {}: its versions cannot be read: {e}", file.file.0),
         }
+    }
+
+    fn linked(&self, from: &Path, to: &Path) {
+        self.add(What::Linked { from: from.to_owned(), to: to.to_owned() });
     }
 
     fn renamed(&self, from: &Path, to: &Path, directory: bool, exchanged: bool) {
@@ -119,7 +169,7 @@ impl Observer for Recorder {
         let last = lineage::last_at(&self.log, path).map_err(OverlayError::from)?;
         Ok(last.filter(|version| version.kept).map(|version| {
             let Version { path, file, recipe, size, meta, .. } = version;
-            Committed { path, file, recipe, size, meta }
+            Committed { paths: vec![path], file, recipe, size, meta }
         }))
     }
 
@@ -131,5 +181,9 @@ impl Observer for Recorder {
         go_on: &mut dyn FnMut() -> bool,
     ) -> std::result::Result<Option<KeptForHistory>, OverlayError> {
         self.mark_all(collection, dry_run, except, go_on).map_err(OverlayError::from)
+    }
+
+    fn left_until(&self) -> std::result::Result<Option<u32>, OverlayError> {
+        unread::left_until(self.log.db().as_ref()).map_err(OverlayError::from)
     }
 }

@@ -11,22 +11,24 @@
 //!
 //! Only what changed is looked at if this process took the last snapshot, that snapshot is still there, and the bare directory
 //! cannot have been changed behind it: the overlay is mounted over the directory itself. Otherwise the names and attributes of
-//! all files are, without their contents. A tree that is new below a directory that was renamed is walked too.
+//! all files are, and the contents of plain files that may have changed (`plain`). A tree that is new below a directory that
+//! was renamed is walked too.
 
 use super::error::{HistoryError, Result};
 use super::event::{Event, What};
 use super::log::{Log, Role};
 use super::node::{self, Entry, Node};
+use super::plain::PlainFiles;
 use super::snapshots::Snapshot;
 use super::{History, short_id};
-use crate::id::{DocumentId, FileId, StoreId};
+use crate::id::{DocumentId, FileId, RecipeId, StoreId};
 use crate::overlay::stub::Time;
 use crate::overlay::{Change, Held, Kind, Met, Overlay, PLACED_PREFIX};
 use crate::store::{Store, Writer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Longer names cannot be those of a directory.
@@ -36,6 +38,12 @@ const NAME_BYTES_MAX: usize = 200;
 const CLOSE_WAIT: Duration = Duration::from_millis(2);
 /// so often in all.
 const CLOSE_WAITS: u32 = 20;
+/// While files are being saved another moment is tried so often, and each time such files are waited for twice as long.
+const SAVE_TRIES: u32 = 5;
+/// Plain files that are read together: so many,
+const TOGETHER_MAX: usize = 128;
+/// and no more bytes, but for one.
+const TOGETHER_BYTES: u64 = 64 << 20;
 /// After so many walks while programs go on of which not all changes were known, the next is made while they wait.
 const WALKS_MAX: u32 = 2;
 
@@ -50,6 +58,8 @@ pub struct Taken {
     pub walked: bool,
     /// Files and directories that were looked at.
     pub looked_at: u64,
+    /// Plain files among them whose contents were read.
+    pub read: u64,
 }
 
 /// Is told files and directories looked at; false asks to stop.
@@ -79,8 +89,14 @@ struct Taker<'a> {
     writer: Writer,
     step: Step<'a>,
     looked_at: u64,
+    read: u64,
+    plain: PlainFiles,
+    /// Contents of plain files that were looked at together: [`Taker::plain`] takes each out again.
+    ahead: HashMap<PathBuf, Option<(RecipeId, u64)>>,
     open: u64,
     count: Count,
+    /// Files of them that are being saved, and of which the last content is gone.
+    saves: u64,
     /// How often a file that is open is still waited for.
     patience: u32,
 }
@@ -113,12 +129,17 @@ impl History {
             writer: overlay.store().writer(),
             step,
             looked_at: 0,
+            read: 0,
+            plain: PlainFiles::new(recorder.log.db().clone(), overlay.store().stats().damaged == 0),
+            ahead: HashMap::new(),
             open: 0,
             count: Count::default(),
+            saves: 0,
             patience: 0,
         };
         self.set_last_taken(None);
-        let (mut walked, mut walks) = (base.is_none(), 0);
+        let last_root = last.as_ref().map(|(_, last)| last.root_node());
+        let (mut walked, mut walks, mut tries) = (base.is_none(), 0, 0);
         let mut root = match &base {
             Some((_, base)) => {
                 taker.count = Count { files: base.files as i64, bytes: base.bytes as i64 };
@@ -126,7 +147,7 @@ impl History {
             }
             None => {
                 overlay.begin_changes();
-                taker.walk(Path::new(""))?
+                taker.walk(Path::new(""), last_root)?
             }
         };
         let (root_met, time) = loop {
@@ -146,19 +167,23 @@ impl History {
                 if walks < WALKS_MAX {
                     walks += 1;
                     drop(_still);
-                    root = taker.walk(Path::new(""))?;
+                    root = taker.walk(Path::new(""), last_root)?;
                     continue;
                 }
                 taker.patience = CLOSE_WAITS;
-                root = taker.walk(Path::new(""))?;
+                root = taker.walk(Path::new(""), last_root)?;
                 break (overlay.survey_at(Path::new(""))?, Time::now());
             };
-            (taker.open, taker.patience) = (0, CLOSE_WAITS);
+            (taker.open, taker.saves, taker.patience) = (0, 0, CLOSE_WAITS << tries);
             let mut changed = Changed::default();
             changes.iter().for_each(|(path, change)| changed.note(path, *change));
             // What was walked is read again.
             taker.writer.flush()?;
             root = taker.update(Path::new(""), root, &changed)?;
+            if taker.saves > 0 && tries < SAVE_TRIES {
+                tries += 1;
+                continue;
+            }
             let root_met = overlay.survey_at(Path::new(""))?;
             break (root_met, Time::now());
         };
@@ -177,12 +202,15 @@ impl History {
             open: taker.open,
             root: Entry { name: OsString::new(), meta: root_met.meta, node: Node::Directory(root) },
         };
-        let looked_at = taker.looked_at;
+        let Taker { looked_at, read, plain, .. } = taker;
         // So that a name that was taken down before it is found before it.
         recorder.log.write()?;
         let (id, snapshot) = snapshots.add(snapshot)?;
         self.set_last_taken(Some(id));
-        Ok(Taken { id, snapshot, walked, looked_at })
+        if let Err(e) = plain.end(walked) {
+            tracing::warn!("plain files will be read again for the next snapshot after a restart: {e}");
+        }
+        Ok(Taken { id, snapshot, walked, looked_at, read })
     }
 }
 
@@ -222,28 +250,83 @@ impl Taker<'_> {
         Ok(())
     }
 
-    /// The tree of a directory as it is.
-    fn walk(&mut self, path: &Path) -> Result<DocumentId> {
+    /// The tree of a directory as it is; `before` is what the last snapshot has of it.
+    fn walk(&mut self, path: &Path, before: Option<DocumentId>) -> Result<DocumentId> {
+        let mut known: HashMap<OsString, Entry> = match before.map(|id| node::read(self.store, &id)) {
+            Some(Ok(entries)) => entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect(),
+            // What cannot be read is as good as nothing: no more than time depends on it.
+            Some(Err(_)) | None => HashMap::new(),
+        };
         let mut entries = Vec::new();
-        for name in self.overlay.survey_names(path)?.unwrap_or_default() {
-            entries.extend(self.entry(&path.join(&name), None, true)?);
+        for names in self.overlay.survey_names(path)?.unwrap_or_default().chunks(TOGETHER_MAX) {
+            let mut met = Vec::with_capacity(names.len());
+            for name in names {
+                let (path, before) = (path.join(name), known.remove(name));
+                met.extend(self.meet(&path)?.map(|met| (path, met, before)));
+            }
+            self.read_ahead(&met)?;
+            for (path, met, before) in met {
+                entries.extend(self.entry(&path, met, before.as_ref(), true)?);
+            }
         }
         node::write(&mut self.writer, &entries)
     }
 
-    /// What is at `path`; with `walk` with all that is below it, else a directory of `before` has what it had.
-    fn entry(&mut self, path: &Path, before: Option<&Entry>, walk: bool) -> Result<Option<Entry>> {
-        let name = path.file_name().unwrap_or_default();
-        if name.as_bytes().starts_with(PLACED_PREFIX.as_bytes()) {
+    /// What is at `path`, if a snapshot has such things.
+    fn meet(&mut self, path: &Path) -> Result<Option<Met>> {
+        if path.file_name().unwrap_or_default().as_bytes().starts_with(PLACED_PREFIX.as_bytes()) {
             return Ok(None);
         }
         self.look()?;
-        let Some(met) = self.overlay.survey_at(path)? else { return Ok(None) };
+        Ok(self.overlay.survey_at(path)?)
+    }
+
+    /// Reads the plain files among these that have to be, together: each would cost more than its bytes alone.
+    fn read_ahead(&mut self, met: &[(PathBuf, Met, Option<Entry>)]) -> Result<()> {
+        let (mut read, mut bytes) = (Vec::new(), 0);
+        let time = Time::now();
+        for (path, met, before) in met {
+            if met.kind != Kind::File || met.held != Held::Plain || !self.overlay.keeps_history(path) {
+                continue;
+            }
+            match before.as_ref().map(|before| &before.node) {
+                Some(Node::File { size, recipe: Some(recipe), .. })
+                    if *size == met.bytes && self.plain.is(met, *recipe)? =>
+                {
+                    self.ahead.insert(path.clone(), Some((*recipe, *size)));
+                }
+                _ => read.push((path, met)),
+            }
+        }
+        let mut rest = &read[..];
+        while !rest.is_empty() {
+            let fit = rest.iter().take_while(|(_, met)| {
+                bytes += met.bytes;
+                bytes <= TOGETHER_BYTES
+            });
+            let (now, later) = rest.split_at(fit.count().max(1));
+            let paths: Vec<&Path> = now.iter().map(|(path, _)| path.as_path()).collect();
+            self.read += now.len() as u64;
+            for ((path, met), stored) in now.iter().zip(self.overlay.store_all_plain(&paths)?) {
+                if let Some((recipe, _)) = stored {
+                    self.plain.note(met, time, recipe)?;
+                }
+                self.ahead.insert((*path).clone(), stored);
+            }
+            (rest, bytes) = (later, 0);
+        }
+        Ok(())
+    }
+
+    /// The entry of what was met at `path`; with `walk` with all that is below it, else a directory of `before` has what it had.
+    fn entry(&mut self, path: &Path, met: Met, before: Option<&Entry>, walk: bool) -> Result<Option<Entry>> {
+        let name = path.file_name().unwrap_or_default();
         let node = match met.kind {
             Kind::File => return self.file(path, met, before),
             Kind::Directory => match before.map(|before| &before.node) {
                 Some(Node::Directory(id)) if !walk => Node::Directory(*id),
-                _ => Node::Directory(self.walk(path)?),
+                Some(Node::Directory(id)) => Node::Directory(self.walk(path, Some(*id))?),
+                _ => Node::Directory(self.walk(path, None)?),
             },
             Kind::Symlink => Node::Symlink(met.target),
             Kind::Fifo => Node::Fifo,
@@ -265,18 +348,21 @@ impl Taker<'_> {
         let entry = match &met.held {
             Held::Empty => entry(met.meta.clone(), 0, None),
             Held::Stored { recipe, size } => entry(met.meta.clone(), *size, Some(*recipe)),
-            Held::Plain => match self.overlay.store_plain(path)? {
+            Held::Plain => match self.plain(path)? {
                 Some((recipe, size)) => entry(met.meta.clone(), size, Some(recipe)),
                 None => self.as_it_was(path, met.file, before)?,
             },
             // The kernel tells of a close a little after it.
-            Held::Open if self.patience > 0 => {
+            Held::Open { .. } if self.patience > 0 => {
                 self.patience -= 1;
                 std::thread::sleep(CLOSE_WAIT);
                 let Some(met) = self.overlay.survey_at(path)? else { return Ok(None) };
                 return self.file(path, met, before);
             }
-            Held::Open => self.as_it_was(path, met.file, before)?,
+            Held::Open { save } => {
+                self.saves += u64::from(*save);
+                self.as_it_was(path, met.file, before)?
+            }
             Held::Unknown(reason) => {
                 tracing::warn!("{}: left out of the snapshot: {reason}", path.display());
                 None
@@ -287,6 +373,18 @@ impl Taker<'_> {
             self.count.bytes += *size as i64;
         }
         Ok(entry)
+    }
+
+    /// The content of a plain file; `None` if somebody is at it.
+    fn plain(&mut self, path: &Path) -> Result<Option<(RecipeId, u64)>> {
+        match self.ahead.remove(path) {
+            Some(known) => Ok(known),
+            // It was open when it was met.
+            None => {
+                self.read += 1;
+                Ok(self.overlay.store_plain(path)?)
+            }
+        }
     }
 
     /// A file that is being written to, as it was last taken into the store.
@@ -325,18 +423,45 @@ impl Taker<'_> {
             }
             for name in names {
                 if !entries.contains_key(&name) && !changed.below.contains_key(&name) {
-                    entries.extend(self.entry(&path.join(&name), None, true)?.map(|entry| (name, entry)));
+                    let path = path.join(&name);
+                    if let Some(met) = self.meet(&path)? {
+                        entries.extend(self.entry(&path, met, None, true)?.map(|entry| (name, entry)));
+                    }
                 }
             }
         }
-        for (name, change) in &changed.below {
+        let below: Vec<_> = changed.below.iter().collect();
+        for changes in below.chunks(TOGETHER_MAX) {
+            self.update_entries(path, &mut entries, changes)?;
+        }
+        node::write(&mut self.writer, &entries.into_values().collect::<Vec<_>>())
+    }
+
+    fn update_entries(
+        &mut self,
+        path: &Path,
+        entries: &mut BTreeMap<OsString, Entry>,
+        changes: &[(&OsString, &Changed)],
+    ) -> Result<()> {
+        let mut all = Vec::with_capacity(changes.len());
+        for (name, _) in changes {
             let inner = path.join(name);
-            let old = entries.remove(name);
+            let met = self.meet(&inner)?;
+            all.push((inner, met, entries.remove(*name)));
+        }
+        let met = |(path, met, old): &(PathBuf, Option<Met>, Option<Entry>)| {
+            Some((path.clone(), met.clone()?, old.clone()))
+        };
+        self.read_ahead(&all.iter().filter_map(met).collect::<Vec<_>>())?;
+        for ((name, change), (inner, met, old)) in changes.iter().zip(all) {
             let same = matches!(old.as_ref().map(|old| &old.node), Some(Node::Directory(_))) && !change.moved;
             if let Some(old) = old.as_ref().filter(|_| !same) {
                 self.uncount(old)?;
             }
-            let mut entry = self.entry(&inner, old.as_ref(), !same)?;
+            let mut entry = match met {
+                Some(met) => self.entry(&inner, met, old.as_ref(), !same)?,
+                None => None,
+            };
             match &mut entry {
                 Some(Entry { node: Node::Directory(id), .. }) if same => {
                     *id = self.update(&inner, *id, change)?
@@ -345,9 +470,9 @@ impl Taker<'_> {
                 // It was a directory, and is none any more.
                 _ => old.iter().try_for_each(|old| self.uncount(old))?,
             }
-            entries.extend(entry.map(|entry| (name.clone(), entry)));
+            entries.extend(entry.map(|entry| ((*name).clone(), entry)));
         }
-        node::write(&mut self.writer, &entries.into_values().collect::<Vec<_>>())
+        Ok(())
     }
 
     /// Takes what is not there any more out of the count.

@@ -76,6 +76,13 @@ impl<'a> Unread<'a> {
     }
 }
 
+/// The newest pack that stays as it is, as far as collections have found by now. Of too many it is not known: then all do.
+pub(super) fn left_until(db: &dyn Db) -> Result<Option<u32>> {
+    let found = db.get(Table::Meta, ROW)?.as_deref().map(decode).unwrap_or_default();
+    let newest = found.values().copied().max();
+    Ok(newest.map(|pack| if found.len() < REMEMBERED_MAX { pack } else { u32::MAX }))
+}
+
 fn encode(found: &BTreeMap<Id, u32>) -> Vec<u8> {
     found.iter().flat_map(|(id, pack)| id.iter().copied().chain(pack.to_be_bytes())).collect()
 }

@@ -141,8 +141,9 @@ impl Overlay {
                 return;
             }
         };
+        let mut finder = self.catalog.finder(&self.backing);
         for (read, (id, recipe)) in read.into_iter().zip(recipes) {
-            self.finish_file(read.taken, id, &recipe);
+            self.finish_file(read.taken, id, &recipe, &mut finder);
         }
     }
 
@@ -201,7 +202,7 @@ impl Overlay {
         if stat.st_size == 0 {
             state.dirty = false;
             self.catalog.remove_file(inode.file_id())?;
-            if let Err(e) = self.tell_emptied(inode, &stat) {
+            if let Err(e) = self.tell_emptied(inode, &stat, finder) {
                 tracing::warn!("{}: that it was emptied was not kept as a version: {e}", self.name_of(inode));
             }
             return Ok(None);
@@ -279,8 +280,8 @@ impl Overlay {
         self.inodes.release(taken.inode);
     }
 
-    fn finish_file(&self, taken: Taken, id: RecipeId, recipe: &Recipe) {
-        if let Err(e) = self.try_finish(&taken, id, recipe) {
+    fn finish_file(&self, taken: Taken, id: RecipeId, recipe: &Recipe, finder: &mut Finder<'_>) {
+        if let Err(e) = self.try_finish(&taken, id, recipe, finder) {
             tracing::error!("{}: {e}", self.name_of(&taken.inode));
             let mut state = taken.inode.lock();
             if taken.convert && matches!(state.content, Some(Content::Plain(_))) {
@@ -293,7 +294,13 @@ impl Overlay {
         self.inodes.release(taken.inode);
     }
 
-    fn try_finish(&self, taken: &Taken, id: RecipeId, recipe: &Recipe) -> Result<()> {
+    fn try_finish(
+        &self,
+        taken: &Taken,
+        id: RecipeId,
+        recipe: &Recipe,
+        finder: &mut Finder<'_>,
+    ) -> Result<()> {
         let Taken { inode, file, before, .. } = taken;
         {
             let mut state = inode.lock();
@@ -326,7 +333,7 @@ impl Overlay {
             state.taken_in = true;
         }
         if taken.convert {
-            self.tell_committed(inode, id, recipe.size(), before, false);
+            self.tell_committed(inode, (id, recipe.size()), before, false, finder);
         }
         self.record(inode, id, before)?;
         let stored = taken.convert.then_some(recipe);
@@ -400,9 +407,12 @@ impl Overlay {
     /// Records in the catalog what a file is and where.
     pub(super) fn record(&self, inode: &Inode, recipe: RecipeId, stat: &Stat) -> Result<()> {
         self.touched(inode);
-        let Some(path) = self.backing.relative_path(&inode.path_fd()?)? else {
-            return self.catalog.remove_file(inode.file_id());
+        let path = match self.backing.relative_path(&inode.path_fd()?)? {
+            // The name that it was opened by is gone; it may have others.
+            None => self.catalog.finder(&self.backing).path_of(inode.file_id())?,
+            path => path,
         };
+        let Some(path) = path else { return self.catalog.remove_file(inode.file_id()) };
         let row = FileRow { recipe, size: stat.st_size as u64, mtime: backing::mtime(stat) };
         self.catalog.set_file(inode.file_id(), row)?;
         self.catalog.place(&self.backing, inode.file_id(), &path)

@@ -137,6 +137,9 @@ impl Overlay {
         if flags.unless_running {
             state = inode.wait_until_not_running(state)?;
         }
+        if flags.write && state.writers == 0 && !matches!(state.content, Some(Content::Stub(_))) {
+            state.overwritten_since = Some(Instant::now());
+        }
         if flags.truncate {
             state = self.empty(&inode, state)?;
         } else if flags.write {
@@ -300,6 +303,9 @@ impl Overlay {
         state.opens = state.opens.saturating_sub(1);
         if handle.write {
             state.writers = state.writers.saturating_sub(1);
+            if state.writers == 0 {
+                state.overwritten_since = None;
+            }
         }
         if handle.execute {
             state.running = state.running.saturating_sub(1);

@@ -90,6 +90,8 @@ pub struct State {
     pub opens: u32,
     /// Unreleased opens for writing.
     pub writers: u32,
+    /// Since when it is open for writing, if what it was when it was closed before was not in the store then.
+    pub overwritten_since: Option<Instant>,
     /// Unreleased opens to run it as a program.
     pub running: u32,
     /// Whether the content may have changed since it was last indexed.
@@ -384,6 +386,7 @@ impl Inodes {
                 mode: Mode::None,
                 opens: 0,
                 writers: 0,
+                overwritten_since: None,
                 running: 0,
                 dirty: false,
                 queued: false,

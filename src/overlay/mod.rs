@@ -41,6 +41,7 @@ pub mod methods;
 mod named;
 mod namespace;
 mod observe;
+mod optimize;
 mod pace;
 mod place;
 mod policy;
@@ -74,6 +75,7 @@ pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use inode::{Content, Inode, PassToken};
 pub use kept::{FileAt, Kept, KeptContent, KeptOptions, NotKept};
 pub use observe::{Committed, KeptForHistory, Meta, Observer, Xattr};
+pub use optimize::{OptimizeOutcome, OptimizeStep};
 pub use place::PLACED_PREFIX;
 pub(crate) use place::{set_attributes, write_file};
 pub use policy::{BadGlob, Policies, Policy, Rule};
@@ -164,6 +166,7 @@ pub struct Overlay {
     no_room: AtomicBool,
     /// Whether garbage is collected without being asked.
     auto_gc: AtomicBool,
+    idle: optimize::Idle,
     templates_dir: OnceLock<PathBuf>,
     drop_pages: OnceLock<Box<DropPages>>,
     observer: OnceLock<Arc<dyn Observer>>,
@@ -214,6 +217,7 @@ impl Overlay {
             held: Mutex::new(held),
             no_room: AtomicBool::new(false),
             auto_gc: AtomicBool::new(false),
+            idle: optimize::Idle::default(),
             templates_dir: OnceLock::new(),
             drop_pages: OnceLock::new(),
             observer: OnceLock::new(),
@@ -267,6 +271,7 @@ impl Overlay {
                 while overlay.stop.wait(GC_INTERVAL) {
                     overlay.contents.store.watch_disk();
                     overlay.gc_if_due();
+                    overlay.optimize_if_due();
                 }
             });
             spawn("persist", |overlay| {

@@ -256,6 +256,7 @@ impl Overlay {
         if inode.home {
             self.indexed(self.add_name(inode.file_id(), &dir));
         }
+        self.tell_linked(&inode, &dir, name);
         self.lookup(parent, name)
     }
 
@@ -423,7 +424,10 @@ impl Overlay {
         if from.identity == to.identity || !home {
             return Ok(());
         }
-        self.catalog.remove_parent(FileId(stat.st_ino), from.file_id())?;
+        // Another name of a file may be in the directory still.
+        if stat.st_nlink <= 1 || backing::kind(stat.st_mode) == Kind::Directory {
+            self.catalog.remove_parent(FileId(stat.st_ino), from.file_id())?;
+        }
         self.add_name(FileId(stat.st_ino), to)
     }
 

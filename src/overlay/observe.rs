@@ -5,6 +5,7 @@
 
 use super::Overlay;
 use super::backing;
+use super::catalog::Finder;
 use super::error::Result;
 use super::inode::Inode;
 use super::stub::{Stub, Time};
@@ -13,6 +14,7 @@ use crate::recipe::Recipe;
 use crate::store::Collection;
 use rustix::fs::Stat;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,8 +45,8 @@ pub struct Meta {
 /// A file whose content is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Where it is, below the root.
-    pub path: PathBuf,
+    /// Where it is, below the root: all of its names.
+    pub paths: Vec<PathBuf>,
     /// Which inode it is.
     pub file: FileId,
     /// Its content.
@@ -78,6 +80,9 @@ pub trait Observer: Send + Sync {
     /// A scan met a file whose content is in the store; it may have been told of before, also before a crash.
     fn met(&self, file: Committed);
 
+    /// The file at `from` has the name `to` besides.
+    fn linked(&self, from: &Path, to: &Path);
+
     /// Something got another name. Whether it was a directory; whether both have exchanged their names.
     fn renamed(&self, from: &Path, to: &Path, directory: bool, exchanged: bool);
 
@@ -102,6 +107,9 @@ pub trait Observer: Send + Sync {
         except: Option<&DocumentId>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<KeptForHistory>>;
+
+    /// The newest pack that stays as it is, because something that cannot be read may need a part of it.
+    fn left_until(&self) -> Result<Option<u32>>;
 }
 
 /// Paths of directories, so that a rename need not ask the kernel. Forgotten when a directory gets another path.
@@ -150,15 +158,23 @@ impl Overlay {
     }
 
     /// Tells of a file that was committed, or that was met, as it was when `stat` was taken.
-    pub(super) fn tell_committed(&self, inode: &Inode, recipe: RecipeId, size: u64, stat: &Stat, met: bool) {
+    pub(super) fn tell_committed(
+        &self,
+        inode: &Inode,
+        (recipe, size): (RecipeId, u64),
+        stat: &Stat,
+        met: bool,
+        finder: &mut Finder<'_>,
+    ) {
         let Some(observer) = self.observer() else { return };
-        let told = || -> Result<Option<Committed>> {
-            let Some(path) = self.backing.relative_path(&inode.path_fd()?)? else { return Ok(None) };
-            if !self.keeps_history(&path) {
+        let mut told = || -> Result<Option<Committed>> {
+            let mut paths = self.names_of(inode, stat, finder)?;
+            paths.retain(|path| self.keeps_history(path));
+            if paths.is_empty() {
                 return Ok(None);
             }
             let meta = self.meta_of(inode, stat, XATTR_BYTES_MAX)?;
-            Ok(Some(Committed { path, file: inode.file_id(), recipe, size, meta }))
+            Ok(Some(Committed { paths, file: inode.file_id(), recipe, size, meta }))
         };
         match told() {
             Ok(Some(file)) if met => observer.met(file),
@@ -168,27 +184,60 @@ impl Overlay {
         }
     }
 
-    /// Tells of a file that was closed without any content, if that is news of its path.
-    pub(super) fn tell_emptied(&self, inode: &Inode, stat: &Stat) -> Result<()> {
+    /// Where a file is, sorted. The name that it was opened by may be gone while it has others; those are where the catalog
+    /// last saw it. For a file with several names `finder` reads their directories, once for all files that it is used for; so
+    /// what it says is looked at again.
+    fn names_of(&self, inode: &Inode, stat: &Stat, finder: &mut Finder<'_>) -> Result<Vec<PathBuf>> {
+        let opened = self.backing.relative_path(&inode.path_fd()?)?;
+        let mut names = Vec::new();
+        if stat.st_nlink > 1 || opened.is_none() {
+            finder.paths_of(inode.file_id(), &mut names)?;
+            names.retain(|name| {
+                let there = backing::stat_at(self.backing.root(), name.as_os_str());
+                there.is_ok_and(|there| backing::identity(&there) == inode.identity)
+            });
+        }
+        names.extend(opened);
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// Tells of a name that a file got besides its others.
+    pub(super) fn tell_linked(&self, inode: &Inode, dir: &Inode, name: &OsStr) {
+        let Some(observer) = self.observer().filter(|_| inode.is_home_file()) else { return };
+        if let Some(from) = self.path_of(inode)
+            && let Some(dir) = self.dir_path(dir)
+            && from != dir.join(name)
+        {
+            observer.linked(&from, &dir.join(name));
+        }
+    }
+
+    /// Tells of a file that was closed without any content, if that is news of one of its names.
+    pub(super) fn tell_emptied(&self, inode: &Inode, stat: &Stat, finder: &mut Finder<'_>) -> Result<()> {
         let Some(observer) = self.observer() else { return Ok(()) };
         // What never had a content has nothing to go back to.
-        let Some(path) = self.backing.relative_path(&inode.path_fd()?)? else { return Ok(()) };
-        if observer.last_at(&path)?.is_none_or(|last| last.size == 0) {
+        let mut had_content = false;
+        for path in self.names_of(inode, stat, finder)? {
+            had_content |= observer.last_at(&path)?.is_some_and(|last| last.size > 0);
+        }
+        if !had_content {
             return Ok(());
         }
         let mut writer = self.contents.store.writer();
         let recipe = writer.put_recipe(&Recipe::default())?;
         writer.flush()?;
-        self.tell_committed(inode, recipe, 0, stat, false);
+        self.tell_committed(inode, (recipe, 0), stat, false, finder);
         Ok(())
     }
 
     /// As [`Overlay::tell_committed`], of a stub that a scan met.
-    pub(super) fn tell_met(&self, inode: &Inode, stub: &Stub) {
+    pub(super) fn tell_met(&self, inode: &Inode, stub: &Stub, finder: &mut Finder<'_>) {
         if self.observer().is_some()
             && let Ok(stat) = inode.path_fd().and_then(rustix::fs::fstat)
         {
-            self.tell_committed(inode, stub.recipe, stub.size, &stat, true);
+            self.tell_committed(inode, (stub.recipe, stub.size), &stat, true, finder);
         }
     }
 
@@ -220,7 +269,7 @@ fn xattrs_of(inode: &Inode, bytes_max: usize) -> Result<Option<Vec<Xattr>>> {
     let ours = super::stub::XATTR.as_bytes();
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty() && *name != ours) {
         // One that went meanwhile, or that only others may read.
-        let value = match backing::get_xattr(&fd, std::ffi::OsStr::from_bytes(name)) {
+        let value = match backing::get_xattr(&fd, OsStr::from_bytes(name)) {
             Ok(Some(value)) => value,
             Ok(None) | Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => continue,
             Err(e) => return Err(e.into()),

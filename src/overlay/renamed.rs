@@ -7,6 +7,7 @@
 use super::inode::{Content, Inode};
 use super::pace::Priority;
 use super::policy::Policy;
+use super::scan::NAMED_DIRS_MAX;
 use super::scan::RESTING_FACTOR;
 use super::types::{Kind, NodeId};
 use super::{Overlay, OverlayError, backing};
@@ -106,13 +107,18 @@ impl Overlay {
 
     fn look_below(&self, path: &Path) -> super::Result<()> {
         let (mut priority, mut queued) = (Priority::default(), HashSet::new());
+        let mut names = self.catalog.finder(&self.backing);
         self.walk(path, &mut |path, found| {
             priority.set_low(self.pace.is_background());
             let Ok(inode) = found else { return };
             if inode.lock().queued {
                 queued.insert(inode.node);
-            } else if let Err(e) = self.scan_file(&inode, &mut self.catalog.finder(&self.backing)) {
-                tracing::warn!("{}: keeps the policy of its old name: {e}", path.display());
+            } else {
+                names.shed(NAMED_DIRS_MAX);
+                let mut finder = self.catalog.finder(&self.backing);
+                if let Err(e) = self.scan_file(&inode, &mut finder, &mut names) {
+                    tracing::warn!("{}: keeps the policy of its old name: {e}", path.display());
+                }
             }
             self.inodes.release(inode);
             if queued.len() == QUEUED_MAX {

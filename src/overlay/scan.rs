@@ -23,6 +23,8 @@ use std::sync::atomic::Ordering;
 
 /// Files that a scan lets wait for the committers at a time: each holds a descriptor.
 const WAITING_MAX: usize = 4096;
+/// Directories whose names are remembered while the files in them are told of.
+pub(super) const NAMED_DIRS_MAX: usize = 64;
 /// Files more for each of those that who catches up lets rest.
 pub(super) const RESTING_FACTOR: usize = 8;
 
@@ -144,11 +146,13 @@ impl Overlay {
         progress: &mut dyn FnMut(&ScanReport),
     ) -> Result<ScanReport> {
         let (mut report, mut met) = (ScanReport::default(), Vec::new());
+        let mut names = self.catalog.finder(&self.backing);
         self.walk(path, &mut |path, found| {
             let done = found.map_err(OverlayError::from).and_then(|inode| {
                 met.push(inode.file_id());
                 let size = self.attr_of(&inode).map(|attr| attr.size);
-                let taken = self.scan_file(&inode, &mut self.catalog.finder(&self.backing));
+                names.shed(NAMED_DIRS_MAX);
+                let taken = self.scan_file(&inode, &mut self.catalog.finder(&self.backing), &mut names);
                 self.inodes.release(inode);
                 Ok((size?, taken?))
             });
@@ -179,13 +183,18 @@ impl Overlay {
         self.queue.wait_below(waiting_max, resting_factor * waiting_max);
     }
 
-    /// Whether there was something to do for a file.
-    pub(super) fn scan_file(&self, inode: &Arc<Inode>, finder: &mut Finder<'_>) -> Result<bool> {
+    /// Whether there was something to do for a file. `names` finds its names for the history, and may have read them before.
+    pub(super) fn scan_file(
+        &self,
+        inode: &Arc<Inode>,
+        finder: &mut Finder<'_>,
+        names: &mut Finder<'_>,
+    ) -> Result<bool> {
         let mut state = self.lock_loaded(inode)?;
         match state.content {
             Some(Content::Stub(stub)) => {
                 drop(state);
-                self.tell_met(inode, &stub);
+                self.tell_met(inode, &stub, names);
                 let indexed = self.index_stub(inode, &stub)?;
                 Ok(self.keep_stored(stub.recipe)? || indexed)
             }

@@ -51,7 +51,7 @@ pub enum State {
 }
 
 /// A point in time as the kernel keeps it: seconds and nanoseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Time {
     /// Seconds since 1970, negative before.
     pub sec: i64,

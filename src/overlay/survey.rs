@@ -3,6 +3,7 @@
 use super::backing;
 use super::contents::Stored;
 use super::error::{OverlayError, Result};
+use super::ingest::Round;
 use super::inode::{Content, Inode};
 use super::observe::Meta;
 use super::scan::names_in;
@@ -15,12 +16,18 @@ use crate::similarity::exact::Source;
 use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// All xattrs of a file that a snapshot takes, in bytes: Linux allows 64 KiB for each value.
 const XATTR_BYTES_MAX: usize = 1 << 20;
+
+/// What is open for writing for longer is no save of a file, but a log or a database.
+const SAVE_MAX: Duration = Duration::from_secs(2);
 
 /// Where a regular file's content is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +44,10 @@ pub enum Held {
     /// In the file, and nobody has it open for writing.
     Plain,
     /// Somebody has it open for writing, or mapped.
-    Open,
+    Open {
+        /// Whether that is a save: it was opened a moment ago, and what it was before is not in the store.
+        save: bool,
+    },
     /// It is not known.
     Unknown(String),
 }
@@ -55,6 +65,10 @@ pub struct Met {
     pub nlink: u64,
     /// Device number, for devices.
     pub rdev: u64,
+    /// Length of the backing file: of a plain file its own.
+    pub bytes: u64,
+    /// When the backing file was last changed in any way: nobody can set it.
+    pub ctime: Time,
     /// Where its content is, of a regular file.
     pub held: Held,
     /// The target, of a symlink.
@@ -139,6 +153,8 @@ impl Overlay {
             file: inode.file_id(),
             nlink: stat.st_nlink,
             rdev: stat.st_rdev,
+            bytes: stat.st_size as u64,
+            ctime: backing::ctime(&stat),
             held,
             target,
             meta,
@@ -149,6 +165,7 @@ impl Overlay {
         let mut state = self.lock_loaded(inode)?;
         let mut stat = rustix::fs::fstat(&inode.path_fd()?)?;
         let content = state.content;
+        let save = state.overwritten_since.is_some_and(|since| since.elapsed() < SAVE_MAX);
         let held = match content {
             Some(Content::Stub(stub)) => {
                 if state.is_hydrating() {
@@ -157,64 +174,98 @@ impl Overlay {
                 Held::Stored { recipe: stub.recipe, size: stub.size }
             }
             Some(Content::Unknown(reason)) => Held::Unknown(reason.to_owned()),
-            Some(Content::Hybrid(_)) => Held::Open,
-            _ if state.writers > 0 || file::may_be_mapped(inode, &mut state) => Held::Open,
+            Some(Content::Hybrid(_)) => Held::Open { save },
+            _ if state.writers > 0 || file::may_be_mapped(inode, &mut state) => Held::Open { save },
             _ if stat.st_size == 0 => Held::Empty,
             _ => Held::Plain,
         };
         Ok((held, stat))
     }
 
-    /// Stores the content of a plain file, which stays as it is; `None` if somebody is at it. The caller holds a pin of the
-    /// store until the recipe is where a collection finds it.
+    /// As [`Overlay::store_all_plain`], of one file.
     pub fn store_plain(&self, path: &Path) -> Result<Option<(RecipeId, u64)>> {
-        let fd = backing::open_path(self.backing.root(), path.as_os_str())
-            .map_err(|e| OverlayError::io("open", path, e))?;
-        let stat = rustix::fs::fstat(&fd)?;
-        let inode = self.inodes.enter(&self.backing, fd, &stat, 0)?;
-        let stored = self.store_inode(&inode);
-        self.inodes.release(inode);
-        stored
+        Ok(self.store_all_plain(&[path])?.pop().flatten())
     }
 
-    fn store_inode(&self, inode: &Arc<Inode>) -> Result<Option<(RecipeId, u64)>> {
+    /// Stores the contents of plain files, which stay as they are: recipe and length of each, `None` of one that somebody is
+    /// at, or that is gone. The caller holds a pin of the store until the recipes are where a collection finds them.
+    ///
+    /// All of them share what a file costs beside its bytes; each has a descriptor meanwhile, so `paths` should be some hundred.
+    pub fn store_all_plain(&self, paths: &[&Path]) -> Result<Vec<Option<(RecipeId, u64)>>> {
+        let mut round = self.contents.ingest.round(true);
+        let mut begun = Vec::with_capacity(paths.len());
+        for path in paths {
+            begun.push(self.read_plain(path, &mut round)?);
+        }
+        let chunks = round.finish()?;
+        let mut writer = self.contents.store.writer();
+        let mut recipes = Vec::with_capacity(begun.len());
+        for one in &begun {
+            recipes.push(match one {
+                Begun::Read(read) => {
+                    let recipe = Recipe::new(chunks[read.slots.clone()].to_vec());
+                    Some((writer.put_recipe(&recipe)?, recipe.size()))
+                }
+                Begun::Known(known) => *known,
+            });
+        }
+        writer.flush()?;
+        let end = |(one, stored): (Begun, Option<(RecipeId, u64)>)| match one {
+            Begun::Read(read) => self.still_plain(read, stored),
+            Begun::Known(known) => Ok(known),
+        };
+        begun.into_iter().zip(recipes).map(end).collect()
+    }
+
+    /// Reads a plain file into a round.
+    fn read_plain(&self, path: &Path, round: &mut Round<'_>) -> Result<Begun<'_>> {
+        let fd = match backing::open_path(self.backing.root(), path.as_os_str()) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Begun::Known(None)),
+            opened => opened.map_err(|e| OverlayError::io("open", path, e))?,
+        };
+        let stat = rustix::fs::fstat(&fd)?;
+        let inode = Entered { overlay: self, inode: self.inodes.enter(&self.backing, fd, &stat, 0)? };
         let file = {
-            let mut state = self.lock_loaded(inode)?;
+            let mut state = self.lock_loaded(&inode.inode)?;
             if let Some(Content::Stub(stub)) = state.content {
-                return Ok(Some((stub.recipe, stub.size)));
+                return Ok(Begun::Known(Some((stub.recipe, stub.size))));
             }
             // Its lease would keep it from us; it is tried again.
             state.interrupt_conversion();
             if state.writers > 0 || !matches!(state.content, Some(Content::Plain(_))) {
-                return Ok(None);
+                return Ok(Begun::Known(None));
             }
-            match backing::open_quietly(&inode.path_fd()?, OFlags::RDONLY) {
+            match backing::open_quietly(&inode.inode.path_fd()?, OFlags::RDONLY) {
                 // Somebody has a lease on it at the bare directory.
-                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::AGAIN) => return Ok(Begun::Known(None)),
                 opened => opened?,
             }
         };
-        let version = |stat: &Stat| (backing::mtime(stat), backing::ctime(stat), stat.st_size);
-        let before: (Time, Time, i64) = version(&rustix::fs::fstat(&file)?);
-        let mut round = self.contents.ingest.round(true);
+        let before = version(&rustix::fs::fstat(&file)?);
         let mut offset = 0;
         let read = round.add(true, |buffer| {
             let len = std::os::unix::fs::FileExt::read_at(&file, buffer, offset)?;
             offset += len as u64;
             Ok(len)
         });
-        read.map_err(|e| OverlayError::io("read", self.name_of(inode), e))?;
-        let recipe = Recipe::new(round.finish()?);
-        let mut writer = self.contents.store.writer();
-        let id = writer.put_recipe(&recipe)?;
-        writer.flush()?;
+        let slots = read.map_err(|e| OverlayError::io("read", path, e))?;
+        Ok(Begun::Read(PlainRead { inode, file, before, slots }))
+    }
+
+    /// What was read of a file, if it is still that.
+    fn still_plain(
+        &self,
+        read: PlainRead<'_>,
+        stored: Option<(RecipeId, u64)>,
+    ) -> Result<Option<(RecipeId, u64)>> {
+        let PlainRead { inode, file, before, .. } = read;
         // Made a stub meanwhile, it has become empty: what was read then is not it.
-        let state = self.lock_loaded(inode)?;
+        let state = self.lock_loaded(&inode.inode)?;
         if let Some(Content::Stub(stub)) = state.content {
             return Ok(Some((stub.recipe, stub.size)));
         }
-        let same = version(&rustix::fs::fstat(&file)?) == before && recipe.size() == before.2 as u64;
-        Ok((same && state.writers == 0).then_some((id, recipe.size())))
+        let same = version(&rustix::fs::fstat(&file)?) == before && state.writers == 0;
+        Ok(stored.filter(|(_, size)| same && *size == before.2))
     }
 
     /// The content of a recipe, to be compared.
@@ -226,4 +277,35 @@ impl Overlay {
     pub fn read_only(&self) -> bool {
         self.read_only
     }
+}
+
+/// A file that is to be stored.
+enum Begun<'a> {
+    /// It is known what there is to be known.
+    Known(Option<(RecipeId, u64)>),
+    Read(PlainRead<'a>),
+}
+
+struct PlainRead<'a> {
+    inode: Entered<'a>,
+    file: File,
+    before: (Time, Time, u64),
+    /// Where in the round its chunks are.
+    slots: Range<usize>,
+}
+
+/// Lets go of an inode.
+struct Entered<'a> {
+    overlay: &'a Overlay,
+    inode: Arc<Inode>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.overlay.inodes.release(self.inode.clone());
+    }
+}
+
+fn version(stat: &Stat) -> (Time, Time, u64) {
+    (backing::mtime(stat), backing::ctime(stat), stat.st_size as u64)
 }

@@ -4,7 +4,14 @@
 //! anywhere, so all text goes through the template engine, which escapes it, or into JSON that cannot end its element. Rows go into
 //! the page by columns: a hundred thousand take some ten megabytes, and only those in sight are in the document.
 
+mod beside;
+mod site;
+
+pub use beside::{Beside, MARKED_MAX, Piece, Shared};
+pub use site::{Field, Form, Site};
+
 use askama::Template;
+use beside::{Mark, Shown};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -152,6 +159,8 @@ pub struct Table {
     pub darkness: usize,
     /// Rows that stand out.
     pub first: Vec<bool>,
+    /// Where the texts of the first column lead: an address of ours, which the text is put behind.
+    pub link: Option<String>,
 }
 
 impl Table {
@@ -159,7 +168,7 @@ impl Table {
         !self.sets.is_empty()
     }
 
-    fn json(&self) -> serde_json::Result<String> {
+    fn json(&self, marks: &[Mark]) -> serde_json::Result<String> {
         #[derive(Serialize)]
         struct Heading {
             name: &'static str,
@@ -174,6 +183,9 @@ impl Table {
             size: usize,
             darkness: usize,
             first: Vec<u8>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            link: Option<&'a str>,
+            marks: &'a [Mark],
         }
         let heading =
             |column: &Column| Heading { name: column.name, help: column.help, kind: column.values.kind() };
@@ -184,6 +196,8 @@ impl Table {
             size: self.size,
             darkness: self.darkness,
             first: self.first.iter().map(|&first| u8::from(first)).collect(),
+            link: self.link.as_deref(),
+            marks,
         };
         serde_json::to_string(&data).map(|json| json_in_html(&json))
     }
@@ -202,8 +216,10 @@ pub struct Page {
     pub notes: Vec<String>,
     /// Under the summary.
     pub pictures: Vec<Picture>,
+    /// Two contents side by side.
+    pub beside: Option<Beside>,
     /// All of it.
-    pub table: Table,
+    pub table: Option<Table>,
 }
 
 #[derive(Template)]
@@ -214,12 +230,14 @@ struct Filled<'a> {
     figures: &'a [Figure],
     notes: &'a [String],
     pictures: &'a [Picture],
-    table: &'a Table,
+    beside: Option<&'a Shown>,
+    table: Option<&'a Table>,
+    site: Option<&'a Site>,
     version: &'static str,
     made: &'a str,
     style: &'static str,
-    script: &'static str,
-    data: String,
+    scripts: Vec<&'static str>,
+    data: Option<String>,
 }
 
 impl Page {
@@ -229,18 +247,45 @@ impl Page {
     ///
     /// If a figure is none that JSON knows.
     pub fn html(&self, made: &str) -> std::io::Result<String> {
+        self.fill(made, None)
+    }
+
+    /// The page as one of several that a program serves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Page::html`].
+    pub fn served(&self, made: &str, site: &Site) -> std::io::Result<String> {
+        self.fill(made, Some(site))
+    }
+
+    fn fill(&self, made: &str, site: Option<&Site>) -> std::io::Result<String> {
+        let beside = self.beside.as_ref().map(Beside::shown);
+        let marks = beside.as_ref().map(|shown| &shown.marks[..]).unwrap_or_default();
+        let mut scripts = Vec::new();
+        if self.table.is_some() {
+            scripts.push(include_str!("page.js"));
+        }
+        if beside.is_some() {
+            scripts.push(include_str!("beside.js"));
+        }
+        if site.is_some_and(|site| site.live) {
+            scripts.push(include_str!("live.js"));
+        }
         let filled = Filled {
             title: &self.title,
             about: &self.about,
             figures: &self.figures,
             notes: &self.notes,
             pictures: &self.pictures,
-            table: &self.table,
+            beside: beside.as_ref(),
+            table: self.table.as_ref(),
+            site,
             version: env!("CARGO_PKG_VERSION"),
             made,
             style: include_str!("style.css"),
-            script: include_str!("page.js"),
-            data: self.table.json()?,
+            scripts,
+            data: self.table.as_ref().map(|table| table.json(marks)).transpose()?,
         };
         filled.render().map_err(std::io::Error::other)
     }
@@ -278,6 +323,7 @@ mod tests {
             size: 1,
             darkness: 2,
             first: vec![true],
+            link: None,
         };
         let part = Part { kind: Kind::Same, share: f64::NAN, label: text() };
         Page {
@@ -286,7 +332,14 @@ mod tests {
             figures: vec![Figure { label: text(), value: text() }],
             notes: vec![text()],
             pictures: vec![Picture { title: text(), bars: vec![Bar { label: text(), parts: vec![part] }] }],
-            table,
+            beside: Some(Beside {
+                names: [text(), text()],
+                sizes: [name.len() as u64; 2],
+                pieces: [(); 2]
+                    .map(|()| vec![Piece { offset: 0, lines_before: 0, bytes: name.as_bytes().to_vec() }]),
+                shared: vec![Shared { from: [0, 0], length: 1 }],
+            }),
+            table: Some(table),
         }
     }
 
@@ -300,8 +353,8 @@ mod tests {
             "a&amp;\u{2028}b\\u003c",
         ] {
             let html = page(name).html("now").unwrap();
-            assert_eq!(html.matches("<script").count(), 2, "only those of the page: {name}");
-            assert_eq!(html.matches("</script").count(), 2);
+            assert_eq!(html.matches("<script").count(), 3, "only those of the page: {name}");
+            assert_eq!(html.matches("</script").count(), 3);
             assert!(!html.contains("<img") && !html.contains("alert(1)</script"));
             let data = html.split("application/json\">").nth(1).unwrap().split("</script>").next().unwrap();
             let data: serde_json::Value = serde_json::from_str(data).unwrap();
@@ -309,6 +362,27 @@ mod tests {
             assert_eq!(data["sets"][0]["name"], name);
             assert_eq!(data["rows"][2][0], serde_json::Value::Null);
         }
+    }
+
+    /// So is what stands in a form, and a script without the nonce does not run.
+    #[test]
+    fn a_page_that_is_served_is_no_other() {
+        let hostile = "\"><script>alert(1)</script>";
+        let field = Field { name: "file", label: "File", value: hostile.to_owned(), example: "" };
+        let site = Site {
+            links: &[("groups", "Groups")],
+            here: "groups",
+            nonce: "abc".to_owned(),
+            form: Some(Form { to: "similar", fields: vec![field], button: "Look" }),
+            refresh_seconds: Some(2),
+            live: true,
+        };
+        let html = page("x").served("now", &site).unwrap();
+        assert!(!html.contains("alert(1)</script"));
+        assert_eq!(html.matches("<script").count(), 4);
+        assert_eq!(html.matches("<script nonce=\"abc\">").count(), 3, "all but the data");
+        assert!(!html.contains("Content-Security-Policy"), "the head of the answer has it");
+        assert!(html.contains("content=\"2\"") && html.contains("aria-current=\"page\""));
     }
 
     /// Nothing on the page is loaded from anywhere.

@@ -89,7 +89,15 @@
     columns.forEach((column, i) => {
       const td = tr.insertCell();
       td.className = column.kind === "text" ? "text" : "number";
-      td.textContent = cell(i, row);
+      const told = cell(i, row);
+      if (i === 0 && data.link) {
+        const a = document.createElement("a");
+        a.href = data.link + encodeURIComponent(rows[0][row]);
+        a.textContent = told;
+        td.append(a);
+      } else {
+        td.textContent = told;
+      }
       if (column.kind === "text") td.title = td.textContent;
     });
     return tr;

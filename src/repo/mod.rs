@@ -194,6 +194,7 @@ impl Repo {
         let behind = backlog.all || !backlog.files.is_empty();
         let auto_gc = config.gc.unwrap_or(true);
         overlay.set_auto_gc(auto_gc && !behind);
+        overlay.set_auto_optimize(config.optimize.flatten());
         overlay.keep_templates_in(dir.join(overlay::templates::TEMPLATES_DIR));
         Ok(Repo {
             overlay,
@@ -324,6 +325,10 @@ fn readable(error: RepoError, from: &Path, to: &Path) -> RepoError {
     match error {
         RepoError::Part { path, part, reason } => {
             RepoError::Part { path, part, reason: replace(&reason, from, to) }
+        }
+        RepoError::NewerFormat { path, found, known } => {
+            let path = path.strip_prefix(from).map_or(path.clone(), |below| to.join(below));
+            RepoError::NewerFormat { path, found, known }
         }
         other => other,
     }

@@ -130,6 +130,9 @@ fn parts(
     })
     .map_err(|e| match e {
         StoreError::Db(e) => index(e),
+        StoreError::NewerFormat { path, found, known } => {
+            Failure::Other(RepoError::NewerFormat { path, found: found.into(), known: known.into() })
+        }
         e => Failure::Other(part(layout, "the packs", e.to_string())),
     })?;
     let similarity_options =

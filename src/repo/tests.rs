@@ -97,6 +97,30 @@ fn a_newer_format_is_refused_untouched() {
     assert_eq!(fs::read_dir(&layout.state).unwrap().count(), before);
 }
 
+/// No new index makes this program understand it.
+#[test]
+fn a_pack_of_a_newer_format_asks_for_a_newer_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = init(dir.path());
+    let repo = open(&layout).unwrap();
+    let mut writer = repo.overlay().store().writer();
+    writer.put(crate::id::ChunkId::of(b"content"), b"content").unwrap();
+    writer.flush().unwrap();
+    drop(writer);
+    repo.close(Vec::new()).unwrap();
+    let pack = fs::read_dir(layout.file("packs")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&pack).unwrap();
+    bytes[8..12].copy_from_slice(&9u32.to_le_bytes());
+    let crc = crc32fast::hash(&bytes[..36]);
+    bytes[36..40].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&pack, &bytes).unwrap();
+    let error = open(&layout).err().unwrap();
+    let expected = format!("{}: store format 9 is newer than 2", pack.display());
+    assert!(error.to_string().starts_with(&expected), "{error}");
+    assert_eq!(error.hint().as_deref(), Some("use a newer dedupfs; nothing was changed"));
+    assert_eq!(fs::read(&pack).unwrap(), bytes);
+}
+
 /// Tables of similarity in the form of another version are dropped, the rest of the index stays, and a scan brings them
 /// back.
 #[test]

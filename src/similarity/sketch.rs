@@ -102,6 +102,11 @@ impl Sketch {
         self.features.is_empty()
     }
 
+    /// The bits of its features, in order.
+    pub(crate) fn feature_bits(&self) -> impl Iterator<Item = u64> + '_ {
+        self.features.iter().map(|feature| feature.bits())
+    }
+
     pub(crate) fn features(&self) -> &[Feature] {
         &self.features
     }

@@ -12,9 +12,10 @@
 //! Locks, outermost first: `synced`, `tail`, `disk`.
 
 use super::error::StoreError;
-use super::frame::{HEADER_BYTES, Header};
+use super::frame::{HEADER_BYTES, Header, Kind};
+use super::group::{self, Table};
 use super::index::Position;
-use super::pack::{Entry, PACK_HEADER_BYTES, Packs, encode_footer, encode_header};
+use super::pack::{Entry, GROUPED, PACK_HEADER_BYTES, PLAIN, Packs, encode_footer, encode_header};
 use crate::env::{Access, DiskFile};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,12 +57,27 @@ impl Frames {
         self.bytes.clear();
         self.headers.clear();
     }
+
+    /// How many frames from `first` on have to stand in one pack, a group and its deltas, and their bytes.
+    fn unit(&self, first: usize) -> (usize, u64) {
+        let is_delta = |header: &&Header| header.kind == Kind::Delta as u8;
+        let deltas = self.headers[first + 1..].iter().take_while(is_delta).count();
+        let unit = &self.headers[first..=first + deltas];
+        (unit.len(), unit.iter().map(Header::frame_len).sum())
+    }
+
+    /// The version of a pack that such frames may stand in.
+    fn version(&self, first: usize) -> u32 {
+        if self.headers[first].is_group() { GROUPED } else { PLAIN }
+    }
 }
 
 /// The pack that grows.
 pub(super) struct Growing {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) pack: u32,
+    /// The format version that its header says.
+    pub(super) version: u32,
     pub(super) len: u32,
     /// What its footer will list.
     pub(super) entries: Vec<Entry>,
@@ -139,7 +155,8 @@ impl Appender {
         lock(&self.tail)
     }
 
-    /// Appends frames and hands those that are wholly written to `publish`, also when a later one fails.
+    /// Appends frames and hands those that are wholly written to `publish`, also when a later one fails. A group and
+    /// its deltas stand in one pack, one behind the other.
     pub(super) fn append(
         &self,
         tail: &mut Tail,
@@ -149,21 +166,33 @@ impl Appender {
         let (mut byte, mut next) = (0, 0);
         while next < frames.headers.len() {
             self.check()?;
-            let growing = self.room(tail, frames.headers[next].frame_len())?;
+            let growing = self.room(tail, frames.unit(next).1, frames.version(next))?;
             let (start, first) = (byte, next);
             let mut at = growing.len;
             let mut entries = Vec::new();
-            while let Some(header) = frames.headers.get(next) {
-                let fits = u64::from(at) + header.frame_len() <= u64::from(self.pack_bytes_max);
-                if next > first && !fits {
+            while next < frames.headers.len() {
+                let (count, len) = frames.unit(next);
+                let fits = u64::from(at) + len <= u64::from(self.pack_bytes_max);
+                if next > first && !(fits && frames.version(next) <= growing.version) {
                     break;
                 }
-                let head = header.encode(self.packs.place(growing.pack, at));
-                frames.bytes[byte..byte + HEADER_BYTES].copy_from_slice(&head);
-                entries.push(Entry::of(header, growing.pack, at));
-                byte += header.frame_len() as usize;
-                at += header.frame_len() as u32;
-                next += 1;
+                let root_at = at;
+                for header in &mut frames.headers[next..next + count] {
+                    let payload_at = byte + HEADER_BYTES;
+                    let payload = &mut frames.bytes[payload_at..payload_at + header.stored_len as usize];
+                    if header.kind == Kind::Delta as u8 {
+                        group::set_distance(header, payload, at - root_at);
+                    }
+                    let table = header.is_group().then(|| Table::parse(header, payload));
+                    let table =
+                        table.transpose().expect("a group comes with its table, a delta behind its root");
+                    entries.extend(Entry::all_of(header, table.as_ref(), growing.pack, at));
+                    let head = header.encode(self.packs.place(growing.pack, at));
+                    frames.bytes[byte..payload_at].copy_from_slice(&head);
+                    byte += header.frame_len() as usize;
+                    at += header.frame_len() as u32;
+                }
+                next += count;
             }
             self.write(growing, &frames.bytes[start..byte])?;
             growing.entries.extend_from_slice(&entries);
@@ -173,11 +202,12 @@ impl Appender {
         Ok(())
     }
 
-    /// The growing pack, with room for a frame of `len` bytes; a full one is sealed, a new one made. A frame
-    /// longer than a pack may be gets a pack of its own.
-    fn room<'a>(&self, tail: &'a mut Tail, len: u64) -> Result<&'a mut Growing, StoreError> {
+    /// The growing pack, with room for frames of `len` bytes and at least of this format version; a full one is
+    /// sealed, a new one made. What is longer than a pack may be gets a pack of its own.
+    fn room<'a>(&self, tail: &'a mut Tail, len: u64, version: u32) -> Result<&'a mut Growing, StoreError> {
         let fits = |growing: &Growing| {
-            growing.len == PACK_HEADER_BYTES || u64::from(growing.len) + len <= u64::from(self.pack_bytes_max)
+            let room = u64::from(growing.len) + len <= u64::from(self.pack_bytes_max);
+            growing.version >= version && (growing.len == PACK_HEADER_BYTES || room)
         };
         let limit = PACK_BYTES_LIMIT - u64::from(PACK_HEADER_BYTES);
         if len > limit {
@@ -192,15 +222,16 @@ impl Appender {
                     tail.growing = Some(full);
                     return Err(e);
                 }
-                let created = self.create(tail.next_pack)?;
+                let created = self.create(tail.next_pack, version)?;
                 tail.next_pack += 1;
                 Ok(tail.growing.insert(created))
             }
         }
     }
 
-    /// Makes sure that there is a pack with a higher number than `pack`, which is then sealed.
-    pub(super) fn begin_pack_after(&self, pack: u32) -> Result<(), StoreError> {
+    /// Makes sure that there is a pack with a higher number than `pack`, which is then sealed; a new one is of this
+    /// format version.
+    pub(super) fn begin_pack_after(&self, pack: u32, version: u32) -> Result<(), StoreError> {
         let mut tail = self.lock();
         self.check()?;
         if pack + 1 < tail.next_pack {
@@ -212,7 +243,7 @@ impl Appender {
             tail.growing = Some(full);
             return Err(e);
         }
-        tail.growing = Some(self.create(tail.next_pack)?);
+        tail.growing = Some(self.create(tail.next_pack, version)?);
         tail.next_pack += 1;
         Ok(())
     }
@@ -232,15 +263,15 @@ impl Appender {
     }
 
     /// Makes the next pack: its header is durable, and its name. On an error there is no such pack.
-    fn create(&self, pack: u32) -> Result<Growing, StoreError> {
+    fn create(&self, pack: u32, version: u32) -> Result<Growing, StoreError> {
         let path = self.packs.path(pack);
         let file = self
             .packs
             .open(pack, Access::New)
             .map_err(|e| self.refuse(StoreError::io("create", &path, e)))?;
-        let mut growing = Growing { file, pack, len: 0, entries: Vec::new() };
+        let mut growing = Growing { file, pack, version, len: 0, entries: Vec::new() };
         let made = self
-            .write(&mut growing, &encode_header(self.packs.store, pack))
+            .write(&mut growing, &encode_header(self.packs.store, pack, version))
             .and_then(|()| self.fdatasync(&growing))
             .and_then(|()| self.packs.sync_names().map_err(|e| self.refuse(e)));
         match made {
@@ -303,6 +334,7 @@ impl Appender {
                 let growing = tail.growing.as_ref().map(|growing| Growing {
                     file: Arc::clone(&growing.file),
                     pack: growing.pack,
+                    version: growing.version,
                     len: growing.len,
                     entries: Vec::new(),
                 });

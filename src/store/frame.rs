@@ -1,10 +1,12 @@
-//! A frame: one chunk, recipe or footer, framed so that it can be found and checked without an index.
+//! A frame: one chunk, recipe, footer or group of chunks, framed so that it can be found and checked without an index.
 //!
 //! ```text
 //! offset size
 //!      0    4  magic
 //!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void, 5 tree node, 6 events, 7 snapshot
 //!      5    1  codec of the payload: 0 raw, 1 zstd
+//!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void, 8 group, 9 delta ([`super::group`])
+//!      5    1  codec of the payload: 0 raw, 1 zstd, 2 zstd with a prefix
 //!      6    2  flags: 0; a reader refuses a payload with flags it does not know
 //!      8    4  stored length: bytes of payload
 //!     12    4  raw length: bytes once decoded
@@ -52,33 +54,45 @@ pub(super) enum Kind {
     Events = 6,
     /// A document: a snapshot.
     Snapshot = 7,
+    /// Several chunks.
+    Group = 8,
+    /// Several chunks, compressed with the group before it as their prefix.
+    Delta = 9,
 }
 
 impl Kind {
     pub(super) fn of(byte: u8) -> Option<Kind> {
-        use Kind::{Chunk, Events, Footer, Node, Recipe, Snapshot, Void};
-        [Chunk, Recipe, Footer, Void, Node, Events, Snapshot].into_iter().find(|kind| *kind as u8 == byte)
+        use Kind::{Chunk, Delta, Events, Footer, Group, Node, Recipe, Snapshot, Void};
+        let all = [Chunk, Recipe, Footer, Void, Node, Events, Snapshot, Group, Delta];
+        all.into_iter().find(|kind| *kind as u8 == byte)
     }
 
-    /// Whether frames of this kind are looked up by their id.
+    /// Whether frames of this kind are looked up by their id. Of a group its chunks are.
     pub(super) fn is_indexed(self) -> bool {
-        !matches!(self, Kind::Footer | Kind::Void)
+        !matches!(self, Kind::Footer | Kind::Void | Kind::Group | Kind::Delta)
     }
 
     /// The most raw bytes that a frame of this kind may claim.
     pub(super) fn raw_bytes_max(self) -> u32 {
         match self {
-            Kind::Chunk => CHUNK_BYTES_MAX,
+            Kind::Chunk | Kind::Group | Kind::Delta => CHUNK_BYTES_MAX,
             Kind::Recipe | Kind::Footer | Kind::Void => RECIPE_BYTES_MAX,
             Kind::Node | Kind::Events | Kind::Snapshot => DOCUMENT_BYTES_MAX,
         }
     }
 }
 
+/// Whether frames of a kind hold several chunks.
+pub(super) fn is_group(kind: u8) -> bool {
+    kind == Kind::Group as u8 || kind == Kind::Delta as u8
+}
+
 /// How a payload is written.
 pub(super) const CODEC_RAW: u8 = 0;
 /// One zstd frame.
 pub(super) const CODEC_ZSTD: u8 = 1;
+/// One zstd frame that refers to other bytes as what comes before its own.
+pub(super) const CODEC_PREFIX: u8 = 2;
 
 /// A block of zstd takes 4 bytes or more and gives 128 KiB or less, so no payload expands by more than this.
 const ZSTD_EXPANSION_MAX: u64 = 32 << 10;
@@ -180,7 +194,8 @@ impl Header {
             payload_crc: u32_at(bytes, 48),
         };
         let max = Kind::of(header.kind).map_or(RECIPE_BYTES_MAX, Kind::raw_bytes_max);
-        if header.raw_len > max || header.stored_len > max {
+        let stored_max = if header.is_group() { max + super::group::TABLE_BYTES_MAX } else { max };
+        if header.raw_len > max || header.stored_len > stored_max {
             return Err("the frame claims to be longer than any may be");
         }
         Ok(header)
@@ -188,6 +203,11 @@ impl Header {
 
     pub(super) fn key(&self) -> Key {
         Key::new(&self.id, self.kind)
+    }
+
+    /// Whether it holds several chunks.
+    pub(super) fn is_group(&self) -> bool {
+        is_group(self.kind)
     }
 
     /// Bytes of the whole frame.
@@ -209,36 +229,50 @@ impl Header {
         if self.flags != 0 {
             return Err("the frame has flags that this program does not know");
         }
+        if self.is_group() {
+            return Err("the frame is a group of chunks");
+        }
         match self.codec {
             CODEC_RAW if payload.len() == self.raw_len as usize => Ok(payload.into()),
             CODEC_RAW => Err("the raw payload is not as long as the frame says"),
-            CODEC_ZSTD => self.inflate(payload),
+            CODEC_ZSTD => inflate(payload, self.raw_len),
             _ => Err("the frame has a codec that this program does not know"),
         }
     }
+}
 
-    fn inflate(&self, payload: &[u8]) -> Result<Arc<[u8]>, &'static str> {
-        thread_local! {
-            static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
-        }
-        // Before memory is taken for what a few bytes claim to hold.
-        if u64::from(self.raw_len) > payload.len() as u64 * ZSTD_EXPANSION_MAX {
-            return Err("the payload does not decompress to the length the frame says");
-        }
-        let mut raw: Arc<[u8]> = std::iter::repeat_n(0, self.raw_len as usize).collect();
-        let target = Arc::get_mut(&mut raw).expect("nobody else has it yet");
-        let written = DECOMPRESSOR.with_borrow_mut(|slot| {
+/// One zstd frame's `raw_len` bytes.
+pub(super) fn inflate(payload: &[u8], raw_len: u32) -> Result<Arc<[u8]>, &'static str> {
+    thread_local! {
+        static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+    }
+    inflate_with(payload, raw_len, |target| {
+        DECOMPRESSOR.with_borrow_mut(|slot| {
             let decompressor = match slot {
                 Some(decompressor) => decompressor,
                 None => slot.insert(Decompressor::new().map_err(|_| "zstd could not start")?),
             };
             decompressor.decompress_to_buffer(payload, target).map_err(|_| "the payload does not decompress")
-        })?;
-        if written != raw.len() {
-            return Err("the payload does not decompress to the length the frame says");
-        }
-        Ok(raw)
+        })
+    })
+}
+
+/// Fills `raw_len` bytes by `decompress`, which says how many it wrote.
+pub(super) fn inflate_with(
+    payload: &[u8],
+    raw_len: u32,
+    decompress: impl FnOnce(&mut [u8]) -> Result<usize, &'static str>,
+) -> Result<Arc<[u8]>, &'static str> {
+    // Before memory is taken for what a few bytes claim to hold.
+    if u64::from(raw_len) > payload.len() as u64 * ZSTD_EXPANSION_MAX {
+        return Err("the payload does not decompress to the length the frame says");
     }
+    let mut raw: Arc<[u8]> = std::iter::repeat_n(0, raw_len as usize).collect();
+    let target = Arc::get_mut(&mut raw).expect("nobody else has it yet");
+    if decompress(target)? != raw.len() {
+        return Err("the payload does not decompress to the length the frame says");
+    }
+    Ok(raw)
 }
 
 /// Appends room for a header and the encoded payload of `raw` to `out`; the header is for the appender to

@@ -2,7 +2,8 @@
 //!
 //! Everything stands in one place: store 7..., pack 3. Frames of the pack target stand where they are in it.
 
-use super::frame::{HEADER_BYTES, Header, MAGIC, Place, u32_at};
+use super::frame::{HEADER_BYTES, Header, Kind, MAGIC, Place, u32_at};
+use super::group::{Gathered, Group, Table, set_distance};
 use super::index::{decode_position, encode_position};
 use super::pack::{
     Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_footer, encode_header, parse_entries,
@@ -10,7 +11,7 @@ use super::pack::{
 };
 use super::scan::{Item, Scanner};
 use crate::env::{DiskFile, RealDisk};
-use crate::id::StoreId;
+use crate::id::{ChunkId, StoreId};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +37,73 @@ pub fn frame(bytes: &[u8]) {
     if let Some(Ok(raw)) = payload.map(|payload| header.decode(payload)) {
         assert_eq!(raw.len(), header.raw_len as usize);
     }
+}
+
+/// A delta or a group at the beginning of its pack; a delta's root is that of `root`, if it says so.
+pub fn group(bytes: &[u8]) {
+    let at = place(PACK_HEADER_BYTES);
+    let Ok(header) = Header::parse(bytes, at) else { return };
+    let Some(payload) = bytes[HEADER_BYTES..].get(..header.stored_len as usize) else { return };
+    if !header.is_group() {
+        assert!(Group::decode(&header, payload, None).is_err(), "no other frame is taken for a group");
+        return;
+    }
+    if header.check(payload).is_ok()
+        && let Ok(table) = Table::parse(&header, payload)
+    {
+        let entries = Entry::all_of(&header, Some(&table), PACK, PACK_HEADER_BYTES);
+        let bytes: u64 = entries[1..].iter().map(|entry| u64::from(entry.address.raw_len)).sum();
+        assert!(bytes <= u64::from(header.raw_len), "chunks lie within their group");
+        let root = root();
+        if let Ok(group) = Group::decode(&header, payload, Some(&root)) {
+            for entry in &entries[1..] {
+                let chunk = group.chunk(entry.key.id(), entry.address.raw_len);
+                // Of two with one name the first is found.
+                assert!(
+                    chunk.is_ok_and(|chunk| chunk.len() == entry.address.raw_len as usize)
+                        || entries.len() > 2
+                );
+            }
+        }
+    }
+}
+
+/// Some group.
+fn root() -> Group {
+    let mut gathered = Gathered::default();
+    gathered.push(&ChunkId([1; 32]), &[b'r'; 300]);
+    let mut frame = Vec::new();
+    let header = gathered.build(&mut frame, 1, None);
+    Group::decode(&header, &frame[HEADER_BYTES..], None).expect("it was just made")
+}
+
+/// Makes the checksums of a mutant of [`group`] right, and a delta one of `root`.
+pub fn repair_group(bytes: &mut [u8]) {
+    if bytes.get(4) == Some(&(Kind::Delta as u8)) && bytes.len() >= HEADER_BYTES + 16 {
+        bytes[HEADER_BYTES + 8..HEADER_BYTES + 16].copy_from_slice(&root().id()[..8]);
+    }
+    repair_frame(bytes);
+}
+
+/// Whole frames to begin with: a group that is raw, one that is compressed, a delta.
+pub fn groups() -> Vec<Vec<u8>> {
+    let make = |text: &[u8], level: i32, root: Option<&Gathered>| {
+        let mut gathered = Gathered::default();
+        gathered.push(&ChunkId([2; 32]), text);
+        gathered.push(&ChunkId([3; 32]), &text[..text.len() / 2]);
+        let mut frame = Vec::new();
+        let mut header = gathered.build(&mut frame, level, root);
+        let payload = &mut frame[HEADER_BYTES..];
+        if root.is_some() {
+            set_distance(&mut header, payload, HEADER_BYTES as u32);
+        }
+        let head = header.encode(place(PACK_HEADER_BYTES));
+        frame[..HEADER_BYTES].copy_from_slice(&head);
+        frame
+    };
+    let mut root = Gathered::default();
+    root.push(&ChunkId([1; 32]), &[b'r'; 300]);
+    vec![make(b"q4", 1, None), make(&[b'z'; 200], 1, None), make(&[b'r'; 290], 1, Some(&root))]
 }
 
 /// Makes a frame that stands at `offset` verify, with its payload cut to what there is.
@@ -119,8 +187,11 @@ impl DiskFile for Memory<'_> {
 pub fn pack(bytes: &[u8]) {
     let file = Memory(bytes);
     let header = read_header(&file).expect("memory can be read");
-    if let PackHeader::Whole { version: FORMAT, store, pack } = header {
-        assert!(u32_at(bytes, 32) != 0 || encode_header(store, pack) == bytes[..PACK_HEADER_BYTES as usize]);
+    if let PackHeader::Whole { version: version @ 1..=FORMAT, store, pack } = header {
+        assert!(
+            u32_at(bytes, 32) != 0
+                || encode_header(store, pack, version) == bytes[..PACK_HEADER_BYTES as usize]
+        );
     }
     let len = bytes.len() as u64;
     if let Some((offset, entries)) = read_footer(&file, STORE, PACK, len).expect("memory can be read") {
@@ -156,7 +227,7 @@ pub fn repair_pack(bytes: &mut [u8]) {
     if len < PACK_HEADER_BYTES as usize + TRAILER_BYTES {
         return;
     }
-    bytes[..PACK_HEADER_BYTES as usize].copy_from_slice(&encode_header(STORE, PACK));
+    bytes[..PACK_HEADER_BYTES as usize].copy_from_slice(&encode_header(STORE, PACK, FORMAT));
     let found = |bytes: &[u8], from: usize| {
         bytes.get(from..)?.windows(MAGIC.len()).position(|window| window == MAGIC).map(|skip| from + skip)
     };

@@ -15,13 +15,17 @@
 //! whose content is needed or not known are left as they are; the newest pack is never removed, so that no
 //! number is ever given to a second pack. `docs/decisions/0010-gc.md` argues all this.
 //!
+//! A group is needed while one of its chunks is or a delta of it; it is copied as it is, and the names of chunks that
+//! nothing needs are taken out of it: their bytes go when the group does.
+//!
 //! Locks: `collecting`, then `persisted`, `tail`, and innermost the gate.
 
 use super::append::Frames;
 use super::error::StoreError;
-use super::frame::{HEADER_BYTES, Header, Key, Kind};
+use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
+use super::group::{self, Group};
 use super::live::LiveSet;
-use super::pack::{Entry, PACK_HEADER_BYTES, read_footer};
+use super::pack::{Address, Entry, GROUPED, PACK_HEADER_BYTES, PLAIN, read_footer};
 use super::scan::{Item, Scanner};
 use super::{Store, lock};
 use crate::env::Access;
@@ -30,6 +34,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use zstd::bulk::Compressor;
 
 /// Most memory for the set of what is needed. Enough for 40 million chunks; beyond, more garbage is kept.
 const LIVE_BYTES_MAX: u64 = 64 << 20;
@@ -47,7 +52,7 @@ pub type GoOn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 /// An index that takes no changes, on a full disk, is no reason to keep garbage there: rows that lead to packs that
 /// are gone are not believed, and the next collection takes them out.
-fn index_may_fail<T: Default>(result: Result<T, StoreError>) -> Result<T, StoreError> {
+pub(super) fn index_may_fail<T: Default>(result: Result<T, StoreError>) -> Result<T, StoreError> {
     match result {
         Err(StoreError::Db(e)) => {
             tracing::warn!(error = %e, "the index could not be changed; the next collection does it");
@@ -59,10 +64,12 @@ fn index_may_fail<T: Default>(result: Result<T, StoreError>) -> Result<T, StoreE
 
 /// One pack in a plan. Bytes on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PackPlan {
-    pack: u32,
-    live_bytes: u64,
-    dead_bytes: u64,
+pub(super) struct PackPlan {
+    pub(super) pack: u32,
+    pub(super) live_bytes: u64,
+    pub(super) dead_bytes: u64,
+    /// Whether there are groups in it.
+    grouped: bool,
 }
 
 /// What a collection would do. Sizes in bytes on disk.
@@ -97,11 +104,11 @@ pub struct GcDone {
 
 /// A collection under way: one at a time. While it lives every look-up counts as a use.
 pub struct Collection<'a> {
-    store: &'a Arc<Store>,
-    live: Arc<LiveSet>,
+    pub(super) store: &'a Arc<Store>,
+    pub(super) live: Arc<LiveSet>,
     /// Packs up to this one stay as they are.
-    left: Cell<Option<u32>>,
-    _one: MutexGuard<'a, ()>,
+    pub(super) left: Cell<Option<u32>>,
+    pub(super) _one: MutexGuard<'a, ()>,
 }
 
 impl Drop for Collection<'_> {
@@ -131,6 +138,14 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Has regrouping leave packs up to this number as they are, as long as the store is open.
+    pub fn leave_until(&self, pack: u32) {
+        let mut left = lock(&self.left);
+        *left = left.max(Some(pack));
+    }
+}
+
 impl Collection<'_> {
     /// Says that a recipe is needed, and with it its chunks. An error if it cannot be read: then it is not known
     /// what is needed, and nothing may be removed.
@@ -149,12 +164,13 @@ impl Collection<'_> {
 
     /// Has what comes from now on in packs that are not left as they are.
     pub fn begin_pack(&self) -> Result<(), StoreError> {
-        self.left.get().map_or(Ok(()), |last| self.store.appender.begin_pack_after(last))
+        self.left.get().map_or(Ok(()), |last| self.store.appender.begin_pack_after(last, PLAIN))
     }
 
     /// Leaves packs up to this number as they are. Nothing that is in them now is ever only in a later one, then.
     pub fn leave_until(&self, pack: u32) {
         self.left.set(self.left.get().max(Some(pack)));
+        self.store.leave_until(pack);
     }
 
     /// Gives up the room that is set aside, if there is none else: for what has to be written down before anything is
@@ -197,15 +213,8 @@ impl Collection<'_> {
         let mut all = Vec::new();
         let mut done = 0;
         for pack in packs.list()? {
-            let Some((entries, len)) = self.entries(pack)? else { continue };
-            let mut one = PackPlan { pack, live_bytes: 0, dead_bytes: 0 };
-            for entry in &entries {
-                let bytes = HEADER_BYTES as u64 + u64::from(entry.address.stored_len);
-                match self.is_needed(entry)? {
-                    true => one.live_bytes += bytes,
-                    false => one.dead_bytes += bytes,
-                }
-            }
+            let Some((mut entries, len)) = self.entries(pack)? else { continue };
+            let one = self.weigh(pack, &mut entries)?;
             done += len;
             if !go_on(done, plan.stored_bytes.max(done)) {
                 return Ok(None);
@@ -235,7 +244,8 @@ impl Collection<'_> {
         let before = self.store.appender.stored_bytes.load(Ordering::Relaxed);
         index_may_fail(self.store.note_removing(plan.packs.iter().map(|one| one.pack)))?;
         if let Some(newest) = plan.packs.iter().map(|one| one.pack).max() {
-            self.store.appender.begin_pack_after(newest)?;
+            let version = if plan.packs.iter().any(|one| one.grouped) { GROUPED } else { PLAIN };
+            self.store.appender.begin_pack_after(newest, version)?;
         }
         let mut forgotten = Vec::new();
         let total: u64 = plan.packs.iter().map(|one| one.live_bytes + one.dead_bytes).sum();
@@ -266,7 +276,7 @@ impl Collection<'_> {
     }
 
     /// The frames of a pack and its length; `None` if it cannot be read, or is younger than this collection.
-    fn entries(&self, pack: u32) -> Result<Option<(Vec<Entry>, u64)>, StoreError> {
+    pub(super) fn entries(&self, pack: u32) -> Result<Option<(Vec<Entry>, u64)>, StoreError> {
         if let Some(found) = self.store.appender.growing_entries(pack) {
             return Ok(Some(found));
         }
@@ -281,16 +291,46 @@ impl Collection<'_> {
         let mut entries = Vec::new();
         while let Some(item) = scanner.next() {
             if let Item::Frame { offset, header } | Item::Bad { offset, header: Some(header), .. } = item {
-                entries.push(Entry::of(&header, pack, offset));
+                entries.extend(scanner.entries(&header, offset));
             }
         }
         Ok(Some((entries, len)))
     }
 
+    /// How much of a pack is needed.
+    pub(super) fn weigh(&self, pack: u32, entries: &mut [Entry]) -> Result<PackPlan, StoreError> {
+        let mut one = PackPlan { pack, live_bytes: 0, dead_bytes: 0, grouped: false };
+        entries.sort_unstable_by_key(|entry| entry.address.offset);
+        // A group that nothing was found to need so far, except perhaps a delta that follows.
+        let mut root = 0;
+        for frame in entries.chunk_by(|a, b| a.address.offset == b.address.offset) {
+            let bytes = HEADER_BYTES as u64 + u64::from(frame[0].address.stored_len);
+            let is = |kind: Kind| frame.iter().any(|entry| entry.key.kind() == kind as u8);
+            let mut needed = false;
+            for entry in frame {
+                needed = needed || self.is_needed(entry)?;
+            }
+            one.grouped |= is(Kind::Group);
+            if is(Kind::Group) {
+                one.dead_bytes += std::mem::take(&mut root);
+            } else if is(Kind::Delta) && needed {
+                one.live_bytes += std::mem::take(&mut root);
+            }
+            match needed {
+                true => one.live_bytes += bytes,
+                false if is(Kind::Group) => root = bytes,
+                false => one.dead_bytes += bytes,
+            }
+        }
+        one.dead_bytes += root;
+        Ok(one)
+    }
+
     /// Whether a frame is needed: its content is, and no other sound frame has it.
-    fn is_needed(&self, entry: &Entry) -> Result<bool, StoreError> {
+    pub(super) fn is_needed(&self, entry: &Entry) -> Result<bool, StoreError> {
         Ok(match Kind::of(entry.key.kind()) {
-            Some(Kind::Footer | Kind::Void) => false,
+            // Of groups it is their chunks that are.
+            Some(Kind::Footer | Kind::Void | Kind::Group | Kind::Delta) => false,
             // Of a newer program: not ours to judge.
             None => true,
             Some(_) if !self.live.contains(&entry.key) => false,
@@ -312,6 +352,21 @@ impl Collection<'_> {
     /// Copies what is needed of a pack and retires it; the keys whose only frames it had. `None` if it has to
     /// stay.
     fn rewrite(&self, pack: u32, done: &mut GcDone) -> Result<Option<Vec<Key>>, StoreError> {
+        let mut copier = Copier::new(self, done);
+        let Some(dead) = self.copy_needed(pack, &mut copier, &mut |_, _| false)? else { return Ok(None) };
+        copier.flush()?;
+        self.store.sync()?;
+        self.retire(pack, dead, &mut copier)
+    }
+
+    /// Copies what is needed of a pack, except chunks that `aside` takes; what is not needed. `None` if the pack has
+    /// to stay.
+    pub(super) fn copy_needed(
+        &self,
+        pack: u32,
+        copier: &mut Copier<'_, '_>,
+        aside: &mut dyn FnMut(&Header, &Entry) -> bool,
+    ) -> Result<Option<Vec<Entry>>, StoreError> {
         let packs = &self.store.reader.packs;
         let path = packs.path(pack);
         let failed = |e| StoreError::io("read", &path, e);
@@ -321,10 +376,11 @@ impl Collection<'_> {
         };
         let len = file.len().map_err(failed)?;
         let listed = read_footer(&*file, packs.store, pack, len).map_err(failed)?;
-        let mut copier = Copier { collection: self, frames: Frames::default(), done };
         let mut dead: Vec<Entry> = Vec::new();
         let mut scanner = Scanner::new(packs, pack, &*file, u64::from(PACK_HEADER_BYTES), len);
         let mut payload = Vec::new();
+        // The group that deltas may follow.
+        let mut root: Option<Root> = None;
         while let Some(item) = scanner.next_with(|_, bytes| {
             payload.clear();
             payload.extend_from_slice(bytes);
@@ -333,44 +389,91 @@ impl Collection<'_> {
             match item {
                 Item::Frame { header, .. }
                     if [Kind::Footer as u8, Kind::Void as u8].contains(&header.kind) => {}
+                Item::Frame { offset, mut header } if header.is_group() => {
+                    let table = scanner.table().expect("the scanner has read it").clone();
+                    let mut gone = Vec::new();
+                    for entry in scanner.entries(&header, offset).into_iter().filter(Entry::is_row) {
+                        if !self.is_needed(&entry)? {
+                            gone.push(entry);
+                        }
+                    }
+                    let needed = gone.len() < table.chunks().count();
+                    group::drop_names(&mut header, &mut payload, &table, |id| {
+                        gone.iter().any(|entry| entry.key == Key::chunk(id))
+                    });
+                    dead.extend(gone);
+                    match table.root(offset) {
+                        Ok(None) => {
+                            let frame = Some((header, std::mem::take(&mut payload)));
+                            root = Some(Root { offset, frame });
+                        }
+                        Ok(Some((at, _))) if root.as_ref().is_some_and(|root| root.offset == at) => {}
+                        // Not as we write them: whoever did may know why.
+                        _ => return Ok(None),
+                    }
+                    if let Some(root) = root.as_mut().filter(|_| needed) {
+                        if let Some((header, payload)) = root.frame.take() {
+                            copier.copy(&header, &payload)?;
+                        }
+                        if header.kind == Kind::Delta as u8 {
+                            copier.copy(&header, &payload)?;
+                        }
+                    }
+                }
                 Item::Frame { offset, header } => {
+                    root = None;
                     let entry = Entry::of(&header, pack, offset);
                     if Kind::of(header.kind).is_none() {
                         return Ok(None);
                     }
-                    if self.is_needed(&entry)? {
-                        copier.copy(&header, &payload)?;
-                    } else {
+                    if !self.is_needed(&entry)? {
                         dead.push(entry);
+                    } else if !aside(&header, &entry) {
+                        copier.copy(&header, &payload)?;
                     }
                 }
-                Item::Bad { offset, header: Some(header), .. } => {
-                    let entry = Entry::of(&header, pack, offset);
-                    if header.kind != Kind::Footer as u8 && self.is_needed(&entry)? {
-                        return Ok(None);
-                    }
-                    dead.push(entry);
-                }
-                Item::Bad { offset, end, .. } => {
-                    // What stood here is known only if the footer says so.
-                    let Some((footer, entries)) = &listed else { return Ok(None) };
-                    let inside = |entry: &&Entry| (offset..end as u32).contains(&entry.address.offset);
-                    for entry in entries.iter().filter(inside) {
-                        if offset < *footer && self.is_needed(entry)? {
+                Item::Bad { offset, end, header, .. } => {
+                    root = None;
+                    let stood = match header {
+                        Some(header) if !header.is_group() || scanner.table().is_some() => {
+                            scanner.entries(&header, offset)
+                        }
+                        // What stood here is known only if the footer says so.
+                        _ => {
+                            let Some((footer, entries)) = &listed else { return Ok(None) };
+                            let inside = |entry: &&Entry| {
+                                (offset..end as u32).contains(&entry.address.offset) && offset < *footer
+                            };
+                            entries.iter().filter(inside).copied().collect()
+                        }
+                    };
+                    for entry in stood {
+                        if self.is_needed(&entry)? {
                             return Ok(None);
                         }
-                        dead.push(*entry);
+                        dead.push(entry);
                     }
                 }
             }
         }
-        copier.flush()?;
-        self.store.sync()?;
+        Ok(Some(dead))
+    }
+
+    /// Retires a pack whose copies are durable, unless something dead in it was looked up since: that is copied first.
+    pub(super) fn retire(
+        &self,
+        pack: u32,
+        mut dead: Vec<Entry>,
+        copier: &mut Copier<'_, '_>,
+    ) -> Result<Option<Vec<Key>>, StoreError> {
         loop {
             let wanted = self.retire_unless_wanted(pack, &dead)?;
             if wanted.is_empty() {
                 break;
             }
+            let packs = &self.store.reader.packs;
+            let file =
+                packs.open(pack, Access::Read).map_err(|e| StoreError::io("open", &packs.path(pack), e))?;
             dead.retain(|entry| !wanted.contains(&entry.key));
             for entry in wanted_entries(&self.store.reader.index, &wanted, pack)? {
                 if !copier.copy_from(&*file, entry)? {
@@ -400,7 +503,7 @@ impl Collection<'_> {
         Ok(wanted)
     }
 
-    fn remove(&self, pack: u32) -> Result<(), StoreError> {
+    pub(super) fn remove(&self, pack: u32) -> Result<(), StoreError> {
         let packs = &self.store.reader.packs;
         let path = packs.path(pack);
         let len = packs.open(pack, Access::Read).and_then(|file| file.len()).unwrap_or(0);
@@ -412,12 +515,12 @@ impl Collection<'_> {
 
     /// The names of packs have to be gone for good first: a pack that came back after a power cut would hold
     /// frames that the index does not know.
-    fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
+    pub(super) fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
         self.store.reader.packs.sync_names()?;
         index_may_fail(self.store.forget(keys))
     }
 
-    fn close(&self, pack: u32) {
+    pub(super) fn close(&self, pack: u32) {
         if self.store.reader.packs.is_retired(pack) {
             self.store.reader.packs.close(pack);
         }
@@ -470,20 +573,52 @@ impl PackPlan {
     }
 }
 
+/// A group met in a pack that is being copied.
+struct Root {
+    /// Where it stood.
+    offset: u32,
+    /// Its frame, until it is copied.
+    frame: Option<(Header, Vec<u8>)>,
+}
+
 /// Copies frames to the end of the store.
-struct Copier<'a, 'b> {
+pub(super) struct Copier<'a, 'b> {
     collection: &'a Collection<'b>,
     frames: Frames,
     done: &'a mut GcDone,
 }
 
-impl Copier<'_, '_> {
-    /// Copies a frame whose payload was verified.
+impl<'a, 'b> Copier<'a, 'b> {
+    pub(super) fn new(collection: &'a Collection<'b>, done: &'a mut GcDone) -> Copier<'a, 'b> {
+        Copier { collection, frames: Frames::default(), done }
+    }
+
+    /// Copies a frame whose payload was verified. A delta comes right behind its root, or another delta of it.
     fn copy(&mut self, header: &Header, payload: &[u8]) -> Result<(), StoreError> {
+        if self.frames.bytes.len() >= COPY_BYTES && header.kind != Kind::Delta as u8 {
+            self.flush()?;
+        }
         self.frames.bytes.resize(self.frames.bytes.len() + HEADER_BYTES, 0);
         self.frames.bytes.extend_from_slice(payload);
         self.frames.headers.push(*header);
-        if self.frames.bytes.len() >= COPY_BYTES { self.flush() } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Copies a chunk out of a group; false if it does not verify.
+    fn copy_out(&mut self, file: &dyn crate::env::DiskFile, entry: Entry) -> Result<bool, StoreError> {
+        let store = self.collection.store;
+        let (packs, Address { pack, offset, raw_len, .. }) = (&store.reader.packs, entry.address);
+        let Ok(group) = Group::read(packs, file, pack, offset) else { return Ok(false) };
+        let Ok(chunk) = group.chunk(entry.key.id(), raw_len) else { return Ok(false) };
+        if blake3::hash(chunk).as_bytes() != entry.key.id() {
+            return Ok(false);
+        }
+        let compressor = Compressor::new(store.options.zstd_level);
+        let mut compressor = compressor.map_err(|e| StoreError::io("start zstd for", &packs.dir, e))?;
+        let header =
+            frame::build(&mut self.frames.bytes, Kind::Chunk, *entry.key.id(), chunk, &mut compressor);
+        self.frames.headers.push(header);
+        Ok(true)
     }
 
     /// Reads, verifies and copies one frame; false if it does not verify.
@@ -494,6 +629,7 @@ impl Copier<'_, '_> {
         let place = packs.place(entry.address.pack, entry.address.offset);
         let header = read.ok().and_then(|()| Header::parse(&bytes, place).ok());
         match header {
+            Some(header) if header.is_group() => self.copy_out(file, entry),
             Some(header) if header.key() == entry.key && header.decode(&bytes[HEADER_BYTES..]).is_ok() => {
                 self.copy(&header, &bytes[HEADER_BYTES..])?;
                 Ok(true)
@@ -502,7 +638,7 @@ impl Copier<'_, '_> {
         }
     }
 
-    fn flush(&mut self) -> Result<(), StoreError> {
+    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
         if self.frames.headers.is_empty() {
             return Ok(());
         }

@@ -24,6 +24,7 @@ const POSITION_KEY: &[u8] = b"store.position";
 /// 1 was a table of rows in another form.
 const POSITION_VERSION: u8 = 2;
 const REMOVING_KEY: &[u8] = b"store.removing";
+const GROUPING_KEY: &[u8] = b"store.grouping";
 
 /// In a row: its key is no longer there ([`Tiers`]).
 const REMOVED: Address =
@@ -53,7 +54,16 @@ impl Counters {
                 self.unique_bytes += u64::from(address.raw_len);
             }
             Some(Kind::Recipe) => self.recipes += 1,
-            Some(Kind::Footer | Kind::Void | Kind::Node | Kind::Events | Kind::Snapshot) | None => {}
+            Some(
+                Kind::Footer
+                | Kind::Void
+                | Kind::Node
+                | Kind::Events
+                | Kind::Snapshot
+                | Kind::Group
+                | Kind::Delta,
+            )
+            | None => {}
         }
     }
 
@@ -62,6 +72,17 @@ impl Counters {
         self.recipes = self.recipes.saturating_sub(gone.recipes);
         self.unique_bytes = self.unique_bytes.saturating_sub(gone.unique_bytes);
     }
+}
+
+/// What grouping came to, as far as the index remembers. Sizes in bytes on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grouping {
+    /// Chunks grouped.
+    pub chunks: u64,
+    /// What they took before.
+    pub before_bytes: u64,
+    /// What they took afterwards.
+    pub after_bytes: u64,
 }
 
 #[derive(Default)]
@@ -261,6 +282,28 @@ impl Index {
         let value = self.db.get(Table::Meta, REMOVING_KEY)?;
         let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
         Ok(value.map(|value| value.chunks_exact(4).filter_map(number).collect()).unwrap_or_default())
+    }
+
+    /// What grouping came to so far.
+    pub(super) fn grouping(&self) -> Result<Grouping, StoreError> {
+        let value = self.db.get(Table::Meta, GROUPING_KEY)?.unwrap_or_default();
+        let number = |i: usize| {
+            let bytes = value.get(8 * i..).and_then(|bytes| bytes.first_chunk());
+            bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        };
+        Ok(Grouping { chunks: number(0), before_bytes: number(1), after_bytes: number(2) })
+    }
+
+    /// Adds to what grouping came to.
+    pub(super) fn add_grouping(&self, more: Grouping) -> Result<(), StoreError> {
+        let now = self.grouping()?;
+        let sums = [
+            now.chunks.saturating_add(more.chunks),
+            now.before_bytes.saturating_add(more.before_bytes),
+            now.after_bytes.saturating_add(more.after_bytes),
+        ];
+        let value: Vec<u8> = sums.into_iter().flat_map(u64::to_le_bytes).collect();
+        Ok(self.db.put(Table::Meta, GROUPING_KEY, &value)?)
     }
 
     /// Forgets everything.

@@ -16,24 +16,39 @@ const BYTES_MIN: u64 = 4096;
 pub(super) struct LiveSet {
     words: Box<[AtomicU64]>,
     salt: u64,
+    all: bool,
 }
 
 impl LiveSet {
     /// An empty set with room for `keys` keys, in at most `bytes_max` bytes.
     pub(super) fn new(keys: u64, bytes_max: u64, salt: u64) -> LiveSet {
         let bytes = (keys.saturating_mul(BITS_PER_KEY) / 8).min(bytes_max).max(BYTES_MIN);
-        LiveSet { words: (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect(), salt: salt | 1 }
+        LiveSet {
+            words: (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect(),
+            salt: salt | 1,
+            all: false,
+        }
+    }
+
+    /// The set of all keys.
+    pub(super) fn everything() -> LiveSet {
+        LiveSet { words: Box::default(), salt: 1, all: true }
     }
 
     pub(super) fn insert(&self, key: &Key) {
+        if self.all {
+            return;
+        }
         for bit in self.bits(key) {
             self.words[(bit / 64) as usize].fetch_or(1 << (bit % 64), Ordering::SeqCst);
         }
     }
 
     pub(super) fn contains(&self, key: &Key) -> bool {
-        self.bits(key)
-            .all(|bit| self.words[(bit / 64) as usize].load(Ordering::SeqCst) & 1 << (bit % 64) != 0)
+        self.all
+            || self
+                .bits(key)
+                .all(|bit| self.words[(bit / 64) as usize].load(Ordering::SeqCst) & 1 << (bit % 64) != 0)
     }
 
     fn bits(&self, key: &Key) -> impl Iterator<Item = u64> {

@@ -17,10 +17,12 @@
 mod append;
 mod document;
 mod error;
+mod features;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
 mod gc;
+mod group;
 mod index;
 mod live;
 mod open;
@@ -28,6 +30,7 @@ mod pack;
 mod pin;
 mod prefetch;
 mod read;
+mod regroup;
 mod reserve;
 mod salvage;
 mod scan;
@@ -40,7 +43,9 @@ mod writer;
 pub use document::DocumentKind;
 pub use error::{Damage, DamageKind, Object, StoreError};
 pub use gc::{Collection, GcDone, GcPlan, GoOn};
+pub use index::Grouping;
 pub use pin::Pin;
+pub use regroup::{RegroupOptions, RegroupPlan, Regrouped};
 pub use salvage::{Salvaged, Step, Take, Wanted, search_packs};
 pub use writer::Writer;
 
@@ -51,6 +56,7 @@ use crate::recipe::{ChunkRef, Recipe};
 use append::{Appender, Frames};
 use frame::Key;
 use index::{Counters, Position};
+use pack::Entry;
 use pin::Pins;
 use prefetch::Prefetcher;
 use read::Reader;
@@ -132,6 +138,8 @@ pub struct Store {
     stale_rows: AtomicBool,
     /// Held by a collection of garbage.
     collecting: Mutex<()>,
+    /// Packs up to this one are left as they are by regrouping.
+    left: Mutex<Option<u32>>,
     pins: Arc<Pins>,
     reserve: Reserve,
     /// Damage found when opening.
@@ -277,8 +285,9 @@ impl Store {
     fn append_moved(&self, frames: &mut Frames) -> Result<(), StoreError> {
         let mut tail = self.appender.lock();
         self.appender.append(&mut tail, frames, |entries| {
-            self.reader.index.insert(entries);
-            for entry in entries {
+            let rows: Vec<Entry> = entries.iter().filter(|entry| entry.is_row()).copied().collect();
+            self.reader.index.insert(&rows);
+            for entry in &rows {
                 self.reader.healed(&entry.key);
             }
         })

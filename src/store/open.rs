@@ -21,7 +21,7 @@ use super::error::{Damage, DamageKind, StoreError};
 use super::frame::{self, HEADER_BYTES, Kind};
 use super::index::{Counters, Index, Position, is_bad_row};
 use super::pack::{
-    Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_header, read_footer, read_header,
+    Entry, FORMAT, PACK_HEADER_BYTES, PLAIN, PackHeader, Packs, encode_header, read_footer, read_header,
 };
 use super::prefetch::Prefetcher;
 use super::read::Reader;
@@ -47,6 +47,8 @@ struct Found {
     /// So short that its creation was cut off.
     blank: bool,
     header_ok: bool,
+    /// Format version; that of a blank pack to be made anew.
+    version: u32,
 }
 
 pub(super) fn open(
@@ -136,6 +138,7 @@ pub(super) fn open(
         persisted: Mutex::new(persisted),
         stale_rows: AtomicBool::new(false),
         collecting: Mutex::new(()),
+        left: Mutex::new(None),
         pins: Arc::default(),
         reserve,
         damage_found: damage,
@@ -162,6 +165,10 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
             Err(e) => return Err(StoreError::io("open", &path, e)),
         };
         let blank = len <= u64::from(PACK_HEADER_BYTES) && header == PackHeader::Damaged;
+        let version = match header {
+            PackHeader::Whole { version, .. } => version,
+            PackHeader::Damaged => PLAIN,
+        };
         let header_ok = match header {
             PackHeader::Whole { version, .. } if version > FORMAT => {
                 return Err(StoreError::NewerFormat { path, found: version, known: FORMAT });
@@ -176,7 +183,7 @@ fn find(packs: &Packs, numbers: &[u32], damage: &mut Vec<Damage>) -> Result<Vec<
         if !header_ok && !torn {
             note(damage, DamageKind::PackHeader, pack, 0, "the pack header does not verify".to_owned());
         }
-        found.push(Found { pack, file, len, blank, header_ok });
+        found.push(Found { pack, file, len, blank, header_ok, version });
     }
     Ok(found)
 }
@@ -199,6 +206,7 @@ fn is_borne_out(at: Position, found: &[Found], next_pack: u32) -> bool {
 /// How the newest pack ends, if it may be appended to.
 struct End {
     pack: u32,
+    version: u32,
     /// Where its last whole frame ends.
     len: u32,
     found_len: u64,
@@ -285,6 +293,7 @@ impl<'a> Loader<'a> {
                     if newest && one.header_ok {
                         growing = Some(End {
                             pack: one.pack,
+                            version: one.version,
                             len: one.len as u32,
                             found_len: one.len,
                             blank: false,
@@ -319,6 +328,7 @@ impl<'a> Loader<'a> {
         let mut scanner = Scanner::new(self.packs, one.pack, &*one.file, u64::from(from), one.len);
         let mut end = End {
             pack: one.pack,
+            version: one.version,
             len: PACK_HEADER_BYTES,
             found_len: one.len,
             blank: one.blank,
@@ -340,14 +350,14 @@ impl<'a> Loader<'a> {
                             false => note(damage, DamageKind::Frame, one.pack, u64::from(at), reason),
                         }
                     }
-                    let entry = Entry::of(&header, one.pack, offset);
+                    let entries = scanner.entries(&header, offset);
                     if offset >= start {
-                        self.add(&entry)?;
+                        entries.iter().try_for_each(|entry| self.add(entry))?;
                     }
                     if header.kind == Kind::Footer as u8 {
                         footer = Some((offset, scanner.at()));
                     } else if newest {
-                        end.entries.push(entry);
+                        end.entries.extend(entries);
                     }
                     end.len = scanner.at() as u32;
                 }
@@ -382,7 +392,7 @@ impl<'a> Loader<'a> {
 
     fn add(&mut self, entry: &Entry) -> Result<(), StoreError> {
         let kind = Kind::of(entry.key.kind());
-        if !kind.is_some_and(Kind::is_indexed) {
+        if !entry.is_row() {
             return Ok(());
         }
         if let (Some(kind), Some(id)) = (kind.and_then(DocumentKind::listed), entry.key.document_id()) {
@@ -433,7 +443,7 @@ fn take_over(packs: &Packs, mut end: End, base: Option<Position>) -> Result<Opti
     let mut changed = false;
     if end.blank {
         file.set_len(0).map_err(failed("cut"))?;
-        file.write_all_at(&encode_header(packs.store, end.pack), 0).map_err(failed("write"))?;
+        file.write_all_at(&encode_header(packs.store, end.pack, end.version), 0).map_err(failed("write"))?;
         changed = true;
     } else if end.found_len > u64::from(end.len) {
         file.set_len(u64::from(end.len)).map_err(failed("cut"))?;
@@ -455,14 +465,26 @@ fn take_over(packs: &Packs, mut end: End, base: Option<Position>) -> Result<Opti
         file.sync_data().map_err(failed("fsync"))?;
         packs.sync_names()?;
     }
-    Ok((!end.sealed).then(|| Growing { file, pack: end.pack, len: end.len, entries: end.entries }))
+    Ok((!end.sealed).then(|| Growing {
+        file,
+        pack: end.pack,
+        version: end.version,
+        len: end.len,
+        entries: end.entries,
+    }))
 }
 
 /// The newest pack as it is, for a store that is not to be changed: what follows its last whole frame is not looked at.
 fn look_at(packs: &Packs, end: End) -> Result<Option<Growing>, StoreError> {
     let path = packs.path(end.pack);
     let file = packs.open(end.pack, Access::Read).map_err(|e| StoreError::io("open", &path, e))?;
-    Ok((!end.sealed).then(|| Growing { file, pack: end.pack, len: end.len, entries: end.entries }))
+    Ok((!end.sealed).then(|| Growing {
+        file,
+        pack: end.pack,
+        version: end.version,
+        len: end.len,
+        entries: end.entries,
+    }))
 }
 
 /// Makes a range of a pack that holds no frame one that says so.

@@ -5,6 +5,7 @@
 //! header = magic (8) | format version u32 | pack number u32 | store id (16) | 0 u32 | CRC-32 of the 36 bytes
 //! footer = a frame of kind 3; payload = entry* | offset of the footer frame u32 | end magic (4)
 //! entry  = id (32) | kind u8 | offset u32 | stored length u32 | raw length u32, sorted by id and kind
+//!          a chunk in a group: where the group's frame stands and how long it is stored, the chunk's raw length
 //! ```
 //!
 //! What must always be true: a pack that ends in a footer is sealed and never changes again. The layout of
@@ -12,6 +13,7 @@
 
 use super::error::StoreError;
 use super::frame::{self, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
+use super::group::{Member, Table};
 use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
 use std::collections::HashSet;
@@ -21,8 +23,12 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Bytes of a pack file before its first frame.
 pub(super) const PACK_HEADER_BYTES: u32 = 40;
-/// The format version that this program writes, and the newest that it reads.
-pub(super) const FORMAT: u32 = 1;
+/// The newest format version that this program reads.
+pub(super) const FORMAT: u32 = 2;
+/// The version of packs without groups: programs that know no groups read them.
+pub(super) const PLAIN: u32 = 1;
+/// The version of packs that may have groups.
+pub(super) const GROUPED: u32 = 2;
 const PACK_MAGIC: [u8; 8] = *b"dedupfs\x1a";
 const END_MAGIC: [u8; 4] = [0xd5, b'e', b'n', b'd'];
 const TRAILER_BYTES: usize = 8;
@@ -39,7 +45,7 @@ pub(super) struct Address {
     pub(super) raw_len: u32,
 }
 
-/// A frame in a pack, by name.
+/// A frame in a pack, or a chunk in such a frame, by name.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) key: Key,
@@ -53,6 +59,22 @@ impl Entry {
             address: Address { pack, offset, stored_len: header.stored_len, raw_len: header.raw_len },
         }
     }
+
+    /// The frame, and each chunk in it if it is a group with this table: what a footer lists of it.
+    pub(super) fn all_of(header: &Header, table: Option<&Table>, pack: u32, offset: u32) -> Vec<Entry> {
+        let frame = Entry::of(header, pack, offset);
+        let chunks = table.into_iter().flat_map(Table::chunks);
+        let entry = |member: &Member| Entry {
+            key: Key::chunk(&member.id),
+            address: Address { raw_len: member.len, ..frame.address },
+        };
+        std::iter::once(frame).chain(chunks.map(entry)).collect()
+    }
+
+    /// Whether the index leads to it.
+    pub(super) fn is_row(&self) -> bool {
+        Kind::of(self.key.kind()).is_some_and(Kind::is_indexed)
+    }
 }
 
 /// What the first bytes of a pack file say.
@@ -62,15 +84,7 @@ pub(super) enum PackHeader {
     Damaged,
 }
 
-pub(super) fn encode_header(store: StoreId, pack: u32) -> [u8; PACK_HEADER_BYTES as usize] {
-    encode_header_version(store, pack, FORMAT)
-}
-
-pub(super) fn encode_header_version(
-    store: StoreId,
-    pack: u32,
-    version: u32,
-) -> [u8; PACK_HEADER_BYTES as usize] {
+pub(super) fn encode_header(store: StoreId, pack: u32, version: u32) -> [u8; PACK_HEADER_BYTES as usize] {
     let mut out = [0; PACK_HEADER_BYTES as usize];
     out[..8].copy_from_slice(&PACK_MAGIC);
     out[8..12].copy_from_slice(&version.to_le_bytes());

@@ -12,6 +12,7 @@
 use super::Bytes;
 use super::error::{Damage, DamageKind, Object, StoreError};
 use super::frame::{HEADER_BYTES, Header, Key, Kind};
+use super::group::{Group, Table};
 use super::index::Index;
 use super::live::LiveSet;
 use super::pack::{Address, Entry, Packs};
@@ -47,12 +48,20 @@ impl Weighter<RecipeId, Arc<Recipe>> for ByBytes {
     }
 }
 
+impl Weighter<(u32, u32), Arc<Group>> for ByBytes {
+    fn weight(&self, _: &(u32, u32), group: &Arc<Group>) -> u64 {
+        group.weight() + ENTRY_OVERHEAD_BYTES
+    }
+}
+
 /// The reading side of the store, shared with the decode-ahead threads.
 pub(super) struct Reader {
     pub(super) index: Index,
     pub(super) packs: Arc<Packs>,
     pub(super) chunks: Cache<ChunkId, Bytes, ByBytes>,
     recipes: Cache<RecipeId, Arc<Recipe>, ByBytes>,
+    /// Decoded groups, by pack and offset: a frame never changes, and no number is given to two packs.
+    groups: Cache<(u32, u32), Arc<Group>, ByBytes>,
     damaged: Mutex<HashSet<Key>>,
     /// Size of `damaged`, so that the usual case, none, takes no lock.
     damaged_count: AtomicUsize,
@@ -68,6 +77,13 @@ pub(super) type Decode = fn(&Header, &[u8]) -> Result<Bytes, &'static str>;
 /// Its checksum only.
 const CHECK: Decode = |header, payload| header.check(payload).map(|()| Bytes::from([]));
 
+/// Whether groups that are decoded already will do, or the disk is to be asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Groups {
+    AtHand,
+    OnDisk,
+}
+
 /// What the frame that the index names came to.
 enum Loaded {
     Bytes(Bytes),
@@ -77,12 +93,14 @@ enum Loaded {
 impl Reader {
     pub(super) fn new(index: Index, packs: Arc<Packs>, cache_bytes: u64) -> Reader {
         let recipe_bytes = cache_bytes / 8;
-        let chunk_bytes = cache_bytes - recipe_bytes;
+        let group_bytes = cache_bytes / 8;
+        let chunk_bytes = cache_bytes - recipe_bytes - group_bytes;
         Reader {
             index,
             packs,
             chunks: Cache::with_weighter((chunk_bytes / (16 << 10)) as usize, chunk_bytes, ByBytes),
             recipes: Cache::with_weighter((recipe_bytes / 1024) as usize, recipe_bytes, ByBytes),
+            groups: Cache::with_weighter((group_bytes / (64 << 10)) as usize, group_bytes, ByBytes),
             damaged: Mutex::default(),
             damaged_count: AtomicUsize::new(0),
             gate: RwLock::default(),
@@ -147,6 +165,11 @@ impl Reader {
             return Ok(true);
         }
         let find = || Ok(self.index.find(key)?.map(|address| Entry { key: *key, address }));
+        // A group at hand was read, and sound, since the store was opened.
+        if find()?.is_some_and(|found| self.in_group_at_hand(key, &found.address).is_some()) {
+            self.note_sound(key);
+            return Ok(true);
+        }
         let object = match (key.chunk_id(), key.recipe_id()) {
             (None, Some(recipe)) => Object::Recipe(recipe),
             (chunk, _) => Object::Chunk(chunk.unwrap_or(ChunkId(*key.id()))),
@@ -167,7 +190,7 @@ impl Reader {
 
     /// What is wrong with the frame that should stand at `address`, if anything is.
     pub(super) fn reason_if_bad(&self, key: Key, address: &Address) -> Result<Option<String>, StoreError> {
-        Ok(match self.load(key, address, CHECK)? {
+        Ok(match self.load(key, address, CHECK, Groups::OnDisk)? {
             Loaded::Bytes(_) => None,
             Loaded::Bad(reason) => Some(reason),
         })
@@ -188,7 +211,7 @@ impl Reader {
     }
 
     pub(super) fn cache_bytes(&self) -> u64 {
-        self.chunks.weight() + self.recipes.weight()
+        self.chunks.weight() + self.recipes.weight() + self.groups.weight()
     }
 
     pub(super) fn is_cached(&self, id: &ChunkId) -> bool {
@@ -200,8 +223,17 @@ impl Reader {
         self.chunks.get_or_insert_with(id, || {
             let key = Key::chunk(id);
             let find = || Ok(self.index.find(&key)?.map(|address| Entry { key, address }));
-            Ok(self.load_current(Object::Chunk(*id), find, Header::decode)?.1)
+            if let Some(bytes) = find()?.and_then(|found| self.in_group_at_hand(&found.key, &found.address)) {
+                return Ok(bytes);
+            }
+            Ok(self.load_current_from(Object::Chunk(*id), find, Header::decode, Groups::AtHand)?.1)
         })
+    }
+
+    /// A chunk of a group that is decoded already.
+    pub(super) fn in_group_at_hand(&self, key: &Key, address: &Address) -> Option<Bytes> {
+        let group = self.groups.get(&(address.pack, address.offset))?;
+        group.chunk(key.id(), address.raw_len).ok().map(Bytes::from)
     }
 
     pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
@@ -226,11 +258,21 @@ impl Reader {
         let (Entry { key, address }, bytes) = self.load_current(*object, find, Header::decode)?;
         match blake3::hash(&bytes).as_bytes() == key.id() {
             true => Ok(()),
-            false => {
-                let reason = "the content does not have the hash that names it".to_owned();
-                Err(self.damage(key, &address, reason))
-            }
+            false => Err(self.unlike_its_name(key, &address)),
         }
+    }
+
+    /// The content of a frame of its own, wherever the index leads.
+    pub(super) fn at(&self, key: Key, address: &Address) -> Result<Bytes, StoreError> {
+        match self.load(key, address, Header::decode, Groups::OnDisk)? {
+            Loaded::Bytes(bytes) => Ok(bytes),
+            Loaded::Bad(reason) => Err(self.damage(key, address, reason)),
+        }
+    }
+
+    /// Content that was read and does not have the hash that names it.
+    pub(super) fn unlike_its_name(&self, key: Key, address: &Address) -> StoreError {
+        self.damage(key, address, "the content does not have the hash that names it".to_owned())
     }
 
     /// Reads the frame that the index names, which may move while it is being read.
@@ -240,10 +282,20 @@ impl Reader {
         find: impl Fn() -> Result<Option<Entry>, StoreError>,
         decode: Decode,
     ) -> Result<(Entry, Bytes), StoreError> {
+        self.load_current_from(object, find, decode, Groups::OnDisk)
+    }
+
+    fn load_current_from(
+        &self,
+        object: Object,
+        find: impl Fn() -> Result<Option<Entry>, StoreError>,
+        decode: Decode,
+        groups: Groups,
+    ) -> Result<(Entry, Bytes), StoreError> {
         let mut found = find()?;
         loop {
             let Some(entry) = found else { return Err(StoreError::Missing { object }) };
-            let reason = match self.load(entry.key, &entry.address, decode)? {
+            let reason = match self.load(entry.key, &entry.address, decode, groups)? {
                 Loaded::Bytes(bytes) => return Ok((entry, bytes)),
                 Loaded::Bad(reason) => reason,
             };
@@ -276,12 +328,18 @@ impl Reader {
     }
 
     /// Reads and verifies a frame.
-    fn load(&self, key: Key, address: &Address, decode: Decode) -> Result<Loaded, StoreError> {
+    fn load(
+        &self,
+        key: Key,
+        address: &Address,
+        decode: Decode,
+        groups: Groups,
+    ) -> Result<Loaded, StoreError> {
         thread_local! {
             static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let result = self.load_with(key, address, scratch, decode);
+            let result = self.load_with(key, address, scratch, decode, groups);
             if scratch.capacity() > SCRATCH_BYTES_KEPT {
                 *scratch = Vec::new();
             }
@@ -295,6 +353,7 @@ impl Reader {
         address: &Address,
         scratch: &mut Vec<u8>,
         decode: Decode,
+        groups: Groups,
     ) -> Result<Loaded, StoreError> {
         let bad = |reason: &str| Ok(Loaded::Bad(reason.to_owned()));
         let failed = |operation, e: io::Error| match (e.kind(), e.raw_os_error()) {
@@ -316,9 +375,9 @@ impl Reader {
         if let Err(e) = file.read_exact_at(scratch, u64::from(address.offset)) {
             return failed("read", e);
         }
-        Ok(match self.decode_frame(&key, address, scratch, decode) {
+        Ok(match self.decode_frame(&key, address, scratch, decode, groups) {
             Ok(bytes) => Loaded::Bytes(bytes),
-            Err(reason) => Loaded::Bad(reason.to_owned()),
+            Err(reason) => Loaded::Bad(reason),
         })
     }
 
@@ -329,15 +388,53 @@ impl Reader {
         address: &Address,
         frame: &[u8],
         decode: Decode,
-    ) -> Result<Bytes, &'static str> {
+        groups: Groups,
+    ) -> Result<Bytes, String> {
         let header = Header::parse(frame, self.packs.place(address.pack, address.offset))?;
+        let too_long = "the frame is not as long as the index says";
+        if header.is_group() && header.stored_len == address.stored_len {
+            let group = self.decode_group(address, &header, &frame[HEADER_BYTES..], groups)?;
+            return Ok(group.chunk(key.id(), address.raw_len)?.into());
+        }
+        if header.is_group() {
+            return Err(too_long.to_owned());
+        }
         if header.key() != *key {
-            return Err("another frame stands where the index leads");
+            return Err("another frame stands where the index leads".to_owned());
         }
         if header.stored_len != address.stored_len || header.raw_len != address.raw_len {
-            return Err("the frame is not as long as the index says");
+            return Err(too_long.to_owned());
         }
-        decode(&header, &frame[HEADER_BYTES..])
+        Ok(decode(&header, &frame[HEADER_BYTES..])?)
+    }
+
+    /// Decodes a group that was read from `address`, with its root if it is a delta, and keeps both at hand.
+    fn decode_group(
+        &self,
+        address: &Address,
+        header: &Header,
+        payload: &[u8],
+        groups: Groups,
+    ) -> Result<Arc<Group>, String> {
+        let &Address { pack, offset, .. } = address;
+        header.check(payload)?;
+        let root = match Table::parse(header, payload)?.root(offset)? {
+            Some((at, _)) => Some(self.root_at(pack, at, groups)?),
+            None => None,
+        };
+        let group = Arc::new(Group::decode(header, payload, root.as_deref())?);
+        self.groups.insert((pack, offset), Arc::clone(&group));
+        Ok(group)
+    }
+
+    fn root_at(&self, pack: u32, offset: u32, groups: Groups) -> Result<Arc<Group>, String> {
+        if let Some(root) = self.groups.get(&(pack, offset)).filter(|_| groups == Groups::AtHand) {
+            return Ok(root);
+        }
+        let file = self.packs.file(pack).map_err(|e| format!("it cannot be opened: {e}"))?;
+        let root = Arc::new(Group::read_root(&self.packs, &*file, pack, offset)?);
+        self.groups.insert((pack, offset), Arc::clone(&root));
+        Ok(root)
     }
 
     /// Fills `buf` from `offset` of a recipe's file; less only at its end.

@@ -9,8 +9,9 @@
 use super::Store;
 use super::error::{Object, StoreError};
 use super::frame::{HEADER_BYTES, Header, Key};
+use super::group::Group;
 use super::pack::{Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, read_footer, read_header};
-use super::scan::Scanner;
+use super::scan::{Item, Scanner};
 use crate::env::{Access, DiskFile, RealDisk};
 use crate::id::{ChunkId, RecipeId, StoreId};
 use std::collections::BTreeSet;
@@ -206,8 +207,20 @@ fn walk(
             take(Salvaged { object, bytes: &bytes, pack: Some(packs.path(pack)) })?;
             wanted.remove(&object);
         }
-        if item.is_none() {
-            return Ok(());
+        match item {
+            Some(Item::Frame { offset, header }) if header.is_group() => {
+                for entry in scanner.entries(&header, offset) {
+                    if let Some(object) = object_of(&entry.key)
+                        && wanted.contains(&object)
+                        && let Some(bytes) = frame_at(packs, file, &entry)
+                    {
+                        take(Salvaged { object, bytes: &bytes, pack: Some(packs.path(pack)) })?;
+                        wanted.remove(&object);
+                    }
+                }
+            }
+            Some(_) => {}
+            None => return Ok(()),
         }
     }
 }
@@ -218,6 +231,11 @@ fn frame_at(packs: &Packs, file: &dyn DiskFile, entry: &Entry) -> Option<super::
     let mut bytes = vec![0; HEADER_BYTES + address.stored_len as usize];
     file.read_exact_at(&mut bytes, u64::from(address.offset)).ok()?;
     let header = Header::parse(&bytes, packs.place(address.pack, address.offset)).ok()?;
+    if header.is_group() {
+        let group = Group::read(packs, file, address.pack, address.offset).ok()?;
+        let chunk = group.chunk(entry.key.id(), address.raw_len).ok()?;
+        return (*blake3::hash(chunk).as_bytes() == *entry.key.id()).then(|| chunk.into());
+    }
     let fits = header.key() == entry.key && header.stored_len == address.stored_len;
     fits.then(|| whole(&header, &bytes[HEADER_BYTES..]))?
 }

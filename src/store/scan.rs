@@ -1,10 +1,12 @@
 //! Walks the frames of a pack in order, finding its way again after damage. Reads, never writes.
 //!
 //! What must always be true: every byte of the walked range is covered by exactly one item, and an item is
-//! [`Item::Frame`] only if header, place and payload all verify. Memory is bounded by the largest frame.
+//! [`Item::Frame`] only if header, place and payload all verify, and of a delta its root's too. Memory is bounded by
+//! the largest frame.
 
-use super::frame::{HEADER_BYTES, Header, MAGIC};
-use super::pack::Packs;
+use super::frame::{HEADER_BYTES, Header, Kind, MAGIC};
+use super::group::{self, Table};
+use super::pack::{Entry, Packs};
 use crate::env::DiskFile;
 use std::io;
 
@@ -27,6 +29,10 @@ pub(super) struct Scanner<'a> {
     end: u64,
     window: Vec<u8>,
     window_at: u64,
+    /// Where the last whole group stood, and its id: the root of deltas that follow.
+    root: Option<(u32, [u8; 32])>,
+    /// What the last frame says that it holds, if it is a group.
+    table: Option<Table>,
 }
 
 impl<'a> Scanner<'a> {
@@ -41,6 +47,8 @@ impl<'a> Scanner<'a> {
             end: end.min(u64::from(u32::MAX)),
             window: Vec::new(),
             window_at: 0,
+            root: None,
+            table: None,
         }
     }
 
@@ -69,20 +77,57 @@ impl<'a> Scanner<'a> {
             Err(e) => return Some(self.resync(format!("it cannot be read: {e}"))),
         };
         let end = self.at + header.frame_len();
-        let payload = match self.bytes(self.at + HEADER_BYTES as u64, u64::from(header.stored_len)) {
-            Ok(payload) => payload,
-            Err(e) => return Some(self.resync(format!("a payload cannot be read: {e}"))),
+        if let Err(e) = self.bytes(self.at + HEADER_BYTES as u64, u64::from(header.stored_len)) {
+            return Some(self.resync(format!("a payload cannot be read: {e}")));
+        }
+        let payload = self.payload(&header);
+        let mut table = None;
+        let whole = match crc32fast::hash(payload) == header.payload_crc {
+            false => Err("the payload does not match its checksum"),
+            true if header.is_group() => Table::parse(&header, payload).and_then(|parsed| {
+                let root = parsed.root(offset)?;
+                table = Some(parsed);
+                self.check_root(root)
+            }),
+            true => Ok(()),
         };
-        let sound = if crc32fast::hash(payload) != header.payload_crc {
-            Err("the payload does not match its checksum")
-        } else {
-            check(&header, payload)
-        };
+        let sound = whole.and_then(|()| check(&header, self.payload(&header)));
+        if header.kind == Kind::Group as u8 {
+            self.root = sound.is_ok().then_some((offset, header.id));
+        }
+        self.table = table;
         self.at = end;
         Some(match sound {
             Ok(()) => Item::Frame { offset, header },
             Err(reason) => Item::Bad { offset, end, header: Some(header), reason: reason.to_owned() },
         })
+    }
+
+    /// What the last frame says that it holds, if it is a group whose payload is whole.
+    pub(super) fn table(&self) -> Option<&Table> {
+        self.table.as_ref()
+    }
+
+    /// All that a footer lists of the last frame.
+    pub(super) fn entries(&self, header: &Header, offset: u32) -> Vec<Entry> {
+        Entry::all_of(header, self.table(), self.pack, offset)
+    }
+
+    /// Whether the root that a delta names is there and whole.
+    fn check_root(&self, root: Option<(u32, [u8; 8])>) -> Result<(), &'static str> {
+        let Some((at, begins)) = root else { return Ok(()) };
+        let passed = self.root.is_some_and(|(offset, id)| offset == at && group::is_root(&id, &begins));
+        // The walk may have begun between the two.
+        match passed || group::stands(self.packs, self.file, self.pack, at, &begins) {
+            true => Ok(()),
+            false => Err("the group that it needs is damaged or missing"),
+        }
+    }
+
+    /// The payload of the frame at hand, which the window holds.
+    fn payload(&self, header: &Header) -> &[u8] {
+        let start = (self.at + HEADER_BYTES as u64 - self.window_at) as usize;
+        &self.window[start..start + header.stored_len as usize]
     }
 
     /// A header that verifies and whose frame ends within the range.

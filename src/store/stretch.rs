@@ -5,7 +5,7 @@
 
 use super::frame::{HEADER_BYTES, Header, Key};
 use super::pack::Address;
-use super::read::{ByBytes, Reader};
+use super::read::{ByBytes, Groups, Reader};
 use crate::id::ChunkId;
 use quick_cache::sync::{DefaultLifecycle, GuardResult, PlaceholderGuard};
 use std::time::Duration;
@@ -45,6 +45,10 @@ impl Reader {
             };
             let key = Key::chunk(id);
             let Ok(Some(address)) = self.index.find(&key) else { continue };
+            if let Some(bytes) = self.in_group_at_hand(&key, &address) {
+                drop(slot.insert(bytes));
+                continue;
+            }
             if stretch.last().is_some_and(|last| !follows(&stretch[0].address, &last.address, &address)) {
                 self.load_stretch(std::mem::take(&mut stretch), buffer);
             }
@@ -70,7 +74,11 @@ impl Reader {
         for Wanted { slot, key, address } in stretch {
             let from = (u64::from(address.offset) - start) as usize;
             let frame = &buffer[from..(end(&address) - start) as usize];
-            match self.decode_frame(&key, &address, frame, Header::decode) {
+            let decoded = match self.in_group_at_hand(&key, &address) {
+                Some(bytes) => Ok(bytes),
+                None => self.decode_frame(&key, &address, frame, Header::decode, Groups::AtHand),
+            };
+            match decoded {
                 Ok(bytes) => drop(slot.insert(bytes)),
                 Err(reason) => tracing::debug!(reason, "decode-ahead"),
             }
@@ -78,9 +86,12 @@ impl Reader {
     }
 }
 
-/// Whether a frame can be read together with those from `first` to `last`.
+/// Whether a frame can be read together with those from `first` to `last`, or is the last one: of a group.
 fn follows(first: &Address, last: &Address, next: &Address) -> bool {
     let next_at = u64::from(next.offset);
+    if (next.pack, next.offset, next.stored_len) == (last.pack, last.offset, last.stored_len) {
+        return true;
+    }
     next.pack == last.pack
         && next_at >= end(last)
         && next_at - end(last) <= GAP_BYTES_MAX

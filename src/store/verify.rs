@@ -8,7 +8,8 @@
 
 use super::Store;
 use super::error::{Damage, DamageKind, StoreError};
-use super::frame::{HEADER_BYTES, Header, Key, Kind};
+use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
+use super::group::Group;
 use super::index::Position;
 use super::pack::{
     Address, Entry, PACK_HEADER_BYTES, PackHeader, claims_footer_at, parse_entries, read_header,
@@ -233,16 +234,18 @@ impl Job<'_> {
         let mut scanner = Scanner::new(packs, self.pack, &*file, u64::from(PACK_HEADER_BYTES), self.len);
         let mut told = 0;
         let mut frames = 0;
-        let mut entries: BTreeMap<u32, Entry> = BTreeMap::new();
+        let mut entries: BTreeMap<(u32, Key), Entry> = BTreeMap::new();
         let mut footer = None;
         let mut lost = Vec::new();
+        // The last group, decoded: what the deltas behind it need.
+        let mut root = None;
         loop {
             let mut payload_of_footer = None;
             let item = scanner.next_with(|header, payload| {
                 if header.kind == Kind::Footer as u8 {
                     payload_of_footer = Some(payload.to_vec());
                 }
-                if self.deep { deep_check(header, payload) } else { Ok(()) }
+                if self.deep { deep_check(header, payload, &mut root) } else { Ok(()) }
             });
             let Some(item) = item else { break };
             match item {
@@ -251,10 +254,27 @@ impl Job<'_> {
                     match payload_of_footer {
                         Some(payload) => footer = Some((offset, payload)),
                         None => {
-                            let entry = Entry::of(&header, self.pack, offset);
-                            self.check_index(&entry)?;
-                            entries.insert(offset, entry);
+                            for entry in scanner.entries(&header, offset) {
+                                self.check_index(&entry)?;
+                                entries.insert((offset, entry.key), entry);
+                            }
                         }
+                    }
+                }
+                Item::Bad { offset, end, header: Some(header), reason } if header.is_group() => {
+                    frames += 1;
+                    // The table says what is lost, or the footer does if the table is.
+                    match scanner.table().is_some() {
+                        true => {
+                            for entry in scanner.entries(&header, offset) {
+                                if entry.is_row() {
+                                    let kind = self.kind_of_loss(&entry)?;
+                                    self.found(kind, Some(entry.key), u64::from(offset), &reason);
+                                }
+                                entries.insert((offset, entry.key), entry);
+                            }
+                        }
+                        false => lost.push(BadRange { start: offset, end, reason, named: false }),
                     }
                 }
                 Item::Bad { offset, header: Some(header), reason, .. } => {
@@ -265,7 +285,7 @@ impl Job<'_> {
                         false => self.kind_of_loss(&entry)?,
                     };
                     self.found(kind, Some(entry.key), u64::from(offset), &reason);
-                    entries.insert(offset, entry);
+                    entries.insert((offset, entry.key), entry);
                 }
                 Item::Bad { offset, end, reason, .. }
                     if end == self.len && claims_footer_at(&*file, end, offset) =>
@@ -288,6 +308,10 @@ impl Job<'_> {
             // The footer can say what stood in a bad range, also when the index leads to a later copy by now.
             for entry in parse_entries(&payload, self.pack, offset).unwrap_or_default() {
                 let at = entry.address.offset;
+                // Its chunks are listed themselves.
+                if frame::is_group(entry.key.kind()) {
+                    continue;
+                }
                 if let Some(range) =
                     lost.iter_mut().find(|range| range.start <= at && u64::from(at) < range.end)
                 {
@@ -305,7 +329,7 @@ impl Job<'_> {
 
     /// Whether the index leads to this whole frame, or to a later one of the same content.
     fn check_index(&self, entry: &Entry) -> Result<(), StoreError> {
-        if !Kind::of(entry.key.kind()).is_some_and(Kind::is_indexed) {
+        if !entry.is_row() {
             return Ok(());
         }
         let offset = u64::from(entry.address.offset);
@@ -335,14 +359,14 @@ impl Job<'_> {
     }
 
     /// Whether a footer lists exactly the frames before it. What a bad range held is not known here.
-    fn check_footer(&self, offset: u32, payload: &[u8], entries: &BTreeMap<u32, Entry>, lost: bool) {
+    fn check_footer(&self, offset: u32, payload: &[u8], entries: &BTreeMap<(u32, Key), Entry>, lost: bool) {
         let at = u64::from(offset);
         let Some(listed) = parse_entries(payload, self.pack, offset) else {
             return self.found(DamageKind::Footer, None, at, "the footer is not a list of frames");
         };
         let same = |entry: &&Entry| {
-            let stands = entries.get(&entry.address.offset);
-            stands.is_some_and(|stands| stands.key == entry.key && stands.address == entry.address)
+            let stands = entries.get(&(entry.address.offset, entry.key));
+            stands.is_some_and(|stands| stands.address == entry.address)
         };
         let right = listed.iter().filter(same).count();
         if right != entries.len() || (right != listed.len() && !lost) {
@@ -356,7 +380,15 @@ fn is_older(one: &Address, other: &Address) -> bool {
 }
 
 /// Decodes and hashes a payload. Kinds and codecs of newer programs are left to them.
-fn deep_check(header: &Header, payload: &[u8]) -> Result<(), &'static str> {
+fn deep_check(header: &Header, payload: &[u8], root: &mut Option<Group>) -> Result<(), &'static str> {
+    if header.is_group() {
+        let group = Group::decode(header, payload, root.as_ref())?;
+        let hashes = group.check_hashes();
+        if header.kind == Kind::Group as u8 {
+            *root = Some(group);
+        }
+        return hashes;
+    }
     let raw = header.decode(payload)?;
     match *blake3::hash(&raw).as_bytes() == header.id {
         true => Ok(()),

@@ -30,14 +30,8 @@ pub fn adopt(
     agreed: &Tree,
     ops: &[Op],
 ) -> Result<Vec<(TreePath, String)>, SyncError> {
-    let mut skipped = steps.run(ops)?;
-    for _ in 1..ATTEMPTS {
-        if skipped.is_empty() {
-            break;
-        }
-        skipped = resume(steps, before, agreed)?;
-    }
-    Ok(skipped)
+    let skipped = steps.run(ops)?;
+    if skipped.is_empty() { Ok(skipped) } else { resume(steps, before, agreed) }
 }
 
 /// Goes on with what was begun, from whatever the directory holds.
@@ -46,9 +40,16 @@ pub fn resume(
     before: &Tree,
     agreed: &Tree,
 ) -> Result<Vec<(TreePath, String)>, SyncError> {
-    let now = steps.look_again(before, agreed)?;
-    let merged = merge(before, &now, agreed).tree;
-    let ops = plan(&now, &merged);
-    steps.stage_for(&ops)?;
-    steps.run(&ops)
+    let mut skipped = Vec::new();
+    for _ in 1..ATTEMPTS {
+        let now = steps.look_again(before, agreed)?;
+        let merged = merge(before, &now, agreed).tree;
+        let ops = plan(&now, &merged);
+        steps.stage_for(&ops)?;
+        skipped = steps.run(&ops)?;
+        if skipped.is_empty() {
+            break;
+        }
+    }
+    Ok(skipped)
 }

@@ -18,6 +18,7 @@ use super::delta::{
     decode,
 };
 use super::error::SyncError;
+use super::gone::Gone;
 use super::tree::{ContentId, Tree};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -127,6 +128,7 @@ impl Teller {
         let ranks = Ranks::of(theirs);
         let (mut targets, mut others) = (Vec::new(), Vec::new());
         let (mut searches, began) = (0, Instant::now());
+        let mut gone = None;
         for (number, want) in wants.into_iter().enumerate() {
             let hint = want
                 .base
@@ -147,7 +149,8 @@ impl Teller {
                 && began.elapsed() < SEARCH_TIME
             {
                 searches += 1;
-                let found = source.resembling(want.content)?;
+                let mut found = source.resembling(want.content)?;
+                found.extend(resembling_gone(&mut gone, want.content, &ranks, source)?);
                 similar = found
                     .into_iter()
                     .filter_map(|(content, share)| {
@@ -238,6 +241,27 @@ impl Teller {
             return Ok((spool, encoded.stream_bytes));
         }
         unreachable!("without a look into archives nothing inflates")
+    }
+}
+
+/// Of what the receiver's tree has, and this side's not any more, that which resembles a content. What is gone is looked at
+/// when it is first asked about.
+fn resembling_gone(
+    gone: &mut Option<Gone>,
+    content: ContentId,
+    ranks: &Ranks,
+    source: &mut dyn Source,
+) -> Result<Vec<(ContentId, f64)>, SyncError> {
+    let gone = match gone {
+        Some(gone) => gone,
+        None => {
+            let known = source.gone().into_iter().filter(|content| ranks.rank(*content).is_some());
+            gone.insert(Gone::of(known.collect::<Vec<_>>().into_iter(), source)?)
+        }
+    };
+    match gone.is_empty() {
+        true => Ok(Vec::new()),
+        false => gone.resembling(&mut source.open(content)?),
     }
 }
 

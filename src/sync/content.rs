@@ -52,7 +52,7 @@ impl Tag {
 }
 
 /// A content to be sent, and the chunks of older ones.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Want {
     /// Which.
     pub content: ContentId,
@@ -118,6 +118,11 @@ pub trait Source {
     /// A content that [`Source::holds`], with the hash that it should have; none if it is gone.
     fn past(&mut self, _content: ContentId) -> Result<Option<File>, SyncError> {
         Ok(None)
+    }
+
+    /// Contents that [`Source::holds`] though this side's tree does not have them.
+    fn gone(&mut self) -> Vec<ContentId> {
+        Vec::new()
     }
 
     /// Contents of this side's tree that resemble another of them, with the shares of that which they have too.

@@ -260,13 +260,13 @@ impl<'a> Executor<'a> {
     }
 
     fn copy(&mut self, from: &TreePath, to: &TreePath) -> Step {
-        let open = |path: &TreePath, flags| {
-            let fd =
-                self.root.open_at(path, flags, Mode::from_raw_mode(0o600)).map_err(refused(path, "open"))?;
-            Ok::<_, Skip>(File::from(fd))
+        let open = |path: &TreePath, flags, mode| {
+            Ok::<_, Skip>(File::from(self.root.open_at(path, flags, mode).map_err(refused(path, "open"))?))
         };
-        let mut from_file = open(from, OFlags::RDONLY)?;
-        let mut to_file = open(to, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        // The kernel refuses a mode for what is not made.
+        let mut from_file = open(from, OFlags::RDONLY, Mode::empty())?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut to_file = open(to, flags, Mode::from_raw_mode(0o600))?;
         let copied = std::io::copy(&mut from_file, &mut to_file).and_then(|_| to_file.sync_data());
         copied.map_err(|e| Skip::Fatal(SyncError::io("copy", shown(from), e)))
     }

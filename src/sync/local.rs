@@ -67,8 +67,8 @@ impl<'a> Local<'a> {
         };
         local.staging.recover(&local.root)?;
         local.rescue()?;
-        local.end_what_was_begun()?;
-        local.snapshot(force)?;
+        let agreed = local.end_what_was_begun()?;
+        local.snapshot(agreed.as_ref(), force)?;
         Ok(local)
     }
 
@@ -112,19 +112,21 @@ impl<'a> Local<'a> {
         Ok(())
     }
 
-    fn end_what_was_begun(&mut self) -> Result<(), SyncError> {
-        let Some(snapshot) = self.memory.taking.clone() else { return Ok(()) };
+    /// Returns the tree that was being taken and could not be.
+    fn end_what_was_begun(&mut self) -> Result<Option<Tree>, SyncError> {
+        let Some(snapshot) = self.memory.taking.clone() else { return Ok(None) };
         let before = self.last()?;
-        let done = match self.memory.tree(snapshot.id())? {
-            Some(agreed) => adopt::resume(self, &before, &agreed),
+        let agreed = self.memory.tree(snapshot.id())?;
+        let done = match &agreed {
+            Some(agreed) => adopt::resume(self, &before, agreed),
             None => Err(SyncError::Changed(String::new())),
         };
         match done {
-            Ok(skipped) if skipped.is_empty() => self.commit(&snapshot),
+            Ok(skipped) if skipped.is_empty() => self.commit(&snapshot).map(|()| None),
             // What was done by then counts as a change made here.
             Ok(_) | Err(SyncError::Changed(_)) => {
                 self.memory.taking = None;
-                self.memory.save()
+                self.memory.save().map(|()| agreed)
             }
             Err(e) => Err(e),
         }
@@ -140,9 +142,9 @@ impl<'a> Local<'a> {
     }
 
     /// Looks at the directory, and takes what is there for this device's state.
-    fn snapshot(&mut self, force: bool) -> Result<(), SyncError> {
+    fn snapshot(&mut self, agreed: Option<&Tree>, force: bool) -> Result<(), SyncError> {
         let last = self.last()?;
-        let tree = self.look(&last)?;
+        let tree = self.look(&last, agreed)?;
         if let Some(suspicion) = guard::suspicion(&last, &tree).filter(|_| !force) {
             return Err(SyncError::Guard(suspicion));
         }
@@ -163,11 +165,12 @@ impl<'a> Local<'a> {
         Ok(())
     }
 
-    fn look(&mut self, last: &Tree) -> Result<Tree, SyncError> {
+    fn look(&mut self, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
         let inodes = self.memory.inodes();
         let scan = scan(&self.root, last, &self.memory.cache, &mut self.report)?;
         self.notes.extend(scan.notes);
-        let tree = look(&scan.seen, last, &inodes, &self.memory.device, self.memory.seq + 1);
+        let (device, seq) = (&self.memory.device, self.memory.seq + 1);
+        let tree = look(&scan.seen, last, &inodes, agreed, device, seq);
         let mut prints = scan.prints;
         self.note_recipes(&mut prints);
         self.memory.cache = prints;
@@ -246,6 +249,10 @@ impl Source for Local<'_> {
         let read = file.rewind().and_then(|()| hasher.update_reader(&mut file).map(drop));
         read.map_err(|e| SyncError::io("read", "a content of the past", e))?;
         Ok((*hasher.finalize().as_bytes() == content.0).then_some(file))
+    }
+
+    fn gone(&mut self) -> Vec<ContentId> {
+        self.held.iter().copied().collect()
     }
 
     fn resembling(&mut self, content: ContentId) -> Result<Vec<(ContentId, f64)>, SyncError> {
@@ -362,12 +369,9 @@ impl Replica for Local<'_> {
         self.memory.taking = Some(snapshot.clone());
         self.memory.save()?;
         let skipped = adopt::adopt(self, &before, target, ops)?;
-        match skipped.is_empty() {
-            true => self.commit(snapshot)?,
-            false => {
-                self.memory.taking = None;
-                self.memory.save()?;
-            }
+        // Else the next sync goes on with it.
+        if skipped.is_empty() {
+            self.commit(snapshot)?;
         }
         Ok(Done { skipped })
     }
@@ -392,8 +396,8 @@ impl Steps for Local<'_> {
         Executor::new(&self.root, &mut self.staging, &mut self.memory.cache)?.run(ops)
     }
 
-    fn look_again(&mut self, before: &Tree, _agreed: &Tree) -> Result<Tree, SyncError> {
-        self.look(before)
+    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {
+        self.look(before, Some(agreed))
     }
 
     fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {

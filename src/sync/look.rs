@@ -28,26 +28,38 @@ pub struct Seen {
 }
 
 /// The tree of what was `seen`, where `last` is the tree before, with its inodes. Whatever is new is `device`'s, in its
-/// snapshot `seq`.
+/// snapshot `seq`; but what is as in `agreed`, a tree that was being taken, came from there.
 pub fn look(
     seen: &BTreeMap<TreePath, Seen>,
     last: &Tree,
     inodes: &BTreeMap<TreePath, Inode>,
+    agreed: Option<&Tree>,
     device: &Device,
     seq: u64,
 ) -> Tree {
-    let mut work = Identify { last, inodes, claimed: BTreeSet::new(), dirs: BTreeMap::new() };
+    let mut work = Identify { last, inodes, agreed, claimed: BTreeSet::new(), dirs: BTreeMap::new() };
     let new = |path: &[u8]| Ident::derive(&[b"new", device.as_str().as_bytes(), &seq.to_le_bytes(), path]);
-    work.name_directories(seen, new);
+    let known: BTreeSet<Ident> = last.entries.values().map(|entry| entry.ident).collect();
+    let made = |path: &[u8]| {
+        let entry = agreed.and_then(|agreed| agreed.entries.get(path));
+        let taken = entry.filter(|entry| entry.kind.is_dir() && !known.contains(&entry.ident));
+        taken.map_or_else(|| new(path), |entry| entry.ident)
+    };
+    work.name_directories(seen, made);
     let assigned = work.name_files(seen, new);
-    let by_ident: BTreeMap<Ident, &Entry> = last.entries.values().map(|entry| (entry.ident, entry)).collect();
+    let by_ident = |tree: &Tree| -> BTreeMap<Ident, Entry> {
+        tree.entries.values().map(|entry| (entry.ident, entry.clone())).collect()
+    };
+    let (before, agreed) = (by_ident(last), agreed.map(by_ident).unwrap_or_default());
     let mut tree = Tree::default();
     for (path, now) in seen {
         let ident = match now.kind.is_dir() {
             true => work.dirs[path].0,
             false => assigned[&now.inode],
         };
-        let was = by_ident.get(&ident).filter(|was| was.kind == now.kind);
+        let was = [&before, &agreed]
+            .into_iter()
+            .find_map(|tree| tree.get(&ident).filter(|was| was.kind == now.kind));
         let author = was.map_or_else(|| device.clone(), |was| was.author.clone());
         let Seen { kind, mode, mtime, xattrs, .. } = now.clone();
         tree.entries.insert(path.clone(), Entry { ident, author, kind, mode, mtime, xattrs });
@@ -58,6 +70,7 @@ pub fn look(
 struct Identify<'a> {
     last: &'a Tree,
     inodes: &'a BTreeMap<TreePath, Inode>,
+    agreed: Option<&'a Tree>,
     claimed: BTreeSet<Ident>,
     /// Of each directory now: its ident, and its path in the last tree.
     dirs: BTreeMap<TreePath, (Ident, Option<TreePath>)>,
@@ -115,7 +128,27 @@ impl Identify<'_> {
         }
     }
 
-    /// By name and inode, by name, by inode and content.
+    /// What is where a tree that was being taken has it, and as there.
+    fn name_taken(
+        &mut self,
+        seen: &BTreeMap<TreePath, Seen>,
+        groups: &BTreeMap<Inode, Vec<&TreePath>>,
+        assigned: &mut BTreeMap<Inode, Ident>,
+    ) {
+        let Some(agreed) = self.agreed else { return };
+        for (inode, paths) in
+            groups.iter().filter(|(inode, _)| !assigned.contains_key(*inode)).collect::<Vec<_>>()
+        {
+            let entries = paths.iter().filter_map(|path| agreed.entries.get(*path));
+            let ident = entries
+                .filter(|entry| entry.kind == seen[paths[0]].kind)
+                .find(|entry| self.claimed.insert(entry.ident))
+                .map(|entry| entry.ident);
+            assigned.extend(ident.map(|ident| (*inode, ident)));
+        }
+    }
+
+    /// By name and inode, by what was being taken, by name, by inode and content.
     fn name_files(
         &mut self,
         seen: &BTreeMap<TreePath, Seen>,
@@ -138,6 +171,9 @@ impl Identify<'_> {
                 if let Some(ident) = before.iter().find_map(|before| self.claim(before)) {
                     assigned.insert(*inode, ident);
                 }
+            }
+            if same_inode {
+                self.name_taken(seen, &groups, &mut assigned);
             }
         }
         for (path, inode) in self.inodes {
@@ -176,9 +212,9 @@ mod tests {
     fn after(before: &[(&str, u64, &str)], now: &[(&str, u64, &str)]) -> (Tree, Tree) {
         let (a, none) = (Device::named("a"), BTreeMap::new());
         let before = seen(before);
-        let last = look(&before, &Tree::default(), &none, &a, 1);
+        let last = look(&before, &Tree::default(), &none, None, &a, 1);
         let inodes = before.iter().map(|(path, seen)| (path.clone(), seen.inode)).collect();
-        let tree = look(&seen(now), &last, &inodes, &Device::named("b"), 2);
+        let tree = look(&seen(now), &last, &inodes, None, &Device::named("b"), 2);
         tree.check().unwrap();
         (last, tree)
     }

@@ -112,15 +112,28 @@ fn decide_xattrs(base: Option<&Item>, left: &Item, right: &Item) -> BTreeMap<Vec
 /// Whether a side that still has a file changed what a deletion by the other must not take away.
 fn beats_deletion(base: &Node, now: &Node) -> bool {
     let content = base.item.kind != now.item.kind || base.item.xattrs != now.item.xattrs;
-    content || (!now.item.kind.is_dir() && (base.item.mode != now.item.mode || base.places != now.places))
+    // A name less is a deletion too.
+    let moved = !now.places.is_subset(&base.places);
+    content || (!now.item.kind.is_dir() && (base.item.mode != now.item.mode || moved))
 }
 
-fn places(base: Option<&Node>, left: &Node, right: &Node) -> BTreeSet<Place> {
+/// Where a file is that both sides have.
+enum Places {
+    Are(BTreeSet<Place>),
+    /// Each of its names was given to another file by one of the sides, and nobody changed what is in it.
+    Nowhere,
+    /// The same, and somebody did.
+    Torn,
+}
+
+/// `given` says which names another file has now.
+fn places(base: Option<&Node>, left: &Node, right: &Node, given: impl Fn(&Place) -> bool) -> Places {
     let single = |node: &Node| node.places.len() == 1;
     let none = BTreeSet::new();
     let of_base = base.map_or(&none, |base| &base.places);
     if single(left) && single(right) && base.is_none_or(single) {
-        return three(base.map(|base| &base.places), &left.places, &right.places, |a, b| a.max(b).clone());
+        let one = three(base.map(|base| &base.places), &left.places, &right.places, |a, b| a.max(b).clone());
+        return Places::Are(one);
     }
     // Hard links: each name by itself.
     let all = left.places.union(&right.places);
@@ -129,10 +142,23 @@ fn places(base: Option<&Node>, left: &Node, right: &Node) -> BTreeSet<Place> {
         (l && r) || !of_base.contains(*place)
     };
     let merged: BTreeSet<Place> = all.filter(kept).cloned().collect();
-    match merged.is_empty() {
-        true => left.places.union(&right.places).cloned().collect(),
-        false => merged,
+    if !merged.is_empty() {
+        return Places::Are(merged);
     }
+    // Each took away what the other left: whoever left a name meant to keep the file.
+    let left_over = left.places.union(&right.places);
+    let free: BTreeSet<Place> = left_over.filter(|place| !given(place)).cloned().collect();
+    let changed = base.is_none_or(|base| [left, right].iter().any(|side| side.item.kind != base.item.kind));
+    match (free.is_empty(), changed) {
+        (false, _) => Places::Are(free),
+        (true, false) => Places::Nowhere,
+        (true, true) => Places::Torn,
+    }
+}
+
+/// Which file is in a place.
+fn owners(side: &Side) -> BTreeMap<&Place, Ident> {
+    side.iter().flat_map(|(ident, node)| node.places.iter().map(|place| (place, *ident))).collect()
 }
 
 /// By ident. Names of one ident with different contents, which no scan makes, are files of their own.
@@ -188,16 +214,31 @@ pub fn merge(base: &Tree, left: &Tree, right: &Tree) -> Merged {
     }
     let same = same(base, left, right);
     let (base, left, right) = (side(base, &same), side(left, &same), side(right, &same));
-    let mut work = Work::default();
+    let mut work = Work { was: base.clone(), ..Work::default() };
     let idents: BTreeSet<Ident> = left.keys().chain(right.keys()).copied().collect();
+    let (in_left, in_right) = (owners(&left), owners(&right));
     for ident in idents {
         let was = base.get(&ident);
         match (left.get(&ident), right.get(&ident)) {
             (Some(l), Some(r)) => {
                 let (item, loser) = decide(was.map(|was| &was.item), &l.item, &r.item);
-                let places = places(was, l, r);
+                let given = |place: &Place| {
+                    [&in_left, &in_right]
+                        .iter()
+                        .any(|owners| owners.get(place).is_some_and(|owner| *owner != ident))
+                };
+                let places = match places(was, l, r, given) {
+                    Places::Are(places) => places,
+                    Places::Nowhere => continue,
+                    Places::Torn => {
+                        work.tear(ident, item, loser, l, r);
+                        continue;
+                    }
+                };
                 if let (Some(loser), Some((parent, name))) = (loser, places.first()) {
-                    work.losers.entry(*parent).or_default().push((name.clone(), ident, loser));
+                    let copy = copy_of(ident, &loser);
+                    work.copies.insert(copy);
+                    work.losers.entry(*parent).or_default().push((name.clone(), copy, loser));
                 }
                 work.nodes.insert(ident, Node { item, places });
             }
@@ -220,13 +261,34 @@ type Children = BTreeMap<Vec<u8>, Vec<Ident>>;
 
 #[derive(Default)]
 struct Work {
+    was: Side,
     nodes: Side,
-    /// By directory: the name, whose content it was, and the content.
+    /// By directory: the name, which file it is from now on, and the content.
     losers: BTreeMap<Ident, Vec<(Vec<u8>, Ident, Item)>>,
+    /// Files that a conflict within one file makes.
+    copies: BTreeSet<Ident>,
     kept: BTreeSet<Ident>,
 }
 
+/// The file that a content becomes which loses its name. Whoever meets the conflict makes the same of it, whatever it is called
+/// there.
+fn copy_of(ident: Ident, loser: &Item) -> Ident {
+    Ident::derive(&[b"conflict", &ident.0.to_le_bytes(), &digest(&loser.kind)])
+}
+
 impl Work {
+    /// Each side has a file under names that the other gave away: what a side has stays where that side has it.
+    fn tear(&mut self, ident: Ident, item: Item, loser: Option<Item>, left: &Node, right: &Node) {
+        let of = |kind: &Kind| {
+            let sides = [left, right].into_iter().filter(|side| side.item.kind == *kind);
+            sides.flat_map(|side| side.places.iter().cloned()).collect()
+        };
+        if let Some(loser) = loser {
+            self.nodes.insert(copy_of(ident, &loser), Node { places: of(&loser.kind), item: loser });
+        }
+        self.nodes.insert(ident, Node { places: of(&item.kind), item });
+    }
+
     /// Sees to it that every file is in a directory that leads to the root.
     fn complete(&mut self, base: &Side, left: &Side, right: &Side) {
         let mut moved_back = BTreeSet::new();
@@ -284,13 +346,28 @@ impl Work {
                 children.entry(*parent).or_default().entry(name.clone()).or_default().push(*ident);
             }
         }
+        let was: BTreeMap<Place, Kind> = self
+            .was
+            .values()
+            .flat_map(|node| node.places.iter().map(|place| (place.clone(), node.item.kind.clone())))
+            .collect();
         let mut merged = Merged::default();
         let mut dirs = VecDeque::from([(Ident::ROOT, TreePath::new())]);
         while let Some((dir, path)) = dirs.pop_front() {
             let names = children.remove(&dir).unwrap_or_default();
             let mut losers = self.losers.remove(&dir).unwrap_or_default();
             let mut taken: BTreeMap<Vec<u8>, Kind> = BTreeMap::new();
-            for (name, idents) in names {
+            for (name, mut idents) in names {
+                // Another inode with what was there before, as where hard links were undone: the other side replaced that.
+                let stale = |ident: &Ident| {
+                    let kind = &self.nodes[ident].item.kind;
+                    was.get(&(dir, name.clone())) == Some(kind)
+                        && !kind.is_dir()
+                        && !self.was.contains_key(ident)
+                };
+                if !idents.iter().all(stale) {
+                    idents.retain(|ident| !stale(ident));
+                }
                 let winner = self.winner(&idents);
                 let item = self.nodes[&winner].item.clone();
                 for other in idents.into_iter().filter(|other| *other != winner) {
@@ -320,6 +397,14 @@ impl Work {
                 (&a.0, &a.2.author, &a.2.kind, a.1).cmp(&(&b.0, &b.2.author, &b.2.kind, b.1))
             });
             for (name, ident, loser) in losers {
+                let mut ident = ident;
+                if let Some(copy) = self.nodes.get(&ident).filter(|_| self.copies.contains(&ident)) {
+                    // Met before, and put beside it then.
+                    if copy.item.kind == loser.kind {
+                        continue;
+                    }
+                    ident = Ident::derive(&[b"again", &ident.0.to_le_bytes(), &digest(&loser.kind)]);
+                }
                 merged.keep_beside(&path, &name, ident, loser, &mut taken);
             }
         }
@@ -354,14 +439,11 @@ impl Merged {
         &mut self,
         dir: &[u8],
         name: &[u8],
-        of: Ident,
+        ident: Ident,
         loser: Item,
         taken: &mut BTreeMap<Vec<u8>, Kind>,
     ) {
-        let tag = postcard::to_allocvec(&loser.kind)
-            .map(|kind| blake3::hash(&kind))
-            .expect("a kind can be encoded");
-        let hash = loser.kind.content().map_or(*tag.as_bytes(), |content| content.0);
+        let hash = digest(&loser.kind);
         for n in 0.. {
             let copy = conflict_name(name, &loser.author, &hash, n);
             match taken.get(&copy) {
@@ -378,12 +460,17 @@ impl Merged {
                 copy: at.clone(),
                 loser: loser.author.clone(),
             });
-            let ident = Ident::derive(&[b"conflict", &of.0.to_le_bytes(), &hash, &copy]);
             taken.insert(copy, loser.kind.clone());
             self.tree.entries.insert(at, loser.entry(ident));
             return;
         }
     }
+}
+
+/// What tells a content from another: its hash, of a file.
+fn digest(kind: &Kind) -> [u8; 32] {
+    let encoded = || postcard::to_allocvec(kind).expect("a kind can be encoded");
+    kind.content().map_or_else(|| *blake3::hash(&encoded()).as_bytes(), |content| content.0)
 }
 
 /// The infix of every name that a conflict makes.

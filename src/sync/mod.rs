@@ -28,6 +28,7 @@ pub mod error;
 pub mod execute;
 #[doc(hidden)]
 pub mod fuzz;
+mod gone;
 pub mod guard;
 pub mod link;
 pub mod local;

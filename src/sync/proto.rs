@@ -7,7 +7,7 @@
 //! A frame of an unknown type is skipped if its flag *optional* is set, and an error otherwise. Nothing is read into memory
 //! before its length was checked.
 
-use super::content::{Block, Want};
+use super::content::{Block, Tag};
 use super::error::SyncError;
 use super::pipe::Silence;
 use super::plan::Summary;
@@ -136,6 +136,17 @@ pub struct Failure {
     pub hint: Option<String>,
 }
 
+/// A content that a side lacks. Both have the agreed tree, so it goes by its rank there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Which, by its rank in the agreed tree ([`super::batch::Ranks`]).
+    pub content: u32,
+    /// What it was before, by its rank in the tree of who asks.
+    pub base: Option<u32>,
+    /// Chunks that who asks has.
+    pub have: Vec<Tag>,
+}
+
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident($body:ty) = $number:literal,)*) => {
         /// One frame.
@@ -185,7 +196,7 @@ messages! {
     /// What a side makes of both.
     Agreed(Agreed) = 4,
     /// Contents that are wanted.
-    Wants(Vec<Want>) = 5,
+    Wants(Vec<Asked>) = 5,
     /// No more wants.
     WantsEnd(()) = 6,
     /// A part of the contents.

@@ -12,6 +12,7 @@
 //!                                    <--     Ready
 //! Commit                             -->     each changes its tree by itself
 //!                                    <--     Done
+//! Done                               -->
 //! ```
 //!
 //! Only one side sends at any time, so two pipes cannot block each other. Neither tree is changed before both sides have all
@@ -26,10 +27,11 @@ use super::guard;
 use super::merge::{Conflict, Merged, merge};
 use super::plan::{Op, Summary, plan, summary};
 use super::proto::{
-    Agreed, DeltaPart, Direction, Done, Failure, Held, Hello, Known, Message, Options, PROTOCOL, TreePart,
+    Agreed, Asked, DeltaPart, Direction, Done, Failure, Held, Hello, Known, Message, Options, PROTOCOL,
+    TreePart,
 };
 use super::tree::{ContentId, RootHash, Tree, TreePath};
-use super::version::{DEVICES_MAX, Dag, Device, SNAPSHOTS_MAX, Snapshot, SnapshotId};
+use super::version::{DEVICES_MAX, Dag, Device, MEETING_POINTS_MAX, SNAPSHOTS_MAX, Snapshot, SnapshotId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Compressed bytes of a tree in one frame, and of all its parts.
@@ -40,8 +42,6 @@ const WANTS_IN_FRAME: usize = 256;
 const TAGS_IN_FRAME: usize = 64 << 10;
 /// Virtual ancestors are merged so deep; deeper, nothing counts as deleted.
 const DEPTH_MAX: u32 = 16;
-/// Most trees of the past that one sync looks at.
-const NEEDED_MAX: usize = 32;
 /// Trees that are passed on in one sync.
 const PASSED_ON_MAX: usize = 64;
 /// Contents of the past that one side says it can read.
@@ -176,6 +176,7 @@ pub struct Session {
     wants: Vec<Want>,
     /// Where each of them goes.
     want_paths: Vec<TreePath>,
+    asked: Vec<Asked>,
     their_wants: Vec<Want>,
     tags: usize,
     their_tree: Tree,
@@ -225,6 +226,7 @@ impl Session {
             ops: Vec::new(),
             wants: Vec::new(),
             want_paths: Vec::new(),
+            asked: Vec::new(),
             their_wants: Vec::new(),
             tags: 0,
             their_tree: Tree::default(),
@@ -314,17 +316,24 @@ impl Session {
                 self.sender = Some(Leaving { teller: Teller::default(), sender: Sender::new(wants)? });
             }
             (State::Ready, Message::Ready(())) => {
+                // From here on the peer may take what was agreed on; whoever meets it has to know where this side met it.
+                self.note(replica)?;
                 self.out.push_back(Message::Commit(()));
                 self.state = State::Done;
             }
             (State::Commit, Message::Commit(())) => {
+                self.note(replica)?;
                 let done = self.finish(replica)?;
                 self.out.push_back(Message::Done(done));
-                self.state = State::Ended;
+                self.state = State::Done;
             }
-            (State::Done, Message::Done(done)) => {
-                self.finish(replica)?;
-                self.outcome.skipped.extend(done.skipped);
+            (State::Done, Message::Done(theirs)) => {
+                if self.calls {
+                    let done = self.finish(replica)?;
+                    self.out.push_back(Message::Done(done));
+                }
+                self.note_taken(&theirs, replica)?;
+                self.outcome.skipped.extend(theirs.skipped);
                 self.state = State::Ended;
             }
             (state, message) => {
@@ -372,7 +381,7 @@ impl Session {
         let theirs_device = self.peer.clone().expect("came before");
         let head = replica.head();
         self.mine = remembered(replica, head)?;
-        self.needed = needed(&self.dag, head, theirs.head);
+        self.needed = self.dag.meeting_points(head, theirs.head);
         let mine: BTreeSet<SnapshotId> = replica.trees().into_iter().collect();
         let of_theirs: BTreeSet<SnapshotId> = theirs.trees.iter().copied().collect();
         self.shared =
@@ -509,7 +518,7 @@ impl Session {
         if part.of.is_some() {
             let met = &self.theirs.as_ref().expect("came before").heads;
             let due = self.shared.contains(&id) || met.iter().any(|(_, met)| *met == id);
-            let few = self.told.len() < NEEDED_MAX + PASSED_ON_MAX;
+            let few = self.told.len() < MEETING_POINTS_MAX + PASSED_ON_MAX;
             if !due || !few || self.told.insert(id, tree).is_some() {
                 return Err(SyncError::peer("told a tree of the past that was not due"));
             }
@@ -617,6 +626,7 @@ impl Session {
     }
 
     fn say_wants(&mut self) {
+        let agreed = Ranks::of(&self.merged.tree);
         let mut frame = Vec::new();
         let mut tags = 0;
         for want in &self.wants {
@@ -625,7 +635,8 @@ impl Session {
                 tags = 0;
             }
             tags += want.have.len();
-            frame.push(want.clone());
+            let content = agreed.rank(want.content).expect("what is wanted is in the agreed tree");
+            frame.push(Asked { content, base: want.base, have: want.have.clone() });
         }
         if !frame.is_empty() {
             self.out.push_back(Message::Wants(frame));
@@ -677,12 +688,12 @@ impl Session {
         Ok(())
     }
 
-    fn take_wants(&mut self, wants: Vec<Want>) -> Result<(), SyncError> {
-        let empty = wants.is_empty();
-        self.tags += wants.iter().map(|want| want.have.len()).sum::<usize>();
-        self.their_wants.extend(wants);
+    fn take_wants(&mut self, asked: Vec<Asked>) -> Result<(), SyncError> {
+        let empty = asked.is_empty();
+        self.tags += asked.iter().map(|asked| asked.have.len()).sum::<usize>();
+        self.asked.extend(asked);
         let most = self.mine.entries.len() + self.merged.tree.entries.len();
-        match empty || self.tags > TAGS_MAX || self.their_wants.len() > most {
+        match empty || self.tags > TAGS_MAX || self.asked.len() > most {
             true => Err(SyncError::peer("wants more than there is")),
             false => Ok(()),
         }
@@ -690,14 +701,14 @@ impl Session {
 
     /// All that the peer wants: nothing but what it lacks in the agreed tree, of what this side's tree has.
     fn reached_wants(&mut self) -> Result<Vec<Want>, SyncError> {
-        let (mine, agreed) = (contents(&self.mine), contents(&self.merged.tree));
-        let wants = std::mem::take(&mut self.their_wants);
-        let reaches =
-            |want: &Want| mine.get(&want.content) == Some(&want.size) && agreed.contains_key(&want.content);
-        match wants.iter().all(reaches) {
-            true => Ok(wants),
-            false => Err(SyncError::peer("wants a content that its tree does not reach")),
-        }
+        let (mine, agreed) = (contents(&self.mine), Ranks::of(&self.merged.tree));
+        let reached = |Asked { content, base, have }: Asked| {
+            let content = agreed.content(content.into())?;
+            let size = *mine.get(&content)?;
+            Some(Want { content, size, base, have })
+        };
+        let wants: Option<Vec<Want>> = std::mem::take(&mut self.asked).into_iter().map(reached).collect();
+        wants.ok_or_else(|| SyncError::peer("wants a content that its tree does not reach"))
     }
 
     /// All wants are here: they are served, if the tree has them.
@@ -777,12 +788,12 @@ impl Session {
         Ok(())
     }
 
-    /// Changes this side's tree, and remembers the peer's state.
-    fn finish(&mut self, replica: &mut dyn Replica) -> Result<Done, SyncError> {
+    /// Remembers the peer's state, and what was agreed on.
+    fn note(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let snapshot = self.snapshot.clone().expect("merged before");
         let theirs = self.theirs.as_ref().expect("came before");
         let mut dag = self.dag.clone();
-        dag.add(snapshot.clone())?;
+        dag.add(snapshot)?;
         let mut heads = replica.heads();
         for (device, id) in &theirs.heads {
             let newer = heads.get(device).is_none_or(|known| dag.descends(*id, *known));
@@ -793,7 +804,25 @@ impl Session {
         heads.insert(self.peer.clone().expect("greeted before"), theirs.head);
         let told = self.told.iter().map(|(id, tree)| (*id, tree)).filter(|(id, _)| dag.get(*id).is_some());
         let trees: Vec<_> = told.chain([(theirs.head, &self.their_tree)]).collect();
-        replica.learn(dag, heads, &trees)?;
+        replica.learn(dag, heads, &trees)
+    }
+
+    /// Remembers that the peer has taken what was agreed on.
+    fn note_taken(&mut self, theirs: &Done, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let direction = self.options.direction;
+        let changed = direction == Direction::Both || (direction == Direction::Push) == self.calls;
+        if !changed || !theirs.skipped.is_empty() {
+            return Ok(());
+        }
+        let id = self.snapshot.as_ref().expect("merged before").id();
+        let mut heads = replica.heads();
+        heads.insert(self.peer.clone().expect("greeted before"), id);
+        replica.learn(replica.dag().clone(), heads, &[(id, &self.merged.tree)])
+    }
+
+    /// Changes this side's tree.
+    fn finish(&mut self, replica: &mut dyn Replica) -> Result<Done, SyncError> {
+        let snapshot = self.snapshot.clone().expect("merged before");
         let done = match self.takes() {
             true => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
             false => Done::default(),
@@ -837,20 +866,6 @@ fn remembered(replica: &dyn Replica, id: SnapshotId) -> Result<Tree, SyncError> 
         reason: "the tree of a snapshot is missing".to_owned(),
     };
     replica.tree(id)?.ok_or_else(missing)
-}
-
-/// What `a` and `b` came from; where that is several, what those came from too.
-fn needed(dag: &Dag, a: SnapshotId, b: SnapshotId) -> BTreeSet<SnapshotId> {
-    let mut needed = BTreeSet::new();
-    let mut next = vec![dag.common(a, b)];
-    while let Some(common) = next.pop() {
-        let new: Vec<SnapshotId> =
-            common.into_iter().filter(|id| needed.len() < NEEDED_MAX && needed.insert(*id)).collect();
-        next.extend(
-            new.iter().enumerate().flat_map(|(n, a)| new[n + 1..].iter().map(|b| dag.common(*a, *b))),
-        );
-    }
-    needed
 }
 
 #[cfg(test)]

@@ -17,6 +17,10 @@ use std::sync::Arc;
 pub const SNAPSHOTS_MAX: usize = 65_536;
 /// Most devices.
 pub const DEVICES_MAX: usize = 4096;
+/// Most trees of the past that one sync looks at.
+pub(super) const MEETING_POINTS_MAX: usize = 32;
+/// With so many others each device's meeting points are kept.
+const MEETING_HEADS_MAX: usize = 64;
 
 /// A replica's name: `host-` and eight hexadecimal digits, at most 32 bytes of `a-z`, `0-9` and `-`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -230,7 +234,9 @@ impl Dag {
     /// where both sides merged the same two on their own.
     pub fn common(&self, a: SnapshotId, b: SnapshotId) -> Vec<SnapshotId> {
         let (of_a, of_b) = (self.ancestors(a), self.ancestors(b));
-        let shared: BTreeSet<SnapshotId> = of_a.intersection(&of_b).copied().collect();
+        // Of what was forgotten nobody knows what came from it.
+        let shared = of_a.intersection(&of_b).copied().filter(|id| self.snapshots.contains_key(id));
+        let shared: BTreeSet<SnapshotId> = shared.collect();
         // What a shared one came from is shared too: so the parents of shared ones are what to leave out, and theirs.
         let older: BTreeSet<SnapshotId> = shared
             .iter()
@@ -254,8 +260,24 @@ impl Dag {
         vector
     }
 
-    /// Forgets what no device can meet us at any more: what every one of `heads`, the last known states of all
-    /// devices, came from. The heads stay.
+    /// Where `a` and `b` meet: their last common ancestors, and where those are several, where these meet. At most
+    /// 32.
+    pub fn meeting_points(&self, a: SnapshotId, b: SnapshotId) -> BTreeSet<SnapshotId> {
+        let mut points = BTreeSet::new();
+        let mut next = vec![self.common(a, b)];
+        while let Some(common) = next.pop() {
+            let new: Vec<SnapshotId> = common
+                .into_iter()
+                .filter(|id| points.len() < MEETING_POINTS_MAX && points.insert(*id))
+                .collect();
+            let pairs = new.iter().enumerate().flat_map(|(n, a)| new[n + 1..].iter().map(|b| (*a, *b)));
+            next.extend(pairs.map(|(a, b)| self.common(a, b)));
+        }
+        points
+    }
+
+    /// Forgets what all of `heads`, the last known states of all devices, came from, but for where two of them meet and what lies
+    /// between. The heads stay.
     pub fn forget_before(&mut self, heads: &BTreeSet<SnapshotId>) {
         let mut everywhere: Option<BTreeSet<SnapshotId>> = None;
         for head in heads {
@@ -266,8 +288,22 @@ impl Dag {
                 None => older,
             });
         }
+        let mut kept = heads.clone();
+        for (n, a) in heads.iter().enumerate() {
+            for b in heads.iter().skip(n + 1).take(MEETING_HEADS_MAX) {
+                kept.extend(self.meeting_points(*a, *b));
+            }
+        }
+        let mut children: BTreeMap<SnapshotId, Vec<SnapshotId>> = BTreeMap::new();
+        for (id, snapshot) in &self.snapshots {
+            snapshot.parents.iter().for_each(|parent| children.entry(*parent).or_default().push(*id));
+        }
+        let mut next: Vec<SnapshotId> = kept.iter().copied().collect();
+        while let Some(id) = next.pop() {
+            next.extend(children.remove(&id).into_iter().flatten().filter(|child| kept.insert(*child)));
+        }
         let gone = everywhere.unwrap_or_default();
-        self.snapshots.retain(|id, _| !gone.contains(id) || heads.contains(id));
+        self.snapshots.retain(|id, _| !gone.contains(id) || kept.contains(id));
         self.seen.retain(|_, id| self.snapshots.contains_key(id));
     }
 }
@@ -328,6 +364,20 @@ mod tests {
         dag.forget_before(&BTreeSet::from([ids[3], ids[1]]));
         assert_eq!(dag.iter().map(|(id, _)| id).collect::<BTreeSet<_>>(), ids[1..].iter().copied().collect());
         assert_eq!(dag.common(ids[3], ids[1]), [ids[1]]);
+    }
+
+    /// All three came from the first, and a third one's state is newer than where the other two meet.
+    #[test]
+    fn where_two_meet_is_not_forgotten() {
+        let mut dag = Dag::default();
+        let seen = |n: u8, parent, name: &str| Snapshot::of(root(n), parent, Device::named(name), n.into());
+        let first = dag.add(seen(1, None, "a")).unwrap();
+        let met = dag.add(seen(2, Some(first), "a")).unwrap();
+        let ends: Vec<_> =
+            ["a", "b", "c"].map(|name| dag.add(seen(3, Some(met), name)).unwrap()).into_iter().collect();
+        dag.forget_before(&ends.iter().copied().collect());
+        assert_eq!(dag.common(ends[0], ends[1]), [met]);
+        assert!(dag.get(met).is_some() && dag.get(first).is_none());
     }
 
     #[test]

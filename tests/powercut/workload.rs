@@ -58,6 +58,8 @@ pub enum Step {
     Settle,
     /// `dedupctl gc`, while somebody else has the journal written out.
     Gc,
+    /// `dedupctl optimize`, meanwhile the same.
+    Optimize,
     /// `dedupctl check --deep`, which has to find nothing.
     Check,
     /// kill -9, and a new daemon.
@@ -99,6 +101,7 @@ const SCRIPT: &[Step] = &[
     // Content of all that is left stands in one pack with that of what is gone.
     AwaitStubs,
     Gc,
+    Optimize,
     Check,
     Write(4, 5_000, Sync::Fsync),
     Kill,
@@ -132,6 +135,7 @@ const SCRIPT: &[Step] = &[
     Patch(7, Sync::Fsync),
     Write(7, 300_000, Sync::Fdatasync),
     Write(5, 200_000, Sync::Fsync),
+    Optimize,
     Gc,
     Write(6, 30_000, Sync::Fsync),
     Remount,
@@ -163,7 +167,8 @@ fn any_step(random: &mut Random) -> Step {
         46..50 => Scatter(file, 5_000 + random.below(60_000) as usize, sync),
         50.. => Punch(file, sync),
         40 => WriteMany(20 + file, sync),
-        41..45 => Gc,
+        41..44 => Gc,
+        44 => Optimize,
         45 => Check,
         0..8 => Write(file, len, sync),
         8..16 => Patch(file, sync),
@@ -259,7 +264,8 @@ impl<'a> Worker<'a> {
             SyncNames => self.sync_names(),
             AwaitStubs => self.await_stubs(),
             Settle => self.settle(),
-            Gc => self.collect(),
+            Gc => self.collect("gc"),
+            Optimize => self.collect("optimize"),
             Check => assert_eq!(self.mount.ctl(&["check", "--deep"])["damaged"], serde_json::json!([])),
             Kill => {
                 self.mount.kill();
@@ -425,19 +431,19 @@ impl<'a> Worker<'a> {
     }
 
     /// Changes no content, so it is no version of anything. Notes from where to where packs went.
-    fn collect(&mut self) {
+    fn collect(&mut self, action: &str) {
         let packs = self.mount.dir().join(".dedupfs/packs");
         let names =
             || fs::read_dir(&packs).unwrap().map(|pack| pack.unwrap().file_name()).collect::<BTreeSet<_>>();
         let before = names();
         self.neighbour.start();
         let mut command = self.mount.dedupctl();
-        let command = command.args(["gc", "--json"]).current_dir(self.mount.mnt()).stdout(Stdio::piped());
-        let mut gc = command.spawn().unwrap();
+        let command = command.args([action, "--json"]).current_dir(self.mount.mnt()).stdout(Stdio::piped());
+        let mut running = command.spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(100);
         let (mut here, mut gone) = (self.now(), None);
-        while gc.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "dedupctl gc takes more than 100 s");
+        while running.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "dedupctl {action} takes more than 100 s");
             if gone.is_none() && !names().is_superset(&before) {
                 gone = Some(here);
             }
@@ -446,11 +452,11 @@ impl<'a> Worker<'a> {
         }
         self.neighbour.pause();
         self.removals.extend(gone.map(|gone| gone..self.now()));
-        let output = gc.wait_with_output().unwrap();
-        assert!(output.status.success(), "dedupctl gc: {}", crate::common::text(&output));
+        let output = running.wait_with_output().unwrap();
+        assert!(output.status.success(), "dedupctl {action}: {}", crate::common::text(&output));
         let done: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         self.packs_removed += done["packs"].as_u64().unwrap();
-        self.bytes_copied += done["copied_bytes"].as_u64().unwrap();
+        self.bytes_copied += done["copied_bytes"].as_u64().or(done["chunk_bytes_after"].as_u64()).unwrap();
     }
 
     /// What `settle` promises: that each file is durable.

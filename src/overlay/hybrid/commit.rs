@@ -69,7 +69,7 @@ impl Overlay {
         // Until the stub is made nothing but this says that its chunks are needed.
         let _pin = self.contents.store.pin();
         let (id, recipe) = self.rechunk(inode, &taken)?;
-        self.finish_hybrid(inode, taken, id, &recipe)
+        self.finish_hybrid(inode, taken, (id, &recipe), finder)
     }
 
     fn take_hybrid(&self, inode: &Arc<Inode>, hurry: bool, finder: &mut Finder<'_>) -> Result<Option<Taken>> {
@@ -137,7 +137,13 @@ impl Overlay {
         Ok((id, recipe))
     }
 
-    fn finish_hybrid(&self, inode: &Arc<Inode>, taken: Taken, id: RecipeId, recipe: &Recipe) -> Result<()> {
+    fn finish_hybrid(
+        &self,
+        inode: &Arc<Inode>,
+        taken: Taken,
+        (id, recipe): (RecipeId, &Recipe),
+        finder: &mut Finder<'_>,
+    ) -> Result<()> {
         let Taken { file, before, stub, hybrid } = taken;
         {
             let mut state = inode.lock();
@@ -161,7 +167,7 @@ impl Overlay {
             state.attempts = 0;
             self.converted.fetch_add(1, Ordering::Relaxed);
         }
-        self.tell_committed(inode, id, recipe.size(), &before, false);
+        self.tell_committed(inode, (id, recipe.size()), &before, false, finder);
         let mut stat = before;
         stat.st_size = recipe.size() as i64;
         self.record(inode, id, &stat)?;

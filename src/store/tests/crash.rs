@@ -1,5 +1,5 @@
-//! Power cuts and collections of garbage against a model: commits, unlinks, collections, rebuilds and repairs on a
-//! simulated disk.
+//! Power cuts and collections of garbage against a model: commits, unlinks, collections, regroupings, rebuilds and
+//! repairs on a simulated disk.
 //!
 //! A file of the model is a name with the numbers of its chunks. It exists once `store.sync` returned after its
 //! chunks and its recipe were put, as a stub would. A power cut leaves of the packs what `env::sim` says; of
@@ -117,7 +117,8 @@ fn rot_and_repair(
     let (pack, at) = offset_of(store, n);
     let failed = |e| StoreError::io("rot", Path::new(SIM_DIR), e);
     let path = store.reader.packs.path(pack);
-    tree.rotten.insert(n);
+    // A group takes all its chunks along, and those of its deltas.
+    tree.rotten.extend(chunks.into_iter().filter(|m| *m == n || regroup::share_fate(store, n, *m)));
     tree.rotted = true;
     let file = disk.open(&path, Access::Write).map_err(failed)?;
     let mut byte = [0];
@@ -163,6 +164,9 @@ fn live_through(disk: &SimDisk, db: &Arc<MemDb>, tree: &mut Tree, seed: u64) -> 
                 }
             }
             4..6 => (0..4).for_each(|_| tree.unlink(draw.below(40))),
+            6 if draw.one_in(2) => {
+                regroup::regroup(&store)?;
+            }
             6 => {
                 collect(&store, tree)?;
             }
@@ -180,7 +184,8 @@ fn live_through(disk: &SimDisk, db: &Arc<MemDb>, tree: &mut Tree, seed: u64) -> 
             },
         }
     }
-    collect(&store, tree).map(drop)
+    collect(&store, tree)?;
+    regroup::regroup(&store).map(drop)
 }
 
 fn steps_of(seed: u64) -> u64 {
@@ -212,6 +217,7 @@ fn cut_and_check(seed: u64, cut: u64) {
             tree.unlink(name);
             tree.files.insert(name, file);
         }
+        regroup::regroup(&store).unwrap();
         collect(&store, &mut tree).unwrap();
         tree.is_whole(&store).unwrap_or_else(|e| panic!("{}, afterwards: {e}", told()));
         drop(store);
@@ -252,7 +258,7 @@ fn collections_beside_commits_take_nothing_that_is_referred_to() {
     let store = open_sim(&disk, &db).unwrap();
     let tree = Mutex::new(Tree::default());
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let mut done = GcDone::default();
+    let (mut done, mut grouped) = (GcDone::default(), 0);
     std::thread::scope(|scope| {
         for thread in 0..3u64 {
             let (store, tree, stop) = (&store, &tree, &stop);
@@ -292,6 +298,9 @@ fn collections_beside_commits_take_nothing_that_is_referred_to() {
             done.packs_removed += one.packs_removed;
             done.forgotten += one.forgotten;
             drop(collection);
+            if round % 4 == 0 {
+                grouped += regroup::regroup(&store).unwrap().chunks;
+            }
             let files = lock(&tree).clone();
             let result = files.is_whole(&store);
             // What was unlinked since may be gone by now.
@@ -301,7 +310,7 @@ fn collections_beside_commits_take_nothing_that_is_referred_to() {
             }
         }
     });
-    assert!(done.packs_removed > 50 && done.forgotten > 500, "{done:?}");
+    assert!(done.packs_removed > 50 && done.forgotten > 500 && grouped > 100, "{done:?}, {grouped} grouped");
     lock(&tree).is_whole(&store).unwrap();
     assert!(verify(&store).is_empty());
     let before = store.stats();

@@ -569,21 +569,15 @@ fn a_peer_that_lies_changes_nothing() {
         super::super::merge::merge(&Tree::default(), &local.tree, &bad("a/x")).tree.root()
     };
     let agreed = |root| Message::Agreed(proto::Agreed { root, summary: Default::default(), refused: None });
-    let want = |text: &[u8]| {
-        let content = ContentId::of(text);
-        Message::Wants(vec![super::super::content::Want {
-            content,
-            size: text.len() as u64,
-            base: None,
-            have: vec![],
-        }])
-    };
+    let want = |content| Message::Wants(vec![proto::Asked { content, base: None, have: vec![] }]);
     let good = root(&copy);
     let with = |more: Vec<Message>| [opening(&bad("a/x")), more].concat();
     let end = Message::WantsEnd(());
     cases.push(("different trees", with(vec![agreed(super::super::tree::RootHash([1; 32]))])));
-    cases.push(("does not reach", with(vec![agreed(good), want(b"root:x:0:0"), end.clone()])));
-    cases.push(("more than there is", with([vec![agreed(good)], vec![want(b"mine"); 9]].concat())));
+    cases.push(("does not reach", with(vec![agreed(good), want(99), end.clone()])));
+    // The first of the agreed tree is what only the peer has.
+    cases.push(("does not reach", with(vec![agreed(good), want(0), end.clone()])));
+    cases.push(("more than there is", with([vec![agreed(good)], vec![want(0); 9]].concat())));
     cases.push(("more than there is", with(vec![agreed(good), Message::Wants(vec![])])));
     cases.push((
         "without having sent",

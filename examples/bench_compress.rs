@@ -1,0 +1,242 @@
+//! What grouping saves and what it costs, on any directories, beside other tools on the same files.
+//!
+//! ```text
+//! cargo run --release --example bench_compress -- WORKDIR [--mib N] [--level N] [--group-kib N] [--peers] DIR...
+//! ```
+//!
+//! Of each DIR the first N MiB of regular files, in the order of their names (default 100), are put into a store in
+//! WORKDIR, read, grouped, and read again. With `--peers` they are copied to WORKDIR and given to `tar | zstd -19
+//! --long=31`, `mksquashfs`, `mkfs.erofs`, `borg`, `restic`, `lrzip` and `zpaq`, as far as these are installed. Times are of the clock, on a machine that should have
+//! nothing else to do; reads come from the page cache, so what they measure is decoding.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a measurement stops at the first error, and prints what it finds"
+)]
+
+use dedupfs::chunk::ChunkParams;
+use dedupfs::db::{Db, MemDb};
+use dedupfs::id::{ChunkId, StoreId};
+use dedupfs::recipe::{ChunkRef, Recipe};
+use dedupfs::store::{RegroupOptions, Store, StoreOptions};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+const RANDOM_READS: u64 = 20_000;
+
+fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
+    let mut entries: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap()).collect();
+    entries.sort_by_key(|entry| entry.file_name());
+    for entry in entries {
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            files_below(&entry.path(), found);
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+}
+
+fn open(dir: &Path, db: &Arc<MemDb>, cache_bytes: u64) -> Arc<Store> {
+    let options = StoreOptions { cache_bytes, prefetch_threads: 0, ..StoreOptions::default() };
+    let db: Arc<dyn Db> = db.clone();
+    Arc::new(Store::open(dir, StoreId([1; 16]), db, options, &mut |_, _| {}).unwrap())
+}
+
+/// MiB/s of all files one after the other, and microseconds for 4 KiB anywhere, with hardly any cache.
+fn reads(dir: &Path, db: &Arc<MemDb>, recipes: &[Recipe]) -> (f64, f64) {
+    let store = open(dir, db, 64 << 20);
+    let (mut bytes, mut buffer) = (0, vec![0; 1 << 20]);
+    let begun = Instant::now();
+    for recipe in recipes {
+        let mut at = 0;
+        while at < recipe.size() {
+            at += store.read_at(recipe, at, &mut buffer).unwrap() as u64;
+        }
+        bytes += at;
+    }
+    let sequential = bytes as f64 / begun.elapsed().as_secs_f64() / f64::from(1 << 20);
+    drop(store);
+    let store = open(dir, db, 256 << 10);
+    let mut x = 88_172_645_463_325_252_u64;
+    let mut draw = |below: u64| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x % below
+    };
+    let begun = Instant::now();
+    for _ in 0..RANDOM_READS {
+        let recipe = &recipes[draw(recipes.len() as u64) as usize];
+        store.read_at(recipe, draw(recipe.size()), &mut buffer[..4096]).unwrap();
+    }
+    (sequential, begun.elapsed().as_secs_f64() * 1e6 / RANDOM_READS as f64)
+}
+
+fn row(name: &str, bytes: u64, best: u64, seconds: f64, reads: Option<(f64, f64)>) {
+    let share = if best > 0 { format!("{:.2}", bytes as f64 / best as f64) } else { "-".to_owned() };
+    let (sequential, random) = reads.map_or(("-".to_owned(), "-".to_owned()), |(sequential, random)| {
+        (format!("{sequential:.0}"), format!("{random:.1}"))
+    });
+    println!("| {name} | {:.2} | {share} | {seconds:.1} | {sequential} | {random} |", bytes as f64 / 1e6);
+}
+
+/// Each prints how many bytes it made of the directory that it runs in. The first is what all are compared with.
+const PEERS: [(&str, &str); 7] = [
+    ("tar, zstd -19 --long=31", "tar --sort=name -cf - . | zstd -19 --long=31 -T1 -c | wc -c"),
+    (
+        "squashfs zstd 19, 1 MiB",
+        "mksquashfs . ../image -comp zstd -Xcompression-level 19 -b 1M -quiet -no-progress -processors 1 >&2; \
+         stat -c %s ../image; rm ../image",
+    ),
+    (
+        "erofs lzma, 1 MiB",
+        "mkfs.erofs -zlzma -C1048576 --quiet ../image . >&2; stat -c %s ../image; rm ../image",
+    ),
+    (
+        "borg zstd,19",
+        "export BORG_BASE_DIR=../borg.base; borg init -e none ../borg; borg create -C zstd,19 ../borg::a .; \
+         du -sb ../borg/data | cut -f1; rm -r ../borg ../borg.base",
+    ),
+    (
+        "restic max",
+        "export RESTIC_PASSWORD=a RESTIC_CACHE_DIR=../cache; restic -q -r ../restic init >&2; \
+         restic -q -r ../restic backup --compression max . >&2; du -sb ../restic | cut -f1; rm -r ../restic ../cache",
+    ),
+    (
+        "lrzip -L 9",
+        "tar --sort=name -cf ../t.tar .; lrzip -q -p 1 -L 9 -o ../t.lrz ../t.tar >&2; stat -c %s ../t.lrz; rm ../t.*",
+    ),
+    ("zpaq -m3", "zpaq a ../z.zpaq . -m3 -t1 > /dev/null 2>&1; stat -c %s ../z.zpaq; rm ../z.zpaq"),
+];
+
+/// The bytes that a shell command prints a count of, its seconds, and the most memory of any of its programs in KiB; none if it
+/// fails.
+fn peer(script: &str, dir: &Path) -> Option<(u64, f64, u64)> {
+    let begun = Instant::now();
+    let mut command = Command::new("/usr/bin/time");
+    let output = command.args(["-f", "%M", "sh", "-ec", script]).current_dir(dir).output().ok()?;
+    let bytes = String::from_utf8_lossy(&output.stdout).trim().parse().ok()?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    Some((bytes, begun.elapsed().as_secs_f64(), told.lines().last()?.trim().parse().ok()?))
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let work =
+        PathBuf::from(args.next().expect("WORKDIR [--mib N] [--level N] [--group-kib N] [--peers] DIR..."));
+    let (mut mib, mut levels, mut peers, mut dirs) = (100u64, Vec::new(), false, Vec::new());
+    let mut groups = Vec::new();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--mib" => mib = args.next().unwrap().parse().unwrap(),
+            "--level" => levels.push(args.next().unwrap().parse().unwrap()),
+            "--group-kib" => groups.push(args.next().unwrap().parse().unwrap()),
+            "--peers" => peers = true,
+            _ => dirs.push(PathBuf::from(arg)),
+        }
+    }
+    if levels.is_empty() {
+        levels.push(9);
+    }
+    if groups.is_empty() {
+        groups.push(RegroupOptions::default().group_bytes >> 10);
+    }
+    let options = levels.iter().flat_map(|level| {
+        groups.iter().map(|kib: &u32| RegroupOptions { level: *level, group_bytes: kib << 10 })
+    });
+    let options: Vec<RegroupOptions> = options.collect();
+    for dir in dirs {
+        measure(&dir, &work, mib << 20, &options, peers);
+    }
+}
+
+fn measure(dir: &Path, work: &Path, most: u64, options: &[RegroupOptions], peers: bool) {
+    let mut files = Vec::new();
+    files_below(dir, &mut files);
+    let copy = work.join("files");
+    let _ = fs::remove_dir_all(&copy);
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    for path in files {
+        let len = fs::metadata(&path).unwrap().len();
+        if len > 0 && bytes + len <= most {
+            bytes += len;
+            taken.push(path);
+        }
+    }
+    println!("\n{}: {} files, {:.1} MB\n", dir.display(), taken.len(), bytes as f64 / 1e6);
+    println!(
+        "| what | MB | of zstd -19 --long | s | sequential MiB/s | random 4 KiB us |\n| --- | --- | --- | --- | --- | --- |"
+    );
+    let mut best = 0;
+    if peers {
+        for path in &taken {
+            let to = copy.join(path.strip_prefix(dir).unwrap());
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(path, to).unwrap();
+        }
+        for (name, script) in PEERS {
+            match peer(script, &copy) {
+                Some((bytes, seconds, kib)) => {
+                    best = if best == 0 { bytes } else { best };
+                    row(&format!("{name} ({} MiB of memory)", kib >> 10), bytes, best, seconds, None);
+                }
+                None => println!("| {name} | not installed | | | | |"),
+            }
+        }
+    }
+    for (i, options) in options.iter().enumerate() {
+        let store_dir = work.join("store");
+        let _ = fs::remove_dir_all(&store_dir);
+        fs::create_dir_all(&store_dir).unwrap();
+        let db = Arc::new(MemDb::new());
+        let begun = Instant::now();
+        let recipes = put(&open(&store_dir, &db, 64 << 20), &taken);
+        let seconds = begun.elapsed().as_secs_f64();
+        if i == 0 {
+            let stored = open(&store_dir, &db, 1 << 20).stats().stored_bytes;
+            row("store, a frame a chunk", stored, best, seconds, Some(reads(&store_dir, &db, &recipes)));
+        }
+        let store = open(&store_dir, &db, 64 << 20);
+        let begun = Instant::now();
+        let plan = store.plan_regroup(&mut |_, _| true).unwrap().unwrap();
+        let done = store.regroup(&plan, options, &mut |_, _| true).unwrap();
+        let (seconds, stored) = (begun.elapsed().as_secs_f64(), store.stats().stored_bytes);
+        drop(store);
+        let RegroupOptions { level, group_bytes } = options;
+        let name = format!(
+            "grouped, {} KiB, level {level}: {} chunks, {} deltas",
+            group_bytes >> 10,
+            done.chunks,
+            done.deltas
+        );
+        row(&name, stored, best, seconds, Some(reads(&store_dir, &db, &recipes)));
+        fs::remove_dir_all(&store_dir).unwrap();
+    }
+    let _ = fs::remove_dir_all(&copy);
+}
+
+fn put(store: &Arc<Store>, files: &[PathBuf]) -> Vec<Recipe> {
+    let mut writer = store.writer();
+    let mut recipes = Vec::new();
+    for path in files {
+        let bytes = fs::read(path).unwrap();
+        let (mut chunks, mut start) = (Vec::new(), 0);
+        for len in ChunkParams::default().cut(&bytes, true) {
+            let chunk = &bytes[start..start + len as usize];
+            let id = ChunkId::of(chunk);
+            writer.put(id, chunk).unwrap();
+            chunks.push(ChunkRef { id, len });
+            start += len as usize;
+        }
+        let recipe = Recipe::new(chunks);
+        writer.put_recipe(&recipe).unwrap();
+        recipes.push(recipe);
+    }
+    writer.flush().unwrap();
+    store.sync().unwrap();
+    recipes
+}

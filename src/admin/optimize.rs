@@ -1,0 +1,90 @@
+use super::{AdminError, Progress, Report};
+use crate::overlay::OptimizeStep;
+use crate::repo::Repo;
+use crate::store::RegroupOptions;
+use serde::{Deserialize, Serialize};
+
+/// What to group, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OptimizeRequest {
+    /// Only predict what it would come to.
+    pub dry_run: bool,
+    /// Level of zstd.
+    pub level: i32,
+    /// Most decoded bytes in a group: a read decodes two of them at most.
+    pub group_bytes: u32,
+}
+
+/// What grouping came to, or would. Sizes in bytes on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OptimizeReport {
+    /// The packs before.
+    pub bytes_before: u64,
+    /// The packs after.
+    pub bytes_after: u64,
+    /// Groups made, deltas of groups counted too.
+    pub groups: u64,
+    /// Chunks in them.
+    pub chunks: u64,
+    /// Of them such as are stored as what they have not in common with another group.
+    pub deltas: u64,
+    /// What these chunks took.
+    pub chunk_bytes_before: u64,
+    /// What they take.
+    pub chunk_bytes_after: u64,
+    /// Packs rewritten.
+    pub packs: u64,
+    /// Packs left as they are because of damage.
+    pub packs_damaged: u64,
+    /// Whether nothing was changed, and the figures are from a sample if there was much.
+    pub dry_run: bool,
+}
+
+/// Groups what resembles each other, or says what that would come to.
+pub(super) fn optimize(
+    repo: &Repo,
+    request: OptimizeRequest,
+    report: Report<'_>,
+) -> Result<OptimizeReport, AdminError> {
+    let OptimizeRequest { dry_run, level, group_bytes } = request;
+    let levels = 1..=22;
+    if !levels.contains(&level) {
+        return Err(AdminError::refused(
+            format!("level {level}: zstd has levels 1 to 22"),
+            "leave it out for 9".to_owned(),
+        ));
+    }
+    let sizes = 4096..=1 << 20;
+    if !sizes.contains(&group_bytes) {
+        return Err(AdminError::refused(
+            format!("groups of {group_bytes} bytes: expected 4 KiB to 1 MiB"),
+            "leave it out for 8KiB".to_owned(),
+        ));
+    }
+    let overlay = repo.overlay();
+    let bytes_before = overlay.store().stats().stored_bytes;
+    let options = RegroupOptions { level, group_bytes };
+    let outcome = overlay.optimize(&options, dry_run, &mut |step| {
+        report(match step {
+            OptimizeStep::Planning(done, all) => Progress::bytes("planning", done, all),
+            OptimizeStep::Grouping(done, all) => Progress::bytes("grouping", done, all),
+        })
+    })?;
+    let done = outcome.ok_or(AdminError::Interrupted)?.regrouped;
+    let bytes_after = match dry_run {
+        true => (bytes_before + done.after_bytes).saturating_sub(done.before_bytes),
+        false => overlay.store().stats().stored_bytes,
+    };
+    Ok(OptimizeReport {
+        bytes_before,
+        bytes_after,
+        groups: done.groups,
+        chunks: done.chunks,
+        deltas: done.deltas,
+        chunk_bytes_before: done.before_bytes,
+        chunk_bytes_after: done.after_bytes,
+        packs: done.packs_removed,
+        packs_damaged: done.packs_damaged,
+        dry_run,
+    })
+}

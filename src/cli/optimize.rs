@@ -1,0 +1,77 @@
+use super::error::CliError;
+use super::output::{Output, size};
+use super::session::{Session, Work, find, unexpected};
+use super::{CliResult, Global, Outcome};
+use crate::admin::{OptimizeReport, OptimizeRequest, Request, Response};
+use crate::config::parse_size;
+use std::path::PathBuf;
+
+/// Store chunks that resemble each other together, so that they take less room
+#[derive(clap::Args)]
+#[command(
+    after_help = "Runs beside a mount at low priority, and may be interrupted at any time: the next run goes on.\n\
+    `dedupctl gc` first, so that nothing is grouped that no file needs.\n\
+    Example: dedupctl optimize --dry-run /data"
+)]
+pub(super) struct Optimize {
+    /// A path of the overlay; by default the current directory
+    path: Option<PathBuf>,
+    /// balanced: small groups; cold: large ones, less room and slower reads
+    #[arg(long, value_name = "TIER", default_value = "balanced")]
+    tier: Tier,
+    /// Level of zstd, 1 to 22 [default: 9; cold: 19]
+    #[arg(long, value_name = "N")]
+    level: Option<i32>,
+    /// Most decoded bytes in a group, of which a read decodes two at most [default: 8KiB; cold: 1MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    group_size: Option<u64>,
+    /// Only predict what there is to gain, from a sample if there is much
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// How much a read may cost.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Tier {
+    Balanced,
+    Cold,
+}
+
+impl Optimize {
+    pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
+        let (level, group_bytes) = match self.tier {
+            Tier::Balanced => (9, 8 << 10),
+            Tier::Cold => (19, 1 << 20),
+        };
+        let group_bytes = self.group_size.unwrap_or(group_bytes);
+        let group_bytes = u32::try_from(group_bytes)
+            .map_err(|_| CliError::new(format!("groups of {group_bytes} bytes: expected 4 KiB to 1 MiB")))?;
+        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Convert, out)?;
+        let request =
+            OptimizeRequest { dry_run: self.dry_run, level: self.level.unwrap_or(level), group_bytes };
+        let report = match session.ask(Request::Optimize(request), out)? {
+            Response::Optimize(report) => report,
+            other => return Err(unexpected(&other)),
+        };
+        if report.packs_damaged > 0 {
+            out.note(&format!(
+                "{} packs are damaged and were left as they are; see `dedupctl check`",
+                report.packs_damaged
+            ));
+        }
+        out.result(&report, text)?;
+        Ok::<_, CliError>(if report.packs_damaged == 0 { Outcome::Clean } else { Outcome::Findings })
+    }
+}
+
+fn text(report: &OptimizeReport) -> String {
+    let OptimizeReport { bytes_before, bytes_after, chunks, deltas, .. } = *report;
+    let verb = if report.dry_run { "to be grouped" } else { "grouped" };
+    format!(
+        "{chunks} chunks {verb} ({deltas} as deltas): {} -> {}, the store {} -> {}\n",
+        size(report.chunk_bytes_before),
+        size(report.chunk_bytes_after),
+        size(bytes_before),
+        size(bytes_after)
+    )
+}

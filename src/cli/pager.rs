@@ -1,0 +1,69 @@
+//! Long output on a terminal goes through a pager, as that of git does: `PAGER`, or `less -FRX`.
+
+use signal_hook::consts::SIGINT;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use terminal_size::{Height, Width, terminal_size_of};
+
+/// Where a terminal does not say how large it is.
+const SIZE: (Width, Height) = (Width(80), Height(24));
+/// What a shell says of a program that it could not start, and less.
+const NOT_STARTED: [Option<i32>; 2] = [Some(126), Some(127)];
+
+/// Whether the text was shown: false if it fits the terminal that stdout is, or there is no pager.
+pub(super) fn show(text: &[u8]) -> bool {
+    let (Width(columns), Height(rows)) = terminal_size_of(io::stdout()).unwrap_or(SIZE);
+    if fits(text, columns.into(), rows.into()) {
+        return false;
+    }
+    match std::env::var_os("PAGER") {
+        Some(pager) if pager.is_empty() || pager == "cat" => false,
+        Some(pager) => through("sh".as_ref(), &["-c".into(), pager], text),
+        None => through("less".as_ref(), &[], text),
+    }
+}
+
+fn fits(text: &[u8], columns: usize, rows: usize) -> bool {
+    let lines = String::from_utf8_lossy(text);
+    let needed = lines.lines().map(|line| line.chars().count().div_ceil(columns.max(1)).max(1));
+    // The prompt takes a row too.
+    needed.sum::<usize>() < rows
+}
+
+fn through(program: &OsStr, args: &[OsString], text: &[u8]) -> bool {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped());
+    if std::env::var_os("LESS").is_none() {
+        command.env("LESS", "FRX");
+    }
+    // Ctrl-C is for the pager, which would otherwise be left alone with the terminal. It does not inherit this.
+    let ignored = signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)));
+    let ended = run(command, text);
+    if let Ok(id) = ignored {
+        signal_hook::low_level::unregister(id);
+    }
+    ended.is_ok_and(|status| !NOT_STARTED.contains(&status.code()))
+}
+
+fn run(mut command: Command, text: &[u8]) -> io::Result<ExitStatus> {
+    let mut child = command.spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A reader who has seen enough is no error.
+        let _ = stdin.write_all(text);
+    }
+    child.wait()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_the_screen_is_not_paged() {
+        assert!(fits(b"", 80, 24) && fits(&b"x\n".repeat(23), 80, 24) && !fits(&b"x\n".repeat(24), 80, 24));
+        assert!(!fits(&b"x".repeat(80 * 24), 80, 24), "long lines take several rows");
+    }
+}

@@ -1,0 +1,81 @@
+//! All against all takes minutes: it is done beside the pages, once at a time, and its last report is kept.
+
+use super::super::error::CliError;
+use crate::admin::{GroupsReport, Progress};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How far a comparison has come.
+#[derive(Clone)]
+pub(super) enum State {
+    Running(Option<Progress>),
+    Done(Arc<GroupsReport>),
+    Failed(CliError),
+}
+
+pub(super) struct Job {
+    /// What it was asked with.
+    pub min: f64,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+impl Job {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.lock().clone()
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(*self.lock(), State::Running(_))
+    }
+
+    /// Waits until it has ended, at most so long.
+    pub(super) fn wait(&self, time: Duration) {
+        let running = |state: &mut State| matches!(state, State::Running(_));
+        drop(self.ended.wait_timeout_while(self.lock(), time, running));
+    }
+}
+
+/// The last, if there was one.
+#[derive(Default)]
+pub(super) struct Jobs(Mutex<Option<Arc<Job>>>);
+
+impl Jobs {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Job>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn last(&self) -> Option<Arc<Job>> {
+        self.lock().clone()
+    }
+
+    /// Starts one, unless one is running: then that.
+    pub(super) fn start(
+        &self,
+        min: f64,
+        work: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<GroupsReport, CliError> + Send + 'static,
+    ) -> Result<Arc<Job>, CliError> {
+        let mut last = self.lock();
+        if let Some(running) = last.as_ref().filter(|job| job.is_running()) {
+            return Ok(running.clone());
+        }
+        let job = Arc::new(Job { min, state: Mutex::new(State::Running(None)), ended: Condvar::new() });
+        let own = job.clone();
+        let run = move || {
+            let done = work(&mut |step| *own.lock() = State::Running(Some(step)));
+            *own.lock() = match done {
+                Ok(report) => State::Done(Arc::new(report)),
+                Err(e) => State::Failed(e),
+            };
+            own.ended.notify_all();
+        };
+        let started = std::thread::Builder::new().name("groups".to_owned()).spawn(run);
+        started.map_err(|e| CliError::new(format!("start a thread: {e}")))?;
+        *last = Some(job.clone());
+        Ok(job)
+    }
+}

@@ -1,0 +1,138 @@
+//! Grouping what is stored, so that chunks that resemble each other compress together.
+
+use super::Overlay;
+use super::error::{OverlayError, Result};
+use super::pace::Priority;
+use crate::db::Table;
+use crate::store::{RegroupOptions, RegroupPlan, Regrouped};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Chunks are grouped without being asked when so many bytes of them came since,
+const NEW_BYTES_MIN: u64 = 16 << 20;
+/// and one part in so many of all.
+const NEW_SHARE: u64 = 16;
+/// Row of `Table::Meta`: unique bytes when chunks were last grouped without being asked, 8.
+const GROUPED: &[u8] = b"overlay.grouped";
+
+/// Whether anything is stored.
+#[derive(Default)]
+pub(super) struct Idle {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How long nothing has to be stored before chunks are grouped; never, if there is none.
+    rest: Option<Duration>,
+    /// Unique bytes, and since when they are so many.
+    since: Option<(u64, Instant)>,
+}
+
+/// How far grouping has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizeStep {
+    /// Bytes of packs looked at, and in all.
+    Planning(u64, u64),
+    /// Decoded bytes of chunks, each counted twice: done, and to be done.
+    Grouping(u64, u64),
+}
+
+/// What there was to group, and what came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OptimizeOutcome {
+    /// What there was to do.
+    pub plan: RegroupPlan,
+    /// What was done, or would be.
+    pub regrouped: Regrouped,
+}
+
+impl Overlay {
+    /// Lets chunks be grouped without being asked after so long a rest, or not.
+    pub fn set_auto_optimize(&self, rest: Option<Duration>) {
+        self.idle.state.lock().unwrap_or_else(PoisonError::into_inner).rest = rest;
+    }
+
+    /// Groups chunks if much has come since, and nothing for a while; ends when something comes.
+    pub(super) fn optimize_if_due(&self) {
+        let unique_bytes = self.contents.store.stats().unique_bytes;
+        {
+            let mut state = self.idle.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(rest) = state.rest else { return };
+            match state.since {
+                Some((bytes, since)) if bytes == unique_bytes && self.pending() == 0 => {
+                    if since.elapsed() < rest {
+                        return;
+                    }
+                }
+                _ => {
+                    state.since = Some((unique_bytes, Instant::now()));
+                    return;
+                }
+            }
+        }
+        let last = self.db.get(Table::Meta, GROUPED).ok().flatten();
+        let last = last.and_then(|row| <[u8; 8]>::try_from(&row[..]).ok()).map_or(0, u64::from_be_bytes);
+        // Of what is gone meanwhile nothing is known: then what is there now counts from the beginning.
+        let come = unique_bytes.checked_sub(last).unwrap_or(unique_bytes);
+        if come < NEW_BYTES_MIN.max(unique_bytes / NEW_SHARE) {
+            return;
+        }
+        let mut go_on = |_| !self.stop.stopped() && self.pending() == 0;
+        match self.optimize(&RegroupOptions::default(), false, &mut go_on) {
+            Ok(Some(OptimizeOutcome { regrouped, .. })) => tracing::info!(
+                "{} chunks grouped: {} bytes instead of {}",
+                regrouped.chunks,
+                regrouped.after_bytes,
+                regrouped.before_bytes
+            ),
+            // Somebody is at work again.
+            Ok(None) => return,
+            Err(e) => tracing::error!("chunks were not grouped: {e}"),
+        }
+        if let Err(e) = self.db.put(Table::Meta, GROUPED, &unique_bytes.to_be_bytes()) {
+            tracing::warn!("that chunks were grouped was not noted: {e}");
+        }
+    }
+
+    /// Moves chunks into groups, or with `dry_run` tells from a sample what that would come to. `None` if `progress`
+    /// said no on the way: whatever was done until then is whole, and another call goes on from there.
+    ///
+    /// Files read and are written to meanwhile as ever; this thread lets others go first. Memory and time:
+    /// [`crate::store`]'s `regroup.rs`.
+    pub fn optimize(
+        &self,
+        options: &RegroupOptions,
+        dry_run: bool,
+        progress: &mut dyn FnMut(OptimizeStep) -> bool,
+    ) -> Result<Option<OptimizeOutcome>> {
+        if self.read_only {
+            return Err(OverlayError::ReadOnly);
+        }
+        let mut priority = Priority::default();
+        priority.set_low(true);
+        let outcome = self.regroup(options, dry_run, progress);
+        priority.set_low(false);
+        outcome
+    }
+
+    fn regroup(
+        &self,
+        options: &RegroupOptions,
+        dry_run: bool,
+        progress: &mut dyn FnMut(OptimizeStep) -> bool,
+    ) -> Result<Option<OptimizeOutcome>> {
+        let store = &self.contents.store;
+        if let Some(pack) = self.observer().map(|observer| observer.left_until()).transpose()?.flatten() {
+            store.leave_until(pack);
+        }
+        let plan = store.plan_regroup(&mut |done, all| progress(OptimizeStep::Planning(done, all)))?;
+        let Some(plan) = plan else { return Ok(None) };
+        let mut step = |done, all| progress(OptimizeStep::Grouping(done, all));
+        let regrouped = match dry_run {
+            true => store.predict_regroup(&plan, options, &mut step)?,
+            false => Some(store.regroup(&plan, options, &mut step)?).filter(|done| !done.stopped),
+        };
+        Ok(regrouped.map(|regrouped| OptimizeOutcome { plan, regrouped }))
+    }
+}

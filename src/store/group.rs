@@ -1,0 +1,369 @@
+//! Groups: several chunks in one frame, so that what they have in common is stored once.
+//!
+//! ```text
+//! payload of a group (kind 8) or delta (kind 9)
+//!  0  4  number of members
+//!  4  4  delta: bytes from the beginning of its root's frame to that of its own; group: 0
+//!  8  8  delta: first bytes of its root's id; group: 0
+//! 16     for each member: id 32 (zeros: bytes that nobody needs any more) | length 4
+//!        then the members' bytes, one after the other: as they are, or one zstd frame
+//! ```
+//!
+//! A group stands by itself. A delta is compressed with the decoded bytes of its **root**, the last group before it in
+//! the same pack, as what came before its own; nothing is compressed against a delta. So a read decodes two frames at
+//! most, and a damaged group takes its own chunks along and those of its deltas, which follow it at once.
+//!
+//! What must always be true: a delta follows its root or another delta of that root, in one append. Bytes leave here
+//! only if the frame's checksum and, for a delta, those of its root fit; the id of the root in the delta's
+//! payload says that it is that one.
+
+use super::Bytes;
+use super::frame::{
+    CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Kind, inflate, inflate_with, u32_at,
+};
+use super::pack::Packs;
+use crate::env::DiskFile;
+use crate::id::ChunkId;
+use crate::recipe::CHUNK_BYTES_MAX;
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound};
+
+const HEAD_BYTES: usize = 16;
+const MEMBER_BYTES: usize = 36;
+/// No group has more members.
+pub(super) const MEMBERS_MAX: usize = 4096;
+/// So much of a payload may come before the members' bytes.
+pub(super) const TABLE_BYTES_MAX: u32 = (HEAD_BYTES + MEMBERS_MAX * MEMBER_BYTES) as u32;
+/// The id of a member that nobody needs any more.
+const NOBODY: [u8; 32] = [0; 32];
+
+/// A chunk in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub(super) id: ChunkId,
+    /// Where it begins in the decoded bytes.
+    start: u32,
+    pub(super) len: u32,
+}
+
+/// What stands before the members' bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    /// Of a delta: how far before it its root's frame begins.
+    distance: u32,
+    root_id: [u8; 8],
+    members: Vec<Member>,
+}
+
+impl Table {
+    /// Reads the table of a payload whose checksum fits.
+    pub(super) fn parse(header: &Header, payload: &[u8]) -> Result<Table, &'static str> {
+        if !header.is_group() {
+            return Err("the frame is no group");
+        }
+        let is_delta = header.kind == Kind::Delta as u8;
+        if header.flags != 0 {
+            return Err("the frame has flags that this program does not know");
+        }
+        match (is_delta, header.codec) {
+            (false, CODEC_RAW | CODEC_ZSTD) | (true, CODEC_PREFIX) => {}
+            _ => return Err("the frame has a codec that this program does not know"),
+        }
+        let Some((head, rest)) = payload.split_at_checked(HEAD_BYTES) else {
+            return Err("the table of a group is cut short");
+        };
+        let count = u32_at(head, 0) as usize;
+        if count == 0 || count > MEMBERS_MAX {
+            return Err("a group has none or too many chunks");
+        }
+        let Some(rows) = rest.get(..count * MEMBER_BYTES) else {
+            return Err("the table of a group is cut short");
+        };
+        let (distance, root_id) = (u32_at(head, 4), *head[8..].first_chunk().expect("the head has 16 bytes"));
+        if is_delta != (distance >= HEADER_BYTES as u32) || (!is_delta && (distance, root_id) != (0, [0; 8]))
+        {
+            return Err("a group has a root, or a delta has none");
+        }
+        let mut members = Vec::with_capacity(count);
+        let mut start = 0u32;
+        for row in rows.chunks_exact(MEMBER_BYTES) {
+            let len = u32_at(row, 32);
+            let id = ChunkId(*row.first_chunk().expect("a row is longer than an id"));
+            members.push(Member { id, start, len });
+            let end = start.checked_add(len).filter(|end| len > 0 && *end <= header.raw_len);
+            start = end.ok_or("the chunks of a group are not as long as it says")?;
+        }
+        if start != header.raw_len {
+            return Err("the chunks of a group are not as long as it says");
+        }
+        Ok(Table { distance, root_id, members })
+    }
+
+    /// The chunks in the group that somebody may need.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.id.0 != NOBODY)
+    }
+
+    /// Where the root's frame begins, and the first bytes of its id; none if this stands at `offset` and is no delta.
+    pub(super) fn root(&self, offset: u32) -> Result<Option<(u32, [u8; 8])>, &'static str> {
+        match self.distance {
+            0 => Ok(None),
+            distance => match offset.checked_sub(distance) {
+                Some(at) => Ok(Some((at, self.root_id))),
+                None => Err("a delta says that its root stands before the pack"),
+            },
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        HEAD_BYTES + self.members.len() * MEMBER_BYTES
+    }
+}
+
+/// Whether an id begins with what a delta says of its root's.
+pub(super) fn is_root(id: &[u8; 32], begins: &[u8; 8]) -> bool {
+    id.starts_with(begins)
+}
+
+/// A group, decoded.
+pub(super) struct Group {
+    id: [u8; 32],
+    members: Vec<Member>,
+    raw: Bytes,
+}
+
+impl Group {
+    /// Decodes a payload, which must fit its checksum; `root` is the decoded root of a delta.
+    pub(super) fn decode(
+        header: &Header,
+        payload: &[u8],
+        root: Option<&Group>,
+    ) -> Result<Group, &'static str> {
+        header.check(payload)?;
+        let table = Table::parse(header, payload)?;
+        let stored = &payload[table.bytes()..];
+        let raw: Bytes = match header.codec {
+            CODEC_RAW if stored.len() == header.raw_len as usize => stored.into(),
+            CODEC_RAW => return Err("the raw payload is not as long as the frame says"),
+            CODEC_ZSTD => inflate(stored, header.raw_len)?,
+            _ => {
+                let root = root.filter(|root| is_root(&root.id, &table.root_id));
+                let root = root.ok_or("the root of a delta is not the one that it was made with")?;
+                inflate_with(stored, header.raw_len, |target| {
+                    // A context of its own: zstd keeps the reference for as long as the context lives.
+                    let mut context = DCtx::try_create().ok_or("zstd could not start")?;
+                    context.ref_prefix(&root.raw).map_err(|_| "zstd does not take the root of a delta")?;
+                    context.decompress(target, stored).map_err(|_| "the payload does not decompress")
+                })?
+            }
+        };
+        Ok(Group { id: header.id, members: table.members, raw })
+    }
+
+    /// The bytes of a chunk that must be `len` bytes long.
+    pub(super) fn chunk(&self, id: &[u8; 32], len: u32) -> Result<&[u8], &'static str> {
+        let found = self.members.iter().find(|member| member.id.0 == *id && *id != NOBODY);
+        let member = found.ok_or("the group where the index leads does not have the chunk")?;
+        if member.len != len {
+            return Err("the chunk in the group is not as long as the index says");
+        }
+        Ok(self.bytes_of(member))
+    }
+
+    fn bytes_of(&self, member: &Member) -> &[u8] {
+        &self.raw[member.start as usize..][..member.len as usize]
+    }
+
+    /// The hash of its decoded bytes.
+    pub(super) fn id(&self) -> &[u8; 32] {
+        &self.id
+    }
+
+    /// Memory that it takes, about.
+    pub(super) fn weight(&self) -> u64 {
+        (self.raw.len() + self.members.len() * size_of::<Member>()) as u64
+    }
+
+    /// Whether every chunk, and all of it, has the hash that names it.
+    pub(super) fn check_hashes(&self) -> Result<(), &'static str> {
+        let chunks = self.members.iter().filter(|member| member.id.0 != NOBODY);
+        let whole = *blake3::hash(&self.raw).as_bytes() == self.id;
+        match whole && chunks.into_iter().all(|member| ChunkId::of(self.bytes_of(member)) == member.id) {
+            true => Ok(()),
+            false => Err("the content does not have the hash that names it"),
+        }
+    }
+
+    /// Reads the group that stands at `offset`, and its root if it is a delta.
+    pub(super) fn read(packs: &Packs, file: &dyn DiskFile, pack: u32, offset: u32) -> Result<Group, String> {
+        let (header, payload) = read_frame(packs, file, pack, offset)?;
+        if header.kind != Kind::Delta as u8 {
+            return Ok(Group::decode(&header, &payload, None)?);
+        }
+        let table = Table::parse(&header, &payload)?;
+        let root = match table.root(offset)? {
+            Some((at, _)) => Some(Group::read_root(packs, file, pack, at)?),
+            None => None,
+        };
+        Ok(Group::decode(&header, &payload, root.as_ref())?)
+    }
+
+    /// Reads the group at `offset` that a delta needs.
+    pub(super) fn read_root(
+        packs: &Packs,
+        file: &dyn DiskFile,
+        pack: u32,
+        offset: u32,
+    ) -> Result<Group, String> {
+        let told = |reason: &str| format!("the group at offset {offset} that it needs: {reason}");
+        let (header, payload) = read_frame(packs, file, pack, offset).map_err(|e| told(&e))?;
+        match header.kind == Kind::Group as u8 {
+            true => Group::decode(&header, &payload, None).map_err(told),
+            false => Err(told("another frame stands there")),
+        }
+    }
+}
+
+/// A frame of a group and its payload, whose checksum fits.
+fn read_frame(
+    packs: &Packs,
+    file: &dyn DiskFile,
+    pack: u32,
+    offset: u32,
+) -> Result<(Header, Vec<u8>), String> {
+    let failed = |e| format!("it cannot be read: {e}");
+    let mut head = [0; HEADER_BYTES];
+    file.read_exact_at(&mut head, u64::from(offset)).map_err(failed)?;
+    let header = Header::parse(&head, packs.place(pack, offset))?;
+    if !header.is_group() {
+        return Err("another frame stands there".to_owned());
+    }
+    let mut payload = vec![0; header.stored_len as usize];
+    file.read_exact_at(&mut payload, u64::from(offset) + HEADER_BYTES as u64).map_err(failed)?;
+    header.check(&payload)?;
+    Ok((header, payload))
+}
+
+/// Whether a group that begins its id so, and that a delta may need, stands whole at `offset`.
+pub(super) fn stands(packs: &Packs, file: &dyn DiskFile, pack: u32, offset: u32, begins: &[u8; 8]) -> bool {
+    read_frame(packs, file, pack, offset)
+        .is_ok_and(|(header, _)| header.kind == Kind::Group as u8 && is_root(&header.id, begins))
+}
+
+/// Chunks that are to be a group, gathered.
+#[derive(Clone, Default)]
+pub(super) struct Gathered {
+    table: Vec<u8>,
+    raw: Vec<u8>,
+    members: usize,
+}
+
+impl Gathered {
+    pub(super) fn is_empty(&self) -> bool {
+        self.members == 0
+    }
+
+    /// Whether another chunk of `len` bytes may join in a group that is to have at most `bytes_max`.
+    pub(super) fn has_room(&self, len: usize, bytes_max: usize) -> bool {
+        let bytes = self.raw.len() + len;
+        self.is_empty()
+            || (bytes <= bytes_max && bytes <= CHUNK_BYTES_MAX as usize && self.members < MEMBERS_MAX)
+    }
+
+    pub(super) fn push(&mut self, id: &ChunkId, bytes: &[u8]) {
+        debug_assert!(!bytes.is_empty() && self.has_room(bytes.len(), CHUNK_BYTES_MAX as usize));
+        self.table.extend_from_slice(&id.0);
+        self.table.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        self.raw.extend_from_slice(bytes);
+        self.members += 1;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.table.clear();
+        self.raw.clear();
+        self.members = 0;
+    }
+
+    pub(super) fn raw(&self) -> &[u8] {
+        &self.raw
+    }
+
+    /// Appends room for a header and the payload to `out`. With a root it is a delta; how far the root is, is for the
+    /// appender to fill in ([`set_distance`]).
+    pub(super) fn build(&self, out: &mut Vec<u8>, level: i32, root: Option<&Gathered>) -> Header {
+        let start = out.len() + HEADER_BYTES;
+        out.resize(start, 0);
+        out.extend_from_slice(&(self.members as u32).to_le_bytes());
+        out.extend_from_slice(&[0; HEAD_BYTES - 4]);
+        out.extend_from_slice(&self.table);
+        let kind = match root {
+            Some(root) => {
+                out[start + 8..start + HEAD_BYTES].copy_from_slice(&root.id()[..8]);
+                Kind::Delta
+            }
+            None => Kind::Group,
+        };
+        let packed = compress(&self.raw, level, root.map(Gathered::raw));
+        let codec = match (kind, packed) {
+            (Kind::Delta, packed) => {
+                out.extend_from_slice(&packed);
+                CODEC_PREFIX
+            }
+            (_, packed) if packed.len() + self.raw.len() / 32 < self.raw.len() => {
+                out.extend_from_slice(&packed);
+                CODEC_ZSTD
+            }
+            _ => {
+                out.extend_from_slice(&self.raw);
+                CODEC_RAW
+            }
+        };
+        let payload = &out[start..];
+        Header {
+            kind: kind as u8,
+            codec,
+            flags: 0,
+            stored_len: payload.len() as u32,
+            raw_len: self.raw.len() as u32,
+            id: self.id(),
+            payload_crc: crc32fast::hash(payload),
+        }
+    }
+
+    fn id(&self) -> [u8; 32] {
+        *blake3::hash(&self.raw).as_bytes()
+    }
+}
+
+/// One zstd frame of `raw`, with `prefix` as what comes before it.
+pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8> {
+    let mut context = CCtx::create();
+    let mut packed = Vec::with_capacity(compress_bound(raw.len()));
+    context.set_parameter(CParameter::CompressionLevel(level)).expect("zstd takes any level");
+    if let Some(prefix) = prefix {
+        context.ref_prefix(prefix).expect("a new context takes a prefix");
+    }
+    context.compress2(&mut packed, raw).expect("there is room for the worst case");
+    packed
+}
+
+/// Says in a delta's payload how far before it its root stands.
+pub(super) fn set_distance(header: &mut Header, payload: &mut [u8], distance: u32) {
+    payload[4..8].copy_from_slice(&distance.to_le_bytes());
+    header.payload_crc = crc32fast::hash(payload);
+}
+
+/// Takes the names of chunks out of a table, so that nobody is led to them; their bytes stay.
+pub(super) fn drop_names(
+    header: &mut Header,
+    payload: &mut [u8],
+    table: &Table,
+    gone: impl Fn(&ChunkId) -> bool,
+) {
+    for (i, member) in table.members.iter().enumerate() {
+        if gone(&member.id) {
+            let at = HEAD_BYTES + i * MEMBER_BYTES;
+            payload[at..at + 32].copy_from_slice(&NOBODY);
+        }
+    }
+    header.payload_crc = crc32fast::hash(payload);
+}

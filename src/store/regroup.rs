@@ -1,0 +1,552 @@
+//! Regrouping: chunks that resemble each other move into groups, so that they compress together.
+//!
+//! ```text
+//! plan:  packs that have chunks outside of groups            plan_regroup(): changes nothing
+//! round: some packs at a time. What cannot be grouped is copied as a collection of garbage copies it.
+//!        A chunk like one before it becomes a delta of that one's group, all others become roots in their order;
+//!        both -> end of the store -> fsync -> every chunk is read again and hashed -> the packs are retired, removed
+//! ```
+//!
+//! What must always be true: a pack is removed only when everything in it that the index leads to stands elsewhere,
+//! durable, and what was grouped has been read back from there with the hash that names it. Nothing here decides what is
+//! needed: whatever the index leads to is kept, and packs of which something unreadable may need a part are left. A crash leaves the packs, or their copies, or both, as it does during a
+//! collection, and the next run goes on with what is not grouped yet.
+//!
+//! Memory: some 1.2 KiB for each chunk of a round, which has 64 Ki chunks and 1 GiB of them at most but always one pack; 16 MiB
+//! of chunks; one group with its deltas. Time: each chunk is read twice, tried once or twice at the fastest level, compressed once.
+//! Disk: a round's groups, before its packs go.
+
+use super::append::Frames;
+use super::error::{Object, StoreError};
+use super::features::features;
+use super::frame::{CODEC_ZSTD, HEADER_BYTES, Kind};
+use super::gc::{Collection, Copier, GcDone, GoOn, index_may_fail};
+use super::group::{Gathered, Group, MEMBERS_MAX, compress};
+use super::index::Grouping;
+use super::live::LiveSet;
+use super::pack::{Entry, GROUPED};
+use super::read::ByBytes;
+use super::{Bytes, Store, lock};
+use crate::id::ChunkId;
+use quick_cache::sync::Cache;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+/// A pack is rewritten if chunks that can be grouped are at least one part in so many of it.
+const WORTH_SHARE: u64 = 8;
+/// A round ends with the pack in which it comes to so many chunks, or decoded bytes of them.
+const ROUND_CHUNKS: u64 = 64 << 10;
+const ROUND_BYTES: u64 = 1 << 30;
+/// A delta has to be smaller than so many hundredths of what its chunk took.
+const DELTA_SHARE_MAX: u64 = 80;
+/// Deltas of one group have so many decoded bytes at most, or so many times those of a group.
+const DELTAS_BYTES_MAX: u64 = 4 << 20;
+const DELTAS_GROUPS_MAX: u64 = 8;
+/// Decoded chunks kept, because others may be compared with them.
+const BASES_BYTES: u64 = 16 << 20;
+/// Frames are appended when there are so many bytes of them.
+const APPEND_BYTES: usize = 1 << 20;
+/// What a dry run looks at.
+const SAMPLE_BYTES: u64 = 256 << 20;
+
+/// How chunks are grouped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegroupOptions {
+    /// Level of zstd, 1 to 22.
+    pub level: i32,
+    /// Groups have no more decoded bytes than this, or one chunk. A read decodes a group, or a delta and its group.
+    pub group_bytes: u32,
+}
+
+impl Default for RegroupOptions {
+    fn default() -> Self {
+        RegroupOptions { level: 9, group_bytes: 8 << 10 }
+    }
+}
+
+/// A pack with chunks that can be grouped. Sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Candidate {
+    pack: u32,
+    /// On disk.
+    live_bytes: u64,
+    chunks: u64,
+    /// Decoded, of those chunks.
+    raw_bytes: u64,
+    /// On disk, of their frames.
+    frame_bytes: u64,
+}
+
+/// What there is to group. Sizes in bytes on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegroupPlan {
+    packs: Vec<Candidate>,
+    /// Packs in all.
+    pub stored_bytes: u64,
+    /// Chunks that can be grouped, in packs that it pays to rewrite.
+    pub chunks: u64,
+    /// What they take now.
+    pub frame_bytes: u64,
+    /// Decoded, they are so long.
+    pub raw_bytes: u64,
+}
+
+impl RegroupPlan {
+    /// Packs to be rewritten.
+    pub fn packs(&self) -> u64 {
+        self.packs.len() as u64
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.packs.is_empty()
+    }
+}
+
+/// What was grouped. Sizes in bytes on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Regrouped {
+    /// Chunks grouped.
+    pub chunks: u64,
+    /// Of them such as are deltas of others.
+    pub deltas: u64,
+    /// Frames made of them.
+    pub groups: u64,
+    /// What they took before.
+    pub before_bytes: u64,
+    /// What they take now.
+    pub after_bytes: u64,
+    /// Packs removed.
+    pub packs_removed: u64,
+    /// Packs left as they are because of damage.
+    pub packs_damaged: u64,
+    /// Whether it was stopped before the end.
+    pub stopped: bool,
+}
+
+/// Chunks that are going to stand together, by their number in the round.
+#[derive(Default)]
+struct Unit {
+    roots: Vec<u32>,
+    deltas: Vec<u32>,
+    root_bytes: u64,
+    delta_bytes: u64,
+}
+
+impl Store {
+    /// Looks at every pack for chunks that are not in groups. Changes nothing; `None` if `go_on` said no.
+    pub fn plan_regroup(self: &Arc<Self>, go_on: GoOn<'_>) -> Result<Option<RegroupPlan>, StoreError> {
+        let collection = self.keep_everything()?;
+        let mut plan = RegroupPlan { stored_bytes: self.stats().stored_bytes, ..RegroupPlan::default() };
+        let mut done = 0;
+        let left = *lock(&self.left);
+        for pack in self.reader.packs.list()?.into_iter().filter(|pack| Some(*pack) > left) {
+            let Some((mut entries, len)) = collection.entries(pack)? else { continue };
+            let live_bytes = collection.weigh(pack, &mut entries)?.live_bytes;
+            let chunks = collection.loose_chunks(&mut entries)?;
+            let sum = |bytes: fn(&Entry) -> u64| chunks.iter().map(bytes).sum();
+            let one = Candidate {
+                pack,
+                live_bytes,
+                chunks: chunks.len() as u64,
+                raw_bytes: sum(|entry| u64::from(entry.address.raw_len)),
+                frame_bytes: sum(frame_bytes),
+            };
+            if one.chunks > 0 && one.frame_bytes >= live_bytes / WORTH_SHARE {
+                plan.chunks += one.chunks;
+                plan.raw_bytes += one.raw_bytes;
+                plan.frame_bytes += one.frame_bytes;
+                plan.packs.push(one);
+            }
+            done += len;
+            if !go_on(done, plan.stored_bytes.max(done)) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(plan))
+    }
+
+    /// Tells from a sample of the packs in a plan, at most 256 MiB of decoded chunks, what carrying it out would come to:
+    /// exactly if there are no more. Changes nothing; `None` if `go_on` said no.
+    pub fn predict_regroup(
+        self: &Arc<Self>,
+        plan: &RegroupPlan,
+        options: &RegroupOptions,
+        go_on: GoOn<'_>,
+    ) -> Result<Option<Regrouped>, StoreError> {
+        let collection = self.keep_everything()?;
+        let share = (plan.raw_bytes.div_ceil(SAMPLE_BYTES)).max(1) as usize;
+        let mut sampled = Regrouped::default();
+        for round in rounds(plan.packs.iter().step_by(share).copied().collect(), u64::MAX) {
+            let mut chunks = Vec::new();
+            for one in &round {
+                if let Some((mut entries, _)) = collection.entries(one.pack)? {
+                    chunks.extend(collection.loose_chunks(&mut entries)?);
+                }
+            }
+            let mut grouper =
+                Grouper { store: self, options, chunks: &chunks, bases: bases(), done: &mut sampled };
+            let total = plan.raw_bytes / share as u64 * 2;
+            if !grouper.run(&mut |bytes| go_on(bytes, total), &mut |_| Ok(()))? {
+                return Ok(None);
+            }
+        }
+        let scale = |count: u64| match sampled.before_bytes {
+            0 => 0,
+            before => (count as f64 * plan.frame_bytes as f64 / before as f64) as u64,
+        };
+        Ok(Some(Regrouped {
+            chunks: plan.chunks,
+            deltas: scale(sampled.deltas),
+            groups: scale(sampled.groups),
+            before_bytes: plan.frame_bytes,
+            after_bytes: scale(sampled.after_bytes),
+            packs_removed: plan.packs(),
+            ..Regrouped::default()
+        }))
+    }
+
+    /// Carries out a plan, round by round; ends early, in good order, when `go_on` says no. What a round that was
+    /// stopped has copied is used, and the packs that it was copied from are garbage in part.
+    pub fn regroup(
+        self: &Arc<Self>,
+        plan: &RegroupPlan,
+        options: &RegroupOptions,
+        go_on: GoOn<'_>,
+    ) -> Result<Regrouped, StoreError> {
+        let mut done = Regrouped::default();
+        let collection = self.keep_everything()?;
+        // A collection of garbage may have taken some since, or found that something may need them.
+        let left = *lock(&self.left);
+        let has = |one: &&Candidate| self.reader.packs.has(one.pack) && Some(one.pack) > left;
+        let packs: Vec<Candidate> = plan.packs.iter().filter(has).copied().collect();
+        let Some(newest) = packs.iter().map(|one| one.pack).max() else { return Ok(done) };
+        self.reserve.give_up_if_short();
+        index_may_fail(self.note_removing(packs.iter().map(|one| one.pack)))?;
+        let result = self.appender.begin_pack_after(newest, GROUPED).and_then(|()| {
+            let (mut at, total) = (0, 2 * packs.iter().map(|one| one.raw_bytes).sum::<u64>());
+            for round in rounds(packs.clone(), self.free_bytes()) {
+                let bytes: u64 = round.iter().map(|one| one.raw_bytes).sum();
+                self.regroup_round(&collection, &round, options, &mut done, &mut |more| {
+                    go_on(at + more, total)
+                })?;
+                at += 2 * bytes;
+                if done.stopped {
+                    break;
+                }
+            }
+            index_may_fail(self.persist())
+        });
+        packs.iter().for_each(|one| collection.close(one.pack));
+        self.reserve.take();
+        result.map(|()| done)
+    }
+
+    fn regroup_round(
+        self: &Arc<Self>,
+        collection: &Collection<'_>,
+        round: &[Candidate],
+        options: &RegroupOptions,
+        done: &mut Regrouped,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), StoreError> {
+        let needed = round.iter().map(|one| one.live_bytes).sum();
+        if self.free_bytes() < needed {
+            return Err(StoreError::Full { path: self.reader.packs.dir.clone() });
+        }
+        let mut copied = GcDone::default();
+        let mut copier = Copier::new(collection, &mut copied);
+        let mut chunks: Vec<Entry> = Vec::new();
+        let mut rewritten = Vec::new();
+        for one in round {
+            let before = chunks.len();
+            let dead = collection.copy_needed(one.pack, &mut copier, &mut |header, entry| {
+                let takes = header.kind == Kind::Chunk as u8 && header.codec == CODEC_ZSTD;
+                if takes {
+                    chunks.push(*entry);
+                }
+                takes
+            })?;
+            match dead {
+                Some(dead) => rewritten.push((one.pack, dead)),
+                None => {
+                    chunks.truncate(before);
+                    done.packs_damaged += 1;
+                }
+            }
+        }
+        copier.flush()?;
+        let before = *done;
+        let mut grouper = Grouper { store: self, options, chunks: &chunks, bases: bases(), done: &mut *done };
+        let whole = grouper.run(go_on, &mut |frames| self.append_moved(frames))?;
+        self.sync()?;
+        if !whole {
+            done.stopped = true;
+            return Ok(());
+        }
+        self.read_back(&chunks)?;
+        let mut gone = Vec::new();
+        for (pack, dead) in rewritten {
+            match collection.retire(pack, dead, &mut copier)? {
+                Some(keys) => {
+                    collection.remove(pack)?;
+                    done.packs_removed += 1;
+                    gone.extend(keys);
+                }
+                None => done.packs_damaged += 1,
+            }
+        }
+        collection.forget(&gone)?;
+        index_may_fail(self.reader.index.add_grouping(Grouping {
+            chunks: done.chunks - before.chunks,
+            before_bytes: done.before_bytes - before.before_bytes,
+            after_bytes: done.after_bytes - before.after_bytes,
+        }))
+    }
+
+    /// What grouping came to since the index was made; of chunks that are gone meanwhile too.
+    pub fn grouping(&self) -> Result<Grouping, StoreError> {
+        self.reader.index.grouping()
+    }
+
+    /// A collection to which everything is needed that the index leads to.
+    fn keep_everything(self: &Arc<Self>) -> Result<Collection<'_>, StoreError> {
+        self.appender.check()?;
+        let one = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
+        index_may_fail(self.forget_removed())?;
+        let live = Arc::new(LiveSet::everything());
+        *self.reader.gate_mut() = Some(live.clone());
+        Ok(Collection { store: self, live, left: Cell::new(None), _one: one })
+    }
+
+    /// Reads each chunk from the disk where the index leads to now, which is no longer where it was, and hashes it.
+    fn read_back(&self, chunks: &[Entry]) -> Result<(), StoreError> {
+        let reader = &self.reader;
+        let mut last: Option<((u32, u32), Group)> = None;
+        for entry in chunks {
+            let object = Object::Chunk(ChunkId(*entry.key.id()));
+            let address = reader.index.find(&entry.key)?.filter(|now| *now != entry.address);
+            let address = address.ok_or(StoreError::Missing { object })?;
+            let place = (address.pack, address.offset);
+            if last.as_ref().is_none_or(|(at, _)| *at != place) {
+                let file = reader.packs.file(address.pack);
+                let read = file
+                    .ok()
+                    .and_then(|file| Group::read(&reader.packs, &*file, address.pack, address.offset).ok());
+                last = read.map(|group| (place, group));
+            }
+            let right = last.as_ref().is_some_and(|(_, group)| {
+                group
+                    .chunk(entry.key.id(), address.raw_len)
+                    .is_ok_and(|bytes| blake3::hash(bytes).as_bytes() == entry.key.id())
+            });
+            if !right {
+                // It was stored by itself meanwhile, or this says what is wrong with it.
+                reader.reread(&object)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Room on the filesystem of the packs; without end where it cannot be told.
+    fn free_bytes(&self) -> u64 {
+        rustix::fs::statvfs(&self.reader.packs.dir).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize)
+    }
+}
+
+impl Collection<'_> {
+    /// The chunks that can be grouped: each has a frame of its own, and compressing it was of use.
+    fn loose_chunks(&self, entries: &mut [Entry]) -> Result<Vec<Entry>, StoreError> {
+        entries.sort_unstable_by_key(|entry| entry.address.offset);
+        let mut found = Vec::new();
+        for frame in entries.chunk_by(|a, b| a.address.offset == b.address.offset) {
+            if let [entry] = frame
+                && entry.key.chunk_id().is_some()
+                && entry.address.stored_len < entry.address.raw_len
+                && self.is_needed(entry)?
+            {
+                found.push(*entry);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn frame_bytes(entry: &Entry) -> u64 {
+    HEADER_BYTES as u64 + u64::from(entry.address.stored_len)
+}
+
+fn bases() -> Cache<ChunkId, Bytes, ByBytes> {
+    Cache::with_weighter((BASES_BYTES / (16 << 10)) as usize, BASES_BYTES, ByBytes)
+}
+
+/// Packs in rounds that are within their bounds, and take no more than half of the room that is free.
+fn rounds(packs: Vec<Candidate>, free_bytes: u64) -> Vec<Vec<Candidate>> {
+    let mut rounds: Vec<Vec<Candidate>> = Vec::new();
+    let (mut chunks, mut raw, mut live) = (0, 0, 0);
+    for one in packs {
+        (chunks, raw, live) = (chunks + one.chunks, raw + one.raw_bytes, live + one.live_bytes);
+        let full = chunks > ROUND_CHUNKS || raw > ROUND_BYTES || live > free_bytes / 2;
+        match rounds.last_mut() {
+            Some(round) if !full => round.push(one),
+            _ => {
+                (chunks, raw, live) = (one.chunks, one.raw_bytes, one.live_bytes);
+                rounds.push(vec![one]);
+            }
+        }
+    }
+    rounds
+}
+
+/// Groups the chunks of a round.
+struct Grouper<'a> {
+    store: &'a Store,
+    options: &'a RegroupOptions,
+    chunks: &'a [Entry],
+    /// Decoded chunks that were compared with others lately.
+    bases: Cache<ChunkId, Bytes, ByBytes>,
+    done: &'a mut Regrouped,
+}
+
+impl Grouper<'_> {
+    /// Hands frames to `append`; false if `go_on`, told decoded bytes, each counted twice, said no.
+    fn run(
+        &mut self,
+        go_on: &mut dyn FnMut(u64) -> bool,
+        append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
+    ) -> Result<bool, StoreError> {
+        let mut at = 0;
+        let Some(units) = self.assign(&mut at, go_on)? else { return Ok(false) };
+        let mut frames = Frames::default();
+        for unit in &units {
+            self.build(unit, &mut frames)?;
+            at += unit.root_bytes + unit.delta_bytes;
+            let go = go_on(at);
+            if frames.bytes.len() >= APPEND_BYTES || !go {
+                append(&mut frames)?;
+                frames.clear();
+            }
+            if !go {
+                return Ok(false);
+            }
+        }
+        append(&mut frames)?;
+        Ok(true)
+    }
+
+    /// Decides which chunks become roots, in their order, and which deltas of which of them.
+    fn assign(
+        &mut self,
+        at: &mut u64,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<Vec<Unit>>, StoreError> {
+        let group_bytes = u64::from(self.options.group_bytes);
+        let deltas_max = DELTAS_BYTES_MAX.max(DELTAS_GROUPS_MAX * group_bytes);
+        let mut units: Vec<Unit> = Vec::new();
+        // Of each chunk that is a root, its unit.
+        let mut unit_of = vec![u32::MAX; self.chunks.len()];
+        // Of each feature the last root that has it: the newest version of something is the likeliest to be alike.
+        let mut root_with: HashMap<u32, u32> = HashMap::new();
+        for (number, entry) in self.chunks.iter().enumerate() {
+            let bytes = self.read(entry)?;
+            let len = bytes.len() as u64;
+            let features = features(&bytes);
+            let base = most_shared(&features, &root_with);
+            let fits = |unit: &Unit| unit.delta_bytes + len <= deltas_max;
+            let unit = base.map(|base| (base, unit_of[base as usize] as usize));
+            match unit.filter(|(_, unit)| fits(&units[*unit])) {
+                Some((base, unit)) if self.pays(entry, &bytes, base)? => {
+                    units[unit].deltas.push(number as u32);
+                    units[unit].delta_bytes += len;
+                }
+                _ => {
+                    let room =
+                        |unit: &Unit| unit.root_bytes + len <= group_bytes && unit.roots.len() < MEMBERS_MAX;
+                    if !units.last().is_some_and(room) {
+                        units.push(Unit::default());
+                    }
+                    unit_of[number] = units.len() as u32 - 1;
+                    let unit = units.last_mut().expect("there is one now");
+                    unit.roots.push(number as u32);
+                    unit.root_bytes += len;
+                    root_with.extend(features.into_iter().map(|feature| (feature, number as u32)));
+                }
+            }
+            *at += len;
+            if number % 64 == 0 && !go_on(*at) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(units))
+    }
+
+    /// Whether a chunk is really smaller as a delta of another.
+    fn pays(&self, entry: &Entry, bytes: &[u8], base: u32) -> Result<bool, StoreError> {
+        let base = &self.chunks[base as usize];
+        let id = ChunkId(*base.key.id());
+        let base = match self.bases.get(&id) {
+            Some(bytes) => bytes,
+            None => {
+                let bytes = self.read(base)?;
+                self.bases.insert(id, bytes.clone());
+                bytes
+            }
+        };
+        let tried = compress(bytes, 1, Some(&base)).len() as u64;
+        Ok(tried * 100 < u64::from(entry.address.stored_len) * DELTA_SHARE_MAX)
+    }
+
+    /// Makes the frames of a unit.
+    fn build(&mut self, unit: &Unit, frames: &mut Frames) -> Result<(), StoreError> {
+        let level = self.options.level;
+        let before = (frames.bytes.len(), frames.headers.len());
+        let mut root = Gathered::default();
+        for number in &unit.roots {
+            self.gather(*number, &mut root)?;
+        }
+        frames.headers.push(root.build(&mut frames.bytes, level, None));
+        let mut delta = Gathered::default();
+        for number in &unit.deltas {
+            let len = self.chunks[*number as usize].address.raw_len as usize;
+            if !delta.has_room(len, self.options.group_bytes as usize) {
+                frames.headers.push(delta.build(&mut frames.bytes, level, Some(&root)));
+                delta.clear();
+            }
+            self.gather(*number, &mut delta)?;
+        }
+        if !delta.is_empty() {
+            frames.headers.push(delta.build(&mut frames.bytes, level, Some(&root)));
+        }
+        self.done.chunks += (unit.roots.len() + unit.deltas.len()) as u64;
+        self.done.deltas += unit.deltas.len() as u64;
+        self.done.groups += (frames.headers.len() - before.1) as u64;
+        self.done.after_bytes += (frames.bytes.len() - before.0) as u64;
+        Ok(())
+    }
+
+    fn gather(&mut self, number: u32, into: &mut Gathered) -> Result<(), StoreError> {
+        let entry = &self.chunks[number as usize];
+        self.done.before_bytes += frame_bytes(entry);
+        into.push(&ChunkId(*entry.key.id()), &self.read(entry)?);
+        Ok(())
+    }
+
+    /// A chunk from its old place, hashed: a group must not make wrong bytes look right.
+    fn read(&self, entry: &Entry) -> Result<Bytes, StoreError> {
+        let Entry { key, address } = entry;
+        let bytes = self.store.reader.at(*key, address)?;
+        match blake3::hash(&bytes).as_bytes() == key.id() {
+            true => Ok(bytes),
+            false => Err(self.store.reader.unlike_its_name(*key, address)),
+        }
+    }
+}
+
+/// The root that shares the most features with a chunk; of several the last.
+fn most_shared(features: &[u32], root_with: &HashMap<u32, u32>) -> Option<u32> {
+    let mut roots: Vec<u32> = features.iter().filter_map(|feature| root_with.get(feature)).copied().collect();
+    roots.sort_unstable();
+    let runs = roots.chunk_by(|a, b| a == b);
+    runs.max_by_key(|run| (run.len(), run[0])).map(|run| run[0])
+}

@@ -1,0 +1,90 @@
+//! Contents that this side's tree does not have any more, by what is in them: bases for files that were renamed and edited, of
+//! which nothing but their bytes says what they were.
+//!
+//! Only hints come of it. Memory: some 20 bytes for each 128 of the contents that are looked at, of which there are 256 MiB at most.
+
+use super::content::Source;
+use super::error::SyncError;
+use super::tree::ContentId;
+use crate::chunk::ChunkParams;
+use crate::similarity::Sketch;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::time::{Duration, Instant};
+
+/// Bytes of contents that are looked at, and time that this may take.
+const BYTES_MAX: u64 = 256 << 20;
+const TIME_MAX: Duration = Duration::from_secs(10);
+/// No more than so much of one content is looked at.
+const CONTENT_BYTES_MAX: u64 = 32 << 20;
+/// A feature of more contents than this is boilerplate, and tells nothing.
+const SHARED_MAX: usize = 64;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Gone {
+    contents: Vec<ContentId>,
+    /// Which contents have a feature.
+    having: HashMap<u64, Vec<u32>>,
+}
+
+impl Gone {
+    /// Of `contents`, as far as `source` can still give them.
+    pub(super) fn of(
+        contents: impl Iterator<Item = ContentId>,
+        source: &mut dyn Source,
+    ) -> Result<Gone, SyncError> {
+        let (mut gone, mut bytes, began) = (Gone::default(), 0, Instant::now());
+        for content in contents {
+            if bytes >= BYTES_MAX || began.elapsed() >= TIME_MAX {
+                break;
+            }
+            let Some(mut file) = source.past(content)? else { continue };
+            let number = gone.contents.len() as u32;
+            gone.contents.push(content);
+            let (features, len) = features(&mut file)?;
+            bytes += len;
+            for feature in features {
+                let having = gone.having.entry(feature).or_default();
+                if having.len() < SHARED_MAX {
+                    having.push(number);
+                }
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.contents.is_empty()
+    }
+
+    /// Those that resemble a file, with the shares of it that they have.
+    pub(super) fn resembling(&self, file: &mut File) -> Result<Vec<(ContentId, f64)>, SyncError> {
+        let (features, _) = features(file)?;
+        let mut shared: HashMap<u32, u32> = HashMap::new();
+        for feature in &features {
+            for number in self.having.get(feature).into_iter().flatten() {
+                *shared.entry(*number).or_default() += 1;
+            }
+        }
+        let share = |count: u32| f64::from(count) / features.len() as f64;
+        Ok(shared.into_iter().map(|(number, count)| (self.contents[number as usize], share(count))).collect())
+    }
+}
+
+/// What a file's chunks are sampled to, each once, and how many bytes were looked at.
+fn features(file: &mut File) -> Result<(Vec<u64>, u64), SyncError> {
+    let mut bytes = Vec::new();
+    let read = file.rewind().and_then(|()| file.take(CONTENT_BYTES_MAX).read_to_end(&mut bytes));
+    read.map_err(|e| SyncError::io("read", "a content", e))?;
+    let (mut features, mut at) = (Vec::new(), 0);
+    for len in ChunkParams::default().cut(&bytes, true) {
+        features.extend(Sketch::of_chunk(&bytes[at..at + len as usize]).feature_bits());
+        at += len as usize;
+    }
+    features.sort_unstable();
+    features.dedup();
+    Ok((features, at as u64))
+}
