@@ -11,6 +11,7 @@ mod anew;
 mod beside;
 mod filter;
 mod mem;
+mod redo;
 mod runs;
 mod sled;
 mod tiers;

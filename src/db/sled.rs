@@ -1,9 +1,12 @@
+use super::redo::Redo;
 use super::{Batch, Db, DbError, DbResult, Table, Value, full_key};
+use crate::env::Reserve;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// A database on disk, in sled 0.34.
@@ -14,16 +17,25 @@ use std::time::{Duration, Instant};
 ///
 /// sled does not come back from a full disk: it goes on with what it could not write, and waits for it for ever.
 /// So once the disk fills up, room for what may have to be written is allocated behind the end of its file before
-/// any change, and a change for which there is none is [`DbError::Full`] and never reaches sled.
+/// any change, and a change for which there is none is [`DbError::Full`] and never reaches sled. That room is lost
+/// when sled makes its file shorter, as it does by itself, and somebody else may take it. Then a reserve is given up,
+/// sled is opened anew, and what it had not written is applied once more. Should not even that find room, reads get
+/// what sled still gives out, and each change is [`DbError::Full`] until there is room.
 ///
 /// Nor does it always come back from being far behind with its writing: with many MiB of changes not written, its
 /// threads were seen waiting for each other's log buffers, for good. So whoever makes changes waits for them to be
 /// written once there are more than a few hundred KiB.
 pub struct SledDb {
     path: PathBuf,
-    db: sled::Db,
+    /// None only while it is opened anew, and after that failed.
+    db: RwLock<Option<sled::Db>>,
+    /// What sled may not have written, and has to be told again after it ran into a full disk.
+    redo: Mutex<Redo>,
+    /// It ran into a full disk, and writes nothing any more.
+    stuck: AtomicBool,
+    reserve: Reserve,
     /// sled's file, and how much room to allocate behind its end.
-    file: Option<File>,
+    file: RwLock<Option<File>>,
     room_bytes: u64,
     cache_bytes: u64,
     /// Whether the database was larger than its cache when that was last looked at, at open and with each flush.
@@ -40,6 +52,10 @@ const ROOM_SHARE: u64 = 16;
 /// As long as so many times as much is free, nothing has to be allocated.
 const FREE_ROOMS: u64 = 32;
 const BYTES_PER_BYTE: u64 = 16;
+/// Set aside while the disk fills up, for opening sled anew.
+const RESERVE_BYTES: u64 = 16 << 20;
+/// A flush that takes longer has failed, or soon will be told so.
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// sled's threads keep its lock for a moment after it was closed, and so does a program that is being started.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// So many bytes of changes are written before more are made. Its log buffers are of 512 KiB.
@@ -55,48 +71,36 @@ const ACCESSES_MORE: usize = 7;
 impl SledDb {
     /// Opens the database in directory `path`, made if missing, with about `cache_bytes` of cache.
     pub fn open(path: &Path, cache_bytes: u64) -> DbResult<SledDb> {
-        let open = || {
-            sled::Config::new()
-                .path(path)
-                .cache_capacity(cache_bytes)
-                .flush_every_ms(Some(FLUSH_INTERVAL_MS))
-                .open()
-        };
-        let give_up = Instant::now() + LOCK_WAIT;
-        loop {
-            return match catch_unwind(open) {
-                Ok(Ok(db)) => Ok(SledDb::new(path, db, cache_bytes)),
-                Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
-                    if Instant::now() < give_up {
-                        std::thread::sleep(Duration::from_millis(20));
-                        continue;
-                    }
-                    Err(DbError::Locked { path: path.to_owned() })
-                }
-                Ok(Err(e)) => Err(broken(path, &e)),
-                Err(panic) => Err(panicked(path, panic)),
-            };
-        }
-    }
-
-    fn new(path: &Path, db: sled::Db, cache_bytes: u64) -> SledDb {
-        let file = File::options().write(true).open(path.join("db")).ok();
+        let db = RwLock::new(Some(open_sled(path, cache_bytes)?));
+        let file = RwLock::new(open_file(path));
         let room_bytes = ROOM_BYTES.min(space(path).0 / ROOM_SHARE);
         let beyond_cache = AtomicBool::new(false);
         let (unwritten, writing) = (AtomicU64::new(0), Mutex::new(()));
-        let path = path.to_owned();
-        let db = SledDb { path, db, file, room_bytes, cache_bytes, beyond_cache, unwritten, writing };
+        let db = SledDb {
+            path: path.to_owned(),
+            db,
+            redo: Mutex::default(),
+            stuck: AtomicBool::new(false),
+            reserve: Reserve::new(path, RESERVE_BYTES),
+            file,
+            room_bytes,
+            cache_bytes,
+            beyond_cache,
+            unwritten,
+            writing,
+        };
         db.look_at_size();
-        db
+        Ok(db)
     }
 
     /// Makes sure that sled finds room for a change of so many bytes.
     fn make_room(&self, bytes: u64) -> DbResult<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        let (all, free) = space(&self.path);
-        if free > (self.room_bytes * FREE_ROOMS).min(all / 2) {
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = &*file else { return Ok(()) };
+        if !self.is_short() {
             return Ok(());
         }
+        self.reserve.take();
         let stat = || rustix::fs::fstat(file).map_err(|e| broken(&self.path, &e));
         let left =
             |stat: &rustix::fs::Stat| (stat.st_blocks as u64 * 512).saturating_sub(stat.st_size as u64);
@@ -113,17 +117,58 @@ impl SledDb {
             // A filesystem that cannot: then sled has to see for itself.
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             Err(_) if left(&stat()?) >= needed.max(self.room_bytes / 4) => Ok(()),
-            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
-                Err(DbError::Full { path: self.path.clone() })
-            }
+            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => Err(self.full()),
             Err(e) => Err(broken(&self.path, &e)),
         }
     }
 
-    /// Accesses the page of `key` again, if not all pages have room in the cache: see [`ACCESSES_MORE`].
-    fn access_more(&self, key: &[u8]) -> sled::Result<()> {
-        let times = if self.beyond_cache.load(Ordering::Relaxed) { ACCESSES_MORE } else { 0 };
-        (0..times).try_for_each(|_| self.db.get(key).map(drop))
+    /// Whether the disk is filling up.
+    fn is_short(&self) -> bool {
+        let (all, free) = space(&self.path);
+        free <= (self.room_bytes * FREE_ROOMS).min(all / 2)
+    }
+
+    /// After sled ran into a full disk: opens it anew, if there is room for that, and tells it again what it may not
+    /// have written.
+    fn come_back(&self) -> DbResult<()> {
+        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        if db.is_some() && !self.stuck.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // It writes a table of its pages when it is opened.
+        if !self.reserve.give_up_if_short() && space(&self.path).1 < self.reserve.bytes() {
+            return Err(self.full());
+        }
+        let old = db.take();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(old))) {
+            return Err(panicked(&self.path, panic));
+        }
+        let new = open_sled(&self.path, self.cache_bytes)?;
+        *self.file.write().unwrap_or_else(PoisonError::into_inner) = open_file(&self.path);
+        let redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
+        let tell = || redo.iter().try_for_each(|batch| new.apply_batch(batch.clone()));
+        match catch_unwind(AssertUnwindSafe(tell)) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) if is_full(&e) => return Err(self.full()),
+            Ok(Err(e)) => return Err(broken(&self.path, &e)),
+            Err(panic) => return Err(panicked(&self.path, panic)),
+        }
+        tracing::warn!("index {}: it ran into a full disk, and was opened anew", self.path.display());
+        *db = Some(new);
+        self.stuck.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn full(&self) -> DbError {
+        DbError::Full { path: self.path.clone() }
+    }
+
+    /// Waits until sled has written all that was applied.
+    fn write_out(&self) -> DbResult<()> {
+        let upto = self.redo.lock().unwrap_or_else(PoisonError::into_inner).end();
+        self.guard(|db| if self.is_short() { flush_or_fail(db) } else { db.flush().map(drop) })?;
+        self.redo.lock().unwrap_or_else(PoisonError::into_inner).forget_before(upto);
+        Ok(())
     }
 
     /// Waits for sled to write what is outstanding, after `bytes` more of changes, if that is too much.
@@ -136,7 +181,11 @@ impl SledDb {
         // Somebody else may have written them meanwhile.
         let unwritten = self.unwritten.load(Ordering::Acquire);
         if too_many(unwritten) {
-            self.guard(|| self.db.flush())?;
+            // What was applied is told again if the disk is full.
+            match self.write_out() {
+                Ok(()) | Err(DbError::Full { .. }) => {}
+                Err(e) => return Err(e),
+            }
             self.unwritten.fetch_sub(unwritten, Ordering::AcqRel);
         }
         Ok(())
@@ -146,12 +195,74 @@ impl SledDb {
         self.beyond_cache.store(self.bytes_on_disk() > self.cache_bytes, Ordering::Relaxed);
     }
 
-    fn guard<T>(&self, work: impl FnOnce() -> sled::Result<T>) -> DbResult<T> {
-        match catch_unwind(AssertUnwindSafe(work)) {
-            Ok(result) => result.map_err(|e| broken(&self.path, &e)),
-            Err(panic) => Err(panicked(&self.path, panic)),
+    /// Does `work`; once more if sled ran into a full disk and came back from it.
+    fn guard<T>(&self, mut work: impl FnMut(&sled::Db) -> sled::Result<T>) -> DbResult<T> {
+        for _ in 0..2 {
+            if self.stuck.load(Ordering::Acquire) {
+                // Reads may do without.
+                let _ = self.come_back();
+            }
+            let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(sled) = &*db else { return Err(self.full()) };
+            match catch_unwind(AssertUnwindSafe(|| work(sled))) {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(e)) if is_full(&e) => self.stuck.store(true, Ordering::Release),
+                Ok(Err(e)) => return Err(broken(&self.path, &e)),
+                Err(panic) => return Err(panicked(&self.path, panic)),
+            }
         }
+        Err(self.full())
     }
+}
+
+fn is_full(error: &sled::Error) -> bool {
+    matches!(error, sled::Error::Io(e) if e.kind() == std::io::ErrorKind::StorageFull)
+}
+
+fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
+    let open = || {
+        sled::Config::new()
+            .path(path)
+            .cache_capacity(cache_bytes)
+            .flush_every_ms(Some(FLUSH_INTERVAL_MS))
+            .open()
+    };
+    let give_up = Instant::now() + LOCK_WAIT;
+    loop {
+        return match catch_unwind(open) {
+            Ok(Ok(db)) => Ok(db),
+            Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
+                if Instant::now() < give_up {
+                    std::thread::sleep(Duration::from_millis(20));
+                    continue;
+                }
+                Err(DbError::Locked { path: path.to_owned() })
+            }
+            Ok(Err(e)) if is_full(&e) => Err(DbError::Full { path: path.to_owned() }),
+            Ok(Err(e)) => Err(broken(path, &e)),
+            Err(panic) => Err(panicked(path, panic)),
+        };
+    }
+}
+
+fn open_file(path: &Path) -> Option<File> {
+    File::options().write(true).open(path.join("db")).ok()
+}
+
+/// Flushes, where writing may fail: sled does not wake all who wait for a failed write, but whoever flushes after it
+/// does.
+fn flush_or_fail(db: &sled::Db) -> sled::Result<()> {
+    let (done, flushed) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while flushed.recv_timeout(FLUSH_WAIT) == Err(RecvTimeoutError::Timeout) {
+                let _ = db.flush();
+            }
+        });
+        let result = db.flush().map(drop);
+        let _ = done.send(());
+        result
+    })
 }
 
 /// Bytes of the filesystem, and those that are free.
@@ -180,16 +291,17 @@ fn panicked(path: &Path, panic: Box<dyn std::any::Any + Send>) -> DbError {
 
 impl Db for SledDb {
     fn get(&self, table: Table, key: &[u8]) -> DbResult<Option<Value>> {
-        let value = self.guard(|| self.db.get(full_key(table, key)))?;
+        let value = self.guard(|db| db.get(full_key(table, key)))?;
         Ok(value.map(|value| Value::from(&value[..])))
     }
 
     fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>> {
-        let range = vec![table as u8]..=full_key(table, key);
-        let entry = self.guard(|| {
-            let entry = self.db.range(range).next_back().transpose()?;
+        let range = || vec![table as u8]..=full_key(table, key);
+        let times = if self.beyond_cache.load(Ordering::Relaxed) { ACCESSES_MORE } else { 0 };
+        let entry = self.guard(|db| {
+            let entry = db.range(range()).next_back().transpose()?;
             if let Some((key, _)) = &entry {
-                self.access_more(key)?;
+                (0..times).try_for_each(|_| db.get(key).map(drop))?;
             }
             Ok(entry)
         })?;
@@ -197,9 +309,14 @@ impl Db for SledDb {
     }
 
     fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()> {
-        self.guard(|| {
-            for entry in self.db.range(full_key(table, from)..vec![table as u8 + 1]) {
+        let mut from = full_key(table, from);
+        self.guard(|db| {
+            for entry in db.range(from.clone()..vec![table as u8 + 1]) {
                 let (key, value) = entry?;
+                // Where to go on, should sled have to be opened anew.
+                from.clear();
+                from.extend_from_slice(&key);
+                from.push(0);
                 if !visit(&key[1..], &value) {
                     break;
                 }
@@ -211,6 +328,9 @@ impl Db for SledDb {
     fn apply(&self, batch: Batch) -> DbResult<()> {
         let size = |(key, value): &(Vec<u8>, Option<Vec<u8>>)| key.len() + value.as_ref().map_or(0, Vec::len);
         let bytes = batch.changes.iter().map(size).sum::<usize>() as u64;
+        if self.stuck.load(Ordering::Acquire) {
+            self.come_back()?;
+        }
         self.make_room(bytes)?;
         let mut changes = sled::Batch::default();
         for (key, value) in batch.changes {
@@ -219,12 +339,21 @@ impl Db for SledDb {
                 None => changes.remove(key),
             }
         }
-        self.guard(|| self.db.apply_batch(changes))?;
+        self.guard(|db| {
+            // One at a time, as in sled itself, so that the order is the same when they are applied again.
+            let mut redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
+            db.apply_batch(changes.clone())?;
+            redo.push(std::mem::take(&mut changes));
+            Ok(())
+        })?;
         self.wait_for_writes(bytes)
     }
 
     fn flush(&self) -> DbResult<()> {
-        self.guard(|| self.db.flush())?;
+        if self.stuck.load(Ordering::Acquire) {
+            self.come_back()?;
+        }
+        self.write_out()?;
         let synced = File::open(self.path.join("db"))
             .and_then(|file| file.sync_all())
             .and_then(|()| File::open(&self.path))
@@ -234,6 +363,6 @@ impl Db for SledDb {
     }
 
     fn bytes_on_disk(&self) -> u64 {
-        self.guard(|| self.db.size_on_disk()).unwrap_or(0)
+        self.guard(|db| db.size_on_disk()).unwrap_or(0)
     }
 }

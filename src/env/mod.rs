@@ -4,10 +4,12 @@
 //! I/O can be cut short, torn and reordered in a test (`sim`). Errors are the operating system's.
 
 mod real;
+mod reserve;
 #[cfg(test)]
 pub mod sim;
 
 pub use real::RealDisk;
+pub(crate) use reserve::Reserve;
 
 use std::ffi::OsString;
 use std::io;

@@ -25,11 +25,10 @@ use super::pack::{
 };
 use super::prefetch::Prefetcher;
 use super::read::Reader;
-use super::reserve::Reserve;
 use super::scan::{Item, Scanner};
 use super::{Store, StoreOptions};
 use crate::db::Db;
-use crate::env::{Access, Disk, DiskFile};
+use crate::env::{Access, Disk, DiskFile, Reserve};
 use crate::id::{DocumentId, PackId, StoreId};
 use std::io;
 use std::path::Path;

@@ -1,8 +1,7 @@
-//! Room that is set aside, so that garbage can be collected when the disk is full.
+//! Room that is set aside, so that what is needed to go on can be written when the disk is full.
 //!
-//! A file of allocated blocks in the store's directory, there only while the disk fills up. A collection that finds
-//! the disk full gives it up, and sets it aside again when it is done. It holds nothing; whoever needs the room may
-//! delete it.
+//! A file of allocated blocks in a directory, there only while the disk fills up. Who finds the disk full gives it
+//! up, and sets it aside again when there is room. It holds nothing; whoever needs the room may delete it.
 
 use rustix::fs::{FallocateFlags, StatVfs};
 use std::fs::File;
@@ -16,7 +15,7 @@ const FREE_MAX: u64 = 32;
 /// and so many times as much is.
 const FREE_MIN: u64 = 4;
 
-pub(super) struct Reserve {
+pub(crate) struct Reserve {
     path: PathBuf,
     bytes: u64,
     /// Half of the filesystem.
@@ -25,15 +24,20 @@ pub(super) struct Reserve {
 
 impl Reserve {
     /// Sets `bytes` aside in `dir`, or as much as is decent; with 0 nothing.
-    pub(super) fn new(dir: &Path, bytes: u64) -> Reserve {
+    pub(crate) fn new(dir: &Path, bytes: u64) -> Reserve {
         let all = space(dir).map_or(0, |space| space.f_blocks * space.f_frsize);
         let reserve = Reserve { path: dir.join(NAME), bytes: bytes.min(all / SHARE_MAX), half: all / 2 };
         reserve.take();
         reserve
     }
 
+    /// How many bytes are set aside, when they are.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Gives the room up if there is less than that elsewhere; whether it did.
-    pub(super) fn give_up_if_short(&self) -> bool {
+    pub(crate) fn give_up_if_short(&self) -> bool {
         let short = self.free() < self.bytes && self.path.exists();
         if short {
             tracing::info!("the disk is full: {} is given up for now", self.path.display());
@@ -42,7 +46,7 @@ impl Reserve {
     }
 
     /// Sets the room aside if the disk fills up, while there is enough left, and gives it back if it does not.
-    pub(super) fn take(&self) {
+    pub(crate) fn take(&self) {
         let free = self.free();
         let plenty = (self.bytes * FREE_MAX).min(self.half);
         if free > 2 * plenty && self.path.exists() {
