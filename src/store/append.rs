@@ -11,6 +11,7 @@
 //!
 //! Locks, outermost first: `synced`, `tail`, `disk`.
 
+use super::dictionary::Dictionary;
 use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::group::{self, Table};
@@ -29,9 +30,18 @@ pub(super) struct Frames {
     /// Room for a header, then a payload, for each frame.
     pub(super) bytes: Vec<u8>,
     pub(super) headers: Vec<Header>,
+    /// What groups among them need: written before the first group in a pack that does.
+    dictionaries: Vec<Arc<Dictionary>>,
 }
 
 impl Frames {
+    /// Says that a group among the frames is compressed with a dictionary.
+    pub(super) fn need(&mut self, dictionary: &Arc<Dictionary>) {
+        if !self.dictionaries.iter().any(|one| one.id() == dictionary.id()) {
+            self.dictionaries.push(Arc::clone(dictionary));
+        }
+    }
+
     /// Keeps only the frames that `keep` says.
     pub(super) fn retain(
         &mut self,
@@ -56,6 +66,7 @@ impl Frames {
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.headers.clear();
+        self.dictionaries.clear();
     }
 
     /// How many frames from `first` on have to stand in one pack, a group and its deltas, and their bytes.
@@ -64,6 +75,12 @@ impl Frames {
         let deltas = self.headers[first + 1..].iter().take_while(is_delta).count();
         let unit = &self.headers[first..=first + deltas];
         (unit.len(), unit.iter().map(Header::frame_len).sum())
+    }
+
+    /// The dictionary that the frame `next`, whose payload begins at `payload_at`, needs.
+    fn dictionary(&self, next: usize, payload_at: usize) -> Option<Arc<Dictionary>> {
+        let begins = group::dictionary_of(&self.headers[next], self.bytes.get(payload_at..)?)?;
+        self.dictionaries.iter().find(|one| one.is(&begins)).map(Arc::clone)
     }
 
     /// The version of a pack that such frames may stand in.
@@ -81,6 +98,19 @@ pub(super) struct Growing {
     pub(super) len: u32,
     /// What its footer will list.
     pub(super) entries: Vec<Entry>,
+    /// Where the copies of dictionaries stand that this process wrote into it, by the hashes that name them.
+    dictionaries: Vec<([u8; 32], [u32; 2])>,
+}
+
+impl Growing {
+    pub(super) fn new(file: Arc<dyn DiskFile>, pack: u32, version: u32, len: u32) -> Growing {
+        Growing { file, pack, version, len, entries: Vec::new(), dictionaries: Vec::new() }
+    }
+
+    fn copies_of(&self, dictionary: &Dictionary) -> Option<[u32; 2]> {
+        let found = self.dictionaries.iter().find(|(id, _)| id == dictionary.id());
+        found.map(|(_, copies)| *copies)
+    }
 }
 
 /// The end of the store. Rows are published to the index under its lock.
@@ -163,17 +193,34 @@ impl Appender {
         frames: &mut Frames,
         mut publish: impl FnMut(&[Entry]),
     ) -> Result<(), StoreError> {
-        let (mut byte, mut next) = (0, 0);
+        let (mut byte, mut next, mut written) = (0, 0, 0);
         while next < frames.headers.len() {
             self.check()?;
-            let growing = self.room(tail, frames.unit(next).1, frames.version(next))?;
+            let dictionary = frames.dictionary(next, byte + HEADER_BYTES);
+            // None if the pack has it.
+            let missing = |growing: Option<&Growing>| {
+                let has = |dictionary: &&Dictionary| {
+                    growing.is_some_and(|growing| growing.copies_of(dictionary).is_some())
+                };
+                dictionary.as_deref().filter(|dictionary| !has(dictionary))
+            };
+            let growing = self.room(tail, frames.version(next), |growing| {
+                frames.unit(next).1 + missing(growing).map_or(0, Dictionary::copies_len)
+            })?;
+            if let Some(dictionary) = missing(Some(growing)) {
+                self.write_copies(growing, dictionary)?;
+                written += dictionary.copies_len();
+            }
             let (start, first) = (byte, next);
             let mut at = growing.len;
             let mut entries = Vec::new();
             while next < frames.headers.len() {
                 let (count, len) = frames.unit(next);
                 let fits = u64::from(at) + len <= u64::from(self.pack_bytes_max);
-                if next > first && !(fits && frames.version(next) <= growing.version) {
+                let dictionary = frames.dictionary(next, byte + HEADER_BYTES);
+                let copies = dictionary.as_deref().and_then(|dictionary| growing.copies_of(dictionary));
+                let ready = dictionary.is_none() || copies.is_some();
+                if next > first && !(fits && ready && frames.version(next) <= growing.version) {
                     break;
                 }
                 let root_at = at;
@@ -182,6 +229,8 @@ impl Appender {
                     let payload = &mut frames.bytes[payload_at..payload_at + header.stored_len as usize];
                     if header.kind == Kind::Delta as u8 {
                         group::set_distance(header, payload, at - root_at);
+                    } else if let Some(copies) = copies {
+                        group::set_distances(header, payload, copies.map(|copy| at - copy));
                     }
                     let table = header.is_group().then(|| Table::parse(header, payload));
                     let table =
@@ -197,19 +246,36 @@ impl Appender {
             self.write(growing, &frames.bytes[start..byte])?;
             growing.entries.extend_from_slice(&entries);
             publish(&entries);
-            tail.appended += (byte - start) as u64;
+            tail.appended += (byte - start) as u64 + std::mem::take(&mut written);
         }
         Ok(())
     }
 
-    /// The growing pack, with room for frames of `len` bytes and at least of this format version; a full one is
-    /// sealed, a new one made. What is longer than a pack may be gets a pack of its own.
-    fn room<'a>(&self, tail: &'a mut Tail, len: u64, version: u32) -> Result<&'a mut Growing, StoreError> {
+    /// Writes the copies of a dictionary.
+    fn write_copies(&self, growing: &mut Growing, dictionary: &Dictionary) -> Result<(), StoreError> {
+        let (header, payload) = dictionary.frame();
+        let at = [growing.len, growing.len + header.frame_len() as u32];
+        let head = at.map(|at| header.encode(self.packs.place(growing.pack, at)));
+        self.write(growing, &[&head[0], payload, &head[1], payload].concat())?;
+        growing.entries.extend(at.map(|at| Entry::of(header, growing.pack, at)));
+        growing.dictionaries.push((*dictionary.id(), at));
+        Ok(())
+    }
+
+    /// The growing pack, with room for as many bytes as `needed` says of it and at least of this format version; a full
+    /// one is sealed, a new one made. What is longer than a pack may be gets a pack of its own.
+    fn room<'a>(
+        &self,
+        tail: &'a mut Tail,
+        version: u32,
+        needed: impl Fn(Option<&Growing>) -> u64,
+    ) -> Result<&'a mut Growing, StoreError> {
         let fits = |growing: &Growing| {
-            let room = u64::from(growing.len) + len <= u64::from(self.pack_bytes_max);
+            let room = u64::from(growing.len) + needed(Some(growing)) <= u64::from(self.pack_bytes_max);
             growing.version >= version && (growing.len == PACK_HEADER_BYTES || room)
         };
         let limit = PACK_BYTES_LIMIT - u64::from(PACK_HEADER_BYTES);
+        let len = needed(None);
         if len > limit {
             return Err(StoreError::TooLarge { bytes: len, max: limit });
         }
@@ -269,7 +335,7 @@ impl Appender {
             .packs
             .open(pack, Access::New)
             .map_err(|e| self.refuse(StoreError::io("create", &path, e)))?;
-        let mut growing = Growing { file, pack, version, len: 0, entries: Vec::new() };
+        let mut growing = Growing::new(file, pack, version, 0);
         let made = self
             .write(&mut growing, &encode_header(self.packs.store, pack, version))
             .and_then(|()| self.fdatasync(&growing))
@@ -331,12 +397,8 @@ impl Appender {
         if *synced < target {
             let (growing, upto) = {
                 let tail = self.lock();
-                let growing = tail.growing.as_ref().map(|growing| Growing {
-                    file: Arc::clone(&growing.file),
-                    pack: growing.pack,
-                    version: growing.version,
-                    len: growing.len,
-                    entries: Vec::new(),
+                let growing = tail.growing.as_ref().map(|growing| {
+                    Growing::new(Arc::clone(&growing.file), growing.pack, growing.version, growing.len)
                 });
                 (growing, tail.appended)
             };

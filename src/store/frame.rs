@@ -3,10 +3,9 @@
 //! ```text
 //! offset size
 //!      0    4  magic
-//!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void, 5 tree node, 6 events, 7 snapshot
-//!      5    1  codec of the payload: 0 raw, 1 zstd
-//!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void, 8 group, 9 delta ([`super::group`])
-//!      5    1  codec of the payload: 0 raw, 1 zstd, 2 zstd with a prefix
+//!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void, 5 tree node, 6 events, 7 snapshot,
+//!              8 group, 9 delta ([`super::group`]), 10 dictionary ([`super::dictionary`])
+//!      5    1  codec of the payload: 0 raw, 1 zstd, 2 zstd with a prefix, 3 zstd with a dictionary
 //!      6    2  flags: 0; a reader refuses a payload with flags it does not know
 //!      8    4  stored length: bytes of payload
 //!     12    4  raw length: bytes once decoded
@@ -58,18 +57,20 @@ pub(super) enum Kind {
     Group = 8,
     /// Several chunks, compressed with the group before it as their prefix.
     Delta = 9,
+    /// What groups are compressed with.
+    Dictionary = 10,
 }
 
 impl Kind {
     pub(super) fn of(byte: u8) -> Option<Kind> {
-        use Kind::{Chunk, Delta, Events, Footer, Group, Node, Recipe, Snapshot, Void};
-        let all = [Chunk, Recipe, Footer, Void, Node, Events, Snapshot, Group, Delta];
+        use Kind::{Chunk, Delta, Dictionary, Events, Footer, Group, Node, Recipe, Snapshot, Void};
+        let all = [Chunk, Recipe, Footer, Void, Node, Events, Snapshot, Group, Delta, Dictionary];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 
     /// Whether frames of this kind are looked up by their id. Of a group its chunks are.
     pub(super) fn is_indexed(self) -> bool {
-        !matches!(self, Kind::Footer | Kind::Void | Kind::Group | Kind::Delta)
+        !matches!(self, Kind::Footer | Kind::Void | Kind::Group | Kind::Delta | Kind::Dictionary)
     }
 
     /// The most raw bytes that a frame of this kind may claim.
@@ -77,6 +78,7 @@ impl Kind {
         match self {
             Kind::Chunk | Kind::Group | Kind::Delta => CHUNK_BYTES_MAX,
             Kind::Recipe | Kind::Footer | Kind::Void => RECIPE_BYTES_MAX,
+            Kind::Dictionary => super::dictionary::FRAME_BYTES_MAX,
             Kind::Node | Kind::Events | Kind::Snapshot => DOCUMENT_BYTES_MAX,
         }
     }
@@ -93,6 +95,8 @@ pub(super) const CODEC_RAW: u8 = 0;
 pub(super) const CODEC_ZSTD: u8 = 1;
 /// One zstd frame that refers to other bytes as what comes before its own.
 pub(super) const CODEC_PREFIX: u8 = 2;
+/// One zstd frame made with a dictionary.
+pub(super) const CODEC_DICTIONARY: u8 = 3;
 
 /// A block of zstd takes 4 bytes or more and gives 128 KiB or less, so no payload expands by more than this.
 const ZSTD_EXPANSION_MAX: u64 = 32 << 10;

@@ -2,8 +2,9 @@
 //!
 //! Everything stands in one place: store 7..., pack 3. Frames of the pack target stand where they are in it.
 
+use super::dictionary::Dictionary;
 use super::frame::{HEADER_BYTES, Header, Kind, MAGIC, Place, u32_at};
-use super::group::{Gathered, Group, Table, set_distance};
+use super::group::{Base, Gathered, Group, Table, With, set_distance, set_distances};
 use super::index::{decode_position, encode_position};
 use super::pack::{
     Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_footer, encode_header, parse_entries,
@@ -45,7 +46,10 @@ pub fn group(bytes: &[u8]) {
     let Ok(header) = Header::parse(bytes, at) else { return };
     let Some(payload) = bytes[HEADER_BYTES..].get(..header.stored_len as usize) else { return };
     if !header.is_group() {
-        assert!(Group::decode(&header, payload, None).is_err(), "no other frame is taken for a group");
+        assert!(
+            Group::decode(&header, payload, Base::Nothing).is_err(),
+            "no other frame is taken for a group"
+        );
         return;
     }
     if header.check(payload).is_ok()
@@ -54,8 +58,12 @@ pub fn group(bytes: &[u8]) {
         let entries = Entry::all_of(&header, Some(&table), PACK, PACK_HEADER_BYTES);
         let bytes: u64 = entries[1..].iter().map(|entry| u64::from(entry.address.raw_len)).sum();
         assert!(bytes <= u64::from(header.raw_len), "chunks lie within their group");
-        let root = root();
-        if let Ok(group) = Group::decode(&header, payload, Some(&root)) {
+        let (root, dictionary) = (root(), dictionary());
+        let base = match header.kind == Kind::Delta as u8 {
+            true => Base::Root(&root),
+            false => Base::Dictionary(&dictionary),
+        };
+        if let Ok(group) = Group::decode(&header, payload, base) {
             for entry in &entries[1..] {
                 let chunk = group.chunk(entry.key.id(), entry.address.raw_len);
                 // Of two with one name the first is found.
@@ -73,29 +81,38 @@ fn root() -> Group {
     let mut gathered = Gathered::default();
     gathered.push(&ChunkId([1; 32]), &[b'r'; 300]);
     let mut frame = Vec::new();
-    let header = gathered.build(&mut frame, 1, None);
-    Group::decode(&header, &frame[HEADER_BYTES..], None).expect("it was just made")
+    let header = gathered.build(&mut frame, With::Nothing(1));
+    Group::decode(&header, &frame[HEADER_BYTES..], Base::Nothing).expect("it was just made")
 }
 
-/// Makes the checksums of a mutant of [`group`] right, and a delta one of `root`.
+/// Some dictionary: one without tables of its own.
+fn dictionary() -> Dictionary {
+    Dictionary::new(&[b'd'; 300]).expect("zstd takes any bytes but its own magic")
+}
+
+/// Makes the checksums of a mutant of [`group`] right, and what it needs `root` or the dictionary.
 pub fn repair_group(bytes: &mut [u8]) {
     if bytes.get(4) == Some(&(Kind::Delta as u8)) && bytes.len() >= HEADER_BYTES + 16 {
         bytes[HEADER_BYTES + 8..HEADER_BYTES + 16].copy_from_slice(&root().id()[..8]);
+    } else if bytes.len() >= HEADER_BYTES + 16 {
+        bytes[HEADER_BYTES + 12..HEADER_BYTES + 16].copy_from_slice(&dictionary().id()[..4]);
     }
     repair_frame(bytes);
 }
 
-/// Whole frames to begin with: a group that is raw, one that is compressed, a delta.
+/// Whole frames to begin with: a group that is raw, one that is compressed, a delta, one with a dictionary.
 pub fn groups() -> Vec<Vec<u8>> {
-    let make = |text: &[u8], level: i32, root: Option<&Gathered>| {
+    let make = |text: &[u8], with: With<'_>| {
         let mut gathered = Gathered::default();
         gathered.push(&ChunkId([2; 32]), text);
         gathered.push(&ChunkId([3; 32]), &text[..text.len() / 2]);
         let mut frame = Vec::new();
-        let mut header = gathered.build(&mut frame, level, root);
+        let mut header = gathered.build(&mut frame, with);
         let payload = &mut frame[HEADER_BYTES..];
-        if root.is_some() {
-            set_distance(&mut header, payload, HEADER_BYTES as u32);
+        match with {
+            With::Nothing(_) => {}
+            With::Root(..) => set_distance(&mut header, payload, HEADER_BYTES as u32),
+            With::Dictionary(_) => set_distances(&mut header, payload, [HEADER_BYTES as u32; 2]),
         }
         let head = header.encode(place(PACK_HEADER_BYTES));
         frame[..HEADER_BYTES].copy_from_slice(&head);
@@ -103,7 +120,12 @@ pub fn groups() -> Vec<Vec<u8>> {
     };
     let mut root = Gathered::default();
     root.push(&ChunkId([1; 32]), &[b'r'; 300]);
-    vec![make(b"q4", 1, None), make(&[b'z'; 200], 1, None), make(&[b'r'; 290], 1, Some(&root))]
+    vec![
+        make(b"q4", With::Nothing(1)),
+        make(&[b'z'; 200], With::Nothing(1)),
+        make(&[b'r'; 290], With::Root(&root, 1)),
+        make(&[b'd'; 290], With::Dictionary(&dictionary().encoder(1))),
+    ]
 }
 
 /// Makes a frame that stands at `offset` verify, with its payload cut to what there is.

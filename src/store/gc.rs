@@ -21,6 +21,7 @@
 //! Locks: `collecting`, then `persisted`, `tail`, and innermost the gate.
 
 use super::append::Frames;
+use super::dictionary::Copies;
 use super::error::StoreError;
 use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
 use super::group::{self, Group};
@@ -302,7 +303,7 @@ impl Collection<'_> {
         let mut one = PackPlan { pack, live_bytes: 0, dead_bytes: 0, grouped: false };
         entries.sort_unstable_by_key(|entry| entry.address.offset);
         // A group that nothing was found to need so far, except perhaps a delta that follows.
-        let mut root = 0;
+        let (mut root, mut dictionaries) = (0, 0);
         for frame in entries.chunk_by(|a, b| a.address.offset == b.address.offset) {
             let bytes = HEADER_BYTES as u64 + u64::from(frame[0].address.stored_len);
             let is = |kind: Kind| frame.iter().any(|entry| entry.key.kind() == kind as u8);
@@ -318,19 +319,24 @@ impl Collection<'_> {
             }
             match needed {
                 true => one.live_bytes += bytes,
+                false if is(Kind::Dictionary) => dictionaries += bytes,
                 false if is(Kind::Group) => root = bytes,
                 false => one.dead_bytes += bytes,
             }
         }
         one.dead_bytes += root;
+        match one.live_bytes {
+            0 => one.dead_bytes += dictionaries,
+            _ => one.live_bytes += dictionaries,
+        }
         Ok(one)
     }
 
     /// Whether a frame is needed: its content is, and no other sound frame has it.
     pub(super) fn is_needed(&self, entry: &Entry) -> Result<bool, StoreError> {
         Ok(match Kind::of(entry.key.kind()) {
-            // Of groups it is their chunks that are.
-            Some(Kind::Footer | Kind::Void | Kind::Group | Kind::Delta) => false,
+            // Of groups it is their chunks that are, and dictionaries come along with groups.
+            Some(Kind::Footer | Kind::Void | Kind::Group | Kind::Delta | Kind::Dictionary) => false,
             // Of a newer program: not ours to judge.
             None => true,
             Some(_) if !self.live.contains(&entry.key) => false,
@@ -388,7 +394,8 @@ impl Collection<'_> {
         }) {
             match item {
                 Item::Frame { header, .. }
-                    if [Kind::Footer as u8, Kind::Void as u8].contains(&header.kind) => {}
+                    if [Kind::Footer as u8, Kind::Void as u8, Kind::Dictionary as u8]
+                        .contains(&header.kind) => {}
                 Item::Frame { offset, mut header } if header.is_group() => {
                     let table = scanner.table().expect("the scanner has read it").clone();
                     let mut gone = Vec::new();
@@ -404,7 +411,8 @@ impl Collection<'_> {
                     dead.extend(gone);
                     match table.root(offset) {
                         Ok(None) => {
-                            let frame = Some((header, std::mem::take(&mut payload)));
+                            let dictionary = table.dictionary(offset).ok().flatten();
+                            let frame = Some((header, std::mem::take(&mut payload), dictionary));
                             root = Some(Root { offset, frame });
                         }
                         Ok(Some((at, _))) if root.as_ref().is_some_and(|root| root.offset == at) => {}
@@ -412,8 +420,13 @@ impl Collection<'_> {
                         _ => return Ok(None),
                     }
                     if let Some(root) = root.as_mut().filter(|_| needed) {
-                        if let Some((header, payload)) = root.frame.take() {
+                        if let Some((header, payload, dictionary)) = root.frame.take() {
                             copier.copy(&header, &payload)?;
+                            if let Some(copies) = dictionary
+                                && !copier.need(&*file, pack, &copies)
+                            {
+                                return Ok(None);
+                            }
                         }
                         if header.kind == Kind::Delta as u8 {
                             copier.copy(&header, &payload)?;
@@ -577,8 +590,8 @@ impl PackPlan {
 struct Root {
     /// Where it stood.
     offset: u32,
-    /// Its frame, until it is copied.
-    frame: Option<(Header, Vec<u8>)>,
+    /// Its frame, until it is copied, and the dictionary that it needs.
+    frame: Option<(Header, Vec<u8>, Option<Copies>)>,
 }
 
 /// Copies frames to the end of the store.
@@ -604,11 +617,19 @@ impl<'a, 'b> Copier<'a, 'b> {
         Ok(())
     }
 
+    /// Says that the frame that was copied last needs a dictionary of its pack; false if none of its copies verifies.
+    fn need(&mut self, file: &dyn crate::env::DiskFile, pack: u32, copies: &Copies) -> bool {
+        let reader = &self.collection.store.reader;
+        let found = reader.dictionaries.get(&reader.packs, file, pack, copies);
+        found.map(|dictionary| self.frames.need(&dictionary)).is_ok()
+    }
+
     /// Copies a chunk out of a group; false if it does not verify.
     fn copy_out(&mut self, file: &dyn crate::env::DiskFile, entry: Entry) -> Result<bool, StoreError> {
         let store = self.collection.store;
         let (packs, Address { pack, offset, raw_len, .. }) = (&store.reader.packs, entry.address);
-        let Ok(group) = Group::read(packs, file, pack, offset) else { return Ok(false) };
+        let dictionaries = &store.reader.dictionaries;
+        let Ok(group) = Group::read(packs, file, pack, offset, dictionaries) else { return Ok(false) };
         let Ok(chunk) = group.chunk(entry.key.id(), raw_len) else { return Ok(false) };
         if blake3::hash(chunk).as_bytes() != entry.key.id() {
             return Ok(false);

@@ -3,13 +3,15 @@
 //! ```text
 //! payload of a group (kind 8) or delta (kind 9)
 //!  0  4  number of members
-//!  4  4  delta: bytes from the beginning of its root's frame to that of its own; group: 0
-//!  8  8  delta: first bytes of its root's id; group: 0
+//!  4  4  delta: bytes from the beginning of its root's frame to that of its own; group: 0, or with a dictionary
+//!        bytes from the beginning of one copy of that
+//!  8  8  delta: first bytes of its root's id; group: 0, or bytes from the beginning of the other copy 4,
+//!        first bytes of the dictionary's id 4
 //! 16     for each member: id 32 (zeros: bytes that nobody needs any more) | length 4
 //!        then the members' bytes, one after the other: as they are, or one zstd frame
 //! ```
 //!
-//! A group stands by itself. A delta is compressed with the decoded bytes of its **root**, the last group before it in
+//! A group stands by itself, or with a dictionary. A delta is compressed with the decoded bytes of its **root**, the last group before it in
 //! the same pack, as what came before its own; nothing is compressed against a delta. So a read decodes two frames at
 //! most, and a damaged group takes its own chunks along and those of its deltas, which follow it at once.
 //!
@@ -18,8 +20,10 @@
 //! payload says that it is that one.
 
 use super::Bytes;
+use super::dictionary::{Copies, Dictionaries, Dictionary, Encoder};
 use super::frame::{
-    CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Kind, inflate, inflate_with, u32_at,
+    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Kind, inflate, inflate_with,
+    u32_at,
 };
 use super::pack::Packs;
 use crate::env::DiskFile;
@@ -48,10 +52,24 @@ pub(super) struct Member {
 /// What stands before the members' bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// Of a delta: how far before it its root's frame begins.
-    distance: u32,
-    root_id: [u8; 8],
+    needs: Needs,
     members: Vec<Member>,
+}
+
+/// What a group is decoded with, by how far before it that stands.
+#[derive(Clone, Copy, Debug)]
+enum Needs {
+    Nothing,
+    Root { distance: u32, begins: [u8; 8] },
+    Dictionary { distances: [u32; 2], begins: [u8; 4] },
+}
+
+/// What a group was compressed with.
+#[derive(Clone, Copy)]
+pub(super) enum Base<'a> {
+    Nothing,
+    Root(&'a Group),
+    Dictionary(&'a Dictionary),
 }
 
 impl Table {
@@ -65,7 +83,7 @@ impl Table {
             return Err("the frame has flags that this program does not know");
         }
         match (is_delta, header.codec) {
-            (false, CODEC_RAW | CODEC_ZSTD) | (true, CODEC_PREFIX) => {}
+            (false, CODEC_RAW | CODEC_ZSTD | CODEC_DICTIONARY) | (true, CODEC_PREFIX) => {}
             _ => return Err("the frame has a codec that this program does not know"),
         }
         let Some((head, rest)) = payload.split_at_checked(HEAD_BYTES) else {
@@ -78,10 +96,20 @@ impl Table {
         let Some(rows) = rest.get(..count * MEMBER_BYTES) else {
             return Err("the table of a group is cut short");
         };
-        let (distance, root_id) = (u32_at(head, 4), *head[8..].first_chunk().expect("the head has 16 bytes"));
-        if is_delta != (distance >= HEADER_BYTES as u32) || (!is_delta && (distance, root_id) != (0, [0; 8]))
-        {
-            return Err("a group has a root, or a delta has none");
+        let needs = match header.codec {
+            CODEC_PREFIX => {
+                let begins = *head[8..].first_chunk().expect("the head has 16 bytes");
+                Needs::Root { distance: u32_at(head, 4), begins }
+            }
+            CODEC_DICTIONARY => {
+                let begins = *head[12..].first_chunk().expect("the head has 16 bytes");
+                Needs::Dictionary { distances: [u32_at(head, 4), u32_at(head, 8)], begins }
+            }
+            _ if head[4..] == [0; 12] => Needs::Nothing,
+            _ => return Err("a group that stands by itself says that it needs another"),
+        };
+        if needs.distances().any(|distance| distance < HEADER_BYTES as u32) {
+            return Err("a group says that what it needs stands within it");
         }
         let mut members = Vec::with_capacity(count);
         let mut start = 0u32;
@@ -95,7 +123,7 @@ impl Table {
         if start != header.raw_len {
             return Err("the chunks of a group are not as long as it says");
         }
-        Ok(Table { distance, root_id, members })
+        Ok(Table { needs, members })
     }
 
     /// The chunks in the group that somebody may need.
@@ -105,18 +133,41 @@ impl Table {
 
     /// Where the root's frame begins, and the first bytes of its id; none if this stands at `offset` and is no delta.
     pub(super) fn root(&self, offset: u32) -> Result<Option<(u32, [u8; 8])>, &'static str> {
-        match self.distance {
-            0 => Ok(None),
-            distance => match offset.checked_sub(distance) {
-                Some(at) => Ok(Some((at, self.root_id))),
-                None => Err("a delta says that its root stands before the pack"),
-            },
+        match self.needs {
+            Needs::Root { distance, begins } => Ok(Some((before(offset, distance)?, begins))),
+            Needs::Nothing | Needs::Dictionary { .. } => Ok(None),
+        }
+    }
+
+    /// The dictionary that the group needs, if it stands at `offset`.
+    pub(super) fn dictionary(&self, offset: u32) -> Result<Option<Copies>, &'static str> {
+        match self.needs {
+            Needs::Dictionary { distances: [one, other], begins } => {
+                let at = [before(offset, one)?, before(offset, other)?];
+                Ok(Some(Copies { at, begins }))
+            }
+            Needs::Nothing | Needs::Root { .. } => Ok(None),
         }
     }
 
     fn bytes(&self) -> usize {
         HEAD_BYTES + self.members.len() * MEMBER_BYTES
     }
+}
+
+impl Needs {
+    fn distances(&self) -> impl Iterator<Item = u32> + use<> {
+        let (first, second) = match self {
+            Needs::Nothing => (None, None),
+            Needs::Root { distance, .. } => (Some(*distance), None),
+            Needs::Dictionary { distances: [one, other], .. } => (Some(*one), Some(*other)),
+        };
+        first.into_iter().chain(second)
+    }
+}
+
+fn before(offset: u32, distance: u32) -> Result<u32, &'static str> {
+    offset.checked_sub(distance).ok_or("a group says that what it needs stands before the pack")
 }
 
 /// Whether an id begins with what a delta says of its root's.
@@ -132,12 +183,8 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Decodes a payload, which must fit its checksum; `root` is the decoded root of a delta.
-    pub(super) fn decode(
-        header: &Header,
-        payload: &[u8],
-        root: Option<&Group>,
-    ) -> Result<Group, &'static str> {
+    /// Decodes a payload, which must fit its checksum; `base` is the decoded root of a delta, or the dictionary.
+    pub(super) fn decode(header: &Header, payload: &[u8], base: Base<'_>) -> Result<Group, &'static str> {
         header.check(payload)?;
         let table = Table::parse(header, payload)?;
         let stored = &payload[table.bytes()..];
@@ -145,16 +192,24 @@ impl Group {
             CODEC_RAW if stored.len() == header.raw_len as usize => stored.into(),
             CODEC_RAW => return Err("the raw payload is not as long as the frame says"),
             CODEC_ZSTD => inflate(stored, header.raw_len)?,
-            _ => {
-                let root = root.filter(|root| is_root(&root.id, &table.root_id));
-                let root = root.ok_or("the root of a delta is not the one that it was made with")?;
-                inflate_with(stored, header.raw_len, |target| {
-                    // A context of its own: zstd keeps the reference for as long as the context lives.
-                    let mut context = DCtx::try_create().ok_or("zstd could not start")?;
-                    context.ref_prefix(&root.raw).map_err(|_| "zstd does not take the root of a delta")?;
-                    context.decompress(target, stored).map_err(|_| "the payload does not decompress")
-                })?
-            }
+            _ => match (table.needs, base) {
+                (Needs::Dictionary { begins, .. }, Base::Dictionary(dictionary))
+                    if dictionary.is(&begins) =>
+                {
+                    inflate_with(stored, header.raw_len, |target| dictionary.decompress(target, stored))?
+                }
+                (Needs::Root { begins, .. }, Base::Root(root)) if is_root(&root.id, &begins) => {
+                    inflate_with(stored, header.raw_len, |target| {
+                        // A context of its own: zstd keeps the reference for as long as the context lives.
+                        let mut context = DCtx::try_create().ok_or("zstd could not start")?;
+                        context
+                            .ref_prefix(&root.raw)
+                            .map_err(|_| "zstd does not take the root of a delta")?;
+                        context.decompress(target, stored).map_err(|_| "the payload does not decompress")
+                    })?
+                }
+                _ => return Err("what the group needs is not what it was made with"),
+            },
         };
         Ok(Group { id: header.id, members: table.members, raw })
     }
@@ -193,18 +248,26 @@ impl Group {
         }
     }
 
-    /// Reads the group that stands at `offset`, and its root if it is a delta.
-    pub(super) fn read(packs: &Packs, file: &dyn DiskFile, pack: u32, offset: u32) -> Result<Group, String> {
+    /// Reads the group that stands at `offset`, with what it needs.
+    pub(super) fn read(
+        packs: &Packs,
+        file: &dyn DiskFile,
+        pack: u32,
+        offset: u32,
+        dictionaries: &Dictionaries,
+    ) -> Result<Group, String> {
         let (header, payload) = read_frame(packs, file, pack, offset)?;
-        if header.kind != Kind::Delta as u8 {
-            return Ok(Group::decode(&header, &payload, None)?);
-        }
         let table = Table::parse(&header, &payload)?;
-        let root = match table.root(offset)? {
-            Some((at, _)) => Some(Group::read_root(packs, file, pack, at)?),
+        if let Some((at, _)) = table.root(offset)? {
+            let root = Group::read_root(packs, file, pack, at, dictionaries)?;
+            return Ok(Group::decode(&header, &payload, Base::Root(&root))?);
+        }
+        let dictionary = match table.dictionary(offset)? {
+            Some(copies) => Some(dictionaries.get(packs, file, pack, &copies)?),
             None => None,
         };
-        Ok(Group::decode(&header, &payload, root.as_ref())?)
+        let base = dictionary.as_deref().map_or(Base::Nothing, Base::Dictionary);
+        Ok(Group::decode(&header, &payload, base)?)
     }
 
     /// Reads the group at `offset` that a delta needs.
@@ -213,12 +276,13 @@ impl Group {
         file: &dyn DiskFile,
         pack: u32,
         offset: u32,
+        dictionaries: &Dictionaries,
     ) -> Result<Group, String> {
-        let told = |reason: &str| format!("the group at offset {offset} that it needs: {reason}");
-        let (header, payload) = read_frame(packs, file, pack, offset).map_err(|e| told(&e))?;
+        let told = |reason: String| format!("the group at offset {offset} that it needs: {reason}");
+        let (header, _) = read_frame(packs, file, pack, offset).map_err(told)?;
         match header.kind == Kind::Group as u8 {
-            true => Group::decode(&header, &payload, None).map_err(told),
-            false => Err(told("another frame stands there")),
+            true => Group::read(packs, file, pack, offset, dictionaries).map_err(told),
+            false => Err(told("another frame stands there".to_owned())),
         }
     }
 }
@@ -283,40 +347,28 @@ impl Gathered {
         self.members = 0;
     }
 
-    pub(super) fn raw(&self) -> &[u8] {
-        &self.raw
-    }
-
-    /// Appends room for a header and the payload to `out`. With a root it is a delta; how far the root is, is for the
-    /// appender to fill in ([`set_distance`]).
-    pub(super) fn build(&self, out: &mut Vec<u8>, level: i32, root: Option<&Gathered>) -> Header {
+    /// Appends room for a header and the payload to `out`. How far what it is compressed with is, is for the appender to
+    /// fill in ([`set_distance`], [`set_distances`]).
+    pub(super) fn build(&self, out: &mut Vec<u8>, with: With<'_>) -> Header {
         let start = out.len() + HEADER_BYTES;
         out.resize(start, 0);
         out.extend_from_slice(&(self.members as u32).to_le_bytes());
         out.extend_from_slice(&[0; HEAD_BYTES - 4]);
         out.extend_from_slice(&self.table);
-        let kind = match root {
-            Some(root) => {
+        let packed = with.compress(&self.raw);
+        let (kind, codec) = match with {
+            With::Root(root, _) => {
                 out[start + 8..start + HEAD_BYTES].copy_from_slice(&root.id()[..8]);
-                Kind::Delta
+                (Kind::Delta, CODEC_PREFIX)
             }
-            None => Kind::Group,
+            _ if packed.len() + self.raw.len() / 32 >= self.raw.len() => (Kind::Group, CODEC_RAW),
+            With::Dictionary(encoder) => {
+                out[start + 12..start + HEAD_BYTES].copy_from_slice(&encoder.begins);
+                (Kind::Group, CODEC_DICTIONARY)
+            }
+            With::Nothing(_) => (Kind::Group, CODEC_ZSTD),
         };
-        let packed = compress(&self.raw, level, root.map(Gathered::raw));
-        let codec = match (kind, packed) {
-            (Kind::Delta, packed) => {
-                out.extend_from_slice(&packed);
-                CODEC_PREFIX
-            }
-            (_, packed) if packed.len() + self.raw.len() / 32 < self.raw.len() => {
-                out.extend_from_slice(&packed);
-                CODEC_ZSTD
-            }
-            _ => {
-                out.extend_from_slice(&self.raw);
-                CODEC_RAW
-            }
-        };
+        out.extend_from_slice(if codec == CODEC_RAW { &self.raw } else { &packed });
         let payload = &out[start..];
         Header {
             kind: kind as u8,
@@ -331,6 +383,24 @@ impl Gathered {
 
     fn id(&self) -> [u8; 32] {
         *blake3::hash(&self.raw).as_bytes()
+    }
+}
+
+/// What a group is compressed with: a level of zstd, a root too, or a dictionary.
+#[derive(Clone, Copy)]
+pub(super) enum With<'a> {
+    Nothing(i32),
+    Root(&'a Gathered, i32),
+    Dictionary(&'a Encoder),
+}
+
+impl With<'_> {
+    fn compress(&self, raw: &[u8]) -> Vec<u8> {
+        match self {
+            With::Nothing(level) => compress(raw, *level, None),
+            With::Root(root, level) => compress(raw, *level, Some(&root.raw)),
+            With::Dictionary(encoder) => encoder.compress(raw),
+        }
     }
 }
 
@@ -350,6 +420,18 @@ pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8>
 pub(super) fn set_distance(header: &mut Header, payload: &mut [u8], distance: u32) {
     payload[4..8].copy_from_slice(&distance.to_le_bytes());
     header.payload_crc = crc32fast::hash(payload);
+}
+
+/// Says in a group's payload how far before it the copies of its dictionary stand.
+pub(super) fn set_distances(header: &mut Header, payload: &mut [u8], distances: [u32; 2]) {
+    payload[4..8].copy_from_slice(&distances[0].to_le_bytes());
+    payload[8..12].copy_from_slice(&distances[1].to_le_bytes());
+    header.payload_crc = crc32fast::hash(payload);
+}
+
+/// How the id of the dictionary begins that a group's payload names.
+pub(super) fn dictionary_of(header: &Header, payload: &[u8]) -> Option<[u8; 4]> {
+    (header.codec == CODEC_DICTIONARY).then(|| payload.get(12..)?.first_chunk().copied())?
 }
 
 /// Takes the names of chunks out of a table, so that nobody is led to them; their bytes stay.

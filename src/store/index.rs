@@ -61,7 +61,8 @@ impl Counters {
                 | Kind::Events
                 | Kind::Snapshot
                 | Kind::Group
-                | Kind::Delta,
+                | Kind::Delta
+                | Kind::Dictionary,
             )
             | None => {}
         }

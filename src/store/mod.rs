@@ -15,6 +15,7 @@
 //! It does not delete anything, does not know files, and takes no lock against other processes.
 
 mod append;
+mod dictionary;
 mod document;
 mod error;
 mod features;

@@ -464,26 +464,23 @@ fn take_over(packs: &Packs, mut end: End, base: Option<Position>) -> Result<Opti
         file.sync_data().map_err(failed("fsync"))?;
         packs.sync_names()?;
     }
-    Ok((!end.sealed).then(|| Growing {
-        file,
-        pack: end.pack,
-        version: end.version,
-        len: end.len,
-        entries: end.entries,
-    }))
+    Ok(growing(file, end))
 }
 
 /// The newest pack as it is, for a store that is not to be changed: what follows its last whole frame is not looked at.
 fn look_at(packs: &Packs, end: End) -> Result<Option<Growing>, StoreError> {
     let path = packs.path(end.pack);
     let file = packs.open(end.pack, Access::Read).map_err(|e| StoreError::io("open", &path, e))?;
-    Ok((!end.sealed).then(|| Growing {
-        file,
-        pack: end.pack,
-        version: end.version,
-        len: end.len,
-        entries: end.entries,
-    }))
+    Ok(growing(file, end))
+}
+
+/// The pack that grows, unless it is sealed.
+fn growing(file: Arc<dyn DiskFile>, end: End) -> Option<Growing> {
+    (!end.sealed).then(|| {
+        let mut growing = Growing::new(file, end.pack, end.version, end.len);
+        growing.entries = end.entries;
+        growing
+    })
 }
 
 /// Makes a range of a pack that holds no frame one that says so.

@@ -10,9 +10,10 @@
 //! It does not hash chunks again on each read; `verify` with `deep` does.
 
 use super::Bytes;
+use super::dictionary::Dictionaries;
 use super::error::{Damage, DamageKind, Object, StoreError};
 use super::frame::{HEADER_BYTES, Header, Key, Kind};
-use super::group::{Group, Table};
+use super::group::{Base, Group, Table};
 use super::index::Index;
 use super::live::LiveSet;
 use super::pack::{Address, Entry, Packs};
@@ -62,6 +63,8 @@ pub(super) struct Reader {
     recipes: Cache<RecipeId, Arc<Recipe>, ByBytes>,
     /// Decoded groups, by pack and offset: a frame never changes, and no number is given to two packs.
     groups: Cache<(u32, u32), Arc<Group>, ByBytes>,
+    /// What groups are decoded with.
+    pub(super) dictionaries: Dictionaries,
     damaged: Mutex<HashSet<Key>>,
     /// Size of `damaged`, so that the usual case, none, takes no lock.
     damaged_count: AtomicUsize,
@@ -101,6 +104,7 @@ impl Reader {
             chunks: Cache::with_weighter((chunk_bytes / (16 << 10)) as usize, chunk_bytes, ByBytes),
             recipes: Cache::with_weighter((recipe_bytes / 1024) as usize, recipe_bytes, ByBytes),
             groups: Cache::with_weighter((group_bytes / (64 << 10)) as usize, group_bytes, ByBytes),
+            dictionaries: Dictionaries::new(),
             damaged: Mutex::default(),
             damaged_count: AtomicUsize::new(0),
             gate: RwLock::default(),
@@ -408,7 +412,7 @@ impl Reader {
         Ok(decode(&header, &frame[HEADER_BYTES..])?)
     }
 
-    /// Decodes a group that was read from `address`, with its root if it is a delta, and keeps both at hand.
+    /// Decodes a group that was read from `address`, with what it needs, and keeps both at hand.
     fn decode_group(
         &self,
         address: &Address,
@@ -418,11 +422,17 @@ impl Reader {
     ) -> Result<Arc<Group>, String> {
         let &Address { pack, offset, .. } = address;
         header.check(payload)?;
-        let root = match Table::parse(header, payload)?.root(offset)? {
-            Some((at, _)) => Some(self.root_at(pack, at, groups)?),
-            None => None,
+        let table = Table::parse(header, payload)?;
+        let group = if let Some((at, _)) = table.root(offset)? {
+            Group::decode(header, payload, Base::Root(&*self.root_at(pack, at, groups)?))?
+        } else if let Some(copies) = table.dictionary(offset)? {
+            let file = self.packs.file(pack).map_err(|e| format!("it cannot be opened: {e}"))?;
+            let dictionary = self.dictionaries.get(&self.packs, &*file, pack, &copies)?;
+            Group::decode(header, payload, Base::Dictionary(&dictionary))?
+        } else {
+            Group::decode(header, payload, Base::Nothing)?
         };
-        let group = Arc::new(Group::decode(header, payload, root.as_deref())?);
+        let group = Arc::new(group);
         self.groups.insert((pack, offset), Arc::clone(&group));
         Ok(group)
     }
@@ -432,7 +442,7 @@ impl Reader {
             return Ok(root);
         }
         let file = self.packs.file(pack).map_err(|e| format!("it cannot be opened: {e}"))?;
-        let root = Arc::new(Group::read_root(&self.packs, &*file, pack, offset)?);
+        let root = Arc::new(Group::read_root(&self.packs, &*file, pack, offset, &self.dictionaries)?);
         self.groups.insert((pack, offset), Arc::clone(&root));
         Ok(root)
     }

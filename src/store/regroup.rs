@@ -3,7 +3,8 @@
 //! ```text
 //! plan:  packs that have chunks outside of groups            plan_regroup(): changes nothing
 //! round: some packs at a time. What cannot be grouped is copied as a collection of garbage copies it.
-//!        A chunk like one before it becomes a delta of that one's group, all others become roots in their order;
+//!        A chunk like one before it becomes a delta of that one's group, all others become roots in their order,
+//!        compressed with a dictionary of what they have in common, if a trial shows that this saves more than it takes;
 //!        both -> end of the store -> fsync -> every chunk is read again and hashed -> the packs are retired, removed
 //! ```
 //!
@@ -13,18 +14,19 @@
 //! collection, and the next run goes on with what is not grouped yet.
 //!
 //! Memory: some 1.2 KiB for each chunk of a round, which has 64 Ki chunks and 1 GiB of them at most but always one pack; 16 MiB
-//! of chunks; one group with its deltas. Time: each chunk is read twice, tried once or twice at the fastest level, compressed once.
+//! of chunks; one group with its deltas; 11 MiB and as much again while a dictionary is trained. Time: each chunk is read twice, tried once or twice at the fastest level, compressed once.
 //! Disk: a round's groups, before its packs go.
 
 use super::append::Frames;
+use super::dictionary::{Dictionary, Encoder};
 use super::error::{Object, StoreError};
 use super::features::features;
 use super::frame::{CODEC_ZSTD, HEADER_BYTES, Kind};
 use super::gc::{Collection, Copier, GcDone, GoOn, index_may_fail};
-use super::group::{Gathered, Group, MEMBERS_MAX, compress};
+use super::group::{Gathered, Group, MEMBERS_MAX, With, compress};
 use super::index::Grouping;
 use super::live::LiveSet;
-use super::pack::{Entry, GROUPED};
+use super::pack::{Address, Entry, GROUPED};
 use super::read::ByBytes;
 use super::{Bytes, Store, lock};
 use crate::id::ChunkId;
@@ -39,12 +41,17 @@ const WORTH_SHARE: u64 = 8;
 const ROUND_CHUNKS: u64 = 64 << 10;
 const ROUND_BYTES: u64 = 1 << 30;
 /// A delta has to be smaller than so many hundredths of what its chunk took.
-const DELTA_SHARE_MAX: u64 = 80;
+const DELTA_SHARE_MAX: u64 = 60;
 /// Deltas of one group have so many decoded bytes at most, or so many times those of a group.
 const DELTAS_BYTES_MAX: u64 = 4 << 20;
 const DELTAS_GROUPS_MAX: u64 = 8;
 /// Decoded chunks kept, because others may be compared with them.
 const BASES_BYTES: u64 = 16 << 20;
+/// Larger groups have enough in common within themselves.
+const DICTIONARY_GROUP_BYTES_MAX: u32 = 64 << 10;
+/// Groups on which a dictionary is tried; it has to save so many times what it takes.
+const TRIALS: usize = 64;
+const DICTIONARY_GAIN_MIN: u64 = 2;
 /// Frames are appended when there are so many bytes of them.
 const APPEND_BYTES: usize = 1 << 20;
 /// What a dry run looks at.
@@ -331,9 +338,10 @@ impl Store {
             let place = (address.pack, address.offset);
             if last.as_ref().is_none_or(|(at, _)| *at != place) {
                 let file = reader.packs.file(address.pack);
-                let read = file
-                    .ok()
-                    .and_then(|file| Group::read(&reader.packs, &*file, address.pack, address.offset).ok());
+                let read = file.ok().and_then(|file| {
+                    let Address { pack, offset, .. } = address;
+                    Group::read(&reader.packs, &*file, pack, offset, &reader.dictionaries).ok()
+                });
                 last = read.map(|group| (place, group));
             }
             let right = last.as_ref().is_some_and(|(_, group)| {
@@ -399,6 +407,11 @@ fn rounds(packs: Vec<Candidate>, free_bytes: u64) -> Vec<Vec<Candidate>> {
     rounds
 }
 
+/// Every so many units.
+fn spread(units: &[Unit], step: usize) -> impl Iterator<Item = &Unit> {
+    units.iter().step_by(step)
+}
+
 /// Groups the chunks of a round.
 struct Grouper<'a> {
     store: &'a Store,
@@ -418,9 +431,10 @@ impl Grouper<'_> {
     ) -> Result<bool, StoreError> {
         let mut at = 0;
         let Some(units) = self.assign(&mut at, go_on)? else { return Ok(false) };
+        let dictionary = self.dictionary(&units)?;
         let mut frames = Frames::default();
         for unit in &units {
-            self.build(unit, &mut frames)?;
+            self.build(unit, &mut frames, dictionary.as_ref())?;
             at += unit.root_bytes + unit.delta_bytes;
             let go = go_on(at);
             if frames.bytes.len() >= APPEND_BYTES || !go {
@@ -432,7 +446,42 @@ impl Grouper<'_> {
             }
         }
         append(&mut frames)?;
+        self.done.after_bytes += dictionary.map_or(0, |(dictionary, _)| dictionary.copies_len());
         Ok(true)
+    }
+
+    /// A dictionary for the roots, if one is worth it.
+    fn dictionary(&mut self, units: &[Unit]) -> Result<Option<(Arc<Dictionary>, Encoder)>, StoreError> {
+        if self.options.group_bytes > DICTIONARY_GROUP_BYTES_MAX {
+            return Ok(None);
+        }
+        let roots: u64 = units.iter().map(|unit| unit.root_bytes).sum();
+        let Some((samples_len, len)) = Dictionary::wanted(roots) else { return Ok(None) };
+        let mut samples = Vec::new();
+        let mut sizes = Vec::new();
+        for unit in spread(units, (roots / samples_len as u64).max(1) as usize) {
+            for number in &unit.roots {
+                let bytes = self.read(&self.chunks[*number as usize])?;
+                samples.extend_from_slice(&bytes);
+                sizes.push(bytes.len());
+            }
+        }
+        let Some(dictionary) = Dictionary::train(&samples, &sizes, len) else { return Ok(None) };
+        drop(samples);
+        let encoder = dictionary.encoder(self.options.level);
+        let (mut raw, mut without, mut with) = (0, 0, 0);
+        for unit in spread(units, (units.len() / TRIALS).max(1)) {
+            let mut group = Vec::new();
+            for number in &unit.roots {
+                group.extend_from_slice(&self.read(&self.chunks[*number as usize])?);
+            }
+            raw += group.len() as u64;
+            without += compress(&group, self.options.level, None).len() as u64;
+            with += encoder.compress(&group).len() as u64;
+        }
+        let saved = u128::from(without.saturating_sub(with)) * u128::from(roots) / u128::from(raw.max(1));
+        let pays = saved > u128::from(DICTIONARY_GAIN_MIN * dictionary.copies_len());
+        Ok(pays.then(|| (Arc::new(dictionary), encoder)))
     }
 
     /// Decides which chunks become roots, in their order, and which deltas of which of them.
@@ -498,25 +547,32 @@ impl Grouper<'_> {
     }
 
     /// Makes the frames of a unit.
-    fn build(&mut self, unit: &Unit, frames: &mut Frames) -> Result<(), StoreError> {
+    fn build(
+        &mut self,
+        unit: &Unit,
+        frames: &mut Frames,
+        dictionary: Option<&(Arc<Dictionary>, Encoder)>,
+    ) -> Result<(), StoreError> {
         let level = self.options.level;
         let before = (frames.bytes.len(), frames.headers.len());
         let mut root = Gathered::default();
         for number in &unit.roots {
             self.gather(*number, &mut root)?;
         }
-        frames.headers.push(root.build(&mut frames.bytes, level, None));
+        let with = dictionary.map_or(With::Nothing(level), |(_, encoder)| With::Dictionary(encoder));
+        frames.headers.push(root.build(&mut frames.bytes, with));
+        dictionary.into_iter().for_each(|(dictionary, _)| frames.need(dictionary));
         let mut delta = Gathered::default();
         for number in &unit.deltas {
             let len = self.chunks[*number as usize].address.raw_len as usize;
             if !delta.has_room(len, self.options.group_bytes as usize) {
-                frames.headers.push(delta.build(&mut frames.bytes, level, Some(&root)));
+                frames.headers.push(delta.build(&mut frames.bytes, With::Root(&root, level)));
                 delta.clear();
             }
             self.gather(*number, &mut delta)?;
         }
         if !delta.is_empty() {
-            frames.headers.push(delta.build(&mut frames.bytes, level, Some(&root)));
+            frames.headers.push(delta.build(&mut frames.bytes, With::Root(&root, level)));
         }
         self.done.chunks += (unit.roots.len() + unit.deltas.len()) as u64;
         self.done.deltas += unit.deltas.len() as u64;

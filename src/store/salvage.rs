@@ -7,6 +7,7 @@
 //! bytes puts them into a store by a [`super::Writer`]: nothing is replaced, the later copy counts.
 
 use super::Store;
+use super::dictionary::Dictionaries;
 use super::error::{Object, StoreError};
 use super::frame::{HEADER_BYTES, Header, Key};
 use super::group::Group;
@@ -232,7 +233,7 @@ fn frame_at(packs: &Packs, file: &dyn DiskFile, entry: &Entry) -> Option<super::
     file.read_exact_at(&mut bytes, u64::from(address.offset)).ok()?;
     let header = Header::parse(&bytes, packs.place(address.pack, address.offset)).ok()?;
     if header.is_group() {
-        let group = Group::read(packs, file, address.pack, address.offset).ok()?;
+        let group = Group::read(packs, file, address.pack, address.offset, &Dictionaries::new()).ok()?;
         let chunk = group.chunk(entry.key.id(), address.raw_len).ok()?;
         return (*blake3::hash(chunk).as_bytes() == *entry.key.id()).then(|| chunk.into());
     }

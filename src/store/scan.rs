@@ -4,6 +4,7 @@
 //! [`Item::Frame`] only if header, place and payload all verify, and of a delta its root's too. Memory is bounded by
 //! the largest frame.
 
+use super::dictionary::{self, Copies};
 use super::frame::{HEADER_BYTES, Header, Kind, MAGIC};
 use super::group::{self, Table};
 use super::pack::{Entry, Packs};
@@ -31,6 +32,8 @@ pub(super) struct Scanner<'a> {
     window_at: u64,
     /// Where the last whole group stood, and its id: the root of deltas that follow.
     root: Option<(u32, [u8; 32])>,
+    /// Dictionaries that were found whole.
+    dictionaries: Vec<Copies>,
     /// What the last frame says that it holds, if it is a group.
     table: Option<Table>,
 }
@@ -48,6 +51,7 @@ impl<'a> Scanner<'a> {
             window: Vec::new(),
             window_at: 0,
             root: None,
+            dictionaries: Vec::new(),
             table: None,
         }
     }
@@ -85,9 +89,10 @@ impl<'a> Scanner<'a> {
         let whole = match crc32fast::hash(payload) == header.payload_crc {
             false => Err("the payload does not match its checksum"),
             true if header.is_group() => Table::parse(&header, payload).and_then(|parsed| {
-                let root = parsed.root(offset)?;
+                let (root, dictionary) = (parsed.root(offset)?, parsed.dictionary(offset)?);
                 table = Some(parsed);
-                self.check_root(root)
+                self.check_root(root)?;
+                self.check_dictionary(dictionary)
             }),
             true => Ok(()),
         };
@@ -122,6 +127,16 @@ impl<'a> Scanner<'a> {
             true => Ok(()),
             false => Err("the group that it needs is damaged or missing"),
         }
+    }
+
+    /// Whether one of the copies of the dictionary that a group names is there and whole.
+    fn check_dictionary(&mut self, copies: Option<Copies>) -> Result<(), &'static str> {
+        let Some(copies) = copies.filter(|copies| !self.dictionaries.contains(copies)) else { return Ok(()) };
+        if !dictionary::stands(self.packs, self.file, self.pack, &copies) {
+            return Err("the dictionary that it needs is damaged or missing");
+        }
+        self.dictionaries.push(copies);
+        Ok(())
     }
 
     /// The payload of the frame at hand, which the window holds.

@@ -1,4 +1,5 @@
 mod crash;
+mod dictionary;
 mod regroup;
 mod stretch;
 

@@ -7,9 +7,10 @@
 //! names the content that is lost there. Appends may go on: what comes after the start is not looked at.
 
 use super::Store;
+use super::dictionary::{Dictionaries, Dictionary};
 use super::error::{Damage, DamageKind, StoreError};
 use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
-use super::group::Group;
+use super::group::{Base, Group, Table};
 use super::index::Position;
 use super::pack::{
     Address, Entry, PACK_HEADER_BYTES, PackHeader, claims_footer_at, parse_entries, read_header,
@@ -21,6 +22,7 @@ use crossbeam::channel::{Sender, bounded};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What a worker tells the caller's thread.
@@ -239,13 +241,20 @@ impl Job<'_> {
         let mut lost = Vec::new();
         // The last group, decoded: what the deltas behind it need.
         let mut root = None;
+        let dictionaries = Dictionaries::new();
         loop {
             let mut payload_of_footer = None;
+            let offset = scanner.at() as u32;
+            let dictionary_of = |table: &Table| {
+                let found = table.dictionary(offset)?;
+                let found = found.map(|copies| dictionaries.get(packs, &*file, self.pack, &copies));
+                found.transpose().map_err(|_| "the dictionary that it needs is damaged or missing")
+            };
             let item = scanner.next_with(|header, payload| {
                 if header.kind == Kind::Footer as u8 {
                     payload_of_footer = Some(payload.to_vec());
                 }
-                if self.deep { deep_check(header, payload, &mut root) } else { Ok(()) }
+                if self.deep { deep_check(header, payload, &mut root, dictionary_of) } else { Ok(()) }
             });
             let Some(item) = item else { break };
             match item {
@@ -380,9 +389,20 @@ fn is_older(one: &Address, other: &Address) -> bool {
 }
 
 /// Decodes and hashes a payload. Kinds and codecs of newer programs are left to them.
-fn deep_check(header: &Header, payload: &[u8], root: &mut Option<Group>) -> Result<(), &'static str> {
+fn deep_check(
+    header: &Header,
+    payload: &[u8],
+    root: &mut Option<Group>,
+    dictionary_of: impl Fn(&Table) -> Result<Option<Arc<Dictionary>>, &'static str>,
+) -> Result<(), &'static str> {
     if header.is_group() {
-        let group = Group::decode(header, payload, root.as_ref())?;
+        let dictionary = dictionary_of(&Table::parse(header, payload)?)?;
+        let base = match (&dictionary, &root) {
+            (Some(dictionary), _) => Base::Dictionary(dictionary),
+            (None, Some(root)) if header.kind == Kind::Delta as u8 => Base::Root(root),
+            _ => Base::Nothing,
+        };
+        let group = Group::decode(header, payload, base)?;
         let hashes = group.check_hashes();
         if header.kind == Kind::Group as u8 {
             *root = Some(group);

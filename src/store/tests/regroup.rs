@@ -244,8 +244,9 @@ fn a_damaged_root_is_told_with_every_chunk_that_it_takes_along_and_can_be_healed
         writer.flush().unwrap();
         drop(writer);
         assert!(lost(&store, 0..200).is_empty());
+        let more = put(&store, 200..300);
         assert!(regroup(&store).unwrap().chunks > 0);
-        collect(&store, &[recipe]);
+        collect(&store, &[recipe, more]);
         drop(store);
         let store = open(copied.path(), &new_db());
         assert!(lost(&store, 0..200).is_empty());
