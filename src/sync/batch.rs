@@ -9,7 +9,8 @@
 //! Contents that have a base go in batches, each of them one stream of deltas; others go as chunks ([`super::content`]). What
 //! the receiver cannot decode (a base was changed meanwhile, say) it asks for once more, and gets as chunks too.
 //!
-//! The receiver believes nothing: each content has to have the size that the agreed tree says and its own hash, and is not shown before.
+//! The receiver believes nothing: each content has to have the size that the agreed tree says and its own hash, or, if the tree was told
+//! without that, all of them together the root of the tree; and is not shown before.
 //! Memory: that of the coder; a stream waits in a file without a name until it is whole.
 
 use super::content::{Sink, Source, Want};
@@ -99,8 +100,8 @@ impl Bases for Opened {
 
 /// What a sender tells next.
 pub enum Told {
-    /// A batch begins, of the wants of these numbers.
-    Begin(Vec<u32>),
+    /// A batch begins, of the wants of these numbers, in runs.
+    Begin(Vec<(u32, u32)>),
     /// More of its stream.
     Part {
         /// The bytes.
@@ -124,12 +125,12 @@ impl Teller {
         wants: Vec<Want>,
         theirs: &Tree,
         source: &mut dyn Source,
-    ) -> Result<(Teller, Vec<Want>), SyncError> {
+    ) -> Result<(Teller, Vec<(u32, Want)>), SyncError> {
         let ranks = Ranks::of(theirs);
         let (mut targets, mut others) = (Vec::new(), Vec::new());
         let (mut searches, began) = (0, Instant::now());
         let mut gone = None;
-        for (number, want) in wants.into_iter().enumerate() {
+        for (number, want) in (0..).zip(wants) {
             let hint = want
                 .base
                 .filter(|base| ranks.content(u64::from(*base)).is_some())
@@ -161,14 +162,8 @@ impl Teller {
             let mut bases = choose(hint.filter(|_| held), &similar);
             bases.truncate(BASES_MAX);
             match bases.is_empty() {
-                true => others.push(want),
-                false => targets.push(Target {
-                    number: number as u32,
-                    content: want.content,
-                    size: want.size,
-                    hint,
-                    bases,
-                }),
+                true => others.push((number, want)),
+                false => targets.push(Target { number, content: want.content, size: want.size, hint, bases }),
             }
         }
         let mut batches: VecDeque<Vec<Target>> = VecDeque::new();
@@ -191,6 +186,11 @@ impl Teller {
         self.batches.iter().flatten().map(|target| target.size).sum()
     }
 
+    /// What will be told.
+    pub fn contents(&self) -> BTreeSet<ContentId> {
+        self.batches.iter().flatten().map(|target| target.content).collect()
+    }
+
     /// What to tell next; `None` when all was told.
     pub fn next(&mut self, source: &mut dyn Source) -> Result<Option<Told>, SyncError> {
         if let Some((stream, left)) = &mut self.stream {
@@ -206,7 +206,7 @@ impl Teller {
         let Some(batch) = self.batches.pop_front() else { return Ok(None) };
         let (stream, len) = self.encode(&batch, source)?;
         self.stream = Some((BufReader::new(stream), len));
-        Ok(Some(Told::Begin(batch.iter().map(|target| target.number).collect())))
+        Ok(Some(Told::Begin(runs(batch.iter().map(|target| target.number)))))
     }
 
     fn encode(&self, batch: &[Target], source: &mut dyn Source) -> Result<(File, u64), SyncError> {
@@ -242,6 +242,19 @@ impl Teller {
         }
         unreachable!("without a look into archives nothing inflates")
     }
+}
+
+/// Ascending numbers, as how many are left out before each run of them and how many it has.
+fn runs(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+    let (mut runs, mut next): (Vec<(u32, u32)>, _) = (Vec::new(), 0);
+    for number in numbers {
+        match runs.last_mut().filter(|_| number == next) {
+            Some((_, len)) => *len += 1,
+            None => runs.push((number - next, 1)),
+        }
+        next = number + 1;
+    }
+    runs
 }
 
 /// Of what the receiver's tree has, and this side's not any more, that which resembles a content. What is gone is looked at
@@ -280,6 +293,7 @@ pub struct Arriving {
 }
 
 struct Expected {
+    number: u32,
     content: ContentId,
     size: u64,
     hint: Option<BaseId>,
@@ -288,18 +302,24 @@ struct Expected {
 impl Arriving {
     /// A batch of the `wants` with these numbers, each of which may come once (`left`).
     pub fn new(
-        numbers: &[u32],
+        runs: &[(u32, u32)],
         wants: &[Want],
         left: &mut BTreeSet<u32>,
         sink: &mut dyn Sink,
     ) -> Result<Arriving, SyncError> {
         let mut targets = Vec::new();
-        for number in numbers {
-            let Some(want) = wants.get(*number as usize).filter(|_| left.remove(number)) else {
-                return Err(SyncError::peer("told a content that was not asked for"));
-            };
-            let hint = want.base.map(|base| BaseId(base.into()));
-            targets.push(Expected { content: want.content, size: want.size, hint });
+        let mut next = 0u64;
+        for (skipped, len) in runs {
+            let first = next + u64::from(*skipped);
+            next = first + u64::from(*len);
+            for number in first..next {
+                let number = u32::try_from(number).unwrap_or(u32::MAX);
+                let Some(want) = wants.get(number as usize).filter(|_| left.remove(&number)) else {
+                    return Err(SyncError::peer("told a content that was not asked for"));
+                };
+                let hint = want.base.map(|base| BaseId(base.into()));
+                targets.push(Expected { number, content: want.content, size: want.size, hint });
+            }
         }
         if targets.is_empty() {
             return Err(SyncError::peer("began to tell nothing"));
@@ -321,8 +341,8 @@ impl Arriving {
         self.targets.iter().map(|target| target.size).sum()
     }
 
-    /// All of the stream is here. Returns the contents that are staged now; `mine` is this side's tree.
-    pub fn finish(self, mine: &Tree, sink: &mut dyn Sink) -> Result<Vec<ContentId>, SyncError> {
+    /// All of the stream is here. Returns what is staged now: numbers of wants, and what they are; `mine` is this side's tree.
+    pub fn finish(self, mine: &Tree, sink: &mut dyn Sink) -> Result<Vec<(u32, ContentId)>, SyncError> {
         let mut stream =
             self.stream.into_inner().map_err(|e| SyncError::io("write", "a delta", e.into_error()))?;
         stream.rewind().map_err(|e| SyncError::io("read", "a delta", e))?;
@@ -379,7 +399,7 @@ struct Landing<'a, 'b> {
     sink: &'a RefCell<&'b mut dyn Sink>,
     targets: &'a [Expected],
     left: u64,
-    done: Vec<ContentId>,
+    done: Vec<(u32, ContentId)>,
     /// What is wrong with this side, and not with the stream.
     fatal: Option<SyncError>,
 }
@@ -420,12 +440,14 @@ impl Receiver for Landing<'_, '_> {
     }
 
     fn end(&mut self, target: u64, hash: [u8; 32]) -> io::Result<()> {
-        let content = self.expected(target)?.content;
-        if content.0 != hash {
+        let Expected { number, content, .. } = *self.expected(target)?;
+        let found = ContentId(hash);
+        // Without a hash it is the root of the tree that says whether it is the right one.
+        if content != found && !content.is_untold() {
             return Err(io::Error::other("a content has another hash"));
         }
-        self.sink(|sink| sink.finish())?;
-        self.done.push(content);
+        self.sink(|sink| sink.finish(found))?;
+        self.done.push((number, found));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 //! every chunk that the receiver has and the bytes of all others.
 //!
 //! ```text
-//! stream = { content (32 bytes), then until its announced size is reached:
+//! stream = { number of the want (u32, LE), then until its announced size is reached:
 //!              0x01 tag (16)                 a chunk that the receiver has
 //!              0x02 length (u32, LE) bytes   at most CHUNK_BYTES_MAX }
 //! ```
@@ -151,14 +151,15 @@ struct Leaving {
 
 /// The sender's end.
 pub struct Sender {
-    wants: VecDeque<Want>,
+    /// With their numbers.
+    wants: VecDeque<(u32, Want)>,
     current: Option<Leaving>,
     zstd: RawEncoder<'static>,
 }
 
 impl Sender {
-    /// To send what is wanted.
-    pub fn new(wants: Vec<Want>) -> Result<Sender, SyncError> {
+    /// To send what is wanted, by number.
+    pub fn new(wants: Vec<(u32, Want)>) -> Result<Sender, SyncError> {
         let mut zstd = RawEncoder::new(LEVEL).map_err(SyncError::codec)?;
         zstd.set_parameter(CParameter::WindowLog(WINDOW_LOG_MAX)).map_err(SyncError::codec)?;
         Ok(Sender { wants: wants.into(), current: None, zstd })
@@ -170,8 +171,8 @@ impl Sender {
         let room = BLOCK_BYTES_MAX - CHUNKS.max as usize - 64;
         while raw.len() < room {
             let Some(Leaving { cutter, have, left }) = &mut self.current else {
-                let Some(want) = self.wants.pop_front() else { break };
-                raw.extend_from_slice(&want.content.0);
+                let Some((number, want)) = self.wants.pop_front() else { break };
+                raw.extend_from_slice(&number.to_le_bytes());
                 let cutter = Cutter::new(source.open(want.content)?);
                 let have = want.have.into_iter().collect();
                 self.current = Some(Leaving { cutter, have, left: want.size });
@@ -209,7 +210,12 @@ impl Sender {
     /// Bytes of contents that are still to be sent.
     pub fn left_bytes(&self) -> u64 {
         let left = self.current.as_ref().map_or(0, |leaving| leaving.left);
-        left + self.wants.iter().map(|want| want.size).sum::<u64>()
+        left + self.wants.iter().map(|(_, want)| want.size).sum::<u64>()
+    }
+
+    /// What was not begun.
+    pub fn wants(&self) -> impl Iterator<Item = &Want> {
+        self.wants.iter().map(|(_, want)| want)
     }
 
     fn compress(&mut self, raw: &[u8]) -> Result<Vec<u8>, SyncError> {
@@ -240,8 +246,8 @@ pub trait Sink {
     fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError>;
     /// A chunk that this side said it has, for the content that was begun.
     fn chunk(&mut self, tag: Tag) -> Result<Vec<u8>, SyncError>;
-    /// It is whole and its hash is right: make it durable.
-    fn finish(&mut self) -> Result<(), SyncError>;
+    /// It is whole, and is this content: make it durable.
+    fn finish(&mut self, content: ContentId) -> Result<(), SyncError>;
 
     /// A content of this side's tree, as it seems to be; none if it is gone.
     fn own(&mut self, _content: ContentId) -> Result<Option<File>, SyncError> {
@@ -256,7 +262,7 @@ pub trait Sink {
 
 /// The receiver's end.
 pub struct Receiver {
-    wanted: BTreeMap<ContentId, (u64, BTreeSet<Tag>)>,
+    wanted: BTreeMap<u32, (ContentId, u64, BTreeSet<Tag>)>,
     /// What was decompressed and not taken yet.
     raw: Vec<u8>,
     current: Option<Arriving>,
@@ -275,12 +281,14 @@ impl Receiver {
     pub fn new(wants: &[Want]) -> Result<Receiver, SyncError> {
         let mut zstd = RawDecoder::new().map_err(SyncError::codec)?;
         zstd.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).map_err(SyncError::codec)?;
-        let row = |want: &Want| (want.content, (want.size, want.have.iter().copied().collect()));
-        Ok(Receiver { wanted: wants.iter().map(row).collect(), raw: Vec::new(), current: None, zstd })
+        let row = |(number, want): (u32, &Want)| {
+            (number, (want.content, want.size, want.have.iter().copied().collect()))
+        };
+        Ok(Receiver { wanted: (0..).zip(wants).map(row).collect(), raw: Vec::new(), current: None, zstd })
     }
 
-    /// What has not arrived.
-    pub fn missing(&self) -> Vec<ContentId> {
+    /// The numbers of what has not arrived.
+    pub fn missing(&self) -> Vec<u32> {
         self.wanted.keys().copied().collect()
     }
 
@@ -290,8 +298,8 @@ impl Receiver {
     }
 
     /// A content came in another way.
-    pub fn forget(&mut self, content: &ContentId) {
-        self.wanted.remove(content);
+    pub fn forget(&mut self, number: u32) {
+        self.wanted.remove(&number);
     }
 
     /// Takes a block. Returns how many bytes of contents it gave.
@@ -334,10 +342,11 @@ impl Receiver {
         loop {
             let rest = &self.raw[at..];
             let Some(arriving) = &mut self.current else {
-                let Some(id) = rest.first_chunk::<32>() else { break };
-                at += 32;
-                let content = ContentId(*id);
-                let Some((left, have)) = self.wanted.remove(&content) else {
+                let Some(number) = rest.first_chunk::<4>() else { break };
+                at += 4;
+                let wanted = self.wanted.remove(&u32::from_le_bytes(*number));
+                // What has no hash yet is told as a delta only, so that a part of it need not be known again.
+                let Some((content, left, have)) = wanted.filter(|(content, ..)| !content.is_untold()) else {
                     return Err(SyncError::peer("sent a content that was not asked for"));
                 };
                 sink.begin(content)?;
@@ -386,7 +395,7 @@ impl Receiver {
             if *arriving.hasher.finalize().as_bytes() != arriving.content.0 {
                 return Err(SyncError::peer("sent bytes that do not have the hash of the content"));
             }
-            sink.finish()?;
+            sink.finish(arriving.content)?;
         }
         Ok(())
     }

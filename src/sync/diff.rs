@@ -1,25 +1,31 @@
 //! A tree told as what changed since another that the peer has: renamed directories, what is gone, what is new or other.
 
+mod rows;
+
 use super::error::SyncError;
-use super::tree::{Ident, Tree, TreeError, TreePath};
+use super::tree::{ContentId, Ident, Tree, TreeError, TreePath};
+use super::version::Device;
+use rows::Rows;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 /// The longest encoding of a tree, in bytes.
 pub const TREE_BYTES_MAX: u64 = 1 << 30;
 /// Most renamed directories; more are told as what is gone and new.
 const MOVES_MAX: usize = 4096;
-const LEVEL: i32 = 9;
+/// zstd's levels, for what is short and for what is longer than so many bytes.
+const LEVELS: (i32, i32) = (19, 9);
+const LONG: usize = 4 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct Diff {
     /// Directories, in the order in which they are renamed.
     moves: Vec<(TreePath, TreePath)>,
-    /// Paths after that.
-    removed: Vec<TreePath>,
-    /// A tree's encoding of what is new or other; the directories above are not among it.
-    set: Vec<u8>,
+    /// Rows after that: how many stay between each and the last.
+    removed: Vec<u32>,
+    /// What is new or other; the directories above are not among it.
+    set: Rows,
 }
 
 /// Renames a directory with all that is in it. False if it is not there.
@@ -40,8 +46,14 @@ fn rename(entries: &mut BTreeMap<TreePath, super::tree::Entry>, from: &[u8], to:
     true
 }
 
-/// `tree` against `base`, compressed.
-pub fn encode(base: &Tree, tree: &Tree) -> Result<Vec<u8>, SyncError> {
+/// `tree` against `base`, compressed. What was seen by `look`, its snapshot's device and number, has idents that need not be told;
+/// the hashes of `untold` are left out.
+pub fn encode(
+    base: &Tree,
+    tree: &Tree,
+    look: Option<&(Device, u64)>,
+    untold: &BTreeSet<ContentId>,
+) -> Result<Vec<u8>, SyncError> {
     let now: BTreeMap<Ident, &TreePath> = tree
         .entries
         .iter()
@@ -65,14 +77,20 @@ pub fn encode(base: &Tree, tree: &Tree) -> Result<Vec<u8>, SyncError> {
             moves.push((at, (*to).clone()));
         }
     }
-    let removed = old.entries.keys().filter(|path| !tree.entries.contains_key(*path)).cloned().collect();
-    let other = tree.entries.iter().filter(|(path, entry)| old.entries.get(*path) != Some(entry));
-    let set = Tree { entries: other.map(|(path, entry)| (path.clone(), entry.clone())).collect() }.encode();
+    let (mut removed, mut stay) = (Vec::new(), 0);
+    for path in old.entries.keys() {
+        match tree.entries.contains_key(path) {
+            true => stay += 1,
+            false => removed.push(std::mem::take(&mut stay)),
+        }
+    }
+    let set = Rows::of(&old, tree, look, untold);
     let bytes = postcard::to_allocvec(&Diff { moves, removed, set }).expect("a difference can be encoded");
-    zstd::bulk::compress(&bytes, LEVEL).map_err(SyncError::codec)
+    let level = if bytes.len() > LONG { LEVELS.1 } else { LEVELS.0 };
+    zstd::bulk::compress(&bytes, level).map_err(SyncError::codec)
 }
 
-/// The tree that `bytes` tell against `base`.
+/// The tree that `bytes` tell against `base`; contents whose hashes were left out are [`ContentId::untold`].
 pub fn decode(base: &Tree, bytes: &[u8]) -> Result<Tree, SyncError> {
     let wrong = || SyncError::from(TreeError::Encoding);
     let mut text = Vec::new();
@@ -99,10 +117,16 @@ pub(crate) fn parse(base: &Tree, text: &[u8]) -> Result<Tree, SyncError> {
             return Err(wrong());
         }
     }
-    for path in &diff.removed {
+    let set = diff.set.read(&tree, text.len())?;
+    let mut rows = tree.entries.keys();
+    let mut removed = Vec::new();
+    for stay in &diff.removed {
+        removed.push(rows.nth(*stay as usize).ok_or_else(wrong)?.clone());
+    }
+    for path in &removed {
         tree.entries.remove(path);
     }
-    tree.entries.extend(Tree::decode_rows(&diff.set)?.entries);
+    tree.entries.extend(set);
     tree.check()?;
     Ok(tree)
 }
@@ -116,7 +140,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_tree_comes_back(base in any_tree("l"), tree in any_tree("r")) {
-            prop_assert_eq!(decode(&base, &encode(&base, &tree).unwrap()).unwrap(), tree);
+            for look in [None, Some((Device::named("r"), 7))] {
+                let bytes = encode(&base, &tree, look.as_ref(), &BTreeSet::new()).unwrap();
+                prop_assert_eq!(&decode(&base, &bytes).unwrap(), &tree);
+            }
         }
     }
 
@@ -130,7 +157,7 @@ mod tests {
             }
             all
         };
-        let bytes = encode(&rows("old"), &rows("new")).unwrap();
+        let bytes = encode(&rows("old"), &rows("new"), None, &BTreeSet::new()).unwrap();
         assert!(bytes.len() < 60, "{}", bytes.len());
     }
 

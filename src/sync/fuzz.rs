@@ -47,7 +47,7 @@ impl Sink for Nowhere {
         Ok(vec![7; 5])
     }
 
-    fn finish(&mut self) -> Result<(), SyncError> {
+    fn finish(&mut self, _: ContentId) -> Result<(), SyncError> {
         Ok(())
     }
 }

@@ -283,8 +283,8 @@ impl Sink for Local<'_> {
         self.staging.chunk(&self.root, tag)
     }
 
-    fn finish(&mut self) -> Result<(), SyncError> {
-        self.staging.finish(&self.root)
+    fn finish(&mut self, content: ContentId) -> Result<(), SyncError> {
+        self.staging.finish(&self.root, content)
     }
 
     fn own(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
@@ -347,6 +347,11 @@ impl Replica for Local<'_> {
         self.held =
             known.iter().zip(there).filter(|(_, there)| *there).map(|((content, _), _)| *content).collect();
         Ok(contents.iter().map(|content| self.held.contains(content)).collect())
+    }
+
+    fn has_staged(&self) -> bool {
+        // What cannot be read will be told when it is needed.
+        staging::has_any(&self.root).unwrap_or(true)
     }
 
     fn has_part(&self, content: ContentId) -> Result<bool, SyncError> {

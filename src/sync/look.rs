@@ -38,7 +38,7 @@ pub fn look(
     seq: u64,
 ) -> Tree {
     let mut work = Identify { last, inodes, agreed, claimed: BTreeSet::new(), dirs: BTreeMap::new() };
-    let new = |path: &[u8]| Ident::derive(&[b"new", device.as_str().as_bytes(), &seq.to_le_bytes(), path]);
+    let new = |path: &[u8]| Ident::made(device, seq, path);
     let known: BTreeSet<Ident> = last.entries.values().map(|entry| entry.ident).collect();
     let made = |path: &[u8]| {
         let entry = agreed.and_then(|agreed| agreed.entries.get(path));

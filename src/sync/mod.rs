@@ -3,7 +3,7 @@
 //! ```text
 //!  link      messages over two streams  -- pipe (that do not wait for ever)
 //!   |
-//!  session   one side of a sync, without I/O  -- proto (frames), content, batch (bytes on their way), diff (a tree as changes)
+//!  session   one side of a sync, without I/O  -- proto (frames), known, content, batch (bytes on their way), diff (a tree as changes)
 //!   |    \
 //!   |     merge, plan, guard                   pure: three trees -> one; one tree -> another, in steps
 //!   |     version, tree, look                  pure: what came from what; what a directory holds
@@ -30,6 +30,7 @@ pub mod execute;
 pub mod fuzz;
 mod gone;
 pub mod guard;
+pub mod known;
 pub mod link;
 pub mod local;
 pub mod look;

@@ -9,10 +9,11 @@
 
 use super::content::{Block, Tag};
 use super::error::SyncError;
+use super::known::Telling;
 use super::pipe::Silence;
 use super::plan::Summary;
 use super::tree::RootHash;
-use super::version::{Device, Snapshot, SnapshotId};
+use super::version::{Device, SnapshotId};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
 use std::time::Instant;
@@ -63,19 +64,6 @@ pub struct Hello {
     pub device: Device,
     /// From the side that calls.
     pub options: Option<Options>,
-}
-
-/// What a side knows of the past.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Known {
-    /// What its tree is now.
-    pub head: SnapshotId,
-    /// What it remembers.
-    pub snapshots: Vec<Snapshot>,
-    /// Of which of those it has the tree.
-    pub trees: Vec<SnapshotId>,
-    /// The last known states of other devices.
-    pub heads: Vec<(Device, SnapshotId)>,
 }
 
 /// A part of the sender's tree, or of one that both came from and the receiver does not have.
@@ -190,7 +178,7 @@ messages! {
     /// First.
     Hello(Hello) = 1,
     /// What a side knows.
-    Known(Known) = 2,
+    Known(Telling) = 2,
     /// A part of a tree.
     Tree(TreePart) = 3,
     /// What a side makes of both.
@@ -213,10 +201,12 @@ messages! {
     Failed(Failure) = 12,
     /// Contents of the past that the sender can still read.
     Held(Held) = 13,
-    /// Deltas begin, of the contents that are the wants of these numbers.
-    Deltas(Vec<u32>) = 14,
+    /// Deltas begin, of the contents that are the wants of these numbers: in runs, each behind so many that are not among them.
+    Deltas(Vec<(u32, u32)>) = 14,
     /// A part of their stream.
     Delta(DeltaPart) = 15,
+    /// The short way, where one side only has changes, does not do: both go the long one.
+    Long(()) = 16,
 }
 
 impl Message {

@@ -15,6 +15,8 @@
 //! Done                               -->
 //! ```
 //!
+//! Where only one side has changed it is shorter: [`short`].
+//!
 //! Only one side sends at any time, so two pipes cannot block each other. Neither tree is changed before both sides have all
 //! that they need. Cut anywhere, each side is at its old or at the merged state or, with its journal, on the way
 //! between; what was staged stays.
@@ -24,15 +26,18 @@ use super::content::{Receiver, Sender, Sink, Source, TAGS_MAX, Want};
 use super::diff;
 use super::error::SyncError;
 use super::guard;
+use super::known::{Known, Told as ToldPast};
 use super::merge::{Conflict, Merged, merge};
 use super::plan::{Op, Summary, plan, summary};
 use super::proto::{
-    Agreed, Asked, DeltaPart, Direction, Done, Failure, Held, Hello, Known, Message, Options, PROTOCOL,
-    TreePart,
+    Agreed, Asked, DeltaPart, Direction, Done, Failure, Held, Hello, Message, Options, PROTOCOL, TreePart,
 };
 use super::tree::{ContentId, RootHash, Tree, TreePath};
-use super::version::{DEVICES_MAX, Dag, Device, MEETING_POINTS_MAX, SNAPSHOTS_MAX, Snapshot, SnapshotId};
+use super::version::{Dag, Device, MEETING_POINTS_MAX, Snapshot, SnapshotId};
+use short::Way;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+mod short;
 
 /// Compressed bytes of a tree in one frame, and of all its parts.
 const PART_BYTES_MAX: usize = 1 << 20;
@@ -68,6 +73,10 @@ pub trait Replica: Source + Sink {
     /// Which of these contents it can still read, though its tree does not have them.
     fn held(&mut self, contents: &[ContentId]) -> Result<Vec<bool>, SyncError> {
         Ok(vec![false; contents.len()])
+    }
+    /// Whether a cut attempt has left anything.
+    fn has_staged(&self) -> bool {
+        false
     }
     /// Whether a cut attempt has left a part of a content.
     fn has_part(&self, _content: ContentId) -> Result<bool, SyncError> {
@@ -134,6 +143,9 @@ enum State {
     Ready,
     Commit,
     Done,
+    /// Of the short way: for the tree, and for what becomes of what was told.
+    Pushed,
+    Taken,
     Ended,
 }
 
@@ -143,7 +155,10 @@ pub struct Session {
     /// Set on the side that calls.
     calls: bool,
     options: Options,
+    way: Way,
     peer: Option<Device>,
+    /// What both have said of the past.
+    past: ToldPast,
     out: VecDeque<Message>,
     /// What is being sent, from its wants on.
     sender: Option<Leaving>,
@@ -152,6 +167,8 @@ pub struct Session {
     arriving: Option<Arriving>,
     /// Numbers of wants that may still come as deltas.
     undelivered: BTreeSet<u32>,
+    /// What came in the place of contents that were told without their hashes.
+    hashes: BTreeMap<ContentId, ContentId>,
     /// What could not be decoded was asked for again; by this side, and by the other.
     asked_again: (bool, bool),
     /// Contents that the peer can still read beside those of its tree.
@@ -169,6 +186,7 @@ pub struct Session {
     /// Where others were met, whose trees the peer does not have.
     to_pass_on: Vec<SnapshotId>,
     parts: Vec<u8>,
+    head: SnapshotId,
     mine: Tree,
     merged: Merged,
     snapshot: Option<Snapshot>,
@@ -190,7 +208,7 @@ impl Session {
     /// The side that calls.
     pub fn call(replica: &dyn Replica, options: Options) -> Session {
         let mut session = Session::new(true, options);
-        session.out.extend([session.hello(replica, Some(options)), Message::Known(known(replica))]);
+        session.introduce(replica, Some(options));
         session
     }
 
@@ -204,12 +222,15 @@ impl Session {
             state: State::Hello,
             calls,
             options,
+            way: Way::Long,
             peer: None,
+            past: ToldPast::default(),
             out: VecDeque::new(),
             sender: None,
             receiver: None,
             arriving: None,
             undelivered: BTreeSet::new(),
+            hashes: BTreeMap::new(),
             asked_again: (false, false),
             held: BTreeSet::new(),
             theirs: None,
@@ -220,6 +241,7 @@ impl Session {
             to_tell: Vec::new(),
             to_pass_on: Vec::new(),
             parts: Vec::new(),
+            head: SnapshotId([0; 32]),
             mine: Tree::default(),
             merged: Merged::default(),
             snapshot: None,
@@ -267,9 +289,13 @@ impl Session {
         self.sent = self.to_send.saturating_sub(sender.left_bytes() + teller.left_bytes());
         if message.is_none() {
             self.sender = None;
-            self.state = if self.calls { State::Ready } else { State::Data };
-            if !self.calls {
-                self.expect()?;
+            match (self.way, self.calls) {
+                (Way::Ahead, _) => self.state = State::Taken,
+                (_, true) => self.state = State::Ready,
+                (_, false) => {
+                    self.state = State::Data;
+                    self.expect()?;
+                }
             }
         }
         Ok(Some(message.unwrap_or(Message::DataEnd(()))))
@@ -289,9 +315,22 @@ impl Session {
                 return Err(SyncError::Remote { message, hint });
             }
             (State::Hello, Message::Hello(hello)) => self.greet(hello, replica)?,
-            (State::Known, Message::Known(known)) => self.compare(known, replica)?,
+            (State::Known, Message::Known(telling)) => {
+                let known = self.past.take(telling)?;
+                self.compare(known, replica)?;
+            }
             (State::Tree, Message::Held(held)) => self.take_held(&held, replica)?,
-            (State::Tree, Message::Tree(part)) => self.take_tree(part, replica)?,
+            (State::Tree | State::Pushed, Message::Tree(part)) => self.take_tree(part, replica)?,
+            (State::Taken, Message::Tree(part)) if part.of.is_some() => self.take_tree(part, replica)?,
+            (State::Pushed | State::Taken, Message::Long(())) => self.go_long(false, replica)?,
+            (State::Taken, Message::Agreed(agreed)) if agreed.refused.is_some() => self.agree(&agreed)?,
+            (State::Taken, Message::Done(theirs)) => {
+                self.note(replica)?;
+                self.finish(replica)?;
+                self.note_taken(&theirs, replica)?;
+                self.outcome.skipped.extend(theirs.skipped);
+                self.state = State::Ended;
+            }
             (State::Agreed, Message::Agreed(agreed)) => self.agree(&agreed)?,
             (State::Wants, Message::Wants(wants)) => self.take_wants(wants)?,
             (State::Wants, Message::WantsEnd(())) => self.serve(replica)?,
@@ -299,8 +338,8 @@ impl Session {
                 let receiver = self.receiver.as_mut().expect("made with the state");
                 self.received += receiver.take(&block, replica)?;
             }
-            (State::Data, Message::Deltas(numbers)) if self.arriving.is_none() => {
-                self.arriving = Some(Arriving::new(&numbers, &self.wants, &mut self.undelivered, replica)?);
+            (State::Data, Message::Deltas(runs)) if self.arriving.is_none() => {
+                self.arriving = Some(Arriving::new(&runs, &self.wants, &mut self.undelivered, replica)?);
             }
             (State::Data, Message::Delta(part)) if self.arriving.is_some() => {
                 self.take_delta(&part, replica)?;
@@ -312,7 +351,7 @@ impl Session {
             }
             (State::Ready | State::Data, Message::WantsEnd(())) if !self.asked_again.1 => {
                 self.asked_again.1 = true;
-                let wants = self.reached_wants()?;
+                let wants = (0..).zip(self.reached_wants()?).collect();
                 self.sender = Some(Leaving { teller: Teller::default(), sender: Sender::new(wants)? });
             }
             (State::Ready, Message::Ready(())) => {
@@ -344,9 +383,13 @@ impl Session {
         Ok(())
     }
 
-    fn hello(&self, replica: &dyn Replica, options: Option<Options>) -> Message {
+    /// Says who this side is, and what it knows.
+    fn introduce(&mut self, replica: &dyn Replica, options: Option<Options>) {
         let (store, device) = (replica.store(), replica.device());
-        Message::Hello(Hello { protocol: PROTOCOL, features: Vec::new(), store, device, options })
+        self.past.greet(&device);
+        let known = self.past.tell(&known(replica));
+        let hello = Hello { protocol: PROTOCOL, features: Vec::new(), store, device, options };
+        self.out.extend([Message::Hello(hello), Message::Known(known)]);
     }
 
     fn greet(&mut self, hello: Hello, replica: &dyn Replica) -> Result<(), SyncError> {
@@ -357,6 +400,7 @@ impl Session {
         if hello.device == replica.device() {
             return Err(SyncError::Itself(hello.device.to_string()));
         }
+        self.past.greet(&hello.device);
         self.peer = Some(hello.device);
         if !self.calls {
             self.options = hello.options.unwrap_or_default();
@@ -367,9 +411,6 @@ impl Session {
 
     /// Both sides' past: what both came from, and this side's tree told against that.
     fn compare(&mut self, theirs: Known, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        if theirs.snapshots.len() > SNAPSHOTS_MAX || theirs.heads.len() > DEVICES_MAX {
-            return Err(super::version::VersionError::TooMany.into());
-        }
         let mut dag = replica.dag().clone();
         for snapshot in &theirs.snapshots {
             dag.add(snapshot.clone())?;
@@ -380,10 +421,11 @@ impl Session {
         self.dag = dag;
         let theirs_device = self.peer.clone().expect("came before");
         let head = replica.head();
+        self.head = head;
         self.mine = remembered(replica, head)?;
         self.needed = self.dag.meeting_points(head, theirs.head);
         let mine: BTreeSet<SnapshotId> = replica.trees().into_iter().collect();
-        let of_theirs: BTreeSet<SnapshotId> = theirs.trees.iter().copied().collect();
+        let of_theirs = theirs.trees.clone();
         self.shared =
             self.needed.iter().copied().filter(|id| mine.contains(id) || of_theirs.contains(id)).collect();
         self.to_tell = self.shared.iter().copied().filter(|id| !of_theirs.contains(id)).collect();
@@ -396,10 +438,16 @@ impl Session {
         self.to_pass_on = met.into_iter().take(PASSED_ON_MAX).collect();
         self.theirs = Some(theirs);
         if !self.calls {
-            self.out.extend([self.hello(replica, None), Message::Known(known(replica))]);
-            self.tell_trees(replica)?;
+            self.introduce(replica, None);
         }
+        self.way = self.which_way(replica, replica.has_staged());
         self.state = State::Tree;
+        match self.way {
+            Way::Ahead => self.push(replica)?,
+            Way::Behind => self.state = State::Pushed,
+            Way::Long if !self.calls => self.tell_trees(replica)?,
+            Way::Long => {}
+        }
         Ok(())
     }
 
@@ -407,18 +455,18 @@ impl Session {
     fn tell_trees(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         for id in std::mem::take(&mut self.to_tell) {
             let tree = remembered(replica, id)?;
-            self.tell_tree(Some(id), None, &Tree::default(), &tree)?;
+            self.tell_tree(Some(id), None, &Tree::default(), &tree, &BTreeSet::new())?;
         }
         let common = self.dag.common(replica.head(), self.theirs.as_ref().expect("came before").head);
         for id in common.into_iter().filter(|id| self.shared.contains(id)) {
             if let Some(base) = self.ancestor(replica, id)? {
                 self.pass_on(Some(id), &base, replica)?;
                 self.tell_held(id, &base, replica)?;
-                return self.tell_tree(None, Some(id), &base, &self.mine.clone());
+                return self.tell_tree(None, Some(id), &base, &self.mine.clone(), &BTreeSet::new());
             }
         }
         self.pass_on(None, &Tree::default(), replica)?;
-        self.tell_tree(None, None, &Tree::default(), &self.mine.clone())
+        self.tell_tree(None, None, &Tree::default(), &self.mine.clone(), &BTreeSet::new())
     }
 
     fn pass_on(
@@ -429,7 +477,7 @@ impl Session {
     ) -> Result<(), SyncError> {
         for id in std::mem::take(&mut self.to_pass_on) {
             let tree = remembered(replica, id)?;
-            self.tell_tree(Some(id), base, base_tree, &tree)?;
+            self.tell_tree(Some(id), base, base_tree, &tree, &BTreeSet::new())?;
         }
         Ok(())
     }
@@ -480,8 +528,10 @@ impl Session {
         base: Option<SnapshotId>,
         base_tree: &Tree,
         tree: &Tree,
+        untold: &BTreeSet<ContentId>,
     ) -> Result<(), SyncError> {
-        let bytes = diff::encode(base_tree, tree)?;
+        let look = self.dag.get(of.unwrap_or(self.head)).and_then(|snapshot| snapshot.seen.as_ref());
+        let bytes = diff::encode(base_tree, tree, look, untold)?;
         if bytes.len() > PARTS_BYTES_MAX {
             return Err(SyncError::Changed("the tree is too large to be told to a peer".to_owned()));
         }
@@ -509,6 +559,9 @@ impl Session {
         let base =
             base.ok_or_else(|| SyncError::peer("told its tree against one that this side does not have"))?;
         let tree = diff::decode(&base, &std::mem::take(&mut self.parts))?;
+        if part.of.is_none() && self.way == Way::Behind {
+            return self.expect_pushed(tree);
+        }
         let id = part.of.unwrap_or(self.theirs.as_ref().expect("came before").head);
         let expected = self.dag.get(id).ok_or(super::version::VersionError::Unknown(id))?.root;
         let found = tree.root();
@@ -742,8 +795,9 @@ impl Session {
         }
         let receiver = self.receiver.as_mut().expect("made with the state");
         self.received += arriving.bytes();
-        for content in arriving.finish(&self.mine, replica)? {
-            receiver.forget(&content);
+        for (number, content) in arriving.finish(&self.mine, replica)? {
+            receiver.forget(number);
+            self.hashes.insert(self.wants[number as usize].content, content);
         }
         Ok(())
     }
@@ -751,14 +805,15 @@ impl Session {
     /// All contents are said to have arrived.
     fn have_all(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let receiver = self.receiver.take().expect("made with the state");
-        let missing: BTreeSet<ContentId> = receiver.missing().into_iter().collect();
-        // What came as deltas, and could not be decoded.
-        let came = |number: usize| !self.undelivered.contains(&(number as u32));
-        let again: Vec<usize> =
-            (0..self.wants.len()).filter(|n| missing.contains(&self.wants[*n].content)).collect();
         let whole = receiver.is_at_rest() && self.arriving.is_none();
+        // What came as deltas, and could not be decoded.
+        let again: Vec<usize> = receiver.missing().into_iter().map(|number| number as usize).collect();
+        let came = |number: usize| !self.undelivered.contains(&(number as u32));
         if !whole || (!again.is_empty() && (self.asked_again.0 || !again.iter().all(|n| came(*n)))) {
             return Err(SyncError::peer("ended without having sent all contents"));
+        }
+        if self.way == Way::Behind {
+            return self.take_pushed(again.is_empty(), replica);
         }
         if !again.is_empty() {
             self.asked_again.0 = true;
@@ -851,12 +906,12 @@ fn contents(tree: &Tree) -> BTreeMap<ContentId, u64> {
 }
 
 fn known(replica: &dyn Replica) -> Known {
-    let snapshots: Vec<Snapshot> = replica.dag().iter().map(|(_, snapshot)| snapshot.clone()).collect();
     Known {
         head: replica.head(),
-        snapshots,
-        trees: replica.trees(),
+        snapshots: replica.dag().iter().map(|(_, snapshot)| snapshot.clone()).collect(),
+        trees: replica.trees().into_iter().collect(),
         heads: replica.heads().into_iter().collect(),
+        begun: replica.has_staged(),
     }
 }
 

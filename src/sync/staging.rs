@@ -60,6 +60,11 @@ fn all(root: &Root) -> Result<Option<Vec<TreePath>>, SyncError> {
     }
 }
 
+/// Whether anything is staged.
+pub fn has_any(root: &Root) -> Result<bool, SyncError> {
+    Ok(all(root)?.is_some_and(|paths| !paths.is_empty()))
+}
+
 /// What was left under the names of files that were on their way into or out of the tree.
 pub fn swaps(root: &Root) -> Result<Vec<TreePath>, SyncError> {
     let mut swaps = all(root)?.unwrap_or_default();
@@ -99,8 +104,9 @@ fn create(root: &Root, path: &TreePath) -> Result<File, SyncError> {
     }
 }
 
-fn finish(root: &Root, file: &File, content: ContentId) -> Result<(), SyncError> {
-    let new = staged(&format!("{content}.new"));
+/// What was begun as `begun` is `content`.
+fn finish(root: &Root, file: &File, begun: ContentId, content: ContentId) -> Result<(), SyncError> {
+    let new = staged(&format!("{begun}.new"));
     file.sync_data().map_err(|e| SyncError::io("sync", shown(&new), e))?;
     let done = root.rename(&new, &whole(content), RenameFlags::empty());
     done.map_err(|e| beneath::error("rename", &new, e))?;
@@ -148,7 +154,7 @@ impl Staging {
             to.write_all(&buffer[..len]).map_err(|e| SyncError::io("write", shown(&new), e))?;
         }
         match *hasher.finalize().as_bytes() == content.0 {
-            true => finish(root, &to, content).map(|()| true),
+            true => finish(root, &to, content, content).map(|()| true),
             false => Ok(false),
         }
     }
@@ -218,12 +224,12 @@ impl Staging {
         if Tag::of(&bytes) == tag { Ok(bytes) } else { Err(changed()) }
     }
 
-    /// The content that was begun is whole, and its hash is right.
-    pub fn finish(&mut self, root: &Root) -> Result<(), SyncError> {
-        let (content, mut file) = self.begun.take().expect("a content was begun");
+    /// The content that was begun is whole, and is `content`.
+    pub fn finish(&mut self, root: &Root, content: ContentId) -> Result<(), SyncError> {
+        let (begun, mut file) = self.begun.take().expect("a content was begun");
         let set = file.stream_position().and_then(|len| file.set_len(len));
         set.map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))?;
-        finish(root, &file, content)
+        finish(root, &file, begun, content)
     }
 
     /// A name that is free, for something that is taken out of the tree or put into it.

@@ -63,6 +63,18 @@ impl ContentId {
     pub fn of(bytes: &[u8]) -> ContentId {
         ContentId(*blake3::hash(bytes).as_bytes())
     }
+
+    /// What stands for a content, the `n`-th of its tree, until that is here: whoever tells it has left out its hash.
+    pub fn untold(n: u32) -> ContentId {
+        let mut id = [0; 32];
+        id[28..].copy_from_slice(&n.to_be_bytes());
+        ContentId(id)
+    }
+
+    /// Whether it stands for another.
+    pub fn is_untold(&self) -> bool {
+        self.0[..28] == [0; 28]
+    }
 }
 
 /// Which file a path is.
@@ -72,6 +84,11 @@ pub struct Ident(pub u64);
 impl Ident {
     /// The root directory.
     pub const ROOT: Ident = Ident(0);
+
+    /// Of what `device` found new at `path` when it made its snapshot `seq`.
+    pub fn made(device: &Device, seq: u64, path: &[u8]) -> Ident {
+        Ident::derive(&[b"new", device.as_str().as_bytes(), &seq.to_le_bytes(), path])
+    }
 
     /// An ident that the same parts always give.
     pub fn derive(parts: &[&[u8]]) -> Ident {

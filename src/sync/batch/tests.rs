@@ -30,7 +30,7 @@ impl Sink for Home {
         unreachable!()
     }
 
-    fn finish(&mut self) -> Result<(), SyncError> {
+    fn finish(&mut self, _: ContentId) -> Result<(), SyncError> {
         self.done.push(std::mem::take(&mut self.current));
         Ok(())
     }
@@ -64,12 +64,11 @@ fn stream(targets: &[&[u8]]) -> Vec<u8> {
 }
 
 /// What is staged when `stream` comes for `wants`.
-fn arrive(wants: &[Want], stream: &[u8], old: &[u8]) -> (Vec<ContentId>, Vec<Vec<u8>>) {
+fn arrive(wants: &[Want], stream: &[u8], old: &[u8]) -> (Vec<(u32, ContentId)>, Vec<Vec<u8>>) {
     let (mut home, tree) = home();
     home.old = old.to_vec();
-    let numbers: Vec<u32> = (0..wants.len() as u32).collect();
-    let mut left = numbers.iter().copied().collect();
-    let mut arriving = Arriving::new(&numbers, wants, &mut left, &mut home).unwrap();
+    let mut left = (0..wants.len() as u32).collect();
+    let mut arriving = Arriving::new(&[(0, wants.len() as u32)], wants, &mut left, &mut home).unwrap();
     arriving.take(stream).unwrap();
     (arriving.finish(&tree, &mut home).unwrap(), home.done)
 }
@@ -100,12 +99,12 @@ fn nothing_that_was_not_asked_for_is_begun() {
     let (mut home, _) = home();
     let wants = [want(b"a"), want(b"b")];
     let mut left = BTreeSet::from([0, 1]);
-    for numbers in [&[2][..], &[0, 0], &[]] {
+    for runs in [&[(2, 1)][..], &[(0, 3)], &[(0, 0)], &[(u32::MAX, u32::MAX)], &[]] {
         let mut left = left.clone();
-        assert!(Arriving::new(numbers, &wants, &mut left, &mut home).is_err(), "{numbers:?}");
+        assert!(Arriving::new(runs, &wants, &mut left, &mut home).is_err(), "{runs:?}");
     }
-    let mut arriving = Arriving::new(&[0], &wants, &mut left, &mut home).unwrap();
-    assert!(Arriving::new(&[0], &wants, &mut left, &mut home).is_err(), "once only");
+    let mut arriving = Arriving::new(&[(0, 1)], &wants, &mut left, &mut home).unwrap();
+    assert!(Arriving::new(&[(0, 1)], &wants, &mut left, &mut home).is_err(), "once only");
     // A stream without end.
     let endless = (0..100).find_map(|_| arriving.take(&vec![0; PART_BYTES_MAX]).err());
     assert!(endless.is_some_and(|e| e.to_string().contains("longer than what it tells")));

@@ -1,10 +1,11 @@
 //! Directories, without a mount: what a mount shows is a directory too. Each sync has its two sides in two threads, with
 //! pipes between them.
 
+use super::super::known::{Known, Told};
 use super::super::link;
 use super::super::merge::tests::{file, tree};
 use super::super::plan::plan;
-use super::super::proto::{self, Direction, Hello, Known, Message, Options, PROTOCOL, TreePart};
+use super::super::proto::{self, Direction, Hello, Message, Options, PROTOCOL, TreePart};
 use super::super::session::{Outcome, Session};
 use super::super::tree::{Entry, Kind};
 use super::super::{diff, tree};
@@ -375,7 +376,7 @@ fn a_change_after_the_look_is_not_overwritten() {
         to.entries.insert(b"f".to_vec(), Entry { ident: from.entries[&b"f"[..]].ident, ..new });
         local.begin(ContentId::of(b"new")).unwrap();
         local.write(b"new").unwrap();
-        local.finish().unwrap();
+        local.finish(ContentId::of(b"new")).unwrap();
         // The same length, and the time put back.
         let time = a.at("f").metadata().unwrap().modified().unwrap();
         a.write(change, "OLD");
@@ -401,7 +402,7 @@ fn a_change_under_the_step_is_put_back() {
         to.entries.insert(b"f".to_vec(), Entry { ident: from.entries[&b"f"[..]].ident, ..new });
         local.begin(ContentId::of(b"new")).unwrap();
         local.write(b"new").unwrap();
-        local.finish().unwrap();
+        local.finish(ContentId::of(b"new")).unwrap();
         if same_tick {
             a.write(name, "OLD");
             let now = local.root.stat(name.as_bytes()).unwrap().unwrap();
@@ -486,7 +487,7 @@ fn a_symlink_leads_nobody_out() {
     );
     local.begin(ContentId::of(b"new")).unwrap();
     local.write(b"new").unwrap();
-    local.finish().unwrap();
+    local.finish(ContentId::of(b"new")).unwrap();
     fs::rename(a.at("d"), a.at("moved")).unwrap();
     symlink(outside.path(), a.at("d")).unwrap();
     let skipped = local.run(&plan(&from, &to)).unwrap();
@@ -526,8 +527,12 @@ fn a_peer_that_lies_changes_nothing() {
     let opening = |tree: &Tree| {
         let snapshot = Snapshot::of(tree.root(), None, device.clone(), 1);
         let head = snapshot.id();
-        let known = Known { head, snapshots: vec![snapshot], trees: vec![head], heads: vec![] };
-        let bytes = diff::encode(&Tree::default(), tree).unwrap();
+        let known =
+            Known { head, snapshots: vec![snapshot], trees: [head].into(), heads: vec![], begun: false };
+        let mut told = Told::default();
+        told.greet(&device);
+        let known = told.tell(&known);
+        let bytes = diff::encode(&Tree::default(), tree, None, &Default::default()).unwrap();
         vec![
             hello(Some(Options { force: true, ..Options::default() })),
             Message::Known(known),
@@ -560,7 +565,7 @@ fn a_peer_that_lies_changes_nothing() {
     cases.push(("cannot be", opening(&setuid)));
     // Another tree than announced.
     let mut other = opening(&bad("a/x"));
-    let bytes = diff::encode(&Tree::default(), &bad("a/y")).unwrap();
+    let bytes = diff::encode(&Tree::default(), &bad("a/y"), None, &Default::default()).unwrap();
     other[2] = Message::Tree(TreePart { of: None, base: None, bytes, last: true });
     cases.push(("has the root", other));
     // Everything that this side does not have, wanted.

@@ -254,9 +254,10 @@ impl Sink for Disk {
         text.map(|text| file(&text)).transpose()
     }
 
-    fn finish(&mut self) -> Result<(), SyncError> {
+    fn finish(&mut self, content: ContentId) -> Result<(), SyncError> {
         let text = String::from_utf8(std::mem::take(&mut self.current)).unwrap();
-        self.staged.insert(self.begun.take().unwrap(), text);
+        self.begun.take().unwrap();
+        self.staged.insert(content, text);
         Ok(())
     }
 }
@@ -295,6 +296,10 @@ impl Replica for Disk {
             self.staged.insert(content, text);
         }
         Ok(self.staged.contains_key(&content))
+    }
+
+    fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
     }
 
     /// Most of them.

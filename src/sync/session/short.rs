@@ -1,0 +1,206 @@
+//! The short way: only one side has changed since both had the same, and only the other is to be changed. Nothing has to be merged,
+//! so whoever is ahead tells at once how its tree differs, and the contents; the other takes them, and says that it has.
+//!
+//! ```text
+//! caller, ahead                              called, behind
+//! Hello, Known                       -->
+//!                                    <--     Hello, Known
+//! Tree..., Deltas..., Data..., End   -->     everything is staged, durable and has the root: it changes its tree
+//!                                    <--     Tree..., Done
+//!
+//! caller, behind                             called, ahead
+//! Hello, Known                       -->
+//!                                    <--     Hello, Known, Tree..., Deltas..., Data..., End
+//! Tree..., Done                      -->
+//! ```
+//!
+//! The tree is told without the hashes of what goes as deltas, for the receiver has them once the contents are there: then it knows the
+//! whole tree, and whether that has the root of the snapshot that was told. So the root proves all of them. If it does not, or anything
+//! cannot be decoded, or is missing, the receiver says [`Message::Long`]; both go on as if nothing had been told, the hashes among what is
+//! said, and what was staged by its right name is not asked for again. The same says who is ahead, when it cannot read what files were.
+
+use super::super::batch::Ranks;
+use super::super::content::Want;
+use super::super::error::SyncError;
+use super::super::guard;
+use super::super::merge::Merged;
+use super::super::plan::{Op, plan, summary};
+use super::super::proto::{Agreed, Direction, Message};
+use super::super::tree::{ContentId, Ident, Kind, Tree};
+use super::{Leaving, Outcome, Replica, Session, State, contents, remembered};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Files of which the receiver has an older content are told whole only if they are not longer than this: from there on it is
+/// worth a turn to hear which chunks it has.
+const WHOLE_BYTES_MAX: u64 = 64 << 10;
+
+/// How a sync goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Both may have changed.
+    #[default]
+    Long,
+    /// This side has what the other is to get.
+    Ahead,
+    /// The other way round.
+    Behind,
+}
+
+/// What `old` lacks of `new`, in the order of the paths, and what each of it was. Both sides come to the same, whether they know the
+/// hashes of `new` or not.
+fn lacking(old: &Tree, new: &Tree) -> Vec<Want> {
+    let had = contents(old);
+    let ranks = Ranks::of(old);
+    let mut by_ident: BTreeMap<Ident, ContentId> = BTreeMap::new();
+    for entry in old.entries.values() {
+        if let Some(content) = entry.kind.content() {
+            by_ident.entry(entry.ident).or_insert(content);
+        }
+    }
+    let mut seen = BTreeSet::new();
+    let mut wants = Vec::new();
+    for (path, entry) in &new.entries {
+        let Kind::File { content, size } = entry.kind else { continue };
+        if had.contains_key(&content) || !seen.insert(content) {
+            continue;
+        }
+        let by_path = || old.entries.get(path).and_then(|was| was.kind.content());
+        let was = by_ident.get(&entry.ident).copied().or_else(by_path);
+        wants.push(Want { content, size, base: was.and_then(|was| ranks.rank(was)), have: Vec::new() });
+    }
+    wants
+}
+
+impl Session {
+    /// Which way this sync goes; both sides know the same, so they say the same of each other. `begun`: this side has something
+    /// staged.
+    pub(super) fn which_way(&self, replica: &dyn Replica, begun: bool) -> Way {
+        let theirs = self.theirs.as_ref().expect("came before");
+        let (here, there) = (self.head, theirs.head);
+        // Of two that are the same the caller is behind: it has the last word.
+        let ahead = self.dag.descends(here, there) && !(self.calls && here == there);
+        let behind = self.dag.descends(there, here) && !ahead;
+        let (known, left) = match (ahead, behind) {
+            (true, _) => (replica.trees().contains(&there), theirs.begun),
+            (_, true) => (theirs.trees.contains(&here), begun),
+            _ => return Way::Long,
+        };
+        let direction = self.options.direction;
+        let called_changes = behind != self.calls;
+        let wanted = direction == Direction::Both || (direction == Direction::Push) == called_changes;
+        match !self.options.dry_run && wanted && known && !left {
+            true if ahead => Way::Ahead,
+            true => Way::Behind,
+            false => Way::Long,
+        }
+    }
+
+    /// Tells this side's tree and contents, if all that was changed can be told.
+    pub(super) fn push(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let head = self.theirs.as_ref().expect("came before").head;
+        let theirs = remembered(replica, head)?;
+        let mine = contents(&self.mine);
+        let gone: Vec<ContentId> =
+            contents(&theirs).into_keys().filter(|content| !mine.contains_key(content)).collect();
+        replica.held(&gone)?;
+        let wants = lacking(&theirs, &self.mine);
+        self.to_send = wants.iter().map(|want| want.size).sum();
+        let leaving = Leaving::new(wants, &theirs, replica)?;
+        if leaving.sender.wants().any(|want| want.base.is_some() && want.size > WHOLE_BYTES_MAX) {
+            return self.go_long(true, replica);
+        }
+        let ops = plan(&theirs, &self.mine);
+        self.outcome.there = summary(&ops);
+        self.merged = Merged { tree: self.mine.clone(), ..Merged::default() };
+        self.snapshot = self.dag.get(self.head).cloned();
+        self.their_tree = theirs.clone();
+        self.pass_on(Some(head), &theirs, replica)?;
+        // From here on the peer may take it; whoever meets it has to know where this side met it.
+        self.note(replica)?;
+        self.tell_tree(None, Some(head), &theirs, &self.mine.clone(), &leaving.teller.contents())?;
+        self.sender = Some(leaving);
+        self.state = State::Taken;
+        Ok(())
+    }
+
+    /// The other side's tree is here, but for some hashes.
+    pub(super) fn expect_pushed(&mut self, tree: Tree) -> Result<(), SyncError> {
+        self.wants = lacking(&self.mine, &tree);
+        self.their_tree = tree;
+        self.state = State::Data;
+        self.expect()
+    }
+
+    /// All that was told is here: takes it, if it is what the snapshot says.
+    pub(super) fn take_pushed(&mut self, whole: bool, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let mut tree = self.their_tree.clone();
+        for entry in tree.entries.values_mut() {
+            if let Kind::File { content, .. } = &mut entry.kind
+                && let Some(found) = self.hashes.get(content)
+            {
+                *content = *found;
+            }
+        }
+        let head = self.theirs.as_ref().expect("came before").head;
+        let root = self.dag.get(head).expect("was checked").root;
+        if !whole || tree.root() != root {
+            tracing::debug!(
+                "what came at once is not the tree that was announced, so its hashes are asked for"
+            );
+            return self.go_long(true, replica);
+        }
+        self.their_tree = tree;
+        self.merge(replica)?;
+        if let Some(refused) = guard::objection(&self.mine, &self.ops).filter(|_| !self.options.force) {
+            self.outcome = Outcome::default();
+            if self.calls {
+                return Err(SyncError::Guard(refused));
+            }
+            let (root, summary) = (self.root(), Default::default());
+            self.out.push_back(Message::Agreed(Agreed { root, summary, refused: Some(refused) }));
+            self.state = State::Ended;
+            return Ok(());
+        }
+        for op in &self.ops {
+            if let Op::Create { entry, link: None, .. } | Op::Replace { entry, link: None, .. } = op
+                && let Some(content) = entry.kind.content()
+                && !replica.stage(content)?
+            {
+                return self.go_long(true, replica);
+            }
+        }
+        let mine = self.mine.clone();
+        self.pass_on(Some(self.head), &mine, replica)?;
+        self.note(replica)?;
+        let done = self.finish(replica)?;
+        self.out.push_back(Message::Done(done));
+        self.state = State::Ended;
+        Ok(())
+    }
+
+    /// Begins anew, the long way; `say` so to the other side.
+    pub(super) fn go_long(&mut self, say: bool, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        self.way = Way::Long;
+        self.sender = None;
+        self.receiver = None;
+        self.arriving = None;
+        self.undelivered.clear();
+        self.wants.clear();
+        self.hashes.clear();
+        self.parts.clear();
+        self.their_tree = Tree::default();
+        self.merged = Merged::default();
+        self.ops.clear();
+        self.snapshot = None;
+        self.outcome = Outcome::default();
+        (self.received, self.sent, self.to_send) = (0, 0, 0);
+        if say {
+            self.out.push_back(Message::Long(()));
+        }
+        if !self.calls {
+            self.tell_trees(replica)?;
+        }
+        self.state = State::Tree;
+        Ok(())
+    }
+}
