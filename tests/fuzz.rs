@@ -297,6 +297,9 @@ fn make_corpus() {
     for (name, bytes) in dedupfs::sync::delta::fuzz::corpus() {
         save("delta", name, &bytes);
     }
+    for (target, name, bytes) in dedupfs::sync::fuzz::corpus() {
+        save(target, name, &bytes);
+    }
     for (target, name, bytes) in dedupfs::history::fuzz::corpus() {
         save(target, name, &bytes);
     }

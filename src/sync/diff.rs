@@ -162,6 +162,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_edited_takes_few_bytes_and_left_out_hashes_come_back() {
+        let rows = |text: &str| {
+            let row = |n: u64| (format!("{n:03}").into_bytes(), file(n + 2, "a", &format!("{n} {text}")));
+            Tree { entries: (0..400).map(row).collect() }
+        };
+        let (old, new) = (rows("old"), rows("new"));
+        let untold = new.entries.values().filter_map(|entry| entry.kind.content()).collect();
+        let bytes = encode(&old, &new, None, &untold).unwrap();
+        assert!(bytes.len() < 100, "{}", bytes.len());
+        let mut tree = decode(&old, &bytes).unwrap();
+        for (n, (entry, (_, right))) in tree.entries.values_mut().zip(&new.entries).enumerate() {
+            assert_eq!(entry.kind.content(), Some(ContentId::untold(n as u32)));
+            entry.kind = right.kind.clone();
+        }
+        assert_eq!(tree, new);
+    }
+
+    /// A row of the old tree with much in it, named again and again.
+    #[test]
+    fn rows_that_grow_without_end_are_refused() {
+        let mut fat = file(1, "a", "x");
+        fat.xattrs.insert(b"user.x".to_vec(), vec![7; 1 << 20]);
+        let old = tree(&[("fat", fat.clone())]);
+        let many = (0..400).map(|n| (format!("{n:03}").into_bytes(), fat.clone())).collect();
+        let bytes = encode(&old, &Tree { entries: many }, None, &BTreeSet::new()).unwrap();
+        assert!(matches!(decode(&old, &bytes), Err(SyncError::Tree(TreeError::Encoding))));
+    }
+
+    #[test]
     fn a_bomb_is_refused() {
         let zeros = zstd::bulk::compress(&vec![0; 8 << 20], 1).unwrap();
         assert!(decode(&Tree::default(), &zeros).is_err());

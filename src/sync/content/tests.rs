@@ -132,6 +132,15 @@ fn nothing_of_a_lying_sender_is_taken() {
     }
 }
 
+/// Whose hash is not known it could not be compared with.
+#[test]
+fn what_has_no_hash_is_not_sent_whole() {
+    let mut sink = Memory::new(&[]);
+    let want = Want { content: ContentId::untold(0), ..want(b"x", vec![]) };
+    let error = Receiver::new(&[want]).unwrap().take(&raw_block(&[0; 4]), &mut sink).unwrap_err();
+    assert!(error.to_string().contains("not asked for"));
+}
+
 #[test]
 fn a_file_that_changes_while_it_is_sent_is_noticed() {
     let bytes = noise(100_000, 3);
