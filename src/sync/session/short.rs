@@ -26,9 +26,9 @@ use super::super::guard;
 use super::super::merge::Merged;
 use super::super::plan::{Op, plan, summary};
 use super::super::proto::{Agreed, Direction, Message};
-use super::super::tree::{ContentId, Ident, Kind, Tree};
+use super::super::tree::{ContentId, Ident, Kind, Tree, TreePath};
 use super::{Leaving, Outcome, Replica, Session, State, contents, remembered};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Files of which the receiver has an older content are told whole only if they are not longer than this: from there on it is
 /// worth a turn to hear which chunks it has.
@@ -57,6 +57,7 @@ fn lacking(old: &Tree, new: &Tree) -> Vec<Want> {
             by_ident.entry(entry.ident).or_insert(content);
         }
     }
+    let gone = Namesakes::of(old, new);
     let mut seen = BTreeSet::new();
     let mut wants = Vec::new();
     for (path, entry) in &new.entries {
@@ -65,10 +66,47 @@ fn lacking(old: &Tree, new: &Tree) -> Vec<Want> {
             continue;
         }
         let by_path = || old.entries.get(path).and_then(|was| was.kind.content());
-        let was = by_ident.get(&entry.ident).copied().or_else(by_path);
+        let was = by_ident.get(&entry.ident).copied().or_else(by_path).or_else(|| gone.nearest(path));
         wants.push(Want { content, size, base: was.and_then(|was| ranks.rank(was)), have: Vec::new() });
     }
     wants
+}
+
+/// Files of an older tree whose paths a newer one does not have, by the ends of their paths: where directories of another version stand in
+/// the place of others, nothing but that says what a file was.
+struct Namesakes<'a>(HashMap<&'a [u8], Vec<(&'a TreePath, ContentId)>>);
+
+/// Names of a path that count.
+const NAMES_MAX: usize = 6;
+
+/// The last names of a path: all but the first first.
+fn ends(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut starts: Vec<usize> =
+        (0..path.len()).rev().filter(|at| path[*at] == b'/').take(NAMES_MAX).collect();
+    starts.reverse();
+    starts.into_iter().map(|at| &path[at + 1..])
+}
+
+impl<'a> Namesakes<'a> {
+    fn of(old: &'a Tree, new: &Tree) -> Namesakes<'a> {
+        let mut by_end: HashMap<&[u8], Vec<(&TreePath, ContentId)>> = HashMap::new();
+        for (path, entry) in old.entries.iter().filter(|(path, _)| !new.entries.contains_key(*path)) {
+            if let Some(content) = entry.kind.content() {
+                ends(path).for_each(|end| by_end.entry(end).or_default().push((path, content)));
+            }
+        }
+        Namesakes(by_end)
+    }
+
+    /// The content of one with as many last names in common as there can be, and of those with the longest beginning.
+    fn nearest(&self, path: &TreePath) -> Option<ContentId> {
+        let same = ends(path).find_map(|end| self.0.get(end))?;
+        // They are in order, so it is one of the two that `path` would lie between.
+        let at = same.partition_point(|(other, _)| *other < path);
+        let near = &same[at.saturating_sub(1)..same.len().min(at + 1)];
+        let shared = |other: &TreePath| other.iter().zip(path).take_while(|(a, b)| a == b).count();
+        near.iter().max_by_key(|(other, _)| shared(other)).map(|(_, content)| *content)
+    }
 }
 
 impl Session {
@@ -202,5 +240,31 @@ impl Session {
         }
         self.state = State::Tree;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::merge::tests::{file, tree};
+    use super::*;
+
+    #[test]
+    fn what_a_file_was_is_read_off_its_ident_its_path_and_its_name() {
+        let old = tree(&[
+            ("a-1/lib/x", file(1, "a", "x of a")),
+            ("b-1/lib/x", file(2, "a", "x of b")),
+            ("kept", file(3, "a", "kept")),
+            ("moved", file(4, "a", "moved")),
+        ]);
+        let new = tree(&[
+            ("a-2/lib/x", file(11, "a", "x of a, edited")),
+            ("b-2/lib/x", file(12, "a", "x of b, edited")),
+            ("elsewhere", file(4, "a", "moved, edited")),
+            ("kept", file(13, "a", "replaced")),
+            ("same", file(14, "a", "x of a")),
+            ("x", file(15, "a", "new")),
+        ]);
+        let bases: Vec<Option<u32>> = lacking(&old, &new).iter().map(|want| want.base).collect();
+        assert_eq!(bases, [Some(0), Some(1), Some(3), Some(2), None]);
     }
 }
