@@ -15,7 +15,7 @@
 //! Done                               -->
 //! ```
 //!
-//! Where only one side has changed it is shorter: [`short`].
+//! Where only one side has changed it is shorter: `session/short.rs`.
 //!
 //! Only one side sends at any time, so two pipes cannot block each other. Neither tree is changed before both sides have all
 //! that they need. Cut anywhere, each side is at its old or at the merged state or, with its journal, on the way
