@@ -42,11 +42,7 @@ fn overlays_are_synced_mounted_or_not() {
         fs::write(mount.at("d/big"), noise(3, 2_000_000)).unwrap();
         fs::write(mount.at("small"), "small").unwrap();
         succeed(mount.dedupctl().arg("settle").arg(mount.mnt()));
-        let output = sync(&mount, &["--dry-run", path(&peer), path(&mount.mnt())]).output().unwrap();
-        assert!(output.status.code() == Some(2) && !peer.exists(), "{}", text(&output));
         fs::create_dir(&peer).unwrap();
-        let report = json(&mut sync(&mount, &["--dry-run", path(&peer), path(&mount.mnt())]), 0);
-        assert_eq!((report["created"].as_u64(), report["dry_run"].as_bool()), (Some(3), Some(true)));
         let report = json(&mut sync(&mount, &[path(&peer), path(&mount.mnt())]), 0);
         for field in ["sent_bytes", "received_bytes", "created", "updated", "deleted", "renamed"] {
             assert!(report[field].is_u64(), "{field}: {report}");
@@ -83,6 +79,48 @@ fn overlays_are_synced_mounted_or_not() {
         assert_eq!(report["created"].as_u64(), Some(0), "{report}");
         let check = mount.dedupctl().args(["check", "--deep"]).arg(&peer).output().unwrap();
         assert!(check.status.success(), "{}", text(&check));
+    });
+}
+
+/// Nothing is made of what a dry run looks at, and nothing is remembered of it: neither of a peer that is not there, nor
+/// of a plain directory with files of its own, nor of two overlays.
+#[test]
+fn a_dry_run_changes_nothing() {
+    as_both(|user| {
+        let mount = Mount::new(user);
+        let peer = mount.root.path().join("peer");
+        fs::create_dir(mount.at("d")).unwrap();
+        fs::write(mount.at("d/f"), "f").unwrap();
+        fs::write(mount.at("both"), "here").unwrap();
+        let (peer_dir, mnt) = (path(&peer).to_owned(), path(&mount.mnt()).to_owned());
+        let dry = |code| json(&mut sync(&mount, &["--dry-run", &peer_dir, &mnt]), code);
+        let report = dry(0);
+        assert_eq!((&report["there"]["created"], &report["would_make"]), (&3.into(), &"directory".into()));
+        assert!(!peer.exists());
+        fs::create_dir(&peer).unwrap();
+        fs::write(peer.join("both"), "there").unwrap();
+        fs::write(peer.join("of the peer"), "p").unwrap();
+        let report = dry(1);
+        assert_eq!((&report["here"]["created"], &report["would_make"]), (&2.into(), &"overlay".into()));
+        assert_eq!(report["conflicts"].as_array().map(Vec::len), Some(1));
+        let mut names: Vec<_> =
+            fs::read_dir(&peer).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["both", "of the peer"]);
+        let remembered = mount.dir().join(".dedupfs/sync");
+        assert!(!remembered.exists(), "this side remembers a sync");
+        let said = mount.dedupctl().args(["sync", "--dry-run", &peer_dir, &mnt]).output().unwrap();
+        assert!(text(&said).contains("would become an overlay"), "{}", text(&said));
+        // Where both remember a sync, they remember no more.
+        json(&mut sync(&mount, &[&peer_dir, &mnt]), 1);
+        fs::write(mount.at("new"), "new").unwrap();
+        let states =
+            || [&remembered, &peer.join(".dedupfs/sync")].map(|dir| fs::read(dir.join("state")).unwrap());
+        let before = states();
+        let report = dry(0);
+        assert_eq!((&report["there"]["created"], &report["would_make"]), (&1.into(), &Value::Null));
+        assert!(states() == before);
+        assert_eq!(json(&mut sync(&mount, &[&peer_dir, &mnt]), 0)["there"]["created"], 1);
     });
 }
 

@@ -6,6 +6,7 @@ use crate::control::{self, ControlError, DaemonInfo, Found};
 use crate::overlay::STATE_DIR;
 use crate::repo::Layout;
 use crate::sync::Local;
+use crate::sync::proto::{NEW_DIRECTORY, NEW_OVERLAY};
 use crate::sync::scan::Report;
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -116,16 +117,63 @@ pub(super) fn open(path: &Path, make: bool) -> Result<Mounted, CliError> {
     mounted
 }
 
+/// A directory that a sync would make an overlay, or make: as it is, and as what a dry run takes it.
+pub(super) struct Plain {
+    tree: PathBuf,
+    feature: &'static str,
+}
+
+impl Plain {
+    /// `None` if `path` is in an overlay.
+    pub(super) fn find(path: &Path) -> Result<Option<Plain>, CliError> {
+        if path.exists() {
+            let plain = || Plain { tree: path.to_owned(), feature: NEW_OVERLAY };
+            return match control::find(path) {
+                Ok(_) => Ok(None),
+                Err(ControlError::NoStore(_)) => Ok(Some(plain())),
+                Err(e) => Err(e.into()),
+            };
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match control::find(parent) {
+            Err(ControlError::NoStore(_)) if parent.is_dir() => {}
+            Ok(_) => return Err(inside(path)),
+            // It could not be made.
+            Err(_) => return Ok(None),
+        }
+        let base = control::runtime_dir(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref())?;
+        let tree = base.join(format!("{TEMPORARY}{}", std::process::id()));
+        std::fs::create_dir(&tree).map_err(|e| CliError::io("make", &tree, &e))?;
+        Ok(Some(Plain { tree, feature: NEW_DIRECTORY }))
+    }
+
+    pub(super) fn replica<'a>(&self, force: bool, report: Box<Report<'a>>) -> Result<Local<'a>, CliError> {
+        let nothing = self.tree.join(STATE_DIR).join(SYNC);
+        let mut local = Local::look_at(&self.tree, &nothing, "", force, None, report)?;
+        local.features = vec![self.feature.to_owned()];
+        Ok(local)
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        if self.feature == NEW_DIRECTORY {
+            let _ = std::fs::remove_dir(&self.tree);
+        }
+    }
+}
+
 /// A peer that lies inside an overlay would not be what the user named.
 fn check_root(path: &Path, below: &Path, make: bool) -> Result<(), CliError> {
     match make && !below.as_os_str().is_empty() {
-        true => {
-            let message =
-                format!("{}: lies inside an overlay, and only a whole one can be synced", path.display());
-            Err(CliError::new(message).hint("give the overlay's root, or a directory outside of overlays"))
-        }
+        true => Err(inside(path)),
         false => Ok(()),
     }
+}
+
+fn inside(path: &Path) -> CliError {
+    let message = format!("{}: lies inside an overlay, and only a whole one can be synced", path.display());
+    CliError::new(message).hint("give the overlay's root, or a directory outside of overlays")
 }
 
 fn mount(root: &Path, mountpoint: &Path) -> Result<Mounted, CliError> {
@@ -159,11 +207,17 @@ fn of_daemon(info: &DaemonInfo) -> Result<Mounted, CliError> {
 }
 
 impl Mounted {
-    /// Its tree as a replica.
-    pub(super) fn replica<'a>(&self, force: bool, report: Box<Report<'a>>) -> Result<Local<'a>, CliError> {
+    /// Its tree as a replica; with `dry` one that is only compared.
+    pub(super) fn replica<'a>(
+        &self,
+        force: bool,
+        dry: bool,
+        report: Box<Report<'a>>,
+    ) -> Result<Local<'a>, CliError> {
         let (info, backing, state) = (self.info.clone(), self.backing.clone(), self.state.clone());
         let past = Box::new(StorePast { info, backing, state });
-        Ok(Local::open(&self.tree, &self.memory, &self.info.store, force, Some(past), report)?)
+        let open = if dry { Local::look_at } else { Local::open };
+        Ok(open(&self.tree, &self.memory, &self.info.store, force, Some(past), report)?)
     }
 
     /// Unmounts what was mounted for the sync.

@@ -3,7 +3,7 @@ use super::output::Output;
 use super::{CliResult, Global, Outcome, replica};
 use crate::sync::plan::Summary;
 use crate::sync::proto::{self, Failure, Message};
-use crate::sync::{Session, link, pipe};
+use crate::sync::{Local, Session, link, pipe};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ pub(super) struct Serve {
     /// Take an empty directory for one whose files were all deleted
     #[arg(long)]
     force: bool,
-    /// Do not make a directory that is missing
+    /// Compare only, and change nothing
     #[arg(long)]
     dry_run: bool,
     /// Give up when the other side was silent for so long
@@ -52,19 +52,26 @@ impl Serve {
     }
 
     fn serve(&self, from: &mut impl Read, to: &mut impl Write) -> Result<(), CliError> {
-        if self.dry_run && !self.dir.exists() {
-            let error = CliError::new(format!("{}: is not there; a sync would make it", self.dir.display()));
-            return Err(error.hint("make it for a dry run, or leave out --dry-run"));
+        if self.dry_run
+            && let Some(plain) = replica::Plain::find(&self.dir)?
+        {
+            let mut local = plain.replica(self.force, Box::new(|_, _| {}))?;
+            return answer(&mut local, from, to).map(drop);
         }
         let mounted = replica::open(&self.dir, true)?;
-        let mut local = mounted.replica(self.force, Box::new(|_, _| {}))?;
-        let mut session = Session::answer();
-        let done = link::run(&mut session, &mut local, from, to, &mut |_, _| {});
-        // The caller was told already.
-        done.map_err(|e| CliError { silent: true, ..CliError::from(e) })?;
+        let mut local = mounted.replica(self.force, self.dry_run, Box::new(|_, _| {}))?;
+        let session = answer(&mut local, from, to)?;
         if session.outcome().here != Summary::default() && !self.dry_run {
             local.settle()?;
         }
         Ok(())
     }
+}
+
+fn answer(local: &mut Local<'_>, from: &mut impl Read, to: &mut impl Write) -> Result<Session, CliError> {
+    let mut session = Session::answer();
+    let done = link::run(&mut session, local, from, to, &mut |_, _| {});
+    // The caller was told already.
+    done.map_err(|e| CliError { silent: true, ..CliError::from(e) })?;
+    Ok(session)
 }

@@ -6,7 +6,7 @@ use super::{CliResult, Global, Outcome, replica};
 use crate::admin::Progress;
 use crate::config::parse_size;
 use crate::sync::plan::Summary;
-use crate::sync::proto::{Direction, Options};
+use crate::sync::proto::{Direction, NEW_DIRECTORY, NEW_OVERLAY, Options};
 use crate::sync::session::Transfer;
 use crate::sync::tree::shown;
 use crate::sync::{Session, SyncError, link, pipe};
@@ -95,6 +95,8 @@ struct SyncReport {
     kept: Vec<String>,
     skipped: Vec<Skipped>,
     without_base: bool,
+    /// What a dry run did not make of the other side: `directory` or `overlay`.
+    would_make: Option<&'static str>,
 }
 
 impl From<SyncError> for CliError {
@@ -192,7 +194,7 @@ impl Sync {
         };
         let limits = pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: self.bwlimit };
         let (mut from, mut to) = pipe::connect(from, to, limits);
-        let mut local = mounted.replica(self.force, report)?;
+        let mut local = mounted.replica(self.force, self.dry_run, report)?;
         local.notes.drain(..).for_each(|note| out.note(&plain(&note)));
         let direction = match (self.push, self.pull) {
             (true, _) => Direction::Push,
@@ -250,6 +252,7 @@ impl Sync {
                 .map(|(path, reason)| Skipped { path: shown(path), reason: reason.clone() })
                 .collect(),
             without_base: outcome.without_base,
+            would_make: would_make(session.peer_features()).filter(|_| self.dry_run),
         };
         if report.without_base {
             out.note("the two have no sync in common: what is missing on one side was not taken for deleted");
@@ -292,6 +295,15 @@ impl Sync {
     }
 }
 
+/// What a sync would make of the directory on the other side.
+fn would_make(features: &[String]) -> Option<&'static str> {
+    features.iter().find_map(|feature| match feature.as_str() {
+        NEW_DIRECTORY => Some("directory"),
+        NEW_OVERLAY => Some("overlay"),
+        _ => None,
+    })
+}
+
 fn start(mut command: Command) -> Result<Peer, CliError> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let program = PathBuf::from(command.get_program());
@@ -307,6 +319,11 @@ fn text(report: &SyncReport) -> String {
     };
     let head = ["", "created", "updated", "deleted", "renamed"].map(str::to_owned).to_vec();
     let mut text = table(&[head, row("here", &report.here), row("there", &report.there)], &[1, 2, 3, 4]);
+    text += &match report.would_make {
+        Some("directory") => format!("{}: would be made, as an overlay\n", plain(&report.peer)),
+        Some(_) => format!("{}: would become an overlay\n", plain(&report.peer)),
+        None => String::new(),
+    };
     let verb = if report.dry_run { "nothing was changed; " } else { "" };
     text += &format!("{verb}{} sent, {} received\n", size(report.sent_bytes), size(report.received_bytes));
     for conflict in &report.conflicts {

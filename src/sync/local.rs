@@ -39,6 +39,8 @@ pub struct Local<'a> {
     report: Box<Report<'a>>,
     /// For the user.
     pub notes: Vec<String>,
+    /// For the peer: [`Replica::features`].
+    pub features: Vec<String>,
 }
 
 impl<'a> Local<'a> {
@@ -53,10 +55,44 @@ impl<'a> Local<'a> {
         past: Option<Box<dyn Past + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
-        let mut local = Local {
-            root: Root::open(path)?,
+        let mut local = Local::new(Root::open(path)?, Memory::open(state)?, store, past, report);
+        local.staging.recover(&local.root)?;
+        local.rescue()?;
+        let agreed = local.end_what_was_begun()?;
+        local.snapshot(agreed.as_ref(), force)?;
+        Ok(local)
+    }
+
+    /// The same to be compared only: neither the directory nor what is remembered is changed, and nothing has to be
+    /// remembered yet.
+    pub fn look_at(
+        path: &Path,
+        state: &Path,
+        store: &str,
+        force: bool,
+        past: Option<Box<dyn Past + 'a>>,
+        report: Box<Report<'a>>,
+    ) -> Result<Local<'a>, SyncError> {
+        let mut local = Local::new(Root::open(path)?, Memory::look(state)?, store, past, report);
+        let agreed = match local.memory.taking.take() {
+            Some(snapshot) => local.memory.tree(snapshot.id())?,
+            None => None,
+        };
+        local.snapshot(agreed.as_ref(), force)?;
+        Ok(local)
+    }
+
+    fn new(
+        root: Root,
+        memory: Memory,
+        store: &str,
+        past: Option<Box<dyn Past + 'a>>,
+        report: Box<Report<'a>>,
+    ) -> Local<'a> {
+        Local {
+            root,
             store: store.to_owned(),
-            memory: Memory::open(state)?,
+            memory,
             staging: Staging::default(),
             contents: BTreeMap::new(),
             tree: Tree::default(),
@@ -64,12 +100,8 @@ impl<'a> Local<'a> {
             held: BTreeSet::new(),
             report,
             notes: Vec::new(),
-        };
-        local.staging.recover(&local.root)?;
-        local.rescue()?;
-        let agreed = local.end_what_was_begun()?;
-        local.snapshot(agreed.as_ref(), force)?;
-        Ok(local)
+            features: Vec::new(),
+        }
     }
 
     fn last(&self) -> Result<Tree, SyncError> {
@@ -304,6 +336,10 @@ impl Replica for Local<'_> {
 
     fn store(&self) -> String {
         self.store.clone()
+    }
+
+    fn features(&self) -> Vec<String> {
+        self.features.clone()
     }
 
     fn dag(&self) -> &Dag {

@@ -17,6 +17,7 @@ use super::tree::{ContentId, Time, Tree, TreePath};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -84,7 +85,9 @@ pub struct Memory {
     pub cache: BTreeMap<TreePath, Print>,
     /// Recipes of contents that the tree had; the store may have forgotten them.
     pub past: BTreeMap<ContentId, [u8; 16]>,
-    _lock: File,
+    /// Where nothing may be written: what would have been, by name.
+    unwritten: Option<RefCell<BTreeMap<String, Vec<u8>>>>,
+    _lock: Option<File>,
 }
 
 impl Memory {
@@ -97,8 +100,30 @@ impl Memory {
         let lock = dir.join("lock");
         let lock_file =
             File::options().create(true).append(true).open(&lock).map_err(|e| io("open", &lock, e))?;
-        rustix::fs::flock(&lock_file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| SyncError::Busy(dir.display().to_string()))?;
+        lock_it(&lock_file, dir)?;
+        let memory = Memory::read(dir, None, Some(lock_file))?;
+        // The name is there from the beginning.
+        memory.save()?;
+        Ok(memory)
+    }
+
+    /// What is in `dir`, if anything is; nothing is written there, now or later.
+    pub fn look(dir: &Path) -> Result<Memory, SyncError> {
+        let lock = dir.join("lock");
+        let lock = match File::open(&lock) {
+            Ok(lock) => Some(lock),
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            Err(e) => return Err(SyncError::io("open", lock.display().to_string(), e)),
+        };
+        lock.iter().try_for_each(|lock| lock_it(lock, dir))?;
+        Memory::read(dir, Some(RefCell::default()), lock)
+    }
+
+    fn read(
+        dir: &Path,
+        unwritten: Option<RefCell<BTreeMap<String, Vec<u8>>>>,
+        lock: Option<File>,
+    ) -> Result<Memory, SyncError> {
         let path = dir.join("state");
         let wrong = |reason: String| SyncError::State { object: path.display().to_string(), reason };
         let form = match std::fs::read(&path) {
@@ -122,11 +147,11 @@ impl Memory {
                 let (snapshots, heads) = (Vec::new(), Vec::new());
                 Form { version: VERSION, device, seq: 0, head: None, snapshots, heads, taking: None }
             }
-            Err(e) => return Err(io("read", &path, e)),
+            Err(e) => return Err(SyncError::io("read", path.display().to_string(), e)),
         };
         let cache =
             std::fs::read(dir.join("cache")).ok().and_then(|bytes| read_cache(&bytes)).unwrap_or_default();
-        let memory = Memory {
+        Ok(Memory {
             dir: dir.to_owned(),
             device: form.device,
             seq: form.seq,
@@ -136,11 +161,9 @@ impl Memory {
             taking: form.taking,
             cache: cache.prints,
             past: cache.past,
-            _lock: lock_file,
-        };
-        // The name is there from the beginning.
-        memory.save()?;
-        Ok(memory)
+            unwritten,
+            _lock: lock,
+        })
     }
 
     /// Writes the state.
@@ -169,6 +192,9 @@ impl Memory {
 
     /// An empty file, which is gone when it is closed.
     pub fn spool(&self) -> Result<File, SyncError> {
+        if self.unwritten.is_some() {
+            return super::content::nameless();
+        }
         let path = self.dir.join("spool");
         let io = |e| SyncError::io("create", path.display().to_string(), e);
         let _ = std::fs::remove_file(&path);
@@ -178,6 +204,10 @@ impl Memory {
     }
 
     fn put(&self, name: &str, bytes: &[u8]) -> Result<(), SyncError> {
+        if let Some(unwritten) = &self.unwritten {
+            unwritten.borrow_mut().insert(name.to_owned(), bytes.to_vec());
+            return Ok(());
+        }
         let (path, new) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
         let write = || {
             let mut file = File::create(&new)?;
@@ -202,7 +232,9 @@ impl Memory {
     /// The tree of a snapshot; none if it is not kept or not what it was.
     pub fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
         let path = self.dir.join(Memory::tree_name(id));
-        let bytes = match std::fs::read(&path) {
+        let unwritten =
+            self.unwritten.as_ref().and_then(|all| all.borrow().get(&Memory::tree_name(id)).cloned());
+        let bytes = match unwritten.map_or_else(|| std::fs::read(&path), Ok) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(SyncError::io("read", path.display().to_string(), e)),
@@ -222,7 +254,11 @@ impl Memory {
         self.dag
             .iter()
             .map(|(id, _)| id)
-            .filter(|id| self.dir.join(Memory::tree_name(*id)).exists())
+            .filter(|id| {
+                let name = Memory::tree_name(*id);
+                let unwritten = self.unwritten.as_ref().is_some_and(|all| all.borrow().contains_key(&name));
+                unwritten || self.dir.join(name).exists()
+            })
             .collect()
     }
 
@@ -254,6 +290,11 @@ impl Memory {
     pub fn inodes(&self) -> BTreeMap<TreePath, Inode> {
         self.cache.iter().map(|(path, print)| (path.clone(), (0, print.ino))).collect()
     }
+}
+
+fn lock_it(lock: &File, dir: &Path) -> Result<(), SyncError> {
+    rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| SyncError::Busy(dir.display().to_string()))
 }
 
 fn read_cache(bytes: &[u8]) -> Option<Cache> {

@@ -51,6 +51,11 @@ pub struct Options {
     pub force: bool,
 }
 
+/// In a [`Hello`]: the directory is no overlay yet, and a sync would make it one.
+pub const NEW_OVERLAY: &str = "new overlay";
+/// In a [`Hello`]: nor is it there.
+pub const NEW_DIRECTORY: &str = "new directory";
+
 /// Who speaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

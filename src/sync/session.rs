@@ -58,6 +58,10 @@ pub trait Replica: Source + Sink {
     fn device(&self) -> Device;
     /// Which store it is in.
     fn store(&self) -> String;
+    /// What the peer is told of it beyond the version of the protocol: as [`super::proto::NEW_DIRECTORY`].
+    fn features(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// What is remembered.
     fn dag(&self) -> &Dag;
     /// What its tree is now, as it was looked at for this sync.
@@ -159,6 +163,7 @@ pub struct Session {
     peer: Option<Device>,
     /// What both have said of the past.
     past: ToldPast,
+    features: Vec<String>,
     out: VecDeque<Message>,
     /// What is being sent, from its wants on.
     sender: Option<Leaving>,
@@ -225,6 +230,7 @@ impl Session {
             way: Way::Long,
             peer: None,
             past: ToldPast::default(),
+            features: Vec::new(),
             out: VecDeque::new(),
             sender: None,
             receiver: None,
@@ -262,6 +268,11 @@ impl Session {
     /// Whether there is nothing more to say or to hear.
     pub fn is_over(&self) -> bool {
         self.state == State::Ended && self.out.is_empty()
+    }
+
+    /// What the peer told of itself beyond the version of the protocol.
+    pub fn peer_features(&self) -> &[String] {
+        &self.features
     }
 
     /// How it went.
@@ -385,10 +396,10 @@ impl Session {
 
     /// Says who this side is, and what it knows.
     fn introduce(&mut self, replica: &dyn Replica, options: Option<Options>) {
-        let (store, device) = (replica.store(), replica.device());
+        let (features, store, device) = (replica.features(), replica.store(), replica.device());
         self.past.greet(&device);
         let known = self.past.tell(&known(replica));
-        let hello = Hello { protocol: PROTOCOL, features: Vec::new(), store, device, options };
+        let hello = Hello { protocol: PROTOCOL, features, store, device, options };
         self.out.extend([Message::Hello(hello), Message::Known(known)]);
     }
 
@@ -402,6 +413,7 @@ impl Session {
         }
         self.past.greet(&hello.device);
         self.peer = Some(hello.device);
+        self.features = hello.features;
         if !self.calls {
             self.options = hello.options.unwrap_or_default();
         }
