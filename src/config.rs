@@ -8,6 +8,7 @@ use crate::history::Rules;
 use crate::overlay::{BadGlob, Dedup, Policies, Policy, Rule};
 use crate::similarity::methods::{self, BadMethod, Chosen};
 use crate::view::View;
+use globset::GlobBuilder;
 use serde::Deserialize;
 use std::time::Duration;
 use toml::Spanned;
@@ -68,6 +69,9 @@ pub enum ConfigError {
     /// Not whether the versions of some files are kept.
     #[error("history {0:?}: expected on or off")]
     History(String),
+    /// A glob of what is synced as a whole.
+    #[error("groups {0:?} in [sync]: {1}")]
+    Group(String, String),
     /// The file is not TOML of the expected form.
     #[error("{0}")]
     Form(String),
@@ -104,6 +108,8 @@ pub struct Config {
     pub views: Option<Vec<View>>,
     /// Which versions are kept.
     pub history: Option<Rules>,
+    /// Directories that are synced as a whole: globs of names or, with a slash, of paths.
+    pub groups: Vec<String>,
     /// Published methods of finding similar files whose indexes are kept, each once.
     pub methods: Option<Vec<Chosen>>,
 }
@@ -124,6 +130,14 @@ struct Form {
     #[serde(default)]
     policy: Vec<Spanned<RuleForm>>,
     history: Option<HistoryForm>,
+    sync: Option<SyncForm>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SyncForm {
+    #[serde(default)]
+    groups: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -218,6 +232,14 @@ impl Source<'_> {
         Ok(Rule { globs, dedup, min_bytes, keep_history })
     }
 
+    fn group(glob: String) -> Result<String, ConfigError> {
+        match GlobBuilder::new(&glob).literal_separator(true).build() {
+            Ok(_) if !glob.trim_matches('/').is_empty() => Ok(glob),
+            Ok(_) => Err(ConfigError::Group(glob, "expected a name or a path, like \"*.bundle\"".to_owned())),
+            Err(e) => Err(ConfigError::Group(glob, e.kind().to_string())),
+        }
+    }
+
     fn history(&self, form: HistoryForm) -> Result<Rules, ConfigError> {
         let none = self.optional(form.keep, |text| match text.as_str() {
             "rules" => Ok(false),
@@ -262,6 +284,8 @@ impl Config {
             Size::Text(text) => parse_size(&text).map_err(|_| ConfigError::HybridMin(text)),
             Size::Bytes(bytes) => Ok(bytes),
         };
+        let groups = form.sync.map_or_else(Vec::new, |sync| sync.groups).into_iter();
+        let groups = groups.map(|glob| source.value(glob, Source::group));
         let rules = form.policy.into_iter().map(|rule| source.value(rule, |rule| source.rule(rule)));
         Ok(Config {
             dedup: source.optional(form.dedup, |text| parse_dedup(&text))?,
@@ -275,6 +299,7 @@ impl Config {
             views: source.optional(form.views, parse_views)?,
             methods: source.optional(form.methods, parse_methods)?,
             history: form.history.map(|history| source.history(history)).transpose()?,
+            groups: groups.collect::<Result<_, _>>()?,
             rules: rules.collect::<Result<_, _>>()?,
         })
     }
@@ -339,6 +364,10 @@ impl Config {
                 format!("methods = {}", list_text(methods.iter().map(String::as_str)))
             }
         };
+        let groups = match self.groups.is_empty() {
+            true => "# [sync]\n# groups = [\"*.photoslibrary\", \"/mail/index\"]".to_owned(),
+            false => format!("[sync]\ngroups = {}", toml::Value::from(self.groups.clone())),
+        };
         let history = history_text(self.history.as_ref());
         let rules: String = match self.rules.is_empty() {
             true => EXAMPLE_RULES.to_owned(),
@@ -396,7 +425,11 @@ impl Config {
              # Versions of files are kept beside their present content: all that were there within `all`, then what was\n\
              # there at the end of each of so many hours, days, weeks and months. With \"none\" for `keep` there are no\n\
              # versions; a rule with \"off\" for `history` leaves files out.\n\
-             {history}",
+             {history}\
+             \n\
+             # Directories that `dedupctl sync` reads at one moment, changes as a whole, and keeps twice as a whole where both sides\n\
+             # changed them: by name or, with a slash, by path. Those of git and SQLite databases are known without this.\n\
+             {groups}\n",
             dedup_text(dedup)
         )
     }
@@ -649,6 +682,7 @@ mod tests {
                 "sif".parse().unwrap(),
                 "simhash:key=uniform,tolerance.ps=0.0005".parse().unwrap(),
             ]),
+            groups: vec!["*.bundle".to_owned(), "/a \"b\"/".to_owned()],
             history: Some(Rules { none: true, hourly: 3, ..Rules::default() }),
             rules: vec![
                 rule(&["*.sqlite", "a \"b\"\n\t\\*"], Some(Dedup::Off), None),

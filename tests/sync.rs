@@ -564,3 +564,152 @@ fn cut_at_every_frame_and_resumed() {
         assert!(whole > 15, "a sync of {whole} frames");
     }
 }
+
+/// In `dir` of a mount.
+#[track_caller]
+fn git(dir: &Path, args: &[&str]) -> String {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(dir).args(["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "gc.auto=0"]);
+    String::from_utf8(succeed(git.args(args)).stdout).unwrap()
+}
+
+/// Leaves a log beside the database, with what was written.
+#[track_caller]
+fn sqlite(db: &Path, statement: &str) -> String {
+    let mut sqlite = Command::new("sqlite3");
+    sqlite.arg("-cmd").arg(".dbconfig no_ckpt_on_close on").arg("-cmd").arg(".timeout 20000");
+    String::from_utf8(succeed(sqlite.arg(db).arg(statement)).stdout).unwrap()
+}
+
+/// What a database answers. Asked of a copy: files beside it change when it is opened.
+#[track_caller]
+fn ask(db: &Path, query: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copy.db");
+    for suffix in ["", "-wal", "-journal"] {
+        if let Ok(bytes) = fs::read(format!("{}{suffix}", db.display())) {
+            fs::write(format!("{}{suffix}", copy.display()), bytes).unwrap();
+        }
+    }
+    // The first line says what was set.
+    sqlite(&copy, query).lines().last().unwrap_or_default().to_owned()
+}
+
+/// All that git and SQLite can say of what is in a mount: each repository and database is whole.
+#[track_caller]
+fn whole(mount: &Mount) {
+    let root = mount.mnt();
+    for entry in fs::read_dir(root.join("p")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if name.starts_with(".git") {
+            let dir = format!("--git-dir={}", path.display());
+            git(&root, &[&dir, "fsck", "--strict", "--no-dangling"]);
+            git(&root, &[&dir, "log", "--oneline"]);
+        } else if name.ends_with(".db") {
+            assert!(ask(&path, "pragma integrity_check").contains("ok"), "{name}");
+        }
+    }
+}
+
+fn with_a_repository_and_a_database(a: &Mount) {
+    let p = a.at("p");
+    fs::create_dir(&p).unwrap();
+    git(&p, &["init", "-q", "-b", "main"]);
+    fs::write(p.join("text"), "first").unwrap();
+    git(&p, &["add", "text"]);
+    git(&p, &["commit", "-qm", "first"]);
+    sqlite(&p.join("d.db"), "pragma journal_mode=wal; create table t(x); insert into t values('first')");
+}
+
+/// Each side commits, and writes to the database. Both states are whole on both sides, one of them under another name.
+#[test]
+fn repositories_and_databases_do_not_tear() {
+    if !fuse_available() {
+        return;
+    }
+    let (a, b) = (Mount::new(As::Root), Mount::new(As::Root));
+    with_a_repository_and_a_database(&a);
+    json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
+    whole(&b);
+    let log = |mount: &Mount| git(&mount.at("p"), &["log", "--format=%s"]);
+    let rows = |mount: &Mount, name: &str| ask(&mount.at("p").join(name), "select group_concat(x) from t");
+    assert_eq!(log(&b), log(&a));
+    for (mount, name) in [(&a, "a"), (&b, "b")] {
+        fs::write(mount.at(&format!("p/of {name}")), name).unwrap();
+        git(&mount.at("p"), &["add", "."]);
+        git(&mount.at("p"), &["commit", "-qm", name, "--", &format!("of {name}")]);
+        sqlite(&mount.at("p/d.db"), &format!("insert into t values('{name}')"));
+    }
+    assert!(a.at("p/d.db-wal").exists(), "there is no log to be torn off");
+    // One side also closes it: the log is taken in.
+    succeed(Command::new("sqlite3").arg(b.at("p/d.db")).arg("insert into t values('closed')"));
+    let report = json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 1);
+    let conflicts: Vec<&str> =
+        report["conflicts"].as_array().unwrap().iter().map(|row| row["path"].as_str().unwrap()).collect();
+    assert_eq!(conflicts, ["p/.git", "p/d.db"], "{report}");
+    let copies: Vec<String> = report["conflicts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["copy"].as_str().unwrap().to_owned())
+        .collect();
+    for mount in [&a, &b] {
+        whole(mount);
+        let other = git(
+            &mount.mnt(),
+            &[&format!("--git-dir={}", mount.at(&copies[0]).display()), "log", "--format=%s"],
+        );
+        let mut subjects = [log(mount), other];
+        subjects.sort();
+        assert_eq!(subjects, ["a\nfirst\n", "b\nfirst\n"]);
+        let mut both = [rows(mount, "d.db"), rows(mount, copies[1].strip_prefix("p/").unwrap())];
+        both.sort();
+        assert_eq!(both, ["first,a", "first,b,closed"]);
+    }
+    json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
+    [&a, &b].into_iter().for_each(whole);
+}
+
+/// Programs commit and insert while it is synced again and again: whatever each sync took over is whole.
+#[test]
+fn a_repository_and_a_database_that_are_written_to_stay_whole() {
+    if !fuse_available() {
+        return;
+    }
+    let (a, b) = (Mount::new(As::Root), Mount::new(As::Root));
+    with_a_repository_and_a_database(&a);
+    json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
+    let going = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| {
+            let mut n = 0;
+            while going.load(std::sync::atomic::Ordering::Relaxed) {
+                n += 1;
+                fs::write(a.at("p/text"), format!("{n}")).unwrap();
+                git(&a.at("p"), &["commit", "-qam", &format!("{n}")]);
+                sqlite(&a.at("p/d.db"), &format!("insert into t values('{n}')"));
+                // Now and then it rests.
+                std::thread::sleep(Duration::from_millis(if n % 3 == 0 { 700 } else { 0 }));
+            }
+            n
+        });
+        for _ in 0..10 {
+            let output = sync(&a, &[path(&b.mnt()), path(&a.mnt())]).output().unwrap();
+            // What was changed while it was sent ends it.
+            assert!(matches!(output.status.code(), Some(0..=2)), "{}", text(&output));
+            assert!(
+                !text(&output).contains("\"copy\""),
+                "a conflict though only one side writes: {}",
+                text(&output)
+            );
+            whole(&b);
+        }
+        going.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert!(writes.join().unwrap() > 0);
+    });
+    json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
+    let head = |mount: &Mount| git(&mount.at("p"), &["rev-parse", "HEAD"]);
+    assert_eq!(head(&a), head(&b));
+    [&a, &b].into_iter().for_each(whole);
+}

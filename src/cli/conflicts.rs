@@ -77,7 +77,7 @@ impl Conflicts {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let path = global.store.as_deref().filter(|_| self.at.is_none()).or(self.at.as_deref());
         let mounted = replica::open(path.unwrap_or(Path::new(".")), false)?;
-        let mut all = list(&mounted.tree, &mounted.memory)?;
+        let mut all = list(&mounted.tree, &mounted.memory, &mounted.groups()?)?;
         let mut resolved = 0;
         if let Some(Action::Resolve(resolve)) = &self.action {
             let (chosen, left): (Vec<_>, Vec<_>) = {

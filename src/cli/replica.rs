@@ -2,10 +2,12 @@
 
 use super::error::CliError;
 use super::past::StorePast;
+use crate::config::Config;
 use crate::control::{self, ControlError, DaemonInfo, Found};
 use crate::overlay::STATE_DIR;
 use crate::repo::Layout;
 use crate::sync::Local;
+use crate::sync::group::Groups;
 use crate::sync::proto::{NEW_DIRECTORY, NEW_OVERLAY};
 use crate::sync::scan::Report;
 use rustix::fs::{Mode, OFlags};
@@ -149,7 +151,7 @@ impl Plain {
 
     pub(super) fn replica<'a>(&self, force: bool, report: Box<Report<'a>>) -> Result<Local<'a>, CliError> {
         let nothing = self.tree.join(STATE_DIR).join(SYNC);
-        let mut local = Local::look_at(&self.tree, &nothing, "", force, None, report)?;
+        let mut local = Local::look_at(&self.tree, &nothing, "", &Groups::default(), force, None, report)?;
         local.features = vec![self.feature.to_owned()];
         Ok(local)
     }
@@ -217,7 +219,20 @@ impl Mounted {
         let (info, backing, state) = (self.info.clone(), self.backing.clone(), self.state.clone());
         let past = Box::new(StorePast { info, backing, state });
         let open = if dry { Local::look_at } else { Local::open };
-        Ok(open(&self.tree, &self.memory, &self.info.store, force, Some(past), report)?)
+        let groups = self.groups()?;
+        Ok(open(&self.tree, &self.memory, &self.info.store, &groups, force, Some(past), report)?)
+    }
+
+    /// What its settings say.
+    pub(super) fn groups(&self) -> Result<Groups, CliError> {
+        let path = self.state.join("config.toml");
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Groups::default()),
+            Err(e) => return Err(CliError::io("read", &path, &e)),
+        };
+        let config = Config::parse(&text).map_err(|e| CliError::new(format!("{}: {e}", path.display())))?;
+        Groups::of(config.groups).map_err(|e| CliError::new(format!("{}: {e}", path.display())))
     }
 
     /// Unmounts what was mounted for the sync.

@@ -6,8 +6,8 @@
 //! already is the same on both sides, and what a user did meanwhile counts as a change like any other.
 
 use super::error::SyncError;
-use super::merge::merge;
-use super::plan::{Op, plan};
+use super::group::Groups;
+use super::plan::Op;
 use super::tree::{Tree, TreePath};
 
 /// A directory that steps can be done to.
@@ -16,6 +16,8 @@ pub trait Steps {
     fn run(&mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError>;
     /// What the directory holds now; idents as `before` has them. Contents that steps may need are staged from it.
     fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError>;
+    /// What is taken as a whole.
+    fn groups(&self) -> Groups;
     /// Stages what `ops` need and only this directory has.
     fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError>;
 }
@@ -40,11 +42,11 @@ pub fn resume(
     before: &Tree,
     agreed: &Tree,
 ) -> Result<Vec<(TreePath, String)>, SyncError> {
-    let mut skipped = Vec::new();
+    let (groups, mut skipped) = (steps.groups(), Vec::new());
     for _ in 1..ATTEMPTS {
         let now = steps.look_again(before, agreed)?;
-        let merged = merge(before, &now, agreed).tree;
-        let ops = plan(&now, &merged);
+        let merged = groups.merge_on_the_way(before, &now, agreed).tree;
+        let ops = groups.plan(&now, &merged);
         steps.stage_for(&ops)?;
         skipped = steps.run(&ops)?;
         if skipped.is_empty() {

@@ -3,7 +3,7 @@
 
 use super::error::SyncError;
 use super::tree::{shown, split};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -78,6 +78,31 @@ impl Root {
     pub fn remove(&self, path: &[u8], dir: bool) -> Result<(), Errno> {
         let (parent, name) = self.parent(path)?;
         rustix::fs::unlinkat(parent, name, if dir { AtFlags::REMOVEDIR } else { AtFlags::empty() })
+    }
+
+    /// Removes what is at `path`, if anything is, with all that is below it.
+    pub fn remove_all(&self, path: &[u8]) -> Result<(), Errno> {
+        let is_dir = |path: &[u8]| {
+            Ok::<_, Errno>(
+                self.stat(path)?.map(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
+            )
+        };
+        let mut all = vec![path.to_vec()];
+        while let Some(path) = all.pop() {
+            let Some(dir) = is_dir(&path)? else { continue };
+            if !dir {
+                self.remove(&path, false)?;
+                continue;
+            }
+            let names = self.list(&path)?;
+            if names.is_empty() {
+                self.remove(&path, true)?;
+                continue;
+            }
+            all.push(path.clone());
+            all.extend(names.iter().map(|name| super::tree::join(&path, name)));
+        }
+        Ok(())
     }
 
     /// Names in a directory.

@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 
+mod whole;
+
 /// Is told the path.
 #[cfg(test)]
 pub type Between<'a> = Box<dyn FnMut(&[u8]) + 'a>;
@@ -92,9 +94,7 @@ impl<'a> Executor<'a> {
     /// Does `ops`, and makes it durable. Returns what was skipped, and why.
     pub fn run(mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError> {
         for op in ops {
-            if let Op::Create { entry, link: None, .. } | Op::Replace { entry, link: None, .. } = op
-                && let Some(content) = entry.kind.content()
-            {
+            for content in op.staged().iter().filter_map(|(_, entry, _)| entry.kind.content()) {
                 *self.uses.entry(content).or_default() += 1;
             }
         }
@@ -108,6 +108,7 @@ impl<'a> Executor<'a> {
                     (path, self.replace(path, was, entry, link.as_ref()))
                 }
                 Op::Remove { path, was } => (path, self.remove(path, was)),
+                Op::Group { path, was, is } => (path, self.group(path, was, is)),
                 Op::Meta { path, was, entry } => (path, self.set_metadata(path, was, entry)),
             };
             match done {
@@ -220,7 +221,13 @@ impl<'a> Executor<'a> {
     /// Puts together under a name in the staging directory what is to be at `path`.
     fn prepare(&mut self, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Result<TreePath, Skip> {
         let new = self.staging.swap_name(self.root)?;
-        let (dir, name) = self.root.parent(&new).map_err(refused(&new, "open"))?;
+        self.put_at(&new, path, entry, link)?;
+        Ok(new)
+    }
+
+    /// The same at `new`.
+    fn put_at(&mut self, new: &TreePath, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
+        let (dir, name) = self.root.parent(new).map_err(refused(new, "open"))?;
         if let Some(link) = link {
             let known = self.prints.get(link).map(|known| known.ino);
             if self.stat(link)?.map(|stat| stat.st_ino) != known {
@@ -228,7 +235,7 @@ impl<'a> Executor<'a> {
             }
             let (from_dir, from) = self.root.parent(link).map_err(refused(link, "open"))?;
             rustix::fs::linkat(from_dir, from, dir, name, AtFlags::empty()).map_err(refused(path, "link"))?;
-            return Ok(new);
+            return Ok(());
         }
         match &entry.kind {
             Kind::File { content, .. } => {
@@ -239,24 +246,24 @@ impl<'a> Executor<'a> {
                 match last {
                     true => self
                         .root
-                        .rename(&staged, &new, RenameFlags::NOREPLACE)
+                        .rename(&staged, new, RenameFlags::NOREPLACE)
                         .map_err(refused(&staged, "rename"))?,
-                    false => self.copy(&staged, &new)?,
+                    false => self.copy(&staged, new)?,
                 }
-                self.put_metadata(&new, entry, FileType::RegularFile)?;
+                self.put_metadata(new, entry, FileType::RegularFile)?;
             }
             Kind::Symlink(target) => {
                 rustix::fs::symlinkat(&target[..], &dir, name).map_err(refused(path, "make"))?;
-                self.put_metadata(&new, entry, FileType::Symlink)?;
+                self.put_metadata(new, entry, FileType::Symlink)?;
             }
             Kind::Fifo => {
                 let mode = Mode::from_raw_mode(0o600);
                 rustix::fs::mknodat(&dir, name, FileType::Fifo, mode, 0).map_err(refused(path, "make"))?;
-                self.put_metadata(&new, entry, FileType::Fifo)?;
+                self.put_metadata(new, entry, FileType::Fifo)?;
             }
             Kind::Dir => return Err(changed()),
         }
-        Ok(new)
+        Ok(())
     }
 
     fn copy(&mut self, from: &TreePath, to: &TreePath) -> Step {

@@ -8,7 +8,12 @@ const ENTRIES_MIN: usize = 8;
 
 /// Why `ops` should not be done to `tree` without being told so.
 pub fn objection(tree: &Tree, ops: &[Op]) -> Option<String> {
-    let deleted = ops.iter().filter(|op| matches!(op, Op::Remove { .. })).count();
+    let of = |op: &Op| match op {
+        Op::Remove { .. } => 1,
+        Op::Group { was, is, .. } => was.keys().filter(|suffix| !is.contains_key(*suffix)).count(),
+        _ => 0,
+    };
+    let deleted: usize = ops.iter().map(of).sum();
     let all = tree.entries.len();
     (all >= ENTRIES_MIN && deleted * 2 > all)
         .then(|| format!("{deleted} of {all} entries would be deleted, more than half"))

@@ -6,8 +6,8 @@ use super::beneath::{self, Root};
 use super::content::{Sink, Source, Tag};
 use super::error::SyncError;
 use super::execute::Executor;
+use super::group::Groups;
 use super::guard;
-use super::look::look;
 use super::memory::{Memory, Print};
 use super::past::{Known, Past};
 use super::plan::Op;
@@ -39,6 +39,7 @@ pub struct Local<'a> {
     report: Box<Report<'a>>,
     /// For the user.
     pub notes: Vec<String>,
+    groups: Groups,
     /// For the peer: [`Replica::features`].
     pub features: Vec<String>,
 }
@@ -46,16 +47,18 @@ pub struct Local<'a> {
 impl<'a> Local<'a> {
     /// The directory at `path`, whose syncs are remembered in `state`, of the store `store`. What a sync that was stopped had
     /// begun is ended, and the directory is looked at. Without `force` the guards are asked. With `past` changed files can be sent as
-    /// deltas.
+    /// deltas. `groups` are read and changed as a whole.
     pub fn open(
         path: &Path,
         state: &Path,
         store: &str,
+        groups: &Groups,
         force: bool,
         past: Option<Box<dyn Past + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local::new(Root::open(path)?, Memory::open(state)?, store, past, report);
+        local.groups = groups.clone();
         local.staging.recover(&local.root)?;
         local.rescue()?;
         let agreed = local.end_what_was_begun()?;
@@ -69,11 +72,13 @@ impl<'a> Local<'a> {
         path: &Path,
         state: &Path,
         store: &str,
+        groups: &Groups,
         force: bool,
         past: Option<Box<dyn Past + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local::new(Root::open(path)?, Memory::look(state)?, store, past, report);
+        local.groups = groups.clone();
         let agreed = match local.memory.taking.take() {
             Some(snapshot) => local.memory.tree(snapshot.id())?,
             None => None,
@@ -100,6 +105,7 @@ impl<'a> Local<'a> {
             held: BTreeSet::new(),
             report,
             notes: Vec::new(),
+            groups: Groups::default(),
             features: Vec::new(),
         }
     }
@@ -127,6 +133,10 @@ impl<'a> Local<'a> {
             tree.entries.values().any(|entry| entry.kind.content() == Some(content))
         });
         for swap in swaps {
+            if self.root.list(&swap).is_ok() {
+                self.rescue_group(&swap, &|content| has(&agreed, content), &|content| has(&last, content))?;
+                continue;
+            }
             let Some(content) = staging::hash(&self.root, &swap)? else { continue };
             let (to, flags) = match (has(&agreed, content), has(&last, content)) {
                 (true, _) => (staging::whole(content), RenameFlags::empty()),
@@ -142,6 +152,33 @@ impl<'a> Local<'a> {
             self.root.rename(&swap, &to, flags).map_err(|e| beneath::error("rename", &swap, e))?;
         }
         Ok(())
+    }
+
+    /// A group that was on its way, in either direction: kept as a whole if there is anything in it that nobody has seen.
+    fn rescue_group(
+        &mut self,
+        swap: &TreePath,
+        agreed: &dyn Fn(ContentId) -> bool,
+        last: &dyn Fn(ContentId) -> bool,
+    ) -> Result<(), SyncError> {
+        let failed = |e| beneath::error("rename", swap, e);
+        let mut contents = Vec::new();
+        for path in staging::files_below(&self.root, swap)? {
+            contents.extend(staging::hash(&self.root, &path)?.map(|content| (path, content)));
+        }
+        if let Some((_, unseen)) = contents.iter().find(|(_, content)| !agreed(*content) && !last(*content)) {
+            let name = format!("recovered-{}", &unseen.to_string()[..8]);
+            self.notes
+                .push(format!("{name}: was written while a sync was stopped, and is kept under this name"));
+            return self.root.rename(swap, name.as_bytes(), RenameFlags::NOREPLACE).map_err(failed);
+        }
+        for (path, content) in contents.iter().filter(|(_, content)| agreed(*content)) {
+            // What has another name is in the tree.
+            if self.root.stat(path).map_err(failed)?.is_some_and(|stat| stat.st_nlink == 1) {
+                self.root.rename(path, &staging::whole(*content), RenameFlags::empty()).map_err(failed)?;
+            }
+        }
+        self.root.remove_all(swap).map_err(failed)
     }
 
     /// Returns the tree that was being taken and could not be.
@@ -199,10 +236,10 @@ impl<'a> Local<'a> {
 
     fn look(&mut self, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
         let inodes = self.memory.inodes();
-        let scan = scan(&self.root, last, &self.memory.cache, &mut self.report)?;
+        let mut scan = scan(&self.root, last, &self.memory.cache, &self.groups, &mut self.report)?;
         self.notes.extend(scan.notes);
         let (device, seq) = (&self.memory.device, self.memory.seq + 1);
-        let tree = look(&scan.seen, last, &inodes, agreed, device, seq);
+        let tree = self.groups.look(&mut scan.seen, last, inodes, agreed, device, seq);
         let mut prints = scan.prints;
         self.note_recipes(&mut prints);
         self.memory.cache = prints;
@@ -338,6 +375,14 @@ impl Replica for Local<'_> {
         self.store.clone()
     }
 
+    fn groups(&self) -> Groups {
+        self.groups.clone()
+    }
+
+    fn agree_on(&mut self, groups: Groups) {
+        self.groups = groups;
+    }
+
     fn features(&self) -> Vec<String> {
         self.features.clone()
     }
@@ -437,17 +482,23 @@ impl Steps for Local<'_> {
         Executor::new(&self.root, &mut self.staging, &mut self.memory.cache)?.run(ops)
     }
 
+    fn groups(&self) -> Groups {
+        self.groups.clone()
+    }
+
     fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {
         self.look(before, Some(agreed))
     }
 
     fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {
         for op in ops {
-            if let Op::Create { path, entry, link: None } | Op::Replace { path, entry, link: None, .. } = op
-                && let Some(content) = entry.kind.content()
-                && !self.stage(content)?
-            {
-                return Err(SyncError::Changed(format!("{}: its content is not here any more", shown(path))));
+            for (path, entry, _) in op.staged() {
+                if let Some(content) = entry.kind.content()
+                    && !self.stage(content)?
+                {
+                    let message = format!("{}: its content is not here any more", shown(&path));
+                    return Err(SyncError::Changed(message));
+                }
             }
         }
         Ok(())

@@ -473,17 +473,21 @@ fn digest(kind: &Kind) -> [u8; 32] {
     kind.content().map_or_else(|| *blake3::hash(&encoded()).as_bytes(), |content| content.0)
 }
 
+/// What `-journal` after a name takes.
+const BESIDE_BYTES: usize = 8;
 /// The infix of every name that a conflict makes.
 const INFIX: &str = ".conflict-";
 
 /// `name.conflict-<device>-<8 hex>.ext`; with `n` a number after the digits. Long names are shortened before the infix.
-fn conflict_name(name: &[u8], device: &Device, hash: &[u8; 32], n: u32) -> Vec<u8> {
+pub(super) fn conflict_name(name: &[u8], device: &Device, hash: &[u8; 32], n: u32) -> Vec<u8> {
     let dot = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0 && name.len() - at <= 20);
     let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));
     let digits: String = hash[..4].iter().map(|byte| format!("{byte:02x}")).collect();
     let number = if n == 0 { String::new() } else { format!("-{n}") };
     let infix = format!("{INFIX}{device}-{digits}{number}");
-    let mut room = stem.len().min(NAME_BYTES_MAX - infix.len() - extension.len());
+    // A database has files beside it.
+    let most = NAME_BYTES_MAX - BESIDE_BYTES;
+    let mut room = stem.len().min(most - infix.len() - extension.len());
     // Not within a character of UTF-8.
     while room < stem.len() && stem[room] & 0xc0 == 0x80 && room > 0 {
         room -= 1;

@@ -5,6 +5,7 @@
 //! left over is removed, then metadata. Nothing is ever out of the tree: where files change places one waits under a name
 //! in the root. So the steps can end after any of them, and what is there is a tree whose difference is the rest.
 
+use super::group::{self, Rows};
 use super::tree::{Entry, Ident, Tree, TreePath, join, split};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,15 @@ pub enum Op {
         /// What is there.
         was: Entry,
     },
+    /// Put a whole group in the place of what is there of it, or remove it.
+    Group {
+        /// Where.
+        path: TreePath,
+        /// What is there.
+        was: Rows,
+        /// What is to be there.
+        is: Rows,
+    },
     /// Set mode, time and xattrs.
     Meta {
         /// Of what.
@@ -62,6 +72,22 @@ pub enum Op {
         /// As it shall be.
         entry: Entry,
     },
+}
+
+impl Op {
+    /// Regular files whose contents it takes out of the staging: where each goes, and what is there.
+    pub fn staged(&self) -> Vec<(TreePath, &Entry, Option<&Entry>)> {
+        let rows = match self {
+            Op::Create { path, entry, link: None } => vec![(path.clone(), entry, None)],
+            Op::Replace { path, entry, link: None, was } => vec![(path.clone(), entry, Some(was))],
+            Op::Group { path, was, is } => {
+                let new = is.iter().map(|(suffix, row)| ([&path[..], suffix].concat(), row, was.get(suffix)));
+                new.filter(|(_, row, was)| was.is_none_or(|was| !group::stays(was, row))).collect()
+            }
+            _ => Vec::new(),
+        };
+        rows.into_iter().filter(|(_, entry, _)| entry.kind.content().is_some()).collect()
+    }
 }
 
 /// How many paths steps concern.
@@ -85,6 +111,9 @@ pub fn summary(ops: &[Op]) -> Summary {
             Op::MakeDir { .. } | Op::Create { .. } => sum.created += 1,
             Op::Replace { .. } | Op::Meta { .. } => sum.updated += 1,
             Op::Remove { .. } => sum.deleted += 1,
+            Op::Group { was, .. } if was.is_empty() => sum.created += 1,
+            Op::Group { is, .. } if is.is_empty() => sum.deleted += 1,
+            Op::Group { .. } => sum.updated += 1,
             // Who waits is counted when it arrives.
             Op::Move { to, .. } => sum.renamed += u64::from(!to.starts_with(WAITING)),
         }
@@ -414,6 +443,12 @@ pub(super) fn apply(tree: &mut Tree, op: &Op) {
             tree.entries.insert(path.clone(), Entry { ident, ..entry.clone() });
         }
         Op::Remove { path, .. } => drop(tree.entries.remove(path)),
+        Op::Group { path, was, is } => {
+            was.keys().for_each(|suffix| drop(tree.entries.remove(&[&path[..], suffix].concat())));
+            is.iter().for_each(|(suffix, row)| {
+                drop(tree.entries.insert([&path[..], suffix].concat(), row.clone()));
+            });
+        }
         Op::Meta { path, entry, .. } => {
             if let Some(now) = tree.entries.get_mut(path) {
                 *now = Entry {
@@ -472,6 +507,7 @@ mod tests {
                 }
                 let has = |path: &TreePath| tree.entries.contains_key(path);
                 match op {
+                    Op::Group { .. } => unreachable!("there are no groups in these trees"),
                     Op::MakeDir { path, .. } => prop_assert!(!has(path), "{:?}", op),
                     Op::Create { path, link, .. } => prop_assert!(!has(path) && link.as_ref().is_none_or(has)),
                     Op::Replace { path, link, .. } => {

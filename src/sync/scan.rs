@@ -6,6 +6,7 @@
 
 use super::beneath::{self, Root, read_link};
 use super::error::SyncError;
+use super::group::{BESIDE, Groups};
 use super::look::Seen;
 use super::memory::Print;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown};
@@ -23,6 +24,8 @@ pub const IGNORE: &str = ".dedupfsignore";
 /// A file changed within this time before it was looked at may change again without showing it.
 const FRESH: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 1 << 20;
+/// So often a group is looked at that changes meanwhile.
+const GROUP_ATTEMPTS: u32 = 20;
 /// So often a file is read that changes meanwhile.
 const ATTEMPTS: u32 = 3;
 
@@ -93,54 +96,192 @@ pub fn unchanged(before: &Print, now: &Print) -> bool {
     (before.ino, before.size, before.mtime, before.ctime) == (now.ino, now.size, now.mtime, now.ctime)
 }
 
-/// Looks at the tree below `root`. `last` is the tree before, `known` what was hashed then.
+/// Looks at the tree below `root`; at each of `groups` as of one moment. `last` is the tree before, `known` what was hashed then.
 pub fn scan(
     root: &Root,
     last: &Tree,
     known: &BTreeMap<TreePath, Print>,
+    groups: &Groups,
     report: &mut Report<'_>,
 ) -> Result<Scan, SyncError> {
     let patterns = patterns(root)?;
     let device = rustix::fs::fstat(root.fd()).map_err(|e| beneath::error("look at", b".", e))?.st_dev;
+    let look = Look { root, known, patterns: &patterns, device };
     let mut scan = Scan::default();
-    let mut dirs = vec![TreePath::new()];
-    while let Some(dir) = dirs.pop() {
-        let names = match root.list(&dir) {
-            Ok(names) => names,
-            Err(e) if dir.is_empty() => return Err(beneath::error("read", b".", e)),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
-            // Not read is not empty.
-            Err(e) => return Err(beneath::error("read the directory", &dir, e)),
-        };
-        for name in names {
-            let path = join(&dir, &name);
-            if dir.is_empty() && is_reserved(&name) {
-                continue;
-            }
-            let stat = match root.stat(&path) {
-                Ok(Some(stat)) => stat,
-                Ok(None) => continue,
-                Err(Errno::XDEV) => {
-                    scan.left_out.push(path);
-                    continue;
-                }
-                Err(e) => return Err(beneath::error("look at", &path, e)),
-            };
-            let kind = FileType::from_raw_mode(stat.st_mode);
-            let is_dir = kind == FileType::Directory;
-            if stat.st_dev != device || is_ignored(&patterns, &path, is_dir) {
-                scan.left_out.push(path);
-                continue;
-            }
-            scan.entry(root, path.clone(), &stat, known)?;
-            if is_dir {
-                dirs.push(path);
-            }
-            report(scan.seen.len() as u64, scan.bytes_read);
-        }
-    }
+    scan.walk(&look, TreePath::new(), report)?;
+    scan.settle_groups(&look, groups, last, report)?;
     scan.keep_what_is_left_out(last, known);
     Ok(scan)
+}
+
+/// What a walk is of.
+struct Look<'a> {
+    root: &'a Root,
+    known: &'a BTreeMap<TreePath, Print>,
+    patterns: &'a Gitignore,
+    device: u64,
+}
+
+impl Scan {
+    /// All that is below `dir`.
+    fn walk(&mut self, look: &Look<'_>, dir: TreePath, report: &mut Report<'_>) -> Result<(), SyncError> {
+        let mut dirs = vec![dir];
+        while let Some(dir) = dirs.pop() {
+            let names = match look.root.list(&dir) {
+                Ok(names) => names,
+                Err(e) if dir.is_empty() => return Err(beneath::error("read", b".", e)),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                // Not read is not empty.
+                Err(e) => return Err(beneath::error("read the directory", &dir, e)),
+            };
+            for name in names {
+                let path = join(&dir, &name);
+                if dir.is_empty() && is_reserved(&name) {
+                    continue;
+                }
+                if self.look_at(look, &path)? {
+                    dirs.push(path);
+                }
+                report(self.seen.len() as u64, self.bytes_read);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is at `path`. Whether it is a directory to go down into.
+    fn look_at(&mut self, look: &Look<'_>, path: &TreePath) -> Result<bool, SyncError> {
+        let stat = match look.root.stat(path) {
+            Ok(Some(stat)) => stat,
+            Ok(None) => return Ok(false),
+            Err(Errno::XDEV) => {
+                self.left_out.push(path.clone());
+                return Ok(false);
+            }
+            Err(e) => return Err(beneath::error("look at", path, e)),
+        };
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if stat.st_dev != look.device || is_ignored(look.patterns, path, is_dir) {
+            self.left_out.push(path.clone());
+            return Ok(false);
+        }
+        self.entry(look.root, path.clone(), &stat, look.known)?;
+        Ok(is_dir)
+    }
+
+    /// Sees to it that each group is as it was at one moment: between two looks at which nothing in it had changed. What changes
+    /// all the time waits for the next sync.
+    fn settle_groups(
+        &mut self,
+        look: &Look<'_>,
+        groups: &Groups,
+        last: &Tree,
+        report: &mut Report<'_>,
+    ) -> Result<(), SyncError> {
+        for attempt in 0..=GROUP_ATTEMPTS {
+            let all: Vec<(&TreePath, &Kind)> =
+                self.seen.iter().map(|(path, seen)| (path, &seen.kind)).collect();
+            let found = groups.find(&all, &|_| false);
+            let mut torn = Vec::new();
+            for (path, members) in found {
+                let members: Vec<TreePath> =
+                    members.iter().map(|suffix| [&path[..], suffix].concat()).collect();
+                if !self.is_known(look, last, &path, &members) && !self.is_settled(look, &members)? {
+                    torn.push((path, members));
+                }
+            }
+            if torn.is_empty() {
+                return Ok(());
+            }
+            // What was changed just now may be changed again without showing it.
+            std::thread::sleep(FRESH);
+            for (path, members) in torn {
+                let dir = self.seen[&path].kind.is_dir();
+                self.forget(&path, &members);
+                if attempt == GROUP_ATTEMPTS {
+                    self.notes.push(format!(
+                        "{}: is being changed, or locked, so all of it waits for the next sync",
+                        shown(&path)
+                    ));
+                    let beside = BESIDE.iter().map(|suffix| [&path[..], suffix].concat());
+                    self.left_out.extend(beside.filter(|_| !dir));
+                    self.left_out.push(path);
+                    continue;
+                }
+                if self.look_at(look, &path)? {
+                    self.walk(look, path, report)?;
+                } else {
+                    for suffix in BESIDE.iter().filter(|_| !dir) {
+                        self.look_at(look, &[&path[..], suffix].concat())?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, path: &TreePath, members: &[TreePath]) {
+        for member in members {
+            self.seen.remove(member);
+            self.prints.remove(member);
+        }
+        let below = join(path, b"");
+        self.left_out.retain(|other| !other.starts_with(&below) && !members.contains(other));
+    }
+
+    /// Whether a group is as it was the last time: then that was at one moment.
+    fn is_known(&self, look: &Look<'_>, last: &Tree, path: &TreePath, members: &[TreePath]) -> bool {
+        let same = |member: &TreePath| {
+            let (Some(before), Some(now)) = (look.known.get(member), self.prints.get(member)) else {
+                return false;
+            };
+            let dir = self.seen.get(member).is_some_and(|seen| seen.kind.is_dir());
+            last.entries.contains_key(member) && (dir || (unchanged(before, now) && !now.fresh))
+        };
+        let below = join(path, b"");
+        let before =
+            last.entries.range(below.clone()..).take_while(|(other, _)| other.starts_with(&below)).count();
+        let beside = BESIDE.iter().any(|suffix| last.entries.contains_key(&[&path[..], suffix].concat()));
+        let dir = self.seen.get(path).is_some_and(|seen| seen.kind.is_dir());
+        members.iter().all(same) && (if dir { before + 1 == members.len() } else { beside })
+    }
+
+    /// Whether nothing has changed since it was looked at, and what is there now is all.
+    fn is_settled(&self, look: &Look<'_>, members: &[TreePath]) -> Result<bool, SyncError> {
+        let git = members.first().is_some_and(|first| self.seen.contains_key(&join(first, b"HEAD")));
+        for path in members {
+            let stat = look.root.stat(path).map_err(|e| beneath::error("look at", path, e))?;
+            let (Some(stat), Some(known)) = (stat, self.prints.get(path)) else { return Ok(false) };
+            // A lock of git: it is at work.
+            if known.fresh || !unchanged(known, &print(&stat, None)) || (git && path.ends_with(b".lock")) {
+                return Ok(false);
+            }
+            if self.seen.get(path).is_some_and(|seen| seen.kind.is_dir()) {
+                let names =
+                    look.root.list(path).map_err(|e| beneath::error("read the directory", path, e))?;
+                let seen = |name: &Vec<u8>| {
+                    let path = join(path, name);
+                    self.seen.contains_key(&path) || self.left_out.contains(&path)
+                };
+                if !names.iter().all(seen) {
+                    return Ok(false);
+                }
+            }
+        }
+        // Those of a database that came meanwhile.
+        let Some(first) =
+            members.first().filter(|first| self.seen.get(*first).is_some_and(|seen| !seen.kind.is_dir()))
+        else {
+            return Ok(true);
+        };
+        for suffix in BESIDE {
+            let path = [&first[..], suffix].concat();
+            let there = look.root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_some();
+            if there && !members.contains(&path) && !self.left_out.contains(&path) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 impl Scan {

@@ -25,10 +25,11 @@ use super::batch::{Arriving, Ranks, Teller, Told};
 use super::content::{Receiver, Sender, Sink, Source, TAGS_MAX, Want};
 use super::diff;
 use super::error::SyncError;
+use super::group::Groups;
 use super::guard;
 use super::known::{Known, Told as ToldPast};
-use super::merge::{Conflict, Merged, merge};
-use super::plan::{Op, Summary, plan, summary};
+use super::merge::{Conflict, Merged};
+use super::plan::{Op, Summary, summary};
 use super::proto::{
     Agreed, Asked, DeltaPart, Direction, Done, Failure, Held, Hello, Message, Options, PROTOCOL, TreePart,
 };
@@ -62,6 +63,12 @@ pub trait Replica: Source + Sink {
     fn features(&self) -> Vec<String> {
         Vec::new()
     }
+    /// What is merged and changed as a whole.
+    fn groups(&self) -> Groups {
+        Groups::default()
+    }
+    /// From now on also what the peer takes for groups.
+    fn agree_on(&mut self, _groups: Groups) {}
     /// What is remembered.
     fn dag(&self) -> &Dag;
     /// What its tree is now, as it was looked at for this sync.
@@ -164,6 +171,8 @@ pub struct Session {
     /// What both have said of the past.
     past: ToldPast,
     features: Vec<String>,
+    /// Of both sides.
+    groups: Groups,
     out: VecDeque<Message>,
     /// What is being sent, from its wants on.
     sender: Option<Leaving>,
@@ -231,6 +240,7 @@ impl Session {
             peer: None,
             past: ToldPast::default(),
             features: Vec::new(),
+            groups: Groups::default(),
             out: VecDeque::new(),
             sender: None,
             receiver: None,
@@ -325,7 +335,11 @@ impl Session {
             (_, Message::Failed(Failure { message, hint })) => {
                 return Err(SyncError::Remote { message, hint });
             }
-            (State::Hello, Message::Hello(hello)) => self.greet(hello, replica)?,
+            (State::Hello, Message::Hello(hello)) => {
+                self.greet(hello, replica)?;
+                self.groups = replica.groups().with(&self.features);
+                replica.agree_on(self.groups.clone());
+            }
             (State::Known, Message::Known(telling)) => {
                 let known = self.past.take(telling)?;
                 self.compare(known, replica)?;
@@ -396,7 +410,8 @@ impl Session {
 
     /// Says who this side is, and what it knows.
     fn introduce(&mut self, replica: &dyn Replica, options: Option<Options>) {
-        let (features, store, device) = (replica.features(), replica.store(), replica.device());
+        let features = replica.features().into_iter().chain(replica.groups().features()).collect();
+        let (store, device) = (replica.store(), replica.device());
         self.past.greet(&device);
         let known = self.past.tell(&known(replica));
         let hello = Hello { protocol: PROTOCOL, features, store, device, options };
@@ -614,12 +629,12 @@ impl Session {
         } else {
             let base = self.base(replica, &self.dag, &self.dag.common(a, b), 0)?;
             self.outcome.without_base = base.is_none();
-            let merged = merge(&base.unwrap_or_default(), &self.mine, &self.their_tree);
+            let merged = self.groups.merge(&base.unwrap_or_default(), &self.mine, &self.their_tree);
             let snapshot = Snapshot::merged(merged.tree.root(), a, b);
             (merged, snapshot)
         };
         merged.tree.check()?;
-        self.ops = plan(&self.mine, &merged.tree);
+        self.ops = self.groups.plan(&self.mine, &merged.tree);
         self.outcome.here = if self.is_changed() { summary(&self.ops) } else { Summary::default() };
         self.outcome.conflicts.clone_from(&merged.conflicts);
         self.outcome.kept.clone_from(&merged.kept);
@@ -649,7 +664,7 @@ impl Session {
         let (mut at, mut tree) = (*first, tree_of(*first)?);
         for other in others {
             let base = self.base(replica, &dag, &dag.common(at, *other), depth + 1)?;
-            tree = merge(&base.unwrap_or_default(), &tree, &tree_of(*other)?).tree;
+            tree = self.groups.merge(&base.unwrap_or_default(), &tree, &tree_of(*other)?).tree;
             at = dag.add(Snapshot::merged(tree.root(), at, *other))?;
         }
         Ok(Some(tree))
@@ -715,12 +730,8 @@ impl Session {
         let theirs = contents(&self.their_tree);
         let mut room = TAGS_MAX;
         // In the order of the paths: what lies together resembles each other.
-        for op in &self.ops {
-            let (path, entry, was) = match op {
-                Op::Create { path, entry, link: None } => (path, entry, None),
-                Op::Replace { path, entry, link: None, was } => (path, entry, was.kind.content()),
-                _ => continue,
-            };
+        for (path, entry, was) in self.ops.iter().flat_map(Op::staged) {
+            let was = was.and_then(|was| was.kind.content());
             let Some(content) = entry.kind.content().filter(|content| seen.insert(*content)) else {
                 continue;
             };
@@ -731,11 +742,11 @@ impl Session {
             let base = was.and_then(|was| ranks.rank(was)).filter(|_| read_there);
             let have = match base.is_some() && !replica.has_part(content)? {
                 true => Vec::new(),
-                false => replica.have(content, path, room.min(TAGS_IN_FRAME))?,
+                false => replica.have(content, &path, room.min(TAGS_IN_FRAME))?,
             };
             room -= have.len().min(room);
             self.wants.push(Want { content, size: entry.kind.size(), base, have });
-            self.want_paths.push(path.clone());
+            self.want_paths.push(path);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use super::beneath::{self, Root};
 use super::content::{Cutter, Tag};
 use super::error::SyncError;
 use super::tree::{ContentId, STAGING, TreePath, join, shown};
-use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::fs::{FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
@@ -71,6 +71,28 @@ pub fn swaps(root: &Root) -> Result<Vec<TreePath>, SyncError> {
     let begin = staged("swap-");
     swaps.retain(|path| path.starts_with(&begin));
     Ok(swaps)
+}
+
+/// The regular files in a directory and below it; none of anything else.
+pub fn files_below(root: &Root, path: &TreePath) -> Result<Vec<TreePath>, SyncError> {
+    let (mut files, mut next) = (Vec::new(), vec![path.clone()]);
+    while let Some(dir) = next.pop() {
+        let names = match root.list(&dir) {
+            Ok(names) => names,
+            Err(Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(e) => return Err(beneath::error("read", &dir, e)),
+        };
+        for name in names {
+            let path = join(&dir, &name);
+            let stat = root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?;
+            match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+                Some(FileType::Directory) => next.push(path),
+                Some(FileType::RegularFile) => files.push(path),
+                _ => {}
+            }
+        }
+    }
+    Ok(files)
 }
 
 /// The hash of a regular file; none of anything else.
@@ -252,7 +274,7 @@ impl Staging {
     pub fn clear(&mut self, root: &Root) -> Result<(), SyncError> {
         let Some(paths) = all(root)? else { return Ok(()) };
         for path in paths {
-            root.remove(&path, false).map_err(|e| beneath::error("remove", &path, e))?;
+            root.remove_all(&path).map_err(|e| beneath::error("remove", &path, e))?;
         }
         root.remove(STAGING.as_bytes(), true).map_err(|e| beneath::error("remove", STAGING.as_bytes(), e))?;
         *self = Staging::default();

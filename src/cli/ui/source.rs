@@ -73,7 +73,7 @@ impl Source {
             return Err(self.not_mounted());
         }
         let mounted = replica::open(&self.base, false)?;
-        Ok(list(&mounted.tree, &mounted.memory)?)
+        Ok(list(&mounted.tree, &mounted.memory, &mounted.groups()?)?)
     }
 
     /// The file that a name means: below the overlay's root, also as an absolute path, or elsewhere. `FILE@N` is a version.

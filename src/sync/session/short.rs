@@ -24,7 +24,7 @@ use super::super::content::Want;
 use super::super::error::SyncError;
 use super::super::guard;
 use super::super::merge::Merged;
-use super::super::plan::{Op, plan, summary};
+use super::super::plan::{Op, summary};
 use super::super::proto::{Agreed, Direction, Message};
 use super::super::tree::{ContentId, Ident, Kind, Tree, TreePath};
 use super::{Leaving, Outcome, Replica, Session, State, contents, remembered};
@@ -147,7 +147,7 @@ impl Session {
         if leaving.sender.wants().any(|want| want.base.is_some() && want.size > WHOLE_BYTES_MAX) {
             return self.go_long(true, replica);
         }
-        let ops = plan(&theirs, &self.mine);
+        let ops = self.groups.plan(&theirs, &self.mine);
         self.outcome.there = summary(&ops);
         self.merged = Merged { tree: self.mine.clone(), ..Merged::default() };
         self.snapshot = self.dag.get(self.head).cloned();
@@ -199,11 +199,10 @@ impl Session {
             self.state = State::Ended;
             return Ok(());
         }
-        for op in &self.ops {
-            if let Op::Create { entry, link: None, .. } | Op::Replace { entry, link: None, .. } = op
-                && let Some(content) = entry.kind.content()
-                && !replica.stage(content)?
-            {
+        let contents: Vec<ContentId> =
+            self.ops.iter().flat_map(Op::staged).filter_map(|(_, entry, _)| entry.kind.content()).collect();
+        for content in contents {
+            if !replica.stage(content)? {
                 return self.go_long(true, replica);
             }
         }

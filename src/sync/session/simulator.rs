@@ -5,7 +5,8 @@
 
 use super::super::adopt::{self, Steps};
 use super::super::content::Tag;
-use super::super::look::{Inode, Seen, look};
+use super::super::group::{self, ITSELF, Rows};
+use super::super::look::{Inode, Seen};
 use super::super::merge::parse_conflict_name;
 use super::super::proto;
 use super::super::tree::{Kind, join, split};
@@ -139,7 +140,14 @@ impl Disk {
         let texts = self.texts();
         self.past.extend(texts.into_iter().map(|text| (ContentId::of(text.as_bytes()), text)));
         let last = self.last();
-        let tree = look(&self.seen(), &last, &self.inodes, taken.as_ref(), &self.device, self.seq + 1);
+        let tree = Groups::default().look(
+            &mut self.seen(),
+            &last,
+            self.inodes.clone(),
+            taken.as_ref(),
+            &self.device,
+            self.seq + 1,
+        );
         tree.check().unwrap();
         if self.head.is_none() || tree != last {
             self.seq += 1;
@@ -187,6 +195,38 @@ impl Disk {
             (What::File(text), Kind::File { content, .. }) => ContentId::of(text.as_bytes()) == *content,
             _ => false,
         })
+    }
+
+    /// What is in a directory: paths and texts.
+    fn state(&self, dir: &[u8]) -> String {
+        let below = join(dir, b"");
+        let rows = self.files.iter().filter(|(path, _)| path.starts_with(&below));
+        rows.map(|(path, node)| format!("{} {:?}\n", String::from_utf8_lossy(&path[dir.len()..]), node.what))
+            .collect()
+    }
+
+    fn note_states(&self) {
+        let dirs = self.files.iter().filter(|(_, node)| node.what == What::Dir);
+        let states = dirs.map(|(path, _)| self.state(path));
+        STATES.with_borrow_mut(|all| all.extend(states));
+    }
+
+    /// A group that a sync has left is one that a user has left.
+    fn check_groups(&self) {
+        for (path, node) in &self.files {
+            let name = split(path).1;
+            let name = parse_conflict_name(name).map_or_else(|| name.to_vec(), |(name, _)| name);
+            if node.what == What::Dir && name == b".git" {
+                let state = self.state(path);
+                let known = STATES.with_borrow(|all| all.contains(&state));
+                assert!(
+                    known,
+                    "{} has a mixture at {}:\n{state}",
+                    self.device,
+                    String::from_utf8_lossy(path)
+                );
+            }
+        }
     }
 
     fn remove_below(&mut self, path: &[u8]) {
@@ -366,6 +406,7 @@ impl Steps for Disk {
                             .values_mut()
                             .filter(|node| node.ino == ino)
                             .for_each(|node| node.what = text.clone());
+                        self.note_states();
                     }
                 }
             }
@@ -428,6 +469,49 @@ impl Steps for Disk {
                     }
                     self.files.remove(path);
                 }
+                Op::Group { path, was, is } => {
+                    let at = |suffix: &Vec<u8>| [&path[..], suffix].concat();
+                    let below = join(path, b"");
+                    let dir = |rows: &Rows| rows.get(ITSELF).is_some_and(|row| row.kind.is_dir());
+                    let there = match (was.is_empty(), dir(was)) {
+                        (true, _) => self.files.keys().filter(|other| *other == path).count(),
+                        (_, true) => self
+                            .files
+                            .keys()
+                            .filter(|other| *other == path || other.starts_with(&below))
+                            .count(),
+                        _ => was.len(),
+                    };
+                    let fits = was.iter().all(|(suffix, row)| self.matches(&at(suffix), row));
+                    if !fits || there != was.len() || !parent_is_there(path) {
+                        skip(path);
+                        continue;
+                    }
+                    let mut old: BTreeMap<Vec<u8>, Node> = BTreeMap::new();
+                    for suffix in was.keys() {
+                        old.insert(suffix.clone(), self.files.remove(&at(suffix)).unwrap());
+                    }
+                    let mut links: BTreeMap<super::super::tree::Ident, Node> = BTreeMap::new();
+                    for (suffix, row) in is {
+                        let stays = was.get(suffix).is_some_and(|was| group::stays(was, row));
+                        let node = links.get(&row.ident).cloned().filter(|_| !row.kind.is_dir());
+                        let node = node.unwrap_or_else(|| match (old.remove(suffix), row.kind.content()) {
+                            (Some(node), _) if stays => node,
+                            (_, Some(content)) => {
+                                let text = self.staged.get(&content).expect("staged before").clone();
+                                Node {
+                                    ino: self.ino(),
+                                    what: What::File(text),
+                                    mode: row.mode,
+                                    mtime: row.mtime.0,
+                                }
+                            }
+                            _ => Node { ino: self.ino(), what: What::Dir, mode: row.mode, mtime: 0 },
+                        });
+                        links.insert(row.ident, node.clone());
+                        self.files.insert(at(suffix), node);
+                    }
+                }
                 Op::Meta { path, was, entry } => {
                     if !self.matches(path, was) {
                         skip(path);
@@ -443,17 +527,21 @@ impl Steps for Disk {
         Ok(skipped)
     }
 
+    fn groups(&self) -> Groups {
+        Groups::default()
+    }
+
     fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {
-        Ok(look(&self.seen(), before, &self.inodes, Some(agreed), &self.device, self.seq + 1))
+        let (mut seen, inodes) = (self.seen(), self.inodes.clone());
+        Ok(Groups::default().look(&mut seen, before, inodes, Some(agreed), &self.device, self.seq + 1))
     }
 
     fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {
         for op in ops {
-            if let Op::Create { entry, .. } | Op::Replace { entry, .. } = op
-                && let Some(content) = entry.kind.content()
-                && !self.stage(content)?
-            {
-                return Err(SyncError::Changed("a content is neither staged nor at home".to_owned()));
+            for content in op.staged().iter().filter_map(|(_, entry, _)| entry.kind.content()) {
+                if !self.stage(content)? {
+                    return Err(SyncError::Changed("a content is neither staged nor at home".to_owned()));
+                }
             }
         }
         Ok(())
@@ -467,6 +555,8 @@ fn tell(what: String) {
 
 thread_local! {
     static TOLD: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
+    /// What was ever in a directory when a user had changed something.
+    static STATES: std::cell::RefCell<BTreeSet<String>> = const { std::cell::RefCell::new(BTreeSet::new()) };
     /// What was overwritten by whoever interfered.
     static INTERFERED: std::cell::RefCell<Vec<(What, Device)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
@@ -485,11 +575,18 @@ struct World {
     deleted: BTreeSet<String>,
     /// Whether each device keeps to its own files.
     apart: bool,
+    /// Whether there are directories that are taken as a whole.
+    groups: bool,
     conflicts: u32,
 }
 
 impl World {
+    fn with_groups(seed: u64) -> World {
+        World { groups: true, ..World::new(seed) }
+    }
+
     fn new(seed: u64) -> World {
+        STATES.with_borrow_mut(BTreeSet::clear);
         INTERFERED.with_borrow_mut(Vec::clear);
         TOLD.with_borrow_mut(Vec::clear);
         let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -504,6 +601,7 @@ impl World {
             given: BTreeMap::new(),
             deleted: BTreeSet::new(),
             conflicts: 0,
+            groups: false,
         }
     }
 
@@ -529,6 +627,7 @@ impl World {
                 }
             }
         }
+        self.disks[d].note_states();
         self.gone.extend(before.difference(&after).cloned());
         self.made.extend(after.difference(&before).cloned());
     }
@@ -553,7 +652,11 @@ impl World {
         };
         // A clock that is up to a year wrong.
         let now = 1_700_000_000 + d as i64 * 31_536_000 + rng.below(1000) as i64;
-        let fresh = join(&any(rng, &dirs).unwrap(), &[b"abcdef"[rng.below(6)]]);
+        let dir = any(rng, &dirs).unwrap();
+        let mut fresh = join(&dir, &[b"abcdef"[rng.below(6)]]);
+        if self.groups && rng.below(3) == 0 {
+            fresh = join(&dir, b".git");
+        }
         let text = format!("{d}:{}", rng.next());
         match rng.below(16) {
             0..=3 if !disk.files.contains_key(&fresh) => {
@@ -657,6 +760,9 @@ impl World {
         if let Ok(outcome) = &result {
             self.judge(outcome, a);
         }
+        for disk in [a, b] {
+            self.disks[disk].check_groups();
+        }
         result
     }
 
@@ -669,7 +775,9 @@ impl World {
                 Some(What::File(text)) => Some(text.clone()),
                 _ => None,
             };
-            if let (Some(winner), Some(loser)) = (text(&conflict.path), text(&conflict.copy)) {
+            // What is moved into a group or out of it is another file.
+            let known = (text(&conflict.path), text(&conflict.copy));
+            if let ((Some(winner), Some(loser)), false) = (known, self.groups) {
                 let came_from = |text: &String, other: &String| {
                     let from =
                         |text: &&String| self.from.get(*text).filter(|from| !self.deleted.contains(*from));
@@ -778,12 +886,12 @@ fn sync(a: &mut Disk, b: &mut Disk, messages: u32, options: Options) -> Result<O
 }
 
 /// Runs seeds on all processors, and tells those that failed, the first with its history. Returns the number of conflicts.
-fn run(seeds: std::ops::Range<u64>) -> u32 {
+fn run(seeds: std::ops::Range<u64>, world: fn(u64) -> World) -> u32 {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let each = |first: u64| {
         let one = |seed: u64| {
             let result = std::panic::catch_unwind(|| {
-                let mut world = World::new(seed);
+                let mut world = world(seed);
                 world.run();
                 world.conflicts
             });
@@ -811,7 +919,13 @@ fn run(seeds: std::ops::Range<u64>) -> u32 {
 
 #[test]
 fn devices_agree_and_lose_nothing() {
-    assert!(run(0..300) > 0, "no run had a conflict: the simulator does not try enough");
+    assert!(run(0..300, World::new) > 0, "no run had a conflict: the simulator does not try enough");
+}
+
+/// With directories that are taken as a whole among the others, which users move, nest, share links with and change under way.
+#[test]
+fn groups_are_never_a_mixture() {
+    assert!(run(0..300, World::with_groups) > 0);
 }
 
 fn run_one(seed: u64) {
@@ -868,7 +982,15 @@ fn what_was_half_taken_is_no_edit() {
 #[ignore = "takes minutes"]
 fn ten_thousand_seeds() {
     let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("a number"));
-    run(first..first + 10_000);
+    run(first..first + 10_000, World::new);
+}
+
+/// The same with directories that are taken as a whole: `cargo test --lib ten_thousand_with_groups -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn ten_thousand_with_groups() {
+    let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("a number"));
+    run(first..first + 10_000, World::with_groups);
 }
 
 /// `SEED=n cargo test --lib simulator::one_seed -- --ignored`
@@ -876,5 +998,6 @@ fn ten_thousand_seeds() {
 #[ignore = "for who looks into a seed"]
 fn one_seed() {
     let seed = std::env::var("SEED").expect("SEED says which").parse().expect("a number");
-    run(seed..seed + 1);
+    run(seed..seed + 1, World::new);
+    run(seed..seed + 1, World::with_groups);
 }

@@ -1,0 +1,325 @@
+//! Putting a group in place as a whole, or leaving it.
+//!
+//! A directory is put together beside the tree, of what stays (by hard links) and of what is staged, and takes its place by one
+//! rename, which takes out what was there. That is looked at once more, and put back if anything in it is not what it was. The
+//! files of a database take their places one after the other, what is beside the old one first of all; whatever goes wrong, what
+//! was done is undone.
+
+use super::{Executor, Skip, Step, changed, refused};
+use crate::sync::beneath;
+use crate::sync::group::{BESIDE, ITSELF, Rows, stays};
+use crate::sync::scan::is_ignored;
+use crate::sync::staging::whole;
+use crate::sync::tree::{ContentId, Entry, Ident, STAGING, TreePath, join};
+use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+
+/// A rename that was done.
+struct Done {
+    from: TreePath,
+    to: TreePath,
+    flags: RenameFlags,
+}
+
+fn at(path: &TreePath, suffix: &[u8]) -> TreePath {
+    [&path[..], suffix].concat()
+}
+
+fn is_dir(rows: &Rows) -> bool {
+    rows.get(ITSELF).is_some_and(|row| row.kind.is_dir())
+}
+
+impl Executor<'_> {
+    pub(super) fn group(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
+        match (is_dir(was), is_dir(is)) {
+            (false, false) => self.put_files(path, was, is),
+            _ if was.len() > 1 && !is_dir(was) || is.len() > 1 && !is_dir(is) => {
+                // A database where a directory was, or the other way round.
+                self.group(path, was, &Rows::new())?;
+                self.group(path, &Rows::new(), is)
+            }
+            _ => self.put_directory(path, was, is),
+        }
+    }
+
+    /// Whether a group is what was looked at. Returns what is in it and not synced.
+    fn check_rows(&self, path: &TreePath, was: &Rows) -> Result<Vec<Vec<u8>>, Skip> {
+        for (suffix, row) in was {
+            self.check(&at(path, suffix), row)?;
+        }
+        self.others(path, was)
+    }
+
+    /// What is in a group beside what was seen of it, if all of that is not synced.
+    fn others(&self, path: &TreePath, was: &Rows) -> Result<Vec<Vec<u8>>, Skip> {
+        let mut others = Vec::new();
+        if !is_dir(was) {
+            let new = |suffix: &&[u8]| Ok::<_, Skip>(self.stat(&at(path, suffix))?.is_some());
+            for suffix in BESIDE.iter().filter(|suffix| !was.contains_key(**suffix)) {
+                if was.contains_key(ITSELF) && new(suffix)? {
+                    return Err(changed());
+                }
+            }
+            return Ok(others);
+        }
+        for (dir, _) in was.iter().filter(|(_, row)| row.kind.is_dir()) {
+            for name in self.root.list(&at(path, dir)).map_err(refused(path, "read"))? {
+                let suffix = [&dir[..], b"/", &name].concat();
+                if was.contains_key(&suffix) {
+                    continue;
+                }
+                let there = at(path, &suffix);
+                let kind = self.stat(&there)?.map(|stat| FileType::from_raw_mode(stat.st_mode));
+                let unsupported = matches!(
+                    kind,
+                    Some(FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice)
+                );
+                if !unsupported && !is_ignored(&self.patterns, &there, kind == Some(FileType::Directory)) {
+                    return Err(changed());
+                }
+                others.push(suffix);
+            }
+        }
+        Ok(others)
+    }
+
+    /// Whether what is at `out` now is what was looked at at `path`.
+    fn is_still(&self, out: &TreePath, path: &TreePath, was: &Rows) -> Result<bool, Skip> {
+        for (suffix, row) in was {
+            let same = match row.kind.is_dir() {
+                true => {
+                    let ino = self.stat(&at(out, suffix))?.map(|stat| stat.st_ino);
+                    ino == self.prints.get(&at(path, suffix)).map(|known| known.ino)
+                }
+                false => self.is_what_was(&at(out, suffix), &at(path, suffix))?,
+            };
+            if !same {
+                return Ok(false);
+            }
+        }
+        // What is not synced is so by its path.
+        let seen = |suffix: &Vec<u8>| was.contains_key(suffix);
+        for (dir, _) in was.iter().filter(|(_, row)| row.kind.is_dir()) {
+            for name in self.root.list(&at(out, dir)).map_err(refused(path, "read"))? {
+                let suffix = [&dir[..], b"/", &name].concat();
+                let kind = self.stat(&at(out, &suffix))?.map(|stat| FileType::from_raw_mode(stat.st_mode));
+                let ignored =
+                    is_ignored(&self.patterns, &at(path, &suffix), kind == Some(FileType::Directory));
+                let file = matches!(
+                    kind,
+                    Some(FileType::RegularFile | FileType::Symlink | FileType::Fifo | FileType::Directory)
+                );
+                if !seen(&suffix) && !ignored && file {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn put_directory(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
+        let others = match was.is_empty() {
+            true if self.stat(path)?.is_some() => return Err(changed()),
+            true => Vec::new(),
+            false => self.check_rows(path, was)?,
+        };
+        let new = self.staging.swap_name(self.root)?;
+        let mut staged = Vec::new();
+        if let Err(e) = self.build(&new, path, was, is, &mut staged) {
+            self.unbuild(&new, &staged)?;
+            return Err(e);
+        }
+        #[cfg(test)]
+        self.between.iter_mut().for_each(|happens| happens(path));
+        let (from, to, flags) = match (was.is_empty(), is.is_empty()) {
+            (true, _) => (&new, path, RenameFlags::NOREPLACE),
+            (_, true) => (path, &new, RenameFlags::NOREPLACE),
+            _ => (&new, path, RenameFlags::EXCHANGE),
+        };
+        if let Err(e) = self.root.rename(from, to, flags) {
+            self.unbuild(&new, &staged)?;
+            return Err(refused(path, "put in place")(e));
+        }
+        if !was.is_empty() && !self.is_still(&new, path, was)? {
+            self.root.rename(to, from, flags).map_err(refused(path, "put back"))?;
+            self.unbuild(&new, &staged)?;
+            return Err(changed());
+        }
+        self.touch(path);
+        for suffix in &others {
+            self.keep(&new, path, suffix)?;
+        }
+        if !was.is_empty() {
+            self.remove_all(&new)?;
+        }
+        self.note_rows(path, was, is)
+    }
+
+    /// Puts together at `new` what is to be at `path`.
+    fn build(
+        &mut self,
+        new: &TreePath,
+        path: &TreePath,
+        was: &Rows,
+        is: &Rows,
+        staged: &mut Vec<(TreePath, ContentId)>,
+    ) -> Step {
+        let mut links: BTreeMap<Ident, TreePath> = BTreeMap::new();
+        for (suffix, row) in is {
+            let to = at(new, suffix);
+            let (dir, name) = self.root.parent(&to).map_err(refused(path, "open"))?;
+            let old = was.get(suffix).filter(|old| stays(old, row) && !row.kind.is_dir());
+            let link = links.get(&row.ident).cloned().or_else(|| old.map(|_| at(path, suffix)));
+            if let Some(link) = link.filter(|_| row.kind.content().is_some()) {
+                let (from_dir, from) = self.root.parent(&link).map_err(refused(path, "open"))?;
+                rustix::fs::linkat(from_dir, from, dir, name, AtFlags::empty())
+                    .map_err(refused(path, "link"))?;
+            } else if row.kind.is_dir() {
+                let mode = Mode::from_raw_mode(u32::from(row.mode) | 0o700);
+                rustix::fs::mkdirat(&dir, name, mode).map_err(refused(path, "make"))?;
+            } else {
+                self.put_at(&to, &to, row, None)?;
+                staged.extend(row.kind.content().map(|content| (to.clone(), content)));
+            }
+            if !row.kind.is_dir() {
+                links.entry(row.ident).or_insert(to);
+            }
+        }
+        for (suffix, row) in is.iter().rev().filter(|(_, row)| row.kind.is_dir()) {
+            let dir = at(new, suffix);
+            self.root.sync_dir(&dir).map_err(|e| beneath::error("sync", &dir, e))?;
+            self.put_metadata(&dir, row, FileType::Directory)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what was put together; contents are staged again.
+    fn unbuild(&mut self, new: &TreePath, staged: &[(TreePath, ContentId)]) -> Step {
+        for (from, content) in staged {
+            self.root
+                .rename(from, &whole(*content), RenameFlags::empty())
+                .map_err(refused(from, "rename"))?;
+        }
+        self.remove_all(new)
+    }
+
+    /// What is not synced stays where it is.
+    fn keep(&mut self, old: &TreePath, path: &TreePath, suffix: &[u8]) -> Step {
+        let mut made = path.clone();
+        for name in suffix.split(|byte| *byte == b'/').skip(1) {
+            if self.stat(&made)?.is_none() {
+                let (dir, last) = self.root.parent(&made).map_err(refused(path, "open"))?;
+                let mode = Mode::from_raw_mode(0o755);
+                rustix::fs::mkdirat(dir, last, mode).map_err(refused(path, "make"))?;
+            }
+            made = join(&made, name);
+        }
+        self.root.rename(&at(old, suffix), &made, RenameFlags::NOREPLACE).map_err(refused(path, "put back"))
+    }
+
+    /// Removes what is in the staging, with all below it.
+    fn remove_all(&mut self, path: &TreePath) -> Step {
+        self.root.remove_all(path).map_err(refused(path, "remove"))
+    }
+
+    fn note_rows(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
+        for suffix in was.keys() {
+            self.prints.remove(&at(path, suffix));
+        }
+        is.iter().try_for_each(|(suffix, row)| self.note(&at(path, suffix), row.kind.content()))
+    }
+
+    /// The files of a database.
+    fn put_files(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
+        self.check_rows(path, was)?;
+        let mut staged = Vec::new();
+        let mut new: BTreeMap<Vec<u8>, TreePath> = BTreeMap::new();
+        let changes: Vec<(&Vec<u8>, &Entry)> =
+            is.iter().filter(|(suffix, row)| was.get(*suffix).is_none_or(|was| !stays(was, row))).collect();
+        for (suffix, row) in changes {
+            match self.prepare(&at(path, suffix), row, None) {
+                Ok(to) => {
+                    staged.extend(row.kind.content().map(|content| (to.clone(), content)));
+                    new.insert(suffix.clone(), to);
+                }
+                Err(e) => {
+                    self.undo(path, &[], &staged)?;
+                    return Err(e);
+                }
+            }
+        }
+        #[cfg(test)]
+        self.between.iter_mut().for_each(|happens| happens(path));
+        let mut done = Vec::new();
+        let put = self.put_in_place(path, was, is, &new, &mut done);
+        // What was taken out is at the other end of what was put in.
+        let mut out = Vec::new();
+        for Done { from, to, flags } in &done {
+            match *flags == RenameFlags::EXCHANGE {
+                true => out.push((from.clone(), to.clone())),
+                false if to.starts_with(STAGING.as_bytes()) => out.push((to.clone(), from.clone())),
+                false => {}
+            }
+        }
+        let mut same = put.is_ok();
+        for (out, path) in &out {
+            same = same && self.is_what_was(out, path)?;
+        }
+        if !same {
+            self.undo(path, &done, &staged)?;
+            return Err(put.err().unwrap_or_else(changed));
+        }
+        out.iter().try_for_each(|(out, _)| self.root.remove(out, false)).map_err(refused(path, "remove"))?;
+        self.touch(path);
+        self.note_rows(path, was, is)
+    }
+
+    fn put_in_place(
+        &mut self,
+        path: &TreePath,
+        was: &Rows,
+        is: &Rows,
+        new: &BTreeMap<Vec<u8>, TreePath>,
+        done: &mut Vec<Done>,
+    ) -> Step {
+        let mut rename = |executor: &mut Self, from: TreePath, to: TreePath, flags| {
+            executor.root.rename(&from, &to, flags).map_err(refused(path, "put in place"))?;
+            done.push(Done { from, to, flags });
+            Ok::<_, Skip>(())
+        };
+        let goes = |suffix: &Vec<u8>| !is.contains_key(suffix) || new.contains_key(suffix);
+        // Beside the new one there must not be the old one's log.
+        for suffix in was.keys().filter(|suffix| suffix[..] != *ITSELF && goes(suffix)) {
+            let out = self.staging.swap_name(self.root)?;
+            rename(self, at(path, suffix), out, RenameFlags::NOREPLACE)?;
+        }
+        match (new.get(ITSELF), was.contains_key(ITSELF)) {
+            (Some(from), true) => rename(self, from.clone(), path.clone(), RenameFlags::EXCHANGE)?,
+            (Some(from), false) => rename(self, from.clone(), path.clone(), RenameFlags::NOREPLACE)?,
+            (None, true) if is.is_empty() => {
+                let out = self.staging.swap_name(self.root)?;
+                rename(self, path.clone(), out, RenameFlags::NOREPLACE)?;
+            }
+            _ => {}
+        }
+        for (suffix, from) in new.iter().filter(|(suffix, _)| suffix[..] != *ITSELF) {
+            rename(self, from.clone(), at(path, suffix), RenameFlags::NOREPLACE)?;
+        }
+        Ok(())
+    }
+
+    /// As it was; contents are staged again.
+    fn undo(&mut self, path: &TreePath, done: &[Done], staged: &[(TreePath, ContentId)]) -> Step {
+        for Done { from, to, flags } in done.iter().rev() {
+            self.root.rename(to, from, *flags).map_err(refused(path, "put back"))?;
+        }
+        for (from, content) in staged {
+            match self.root.rename(from, &whole(*content), RenameFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(refused(from, "rename")(e)),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,461 @@
+//! Groups: directories and databases that are one thing, and never a mixture of two states of it.
+//!
+//! A group is a directory called `.git`, one that looks like a bare repository (`HEAD`, `objects/`, `refs/`), one that a glob of
+//! the setting `groups` in `[sync]` matches; or an SQLite database, a file with a `-wal`, `-shm` or `-journal` beside it.
+//! To merge trees and to plan steps each is folded into one file, whose content is the hash of all that is in it, and unfolded
+//! after that. So a group is changed, renamed, deleted and in conflict as a file is, by the same rules, and what two sides made of
+//! it never meets. What is moved into a group or out of it counts as made and deleted. Pure.
+
+use super::look::{self, Inode, Seen};
+use super::merge::{self, Conflict, Merged, conflict_name, parse_conflict_name};
+use super::plan::{self, Op};
+use super::tree::{ContentId, Entry, Ident, Kind, Tree, TreePath, join, split};
+use super::version::Device;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// How files are called that belong to a database, after its name.
+pub const BESIDE: [&[u8]; 3] = [b"-journal", b"-shm", b"-wal"];
+/// What follows the path of a group in that of the group itself.
+pub const ITSELF: &[u8] = b"";
+/// In a hello, before a glob of the side that says it.
+const FEATURE: &str = "group ";
+/// The size of what a group is folded into.
+const FOLDED: u64 = u64::MAX;
+
+/// Tells the device of inodes in a group from others.
+const APART: u64 = 1 << 63;
+
+/// What is in a group, by what follows its path: `/HEAD`, or `-wal`; with itself under [`ITSELF`].
+pub type Rows = BTreeMap<Vec<u8>, Entry>;
+
+/// Whether a row is put in place by keeping what is there.
+pub fn stays(was: &Entry, is: &Entry) -> bool {
+    (&was.kind, was.mode, was.mtime, &was.xattrs) == (&is.kind, is.mode, is.mtime, &is.xattrs)
+}
+
+/// Which directories and files are groups.
+#[derive(Clone, Debug, Default)]
+pub struct Groups {
+    globs: BTreeSet<String>,
+    set: GlobSet,
+}
+
+impl Groups {
+    /// Beside those that are always: directories that a glob matches, with a slash by their path, else by name.
+    pub fn of(globs: impl IntoIterator<Item = String>) -> Result<Groups, globset::Error> {
+        let globs: BTreeSet<String> = globs.into_iter().collect();
+        let mut set = GlobSetBuilder::new();
+        for glob in &globs {
+            let path = glob.trim_matches('/');
+            let anywhere = !glob.trim_end_matches('/').contains('/');
+            let path = if anywhere { format!("**/{path}") } else { path.to_owned() };
+            set.add(GlobBuilder::new(&path).literal_separator(true).build()?);
+        }
+        Ok(Groups { globs, set: set.build()? })
+    }
+
+    /// As a peer is told.
+    pub fn features(&self) -> Vec<String> {
+        self.globs.iter().map(|glob| format!("{FEATURE}{glob}")).collect()
+    }
+
+    /// These and those that a peer told; what it says that is no glob is none.
+    pub fn with(&self, features: &[String]) -> Groups {
+        let told = features.iter().filter_map(|feature| feature.strip_prefix(FEATURE)).map(str::to_owned);
+        let told = told.filter(|glob| Groups::of([glob.clone()]).is_ok()).take(256);
+        Groups::of(self.globs.iter().cloned().chain(told)).unwrap_or_else(|_| self.clone())
+    }
+
+    /// Whether the directory at `path` is a group; `kind` says what is where.
+    fn is_directory<'a>(&self, path: &[u8], kind: &dyn Fn(&[u8]) -> Option<&'a Kind>) -> bool {
+        let (dir, name) = split(path);
+        // Also what a conflict made of one.
+        let name = parse_conflict_name(name).map_or_else(|| name.to_vec(), |(name, _)| name);
+        let is_dir = |name: &[u8]| kind(&join(path, name)).is_some_and(Kind::is_dir);
+        let is_file = |name: &[u8]| kind(&join(path, name)).is_some_and(|kind| kind.content().is_some());
+        name == b".git"
+            || (is_file(b"HEAD") && is_dir(b"objects") && is_dir(b"refs"))
+            || self.set.is_match(Path::new(OsStr::from_bytes(&join(dir, &name))))
+    }
+
+    /// The groups among `paths`, in their order, that are in no other, each with what follows its path in those of its members.
+    /// Also the directories that are in `too`.
+    pub fn find<'a>(
+        &self,
+        all: &[(&'a TreePath, &'a Kind)],
+        too: &dyn Fn(&[u8]) -> bool,
+    ) -> BTreeMap<TreePath, Vec<Vec<u8>>> {
+        let at = |path: &[u8]| all.binary_search_by(|(other, _)| other[..].cmp(path));
+        let kind = |path: &[u8]| at(path).ok().map(|n| all[n].1);
+        let mut found: BTreeMap<TreePath, Vec<Vec<u8>>> = BTreeMap::new();
+        let mut dirs: BTreeSet<&[u8]> = BTreeSet::new();
+        let inside = |dirs: &BTreeSet<&[u8]>, path: &[u8]| {
+            let mut above = split(path).0;
+            while !above.is_empty() && !dirs.contains(above) {
+                above = split(above).0;
+            }
+            !above.is_empty()
+        };
+        for (path, is) in all {
+            if is.is_dir() && !inside(&dirs, path) && (self.is_directory(path, &kind) || too(path)) {
+                dirs.insert(path);
+                let below = join(path, b"");
+                let first = at(&below).unwrap_or_else(|n| n);
+                let members = all[first..].iter().take_while(|(other, _)| other.starts_with(&below));
+                let members = members.map(|(other, _)| other[path.len()..].to_vec());
+                found.insert((*path).clone(), [ITSELF.to_vec()].into_iter().chain(members).collect());
+            }
+        }
+        let mut members: BTreeSet<TreePath> = BTreeSet::new();
+        for (path, is) in all.iter().filter(|(_, is)| is.content().is_some()) {
+            let Some(stem) = BESIDE.iter().find_map(|suffix| path.strip_suffix(*suffix)) else { continue };
+            let is_file = kind(stem).is_some_and(|kind| kind.content().is_some()) && is.content().is_some();
+            if is_file && !split(path).1.is_empty() && !inside(&dirs, path) && !members.contains(stem) {
+                members.insert((*path).clone());
+                let database = found.entry(stem.to_vec()).or_insert_with(|| vec![ITSELF.to_vec()]);
+                database.push(path[stem.len()..].to_vec());
+            }
+        }
+        found
+    }
+
+    /// Looks as [`look::look`] does. A hard link does not lead out of a directory that is a group: there it is another file.
+    pub fn look(
+        &self,
+        seen: &mut BTreeMap<TreePath, Seen>,
+        last: &Tree,
+        mut inodes: BTreeMap<TreePath, Inode>,
+        agreed: Option<&Tree>,
+        device: &Device,
+        seq: u64,
+    ) -> Tree {
+        let now: Vec<(&TreePath, &Kind)> = seen.iter().map(|(path, seen)| (path, &seen.kind)).collect();
+        for (path, members) in self.find(&now, &|_| false) {
+            let Some(Seen { inode: (_, number), kind: Kind::Dir, .. }) = seen.get(&path) else { continue };
+            let apart = number | APART;
+            for suffix in &members[1..] {
+                seen.entry([&path[..], suffix].concat()).and_modify(|seen| seen.inode.0 = apart);
+            }
+        }
+        for (path, members) in self.find(&kinds(last), &|_| false) {
+            let Some((_, number)) = inodes.get(&path).filter(|_| last.entries[&path].kind.is_dir()) else {
+                continue;
+            };
+            let apart = number | APART;
+            for suffix in &members[1..] {
+                inodes.entry([&path[..], suffix].concat()).and_modify(|inode| inode.0 = apart);
+            }
+        }
+        look::look(seen, last, &inodes, agreed, device, seq)
+    }
+
+    /// Merges as [`merge::merge`] does, and each group as a whole.
+    pub fn merge(&self, base: &Tree, left: &Tree, right: &Tree) -> Merged {
+        let mut folds = Folds::new(self, &[base, left, right]);
+        let folded = [base, left, right].map(|tree| folds.fold(self, tree, false));
+        match folds.rows.is_empty() {
+            true => merge::merge(base, left, right),
+            false => folds.unfold(merge::merge(&folded[0], &folded[1], &folded[2])),
+        }
+    }
+
+    /// The same, where the directory was on its way from `before` to `agreed`, and holds `now`. Files of a database are put
+    /// in place one after the other: one that is half way is as before.
+    pub fn merge_on_the_way(&self, before: &Tree, now: &Tree, agreed: &Tree) -> Merged {
+        let mut folds = Folds::new(self, &[before, now, agreed]);
+        let [from, mut is, goal] = [before, now, agreed].map(|tree| folds.fold(self, tree, false));
+        if folds.rows.is_empty() {
+            return merge::merge(before, now, agreed);
+        }
+        let by_ident = |tree: &Tree| -> BTreeMap<Ident, Kind> {
+            tree.entries.values().map(|entry| (entry.ident, entry.kind.clone())).collect()
+        };
+        let (was, to) = (by_ident(&from), by_ident(&goal));
+        let first = |kind: &Kind| folds.rows.get(&kind.content()?).map(|all| all[0].1.clone());
+        for entry in is.entries.values_mut() {
+            let (Some(was), Some(to)) = (was.get(&entry.ident), to.get(&entry.ident)) else { continue };
+            if first(was).is_none() && first(to).is_none() || entry.kind == *to || entry.kind == *was {
+                continue;
+            }
+            let rows = |kind: &Kind| {
+                first(kind).unwrap_or_else(|| {
+                    Rows::from([(ITSELF.to_vec(), Entry { kind: kind.clone(), ..entry.clone() })])
+                })
+            };
+            let (now, was_rows, to_rows) = (rows(&entry.kind), rows(was), rows(to));
+            let from_either = |(suffix, row): (&Vec<u8>, &Entry)| {
+                [&was_rows, &to_rows]
+                    .iter()
+                    .any(|rows| rows.get(suffix).is_some_and(|other| other.kind == row.kind))
+            };
+            if now.iter().all(from_either) {
+                entry.kind = was.clone();
+            }
+        }
+        folds.unfold(merge::merge(&from, &is, &goal))
+    }
+
+    /// Plans as [`plan::plan`] does, and one step for each group.
+    pub fn plan(&self, from: &Tree, to: &Tree) -> Vec<Op> {
+        let mut folds = Folds::new(self, &[from, to]);
+        let folded = [from, to].map(|tree| folds.fold(self, tree, true));
+        if folds.rows.is_empty() {
+            return plan::plan(from, to);
+        }
+        let ops = plan::plan(&folded[0], &folded[1]);
+        folds.unfold_steps(&folded[0], to, ops)
+    }
+}
+
+/// Groups of some trees, by what they were folded into: of which tree, and what is in them.
+struct Folds {
+    /// Directories that are a group in one of the trees are one in all.
+    dirs: BTreeSet<Ident>,
+    rows: BTreeMap<ContentId, Vec<(usize, Rows)>>,
+    /// Of the first tree, by ident.
+    first: BTreeMap<Ident, Rows>,
+    trees: usize,
+}
+
+fn kinds(tree: &Tree) -> Vec<(&TreePath, &Kind)> {
+    tree.entries.iter().map(|(path, entry)| (path, &entry.kind)).collect()
+}
+
+/// What tells one state of a group from another. What is merged apart is left out: mode and xattrs of itself; and its times, where
+/// they make no difference.
+fn digest(rows: &Rows, with_times: bool) -> ContentId {
+    let told: Vec<_> = rows
+        .iter()
+        .map(|(suffix, row)| {
+            let apart = suffix[..] == *ITSELF;
+            let meta = (!apart).then_some((row.mode, &row.xattrs));
+            (suffix, &row.kind, meta, with_times.then_some(row.mtime))
+        })
+        .collect();
+    let bytes = postcard::to_allocvec(&told).expect("rows can be encoded");
+    ContentId(*blake3::Hasher::new_derive_key("dedupfs sync group").update(&bytes).finalize().as_bytes())
+}
+
+impl Folds {
+    fn new(groups: &Groups, trees: &[&Tree]) -> Folds {
+        let mut dirs = BTreeSet::new();
+        for tree in trees {
+            for path in groups.find(&kinds(tree), &|_| false).into_keys() {
+                let entry = &tree.entries[&path];
+                dirs.extend(entry.kind.is_dir().then_some(entry.ident));
+            }
+        }
+        Folds { dirs, rows: BTreeMap::new(), first: BTreeMap::new(), trees: 0 }
+    }
+
+    /// `tree` with each group as one file.
+    fn fold(&mut self, groups: &Groups, tree: &Tree, with_times: bool) -> Tree {
+        let mut folded = tree.clone();
+        let is_one =
+            |path: &[u8]| tree.entries.get(path).is_some_and(|entry| self.dirs.contains(&entry.ident));
+        for (path, members) in groups.find(&kinds(tree), &is_one) {
+            let mut rows = Rows::new();
+            for suffix in members {
+                let member = [&path[..], &suffix].concat();
+                folded.entries.remove(&member);
+                rows.insert(suffix, tree.entries[&member].clone());
+            }
+            let itself = rows[ITSELF].clone();
+            let before = self.first.get(&itself.ident);
+            // Who made what is new in it, if that can be seen.
+            let new = |(suffix, row): &(&Vec<u8>, &Entry)| {
+                before.is_none_or(|rows| rows.get(*suffix) != Some(*row))
+            };
+            let authors = || rows.iter().filter(|(_, row)| !row.kind.is_dir());
+            let author = authors().filter(new).map(|(_, row)| &row.author).max();
+            let author =
+                author.or_else(|| authors().map(|(_, row)| &row.author).max()).unwrap_or(&itself.author);
+            let content = digest(&rows, with_times);
+            let kind = Kind::File { content, size: FOLDED };
+            folded
+                .entries
+                .insert(path, Entry { author: author.clone(), kind, mtime: (0, 0), ..itself.clone() });
+            if self.trees == 0 {
+                self.first.insert(itself.ident, rows.clone());
+            }
+            self.rows.entry(content).or_default().push((self.trees, rows));
+        }
+        self.trees += 1;
+        folded
+    }
+
+    /// What is in a group that is now called `ident`: what either side has that differs from the first, by times or idents only.
+    fn choose(&self, content: &ContentId, ident: Ident) -> Option<&Rows> {
+        let all = self.rows.get(content)?;
+        let own = all.iter().filter(|(_, rows)| rows[ITSELF].ident == ident).collect::<Vec<_>>();
+        let among = if own.is_empty() { all.iter().collect() } else { own };
+        let first = among.iter().find(|(tree, _)| *tree == 0).map(|(_, rows)| rows);
+        let newer =
+            among.iter().filter(|(tree, rows)| *tree > 0 && Some(rows) != first).map(|(_, rows)| rows);
+        let encoded = |rows: &&Rows| postcard::to_allocvec(rows).expect("rows can be encoded");
+        newer.max_by_key(encoded).or(first).or_else(|| among.first().map(|(_, rows)| rows))
+    }
+
+    fn folded(&self, entry: &Entry) -> Option<&Rows> {
+        match entry.kind {
+            Kind::File { content, size: FOLDED } => self.choose(&content, entry.ident),
+            _ => None,
+        }
+    }
+
+    /// The tree with what is in its groups.
+    fn unfold(&self, mut merged: Merged) -> Merged {
+        let folded = merged
+            .tree
+            .entries
+            .iter()
+            .filter_map(|(path, entry)| Some((path.clone(), entry.clone(), self.folded(entry)?)));
+        let folded: Vec<(TreePath, Entry, &Rows)> = folded.collect();
+        folded.iter().for_each(|(path, ..)| drop(merged.tree.entries.remove(path)));
+        let outside = merged.tree.entries.values().map(|entry| entry.ident);
+        let mut used: BTreeSet<Ident> =
+            outside.chain(folded.iter().map(|(_, entry, _)| entry.ident)).collect();
+        for (path, itself, rows) in folded {
+            let copy = rows[ITSELF].ident != itself.ident;
+            let mut renamed: BTreeMap<Ident, Ident> = BTreeMap::new();
+            for (suffix, row) in rows {
+                let mut entry = row.clone();
+                if suffix[..] == *ITSELF {
+                    entry = Entry {
+                        ident: itself.ident,
+                        mode: itself.mode,
+                        xattrs: itself.xattrs.clone(),
+                        ..entry
+                    };
+                } else {
+                    let taken = copy || used.contains(&row.ident);
+                    let again = || {
+                        Ident::derive(&[
+                            b"in a group",
+                            &itself.ident.0.to_le_bytes(),
+                            &row.ident.0.to_le_bytes(),
+                        ])
+                    };
+                    let known = renamed.get(&row.ident).copied();
+                    entry.ident = known.unwrap_or_else(|| if taken { again() } else { row.ident });
+                    renamed.insert(row.ident, entry.ident);
+                }
+                let at = [&path[..], suffix].concat();
+                self.make_room(&mut merged, &at);
+                merged.tree.entries.insert(at, entry);
+            }
+            used.extend(renamed.into_values());
+        }
+        merged.conflicts.sort();
+        merged
+    }
+
+    /// What the other side put under the name of a file of a database goes beside it.
+    fn make_room(&self, merged: &mut Merged, at: &TreePath) {
+        let Some(there) = merged.tree.entries.get(at).cloned() else { return };
+        let (dir, name) = split(at);
+        let hash = blake3::hash(&postcard::to_allocvec(&there.kind).expect("a kind can be encoded"));
+        let copies = (0..).map(|n| join(dir, &conflict_name(name, &there.author, hash.as_bytes(), n)));
+        let copy = copies
+            .into_iter()
+            .find(|copy| !merged.tree.entries.contains_key(copy))
+            .expect("names do not end");
+        let below = join(at, b"");
+        let moved: Vec<TreePath> = merged
+            .tree
+            .entries
+            .keys()
+            .filter(|path| *path == at || path.starts_with(&below))
+            .cloned()
+            .collect();
+        for path in moved {
+            let entry = merged.tree.entries.remove(&path).expect("it was there");
+            merged.tree.entries.insert([&copy[..], &path[at.len()..]].concat(), entry);
+        }
+        let loser = there.author.clone();
+        merged.conflicts.push(Conflict { path: at.clone(), winner: there.author, copy, loser });
+    }
+
+    /// Steps with folded files as steps with groups.
+    fn unfold_steps(&self, from: &Tree, to: &Tree, ops: Vec<Op>) -> Vec<Op> {
+        let mut at: BTreeMap<TreePath, Entry> = from.entries.clone();
+        let rows = |entry: &Entry| {
+            self.folded(entry).cloned().unwrap_or_else(|| Rows::from([(ITSELF.to_vec(), entry.clone())]))
+        };
+        // As the tree has it, with the mode that was agreed on.
+        let wanted = |path: &TreePath, entry: &Entry| -> Rows {
+            let row = |suffix: &Vec<u8>| {
+                Some((suffix.clone(), to.entries.get(&[&path[..], suffix].concat())?.clone()))
+            };
+            rows(entry).keys().filter_map(row).collect()
+        };
+        let real = |entry: &Entry| match self.folded(entry) {
+            Some(rows) => {
+                Entry { kind: rows[ITSELF].kind.clone(), mtime: rows[ITSELF].mtime, ..entry.clone() }
+            }
+            None => entry.clone(),
+        };
+        let is_group = |entry: &Entry| self.folded(entry).is_some();
+        let mut steps = Vec::new();
+        for op in ops {
+            match op {
+                Op::Create { path, entry, .. } if is_group(&entry) => {
+                    let is = wanted(&path, &entry);
+                    at.insert(path.clone(), entry);
+                    steps.push(Op::Group { path, was: Rows::new(), is });
+                }
+                Op::Replace { path, was, entry, .. } if is_group(&was) || is_group(&entry) => {
+                    let (was, is) = (rows(&was), wanted(&path, &entry));
+                    at.insert(path.clone(), entry);
+                    steps.push(Op::Group { path, was, is });
+                }
+                Op::Remove { path, was } if is_group(&was) => {
+                    at.remove(&path);
+                    steps.push(Op::Group { path, was: rows(&was), is: Rows::new() });
+                }
+                Op::Meta { path, was, entry } => {
+                    steps.push(Op::Meta { path, was: real(&was), entry: real(&entry) });
+                }
+                Op::Move { from, to } => {
+                    let below = join(&from, b"");
+                    let moved: Vec<TreePath> = at
+                        .keys()
+                        .filter(|path| **path == from || path.starts_with(&below))
+                        .cloned()
+                        .collect();
+                    // A directory takes along what is in it, a database does not.
+                    let database = at.get(&from).and_then(|entry| self.folded(entry));
+                    let database = database.filter(|rows| !rows[ITSELF].kind.is_dir());
+                    for suffix in database.into_iter().flat_map(|rows| rows.keys().rev()) {
+                        let (from, to) = ([&from[..], suffix].concat(), [&to[..], suffix].concat());
+                        steps.push(Op::Move { from, to });
+                    }
+                    for path in moved {
+                        let entry = at.remove(&path).expect("it was there");
+                        at.insert([&to[..], &path[from.len()..]].concat(), entry);
+                    }
+                    if database.is_none() {
+                        steps.push(Op::Move { from, to });
+                    }
+                }
+                op => {
+                    if let Op::Create { path, entry, .. }
+                    | Op::Replace { path, entry, .. }
+                    | Op::MakeDir { path, entry } = &op
+                    {
+                        at.insert(path.clone(), entry.clone());
+                    }
+                    steps.push(op);
+                }
+            }
+        }
+        steps
+    }
+}
+
+#[cfg(test)]
+mod tests;
