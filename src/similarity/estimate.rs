@@ -1,136 +1,162 @@
 //! From samples of grams to shares of bytes, which is what users mean.
 //!
-//! A change of one byte takes [`GRAM_BYTES`] grams with it, but only that byte is not in common. So what two contents
-//! share in grams is less than what they share in bytes, the more so the more the changes are scattered. Taken as breaks
-//! that fall evenly, `x` of them a byte, a gram is in common with probability `e^(-24x)`, and a byte lies in a common run
-//! of [`MATCH_BYTES_MIN`] or more with probability `(1 + 32x) e^(-32x)`: the run that a given byte lies in is `l` long with
-//! density `x^2 l e^(-xl)`. Where changes come in blocks instead, the share of grams is the share of bytes.
+//! A change of one byte takes [`GRAM_BYTES`] grams with it, but only that byte is not in common; and a gram that is there many
+//! times is one feature, but all its bytes count. So of the queried file, whose bytes are at hand, it is looked at where the
+//! features in common stand ([`Places`]). Between one that is in common and its neighbour that is not, the two contents part
+//! somewhere. A run of grams in common reaches [`REACH`] of the way to the far end of the neighbour; what is left of a gap is
+//! not in common, but for a few of the bytes [`BETWEEN`] two grams that are not.
 //!
-//! Which of the two it is shows in where the grams in common stand: next to each other, or anywhere. What was measured on
-//! releases, documentation and executables is in `docs/decisions/0027-estimates-of-bytes.md`.
+//! Of the other content no places are known. There, changes are taken as breaks that fall evenly, `x` of them a byte: a
+//! gram is in common with probability `e^(-24x)`, and a byte lies in a common run of [`MATCH_BYTES_MIN`] or more with
+//! probability `(1 + 32x) e^(-32x)`: the run that a given byte lies in is `l` long with density `x^2 l e^(-xl)`. Where
+//! changes come in blocks instead, the share of grams is the share of bytes. The middle of the two is told.
+//!
+//! What was measured on releases, documentation and executables is in `docs/decisions/0027-estimates-of-bytes.md`.
 
 use super::exact::MATCH_BYTES_MIN;
 use super::gram::{GRAM_BYTES, LEVELS};
-use super::sketch::Asked;
+use super::sketch::Place;
+use std::collections::HashMap;
 
 /// How scattered changes are where nothing says it.
-pub(super) const SCATTER_UNKNOWN: f64 = 0.5;
-/// So many neighbours that differ are expected before what is seen of them counts as much as [`SCATTER_UNKNOWN`].
-const NEIGHBOURS_TRUSTED: f64 = 16.0;
+const SCATTER: f64 = 0.5;
+/// How far a run reaches into a gap beside it, as a part of how far it could: half if changes are longer than gaps, all if
+/// they are single bytes.
+const REACH: f64 = 2.0 / 3.0;
+/// The part of the bytes between two grams not in common that is in common all the same, if all other grams are.
+const BETWEEN: f64 = 0.1;
 
-/// Of two contents, the share of each one's bytes that is in the other, from the shares of distinct grams, 0 to 1, and how
-/// scattered changes are: 0 if in blocks, 1 if evenly.
+/// Of two contents, the share of each one's bytes that is in the other, from the shares of distinct grams, 0 to 1.
 ///
 /// Both shares grow by the factor that follows from the larger one: a file that is wholly in a large one leaves the large
 /// one's share as it is.
-pub(super) fn shares_of_bytes(a_grams: f64, b_grams: f64, scatter: f64) -> (f64, f64) {
+pub(super) fn shares_of_bytes(a_grams: f64, b_grams: f64) -> (f64, f64) {
     let most = a_grams.max(b_grams);
     if most <= 0.0 {
         return (0.0, 0.0);
     }
-    let factor = 1.0 + scatter * (of_scattered(most) / most - 1.0).max(0.0);
+    let factor = 1.0 + SCATTER * (of_scattered(most) / most - 1.0).max(0.0);
     ((a_grams * factor).min(1.0), (b_grams * factor).min(1.0))
 }
 
 /// The share of bytes if changes are scattered evenly.
 fn of_scattered(grams: f64) -> f64 {
-    let breaks = breaks(grams) * MATCH_BYTES_MIN as f64;
+    let breaks = -grams.clamp(f64::MIN_POSITIVE, 1.0).ln() / GRAM_BYTES as f64 * MATCH_BYTES_MIN as f64;
     (1.0 + breaks) * (-breaks).exp()
 }
 
-/// Breaks for each byte, if they are.
-fn breaks(grams: f64) -> f64 {
-    -grams.clamp(f64::MIN_POSITIVE, 1.0).ln() / GRAM_BYTES as f64
-}
-
-/// Where in the queried file its features stand, as a content sees them whose features are selected at some level.
+/// Where in the queried file its features stand.
 pub(super) struct Places {
-    at_level: [Row; LEVELS],
+    /// Of each feature the level that selects it.
+    levels: Vec<u8>,
+    /// What a content sees whose features are selected at some level.
+    rows: [Row; LEVELS],
+    end: f64,
 }
 
-/// The features that a level selects, by place.
+/// The features that a level selects, wherever they stand.
 #[derive(Default)]
 struct Row {
-    /// Of each feature its rank, if it is selected.
-    ranks: Vec<Option<u16>>,
-    len: usize,
-    /// Neighbours that overlap, and by how many bytes they are apart together.
-    near: f64,
-    near_bytes: f64,
-    /// Neighbours that do not.
-    far: f64,
+    /// By place: which feature, and where its gram starts.
+    places: Vec<(u16, f64)>,
+    /// How many features there are.
+    features: usize,
 }
 
 impl Places {
-    /// Of no more than 65,536 features. O(features).
-    pub(super) fn of(features: &[Asked]) -> Places {
-        let mut by_place: Vec<usize> = (0..features.len()).collect();
-        by_place.sort_unstable_by_key(|&i| features[i].at);
-        Places { at_level: std::array::from_fn(|level| Row::of(features, &by_place, level as u8)) }
+    /// Of the features that count, at most 65,536, each with an index of its own from 0 on; the others are in no estimate,
+    /// nor are the bytes around them. `places` are in order, of a file of `bytes` without padding.
+    pub(super) fn of(places: &[Place], counting: &HashMap<u64, u16>, bytes: u64) -> Places {
+        let mut levels = vec![0; counting.len()];
+        let mut rows: [Row; LEVELS] = Default::default();
+        let (mut end, mut before, mut weight_before) = (0.0, 0, None);
+        for place in places {
+            let feature = counting.get(&place.feature.bits()).copied();
+            let weight = f64::from(u8::from(feature.is_some()));
+            end += (place.at - before) as f64 * (weight + weight_before.unwrap_or(weight)) / 2.0;
+            (before, weight_before) = (place.at, Some(weight));
+            let Some(feature) = feature else { continue };
+            levels[usize::from(feature)] = place.feature.level();
+            let selected = &mut rows[..=usize::from(place.feature.level())];
+            selected.iter_mut().for_each(|row| row.places.push((feature, end)));
+        }
+        end += (bytes - before) as f64 * weight_before.unwrap_or(0.0);
+        let mut of = Places { levels, rows, end };
+        for level in 0..LEVELS {
+            of.rows[level].features = of.levels.iter().filter(|&&of| usize::from(of) >= level).count();
+        }
+        of
     }
 
-    /// How scattered the changes are towards a content of `level` that has the features `found`, a share `grams` of the
-    /// query's: by how many neighbours differ, of those that would if changes fell evenly. O(found log found).
-    pub(super) fn scatter(&self, found: &[u16], level: u8, grams: f64) -> f64 {
-        let row = &self.at_level[usize::from(level)];
-        let mut ranks: Vec<u16> = found.iter().filter_map(|&i| row.ranks[usize::from(i)]).collect();
-        ranks.sort_unstable();
-        let (Some(&first), Some(&last)) = (ranks.first(), ranks.last()) else { return SCATTER_UNKNOWN };
-        let both = ranks.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
-        let at_ends = usize::from(first == 0) + usize::from(usize::from(last) + 1 == row.len);
-        let differ = (2 * (ranks.len() - both) - at_ends) as f64;
-        let expected = row.differing(grams);
-        let trusted = SCATTER_UNKNOWN * NEIGHBOURS_TRUSTED;
-        ((differ + trusted) / (expected + NEIGHBOURS_TRUSTED)).min(1.0)
+    /// The share of bytes in common with a content whose features are selected at `level` and that has those `found`, each
+    /// once. `None` where that says nothing. O(places).
+    pub(super) fn share(&self, found: &[u16], level: u8) -> Option<f64> {
+        let row = &self.rows[usize::from(level)];
+        let mut is_found = vec![false; self.levels.len()];
+        found.iter().for_each(|&feature| is_found[usize::from(feature)] = true);
+        let count = found.iter().filter(|&&feature| self.levels[usize::from(feature)] >= level).count();
+        let grams = count as f64 / row.features.max(1) as f64;
+        (count > 0).then(|| (row.covered(&is_found, self.end, grams) / self.end.max(1.0)).min(1.0))
     }
 }
 
 impl Row {
-    fn of(features: &[Asked], by_place: &[usize], level: u8) -> Row {
-        let mut row = Row { ranks: vec![None; features.len()], ..Row::default() };
-        let mut last = None;
-        for &i in by_place.iter().filter(|&&i| features[i].feature.level() >= level) {
-            row.ranks[i] = Some(row.len as u16);
-            row.len += 1;
-            if let Some(last) = last.replace(features[i].at) {
-                match features[i].at - last {
-                    apart if apart < GRAM_BYTES as u64 => {
-                        row.near += 1.0;
-                        row.near_bytes += apart as f64;
-                    }
-                    _ => row.far += 1.0,
-                }
+    /// How many bytes are in common, of `end`, if a share `grams` of the features is. O(places).
+    fn covered(&self, is_found: &[bool], end: f64, grams: f64) -> f64 {
+        const GRAM: f64 = GRAM_BYTES as f64;
+        let is_found = |place: &(u16, f64)| is_found[usize::from(place.0)];
+        let mut runs = self.places.chunk_by(|a, b| is_found(a) == is_found(b)).peekable();
+        let (mut covered, mut parted) = (0.0, None);
+        while let Some(run) = runs.next() {
+            let (first, last) = (run[0].1, run[run.len() - 1].1);
+            if !is_found(&run[0]) {
+                let gaps = run.windows(2).map(|pair| (pair[1].1 - pair[0].1 - GRAM).max(0.0));
+                covered += BETWEEN * grams * gaps.sum::<f64>();
+                parted = Some(last);
+                continue;
             }
+            // The byte at which the neighbour starts, or the one at which it ends, is the farthest to differ.
+            let (before, reach_before) = match parted {
+                Some(parted) => ((first - parted - 1.0).max(0.0), REACH),
+                None => (first, 1.0),
+            };
+            let (after, reach_after) = match runs.peek() {
+                Some(next) => ((next[0].1 - last - 1.0).max(0.0), REACH),
+                None => ((end - last - GRAM).max(0.0), 1.0),
+            };
+            let least = last - first + GRAM;
+            covered +=
+                of_run(least, least + before * reach_before + after * reach_after, least + before + after);
         }
-        row
+        covered
     }
+}
 
-    /// Neighbours of which one is in common and the other is not, if changes fall evenly: of those that overlap a break has
-    /// to fall into the part where they do not.
-    fn differing(&self, grams: f64) -> f64 {
-        let apart = self.near_bytes / self.near.max(1.0);
-        2.0 * grams * (self.far * (1.0 - grams) + self.near * (1.0 - (-breaks(grams) * apart).exp()))
+/// What counts of a run that has `least` to `most` bytes, `likely` so many: nothing if it is too short for a match.
+fn of_run(least: f64, likely: f64, most: f64) -> f64 {
+    const MATCH: f64 = MATCH_BYTES_MIN as f64;
+    if least >= MATCH {
+        return likely;
     }
+    let reaches = (most - MATCH + 1.0).max(0.0) / (most - least + 1.0);
+    reaches * likely.max(MATCH)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::similarity::QuerySketch;
+    use crate::similarity::{QuerySketch, exact};
 
     #[test]
     fn ends_stay_and_the_order_too() {
-        assert_eq!(shares_of_bytes(0.0, 0.0, 1.0), (0.0, 0.0));
-        assert_eq!(shares_of_bytes(1.0, 0.02, 1.0), (1.0, 0.02), "what is whole says nothing of changes");
-        for scatter in [0.0, 0.5, 1.0] {
-            let mut last = 0.0;
-            for grams in (1..=1000).map(|i| f64::from(i) / 1000.0) {
-                let (bytes, same) = shares_of_bytes(grams, grams, scatter);
-                assert!(bytes >= grams && bytes <= 1.0 && bytes >= last && bytes == same, "{grams}: {bytes}");
-                last = bytes;
-            }
+        assert_eq!(shares_of_bytes(0.0, 0.0), (0.0, 0.0));
+        assert_eq!(shares_of_bytes(1.0, 0.02), (1.0, 0.02), "what is whole says nothing of changes");
+        let mut last = 0.0;
+        for grams in (1..=1000).map(|i| f64::from(i) / 1000.0) {
+            let (bytes, same) = shares_of_bytes(grams, grams);
+            assert!(bytes >= grams && bytes <= 1.0 && bytes >= last && bytes == same, "{grams}: {bytes}");
+            last = bytes;
         }
-        assert_eq!(shares_of_bytes(0.3, 0.2, 0.0), (0.3, 0.2));
     }
 
     fn noise(seed: u64) -> impl FnMut() -> u64 {
@@ -153,28 +179,61 @@ mod tests {
             let share = |part: usize| part as f64 / broken.len() as f64;
             let grams = share(runs.iter().map(|len| (len + 1).saturating_sub(GRAM_BYTES)).sum());
             let bytes = share(runs.iter().filter(|len| **len >= MATCH_BYTES_MIN).sum());
-            let (estimate, _) = shares_of_bytes(grams, grams, 1.0);
-            assert!((estimate - bytes).abs() < 0.02, "{one_in}: {grams} {bytes} {estimate}");
+            assert!((of_scattered(grams) - bytes).abs() < 0.02, "{one_in}: {grams} {bytes}");
         }
     }
 
-    /// Blocks are told from scattered changes by where the features in common stand.
+    /// What is estimated of `bytes` that some of their grams are in `other`, and what is true. Without the features that
+    /// are `left_out` by place.
+    fn estimate(bytes: &[u8], other: &[u8], left_out: impl Fn(u64) -> bool) -> (f64, f64) {
+        let of = |bytes: &[u8]| {
+            let mut query = QuerySketch::new();
+            bytes.chunks(16 << 10).for_each(|chunk| query.add_chunk(chunk));
+            query
+        };
+        let (query, there) = (of(bytes), of(other).features());
+        let mut counting = HashMap::new();
+        for place in query.places().iter().filter(|place| !left_out(place.at)) {
+            let next = counting.len() as u16;
+            counting.entry(place.feature.bits()).or_insert(next);
+        }
+        let places = Places::of(query.places(), &counting, query.counted());
+        let has = |bits: &u64| there.iter().any(|asked| asked.feature.bits() == *bits);
+        let found: Vec<u16> = counting.iter().filter(|(bits, _)| has(bits)).map(|(_, &i)| i).collect();
+        let share = places.share(&found, 7).unwrap();
+        let common = exact::compare(&bytes, &other, 1 << 22).unwrap().a_bytes;
+        (share, common as f64 / bytes.len() as f64)
+    }
+
     #[test]
-    fn blocks_are_told_from_scattered_changes() {
+    fn changes_in_blocks_and_scattered_ones() {
         let mut next = noise(2);
         let bytes: Vec<u8> = (0..200_000).map(|_| next() as u8).collect();
-        let mut query = QuerySketch::new();
-        bytes.chunks(16 << 10).for_each(|chunk| query.add_chunk(chunk));
-        let features = query.features();
-        let places = Places::of(&features);
-        let of = |is_found: &mut dyn FnMut(u64) -> bool| -> f64 {
-            let found: Vec<u16> =
-                (0..features.len()).filter(|&i| is_found(features[i].at)).map(|i| i as u16).collect();
-            places.scatter(&found, 7, found.len() as f64 / features.len() as f64)
+        let changed = |is_changed: &dyn Fn(usize) -> bool| -> Vec<u8> {
+            bytes.iter().enumerate().map(|(at, &byte)| if is_changed(at) { !byte } else { byte }).collect()
         };
-        assert!(of(&mut |at| at < 120_000) < 0.1);
-        assert!(of(&mut |at| at % 20_000 < 12_000) < 0.2);
-        assert!(of(&mut |_| next() % 10 < 6) > 0.85);
-        assert_eq!(places.scatter(&[], 7, 0.0), SCATTER_UNKNOWN);
+        for is_changed in [&(|at: usize| at < 120_000) as &dyn Fn(usize) -> bool, &|at| at % 20_000 < 12_000]
+        {
+            let (estimate, truth) = estimate(&changed(is_changed), &bytes, |_| false);
+            assert!((estimate - truth).abs() < 0.03, "{estimate} for {truth}");
+        }
+        for every in [50, 100, 400] {
+            let (estimate, truth) = estimate(&changed(&|at| at % every == 0), &bytes, |_| false);
+            assert!(truth > 0.97 && (truth - estimate) < 0.35, "{estimate} for {truth}");
+        }
+    }
+
+    /// What is there over and over is few features, and what does not count is in no share.
+    #[test]
+    fn repeats_count_and_what_is_left_out_does_not() {
+        let mut next = noise(3);
+        let mut of = |len: usize| -> Vec<u8> { (0..len).map(|_| next() as u8).collect() };
+        let (markup, own, others) = (of(3000).repeat(12), of(24_000), of(24_000));
+        let (one, other) = ([&markup[..], &own].concat(), [&markup[..], &others].concat());
+        let (said, truth) = estimate(&one, &other, |_| false);
+        assert!((said - truth).abs() < 0.05, "{said} for {truth}, and 0.11 of distinct grams");
+        let part = [&own[..6000], &others[..6000], &markup[..36_000]].concat();
+        let (said, _) = estimate(&part, &own, |at| at >= 12_000);
+        assert!((said - 0.5).abs() < 0.1, "{said} for half of what counts");
     }
 }

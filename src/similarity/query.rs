@@ -20,7 +20,7 @@ use super::rows::{
 use super::sketch::{Asked, QuerySketch};
 use crate::db::Db;
 use crate::id::RecipeId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A feature is suppressed if it is in more chunks than this many times the cap, without counting contents.
 const CHUNKS_PER_CONTENT: usize = 4;
@@ -34,8 +34,6 @@ const ROWS_MAX: usize = 1 << 25;
 /// cap so many times as high: some tens of milliseconds at most.
 const RETRIED_FEATURES: usize = 16;
 const RETRY_CAP_FACTOR: usize = 8;
-/// Of so many features it is noted which content has which: where those stand tells how changes are scattered.
-const PLACED_FEATURES_MAX: usize = 2048;
 
 /// A content that probably has something in common with the queried file. The shares are estimates, from 0 to
 /// 1, of bytes; [`super::exact::compare_beside`] gives the facts.
@@ -70,7 +68,7 @@ pub struct Answer {
 #[derive(Default)]
 struct Tally {
     at: [u32; LEVELS],
-    /// Which of the features that are placed.
+    /// Which of the features that are placed, each once.
     placed: Vec<u16>,
 }
 
@@ -99,7 +97,7 @@ impl Similarity {
         let boilerplate_features = all - features.len();
         let state = self.read();
         let cap = self.options.frequency_cap;
-        let mut seen = Seen::default();
+        let mut seen = Seen::of(sketch);
         let mut suppressed = Vec::new();
         let mut followed = 0;
         // They are in the order of their hashes, so the first of them are a sample of all.
@@ -119,10 +117,13 @@ impl Similarity {
             suppressed.retain(|feature| !retried.contains(feature) || still.contains(feature));
         }
         let counted = Counted {
-            bytes: sketch.bytes_sampled() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64),
+            bytes: sketch.counted() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64),
             thinning: sketch.thinning() * unfollowed,
         };
-        let candidates = self.rank(&state, &counted, seen, min, limit)?;
+        let last = features.last().map_or(0, |asked| asked.feature.bits());
+        let known = sketch.places().iter().filter(|place| place.feature.bits() <= last);
+        let places = Places::of(&known.copied().collect::<Vec<_>>(), &seen.counting, sketch.counted());
+        let candidates = self.rank(&state, &counted, seen, &places, min, limit)?;
         Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
     }
 
@@ -151,17 +152,11 @@ impl Similarity {
                 suppressed.push(asked);
                 continue;
             }
-            seen.weights.add(asked);
-            let place = seen.placed.len();
-            if place < PLACED_FEATURES_MAX {
-                seen.placed.push(asked);
-            }
+            let placed = seen.count(asked);
             for &(content, chunk_level) in &contents {
                 let tally = seen.tallies.entry(content).or_default();
                 tally.at[usize::from(asked.level.max(chunk_level))] += 1;
-                if place < PLACED_FEATURES_MAX {
-                    tally.placed.push(place as u16);
-                }
+                tally.placed.extend(placed);
             }
         }
         Ok(suppressed)
@@ -172,11 +167,11 @@ impl Similarity {
         state: &State,
         counted: &Counted,
         seen: Seen,
+        places: &Places,
         min: f64,
         limit: usize,
     ) -> Result<Vec<Candidate>, SimilarityError> {
-        let Seen { weights: query, tallies, placed, .. } = seen;
-        let places = Places::of(&placed);
+        let Seen { weights: query, tallies, .. } = seen;
         let mut tallies: Vec<_> = tallies.into_iter().collect();
         tallies.sort_unstable_by_key(|(content, _)| *content);
         let mut rows: Vec<Option<ContentRow>> = vec![None; tallies.len()];
@@ -202,15 +197,21 @@ impl Similarity {
             if !(plausible(&tally, containment, min) || plausible(&tally, contained_in, min)) {
                 continue;
             }
-            let scatter = places.scatter(&tally.placed, row.counts.level, containment);
-            let (containment, contained_in) = shares_of_bytes(containment, contained_in, scatter);
+            let middle = shares_of_bytes(containment, contained_in);
+            let (grams, seen) = (containment, places.share(&tally.placed, row.counts.level));
+            let containment = if found == query.features { 1.0 } else { seen.unwrap_or(middle.0) };
+            // What the query has more than once the other need not have as often.
+            let least = (contained_in * containment / grams).min(middle.1);
+            // It has as many bytes in common as the query, unless its size counts padding.
+            let common = containment * counted.bytes;
+            let contained_in = least.max((least + (common / row.size.max(1) as f64).min(1.0)) / 2.0);
             candidates.push(Candidate {
                 recipe: row.recipe,
                 size: row.size,
                 containment,
                 contained_in,
                 resemblance: resemblance(containment, contained_in),
-                bytes_common: (containment * counted.bytes) as u64,
+                bytes_common: common as u64,
             });
         }
         candidates.sort_by(|a, b| {
@@ -233,14 +234,30 @@ struct Counted {
 }
 
 /// What following features has shown.
-#[derive(Default)]
 struct Seen {
     /// Rows that were read for it.
     rows: usize,
     weights: QueryCounts,
     tallies: HashMap<u32, Tally>,
-    /// The first features that were followed.
-    placed: Vec<Asked>,
+    /// Which features have a place.
+    placed: HashSet<u64>,
+    /// Those of them that were followed, each with an index.
+    counting: HashMap<u64, u16>,
+}
+
+impl Seen {
+    fn of(sketch: &QuerySketch) -> Seen {
+        let placed = sketch.places().iter().map(|place| place.feature.bits()).collect();
+        let (weights, tallies, counting) = Default::default();
+        Seen { rows: 0, weights, tallies, placed, counting }
+    }
+
+    /// A feature is followed. If it has a place, its index among those that have one.
+    fn count(&mut self, asked: Asked) -> Option<u16> {
+        self.weights.add(asked);
+        let (bits, next) = (asked.feature.bits(), self.counting.len() as u16);
+        self.placed.contains(&bits).then(|| *self.counting.entry(bits).or_insert(next))
+    }
 }
 
 /// How many features the query would have at each level: a feature of a finer level counts if a level selects

@@ -4,7 +4,7 @@
 //! selects, so two sketches can be compared at the coarser of their levels, and a file's sketch is the
 //! union of its chunks'. Grams that straddle a cut are not seen.
 
-use super::exact::padding;
+use super::exact::{Ranges, padding};
 use super::gram::{self, FEATURE_BITS, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
 
 /// How densely chunks are sampled. On disk: an index is built with one set of these.
@@ -50,9 +50,9 @@ impl Feature {
         self.0 as u8
     }
 
-    /// Whether its bits begin with so many zeros.
+    /// Whether its bits begin with so many zeros. None begins with more than there are bits.
     fn is_below(self, zeros: u32) -> bool {
-        self.bits() >> FEATURE_BITS.saturating_sub(zeros) == 0
+        zeros <= FEATURE_BITS && self.bits() >> (FEATURE_BITS - zeros) == 0
     }
 }
 
@@ -126,13 +126,22 @@ impl Sketch {
 /// the memory that a query takes and the time of its look-ups do not grow with the file.
 const QUERY_FEATURES_MAX: usize = 1 << 18;
 
+/// Places of features of a query that are kept. Of a file that has more, only features below a bound are placed.
+const PLACES_MAX: usize = 1 << 12;
+
 /// A feature of a file that is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Asked {
     pub(crate) feature: Feature,
     /// The finest level at which a chunk of the file was sketched that has it.
     pub(crate) level: u8,
-    /// Where in the file its gram starts; of several places the first in a chunk of that level.
+}
+
+/// Where a feature stands in a file that is asked about; it may stand in several places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) feature: Feature,
+    /// Bytes before its gram, without padding.
     pub(crate) at: u64,
 }
 
@@ -140,11 +149,15 @@ pub(crate) struct Asked {
 #[derive(Clone, Debug, Default)]
 pub struct QuerySketch {
     bytes: u64,
-    bytes_sampled: u64,
+    counted: u64,
     params: SketchParams,
     entries: Vec<Asked>,
     /// Of all features one in `2^thinned` is kept: those with so many leading zeros.
     thinned: u32,
+    /// In order.
+    places: Vec<Place>,
+    /// The same for features that are placed.
+    places_thinned: u32,
 }
 
 impl QuerySketch {
@@ -165,15 +178,15 @@ impl QuerySketch {
 
     /// Adds the next chunk of the file, which is there so many times in a row.
     pub fn add_chunks(&mut self, bytes: &[u8], times: u64) {
-        let (level, placed) = placed(bytes, self.params);
-        // Of a chunk that repeats itself the features are a sample of a few bytes only.
-        let sampled = (placed.len() as u64) << level;
-        let counted = bytes.len() as u64 - padding(&bytes).map_or(0, |padding| padding.bytes());
-        self.bytes_sampled += times * if 4 * sampled < counted { sampled } else { counted };
+        let (level, mut placed) = placed(bytes, self.params);
+        let padding = padding(&bytes).unwrap_or_default();
+        self.place(&placed, &padding, times);
+        placed.sort_unstable();
+        placed.dedup_by_key(|(feature, _)| feature.bits());
         let kept = placed.into_iter().filter(|(feature, _)| feature.is_below(self.thinned));
-        let start = self.bytes;
-        self.entries.extend(kept.map(|(feature, at)| Asked { feature, level, at: start + u64::from(at) }));
+        self.entries.extend(kept.map(|(feature, _)| Asked { feature, level }));
         self.bytes += bytes.len() as u64 * times;
+        self.counted += (bytes.len() as u64 - padding.bytes()) * times;
         // A file that repeats itself is not thinned for it.
         if self.entries.len() > 2 * QUERY_FEATURES_MAX {
             compact(&mut self.entries);
@@ -184,14 +197,34 @@ impl QuerySketch {
         }
     }
 
+    /// Notes where the features of the next chunk stand. Those that touch padding do not count, and a chunk that is there
+    /// `times` in a row is stretched over all of them.
+    fn place(&mut self, placed: &[(Feature, u32)], padding: &Ranges, times: u64) {
+        let (mut padding, mut passed) = (padding.iter().peekable(), 0);
+        for &(feature, at) in placed {
+            let at = u64::from(at);
+            while let Some(range) = padding.next_if(|range| range.end <= at) {
+                passed += range.end - range.start;
+            }
+            let is_padded = padding.peek().is_some_and(|range| range.start < at + GRAM_BYTES as u64);
+            if !is_padded && feature.is_below(self.places_thinned) {
+                self.places.push(Place { feature, at: self.counted + (at - passed) * times });
+            }
+        }
+        while self.places.len() > PLACES_MAX {
+            self.places_thinned += 1;
+            self.places.retain(|place| place.feature.is_below(self.places_thinned));
+        }
+    }
+
     /// Length of the file in bytes, as far as it was added.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes that the features are a sample of, without padding and those that repeat others of their chunk.
-    pub(crate) fn bytes_sampled(&self) -> u64 {
-        self.bytes_sampled
+    /// The same without padding.
+    pub(crate) fn counted(&self) -> u64 {
+        self.counted
     }
 
     /// For each feature that is kept there are so many in all.
@@ -205,6 +238,11 @@ impl QuerySketch {
         compact(&mut entries);
         entries
     }
+
+    /// Where they stand, in order; of a large file this is of a part of them, those of the least bits.
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
 }
 
 /// Sorts, and keeps of each feature the entry of the finest level.
@@ -213,7 +251,7 @@ fn compact(entries: &mut Vec<Asked>) {
     entries.dedup_by_key(|asked| asked.feature.bits());
 }
 
-/// The level and the distinct features that [`Sketch::with_params`] has of a chunk, each with the first place of its gram.
+/// The level and the features that [`Sketch::with_params`] has of a chunk, at each place of their grams, in order.
 fn placed(bytes: &[u8], params: SketchParams) -> (u8, Vec<(Feature, u32)>) {
     let mut level = params.level_of(bytes.len());
     let mut grams = Vec::with_capacity((bytes.len() >> level) * 5 / 4 + 16);
@@ -222,10 +260,7 @@ fn placed(bytes: &[u8], params: SketchParams) -> (u8, Vec<(Feature, u32)>) {
         level -= 1;
         gram::select_placed(bytes, level, &mut grams);
     }
-    let mut features: Vec<_> = grams.into_iter().map(|(gram, at)| (Feature::of(gram), at)).collect();
-    features.sort_unstable();
-    features.dedup_by_key(|(feature, _)| feature.bits());
-    (level, features)
+    (level, grams.into_iter().map(|(gram, at)| (Feature::of(gram), at)).collect())
 }
 
 #[cfg(test)]

@@ -95,6 +95,25 @@ fn finds_what_it_should() {
     assert_eq!(ask(&index, &tiny_edited, 0.5)[0].recipe, tiny_id);
 }
 
+/// Markup, which is there over and over, is most of some documents, and few of their distinct grams.
+#[test]
+fn what_is_there_more_than_once_counts_as_often() {
+    let index = open(&Arc::new(MemDb::new()));
+    let (markup, frame) = (noise(3000, 1).repeat(12), noise(3000, 2));
+    let of = |own: u64| [&markup[..], &noise(24_000, own), &frame].concat();
+    add(&index, &of(10));
+    let found = ask(&index, &of(11), 0.25);
+    // 39,000 bytes of 63,000, but 6,000 of 30,000 distinct ones.
+    assert!((found[0].containment - 0.62).abs() < 0.15, "{found:?}");
+    // Zeros do not count, however many: 20,000 of 44,000.
+    let zeros = vec![0; 100_000];
+    let part = [&noise(20_000, 20)[..], &zeros, &noise(24_000, 21)].concat();
+    add(&index, &part);
+    let asked = [&noise(20_000, 20)[..], &zeros, &noise(24_000, 22)].concat();
+    let found = ask(&index, &asked, 0.25);
+    assert!((found[0].containment - 0.45).abs() < 0.12, "{found:?}");
+}
+
 #[test]
 fn names_and_copies_cost_nothing() {
     let index = open(&Arc::new(MemDb::new()));

@@ -9,7 +9,7 @@ use super::pairs::{Pair, PairSink};
 use super::ranges::{RangeFile, entry, level, place};
 use super::{Result, SHARE_MIN};
 use crate::similarity::SimilarityError;
-use crate::similarity::estimate::{SCATTER_UNKNOWN, shares_of_bytes};
+use crate::similarity::estimate::shares_of_bytes;
 use crate::similarity::gram::LEVELS;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -146,7 +146,7 @@ impl Counter<'_> {
             }
             let of_a = weights.get_or_insert_with(|| self.facts.weights(a));
             let (a_grams, b_grams) = (share(&at, of_a), share(&at, &self.facts.weights(b)));
-            let (a_in_b, b_in_a) = shares_of_bytes(a_grams, b_grams, SCATTER_UNKNOWN);
+            let (a_in_b, b_in_a) = shares_of_bytes(a_grams, b_grams);
             if a_in_b.max(b_in_a) >= SHARE_MIN {
                 sink.put(Pair { a, b, a_in_b, b_in_a })?;
             }

@@ -13,7 +13,7 @@ use crate::chunk::ChunkParams;
 use crate::db::MemDb;
 use crate::id::ChunkId;
 use crate::recipe::{ChunkRef, Recipe};
-use crate::similarity::estimate::{SCATTER_UNKNOWN, shares_of_bytes};
+use crate::similarity::estimate::shares_of_bytes;
 use crate::similarity::tests::noise;
 use crate::similarity::{Similarity, SimilarityOptions, Sketch};
 use proptest::prelude::*;
@@ -103,7 +103,7 @@ fn naive(input: &Fake, cap: usize) -> Vec<(u32, u32, f64, f64)> {
             let common = list[few].1.iter().filter(|f| counts(f) && list[many].1.contains(f)).count();
             let level = list[a].0.max(list[b].0);
             let share = |of| (common as f64 / count(of, level)).min(1.0);
-            let (a_in_b, b_in_a) = shares_of_bytes(share(a), share(b), SCATTER_UNKNOWN);
+            let (a_in_b, b_in_a) = shares_of_bytes(share(a), share(b));
             if common > 0 && a_in_b.max(b_in_a) >= SHARE_MIN {
                 found.push((a as u32, b as u32, a_in_b, b_in_a));
             }
