@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// A feature that more contents have is followed only as far as [`COMPARISONS_BEYOND_CAP`] go. What it costs goes with its square.
 const FREQUENCY_CAP: u32 = 500;
-/// Some seconds, and at most 3 GiB of pairs.
+/// They make at most 3 GiB of pairs.
 const COMPARISONS_BEYOND_CAP: u64 = 1 << 28;
 /// With verification, what is estimated at this share of the threshold is compared.
 const SHORTLIST_SHARE: f64 = 0.75;
