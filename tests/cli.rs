@@ -278,6 +278,7 @@ fn the_manual_has_every_setting() {
             let set = match name {
                 "policy" => "[[policy]]".to_owned(),
                 "history" if table.is_empty() => "[history]".to_owned(),
+                "sync" => "[sync]".to_owned(),
                 name => format!("\n{name} = "),
             };
             assert!(page.contains(&set), "{title} {name} is not in the manual");
