@@ -172,8 +172,7 @@ pub fn run(dir: &Path, files: u32, memory: usize, family: u32, scratch: &Path, s
     let all = input.write();
     meter.end(&format!("{} contents, {all} features", input.files));
 
-    let options =
-        PairOptions { memory_bytes: memory, frequency_cap: 500, comparisons_beyond_cap: 1 << 28, anew: true };
+    let options = PairOptions { memory_bytes: memory, frequency_cap: 500, anew: true };
     let (mut phase, mut now) = (Phase::Reading, Some(PhaseMeter::start("reading")));
     let pairs = groups::pairs(&input, &options, &work, &mut |next, _, _| {
         if next != phase {

@@ -19,7 +19,6 @@ pub const MIN: f64 = 0.25;
 const COMPARE_MEMORY: usize = 64 << 20;
 const PAIRS_MEMORY: usize = 64 << 20;
 const PAIRS_CAP: u32 = 500;
-const PAIRS_BEYOND_CAP: u64 = 1 << 28;
 /// Candidates of a query that are compared exactly, evenly of all.
 const VERIFIED_MAX: usize = 50;
 
@@ -147,12 +146,7 @@ fn all_pairs(
     queries: &[usize],
     place: &HashMap<RecipeId, usize>,
 ) -> (Row, (f64, usize)) {
-    let options = PairOptions {
-        memory_bytes: PAIRS_MEMORY,
-        frequency_cap: PAIRS_CAP,
-        comparisons_beyond_cap: PAIRS_BEYOND_CAP,
-        anew: true,
-    };
+    let options = PairOptions { memory_bytes: PAIRS_MEMORY, frequency_cap: PAIRS_CAP, anew: true };
     let mut pairs = None;
     let seconds =
         cpu_of(&mut || pairs = Some(groups::pairs(index, &options, dir, &mut |_, _, _| true).unwrap()));

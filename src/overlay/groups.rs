@@ -17,10 +17,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// A feature that more contents have is followed only as far as [`COMPARISONS_BEYOND_CAP`] go. What it costs goes with its square.
+/// A feature that more contents have is not followed. What it costs goes with its square.
 const FREQUENCY_CAP: u32 = 500;
-/// They make at most 3 GiB of pairs.
-const COMPARISONS_BEYOND_CAP: u64 = 1 << 28;
 /// With verification, what is estimated at this share of the threshold is compared.
 const SHORTLIST_SHARE: f64 = 0.75;
 /// A representative up to so long is read once for all its members.
@@ -265,12 +263,8 @@ impl Overlay {
     ) -> Result<()> {
         let similarity = &self.contents.similarity;
         let memory = options.memory_bytes.map_or(similarity.groups_bytes(), |bytes| bytes as usize);
-        let pair_options = PairOptions {
-            memory_bytes: memory,
-            frequency_cap: FREQUENCY_CAP,
-            comparisons_beyond_cap: COMPARISONS_BEYOND_CAP,
-            anew: options.anew,
-        };
+        let pair_options =
+            PairOptions { memory_bytes: memory, frequency_cap: FREQUENCY_CAP, anew: options.anew };
         let mut step = |phase, done, all| match phase {
             Phase::Reading => progress("reading the index", done, all),
             Phase::Comparing => progress("comparing", done, all),

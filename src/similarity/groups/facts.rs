@@ -45,12 +45,7 @@ impl Facts {
 
     /// Notes that a feature which `place` has, selected at `level`, is in too many contents.
     pub(super) fn suppress(&mut self, place: u32, level: u8) {
-        self.suppressed[place as usize] += weight(level);
-    }
-
-    /// Takes that back: the feature is followed after all.
-    pub(super) fn follow(&mut self, place: u32, level: u8) {
-        self.suppressed[place as usize] -= weight(level);
+        self.suppressed[place as usize] += 1.0 / f32::from(1u16 << (LEVEL_MAX - level.min(LEVEL_MAX)));
     }
 
     /// Whether nearly all features of a content are suppressed, so that it is compared by those.
@@ -81,11 +76,6 @@ impl Facts {
         }
         Counts { level, at }
     }
-}
-
-/// How many features at the coarsest level one stands for that is selected at `level`.
-fn weight(level: u8) -> f32 {
-    1.0 / f32::from(1u16 << (LEVEL_MAX - level.min(LEVEL_MAX)))
 }
 
 fn would_leave_out(counts: &Counts, suppressed: f64) -> bool {

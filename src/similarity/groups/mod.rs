@@ -3,7 +3,6 @@
 //! ```text
 //! contents    -> places: contents counted without gaps, and their feature counts in some ten bytes each
 //! features    -> for each feature in 2 contents or more the places that have it (`features`)
-//! frequent    -> those that too many have, put aside until it is known how many can be followed (`frequent`)
 //! ranges      -> those lists on disk, cut by place so that one part fits in memory (`ranges`)
 //! count       -> row by row, which later places share how many features (`count`)
 //! pairs       -> a file of estimates, sorted, from which any threshold is answered (`pairs`)
@@ -21,7 +20,6 @@
 mod count;
 mod facts;
 mod features;
-mod frequent;
 mod index;
 mod pairs;
 pub(super) mod ranges;
@@ -39,7 +37,6 @@ use crate::id::RecipeId;
 use count::Counter;
 use facts::Facts;
 use features::Features;
-use frequent::Frequent;
 use pairs::{Old, PairsWriter};
 use ranges::Ranges;
 use ranked::Ranked;
@@ -92,9 +89,6 @@ pub struct PairOptions {
     /// A feature that more contents than this have is not followed: a header, a licence, a template. Contents of which that
     /// leaves nearly nothing are compared with the first of them.
     pub frequency_cap: u32,
-    /// So many comparisons of two contents may come on top for features above the cap, the least frequent first: where that is
-    /// enough for all of them, nothing is left out.
-    pub comparisons_beyond_cap: u64,
     /// Compare everything, also what an earlier file of pairs answers.
     pub anew: bool,
 }
@@ -114,7 +108,8 @@ pub type Progress<'a> = &'a mut dyn FnMut(Phase, u64, u64) -> bool;
 /// Compares all contents of `input`, or only those added since `dir` got its file of pairs, or none at all if that
 /// is of these contents. The answer is kept in `dir`.
 ///
-/// Time: one pass over the index, and for each content its features times the contents that share each.
+/// Time: one pass over the index, two if too frequent features leave nearly nothing of some contents, and for each
+/// content its features times the contents that share each.
 pub fn pairs(input: &dyn Input, options: &PairOptions, dir: &Path, progress: Progress<'_>) -> Result<Pairs> {
     let memory = options.memory_bytes.max(MEMORY_BYTES_MIN);
     let mut writer = PairsWriter::create(dir, options.frequency_cap)?;
@@ -129,23 +124,21 @@ pub fn pairs(input: &dyn Input, options: &PairOptions, dir: &Path, progress: Pro
     let new_from = old.as_ref().map_or(0, Old::new_from);
     let mut ranges = Ranges::create(dir, &facts, memory / 2)?;
     let features = Features::new(input, &contents, memory / 2);
-    let (mut frequent, cap) = (Frequent::create(dir, &facts)?, options.frequency_cap as usize);
-    let is_new = |places: &[u32]| places.last().is_some_and(|&last| ranges::place(last) >= new_from);
+    let (mut suppressed, cap) = (0, options.frequency_cap as usize);
     features.each(progress, &mut |places| {
         if places.len() > cap {
+            suppressed += 1;
             places.iter().for_each(|&entry| facts.suppress(ranges::place(entry), ranges::level(entry)));
-            return frequent.add(places);
+            return Ok(());
         }
-        if is_new(places) { ranges.add(places) } else { Ok(()) }
+        let is_new = places.last().is_some_and(|&last| ranges::place(last) >= new_from);
+        if is_new { ranges.add(places) } else { Ok(()) }
     })?;
-    let frequent = frequent.finish(options.comparisons_beyond_cap)?;
-    frequent.followed(&mut |places| {
-        places.iter().for_each(|&entry| facts.follow(ranges::place(entry), ranges::level(entry)));
-        if is_new(places) { ranges.add(places) } else { Ok(()) }
-    })?;
-    let suppressed = frequent.suppressed();
     if (0..facts.len() as u32).any(|place| facts.is_left_out(place)) {
-        frequent.others(&mut |places| with_the_first(places, &facts, new_from, &mut ranges))?;
+        features.each(progress, &mut |places| match places.len() > cap {
+            true => with_the_first(places, &facts, new_from, &mut ranges),
+            false => Ok(()),
+        })?;
     }
     let (mut writer, total) = (writer.pairs(old, suppressed)?, facts.len() as u64);
     let counter = Counter { facts: &facts, new_from, memory: memory / 2 };

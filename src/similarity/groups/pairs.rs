@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const NAME: &str = "pairs";
-const MAGIC: &[u8; 8] = b"dfspair2";
+const MAGIC: &[u8; 8] = b"dfspair1";
 const HEADER_BYTES: usize = 8 + 32 + 5 * 8 + 4;
 const CONTENT_BYTES: usize = 4 + 16 + 8;
 const PAIR_BYTES: usize = 12;

@@ -78,12 +78,6 @@ impl Ranges {
         Ok(Ranges { files: files.collect::<Result<_>>()?, bounds })
     }
 
-    /// One range: every list is written once, and whole.
-    pub(super) fn whole(dir: &Path, facts: &Facts) -> Result<Ranges> {
-        let file = BufWriter::with_capacity(BUFFER_BYTES, nameless(dir)?);
-        Ok(Ranges { bounds: vec![0, facts.len() as u32], files: vec![file] })
-    }
-
     /// Adds a list: entries sorted by place, each once.
     pub(super) fn add(&mut self, mut list: &[u32]) -> Result<()> {
         // The last place of all has no tail.

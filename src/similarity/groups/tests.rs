@@ -62,12 +62,8 @@ impl Input for Fake {
     }
 }
 
-fn options(memory_bytes: usize, frequency_cap: u32) -> PairOptions {
-    PairOptions { memory_bytes, frequency_cap, comparisons_beyond_cap: 0, anew: false }
-}
-
 fn compare(input: &dyn Input, memory_bytes: usize, cap: u32, dir: &Path) -> Pairs {
-    let options = options(memory_bytes, cap);
+    let options = PairOptions { memory_bytes, frequency_cap: cap, anew: false };
     pairs(input, &options, dir, &mut |_, _, _| true).unwrap()
 }
 
@@ -133,28 +129,6 @@ fn assert_as_naive(found: &Pairs, expected: &[(u32, u32, f64, f64)]) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-
-    /// Features above the cap are followed from the least frequent on, until the next would be too much.
-    #[test]
-    fn what_is_above_the_cap_is_followed_as_far_as_it_goes(input in contents(200, 300), cap in 2u32..30, beyond in 0u64..3000) {
-        let mut lengths: BTreeMap<u64, usize> = BTreeMap::new();
-        input.contents.values().flat_map(|(_, of)| of).for_each(|feature| *lengths.entry(*feature).or_default() += 1);
-        let mut above: Vec<_> = lengths.into_values().filter(|&len| len > cap as usize).collect();
-        above.sort_unstable();
-        let (mut reached, mut left) = (cap as usize, beyond as usize);
-        for same in above.chunk_by(|a, b| a == b) {
-            let cost = same.len() * same[0] * (same[0] - 1) / 2;
-            if cost > left {
-                break;
-            }
-            (reached, left) = (same[0], left - cost);
-        }
-        let (dir, options) = (TempDir::new().unwrap(), options(PLENTY, cap));
-        let options = PairOptions { comparisons_beyond_cap: beyond, ..options };
-        let found = pairs(&input, &options, dir.path(), &mut |_, _, _| true).unwrap();
-        assert_as_naive(&found, &naive(&input, reached));
-        assert_eq!(found.suppressed_features() as usize, above.iter().filter(|&&len| len > reached).count());
-    }
 
     #[test]
     fn all_pairs_are_counted(input in contents(200, 300), cap in 2u32..30) {
@@ -271,7 +245,7 @@ fn versions_of_which_there_are_too_many_are_found() {
         input.contents.insert(number, (5, (100..130).chain(own).collect()));
     }
     for memory in [0, PLENTY] {
-        let options = PairOptions { anew: true, ..options(memory, 500) };
+        let options = PairOptions { memory_bytes: memory, frequency_cap: 500, anew: true };
         let found = pairs(&input, &options, dir.path(), &mut |_, _, _| true).unwrap();
         assert_eq!(found.suppressed_features(), 90);
         assert_eq!(
@@ -338,7 +312,7 @@ fn a_damaged_file_is_made_anew() {
 #[test]
 fn who_asked_may_stop() {
     let dir = TempDir::new().unwrap();
-    let options = options(PLENTY, 500);
+    let options = PairOptions { memory_bytes: PLENTY, frequency_cap: 500, anew: false };
     let stopped = pairs(&families(0, 50), &options, dir.path(), &mut |_, _, _| false);
     assert!(matches!(stopped, Err(SimilarityError::Interrupted)));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
