@@ -1,7 +1,7 @@
 //! What grouping saves and what it costs, on any directories, beside other tools on the same files.
 //!
 //! ```text
-//! cargo run --release --example bench_compress -- WORKDIR [--mib N] [--level N] [--group-kib N] [--peers] DIR...
+//! cargo run --release --example bench_compress -- WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--peers] DIR...
 //! ```
 //!
 //! Of each DIR the first N MiB of regular files, in the order of their names (default 100), are put into a store in
@@ -126,15 +126,18 @@ fn peer(script: &str, dir: &Path) -> Option<(u64, f64, u64)> {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let work =
-        PathBuf::from(args.next().expect("WORKDIR [--mib N] [--level N] [--group-kib N] [--peers] DIR..."));
+    let work = PathBuf::from(
+        args.next()
+            .expect("WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--peers] DIR..."),
+    );
     let (mut mib, mut levels, mut peers, mut dirs) = (100u64, Vec::new(), false, Vec::new());
-    let mut groups = Vec::new();
+    let (mut groups, mut archive_kib) = (Vec::new(), 0);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--mib" => mib = args.next().unwrap().parse().unwrap(),
             "--level" => levels.push(args.next().unwrap().parse().unwrap()),
             "--group-kib" => groups.push(args.next().unwrap().parse().unwrap()),
+            "--archive-kib" => archive_kib = args.next().unwrap().parse().unwrap(),
             "--peers" => peers = true,
             _ => dirs.push(PathBuf::from(arg)),
         }
@@ -146,7 +149,11 @@ fn main() {
         groups.push(RegroupOptions::default().group_bytes >> 10);
     }
     let options = levels.iter().flat_map(|level| {
-        groups.iter().map(|kib: &u32| RegroupOptions { level: *level, group_bytes: kib << 10 })
+        groups.iter().map(|kib: &u32| RegroupOptions {
+            level: *level,
+            group_bytes: kib << 10,
+            archive_bytes: archive_kib << 10,
+        })
     });
     let options: Vec<RegroupOptions> = options.collect();
     for dir in dirs {
@@ -202,16 +209,18 @@ fn measure(dir: &Path, work: &Path, most: u64, options: &[RegroupOptions], peers
         }
         let store = open(&store_dir, &db, 64 << 20);
         let begun = Instant::now();
-        let plan = store.plan_regroup(&mut |_, _| true).unwrap().unwrap();
+        let plan = store.plan_regroup(options, &mut |_, _| true).unwrap().unwrap();
         let done = store.regroup(&plan, options, &mut |_, _| true).unwrap();
         let (seconds, stored) = (begun.elapsed().as_secs_f64(), store.stats().stored_bytes);
         drop(store);
-        let RegroupOptions { level, group_bytes } = options;
+        let RegroupOptions { level, group_bytes, archive_bytes } = options;
         let name = format!(
-            "grouped, {} KiB, level {level}: {} chunks, {} deltas",
+            "grouped, {} KiB, archives {} KiB, level {level}: {} chunks, {} deltas, {} inflated",
             group_bytes >> 10,
+            archive_bytes >> 10,
             done.chunks,
-            done.deltas
+            done.deltas,
+            done.inflated
         );
         row(&name, stored, best, seconds, Some(reads(&store_dir, &db, &recipes)));
         fs::remove_dir_all(&store_dir).unwrap();

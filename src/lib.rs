@@ -71,6 +71,8 @@ pub mod db;
 // Floor 1: pure.
 // Bytes in, cut points out.
 pub mod chunk;
+// Deflate streams, made again to the byte.
+pub mod deflate;
 // Documents in, what they say out, apart from how their format writes it down.
 pub mod view;
 

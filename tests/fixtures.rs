@@ -245,7 +245,7 @@ const DAMAGES: &[(&str, Damage)] = &[
     }),
     ("pack-of-a-newer-version", |state| {
         edit(&pack(state, 1), |bytes| {
-            bytes[8] = 3;
+            bytes[8] = 4;
             let crc = crc32fast::hash(&bytes[..36]);
             bytes[36..40].copy_from_slice(&crc.to_le_bytes());
         });

@@ -11,6 +11,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("recipe", 1),
     ("db", 2),
     ("chunk", 10),
+    ("deflate", 10),
     ("view", 10),
     ("page", 10),
     ("web", 10),

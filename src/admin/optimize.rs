@@ -13,6 +13,9 @@ pub struct OptimizeRequest {
     pub level: i32,
     /// Most decoded bytes in a group: a read decodes two of them at most.
     pub group_bytes: u32,
+    /// Most bytes that a piece of an archive inflates to: a read of it deflates all of that again. 0: archives are
+    /// left as they are.
+    pub archive_bytes: u32,
 }
 
 /// What grouping came to, or would. Sizes in bytes on disk.
@@ -28,6 +31,8 @@ pub struct OptimizeReport {
     pub chunks: u64,
     /// Of them such as are stored as what they have not in common with another group.
     pub deltas: u64,
+    /// Of them such as are stored as what the deflate streams of archives inflate to.
+    pub inflated: u64,
     /// What these chunks took.
     pub chunk_bytes_before: u64,
     /// What they take.
@@ -46,7 +51,7 @@ pub(super) fn optimize(
     request: OptimizeRequest,
     report: Report<'_>,
 ) -> Result<OptimizeReport, AdminError> {
-    let OptimizeRequest { dry_run, level, group_bytes } = request;
+    let OptimizeRequest { dry_run, level, group_bytes, archive_bytes } = request;
     let levels = 1..=22;
     if !levels.contains(&level) {
         return Err(AdminError::refused(
@@ -61,9 +66,16 @@ pub(super) fn optimize(
             "leave it out for 8KiB".to_owned(),
         ));
     }
+    let sizes = 64 << 10..=8 << 20;
+    if archive_bytes != 0 && !sizes.contains(&archive_bytes) {
+        return Err(AdminError::refused(
+            format!("archives inflated to {archive_bytes} bytes: expected 64 KiB to 8 MiB, or 0"),
+            "leave it out for 0, or 4MiB of cold ones".to_owned(),
+        ));
+    }
     let overlay = repo.overlay();
     let bytes_before = overlay.store().stats().stored_bytes;
-    let options = RegroupOptions { level, group_bytes };
+    let options = RegroupOptions { level, group_bytes, archive_bytes };
     let outcome = overlay.optimize(&options, dry_run, &mut |step| {
         report(match step {
             OptimizeStep::Planning(done, all) => Progress::bytes("planning", done, all),
@@ -81,6 +93,7 @@ pub(super) fn optimize(
         groups: done.groups,
         chunks: done.chunks,
         deltas: done.deltas,
+        inflated: done.inflated,
         chunk_bytes_before: done.before_bytes,
         chunk_bytes_after: done.after_bytes,
         packs: done.packs_removed,

@@ -25,6 +25,10 @@ pub(super) struct Optimize {
     /// Most decoded bytes in a group, of which a read decodes two at most [default: 8KiB; cold: 1MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     group_size: Option<u64>,
+    /// Most bytes that zip and gzip files are inflated to at a time, so that versions of them share; a read deflates all
+    /// of that again. 0: they stay as they are [default: 0; cold: 4MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    archive_size: Option<u64>,
     /// Only predict what there is to gain, from a sample if there is much
     #[arg(long)]
     dry_run: bool,
@@ -39,16 +43,22 @@ enum Tier {
 
 impl Optimize {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let (level, group_bytes) = match self.tier {
-            Tier::Balanced => (9, 8 << 10),
-            Tier::Cold => (19, 1 << 20),
+        let (level, group_bytes, archive_bytes) = match self.tier {
+            Tier::Balanced => (9, 8 << 10, 0),
+            Tier::Cold => (19, 1 << 20, 4 << 20),
         };
         let group_bytes = self.group_size.unwrap_or(group_bytes);
         let group_bytes = u32::try_from(group_bytes)
             .map_err(|_| CliError::new(format!("groups of {group_bytes} bytes: expected 4 KiB to 1 MiB")))?;
+        let archive_bytes = self.archive_size.unwrap_or(archive_bytes);
+        let archive_bytes = u32::try_from(archive_bytes).map_err(|_| {
+            CliError::new(format!(
+                "archives inflated to {archive_bytes} bytes: expected 64 KiB to 8 MiB, or 0"
+            ))
+        })?;
         let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Convert, out)?;
-        let request =
-            OptimizeRequest { dry_run: self.dry_run, level: self.level.unwrap_or(level), group_bytes };
+        let level = self.level.unwrap_or(level);
+        let request = OptimizeRequest { dry_run: self.dry_run, level, group_bytes, archive_bytes };
         let report = match session.ask(Request::Optimize(request), out)? {
             Response::Optimize(report) => report,
             other => return Err(unexpected(&other)),
@@ -65,10 +75,10 @@ impl Optimize {
 }
 
 fn text(report: &OptimizeReport) -> String {
-    let OptimizeReport { bytes_before, bytes_after, chunks, deltas, .. } = *report;
+    let OptimizeReport { bytes_before, bytes_after, chunks, deltas, inflated, .. } = *report;
     let verb = if report.dry_run { "to be grouped" } else { "grouped" };
     format!(
-        "{chunks} chunks {verb} ({deltas} as deltas): {} -> {}, the store {} -> {}\n",
+        "{chunks} chunks {verb} ({deltas} as deltas, {inflated} inflated): {} -> {}, the store {} -> {}\n",
         size(report.chunk_bytes_before),
         size(report.chunk_bytes_after),
         size(bytes_before),

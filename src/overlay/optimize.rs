@@ -126,7 +126,8 @@ impl Overlay {
         if let Some(pack) = self.observer().map(|observer| observer.left_until()).transpose()?.flatten() {
             store.leave_until(pack);
         }
-        let plan = store.plan_regroup(&mut |done, all| progress(OptimizeStep::Planning(done, all)))?;
+        let plan =
+            store.plan_regroup(options, &mut |done, all| progress(OptimizeStep::Planning(done, all)))?;
         let Some(plan) = plan else { return Ok(None) };
         let mut step = |done, all| progress(OptimizeStep::Grouping(done, all));
         let regrouped = match dry_run {

@@ -26,7 +26,11 @@ const fn gear() -> [u64; 256] {
 
 /// The distinct features of a chunk, sorted; none of a very short one.
 pub(super) fn features(bytes: &[u8]) -> Vec<u32> {
-    let zeros = bytes.len().max(1).ilog2().saturating_sub(5).max(1);
+    features_at(bytes, bytes.len().max(1).ilog2().saturating_sub(5).max(1))
+}
+
+/// As [`features`], one in 2 to the `zeros`th bytes of any length: also a short one finds itself in a long one.
+pub(super) fn features_at(bytes: &[u8], zeros: u32) -> Vec<u32> {
     let mut found = Vec::with_capacity(96);
     let mut hash = 0_u64;
     for (i, byte) in bytes.iter().enumerate() {

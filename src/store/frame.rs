@@ -6,7 +6,7 @@
 //!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void, 5 tree node, 6 events, 7 snapshot,
 //!              8 group, 9 delta ([`super::group`]), 10 dictionary ([`super::dictionary`])
 //!      5    1  codec of the payload: 0 raw, 1 zstd, 2 zstd with a prefix, 3 zstd with a dictionary
-//!      6    2  flags: 0; a reader refuses a payload with flags it does not know
+//!      6    2  flags: 1 of a group: inflated ([`super::inflated`]); a reader refuses a payload with flags it does not know
 //!      8    4  stored length: bytes of payload
 //!     12    4  raw length: bytes once decoded
 //!     16   32  BLAKE3 of the raw bytes
@@ -97,6 +97,9 @@ pub(super) const CODEC_ZSTD: u8 = 1;
 pub(super) const CODEC_PREFIX: u8 = 2;
 /// One zstd frame made with a dictionary.
 pub(super) const CODEC_DICTIONARY: u8 = 3;
+
+/// Flag of a group whose decoded bytes are not its chunks', but what deflate streams in them inflate to.
+pub(super) const FLAG_INFLATED: u16 = 1;
 
 /// A block of zstd takes 4 bytes or more and gives 128 KiB or less, so no payload expands by more than this.
 const ZSTD_EXPANSION_MAX: u64 = 32 << 10;
@@ -212,6 +215,11 @@ impl Header {
     /// Whether it holds several chunks.
     pub(super) fn is_group(&self) -> bool {
         is_group(self.kind)
+    }
+
+    /// Whether it is a group whose decoded bytes are not its chunks' ([`super::inflated`]).
+    pub(super) fn is_inflated(&self) -> bool {
+        self.is_group() && self.flags & FLAG_INFLATED != 0
     }
 
     /// Bytes of the whole frame.

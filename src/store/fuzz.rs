@@ -11,6 +11,7 @@ use super::pack::{
     read_footer, read_header,
 };
 use super::scan::{Item, Scanner};
+use crate::deflate::{Deflater, Level, Stream};
 use crate::env::{DiskFile, RealDisk};
 use crate::id::{ChunkId, StoreId};
 use std::io;
@@ -57,7 +58,8 @@ pub fn group(bytes: &[u8]) {
     {
         let entries = Entry::all_of(&header, Some(&table), PACK, PACK_HEADER_BYTES);
         let bytes: u64 = entries[1..].iter().map(|entry| u64::from(entry.address.raw_len)).sum();
-        assert!(bytes <= u64::from(header.raw_len), "chunks lie within their group");
+        let most = if header.is_inflated() { Kind::Chunk.raw_bytes_max() } else { header.raw_len };
+        assert!(bytes <= u64::from(most), "chunks lie within their group");
         let (root, dictionary) = (root(), dictionary());
         let base = match header.kind == Kind::Delta as u8 {
             true => Base::Root(&root),
@@ -66,10 +68,11 @@ pub fn group(bytes: &[u8]) {
         if let Ok(group) = Group::decode(&header, payload, base) {
             for entry in &entries[1..] {
                 let chunk = group.chunk(entry.key.id(), entry.address.raw_len);
-                // Of two with one name the first is found.
+                // Of two with one name the first is found; what was deflated has its name, or is none.
                 assert!(
                     chunk.is_ok_and(|chunk| chunk.len() == entry.address.raw_len as usize)
                         || entries.len() > 2
+                        || header.is_inflated()
                 );
             }
         }
@@ -100,7 +103,8 @@ pub fn repair_group(bytes: &mut [u8]) {
     repair_frame(bytes);
 }
 
-/// Whole frames to begin with: a group that is raw, one that is compressed, a delta, one with a dictionary.
+/// Whole frames to begin with: a group that is raw, one that is compressed, a delta, one with a dictionary, one that is
+/// inflated.
 pub fn groups() -> Vec<Vec<u8>> {
     let make = |text: &[u8], with: With<'_>| {
         let mut gathered = Gathered::default();
@@ -125,7 +129,27 @@ pub fn groups() -> Vec<Vec<u8>> {
         make(&[b'z'; 200], With::Nothing(1)),
         make(&[b'r'; 290], With::Root(&root, 1)),
         make(&[b'd'; 290], With::Dictionary(&dictionary().encoder(1))),
+        inflated(),
     ]
+}
+
+/// A group of one chunk: the end of a stream, and bytes behind it.
+fn inflated() -> Vec<u8> {
+    let plain = [b'p'; 300];
+    let mut bytes = b"head".to_vec();
+    let mut give = |part: &[u8]| {
+        bytes.extend_from_slice(part);
+        Ok::<_, std::convert::Infallible>(())
+    };
+    let Ok(()) = Deflater::default().deflate(&plain, Level::DEFAULT, &mut give);
+    let stream = Stream { deflated: 4..bytes.len(), len: plain.len(), level: Level::DEFAULT };
+    bytes.extend_from_slice(b"tail");
+    let decoded = super::inflated::inflate(&bytes, &[stream], 6).expect("it was just deflated");
+    let chunk = (ChunkId::of(&bytes[6..]), bytes.len() as u32 - 6);
+    let mut frame = Vec::new();
+    let header = Gathered::inflated(std::iter::once(chunk), decoded).build(&mut frame, With::Nothing(1));
+    frame[..HEADER_BYTES].copy_from_slice(&header.encode(place(PACK_HEADER_BYTES)));
+    frame
 }
 
 /// Makes a frame that stands at `offset` verify, with its payload cut to what there is.

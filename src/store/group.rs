@@ -8,7 +8,8 @@
 //!  8  8  delta: first bytes of its root's id; group: 0, or bytes from the beginning of the other copy 4,
 //!        first bytes of the dictionary's id 4
 //! 16     for each member: id 32 (zeros: bytes that nobody needs any more) | length 4
-//!        then the members' bytes, one after the other: as they are, or one zstd frame
+//!        then the members' bytes, one after the other: as they are, or one zstd frame. With flag 1 the members' bytes
+//!        are made of what is decoded ([`super::inflated`])
 //! ```
 //!
 //! A group stands by itself, or with a dictionary. A delta is compressed with the decoded bytes of its **root**, the last group before it in
@@ -22,13 +23,15 @@
 use super::Bytes;
 use super::dictionary::{Copies, Dictionaries, Dictionary, Encoder};
 use super::frame::{
-    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Kind, inflate, inflate_with,
-    u32_at,
+    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, HEADER_BYTES, Header, Kind,
+    inflate, inflate_with, u32_at,
 };
+use super::inflated;
 use super::pack::Packs;
 use crate::env::DiskFile;
 use crate::id::ChunkId;
 use crate::recipe::CHUNK_BYTES_MAX;
+use std::sync::OnceLock;
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound};
 
 const HEAD_BYTES: usize = 16;
@@ -39,6 +42,7 @@ pub(super) const MEMBERS_MAX: usize = 4096;
 pub(super) const TABLE_BYTES_MAX: u32 = (HEAD_BYTES + MEMBERS_MAX * MEMBER_BYTES) as u32;
 /// The id of a member that nobody needs any more.
 const NOBODY: [u8; 32] = [0; 32];
+const NOT_AS_NAMED: &str = "the content does not have the hash that names it";
 
 /// A chunk in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +83,7 @@ impl Table {
             return Err("the frame is no group");
         }
         let is_delta = header.kind == Kind::Delta as u8;
-        if header.flags != 0 {
+        if header.flags & !FLAG_INFLATED != 0 {
             return Err("the frame has flags that this program does not know");
         }
         match (is_delta, header.codec) {
@@ -111,16 +115,17 @@ impl Table {
         if needs.distances().any(|distance| distance < HEADER_BYTES as u32) {
             return Err("a group says that what it needs stands within it");
         }
+        let bytes_max = if header.is_inflated() { CHUNK_BYTES_MAX } else { header.raw_len };
         let mut members = Vec::with_capacity(count);
         let mut start = 0u32;
         for row in rows.chunks_exact(MEMBER_BYTES) {
             let len = u32_at(row, 32);
             let id = ChunkId(*row.first_chunk().expect("a row is longer than an id"));
             members.push(Member { id, start, len });
-            let end = start.checked_add(len).filter(|end| len > 0 && *end <= header.raw_len);
+            let end = start.checked_add(len).filter(|end| len > 0 && *end <= bytes_max);
             start = end.ok_or("the chunks of a group are not as long as it says")?;
         }
-        if start != header.raw_len {
+        if start != header.raw_len && !header.is_inflated() {
             return Err("the chunks of a group are not as long as it says");
         }
         Ok(Table { needs, members })
@@ -151,7 +156,7 @@ impl Table {
     }
 
     fn bytes(&self) -> usize {
-        HEAD_BYTES + self.members.len() * MEMBER_BYTES
+        table_bytes(self.members.len())
     }
 }
 
@@ -180,6 +185,8 @@ pub(super) struct Group {
     id: [u8; 32],
     members: Vec<Member>,
     raw: Bytes,
+    /// The members' bytes, if they are others: made when they are first asked for.
+    deflated: Option<OnceLock<Result<Bytes, &'static str>>>,
 }
 
 impl Group {
@@ -211,7 +218,8 @@ impl Group {
                 _ => return Err("what the group needs is not what it was made with"),
             },
         };
-        Ok(Group { id: header.id, members: table.members, raw })
+        let deflated = header.is_inflated().then(OnceLock::new);
+        Ok(Group { id: header.id, members: table.members, raw, deflated })
     }
 
     /// The bytes of a chunk that must be `len` bytes long.
@@ -221,11 +229,34 @@ impl Group {
         if member.len != len {
             return Err("the chunk in the group is not as long as the index says");
         }
-        Ok(self.bytes_of(member))
+        let bytes = self.bytes_of(member)?;
+        // What deflated it first may have been another deflater after all.
+        match self.deflated.is_some() && ChunkId::of(bytes) != member.id {
+            true => Err(NOT_AS_NAMED),
+            false => Ok(bytes),
+        }
     }
 
-    fn bytes_of(&self, member: &Member) -> &[u8] {
-        &self.raw[member.start as usize..][..member.len as usize]
+    fn bytes_of(&self, member: &Member) -> Result<&[u8], &'static str> {
+        let bytes = match &self.deflated {
+            None => &self.raw,
+            Some(deflated) => {
+                let deflate = || inflated::deflate(&self.raw, self.chunk_bytes()).map(Bytes::from);
+                deflated.get_or_init(deflate).as_ref().map_err(|reason| *reason)?
+            }
+        };
+        Ok(&bytes[member.start as usize..][..member.len as usize])
+    }
+
+    /// Names and lengths of its chunks, and what it decodes to.
+    #[cfg(test)]
+    pub(super) fn parts(&self) -> (Vec<(ChunkId, u32)>, Vec<u8>) {
+        (self.members.iter().map(|member| (member.id, member.len)).collect(), self.raw.to_vec())
+    }
+
+    /// Bytes of all members.
+    fn chunk_bytes(&self) -> usize {
+        self.members.last().map_or(0, |last| (last.start + last.len) as usize)
     }
 
     /// The hash of its decoded bytes.
@@ -235,17 +266,21 @@ impl Group {
 
     /// Memory that it takes, about.
     pub(super) fn weight(&self) -> u64 {
-        (self.raw.len() + self.members.len() * size_of::<Member>()) as u64
+        let deflated = self.deflated.as_ref().map_or(0, |_| self.chunk_bytes());
+        (self.raw.len() + deflated + self.members.len() * size_of::<Member>()) as u64
     }
 
     /// Whether every chunk, and all of it, has the hash that names it.
     pub(super) fn check_hashes(&self) -> Result<(), &'static str> {
-        let chunks = self.members.iter().filter(|member| member.id.0 != NOBODY);
-        let whole = *blake3::hash(&self.raw).as_bytes() == self.id;
-        match whole && chunks.into_iter().all(|member| ChunkId::of(self.bytes_of(member)) == member.id) {
-            true => Ok(()),
-            false => Err("the content does not have the hash that names it"),
+        if *blake3::hash(&self.raw).as_bytes() != self.id {
+            return Err(NOT_AS_NAMED);
         }
+        for member in self.members.iter().filter(|member| member.id.0 != NOBODY) {
+            if ChunkId::of(self.bytes_of(member)?) != member.id {
+                return Err(NOT_AS_NAMED);
+            }
+        }
+        Ok(())
     }
 
     /// Reads the group that stands at `offset`, with what it needs.
@@ -313,15 +348,30 @@ pub(super) fn stands(packs: &Packs, file: &dyn DiskFile, pack: u32, offset: u32,
         .is_ok_and(|(header, _)| header.kind == Kind::Group as u8 && is_root(&header.id, begins))
 }
 
+/// Bytes of a payload that come before those of so many members.
+pub(super) fn table_bytes(members: usize) -> usize {
+    HEAD_BYTES + members * MEMBER_BYTES
+}
+
 /// Chunks that are to be a group, gathered.
 #[derive(Clone, Default)]
 pub(super) struct Gathered {
     table: Vec<u8>,
     raw: Vec<u8>,
     members: usize,
+    flags: u16,
 }
 
 impl Gathered {
+    /// Chunks of these names and lengths that are stored as `inflated` ([`inflated::inflate`]).
+    pub(super) fn inflated(chunks: impl Iterator<Item = (ChunkId, u32)>, inflated: Vec<u8>) -> Gathered {
+        let mut gathered = Gathered { raw: inflated, flags: FLAG_INFLATED, ..Gathered::default() };
+        for (id, len) in chunks {
+            gathered.name(&id, len);
+        }
+        gathered
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.members == 0
     }
@@ -335,9 +385,13 @@ impl Gathered {
 
     pub(super) fn push(&mut self, id: &ChunkId, bytes: &[u8]) {
         debug_assert!(!bytes.is_empty() && self.has_room(bytes.len(), CHUNK_BYTES_MAX as usize));
-        self.table.extend_from_slice(&id.0);
-        self.table.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        self.name(id, bytes.len() as u32);
         self.raw.extend_from_slice(bytes);
+    }
+
+    fn name(&mut self, id: &ChunkId, len: u32) {
+        self.table.extend_from_slice(&id.0);
+        self.table.extend_from_slice(&len.to_le_bytes());
         self.members += 1;
     }
 
@@ -373,7 +427,7 @@ impl Gathered {
         Header {
             kind: kind as u8,
             codec,
-            flags: 0,
+            flags: self.flags,
             stored_len: payload.len() as u32,
             raw_len: self.raw.len() as u32,
             id: self.id(),

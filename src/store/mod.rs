@@ -15,6 +15,7 @@
 //! It does not delete anything, does not know files, and takes no lock against other processes.
 
 mod append;
+mod archive;
 mod dictionary;
 mod document;
 mod error;
@@ -25,6 +26,8 @@ pub mod fuzz;
 mod gc;
 mod group;
 mod index;
+mod inflated;
+mod inflater;
 mod live;
 mod open;
 mod pack;

@@ -24,11 +24,13 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Bytes of a pack file before its first frame.
 pub(super) const PACK_HEADER_BYTES: u32 = 40;
 /// The newest format version that this program reads.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = INFLATED;
 /// The version of packs without groups: programs that know no groups read them.
 pub(super) const PLAIN: u32 = 1;
 /// The version of packs that may have groups.
 pub(super) const GROUPED: u32 = 2;
+/// The version of packs that may have inflated groups too.
+pub(super) const INFLATED: u32 = 3;
 const PACK_MAGIC: [u8; 8] = *b"dedupfs\x1a";
 const END_MAGIC: [u8; 4] = [0xd5, b'e', b'n', b'd'];
 const TRAILER_BYTES: usize = 8;

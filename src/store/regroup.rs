@@ -18,13 +18,15 @@
 //! Disk: a round's groups, before its packs go.
 
 use super::append::Frames;
+use super::archive::{Loose, Piece};
 use super::dictionary::{Dictionary, Encoder};
 use super::error::{Object, StoreError};
 use super::features::features;
-use super::frame::{CODEC_ZSTD, HEADER_BYTES, Kind};
+use super::frame::{CODEC_ZSTD, HEADER_BYTES, Key, Kind};
 use super::gc::{Collection, Copier, GcDone, GoOn, index_may_fail};
 use super::group::{Gathered, Group, MEMBERS_MAX, With, compress};
 use super::index::Grouping;
+use super::inflater::Inflater;
 use super::live::LiveSet;
 use super::pack::{Address, Entry, GROUPED};
 use super::read::ByBytes;
@@ -32,7 +34,7 @@ use super::{Bytes, Store, lock};
 use crate::id::ChunkId;
 use quick_cache::sync::Cache;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
 
 /// A pack is rewritten if chunks that can be grouped are at least one part in so many of it.
@@ -64,11 +66,14 @@ pub struct RegroupOptions {
     pub level: i32,
     /// Groups have no more decoded bytes than this, or one chunk. A read decodes a group, or a delta and its group.
     pub group_bytes: u32,
+    /// What pieces of archives inflate to has no more bytes than this; 0: they are left as they are. A read of a chunk
+    /// of one deflates all of the piece again.
+    pub archive_bytes: u32,
 }
 
 impl Default for RegroupOptions {
     fn default() -> Self {
-        RegroupOptions { level: 9, group_bytes: 8 << 10 }
+        RegroupOptions { level: 9, group_bytes: 8 << 10, archive_bytes: 0 }
     }
 }
 
@@ -118,6 +123,8 @@ pub struct Regrouped {
     pub chunks: u64,
     /// Of them such as are deltas of others.
     pub deltas: u64,
+    /// Of them such as are stored as what deflate streams in them inflate to.
+    pub inflated: u64,
     /// Frames made of them.
     pub groups: u64,
     /// What they took before.
@@ -143,7 +150,11 @@ struct Unit {
 
 impl Store {
     /// Looks at every pack for chunks that are not in groups. Changes nothing; `None` if `go_on` said no.
-    pub fn plan_regroup(self: &Arc<Self>, go_on: GoOn<'_>) -> Result<Option<RegroupPlan>, StoreError> {
+    pub fn plan_regroup(
+        self: &Arc<Self>,
+        options: &RegroupOptions,
+        go_on: GoOn<'_>,
+    ) -> Result<Option<RegroupPlan>, StoreError> {
         let collection = self.keep_everything()?;
         let mut plan = RegroupPlan { stored_bytes: self.stats().stored_bytes, ..RegroupPlan::default() };
         let mut done = 0;
@@ -151,7 +162,11 @@ impl Store {
         for pack in self.reader.packs.list()?.into_iter().filter(|pack| Some(*pack) > left) {
             let Some((mut entries, len)) = collection.entries(pack)? else { continue };
             let live_bytes = collection.weigh(pack, &mut entries)?.live_bytes;
-            let chunks = collection.loose_chunks(&mut entries)?;
+            let mut chunks = collection.loose_chunks(&mut entries)?;
+            let pieces =
+                self.pieces(&[entries], options, &mut || go_on(done, plan.stored_bytes.max(done)))?;
+            let Some(pieces) = pieces else { return Ok(None) };
+            add_chunks(&mut chunks, &pieces);
             let sum = |bytes: fn(&Entry) -> u64| chunks.iter().map(bytes).sum();
             let one = Candidate {
                 pack,
@@ -186,18 +201,25 @@ impl Store {
         let share = (plan.raw_bytes.div_ceil(SAMPLE_BYTES)).max(1) as usize;
         let mut sampled = Regrouped::default();
         for round in rounds(plan.packs.iter().step_by(share).copied().collect(), u64::MAX) {
-            let mut chunks = Vec::new();
+            let (mut chunks, mut listed) = (Vec::new(), Vec::new());
             for one in &round {
                 if let Some((mut entries, _)) = collection.entries(one.pack)? {
                     chunks.extend(collection.loose_chunks(&mut entries)?);
+                    listed.push(entries);
                 }
             }
-            let mut grouper =
-                Grouper { store: self, options, chunks: &chunks, bases: bases(), done: &mut sampled };
             let total = plan.raw_bytes / share as u64 * 2;
-            if !grouper.run(&mut |bytes| go_on(bytes, total), &mut |_| Ok(()))? {
+            let pieces = self.pieces(&listed, options, &mut || go_on(0, total))?;
+            let Some(pieces) = pieces else { return Ok(None) };
+            add_chunks(&mut chunks, &pieces);
+            let mut group = |bytes| go_on(bytes, total);
+            if !self.group(chunks, &pieces, options, &mut sampled, &mut group, &mut |_| Ok(()))? {
                 return Ok(None);
             }
+        }
+        // Of an archive that lies in several packs more is known once they are looked at together.
+        if share == 1 {
+            return Ok(Some(Regrouped { packs_removed: plan.packs(), ..sampled }));
         }
         let scale = |count: u64| match sampled.before_bytes {
             0 => 0,
@@ -206,6 +228,7 @@ impl Store {
         Ok(Some(Regrouped {
             chunks: plan.chunks,
             deltas: scale(sampled.deltas),
+            inflated: scale(sampled.inflated),
             groups: scale(sampled.groups),
             before_bytes: plan.frame_bytes,
             after_bytes: scale(sampled.after_bytes),
@@ -262,6 +285,19 @@ impl Store {
         if self.free_bytes() < needed {
             return Err(StoreError::Full { path: self.reader.packs.dir.clone() });
         }
+        let mut listed = Vec::new();
+        for one in round {
+            if let Some((mut entries, _)) = collection.entries(one.pack)? {
+                entries.sort_unstable_by_key(|entry| entry.address.offset);
+                listed.push(entries);
+            }
+        }
+        let Some(mut pieces) = self.pieces(&listed, options, &mut || go_on(0))? else {
+            done.stopped = true;
+            return Ok(());
+        };
+        drop(listed);
+        let of_pieces: HashSet<Key> = keys(&pieces).collect();
         let mut copied = GcDone::default();
         let mut copier = Copier::new(collection, &mut copied);
         let mut chunks: Vec<Entry> = Vec::new();
@@ -269,7 +305,8 @@ impl Store {
         for one in round {
             let before = chunks.len();
             let dead = collection.copy_needed(one.pack, &mut copier, &mut |header, entry| {
-                let takes = header.kind == Kind::Chunk as u8 && header.codec == CODEC_ZSTD;
+                let takes = header.kind == Kind::Chunk as u8
+                    && (header.codec == CODEC_ZSTD || of_pieces.contains(&entry.key));
                 if takes {
                     chunks.push(*entry);
                 }
@@ -285,8 +322,14 @@ impl Store {
         }
         copier.flush()?;
         let before = *done;
-        let mut grouper = Grouper { store: self, options, chunks: &chunks, bases: bases(), done: &mut *done };
-        let whole = grouper.run(go_on, &mut |frames| self.append_moved(frames))?;
+        // Of a pack that has to stay nothing moves.
+        let taken: HashSet<(Key, u32)> = chunks.iter().map(|entry| (entry.key, entry.address.pack)).collect();
+        pieces.retain(|piece| {
+            piece.chunks.iter().all(|entry| taken.contains(&(entry.key, entry.address.pack)))
+        });
+        drop(taken);
+        let mut append = |frames: &mut Frames| self.append_moved(frames);
+        let whole = self.group(chunks.clone(), &pieces, options, done, go_on, &mut append)?;
         self.sync()?;
         if !whole {
             done.stopped = true;
@@ -310,6 +353,39 @@ impl Store {
             before_bytes: done.before_bytes - before.before_bytes,
             after_bytes: done.after_bytes - before.after_bytes,
         }))
+    }
+
+    /// The pieces of archives in packs that list these entries, sorted by offset; `None` if `go_on` said no.
+    fn pieces(
+        &self,
+        listed: &[Vec<Entry>],
+        options: &RegroupOptions,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Vec<Piece>>, StoreError> {
+        if options.archive_bytes == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        let mut loose = Loose::default();
+        listed.iter().for_each(|entries| loose.add(entries));
+        loose.pieces(&self.reader, options.archive_bytes, go_on)
+    }
+
+    /// Groups chunks, those of pieces by what they inflate to if that saves; false if `go_on`, told decoded bytes, each
+    /// counted twice, said no.
+    fn group(
+        &self,
+        mut chunks: Vec<Entry>,
+        pieces: &[Piece],
+        options: &RegroupOptions,
+        done: &mut Regrouped,
+        go_on: &mut dyn FnMut(u64) -> bool,
+        append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
+    ) -> Result<bool, StoreError> {
+        let stored = Inflater::new(self, options, pieces, &mut *done).run(go_on, append)?;
+        let Some(stored) = stored else { return Ok(false) };
+        chunks.retain(|entry| !stored.contains(&entry.key));
+        let mut grouper = Grouper { store: self, options, chunks: &chunks, bases: bases(), done };
+        grouper.run(go_on, append)
     }
 
     /// What grouping came to since the index was made; of chunks that are gone meanwhile too.
@@ -381,7 +457,18 @@ impl Collection<'_> {
     }
 }
 
-fn frame_bytes(entry: &Entry) -> u64 {
+fn keys(pieces: &[Piece]) -> impl Iterator<Item = Key> {
+    pieces.iter().flat_map(|piece| &piece.chunks).map(|entry| entry.key)
+}
+
+/// Adds those chunks of pieces that are not among `chunks`.
+fn add_chunks(chunks: &mut Vec<Entry>, pieces: &[Piece]) {
+    let known: HashSet<Key> = chunks.iter().map(|entry| entry.key).collect();
+    let others = pieces.iter().flat_map(|piece| &piece.chunks);
+    chunks.extend(others.filter(|entry| !known.contains(&entry.key)));
+}
+
+pub(super) fn frame_bytes(entry: &Entry) -> u64 {
     HEADER_BYTES as u64 + u64::from(entry.address.stored_len)
 }
 
@@ -600,7 +687,7 @@ impl Grouper<'_> {
 }
 
 /// The root that shares the most features with a chunk; of several the last.
-fn most_shared(features: &[u32], root_with: &HashMap<u32, u32>) -> Option<u32> {
+pub(super) fn most_shared(features: &[u32], root_with: &HashMap<u32, u32>) -> Option<u32> {
     let mut roots: Vec<u32> = features.iter().filter_map(|feature| root_with.get(feature)).copied().collect();
     roots.sort_unstable();
     let runs = roots.chunk_by(|a, b| a == b);

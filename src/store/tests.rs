@@ -1,3 +1,4 @@
+mod archive;
 mod crash;
 mod dictionary;
 mod regroup;

@@ -47,6 +47,7 @@ pub mod session;
 pub mod staging;
 pub mod tree;
 pub mod version;
+pub mod wal_index;
 
 pub use error::SyncError;
 pub use local::Local;

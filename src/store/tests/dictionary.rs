@@ -10,7 +10,7 @@ use super::*;
 use crate::env::{Access, Disk};
 use std::collections::BTreeSet;
 
-const OPTIONS: RegroupOptions = RegroupOptions { level: 1, group_bytes: 4096 };
+const OPTIONS: RegroupOptions = RegroupOptions { level: 1, group_bytes: 4096, archive_bytes: 0 };
 const CHUNKS: u64 = 1100;
 
 /// Chunk number `n` of a text: words from one list, in no two alike.
@@ -46,7 +46,7 @@ fn put_words(store: &Arc<Store>, numbers: impl IntoIterator<Item = u64>) -> Reci
 }
 
 fn regroup(store: &Arc<Store>) -> Result<Regrouped, StoreError> {
-    let plan = store.plan_regroup(&mut |_, _| true)?.expect("nobody said no");
+    let plan = store.plan_regroup(&OPTIONS, &mut |_, _| true)?.expect("nobody said no");
     store.regroup(&plan, &OPTIONS, &mut |_, _| true)
 }
 
@@ -105,7 +105,7 @@ fn groups_of_a_text_share_a_dictionary_that_stands_twice_in_each_pack() {
     let store = open_at(&disk, &db, 200_000).unwrap();
     put_words(&store, 0..CHUNKS);
     let before = store.stats().stored_bytes;
-    let plan = store.plan_regroup(&mut |_, _| true).unwrap().unwrap();
+    let plan = store.plan_regroup(&OPTIONS, &mut |_, _| true).unwrap().unwrap();
     let predicted = store.predict_regroup(&plan, &OPTIONS, &mut |_, _| true).unwrap().unwrap();
     let done = regroup(&store).unwrap();
     // Each pack has copies of its own.

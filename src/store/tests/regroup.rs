@@ -2,16 +2,16 @@
 //! That power cuts at every step of a regrouping lose nothing is in `crash.rs`.
 
 use super::super::group::Table;
-use super::super::pack::{GROUPED, PackHeader, read_header};
+use super::super::pack::{GROUPED, INFLATED, PackHeader, read_header};
 use super::super::scan::{Item, Scanner};
 use super::*;
 use crate::env::{Access, Disk};
 use std::collections::BTreeSet;
 
-const OPTIONS: RegroupOptions = RegroupOptions { level: 3, group_bytes: 2000 };
+const OPTIONS: RegroupOptions = RegroupOptions { level: 3, group_bytes: 2000, archive_bytes: 0 };
 
 pub(super) fn regroup(store: &Arc<Store>) -> Result<Regrouped, StoreError> {
-    let plan = store.plan_regroup(&mut |_, _| true)?.expect("nobody said no");
+    let plan = store.plan_regroup(&OPTIONS, &mut |_, _| true)?.expect("nobody said no");
     store.regroup(&plan, &OPTIONS, &mut |_, _| true)
 }
 
@@ -56,7 +56,7 @@ fn what_is_grouped_is_smaller_and_reads_as_before() {
     let store = open(dir.path(), &db);
     let recipe = put(&store, 0..300);
     let before = store.stats();
-    let plan = store.plan_regroup(&mut |_, _| true).unwrap().unwrap();
+    let plan = store.plan_regroup(&OPTIONS, &mut |_, _| true).unwrap().unwrap();
     assert_eq!(bytes_of(dir.path()).iter().map(Vec::len).sum::<usize>() as u64, before.stored_bytes);
     let predicted = store.predict_regroup(&plan, &OPTIONS, &mut |_, _| true).unwrap().unwrap();
     let done = store.regroup(&plan, &OPTIONS, &mut |_, _| true).unwrap();
@@ -74,7 +74,7 @@ fn what_is_grouped_is_smaller_and_reads_as_before() {
     assert!(verify(&store).is_empty());
     // There is nothing left to group, and nothing to collect.
     let bytes = bytes_of(dir.path());
-    assert!(store.plan_regroup(&mut |_, _| true).unwrap().unwrap().is_empty());
+    assert!(store.plan_regroup(&OPTIONS, &mut |_, _| true).unwrap().unwrap().is_empty());
     assert_eq!(regroup(&store).unwrap(), Regrouped::default());
     assert_eq!(collect(&store, &[recipe]), GcDone::default());
     assert_eq!(bytes, bytes_of(dir.path()));
@@ -127,7 +127,11 @@ fn only_packs_with_groups_are_of_the_new_version() {
     assert_eq!(look(), BTreeSet::from([(PLAIN, false)]));
     regroup(&store).unwrap();
     assert!(look().contains(&(GROUPED, true)) && !look().contains(&(PLAIN, true)), "{:?}", look());
-    assert_eq!(GROUPED, FORMAT, "who reads {PLAIN} only refuses it as a newer format");
+    assert_eq!(
+        [PLAIN, GROUPED, INFLATED, FORMAT],
+        [1, 2, 3, 3],
+        "who reads less refuses it as a newer format"
+    );
 }
 
 #[test]
@@ -288,7 +292,7 @@ fn stopping_anywhere_loses_nothing_and_the_next_run_goes_on() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path(), &new_db());
         let recipe = put(&store, 0..200);
-        let plan = store.plan_regroup(&mut |_, _| true).unwrap().unwrap();
+        let plan = store.plan_regroup(&OPTIONS, &mut |_, _| true).unwrap().unwrap();
         let mut asked = 0;
         let done = store.regroup(&plan, &OPTIONS, &mut |_, _| {
             asked += 1;
@@ -303,7 +307,7 @@ fn stopping_anywhere_loses_nothing_and_the_next_run_goes_on() {
         collect(&store, &[recipe]);
         regroup(&store).unwrap();
         assert!(lost(&store, 0..200).is_empty() && verify(&store).is_empty());
-        assert!(store.plan_regroup(&mut |_, _| true).unwrap().unwrap().is_empty());
+        assert!(store.plan_regroup(&OPTIONS, &mut |_, _| true).unwrap().unwrap().is_empty());
         stop += 3;
     }
     assert!(stopped > 3);
@@ -394,8 +398,8 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path(), &new_db());
         put(&store, first..first + count);
-        let plan = store.plan_regroup(&mut |_, _| true).unwrap().unwrap();
-        let options = RegroupOptions { level: 1, group_bytes };
+        let plan = store.plan_regroup(&OPTIONS, &mut |_, _| true).unwrap().unwrap();
+        let options = RegroupOptions { level: 1, group_bytes, archive_bytes: 0 };
         store.regroup(&plan, &options, &mut |_, _| true).unwrap();
         prop_assert!(lost(&store, first..first + count).is_empty());
         put(&store, 9000..9003);

@@ -2,8 +2,9 @@
 
 use super::columns::{Column, Columns, Reader};
 use super::varint::{unzigzag, zigzag};
-use super::zip::{self, Member, Method};
+use super::zip::{self, Member};
 use super::{BASES_MAX, BaseId, DeltaError, MEMBERS_MAX};
+use crate::deflate::Level;
 
 /// As what a target was compared with its bases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl Header {
             for member in &self.members {
                 columns.put(Column::Member, member.before);
                 columns.put(Column::Member, member.len);
-                columns.put(Column::Member, u64::from(member.method.0));
+                columns.put(Column::Member, u64::from(member.level.number()));
             }
         }
     }
@@ -122,11 +123,11 @@ impl Header {
                 .checked_add(len)
                 .and_then(|both| left.checked_sub(both))
                 .ok_or_else(|| DeltaError::damaged("members within the archive", "more"))?;
-            let method = columns.take(Column::Member)?;
-            let method = u8::try_from(method).ok().and_then(Method::of);
-            let method =
-                method.ok_or_else(|| DeltaError::damaged("a level of deflate from 1 to 9", "another"))?;
-            self.members.push(Member { before, len, method });
+            let level = columns.take(Column::Member)?;
+            let level = u8::try_from(level).ok().and_then(Level::of);
+            let level =
+                level.ok_or_else(|| DeltaError::damaged("a level of deflate from 1 to 9", "another"))?;
+            self.members.push(Member { before, len, level });
         }
         Ok(())
     }

@@ -1,0 +1,200 @@
+//! Stores pieces of archives ([`super::archive`]) as what they inflate to: some as roots, those that are alike as deltas.
+//!
+//! ```text
+//! assign: each piece is inflated, and compared with the root that shares the most features; kept as a delta of that one
+//!         if it is much smaller so, else it is a root
+//! build:  a root with its deltas, if together they save: one group each
+//! ```
+//!
+//! Memory: some 8 bytes for each KiB that roots inflate to, 64 MiB of inflated pieces, the frames of one root and its
+//! deltas, and some times the longest piece. Time: each piece is inflated twice and more often if it is a root whose deltas come late.
+
+use super::append::Frames;
+use super::archive::Piece;
+use super::error::StoreError;
+use super::features::features_at;
+use super::frame::{HEADER_BYTES, Key};
+use super::group::{self, Gathered, With, compress};
+use super::regroup::{RegroupOptions, Regrouped, frame_bytes, most_shared};
+use super::{Bytes, Store};
+use crate::id::ChunkId;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use std::collections::{HashMap, HashSet};
+
+/// A feature for each so many bytes on average, as a power of 2.
+const FEATURE_ZEROS: u32 = 10;
+/// A delta has to be smaller than so many hundredths of its piece by itself.
+const DELTA_SHARE_MAX: u64 = 60;
+/// A root with its deltas has to be smaller than so many hundredths of what the chunks took.
+const SHARE_MAX: u64 = 95;
+/// Level of zstd at which it is tried what a piece takes.
+const TRIAL_LEVEL: i32 = 9;
+/// Deltas of one root have so many decoded bytes at most.
+const DELTAS_BYTES_MAX: u64 = 64 << 20;
+/// Inflated pieces kept, because others may be compared with them.
+const KEPT_BYTES: u64 = 64 << 20;
+/// Frames are appended when there are so many bytes of them.
+const APPEND_BYTES: usize = 1 << 20;
+
+#[derive(Clone)]
+struct ByLength;
+
+impl Weighter<u32, Bytes> for ByLength {
+    fn weight(&self, _: &u32, bytes: &Bytes) -> u64 {
+        bytes.len() as u64
+    }
+}
+
+/// A root and its deltas, by their number among the pieces.
+struct Unit {
+    root: u32,
+    deltas: Vec<u32>,
+    delta_bytes: u64,
+    /// What the chunks take, and what they are going to, about.
+    before: u64,
+    after: u64,
+}
+
+/// Groups pieces of a round.
+pub(super) struct Inflater<'a> {
+    store: &'a Store,
+    options: &'a RegroupOptions,
+    pieces: &'a [Piece],
+    inflated: Cache<u32, Bytes, ByLength>,
+    done: &'a mut Regrouped,
+}
+
+impl<'a> Inflater<'a> {
+    pub(super) fn new(
+        store: &'a Store,
+        options: &'a RegroupOptions,
+        pieces: &'a [Piece],
+        done: &'a mut Regrouped,
+    ) -> Inflater<'a> {
+        Inflater {
+            store,
+            options,
+            pieces,
+            inflated: Cache::with_weighter((KEPT_BYTES >> 18) as usize, KEPT_BYTES, ByLength),
+            done,
+        }
+    }
+
+    /// Hands frames to `append`. Returns the chunks that are in them; `None` if `go_on`, told decoded bytes, each counted
+    /// twice, said no.
+    pub(super) fn run(
+        &mut self,
+        go_on: &mut dyn FnMut(u64) -> bool,
+        append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
+    ) -> Result<Option<HashSet<Key>>, StoreError> {
+        let mut at = 0;
+        let Some(units) = self.assign(&mut at, go_on)? else { return Ok(None) };
+        let mut stored = HashSet::new();
+        let mut frames = Frames::default();
+        for unit in units.iter().filter(|unit| unit.after * 100 < unit.before * SHARE_MAX) {
+            self.build(unit, &mut frames, &mut stored)?;
+            at += unit.before;
+            let go = go_on(at);
+            if frames.bytes.len() >= APPEND_BYTES || !go {
+                append(&mut frames)?;
+                frames.clear();
+            }
+            if !go {
+                return Ok(None);
+            }
+        }
+        append(&mut frames)?;
+        Ok(Some(stored))
+    }
+
+    fn assign(
+        &mut self,
+        at: &mut u64,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<Vec<Unit>>, StoreError> {
+        let mut units: Vec<Unit> = Vec::new();
+        // Of each feature the last root that has it, by the number of its unit.
+        let mut root_with: HashMap<u32, u32> = HashMap::new();
+        for (number, piece) in self.pieces.iter().enumerate() {
+            if !go_on(*at) {
+                return Ok(None);
+            }
+            let before: u64 = piece.chunks.iter().map(frame_bytes).sum();
+            *at += before;
+            let Some(inflated) = self.inflated(number as u32)? else { continue };
+            let alone = compress(&inflated, TRIAL_LEVEL.min(self.options.level), None).len() as u64;
+            let table = (HEADER_BYTES + group::table_bytes(piece.chunks.len())) as u64;
+            let features = features_at(&inflated, FEATURE_ZEROS);
+            let base = most_shared(&features, &root_with).map(|unit| unit as usize);
+            let fits = |unit: &usize| units[*unit].delta_bytes + inflated.len() as u64 <= DELTAS_BYTES_MAX;
+            if let Some(unit) = base.filter(fits)
+                && let Some(root) = self.inflated(units[unit].root)?
+            {
+                let delta = compress(&inflated, 1, Some(&root)).len() as u64;
+                if delta * 100 < alone * DELTA_SHARE_MAX {
+                    let unit = &mut units[unit];
+                    unit.deltas.push(number as u32);
+                    unit.delta_bytes += inflated.len() as u64;
+                    unit.before += before;
+                    unit.after += delta + table;
+                    continue;
+                }
+            }
+            root_with.extend(features.into_iter().map(|feature| (feature, units.len() as u32)));
+            let (root, deltas) = (number as u32, Vec::new());
+            units.push(Unit { root, deltas, delta_bytes: 0, before, after: alone + table });
+        }
+        Ok(Some(units))
+    }
+
+    /// Makes the frames of a unit.
+    fn build(
+        &mut self,
+        unit: &Unit,
+        frames: &mut Frames,
+        stored: &mut HashSet<Key>,
+    ) -> Result<(), StoreError> {
+        let level = self.options.level;
+        let Some(root) = self.gather(unit.root)? else { return Ok(()) };
+        let first = frames.bytes.len();
+        frames.headers.push(root.build(&mut frames.bytes, With::Nothing(level)));
+        self.count(unit.root, stored);
+        for number in &unit.deltas {
+            let Some(delta) = self.gather(*number)? else { continue };
+            frames.headers.push(delta.build(&mut frames.bytes, With::Root(&root, level)));
+            self.done.deltas += self.pieces[*number as usize].chunks.len() as u64;
+            self.count(*number, stored);
+        }
+        self.done.after_bytes += (frames.bytes.len() - first) as u64;
+        Ok(())
+    }
+
+    fn count(&mut self, number: u32, stored: &mut HashSet<Key>) {
+        let chunks = &self.pieces[number as usize].chunks;
+        self.done.groups += 1;
+        self.done.chunks += chunks.len() as u64;
+        self.done.inflated += chunks.len() as u64;
+        self.done.before_bytes += chunks.iter().map(frame_bytes).sum::<u64>();
+        stored.extend(chunks.iter().map(|entry| entry.key));
+    }
+
+    fn gather(&self, number: u32) -> Result<Option<Gathered>, StoreError> {
+        let chunks = self.pieces[number as usize].chunks.iter();
+        let chunks = chunks.map(|entry| (ChunkId(*entry.key.id()), entry.address.raw_len));
+        let inflated = self.inflated(number)?;
+        Ok(inflated.map(|inflated| Gathered::inflated(chunks, inflated.to_vec())))
+    }
+
+    /// What a piece is stored as; none if it cannot be read.
+    fn inflated(&self, number: u32) -> Result<Option<Bytes>, StoreError> {
+        if let Some(found) = self.inflated.get(&number) {
+            return Ok(Some(found));
+        }
+        let made = self.pieces[number as usize].inflate(&self.store.reader)?.map(Bytes::from);
+        if let Some(made) = &made {
+            self.inflated.insert(number, made.clone());
+        }
+        Ok(made)
+    }
+}
