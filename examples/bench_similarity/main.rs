@@ -62,6 +62,7 @@ fn main() {
         rows.extend(peers.rows(work, &files));
     }
     table::print(&rows, &files, &queries, &truth);
+    table::print_own(&rows, &truth);
     table::print_errors(&rows[0], &files, &queries, &truth);
     table::print_misses(&rows[0], &files, &queries, &truth, args.misses);
 }

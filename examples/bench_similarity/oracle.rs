@@ -1,7 +1,8 @@
 //! Exact truth, by other means than the index and `exact`: every substring of 32 and of 64 bytes of every content is looked
 //! up among those of the queries, and a byte of a query is covered if one that is found holds it. Padding, byte by byte as
 //! `docs/similarity.md` defines it, counts neither as covered nor in the size; what is left of a match beside it is there
-//! if it has 32 bytes.
+//! if it has 32 bytes. A second truth leaves out templates too: bytes in substrings of 32 bytes that more than 500 contents
+//! have, which is what all pairs do not follow. A query of which less than a tenth is left has no pairs in it.
 //!
 //! Substrings are told apart by polynomials modulo 2^61 - 1: of all that a run compares, one in some thousands of runs is
 //! taken for another.
@@ -16,6 +17,8 @@ const PADDING: usize = 64;
 const PERIOD: usize = 16;
 /// What is left of a match.
 const LEFT_MIN: usize = 32;
+/// A substring that more contents have is of a template.
+const TEMPLATE_CONTENTS: u32 = 500;
 const PRIME: u64 = (1 << 61) - 1;
 const BASE: u64 = 0x0f1e_2d3c_4b5a_6978;
 /// Bits of the filter before the map.
@@ -30,6 +33,8 @@ pub struct Share {
     pub of_64: f64,
     /// The same with padding, in both and in the size.
     pub raw: f64,
+    /// The same as `of_64` without templates, in both and in the size.
+    pub own: f64,
 }
 
 /// Of each query, by its place among the queries, the contents that have any of it.
@@ -41,9 +46,10 @@ pub fn described(truth: &Truth) -> String {
     };
     let row = |reach: &dyn Fn(&Share) -> f64| [0.25, 0.5, 0.8].map(|min| count(reach, min));
     format!(
-        "true pairs at 25, 50, 80%: {:?} in pieces of 64 bytes and more, {:?} if padding counts, {:?} of 32 and more",
+        "true pairs at 25, 50, 80%: {:?} in pieces of 64 bytes and more, {:?} if padding counts, {:?} without templates, {:?} of 32 and more",
         row(&|share| share.of_64),
         row(&|share| share.raw),
+        row(&|share| share.own),
         row(&|share| share.of_32)
     )
 }
@@ -57,20 +63,27 @@ pub fn truth(files: &[File], queries: &[usize]) -> Truth {
             bytes += files[queries[to]].bytes.len();
             to += 1;
         }
+        let mut templates = Vec::new();
         for gram in [32, 64] {
             let batch = Batch::of(files, &queries[from..to], gram);
             let mut covered = Cover::of(&batch);
+            if gram == 32 {
+                templates.clone_from(&batch.padding);
+            }
             for (content, file) in files.iter().enumerate() {
                 covered.look(&batch, &file.bytes);
-                for (query, share, raw) in covered.take(&batch) {
+                for (query, share) in covered.take(&batch, &templates) {
                     if queries[from + query] != content {
                         let entry: &mut Share = truth[from + query].entry(content).or_default();
                         match gram {
-                            32 => entry.of_32 = share,
-                            _ => (entry.of_64, entry.raw) = (share, raw),
+                            32 => entry.of_32 = share.of_64,
+                            _ => *entry = Share { of_32: entry.of_32, ..share },
                         }
                     }
                 }
+            }
+            if gram == 32 {
+                templates = covered.templates(&batch);
             }
         }
         from = to;
@@ -146,11 +159,17 @@ fn filter_place(hash: u64) -> (usize, u64) {
 struct Cover {
     starts: Vec<u64>,
     seen: Vec<bool>,
+    /// How many contents have each gram.
+    contents: Vec<u32>,
 }
 
 impl Cover {
     fn of(batch: &Batch) -> Cover {
-        Cover { starts: vec![0; batch.bits / 64], seen: vec![false; batch.ids.len()] }
+        Cover {
+            starts: vec![0; batch.bits / 64],
+            seen: vec![false; batch.ids.len()],
+            contents: vec![0; batch.ids.len()],
+        }
     }
 
     fn look(&mut self, batch: &Batch, bytes: &[u8]) {
@@ -164,39 +183,61 @@ impl Cover {
         });
         for id in found {
             self.seen[id] = false;
+            self.contents[id] += 1;
             for &place in &batch.places[batch.bounds[id] as usize..batch.bounds[id + 1] as usize] {
                 self.starts[place as usize / 64] |= 1 << (place % 64);
             }
         }
     }
 
-    /// The share of each query that is covered, where any is, without padding and with it; and starts anew.
-    fn take(&mut self, batch: &Batch) -> Vec<(usize, f64, f64)> {
+    /// Of each query which bytes are padding or of a template, by what was looked at.
+    fn templates(&self, batch: &Batch) -> Vec<Vec<bool>> {
+        let mut templates = batch.padding.clone();
+        for (id, _) in self.contents.iter().enumerate().filter(|(_, count)| **count > TEMPLATE_CONTENTS) {
+            for &place in &batch.places[batch.bounds[id] as usize..batch.bounds[id + 1] as usize] {
+                let query = batch.starts.partition_point(|&start| start <= place as usize) - 1;
+                let at = place as usize - batch.starts[query];
+                templates[query][at..at + batch.gram].fill(true);
+            }
+        }
+        templates
+    }
+
+    /// The shares of each query that are covered, where any is, as `Share` has them of one gram; and starts anew.
+    fn take(&mut self, batch: &Batch, templates: &[Vec<bool>]) -> Vec<(usize, Share)> {
         let mut shares = Vec::new();
         for (query, (&start, padding)) in batch.starts.iter().zip(&batch.padding).enumerate() {
-            let (mut covered, mut left, mut run, mut end) = (0, 0, 0, 0);
             let words = &mut self.starts[start / 64..(start + padding.len()).div_ceil(64)];
             if words.iter().all(|word| *word == 0) {
                 continue;
             }
-            for (at, is_padding) in padding.iter().enumerate() {
-                if words[at / 64] >> (at % 64) & 1 == 1 {
-                    end = at + batch.gram;
-                }
-                covered += usize::from(at < end);
-                run = if at < end && !is_padding { run + 1 } else { 0 };
-                left += match run {
-                    LEFT_MIN => LEFT_MIN,
-                    more if more > LEFT_MIN => 1,
-                    _ => 0,
-                };
-            }
+            let of_64 = share_beside(words, batch.gram, padding, 1);
+            let own = share_beside(words, batch.gram, &templates[query], padding.len() / 10);
+            let raw = share_beside(words, batch.gram, &vec![false; padding.len()], 1);
             words.fill(0);
-            let counted = padding.iter().filter(|is_padding| !**is_padding).count();
-            shares.push((query, left as f64 / counted.max(1) as f64, covered as f64 / padding.len() as f64));
+            shares.push((query, Share { of_32: 0.0, of_64, raw, own }));
         }
         shares
     }
+}
+
+/// The share of a query's bytes that is covered by grams of which `starts` has the places, without those that are `left_out`;
+/// nothing if fewer than `min` are not.
+fn share_beside(starts: &[u64], gram: usize, left_out: &[bool], min: usize) -> f64 {
+    let (mut left, mut run, mut end) = (0, 0, 0);
+    for (at, is_left_out) in left_out.iter().enumerate() {
+        if starts[at / 64] >> (at % 64) & 1 == 1 {
+            end = at + gram;
+        }
+        run = if at < end && !is_left_out { run + 1 } else { 0 };
+        left += match run {
+            LEFT_MIN => LEFT_MIN,
+            more if more > LEFT_MIN => 1,
+            _ => 0,
+        };
+    }
+    let counted = left_out.iter().filter(|is_left_out| !**is_left_out).count();
+    if counted < min { 0.0 } else { left as f64 / counted.max(1) as f64 }
 }
 
 fn times(a: u64, b: u64) -> u64 {

@@ -139,6 +139,16 @@ pub fn print(rows: &[Row], files: &[File], queries: &[usize], truth: &Truth) {
         .for_each(|row| println!("{}: {}", row.name, row.settings));
 }
 
+/// Recall of pairs that are true without templates, at 25, 50 and 80%.
+pub fn print_own(rows: &[Row], truth: &Truth) {
+    println!("\nrecall without templates at 25, 50, 80%:");
+    for row in rows.iter().filter(|row| !row.found.is_empty()) {
+        let at =
+            [0.25, 0.5, 0.8].map(|min| format!("{:.4}", recall(row, truth, &|_, _, share| share.own >= min)));
+        println!("  {:<20} {}", row.name, at.join(" "));
+    }
+}
+
 /// What was not found, evenly of all, and how it is spread over queries.
 pub fn print_misses(row: &Row, files: &[File], queries: &[usize], truth: &Truth, count: usize) {
     let mut misses = Vec::new();
