@@ -93,6 +93,30 @@ fn pjdfstest_passes_as_on_the_filesystem_below() {
     }
 }
 
+/// Where a part of a test that is run as an ordinary user finds another filesystem.
+const OTHER: &str = "DEDUPFS_TEST_OTHER";
+
+#[test]
+#[ignore = "wants pjdfstest on the PATH"]
+fn pjdfstest_passes_for_a_user_as_on_the_filesystem_below() {
+    if common::is_root() {
+        let (disk, other) = (Disk::new(1024), Disk::new(300));
+        for at in [disk.at(), other.at()] {
+            fs::set_permissions(at, PermissionsExt::from_mode(0o777)).unwrap();
+        }
+        return common::again_as_user(&[("TMPDIR", &disk.at()), (OTHER, &other.at())]);
+    }
+    let other = PathBuf::from(std::env::var_os(OTHER).expect("this test is started by root"));
+    let native = std::env::temp_dir().join("native");
+    fs::create_dir(&native).unwrap();
+    let expected = pjdfstest(&native.join("t"), &other);
+    let mount = Mount::new(As::User);
+    let found = pjdfstest(&mount.at("t"), &other);
+    let worse: Vec<_> = expected.iter().filter(|(name, result)| found.get(*name) != Some(result)).collect();
+    let known: Vec<_> = worse.iter().filter(|(name, _)| *name != "link::link_count_max").collect();
+    assert!(known.is_empty(), "{known:?}");
+}
+
 /// All that fsx can do, but for calls whose only effect is to wait for the disk, which are rare.
 const FSX: &str = "flen = 1048576\nnomsyncafterwrite = true\n[opsize]\nmax = 65536\nmin = 1\n[weights]\nclose_open = 1\n\
     invalidate = 1\nmapread = 10\nmapwrite = 10\nread = 10\nwrite = 10\ntruncate = 5\nfsync = 0.05\nfdatasync = 0.05\n\

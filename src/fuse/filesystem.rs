@@ -706,12 +706,16 @@ impl Filesystem for OverlayFs {
         }
     }
 
-    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         if let Some(refused) = Self::refuses(&[ino]) {
             return reply.error(refused);
         }
         let _turn = self.turns.take();
-        empty(reply, self.overlay.removexattr(node(ino), name));
+        let allowed = match self.drops_bits {
+            true => setid::check_removal(&self.overlay, request, ino, name),
+            false => Ok(()),
+        };
+        empty(reply, allowed.and_then(|()| self.overlay.removexattr(node(ino), name)));
     }
 
     fn access(&self, _request: &Request, _ino: INodeNo, _mask: fuser::AccessFlags, reply: ReplyEmpty) {

@@ -51,24 +51,51 @@ pub(super) fn has_open_to_write(pid: u32, ino: u64) -> bool {
     })
 }
 
-/// Whether a process, which waits for an answer, called for a change of owner.
-pub(super) fn is_in_chown(pid: u32) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    const CALLS: [i64; 4] = [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
-    #[cfg(not(target_arch = "x86_64"))]
-    const CALLS: [i64; 2] = [libc::SYS_fchown as i64, libc::SYS_fchownat as i64];
+/// What a process that waits for an answer asked the kernel for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Call {
+    /// A change of owner.
+    Owner,
+    /// A change of what a file holds.
+    Content,
+    /// Something else, or a process that cannot be asked, or one whose numbers of calls are not ours.
+    Unknown,
+}
+
+/// Numbers of a program for 32 bits mean other calls. None of its changes of owner has a number of [`CONTENT`].
+#[cfg(target_arch = "x86_64")]
+const OWNER: [libc::c_long; 4] = [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
+#[cfg(not(target_arch = "x86_64"))]
+const OWNER: [libc::c_long; 2] = [libc::SYS_fchown, libc::SYS_fchownat];
+const CONTENT: [libc::c_long; 9] = [
+    libc::SYS_write,
+    libc::SYS_pwrite64,
+    libc::SYS_writev,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_copy_file_range,
+    libc::SYS_fallocate,
+];
+
+/// What a process, which waits for an answer, is doing.
+pub(super) fn call(pid: u32) -> Call {
     let read = || std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     let mut call = read();
-    // It may not have fallen asleep yet.
-    for _ in 0..100 {
+    // It may not have fallen asleep yet, on a busy machine for long.
+    for _ in 0..1_000 {
         if !call.starts_with("running") {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
         call = read();
     }
-    let number = call.split(' ').next().and_then(|number| number.parse().ok());
-    number.is_some_and(|number| CALLS.contains(&number))
+    match call.split(' ').next().and_then(|number| number.parse().ok()) {
+        Some(number) if OWNER.contains(&number) => Call::Owner,
+        Some(number) if CONTENT.contains(&number) => Call::Content,
+        _ => Call::Unknown,
+    }
 }
 
 /// What the kernel says of a process under a title.

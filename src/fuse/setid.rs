@@ -1,11 +1,12 @@
 //! Setuid and setgid bits that go when a file is changed, where neither the kernel nor the backing filesystem sees to it.
 
 use super::convert::node;
-use super::privilege;
-use crate::overlay::{Kind, Overlay, OverlayError, SetAttr};
+use super::privilege::{self, Call};
+use crate::overlay::{Attr, Kind, Overlay, OverlayError, SetAttr};
 use fuser::{INodeNo, Request};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
+use std::ffi::OsStr;
 
 /// Who sets an ACL on a file of a group that is not theirs takes the setgid bit away, as by chmod: the backing
 /// filesystem knows only that root did it.
@@ -50,29 +51,66 @@ pub(super) fn drop_bits(
     change: Change,
 ) -> Result<(), OverlayError> {
     let found = overlay.getattr(node(ino))?;
-    let perm = u32::from(found.perm);
-    if found.kind == Kind::Directory || perm & (libc::S_ISUID | libc::S_ISGID) == 0 {
+    let Some(kept) = kept(request, &found) else {
+        return Ok(());
+    };
+    match change {
+        Change::Content if may(request, CapabilitySet::FSETID) => return Ok(()),
+        Change::Nothing => {
+            let call = privilege::call(request.pid());
+            // Before it writes to a file with a capability the kernel asks in the name of root too, who keeps the bits.
+            if call == Call::Content && may(request, CapabilitySet::FSETID) {
+                return Ok(());
+            }
+            let is_open = || privilege::has_open_to_write(request.pid(), ino.0);
+            if !owns(request, &found) && (call == Call::Owner || !is_open()) {
+                return Err(Errno::PERM.into());
+            }
+        }
+        Change::Content | Change::Marked | Change::Owner => {}
+    }
+    overlay.setattr(node(ino), SetAttr { mode: Some(kept), ..SetAttr::default() }).map(drop)
+}
+
+/// Refuses a stranger who calls chown(-1, -1) on a file with such bits. The kernel has its capability removed before it
+/// asks for the bits, which is too late to refuse.
+pub(super) fn check_removal(
+    overlay: &Overlay,
+    request: &Request,
+    ino: INodeNo,
+    xattr: &OsStr,
+) -> Result<(), OverlayError> {
+    if xattr != "security.capability" {
         return Ok(());
     }
-    let may = |capability| request.uid() == 0 && privilege::has(request.pid(), capability);
-    if change == Change::Content && may(CapabilitySet::FSETID) {
-        return Ok(());
+    let found = overlay.getattr(node(ino))?;
+    let is_guarded = kept(request, &found).is_some() && !owns(request, &found);
+    match is_guarded && privilege::call(request.pid()) == Call::Owner {
+        true => Err(Errno::PERM.into()),
+        false => Ok(()),
+    }
+}
+
+/// The mode without what a change by the caller takes away; none if it takes nothing.
+fn kept(request: &Request, found: &Attr) -> Option<u32> {
+    let perm = u32::from(found.perm);
+    if found.kind == Kind::Directory || perm & (libc::S_ISUID | libc::S_ISGID) == 0 {
+        return None;
     }
     // Without execution by the group the bit is not a right: it marks files whose locks are mandatory.
     let keeps_setgid =
-        perm & libc::S_IXGRP == 0 && (in_group(request, found.gid) || may(CapabilitySet::FSETID));
+        perm & libc::S_IXGRP == 0 && (in_group(request, found.gid) || may(request, CapabilitySet::FSETID));
     let kept = perm & !libc::S_ISUID & if keeps_setgid { !0 } else { !libc::S_ISGID };
-    if kept == perm {
-        return Ok(());
-    }
-    if change == Change::Nothing
-        && request.uid() != found.uid
-        && !may(CapabilitySet::FOWNER)
-        && (privilege::is_in_chown(request.pid()) || !privilege::has_open_to_write(request.pid(), ino.0))
-    {
-        return Err(Errno::PERM.into());
-    }
-    overlay.setattr(node(ino), SetAttr { mode: Some(kept), ..SetAttr::default() }).map(drop)
+    (kept != perm).then_some(kept)
+}
+
+/// Whether the caller may do what is the owner's to do.
+fn owns(request: &Request, found: &Attr) -> bool {
+    request.uid() == found.uid || may(request, CapabilitySet::FOWNER)
+}
+
+fn may(request: &Request, capability: CapabilitySet) -> bool {
+    request.uid() == 0 && privilege::has(request.pid(), capability)
 }
 
 fn in_group(request: &Request, gid: u32) -> bool {

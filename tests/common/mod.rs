@@ -61,6 +61,11 @@ pub fn as_both(test: impl Fn(As)) {
         return test(As::User);
     }
     test(As::Root);
+    again_as_user(&[]);
+}
+
+/// Runs the test that this thread runs once more, as an ordinary user and with these variables set. Only root can.
+pub fn again_as_user(variables: &[(&str, &Path)]) {
     if std::fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o666 != 0o666 {
         // As udev does; machines without it leave the device to root.
         std::fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).unwrap();
@@ -79,13 +84,15 @@ pub fn as_both(test: impl Fn(As)) {
     let output = Command::new("setpriv")
         .args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"])
         .arg(bin.path().join("test"))
-        .args(["--exact", &name, "--nocapture"])
+        .args(["--exact", &name, "--nocapture", "--include-ignored"])
         .env(BIN_VARIABLE, bin.path())
+        .envs(variables.iter().copied())
         .env_remove("XDG_RUNTIME_DIR")
         .current_dir("/")
         .output()
         .unwrap();
     assert!(output.status.success(), "as an ordinary user: {}", text(&output));
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
 }
 
 const DEDUPFS: &str = env!("CARGO_BIN_EXE_dedupfs");

@@ -8,12 +8,12 @@ use super::recorder::Recorder;
 use crate::common::{Mount, noise, prose, succeed};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -352,7 +352,7 @@ impl<'a> Worker<'a> {
             }
             Edit::Write(ranges) if sync == Sync::Msync => {
                 file.set_len(content.len() as u64).unwrap();
-                write_mapped(&file, &content, &ranges);
+                write_mapped(&self.at(&name), &content, &ranges);
                 self.model.promise(&name, self.now());
                 return;
             }
@@ -486,7 +486,35 @@ fn other(name: &str) -> String {
     format!("{name}.tmp")
 }
 
-fn write_mapped(file: &File, content: &[u8], ranges: &[Range<usize>]) {
+/// Set for the process that writes through a mapping: which file, and the ranges. The content comes by standard input.
+const MAPPED: &str = "DEDUPFS_POWERCUT_MAPPED";
+const RANGES: &str = "DEDUPFS_POWERCUT_RANGES";
+
+/// In a process of its own. Who maps a file of the disk holds a lock of its address space while it waits for the disk; the
+/// threads of this process that are the disk need that lock whenever they ask for memory, and then both wait for ever.
+fn write_mapped(path: &Path, content: &[u8], ranges: &[Range<usize>]) {
+    let ranges: Vec<_> = ranges.iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "workload::mapper", "--nocapture"])
+        .env(MAPPED, path)
+        .env(RANGES, ranges.join(" "))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(content).unwrap();
+    assert!(child.wait().unwrap().success(), "writing to {} through a mapping", path.display());
+}
+
+/// That process. Started as a test of its own it does nothing.
+#[test]
+fn mapper() {
+    let (Some(path), Ok(ranges)) = (std::env::var_os(MAPPED), std::env::var(RANGES)) else {
+        return;
+    };
+    let mut content = Vec::new();
+    std::io::stdin().read_to_end(&mut content).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     let (protection, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a fresh mapping of the whole of a file that nobody shortens meanwhile.
     let mapping =
@@ -494,8 +522,10 @@ fn write_mapped(file: &File, content: &[u8], ranges: &[Range<usize>]) {
     assert_ne!(mapping, libc::MAP_FAILED);
     // SAFETY: the mapping is that long and nobody else in this process uses it.
     let mapped = unsafe { std::slice::from_raw_parts_mut(mapping.cast::<u8>(), content.len()) };
-    for range in ranges {
-        mapped[range.clone()].copy_from_slice(&content[range.clone()]);
+    for range in ranges.split_whitespace() {
+        let (start, end) = range.split_once('-').unwrap();
+        let range = start.parse().unwrap()..end.parse().unwrap();
+        mapped[range.clone()].copy_from_slice(&content[range]);
     }
     // SAFETY: as above.
     assert_eq!(unsafe { libc::msync(mapping, content.len(), libc::MS_SYNC) }, 0);
