@@ -713,3 +713,53 @@ fn a_repository_and_a_database_that_are_written_to_stay_whole() {
     assert_eq!(head(&a), head(&b));
     [&a, &b].into_iter().for_each(whole);
 }
+
+/// Lets others end, also when an assertion fails.
+struct Ends<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// What never rests is taken all the same: its program waits for a moment.
+#[test]
+fn a_database_that_never_rests_is_taken() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    if !fuse_available() {
+        return;
+    }
+    let (a, b) = (Mount::new(As::Root), Mount::new(As::Root));
+    with_a_repository_and_a_database(&a);
+    json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
+    let going = AtomicBool::new(true);
+    let rows = |mount: &Mount| ask(&mount.at("p/d.db"), "select count(*) from t").parse::<u64>().unwrap();
+    std::thread::scope(|scope| {
+        let insert = scope.spawn(|| {
+            let mut sqlite = Command::new("sqlite3");
+            sqlite.arg(a.at("p/d.db")).stdin(std::process::Stdio::piped());
+            let mut sqlite = sqlite.spawn().unwrap();
+            let mut to = sqlite.stdin.take().unwrap();
+            to.write_all(b"pragma synchronous=full; pragma wal_autocheckpoint=20;\n").unwrap();
+            while going.load(Ordering::Relaxed) {
+                to.write_all(b"insert into t values('again');\n").unwrap();
+            }
+            drop(to);
+            assert!(sqlite.wait().unwrap().success());
+        });
+        let ends = Ends(&going);
+        // At least something was done by then.
+        std::thread::sleep(Duration::from_millis(500));
+        let before = rows(&b);
+        for _ in 0..3 {
+            let output = succeed(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]));
+            assert!(!text(&output).contains("waits for the next sync"), "{}", text(&output));
+            whole(&b);
+        }
+        let after = rows(&b);
+        assert!(after > before, "{before:?} {after:?}");
+        drop(ends);
+        insert.join().unwrap();
+    });
+}

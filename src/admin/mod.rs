@@ -14,6 +14,7 @@ mod excerpt;
 mod export;
 mod gc;
 mod groups;
+mod hold;
 mod log;
 mod optimize;
 mod past;
@@ -216,6 +217,8 @@ pub enum Request {
         /// Whether to write them where [`past_file`] says.
         write: bool,
     },
+    /// Hold up what is written until whoever asked is gone, for two seconds at most: so that files can be read as of one moment.
+    Hold,
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount,
 }
@@ -249,6 +252,7 @@ pub enum Response {
     Optimize(OptimizeReport),
     Export(ExportReport),
     Past(PastReport),
+    Hold,
     Unmount,
 }
 
@@ -430,6 +434,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         }
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
         Request::Past { recipes, write } => past::past(context.repo, &recipes, write).map(Response::Past),
+        Request::Hold => hold::hold(context.repo, report).map(|()| Response::Hold),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }

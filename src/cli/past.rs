@@ -8,6 +8,7 @@ use crate::overlay::stub;
 use crate::sync::SyncError;
 use crate::sync::past::{Known, Past};
 use crate::sync::tree::TreePath;
+use std::any::Any;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -93,6 +94,18 @@ impl Past for StorePast {
                 report.matches.into_iter().map(|found| (found.path.into_bytes(), found.containment)).collect()
             }
             _ => Vec::new(),
+        }
+    }
+
+    fn hold(&mut self) -> Option<Box<dyn Any>> {
+        let held = Client::connect(&self.info)
+            .and_then(|client| client.map(|client| client.begin(&Request::Hold)).transpose());
+        match held {
+            Ok(held) => held.map(|held| Box::new(held) as Box<dyn Any>),
+            Err(e) => {
+                tracing::debug!("changes could not be held up: {e}");
+                None
+            }
         }
     }
 

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const INODES_MAX: usize = 1 << 20;
 /// New changes are held up for so long at first, for those under way to end.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
+/// No more than so many changes wait while everything is held up and others read: each takes a thread.
+pub const WAITING_MAX: usize = 4;
 
 /// How an inode changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,10 +56,40 @@ struct Gate {
 
 #[derive(Default)]
 struct GateState {
-    /// Changes that are being made.
-    under_way: usize,
-    /// Those that come wait.
-    closed: bool,
+    /// Changes that are being made, of names and of contents.
+    under_way: [usize; 2],
+    closed: Option<Closed>,
+    /// How often it was closed.
+    closings: u64,
+    /// Changes that wait.
+    waiting: usize,
+}
+
+/// How the gate is closed.
+#[derive(Clone, Copy)]
+struct Closed {
+    /// Which closing this is.
+    number: u64,
+    what: What,
+}
+
+/// What changes are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Names and attributes, and opening for them.
+    Names,
+    /// Contents of open files; held up while no more than [`WAITING_MAX`] wait.
+    Contents,
+}
+
+impl GateState {
+    fn holds_up(&self, of: What) -> bool {
+        self.closed.is_some_and(|closed| closed.what == of)
+    }
+
+    fn is_still(&self, what: What) -> bool {
+        self.under_way[what as usize] == 0
+    }
 }
 
 impl Gate {
@@ -69,38 +101,54 @@ impl Gate {
         self.moved.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets no more changes begin; whether those under way have ended within `patience`. If not, all go on.
-    fn close(&self, patience: Duration) -> bool {
+    fn pass(&self, of: What) -> Changing<'_> {
         let mut state = self.lock();
-        while state.closed {
+        while state.holds_up(of) {
+            if state.waiting >= WAITING_MAX
+                && state.closed.is_some_and(|closed| closed.what == What::Contents)
+            {
+                state.closed = None;
+                self.moved.notify_all();
+                break;
+            }
+            state.waiting += 1;
             state = self.wait(state);
+            state.waiting -= 1;
         }
-        state.closed = true;
-        let ended = self.moved.wait_timeout_while(state, patience, |state| state.under_way > 0);
-        let state = ended.unwrap_or_else(PoisonError::into_inner).0;
-        let still = state.under_way == 0;
-        drop(state);
-        if !still {
-            self.open();
-        }
-        still
+        state.under_way[of as usize] += 1;
+        Changing { gate: self, of }
     }
 
-    fn open(&self) {
-        self.lock().closed = false;
-        self.moved.notify_all();
+    /// Lets no more changes begin, if those under way have ended within `patience`. If not, all go on.
+    fn close(&self, what: What, patience: Duration) -> Option<Still<'_>> {
+        let mut state = self.lock();
+        while state.closed.is_some() {
+            state = self.wait(state);
+        }
+        state.closings += 1;
+        let number = state.closings;
+        state.closed = Some(Closed { number, what });
+        let ended = self.moved.wait_timeout_while(state, patience, |state| !state.is_still(what));
+        let state = ended.unwrap_or_else(PoisonError::into_inner).0;
+        let is_still = state.is_still(what);
+        drop(state);
+        let still = Still { gate: self, number };
+        (is_still && still.holds()).then_some(still)
     }
 }
 
 /// While this is held a change is being made.
-pub(super) struct Changing<'a>(&'a Gate);
+pub(super) struct Changing<'a> {
+    gate: &'a Gate,
+    of: What,
+}
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.under_way -= 1;
-        if state.closed && state.under_way == 0 {
-            self.0.moved.notify_all();
+        let mut state = self.gate.lock();
+        state.under_way[self.of as usize] -= 1;
+        if state.closed.is_some() {
+            self.gate.moved.notify_all();
         }
     }
 }
@@ -110,15 +158,15 @@ impl Changes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Held while something is changed. Waits while everything stands still, so a thread holds one at most, and takes it
-    /// before any lock.
+    /// Held while a name, an attribute or what an open file is for is changed. Waits while everything stands still, so a
+    /// thread holds one at most, and takes it before any lock.
     pub(super) fn changing(&self) -> Changing<'_> {
-        let mut state = self.gate.lock();
-        while state.closed {
-            state = self.gate.wait(state);
-        }
-        state.under_way += 1;
-        Changing(&self.gate)
+        self.gate.pass(What::Names)
+    }
+
+    /// The same for a content that is changed, or made durable, through an open file.
+    pub(super) fn changing_content(&self) -> Changing<'_> {
+        self.gate.pass(What::Contents)
     }
 
     pub(super) fn note(&self, inode: FileId, change: Change) {
@@ -140,12 +188,26 @@ impl Changes {
     }
 }
 
-/// While this is held nothing is changed through the overlay, but for files that are open.
-pub struct Still<'a>(&'a Gate);
+/// While this is held nothing is changed through the overlay, as [`Overlay::stand_still`] and [`Overlay::hold_up`] say.
+pub struct Still<'a> {
+    gate: &'a Gate,
+    number: u64,
+}
+
+impl Still<'_> {
+    /// Whether it has not come to an end by itself.
+    pub fn holds(&self) -> bool {
+        self.gate.lock().closed.is_some_and(|closed| closed.number == self.number)
+    }
+}
 
 impl Drop for Still<'_> {
     fn drop(&mut self) {
-        self.0.open();
+        let mut state = self.gate.lock();
+        if state.closed.is_some_and(|closed| closed.number == self.number) {
+            state.closed = None;
+            self.gate.moved.notify_all();
+        }
     }
 }
 
@@ -160,14 +222,27 @@ impl Overlay {
         *self.changes.lock() = State::default();
     }
 
-    /// Holds up changes that come until those under way have ended, and keeps everything so. A change may take long, as
-    /// one does that waits for a large content to be written back; then the others go on, for as long as they were held up,
-    /// and are held up twice as long the next time. So this comes to an end however much is changed. `None` if `go_on` said no.
+    /// Holds up changes that come until those under way have ended, and keeps everything so, but for the contents of files
+    /// that are open. A change may take long, as one does that waits for a large content to be written back; then the others
+    /// go on, for as long as they were held up, and are held up twice as long the next time. So this comes to an end however
+    /// much is changed. `None` if `go_on` said no.
     pub fn stand_still(&self, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        self.close(What::Names, go_on)
+    }
+
+    /// Holds up what is written to open files and made durable, as [`Overlay::stand_still`] does all else, as far as it comes
+    /// by here: what the kernel writes by itself (passthrough, shared mappings) goes on until the program syncs it. So a caller
+    /// looks whether anything has changed all the same. It ends by itself when more than [`WAITING_MAX`] changes wait: requests that
+    /// read have to be answered meanwhile. Names go on: while a name is made, the kernel lets nobody look for names in its directory.
+    pub fn hold_up(&self, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        self.close(What::Contents, go_on)
+    }
+
+    fn close(&self, what: What, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
         let mut patience = PAUSE_FIRST;
         loop {
-            if self.changes.gate.close(patience) {
-                return Some(Still(&self.changes.gate));
+            if let Some(still) = self.changes.gate.close(what, patience) {
+                return Some(still);
             }
             let end = Instant::now() + patience;
             loop {
@@ -254,31 +329,67 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    #[test]
-    fn a_gate_that_is_closed_lets_nothing_begin_and_what_is_under_way_ends_first() {
-        let changes = Changes::default();
-        let under_way = changes.changing();
-        assert!(!changes.gate.close(Duration::from_millis(1)), "one is under way");
-        let other = changes.changing();
-        drop((under_way, other));
+    const NAMES: What = What::Names;
+
+    /// So many threads `begin` to change something; how many have, a moment later.
+    fn begun_while_closed(
+        changes: &Changes,
+        what: What,
+        begin: fn(&Changes) -> Changing<'_>,
+        threads: usize,
+    ) -> u64 {
         let begun = AtomicU64::new(0);
         std::thread::scope(|scope| {
-            assert!(changes.gate.close(Duration::ZERO));
-            let still = Still(&changes.gate);
-            let workers: Vec<_> = (0..4)
+            let still = changes.gate.close(what, Duration::ZERO).unwrap();
+            let workers: Vec<_> = (0..threads)
                 .map(|_| {
                     scope.spawn(|| {
-                        let _changing = changes.changing();
+                        let _changing = begin(changes);
                         begun.fetch_add(1, Ordering::SeqCst);
                     })
                 })
                 .collect();
             std::thread::sleep(Duration::from_millis(20));
-            assert_eq!(begun.load(Ordering::SeqCst), 0);
+            let meanwhile = begun.load(Ordering::SeqCst);
             drop(still);
             workers.into_iter().for_each(|worker| worker.join().unwrap());
-        });
-        assert_eq!(begun.load(Ordering::SeqCst), 4);
+            assert_eq!(begun.load(Ordering::SeqCst), threads as u64);
+            meanwhile
+        })
+    }
+
+    #[test]
+    fn a_gate_that_is_closed_lets_nothing_begin_and_what_is_under_way_ends_first() {
+        let changes = Changes::default();
+        let under_way = changes.changing();
+        assert!(changes.gate.close(NAMES, Duration::from_millis(1)).is_none(), "one is under way");
+        let other = changes.changing();
+        drop((under_way, other));
+        assert_eq!(begun_while_closed(&changes, NAMES, Changes::changing, 8), 0);
+    }
+
+    #[test]
+    fn contents_are_held_up_and_names_go_on() {
+        let changes = Changes::default();
+        let under_way = changes.changing_content();
+        drop(changes.gate.close(NAMES, Duration::ZERO).unwrap());
+        assert!(changes.gate.close(What::Contents, Duration::from_millis(1)).is_none(), "one is under way");
+        drop(under_way);
+        assert_eq!(begun_while_closed(&changes, NAMES, Changes::changing_content, 4), 4);
+        assert_eq!(begun_while_closed(&changes, What::Contents, Changes::changing_content, 4), 0);
+        assert_eq!(begun_while_closed(&changes, What::Contents, Changes::changing, 4), 4);
+        // Where readers would starve it ends.
+        assert_eq!(
+            begun_while_closed(&changes, What::Contents, Changes::changing_content, WAITING_MAX + 1),
+            5
+        );
+        let still = changes.gate.close(What::Contents, Duration::ZERO).unwrap();
+        assert!(still.holds());
+        changes.gate.lock().closed = None;
+        let other = changes.gate.close(What::Contents, Duration::ZERO).unwrap();
+        assert!(!still.holds());
+        drop(still);
+        assert!(other.holds(), "one that has ended ends no other");
     }
 
     /// Where some change is always under way, nobody who only waits for none would ever come to it.
@@ -296,8 +407,7 @@ mod tests {
                 });
             }
             for _ in 0..20 {
-                while !changes.gate.close(Duration::from_secs(10)) {}
-                drop(Still(&changes.gate));
+                while changes.gate.close(NAMES, Duration::from_secs(10)).is_none() {}
             }
             stop.store(true, Ordering::Relaxed);
         });

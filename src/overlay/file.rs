@@ -440,6 +440,7 @@ impl Overlay {
 
     /// Writes `data` at `offset`, all of it or an error.
     pub fn write(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+        let _changing = self.changes.changing_content();
         if handle.write && self.write_hybrid(handle, offset, data)? {
             return Ok(());
         }
@@ -450,6 +451,7 @@ impl Overlay {
 
     /// Makes a file's content and size durable, and with `data_only` false its attributes too.
     pub fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
+        let _changing = self.changes.changing_content();
         let (io, hybrid) = {
             let state = handle.inode.lock();
             (state.io.clone(), state.hybrid.clone())
@@ -471,6 +473,7 @@ impl Overlay {
 
     /// Allocates, punches or zeroes a range, as fallocate(2) does.
     pub fn fallocate(&self, handle: &Handle, mode: i32, offset: u64, len: u64) -> Result<()> {
+        let _changing = self.changes.changing_content();
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
         if handle.write && self.allocate_hybrid(handle, flags, offset, len)? {
             return Ok(());

@@ -135,6 +135,30 @@ impl Root {
     }
 }
 
+/// Looks at paths one after the other; the directory of the last one is kept open, so that the next in it costs less.
+#[derive(Default)]
+pub struct Stats(Option<(Vec<u8>, OwnedFd)>);
+
+impl Stats {
+    /// As [`Root::stat`].
+    pub fn stat(&mut self, root: &Root, path: &[u8]) -> Result<Option<Stat>, Errno> {
+        let (dir, name) = split(path);
+        if self.0.as_ref().is_none_or(|(last, _)| last != dir) {
+            self.0 = match root.open_at(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+                Ok(fd) => Some((dir.to_vec(), fd)),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+                Err(e) => return Err(e),
+            };
+        }
+        let Some((_, fd)) = &self.0 else { return Ok(None) };
+        match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
 /// Bytes of a symlink.
 pub fn read_link(root: &Root, path: &[u8]) -> Result<Vec<u8>, Errno> {
     let (dir, name) = root.parent(path)?;

@@ -44,7 +44,8 @@ pub enum Keep {
 pub fn list(root: &Path, state: &Path, groups: &Groups) -> Result<Vec<Pending>, SyncError> {
     let memory = Memory::open(state)?;
     let known = &memory.cache;
-    let seen = scan(&Root::open(root)?, &Tree::default(), known, &Groups::default(), &mut |_, _| {})?.seen;
+    let (root, last, usual) = (Root::open(root)?, Tree::default(), Groups::default());
+    let seen = scan(&root, &last, known, &usual, &mut (), &mut |_, _| {})?.seen;
     Ok(pending(&seen, &memory, groups))
 }
 

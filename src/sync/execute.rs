@@ -11,6 +11,7 @@ use super::plan::Op;
 use super::scan::{self, is_ignored, print, unchanged};
 use super::staging::{Staging, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
+use super::wal_index::is_wal_index;
 use ignore::gitignore::Gitignore;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
@@ -360,16 +361,24 @@ impl<'a> Executor<'a> {
         for name in self.root.list(dir).map_err(refused(dir, "read"))? {
             let path = join(dir, &name);
             let kind = self.stat(&path)?.map(|stat| FileType::from_raw_mode(stat.st_mode));
-            let unsupported =
-                matches!(kind, Some(FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice));
-            let ignored = is_ignored(&self.patterns, &path, kind == Some(FileType::Directory));
             // A directory that stayed for such a reason.
             let kept = kind == Some(FileType::Directory) && self.holds_only_what_is_left_out(&path)?;
-            if !(ignored || unsupported || kept || (dir.is_empty() && is_reserved(&name))) {
+            let reserved = dir.is_empty() && is_reserved(&name);
+            if !(kept || reserved || self.is_left_out(&path, &path)?) {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Whether what is at `at`, and belongs at `path`, is not synced.
+    fn is_left_out(&self, path: &TreePath, at: &TreePath) -> Result<bool, Skip> {
+        let Some(stat) = self.stat(at)? else { return Ok(false) };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let unsupported =
+            matches!(kind, FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice);
+        let ignored = is_ignored(&self.patterns, path, kind == FileType::Directory);
+        Ok(unsupported || ignored || is_wal_index(self.root, at, &stat))
     }
 
     fn set_metadata(&mut self, path: &TreePath, was: &Entry, entry: &Entry) -> Step {

@@ -12,16 +12,18 @@ use super::memory::{Memory, Print};
 use super::past::{Known, Past};
 use super::plan::Op;
 use super::proto::Done;
-use super::scan::{Report, scan};
+use super::scan::{Report, Rest, scan};
 use super::session::Replica;
 use super::staging::{self, Staging};
 use super::tree::{ContentId, Tree, TreePath, shown};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
 use crate::id::RecipeId;
 use rustix::fs::{Mode, OFlags, RenameFlags};
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Seek;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// See the module.
@@ -32,6 +34,8 @@ pub struct Local<'a> {
     staging: Staging,
     /// Where contents of the tree are.
     contents: BTreeMap<ContentId, TreePath>,
+    /// Contents of groups that change all the time, as they were when they were looked at.
+    kept: BTreeMap<ContentId, File>,
     tree: Tree,
     past: Option<Box<dyn Past + 'a>>,
     /// Contents of the past that the peer was told of.
@@ -100,6 +104,7 @@ impl<'a> Local<'a> {
             memory,
             staging: Staging::default(),
             contents: BTreeMap::new(),
+            kept: BTreeMap::new(),
             tree: Tree::default(),
             past,
             held: BTreeSet::new(),
@@ -236,8 +241,11 @@ impl<'a> Local<'a> {
 
     fn look(&mut self, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
         let inodes = self.memory.inodes();
-        let mut scan = scan(&self.root, last, &self.memory.cache, &self.groups, &mut self.report)?;
+        let mut daemon = Daemon { past: &mut self.past, memory: &self.memory };
+        let mut scan =
+            scan(&self.root, last, &self.memory.cache, &self.groups, &mut daemon, &mut self.report)?;
         self.notes.extend(scan.notes);
+        self.kept = scan.kept;
         let (device, seq) = (&self.memory.device, self.memory.seq + 1);
         let tree = self.groups.look(&mut scan.seen, last, inodes, agreed, device, seq);
         let mut prints = scan.prints;
@@ -249,6 +257,22 @@ impl<'a> Local<'a> {
             .filter_map(|(path, entry)| Some((entry.kind.content()?, path.clone())))
             .collect();
         Ok(tree)
+    }
+}
+
+/// What a look at groups needs of a replica.
+struct Daemon<'a, 'b> {
+    past: &'a mut Option<Box<dyn Past + 'b>>,
+    memory: &'a Memory,
+}
+
+impl Rest for Daemon<'_, '_> {
+    fn hold(&mut self) -> Option<Box<dyn Any>> {
+        self.past.as_mut()?.hold()
+    }
+
+    fn room(&self) -> Result<File, SyncError> {
+        self.memory.spool()
     }
 }
 
@@ -296,10 +320,7 @@ impl Local<'_> {
 impl Source for Local<'_> {
     fn open(&mut self, content: ContentId) -> Result<File, SyncError> {
         let gone = || SyncError::Changed("a file was changed or removed before it was sent".to_owned());
-        let path = self.contents.get(&content).ok_or_else(gone)?;
-        let fd =
-            self.root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map_err(|_| gone())?;
-        Ok(File::from(fd))
+        self.own(content)?.ok_or_else(gone)
     }
 
     fn holds(&mut self, content: ContentId) -> Result<bool, SyncError> {
@@ -357,6 +378,11 @@ impl Sink for Local<'_> {
     }
 
     fn own(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
+        if let Some(kept) = self.kept.get(&content) {
+            // With a place of its own.
+            let again = File::open(format!("/proc/self/fd/{}", kept.as_raw_fd()));
+            return again.map(Some).map_err(|e| SyncError::io("open", "a content that was kept", e));
+        }
         let Some(path) = self.contents.get(&content) else { return Ok(None) };
         Ok(self.root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok().map(File::from))
     }

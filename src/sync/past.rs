@@ -3,6 +3,7 @@
 use super::error::SyncError;
 use super::tree::TreePath;
 use crate::id::RecipeId;
+use std::any::Any;
 use std::fs::File;
 
 /// What the store says of a file's content.
@@ -24,6 +25,8 @@ pub trait Past {
     fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError>;
     /// Files that have much of the file at `path`, and the share of that which they have, 0 to 1.
     fn resembling(&mut self, path: &TreePath) -> Vec<(TreePath, f64)>;
+    /// Holds up programs that write to files until what is returned is dropped, or for as long as they can be; none if they cannot be.
+    fn hold(&mut self) -> Option<Box<dyn Any>>;
     /// Waits until what was written is in the store.
     fn settle(&mut self) -> Result<(), SyncError>;
 }

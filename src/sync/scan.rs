@@ -1,31 +1,34 @@
 //! Looking at a directory: every path with its metadata, and the hash of every file that is not known already.
 //!
-//! Left out are `.dedupfs`, what `.dedupfsignore` in the root says (as a `.gitignore`), sockets and devices, and what another
-//! filesystem is mounted on. What is left out and was synced before stands in the tree as it was: ignoring a file is not
+//! Left out are `.dedupfs`, what `.dedupfsignore` in the root says (as a `.gitignore`), sockets and devices, indexes of SQLite's
+//! logs, and what another filesystem is mounted on. What is left out and was synced before stands in the tree as it was: ignoring a file is not
 //! deleting it. The same is true of a file that is written to all the time while it is read.
 
-use super::beneath::{self, Root, read_link};
+use super::beneath::{self, Root, Stats, read_link};
 use super::error::SyncError;
-use super::group::{BESIDE, Groups};
+use super::group::Groups;
 use super::look::Seen;
 use super::memory::Print;
-use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown};
+use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
+use super::wal_index::is_wal_index;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+mod groups;
+
+pub use groups::Rest;
 
 /// Patterns of what is not synced.
 pub const IGNORE: &str = ".dedupfsignore";
 /// A file changed within this time before it was looked at may change again without showing it.
 const FRESH: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 1 << 20;
-/// So often a group is looked at that changes meanwhile.
-const GROUP_ATTEMPTS: u32 = 20;
 /// So often a file is read that changes meanwhile.
 const ATTEMPTS: u32 = 3;
 
@@ -38,8 +41,20 @@ pub struct Scan {
     pub prints: BTreeMap<TreePath, Print>,
     /// Paths that were left out though they are there: as the last tree has them.
     pub left_out: Vec<TreePath>,
+    /// Those of them that changed whenever they were read.
+    busy: BTreeSet<TreePath>,
+    /// What is there and in no tree.
+    wal_indexes: BTreeSet<TreePath>,
     /// What could not be looked at, for the user.
     pub notes: Vec<String>,
+    /// What was in files of groups that changed all the time, at the moment that was found.
+    pub kept: BTreeMap<ContentId, File>,
+    /// Directories with names that are not in `seen`.
+    has_more: BTreeSet<TreePath>,
+    /// What is known of what is looked at again.
+    again: BTreeMap<TreePath, (Seen, Print)>,
+    /// Files of groups that have changed meanwhile.
+    moving: BTreeSet<TreePath>,
     /// Bytes that were read.
     pub bytes_read: u64,
 }
@@ -102,6 +117,7 @@ pub fn scan(
     last: &Tree,
     known: &BTreeMap<TreePath, Print>,
     groups: &Groups,
+    rest: &mut dyn Rest,
     report: &mut Report<'_>,
 ) -> Result<Scan, SyncError> {
     let patterns = patterns(root)?;
@@ -109,7 +125,10 @@ pub fn scan(
     let look = Look { root, known, patterns: &patterns, device };
     let mut scan = Scan::default();
     scan.walk(&look, TreePath::new(), report)?;
-    scan.settle_groups(&look, groups, last, report)?;
+    scan.settle_groups(&look, groups, last, rest, report)?;
+    for path in std::mem::take(&mut scan.busy) {
+        scan.notes.push(format!("{}: is being written, so it waits for the next sync", shown(&path)));
+    }
     scan.keep_what_is_left_out(last, known);
     Ok(scan)
 }
@@ -125,9 +144,9 @@ struct Look<'a> {
 impl Scan {
     /// All that is below `dir`.
     fn walk(&mut self, look: &Look<'_>, dir: TreePath, report: &mut Report<'_>) -> Result<(), SyncError> {
-        let mut dirs = vec![dir];
+        let (mut dirs, mut stats) = (vec![dir], Stats::default());
         while let Some(dir) = dirs.pop() {
-            let names = match look.root.list(&dir) {
+            let names = match self.names_again(&dir).map_or_else(|| look.root.list(&dir), Ok) {
                 Ok(names) => names,
                 Err(e) if dir.is_empty() => return Err(beneath::error("read", b".", e)),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
@@ -139,7 +158,7 @@ impl Scan {
                 if dir.is_empty() && is_reserved(&name) {
                     continue;
                 }
-                if self.look_at(look, &path)? {
+                if self.look_at(look, &path, &mut stats)? {
                     dirs.push(path);
                 }
                 report(self.seen.len() as u64, self.bytes_read);
@@ -148,139 +167,47 @@ impl Scan {
         Ok(())
     }
 
+    /// Names in a directory that is looked at again and has not changed since it was listed, if all of them are known.
+    fn names_again(&self, dir: &TreePath) -> Option<Vec<Vec<u8>>> {
+        let (_, before) = self.again.get(dir)?;
+        // It has just been looked at: it is what it was, then.
+        let now = self.prints.get(dir)?;
+        let below = join(dir, b"");
+        let known = self.again.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
+        let names = known.map(|(path, _)| &path[below.len()..]).filter(|name| !name.contains(&b'/'));
+        let all = !self.has_more.contains(dir) && unchanged(before, now) && !before.fresh;
+        all.then(|| names.map(<[u8]>::to_vec).collect())
+    }
+
     /// What is at `path`. Whether it is a directory to go down into.
-    fn look_at(&mut self, look: &Look<'_>, path: &TreePath) -> Result<bool, SyncError> {
-        let stat = match look.root.stat(path) {
+    fn look_at(&mut self, look: &Look<'_>, path: &TreePath, stats: &mut Stats) -> Result<bool, SyncError> {
+        let stat = match stats.stat(look.root, path) {
             Ok(Some(stat)) => stat,
             Ok(None) => return Ok(false),
             Err(Errno::XDEV) => {
-                self.left_out.push(path.clone());
+                self.leave_out(path.clone());
                 return Ok(false);
             }
             Err(e) => return Err(beneath::error("look at", path, e)),
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if stat.st_dev != look.device || is_ignored(look.patterns, path, is_dir) {
-            self.left_out.push(path.clone());
+            self.leave_out(path.clone());
             return Ok(false);
         }
-        self.entry(look.root, path.clone(), &stat, look.known)?;
+        if is_wal_index(look.root, path, &stat) {
+            self.wal_indexes.insert(path.clone());
+            self.has_more.insert(split(path).0.to_vec());
+            return Ok(false);
+        }
+        match self.again.get(path) {
+            Some((seen, before)) if unchanged(before, &print(&stat, None)) && !before.fresh => {
+                self.seen.insert(path.clone(), seen.clone());
+                self.prints.insert(path.clone(), before.clone());
+            }
+            _ => self.entry(look.root, path.clone(), &stat, look.known)?,
+        }
         Ok(is_dir)
-    }
-
-    /// Sees to it that each group is as it was at one moment: between two looks at which nothing in it had changed. What changes
-    /// all the time waits for the next sync.
-    fn settle_groups(
-        &mut self,
-        look: &Look<'_>,
-        groups: &Groups,
-        last: &Tree,
-        report: &mut Report<'_>,
-    ) -> Result<(), SyncError> {
-        for attempt in 0..=GROUP_ATTEMPTS {
-            let all: Vec<(&TreePath, &Kind)> =
-                self.seen.iter().map(|(path, seen)| (path, &seen.kind)).collect();
-            let found = groups.find(&all, &|_| false);
-            let mut torn = Vec::new();
-            for (path, members) in found {
-                let members: Vec<TreePath> =
-                    members.iter().map(|suffix| [&path[..], suffix].concat()).collect();
-                if !self.is_known(look, last, &path, &members) && !self.is_settled(look, &members)? {
-                    torn.push((path, members));
-                }
-            }
-            if torn.is_empty() {
-                return Ok(());
-            }
-            // What was changed just now may be changed again without showing it.
-            std::thread::sleep(FRESH);
-            for (path, members) in torn {
-                let dir = self.seen[&path].kind.is_dir();
-                self.forget(&path, &members);
-                if attempt == GROUP_ATTEMPTS {
-                    self.notes.push(format!(
-                        "{}: is being changed, or locked, so all of it waits for the next sync",
-                        shown(&path)
-                    ));
-                    let beside = BESIDE.iter().map(|suffix| [&path[..], suffix].concat());
-                    self.left_out.extend(beside.filter(|_| !dir));
-                    self.left_out.push(path);
-                    continue;
-                }
-                if self.look_at(look, &path)? {
-                    self.walk(look, path, report)?;
-                } else {
-                    for suffix in BESIDE.iter().filter(|_| !dir) {
-                        self.look_at(look, &[&path[..], suffix].concat())?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn forget(&mut self, path: &TreePath, members: &[TreePath]) {
-        for member in members {
-            self.seen.remove(member);
-            self.prints.remove(member);
-        }
-        let below = join(path, b"");
-        self.left_out.retain(|other| !other.starts_with(&below) && !members.contains(other));
-    }
-
-    /// Whether a group is as it was the last time: then that was at one moment.
-    fn is_known(&self, look: &Look<'_>, last: &Tree, path: &TreePath, members: &[TreePath]) -> bool {
-        let same = |member: &TreePath| {
-            let (Some(before), Some(now)) = (look.known.get(member), self.prints.get(member)) else {
-                return false;
-            };
-            let dir = self.seen.get(member).is_some_and(|seen| seen.kind.is_dir());
-            last.entries.contains_key(member) && (dir || (unchanged(before, now) && !now.fresh))
-        };
-        let below = join(path, b"");
-        let before =
-            last.entries.range(below.clone()..).take_while(|(other, _)| other.starts_with(&below)).count();
-        let beside = BESIDE.iter().any(|suffix| last.entries.contains_key(&[&path[..], suffix].concat()));
-        let dir = self.seen.get(path).is_some_and(|seen| seen.kind.is_dir());
-        members.iter().all(same) && (if dir { before + 1 == members.len() } else { beside })
-    }
-
-    /// Whether nothing has changed since it was looked at, and what is there now is all.
-    fn is_settled(&self, look: &Look<'_>, members: &[TreePath]) -> Result<bool, SyncError> {
-        let git = members.first().is_some_and(|first| self.seen.contains_key(&join(first, b"HEAD")));
-        for path in members {
-            let stat = look.root.stat(path).map_err(|e| beneath::error("look at", path, e))?;
-            let (Some(stat), Some(known)) = (stat, self.prints.get(path)) else { return Ok(false) };
-            // A lock of git: it is at work.
-            if known.fresh || !unchanged(known, &print(&stat, None)) || (git && path.ends_with(b".lock")) {
-                return Ok(false);
-            }
-            if self.seen.get(path).is_some_and(|seen| seen.kind.is_dir()) {
-                let names =
-                    look.root.list(path).map_err(|e| beneath::error("read the directory", path, e))?;
-                let seen = |name: &Vec<u8>| {
-                    let path = join(path, name);
-                    self.seen.contains_key(&path) || self.left_out.contains(&path)
-                };
-                if !names.iter().all(seen) {
-                    return Ok(false);
-                }
-            }
-        }
-        // Those of a database that came meanwhile.
-        let Some(first) =
-            members.first().filter(|first| self.seen.get(*first).is_some_and(|seen| !seen.kind.is_dir()))
-        else {
-            return Ok(true);
-        };
-        for suffix in BESIDE {
-            let path = [&first[..], suffix].concat();
-            let there = look.root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_some();
-            if there && !members.contains(&path) && !self.left_out.contains(&path) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 }
 
@@ -297,7 +224,10 @@ impl Scan {
             FileType::Directory => Kind::Dir,
             FileType::Symlink => match read_link(root, &path) {
                 Ok(target) => Kind::Symlink(target),
-                Err(_) => return Ok(()),
+                Err(_) => {
+                    self.has_more.insert(split(&path).0.to_vec());
+                    return Ok(());
+                }
             },
             FileType::Fifo => Kind::Fifo,
             FileType::RegularFile => {
@@ -310,7 +240,8 @@ impl Scan {
                             content
                         }
                         None => {
-                            self.left_out.push(path);
+                            self.busy.insert(path.clone());
+                            self.leave_out(path);
                             return Ok(());
                         }
                     },
@@ -320,7 +251,7 @@ impl Scan {
             }
             _ => {
                 self.notes.push(format!("{}: sockets and devices are not synced", shown(&path)));
-                self.left_out.push(path);
+                self.leave_out(path);
                 return Ok(());
             }
         };
@@ -336,6 +267,11 @@ impl Scan {
         self.seen.insert(path.clone(), Seen { inode: (0, print.ino), kind, mode, mtime, xattrs });
         self.prints.insert(path, print);
         Ok(())
+    }
+
+    fn leave_out(&mut self, path: TreePath) {
+        self.has_more.insert(split(&path).0.to_vec());
+        self.left_out.push(path);
     }
 
     /// The hash of a file, and how it looked when it was read. None if it changes all the time.
@@ -368,7 +304,6 @@ impl Scan {
                 return Ok(Some((content, Print { content: Some(content), ..before })));
             }
         }
-        self.notes.push(format!("{}: is being written, so it waits for the next sync", shown(path)));
         Ok(None)
     }
 

@@ -8,9 +8,9 @@
 use super::{Executor, Skip, Step, changed, refused};
 use crate::sync::beneath;
 use crate::sync::group::{BESIDE, ITSELF, Rows, stays};
-use crate::sync::scan::is_ignored;
 use crate::sync::staging::whole;
 use crate::sync::tree::{ContentId, Entry, Ident, STAGING, TreePath, join};
+use crate::sync::wal_index::{SUFFIX, is_wal_index};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -55,9 +55,10 @@ impl Executor<'_> {
     fn others(&self, path: &TreePath, was: &Rows) -> Result<Vec<Vec<u8>>, Skip> {
         let mut others = Vec::new();
         if !is_dir(was) {
-            let new = |suffix: &&[u8]| Ok::<_, Skip>(self.stat(&at(path, suffix))?.is_some());
             for suffix in BESIDE.iter().filter(|suffix| !was.contains_key(**suffix)) {
-                if was.contains_key(ITSELF) && new(suffix)? {
+                let there = at(path, suffix);
+                let new = self.stat(&there)?.is_some() && !self.is_left_out(&there, &there)?;
+                if was.contains_key(ITSELF) && new {
                     return Err(changed());
                 }
             }
@@ -70,12 +71,7 @@ impl Executor<'_> {
                     continue;
                 }
                 let there = at(path, &suffix);
-                let kind = self.stat(&there)?.map(|stat| FileType::from_raw_mode(stat.st_mode));
-                let unsupported = matches!(
-                    kind,
-                    Some(FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice)
-                );
-                if !unsupported && !is_ignored(&self.patterns, &there, kind == Some(FileType::Directory)) {
+                if !self.is_left_out(&there, &there)? {
                     return Err(changed());
                 }
                 others.push(suffix);
@@ -103,14 +99,7 @@ impl Executor<'_> {
         for (dir, _) in was.iter().filter(|(_, row)| row.kind.is_dir()) {
             for name in self.root.list(&at(out, dir)).map_err(refused(path, "read"))? {
                 let suffix = [&dir[..], b"/", &name].concat();
-                let kind = self.stat(&at(out, &suffix))?.map(|stat| FileType::from_raw_mode(stat.st_mode));
-                let ignored =
-                    is_ignored(&self.patterns, &at(path, &suffix), kind == Some(FileType::Directory));
-                let file = matches!(
-                    kind,
-                    Some(FileType::RegularFile | FileType::Symlink | FileType::Fifo | FileType::Directory)
-                );
-                if !seen(&suffix) && !ignored && file {
+                if !seen(&suffix) && !self.is_left_out(&at(path, &suffix), &at(out, &suffix))? {
                     return Ok(false);
                 }
             }
@@ -271,6 +260,11 @@ impl Executor<'_> {
             return Err(put.err().unwrap_or_else(changed));
         }
         out.iter().try_for_each(|(out, _)| self.root.remove(out, false)).map_err(refused(path, "remove"))?;
+        // Of the old one; whoever opens the new one makes one of its own.
+        let index = at(path, SUFFIX);
+        if self.stat(&index)?.is_some_and(|stat| is_wal_index(self.root, &index, &stat)) {
+            self.root.remove(&index, false).map_err(refused(&index, "remove"))?;
+        }
         self.touch(path);
         self.note_rows(path, was, is)
     }

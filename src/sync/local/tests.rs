@@ -12,16 +12,27 @@ use super::super::tree::{Entry, Kind};
 use super::super::{diff, tree};
 use super::*;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 struct Copy {
     dir: TempDir,
     /// What a store would still have.
     past: Mutex<BTreeMap<RecipeId, Vec<u8>>>,
+    /// Whether programs would be held up.
+    held: Arc<AtomicBool>,
+}
+
+struct Held(Arc<AtomicBool>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
 }
 
 /// A store that keeps every content for which it was ever asked.
@@ -57,6 +68,11 @@ impl Past for Kept<'_> {
             .collect()
     }
 
+    fn hold(&mut self) -> Option<Box<dyn Any>> {
+        self.0.held.store(true, Ordering::SeqCst);
+        Some(Box::new(Held(self.0.held.clone())))
+    }
+
     fn settle(&mut self) -> Result<(), SyncError> {
         Ok(())
     }
@@ -68,7 +84,7 @@ impl Copy {
         for name in ["tree", "state"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        Copy { dir, past: Mutex::default() }
+        Copy { dir, past: Mutex::default(), held: Arc::default() }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -897,4 +913,38 @@ fn a_group_is_read_at_one_moment() {
             _ => assert!(content(one).is_some() && content(one) == content(other), "{path} is torn"),
         }
     }
+}
+
+#[test]
+fn a_database_that_is_never_at_rest_is_read_while_programs_are_held_up() {
+    let a = Copy::new();
+    let write = |n: u64| ["d", "d-wal"].map(|path| a.write(path, n.to_string()));
+    write(0);
+    let going = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1.. {
+                match (going.load(Ordering::SeqCst), a.held.load(Ordering::SeqCst)) {
+                    (true, false) => drop(write(n)),
+                    (true, true) => std::thread::sleep(std::time::Duration::from_millis(1)),
+                    (false, _) => break,
+                }
+            }
+        });
+        let past = Some(Box::new(Kept(&a)) as Box<dyn Past>);
+        let (state, groups) = (a.dir.path().join("state"), Groups::default());
+        let opened = Local::open(&a.at(""), &state, "", &groups, true, past, Box::new(|_, _| {}));
+        let held = a.held.load(Ordering::SeqCst);
+        // Meanwhile it has changed.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        going.store(false, Ordering::SeqCst);
+        let mut local = opened.unwrap();
+        assert!(!held, "others go on");
+        let content = |path: &str| local.tree.entries.get(path.as_bytes())?.kind.content();
+        let seen = content("d").unwrap_or_else(|| panic!("{:?}", local.notes));
+        assert_eq!(Some(seen), content("d-wal"), "it is torn");
+        let mut sent = Vec::new();
+        local.open(seen).unwrap().read_to_end(&mut sent).unwrap();
+        assert_eq!(ContentId::of(&sent), seen);
+    });
 }

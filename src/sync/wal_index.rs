@@ -1,0 +1,28 @@
+//! The index of an SQLite log (`-shm`): memory that programs share while they have the database open, and make anew from the log
+//! when nobody has. It changes without its time changing, so it is not synced.
+
+use super::beneath::Root;
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// How names end.
+pub const SUFFIX: &[u8] = b"-shm";
+/// In the first four bytes, in the byte order of the machine ("The WAL-Index File Format", iVersion).
+const VERSION: u32 = 3_007_000;
+/// It has blocks of so many bytes.
+const BLOCK_BYTES: u64 = 32 << 10;
+
+/// Whether the file at `path`, which `stat` is of, is one.
+pub fn is_wal_index(root: &Root, path: &[u8], stat: &Stat) -> bool {
+    let size = stat.st_size as u64;
+    let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !file || !path.ends_with(SUFFIX) || size == 0 || !size.is_multiple_of(BLOCK_BYTES) {
+        return false;
+    }
+    let mut version = [0; 4];
+    let read = root
+        .open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+        .is_ok_and(|fd| File::from(fd).read_exact_at(&mut version, 0).is_ok());
+    read && [u32::from_le_bytes(version), u32::from_be_bytes(version)].contains(&VERSION)
+}
