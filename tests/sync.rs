@@ -723,6 +723,64 @@ impl Drop for Ends<'_> {
     }
 }
 
+/// The same of directories: a repository into which somebody commits without a pause, and one in which many programs write to
+/// many files, two of which are written one after the other.
+#[test]
+fn a_directory_that_never_rests_is_taken() {
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    if !fuse_available() {
+        return;
+    }
+    let (a, b) = (Mount::new(As::Root), Mount::new(As::Root));
+    with_a_repository_and_a_database(&a);
+    let settings = a.dir().join(".dedupfs/config.toml");
+    let text = fs::read_to_string(&settings).unwrap();
+    fs::write(settings, format!("{text}\n[sync]\ngroups = [\"many\"]\n")).unwrap();
+    fs::create_dir(a.at("many")).unwrap();
+    let going = AtomicBool::new(true);
+    let write_rounds = &|names: &[String]| {
+        let open = |name: &String| fs::File::create(a.at(&format!("many/{name}"))).unwrap();
+        let files: Vec<fs::File> = names.iter().map(open).collect();
+        for round in 0u64.. {
+            for file in &files {
+                file.write_all_at(&round.to_le_bytes(), 0).unwrap();
+                file.sync_data().unwrap();
+            }
+            if !going.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    };
+    let commits =
+        |mount: &Mount| git(&mount.at("p"), &["rev-list", "--count", "HEAD"]).trim().parse::<u64>().unwrap();
+    let round = |name: &str| u64::from_le_bytes(fs::read(b.at(name)).unwrap().try_into().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while going.load(Ordering::Relaxed) {
+                git(&a.at("p"), &["commit", "-q", "--allow-empty", "-m", "again"]);
+            }
+        });
+        scope.spawn(|| write_rounds(&["first".to_owned(), "then".to_owned()]));
+        for n in 0..8 {
+            scope.spawn(move || write_rounds(&[n.to_string()]));
+        }
+        let ends = Ends(&going);
+        std::thread::sleep(Duration::from_millis(500));
+        let mut before = 0;
+        for _ in 0..3 {
+            let output = succeed(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]));
+            assert!(!common::text(&output).contains("waits for the next sync"), "{}", common::text(&output));
+            whole(&b);
+            let (first, then) = (round("many/first"), round("many/then"));
+            assert!(first == then || first == then + 1, "{first} and {then} were never there at one moment");
+            assert!(commits(&b) > before, "{before} commits");
+            before = commits(&b);
+        }
+        drop(ends);
+    });
+}
+
 /// What never rests is taken all the same: its program waits for a moment.
 #[test]
 fn a_database_that_never_rests_is_taken() {

@@ -14,8 +14,8 @@ mod excerpt;
 mod export;
 mod gc;
 mod groups;
-mod hold;
 mod log;
+mod moment;
 mod optimize;
 mod past;
 mod repair;
@@ -42,6 +42,7 @@ pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use log::{LogReport, SnapshotOfFile, VersionRow};
+pub use moment::{MomentReport, MomentRequest, MomentRow, moment_file};
 pub use optimize::{OptimizeReport, OptimizeRequest};
 pub use past::{PastReport, past_file};
 pub use repair::{Peer, RepairRequest};
@@ -217,8 +218,8 @@ pub enum Request {
         /// Whether to write them where [`past_file`] says.
         write: bool,
     },
-    /// Hold up what is written until whoever asked is gone, for two seconds at most: so that files can be read as of one moment.
-    Hold,
+    /// What is at some paths while nothing is changed.
+    Moment(MomentRequest),
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount,
 }
@@ -252,7 +253,7 @@ pub enum Response {
     Optimize(OptimizeReport),
     Export(ExportReport),
     Past(PastReport),
-    Hold,
+    Moment(MomentReport),
     Unmount,
 }
 
@@ -434,7 +435,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         }
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
         Request::Past { recipes, write } => past::past(context.repo, &recipes, write).map(Response::Past),
-        Request::Hold => hold::hold(context.repo, report).map(|()| Response::Hold),
+        Request::Moment(request) => moment::moment(context.repo, &request, report).map(Response::Moment),
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }

@@ -1,18 +1,20 @@
 //! What the store of a mounted overlay knows of the past, asked of its daemon.
 
-use crate::admin::{PastReport, Request, Response, past_file};
+use crate::admin::{
+    MomentReport, MomentRequest, MomentRow, PastReport, Request, Response, moment_file, past_file,
+};
 use crate::control::{Client, ControlError, DaemonInfo};
 use crate::id::RecipeId;
 use crate::overlay::SimilarOptions;
 use crate::overlay::stub;
 use crate::sync::SyncError;
-use crate::sync::past::{Known, Past};
-use crate::sync::tree::TreePath;
-use std::any::Any;
+use crate::sync::memory::Print;
+use crate::sync::past::{Known, Past, Row, RowKind};
+use crate::sync::tree::{Time, TreePath, is_xattr};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// Recipes in one request.
@@ -46,6 +48,32 @@ impl StorePast {
                 Ok(vec![false; expected])
             }
         }
+    }
+
+    fn row(&self, n: usize, row: MomentRow) -> io::Result<Row> {
+        let content = match row.copied {
+            true => {
+                let path = self.state.join(moment_file(n));
+                let file = File::open(&path)?;
+                std::fs::remove_file(&path)?;
+                Some(file)
+            }
+            false => None,
+        };
+        let MomentRow { inode: ino, size, mtime, ctime, .. } = row;
+        Ok(Row {
+            path: row.path.into_os_string().into_vec(),
+            kind: match &*row.kind {
+                "file" => RowKind::File(content),
+                "directory" => RowKind::Dir,
+                "symlink" => RowKind::Symlink(row.target.into_os_string().into_vec()),
+                "fifo" => RowKind::Fifo,
+                _ => RowKind::Other,
+            },
+            mode: row.mode,
+            print: Print { ino, size, mtime, ctime, fresh: false, content: None, recipe: None },
+            xattrs: row.xattrs.into_iter().filter(|(name, _)| is_xattr(name)).collect(),
+        })
     }
 }
 
@@ -97,16 +125,23 @@ impl Past for StorePast {
         }
     }
 
-    fn hold(&mut self) -> Option<Box<dyn Any>> {
-        let held = Client::connect(&self.info)
-            .and_then(|client| client.map(|client| client.begin(&Request::Hold)).transpose());
-        match held {
-            Ok(held) => held.map(|held| Box::new(held) as Box<dyn Any>),
-            Err(e) => {
-                tracing::debug!("changes could not be held up: {e}");
-                None
+    fn moment(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
+        let request = MomentRequest {
+            path: OsStr::from_bytes(path).into(),
+            beside: beside.iter().map(|suffix| String::from_utf8_lossy(suffix).into_owned()).collect(),
+            since,
+        };
+        let rows = match self.ask(&Request::Moment(request)) {
+            Ok(Response::Moment(MomentReport { rows })) => rows?,
+            other => {
+                tracing::debug!("changes could not be held up: {:?}", other.err());
+                return None;
             }
-        }
+        };
+        let rows = rows.into_iter().enumerate().map(|(n, row)| self.row(n, row));
+        // All of them, so that none is left lying there.
+        let rows: Vec<io::Result<Row>> = rows.collect();
+        rows.into_iter().collect::<io::Result<_>>().ok()
     }
 
     fn settle(&mut self) -> Result<(), SyncError> {

@@ -22,47 +22,32 @@ impl Client {
         }
     }
 
-    /// Sends a request that lasts until this is dropped, and waits until it is told of for the first time.
-    pub fn begin(mut self, request: &Request) -> Result<Client, ControlError> {
-        self.send(request)?;
-        match self.next_reply()? {
-            Reply::Progress(_) | Reply::Ok(_) => Ok(self),
-            Reply::Error(fault) => Err(ControlError::Fault(fault)),
-        }
-    }
-
     /// Sends the request and waits for its answer; `progress` is told what the daemon tells meanwhile.
     pub fn ask(
         &mut self,
         request: &Request,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Response, ControlError> {
-        self.send(request)?;
+        let sent = proto::write_line(self.stream.get_mut(), request);
+        // A server that refuses does not read the request, but its answer says why.
+        if let Err(e) = sent
+            && e.kind() != ErrorKind::BrokenPipe
+        {
+            return Err(ControlError::io("write to", &self.socket, e));
+        }
         loop {
-            match self.next_reply()? {
-                Reply::Progress(step) => progress(step),
-                Reply::Ok(response) => return Ok(response),
-                Reply::Error(fault) => return Err(ControlError::Fault(fault)),
+            match proto::read_line(&mut self.stream, REPLY_BYTES_MAX) {
+                Ok(Some(Reply::Progress(step))) => progress(step),
+                Ok(Some(Reply::Ok(response))) => return Ok(response),
+                Ok(Some(Reply::Error(fault))) => return Err(ControlError::Fault(fault)),
+                Ok(None) => return Err(ControlError::Ended),
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(ControlError::Ended),
+                Err(e) if e.kind() == ErrorKind::InvalidData => {
+                    return Err(ControlError::Protocol(e.to_string()));
+                }
+                Err(e) => return Err(ControlError::io("read from", &self.socket, e)),
             }
         }
-    }
-
-    fn send(&mut self, request: &Request) -> Result<(), ControlError> {
-        match proto::write_line(self.stream.get_mut(), request) {
-            // A server that refuses does not read the request, but its answer says why.
-            Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(ControlError::io("write to", &self.socket, e)),
-            _ => Ok(()),
-        }
-    }
-
-    fn next_reply(&mut self) -> Result<Reply, ControlError> {
-        proto::read_line(&mut self.stream, REPLY_BYTES_MAX)
-            .map_err(|e| match e.kind() {
-                ErrorKind::ConnectionReset => ControlError::Ended,
-                ErrorKind::InvalidData => ControlError::Protocol(e.to_string()),
-                _ => ControlError::io("read from", &self.socket, e),
-            })?
-            .ok_or(ControlError::Ended)
     }
 
     /// Waits until the daemon has ended: its end of the connection closes.

@@ -5,7 +5,6 @@ use super::ControlError;
 use super::proto::{self, Fault, REQUEST_BYTES_MAX, Reply};
 use crate::admin::{Progress, Request, Response};
 use crate::id::StoreId;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -129,13 +128,6 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>, handler: &Arc<Handler>) {
     }
 }
 
-/// Whether the other end is closed, in both directions.
-fn is_gone(stream: &UnixStream) -> bool {
-    let mut poll = [PollFd::new(stream, PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|_| poll[0].revents().contains(PollFlags::HUP))
-}
-
 fn serve(stream: UnixStream, shared: &Shared, handler: &Handler) {
     let _ = stream.set_read_timeout(Some(CLIENT_TIMEOUT));
     let Ok(mut to) = stream.try_clone() else { return };
@@ -150,12 +142,11 @@ fn serve(stream: UnixStream, shared: &Shared, handler: &Handler) {
         }
     };
     *shared.busy.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-    let mut told = None;
+    let mut told = Instant::now();
     let mut waiting = true;
     let result = handler(request, &mut |progress| {
-        waiting = waiting && !is_gone(&to);
-        if waiting && told.is_none_or(|told: Instant| told.elapsed() >= PROGRESS_INTERVAL) {
-            told = Some(Instant::now());
+        if waiting && told.elapsed() >= PROGRESS_INTERVAL {
+            told = Instant::now();
             waiting = proto::write_line(&mut to, &Reply::Progress(progress)).is_ok();
         }
         waiting && !shared.stopped.load(Ordering::Acquire)

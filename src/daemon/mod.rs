@@ -19,16 +19,14 @@ use crate::chunk::ChunkParams;
 use crate::config::Config;
 use crate::control::{self, DaemonInfo, Found, Server};
 use crate::fuse::{self, MountOptions, Mounted};
-use crate::overlay::{Background, Dedup, WAITING_MAX};
+use crate::overlay::{Background, Dedup};
 use crate::repo::{DAEMON, InitOptions, Layout, OpenOptions, Opening, Repo, RepoError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Threads that answer the kernel.
-const FUSE_THREADS_MIN: usize = 8;
-// Who reads while changes are held up is answered.
-const _: () = assert!(FUSE_THREADS_MIN > WAITING_MAX + 1);
+const FUSE_THREADS_MIN: usize = 4;
 /// Who has the store gets so long to end.
 const ENDING: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(100);

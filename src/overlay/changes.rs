@@ -20,8 +20,6 @@ use std::time::{Duration, Instant};
 const INODES_MAX: usize = 1 << 20;
 /// New changes are held up for so long at first, for those under way to end.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
-/// No more than so many changes wait while everything is held up and others read: each takes a thread.
-pub const WAITING_MAX: usize = 4;
 
 /// How an inode changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,37 +56,37 @@ struct Gate {
 struct GateState {
     /// Changes that are being made, of names and of contents.
     under_way: [usize; 2],
+    /// What is held up.
     closed: Option<Closed>,
-    /// How often it was closed.
-    closings: u64,
-    /// Changes that wait.
-    waiting: usize,
-}
-
-/// How the gate is closed.
-#[derive(Clone, Copy)]
-struct Closed {
-    /// Which closing this is.
-    number: u64,
-    what: What,
 }
 
 /// What changes are of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum What {
     /// Names and attributes, and opening for them.
     Names,
-    /// Contents of open files; held up while no more than [`WAITING_MAX`] wait.
+    /// Contents of open files.
     Contents,
 }
 
-impl GateState {
-    fn holds_up(&self, of: What) -> bool {
-        self.closed.is_some_and(|closed| closed.what == of)
-    }
+/// For what the gate is closed.
+#[derive(Clone, Copy, Debug)]
+enum Closed {
+    Names,
+    All,
+}
 
-    fn is_still(&self, what: What) -> bool {
-        self.under_way[what as usize] == 0
+impl Closed {
+    fn holds_up(self, of: What) -> bool {
+        matches!((self, of), (Closed::All, _) | (Closed::Names, What::Names))
+    }
+}
+
+impl GateState {
+    fn is_still(&self, closed: Closed) -> bool {
+        [What::Names, What::Contents]
+            .into_iter()
+            .all(|of| !closed.holds_up(of) || self.under_way[of as usize] == 0)
     }
 }
 
@@ -103,37 +101,24 @@ impl Gate {
 
     fn pass(&self, of: What) -> Changing<'_> {
         let mut state = self.lock();
-        while state.holds_up(of) {
-            if state.waiting >= WAITING_MAX
-                && state.closed.is_some_and(|closed| closed.what == What::Contents)
-            {
-                state.closed = None;
-                self.moved.notify_all();
-                break;
-            }
-            state.waiting += 1;
+        while state.closed.is_some_and(|closed| closed.holds_up(of)) {
             state = self.wait(state);
-            state.waiting -= 1;
         }
         state.under_way[of as usize] += 1;
         Changing { gate: self, of }
     }
 
     /// Lets no more changes begin, if those under way have ended within `patience`. If not, all go on.
-    fn close(&self, what: What, patience: Duration) -> Option<Still<'_>> {
+    fn close(&self, closed: Closed, patience: Duration) -> Option<Still<'_>> {
         let mut state = self.lock();
         while state.closed.is_some() {
             state = self.wait(state);
         }
-        state.closings += 1;
-        let number = state.closings;
-        state.closed = Some(Closed { number, what });
-        let ended = self.moved.wait_timeout_while(state, patience, |state| !state.is_still(what));
-        let state = ended.unwrap_or_else(PoisonError::into_inner).0;
-        let is_still = state.is_still(what);
-        drop(state);
-        let still = Still { gate: self, number };
-        (is_still && still.holds()).then_some(still)
+        state.closed = Some(closed);
+        let ended = self.moved.wait_timeout_while(state, patience, |state| !state.is_still(closed));
+        let is_still = ended.unwrap_or_else(PoisonError::into_inner).0.is_still(closed);
+        let still = Still { gate: self };
+        is_still.then_some(still)
     }
 }
 
@@ -191,23 +176,12 @@ impl Changes {
 /// While this is held nothing is changed through the overlay, as [`Overlay::stand_still`] and [`Overlay::hold_up`] say.
 pub struct Still<'a> {
     gate: &'a Gate,
-    number: u64,
-}
-
-impl Still<'_> {
-    /// Whether it has not come to an end by itself.
-    pub fn holds(&self) -> bool {
-        self.gate.lock().closed.is_some_and(|closed| closed.number == self.number)
-    }
 }
 
 impl Drop for Still<'_> {
     fn drop(&mut self) {
-        let mut state = self.gate.lock();
-        if state.closed.is_some_and(|closed| closed.number == self.number) {
-            state.closed = None;
-            self.gate.moved.notify_all();
-        }
+        self.gate.lock().closed = None;
+        self.gate.moved.notify_all();
     }
 }
 
@@ -227,21 +201,20 @@ impl Overlay {
     /// go on, for as long as they were held up, and are held up twice as long the next time. So this comes to an end however
     /// much is changed. `None` if `go_on` said no.
     pub fn stand_still(&self, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
-        self.close(What::Names, go_on)
+        self.close(Closed::Names, go_on)
     }
 
-    /// Holds up what is written to open files and made durable, as [`Overlay::stand_still`] does all else, as far as it comes
-    /// by here: what the kernel writes by itself (passthrough, shared mappings) goes on until the program syncs it. So a caller
-    /// looks whether anything has changed all the same. It ends by itself when more than [`WAITING_MAX`] changes wait: requests that
-    /// read have to be answered meanwhile. Names go on: while a name is made, the kernel lets nobody look for names in its directory.
+    /// The same, and what is written to open files and made durable, as far as it comes by here: what the kernel writes by
+    /// itself (passthrough, shared mappings) goes on until its program syncs it. Each change that waits takes a thread, so
+    /// soon nobody is answered through the mount: who calls this reads beneath it, and makes it short.
     pub fn hold_up(&self, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
-        self.close(What::Contents, go_on)
+        self.close(Closed::All, go_on)
     }
 
-    fn close(&self, what: What, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+    fn close(&self, closed: Closed, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
         let mut patience = PAUSE_FIRST;
         loop {
-            if let Some(still) = self.changes.gate.close(what, patience) {
+            if let Some(still) = self.changes.gate.close(closed, patience) {
                 return Some(still);
             }
             let end = Instant::now() + patience;
@@ -329,19 +302,19 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    const NAMES: What = What::Names;
+    const THREADS: u64 = 8;
 
-    /// So many threads `begin` to change something; how many have, a moment later.
-    fn begun_while_closed(
+    /// Many threads `begin` to change something while the gate is closed, and `expected` of them can.
+    fn begin_while_closed(
         changes: &Changes,
-        what: What,
+        closed: Closed,
         begin: fn(&Changes) -> Changing<'_>,
-        threads: usize,
-    ) -> u64 {
+        expected: u64,
+    ) {
         let begun = AtomicU64::new(0);
         std::thread::scope(|scope| {
-            let still = changes.gate.close(what, Duration::ZERO).unwrap();
-            let workers: Vec<_> = (0..threads)
+            let still = changes.gate.close(closed, Duration::ZERO).unwrap();
+            let workers: Vec<_> = (0..THREADS)
                 .map(|_| {
                     scope.spawn(|| {
                         let _changing = begin(changes);
@@ -349,47 +322,39 @@ mod tests {
                     })
                 })
                 .collect();
+            let asked = Instant::now();
+            while begun.load(Ordering::SeqCst) < expected && asked.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             std::thread::sleep(Duration::from_millis(20));
-            let meanwhile = begun.load(Ordering::SeqCst);
+            assert_eq!(begun.load(Ordering::SeqCst), expected, "{closed:?}");
             drop(still);
             workers.into_iter().for_each(|worker| worker.join().unwrap());
-            assert_eq!(begun.load(Ordering::SeqCst), threads as u64);
-            meanwhile
-        })
+            assert_eq!(begun.load(Ordering::SeqCst), THREADS);
+        });
     }
 
     #[test]
     fn a_gate_that_is_closed_lets_nothing_begin_and_what_is_under_way_ends_first() {
         let changes = Changes::default();
-        let under_way = changes.changing();
-        assert!(changes.gate.close(NAMES, Duration::from_millis(1)).is_none(), "one is under way");
-        let other = changes.changing();
-        drop((under_way, other));
-        assert_eq!(begun_while_closed(&changes, NAMES, Changes::changing, 8), 0);
+        for closed in [Closed::Names, Closed::All] {
+            let under_way = changes.changing();
+            assert!(changes.gate.close(closed, Duration::from_millis(1)).is_none(), "one is under way");
+            let other = changes.changing();
+            drop((under_way, other));
+            begin_while_closed(&changes, closed, Changes::changing, 0);
+        }
     }
 
     #[test]
-    fn contents_are_held_up_and_names_go_on() {
+    fn contents_go_on_unless_they_are_held_up_too() {
         let changes = Changes::default();
         let under_way = changes.changing_content();
-        drop(changes.gate.close(NAMES, Duration::ZERO).unwrap());
-        assert!(changes.gate.close(What::Contents, Duration::from_millis(1)).is_none(), "one is under way");
+        drop(changes.gate.close(Closed::Names, Duration::ZERO).unwrap());
+        assert!(changes.gate.close(Closed::All, Duration::from_millis(1)).is_none(), "one is under way");
         drop(under_way);
-        assert_eq!(begun_while_closed(&changes, NAMES, Changes::changing_content, 4), 4);
-        assert_eq!(begun_while_closed(&changes, What::Contents, Changes::changing_content, 4), 0);
-        assert_eq!(begun_while_closed(&changes, What::Contents, Changes::changing, 4), 4);
-        // Where readers would starve it ends.
-        assert_eq!(
-            begun_while_closed(&changes, What::Contents, Changes::changing_content, WAITING_MAX + 1),
-            5
-        );
-        let still = changes.gate.close(What::Contents, Duration::ZERO).unwrap();
-        assert!(still.holds());
-        changes.gate.lock().closed = None;
-        let other = changes.gate.close(What::Contents, Duration::ZERO).unwrap();
-        assert!(!still.holds());
-        drop(still);
-        assert!(other.holds(), "one that has ended ends no other");
+        begin_while_closed(&changes, Closed::Names, Changes::changing_content, THREADS);
+        begin_while_closed(&changes, Closed::All, Changes::changing_content, 0);
     }
 
     /// Where some change is always under way, nobody who only waits for none would ever come to it.
@@ -407,7 +372,7 @@ mod tests {
                 });
             }
             for _ in 0..20 {
-                while changes.gate.close(NAMES, Duration::from_secs(10)).is_none() {}
+                while changes.gate.close(Closed::Names, Duration::from_secs(10)).is_none() {}
             }
             stop.store(true, Ordering::Relaxed);
         });

@@ -60,7 +60,7 @@ mod views;
 
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
 pub use catalog::{Catalog, FileRow};
-pub use changes::{Change, Still, WAITING_MAX};
+pub use changes::{Change, Still};
 pub use collect::{GcOutcome, GcStep, WouldFree};
 pub use contained::{FileContained, Place, TreeContained};
 pub use content_out::{StoredContent, xattrs_of};

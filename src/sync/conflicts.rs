@@ -45,7 +45,7 @@ pub fn list(root: &Path, state: &Path, groups: &Groups) -> Result<Vec<Pending>, 
     let memory = Memory::open(state)?;
     let known = &memory.cache;
     let (root, last, usual) = (Root::open(root)?, Tree::default(), Groups::default());
-    let seen = scan(&root, &last, known, &usual, &mut (), &mut |_, _| {})?.seen;
+    let seen = scan(&root, &last, known, &usual, &mut |_, _, _| None, &mut |_, _| {})?.seen;
     Ok(pending(&seen, &memory, groups))
 }
 

@@ -12,14 +12,13 @@ use super::memory::{Memory, Print};
 use super::past::{Known, Past};
 use super::plan::Op;
 use super::proto::Done;
-use super::scan::{Report, Rest, scan};
+use super::scan::{Report, scan};
 use super::session::Replica;
 use super::staging::{self, Staging};
 use super::tree::{ContentId, Tree, TreePath, shown};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
 use crate::id::RecipeId;
 use rustix::fs::{Mode, OFlags, RenameFlags};
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Seek;
@@ -241,9 +240,11 @@ impl<'a> Local<'a> {
 
     fn look(&mut self, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
         let inodes = self.memory.inodes();
-        let mut daemon = Daemon { past: &mut self.past, memory: &self.memory };
+        let past = &mut self.past;
+        let mut moment =
+            |path: &TreePath, beside: &[&[u8]], since| past.as_mut()?.moment(path, beside, since);
         let mut scan =
-            scan(&self.root, last, &self.memory.cache, &self.groups, &mut daemon, &mut self.report)?;
+            scan(&self.root, last, &self.memory.cache, &self.groups, &mut moment, &mut self.report)?;
         self.notes.extend(scan.notes);
         self.kept = scan.kept;
         let (device, seq) = (&self.memory.device, self.memory.seq + 1);
@@ -257,22 +258,6 @@ impl<'a> Local<'a> {
             .filter_map(|(path, entry)| Some((entry.kind.content()?, path.clone())))
             .collect();
         Ok(tree)
-    }
-}
-
-/// What a look at groups needs of a replica.
-struct Daemon<'a, 'b> {
-    past: &'a mut Option<Box<dyn Past + 'b>>,
-    memory: &'a Memory,
-}
-
-impl Rest for Daemon<'_, '_> {
-    fn hold(&mut self) -> Option<Box<dyn Any>> {
-        self.past.as_mut()?.hold()
-    }
-
-    fn room(&self) -> Result<File, SyncError> {
-        self.memory.spool()
     }
 }
 

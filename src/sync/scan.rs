@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod groups;
 
-pub use groups::Rest;
+pub use groups::Moment;
 
 /// Patterns of what is not synced.
 pub const IGNORE: &str = ".dedupfsignore";
@@ -53,8 +53,6 @@ pub struct Scan {
     has_more: BTreeSet<TreePath>,
     /// What is known of what is looked at again.
     again: BTreeMap<TreePath, (Seen, Print)>,
-    /// Files of groups that have changed meanwhile.
-    moving: BTreeSet<TreePath>,
     /// Bytes that were read.
     pub bytes_read: u64,
 }
@@ -99,11 +97,18 @@ fn times(stat: &Stat) -> (Time, Time) {
 /// How what `stat` is of can be recognised.
 pub fn print(stat: &Stat, content: Option<ContentId>) -> Print {
     let (mtime, ctime) = times(stat);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let changed = Duration::new(u64::try_from(ctime.0).unwrap_or(0), ctime.1);
-    // A clock that was set back says nothing.
-    let fresh = now < changed + FRESH;
-    Print { ino: stat.st_ino, size: stat.st_size as u64, mtime, ctime, fresh, content, recipe: None }
+    let (size, fresh) = (stat.st_size as u64, is_fresh(ctime));
+    Print { ino: stat.st_ino, size, mtime, ctime, fresh, content, recipe: None }
+}
+
+/// Whether what was changed at `ctime` may change again without showing it. A clock that was set back says nothing.
+fn is_fresh(ctime: Time) -> bool {
+    time(SystemTime::now() - FRESH) < ctime
+}
+
+fn time(time: SystemTime) -> Time {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs() as i64, since.subsec_nanos())
 }
 
 /// Whether `now` is what `before` was, by all that can be seen without reading it.
@@ -111,13 +116,13 @@ pub fn unchanged(before: &Print, now: &Print) -> bool {
     (before.ino, before.size, before.mtime, before.ctime) == (now.ino, now.size, now.mtime, now.ctime)
 }
 
-/// Looks at the tree below `root`; at each of `groups` as of one moment. `last` is the tree before, `known` what was hashed then.
+/// Looks at the tree below `root`; at each of `groups` as of one `moment`. `last` is the tree before, `known` what was hashed then.
 pub fn scan(
     root: &Root,
     last: &Tree,
     known: &BTreeMap<TreePath, Print>,
     groups: &Groups,
-    rest: &mut dyn Rest,
+    moment: &mut Moment<'_>,
     report: &mut Report<'_>,
 ) -> Result<Scan, SyncError> {
     let patterns = patterns(root)?;
@@ -125,7 +130,7 @@ pub fn scan(
     let look = Look { root, known, patterns: &patterns, device };
     let mut scan = Scan::default();
     scan.walk(&look, TreePath::new(), report)?;
-    scan.settle_groups(&look, groups, last, rest, report)?;
+    scan.settle_groups(&look, groups, last, moment, report)?;
     for path in std::mem::take(&mut scan.busy) {
         scan.notes.push(format!("{}: is being written, so it waits for the next sync", shown(&path)));
     }

@@ -13,16 +13,26 @@ const VERSION: u32 = 3_007_000;
 /// It has blocks of so many bytes.
 const BLOCK_BYTES: u64 = 32 << 10;
 
-/// Whether the file at `path`, which `stat` is of, is one.
+/// Whether what is at `path`, which `stat` is of, is one.
 pub fn is_wal_index(root: &Root, path: &[u8], stat: &Stat) -> bool {
-    let size = stat.st_size as u64;
     let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if !file || !path.ends_with(SUFFIX) || size == 0 || !size.is_multiple_of(BLOCK_BYTES) {
-        return false;
-    }
+    let size = stat.st_size as u64;
+    file && path.ends_with(SUFFIX)
+        && is_size(size)
+        && root
+            .open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+            .is_ok_and(|fd| is_one(path, size, &File::from(fd)))
+}
+
+/// Whether `file`, of so many bytes, is one by its name and how it begins.
+pub fn is_one(path: &[u8], size: u64, file: &File) -> bool {
     let mut version = [0; 4];
-    let read = root
-        .open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
-        .is_ok_and(|fd| File::from(fd).read_exact_at(&mut version, 0).is_ok());
-    read && [u32::from_le_bytes(version), u32::from_be_bytes(version)].contains(&VERSION)
+    path.ends_with(SUFFIX)
+        && is_size(size)
+        && file.read_exact_at(&mut version, 0).is_ok()
+        && [u32::from_le_bytes(version), u32::from_be_bytes(version)].contains(&VERSION)
+}
+
+fn is_size(size: u64) -> bool {
+    size > 0 && size.is_multiple_of(BLOCK_BYTES)
 }

@@ -1,22 +1,26 @@
 //! Directories, without a mount: what a mount shows is a directory too. Each sync has its two sides in two threads, with
 //! pipes between them.
 
+use super::super::beneath::Root;
 use super::super::delta::Encoder;
 use super::super::known::{Known, Told};
 use super::super::link;
 use super::super::merge::tests::{file, tree};
+use super::super::past::{Row, RowKind};
 use super::super::plan::plan;
 use super::super::proto::{self, Direction, Hello, Message, Options, PROTOCOL, TreePart};
+use super::super::scan::print;
 use super::super::session::{Outcome, Session};
-use super::super::tree::{Entry, Kind};
+use super::super::tree::{Entry, Kind, Time, join};
 use super::super::{diff, tree};
 use super::*;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 struct Copy {
@@ -24,15 +28,7 @@ struct Copy {
     /// What a store would still have.
     past: Mutex<BTreeMap<RecipeId, Vec<u8>>>,
     /// Whether programs would be held up.
-    held: Arc<AtomicBool>,
-}
-
-struct Held(Arc<AtomicBool>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
-    }
+    held: AtomicBool,
 }
 
 /// A store that keeps every content for which it was ever asked.
@@ -68,9 +64,34 @@ impl Past for Kept<'_> {
             .collect()
     }
 
-    fn hold(&mut self) -> Option<Box<dyn Any>> {
+    fn moment(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
         self.0.held.store(true, Ordering::SeqCst);
-        Some(Box::new(Held(self.0.held.clone())))
+        // Who is at it comes to an end.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        let root = Root::open(&self.0.at("")).unwrap();
+        let mut left: Vec<TreePath> = beside.iter().map(|suffix| [&path[..], suffix].concat()).collect();
+        left.push(path.clone());
+        let mut rows = Vec::new();
+        while let Some(path) = left.pop() {
+            let Some(stat) = root.stat(&path).unwrap() else { continue };
+            let print = print(&stat, None);
+            let at = self.0.at(&shown(&path));
+            let kind = if at.is_dir() {
+                let names = fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().file_name());
+                left.extend(names.map(|name| join(&path, name.as_bytes())));
+                RowKind::Dir
+            } else {
+                RowKind::File((print.ctime >= since).then(|| {
+                    let mut copy = super::super::content::nameless().unwrap();
+                    copy.write_all(&fs::read(&at).unwrap()).unwrap();
+                    copy.rewind().unwrap();
+                    copy
+                }))
+            };
+            rows.push(Row { path, kind, mode: 0o644, print, xattrs: BTreeMap::new() });
+        }
+        self.0.held.store(false, Ordering::SeqCst);
+        Some(rows)
     }
 
     fn settle(&mut self) -> Result<(), SyncError> {
@@ -84,7 +105,7 @@ impl Copy {
         for name in ["tree", "state"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        Copy { dir, past: Mutex::default(), held: Arc::default() }
+        Copy { dir, past: Mutex::default(), held: AtomicBool::default() }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -915,36 +936,39 @@ fn a_group_is_read_at_one_moment() {
     }
 }
 
+/// Two files of a group that are changed all the time, but while nobody may.
 #[test]
-fn a_database_that_is_never_at_rest_is_read_while_programs_are_held_up() {
-    let a = Copy::new();
-    let write = |n: u64| ["d", "d-wal"].map(|path| a.write(path, n.to_string()));
-    write(0);
-    let going = AtomicBool::new(true);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for n in 1.. {
-                match (going.load(Ordering::SeqCst), a.held.load(Ordering::SeqCst)) {
-                    (true, false) => drop(write(n)),
-                    (true, true) => std::thread::sleep(std::time::Duration::from_millis(1)),
-                    (false, _) => break,
+fn a_group_that_is_never_at_rest_is_read_while_programs_are_held_up() {
+    for (group, files) in [("d", ["d", "d-wal"]), (".git", [".git/HEAD", ".git/refs/x"])] {
+        let a = Copy::new();
+        let write = |n: u64| files.map(|path| a.write(path, n.to_string()));
+        write(0);
+        a.write(".git/objects/old", "as it was");
+        let going = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 1.. {
+                    match (going.load(Ordering::SeqCst), a.held.load(Ordering::SeqCst)) {
+                        (true, false) => drop(write(n)),
+                        (true, true) => std::thread::sleep(std::time::Duration::from_millis(1)),
+                        (false, _) => break,
+                    }
                 }
-            }
+            });
+            let past = Some(Box::new(Kept(&a)) as Box<dyn Past>);
+            let (state, groups) = (a.dir.path().join("state"), Groups::default());
+            let opened = Local::open(&a.at(""), &state, "", &groups, true, past, Box::new(|_, _| {}));
+            // Meanwhile it has changed.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            going.store(false, Ordering::SeqCst);
+            let mut local = opened.unwrap();
+            let content = |path: &str| local.tree.entries.get(path.as_bytes())?.kind.content();
+            let seen = content(files[0]).unwrap_or_else(|| panic!("{group}: {:?}", local.notes));
+            assert_eq!(Some(seen), content(files[1]), "{group} is torn");
+            assert_eq!(content(".git/objects/old"), Some(ContentId::of(b"as it was")));
+            let mut sent = Vec::new();
+            local.open(seen).unwrap().read_to_end(&mut sent).unwrap();
+            assert_eq!(ContentId::of(&sent), seen);
         });
-        let past = Some(Box::new(Kept(&a)) as Box<dyn Past>);
-        let (state, groups) = (a.dir.path().join("state"), Groups::default());
-        let opened = Local::open(&a.at(""), &state, "", &groups, true, past, Box::new(|_, _| {}));
-        let held = a.held.load(Ordering::SeqCst);
-        // Meanwhile it has changed.
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        going.store(false, Ordering::SeqCst);
-        let mut local = opened.unwrap();
-        assert!(!held, "others go on");
-        let content = |path: &str| local.tree.entries.get(path.as_bytes())?.kind.content();
-        let seen = content("d").unwrap_or_else(|| panic!("{:?}", local.notes));
-        assert_eq!(Some(seen), content("d-wal"), "it is torn");
-        let mut sent = Vec::new();
-        local.open(seen).unwrap().read_to_end(&mut sent).unwrap();
-        assert_eq!(ContentId::of(&sent), seen);
-    });
+    }
 }

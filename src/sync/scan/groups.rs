@@ -1,47 +1,28 @@
-//! Groups as of one moment: each is read, looked at again, and read again if anything in it has changed. A database that changes
-//! all the time is read while programs are held up, and what changed meanwhile is kept: when it is sent it has changed again.
-//!
-//! Nothing is believed of the holding up: what is not seen to have stood still has not.
+//! Groups as of one moment: each is read, and looked at again. One in which something has changed meanwhile is looked at by whoever
+//! can hold up programs, the daemon, which gives what has changed along: when that is sent it has changed again.
 
 use super::super::beneath::{self, Stats};
-use super::super::content::nameless;
 use super::super::error::SyncError;
 use super::super::group::{BESIDE, Groups};
-use super::super::tree::{ContentId, Kind, Tree, TreePath, join, shown};
-use super::{FRESH, Look, Report, Scan, print, unchanged};
-use rustix::fs::{Mode, OFlags};
-use std::any::Any;
+use super::super::look::Seen;
+use super::super::past::{Row, RowKind};
+use super::super::tree::{ContentId, Kind, Time, Tree, TreePath, join, shown};
+use super::super::wal_index;
+use super::{FRESH, Look, Report, Scan, is_fresh, is_ignored, print, time, unchanged};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Seek;
+use std::time::SystemTime;
 
-/// So often a group is looked at that changes meanwhile,
-const ATTEMPTS_FREE: u32 = 2;
-/// and then so often while programs that write are held up, if it is a database.
-const ATTEMPTS_HELD: u32 = 20;
+/// So often a group is looked at that is not at rest.
+const ATTEMPTS: u32 = 20;
 /// How names of git's locks end.
 const LOCK: &[u8] = b".lock";
 /// At most so many contents are kept of what was in groups at that moment: each is an open file.
-const KEPT_MAX: usize = 256;
+const KEPT_MAX: usize = 512;
 
-/// What helps to see groups that are never at rest.
-pub trait Rest {
-    /// As [`crate::sync::past::Past::hold`].
-    fn hold(&mut self) -> Option<Box<dyn Any>>;
-    /// An empty file without a name.
-    fn room(&self) -> Result<File, SyncError>;
-}
-
-/// Nobody can be held up.
-impl Rest for () {
-    fn hold(&mut self) -> Option<Box<dyn Any>> {
-        None
-    }
-
-    fn room(&self) -> Result<File, SyncError> {
-        nameless()
-    }
-}
+/// Tells what is at a path, and beside it, at a moment: as [`crate::sync::past::Past::moment`].
+pub type Moment<'a> = dyn FnMut(&TreePath, &[&[u8]], Time) -> Option<Vec<Row>> + 'a;
 
 /// Whether `other` belongs to the group at `path`.
 fn is_of(path: &[u8], other: &[u8]) -> bool {
@@ -50,33 +31,30 @@ fn is_of(path: &[u8], other: &[u8]) -> bool {
 }
 
 impl Scan {
-    /// Sees to it that each group is as it was at one moment: between two looks at which nothing in it had changed. What changes
-    /// all the time, and is written by what cannot be held up, waits for the next sync.
+    /// Sees to it that each group is as it was at one moment. What changes all the time, by what cannot be held up, waits for the
+    /// next sync.
     pub(super) fn settle_groups(
         &mut self,
         look: &Look<'_>,
         groups: &Groups,
         last: &Tree,
-        rest: &mut dyn Rest,
+        moment: &mut Moment<'_>,
         report: &mut Report<'_>,
     ) -> Result<(), SyncError> {
-        let mut torn = self.torn(look, groups, last, rest)?;
-        for _ in 0..ATTEMPTS_FREE {
-            if torn.is_empty() {
-                return Ok(());
-            }
+        let mut torn = self.torn(look, groups, last)?;
+        if !torn.is_empty() {
             // What was changed just now may be changed again without showing it.
             std::thread::sleep(FRESH);
             for path in torn {
                 self.look_again(look, &path, report)?;
             }
-            torn = self.torn(look, groups, last, rest)?;
+            torn = self.torn(look, groups, last)?;
         }
         for path in torn {
-            if self.look_held(look, &path, rest, report)? {
+            if self.look_at_a_moment(look, &path, moment, report)? {
                 continue;
             }
-            let dir = self.seen.get(&path).is_some_and(|seen| seen.kind.is_dir());
+            let dir = self.is_dir(&path);
             self.forget(&path);
             let why = "is being changed, or locked, so all of it waits for the next sync";
             self.notes.push(format!("{}: {why}", shown(&path)));
@@ -87,14 +65,12 @@ impl Scan {
         Ok(())
     }
 
+    fn is_dir(&self, path: &TreePath) -> bool {
+        self.seen.get(path).is_some_and(|seen| seen.kind.is_dir())
+    }
+
     /// Groups that are not seen to have been at rest.
-    fn torn(
-        &mut self,
-        look: &Look<'_>,
-        groups: &Groups,
-        last: &Tree,
-        rest: &dyn Rest,
-    ) -> Result<Vec<TreePath>, SyncError> {
+    fn torn(&self, look: &Look<'_>, groups: &Groups, last: &Tree) -> Result<Vec<TreePath>, SyncError> {
         let busy = Kind::File { content: ContentId([0; 32]), size: 0 };
         let seen = self.seen.iter().map(|(path, seen)| (path, &seen.kind));
         let all: BTreeMap<&TreePath, &Kind> =
@@ -102,8 +78,7 @@ impl Scan {
         let mut torn = Vec::new();
         for path in groups.find(&all.into_iter().collect::<Vec<_>>(), &|_| false).into_keys() {
             let members = self.members(&path);
-            let known = self.is_known(look, last, &path, &members);
-            if !(known || self.is_settled(look, &path, &members)? && self.keep(look, &members, rest)?) {
+            if !(self.is_known(look, last, &path, &members) || self.is_settled(look, &path, &members)?) {
                 torn.push(path);
             }
         }
@@ -123,31 +98,91 @@ impl Scan {
         }
     }
 
-    /// Looks at a group while nobody changes contents; whether it was at rest. Not so at a directory: whoever made a file in it would
-    /// be held up by more than this, since the kernel lets nobody look for names in it meanwhile.
-    fn look_held(
+    /// Looks at a group that changes all the time; whether it was seen as it was at one moment.
+    fn look_at_a_moment(
         &mut self,
         look: &Look<'_>,
         path: &TreePath,
-        rest: &mut dyn Rest,
+        moment: &mut Moment<'_>,
         report: &mut Report<'_>,
     ) -> Result<bool, SyncError> {
-        let dir = self.seen.get(path).is_some_and(|seen| seen.kind.is_dir());
-        for attempt in 0..ATTEMPTS_HELD {
-            // While programs go on, as much as can be.
+        for attempt in 0..ATTEMPTS {
+            // As much as can be while programs go on; what changes from here on comes with the moment.
+            let since = time(SystemTime::now() - FRESH);
             self.look_again(look, path, report)?;
-            let _held = if dir { None } else { rest.hold() };
-            // Who is at work comes to where it waits, and what it did is not fresh any more.
-            std::thread::sleep(2 * FRESH);
-            self.look_again(look, path, report)?;
-            let members = self.members(path);
-            let settled = self.is_settled(look, path, &members)? && self.keep(look, &members, rest)?;
-            tracing::debug!("{}: attempt {attempt}, at rest: {settled}", shown(path));
-            if settled {
+            let beside = if self.is_dir(path) { &[][..] } else { &BESIDE };
+            let whole = match moment(path, beside, since) {
+                Some(rows) => self.take(look, path, rows)?,
+                None => {
+                    std::thread::sleep(2 * FRESH);
+                    self.look_again(look, path, report)?;
+                    self.is_settled(look, path, &self.members(path))?
+                }
+            };
+            tracing::debug!("{}: attempt {attempt}, whole: {whole}", shown(path));
+            if whole {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Takes what was in a group at a moment for what is there. Not if some of it is not known, or git is at work in it.
+    fn take(&mut self, look: &Look<'_>, path: &TreePath, rows: Vec<Row>) -> Result<bool, SyncError> {
+        let git = rows.iter().any(|row| row.path == join(path, b"HEAD"));
+        let (mut taken, mut kept) = (Vec::new(), Vec::new());
+        let (mut left_out, mut wal_indexes) = (Vec::new(), Vec::new());
+        for Row { path, kind, mode, mut print, xattrs } in rows {
+            let other = matches!(kind, RowKind::Other);
+            if other || is_ignored(look.patterns, &path, matches!(kind, RowKind::Dir)) {
+                left_out.push(path);
+                continue;
+            }
+            if git && path.ends_with(LOCK) {
+                return Ok(false);
+            }
+            print.fresh = is_fresh(print.ctime);
+            let kind = match kind {
+                RowKind::File(Some(file)) if wal_index::is_one(&path, print.size, &file) => {
+                    wal_indexes.push(path);
+                    continue;
+                }
+                RowKind::File(Some(file)) => {
+                    let content =
+                        hash(&file).map_err(|e| SyncError::io("read a copy of", shown(&path), e))?;
+                    print.content = Some(content);
+                    kept.push((content, file));
+                    Kind::File { content, size: print.size }
+                }
+                RowKind::File(None) if self.wal_indexes.contains(&path) => {
+                    wal_indexes.push(path);
+                    continue;
+                }
+                RowKind::File(None) => match (self.seen.get(&path), self.prints.get(&path)) {
+                    (Some(seen), Some(known)) if unchanged(known, &print) && !known.fresh => {
+                        taken.push((path, seen.clone(), known.clone()));
+                        continue;
+                    }
+                    _ => return Ok(false),
+                },
+                RowKind::Dir => Kind::Dir,
+                RowKind::Symlink(target) => Kind::Symlink(target),
+                RowKind::Fifo | RowKind::Other => Kind::Fifo,
+            };
+            let mtime = if kind.is_dir() { (0, 0) } else { print.mtime };
+            let mode = if matches!(kind, Kind::Symlink(_)) { 0o777 } else { mode & 0o1777 };
+            taken.push((path, Seen { inode: (0, print.ino), kind, mode, mtime, xattrs }, print));
+        }
+        self.forget(path);
+        for (path, seen, print) in taken {
+            self.seen.insert(path.clone(), seen);
+            self.prints.insert(path, print);
+        }
+        left_out.into_iter().for_each(|path| self.leave_out(path));
+        self.wal_indexes.extend(wal_indexes);
+        let room = KEPT_MAX.saturating_sub(self.kept.len());
+        self.kept.extend(kept.into_iter().take(room));
+        Ok(true)
     }
 
     fn look_again(
@@ -165,10 +200,6 @@ impl Scan {
                 self.look_at(look, &[&path[..], suffix].concat(), &mut stats)?;
             }
         }
-        let now = self.prints.range(path.clone()..).take_while(|(other, _)| other.starts_with(path));
-        let before = |other: &TreePath| self.again.get(other).and_then(|(_, print)| print.content);
-        let moved = now.filter(|(other, print)| before(other) != print.content);
-        self.moving.extend(moved.map(|(other, _)| other.clone()));
         Ok(())
     }
 
@@ -186,30 +217,6 @@ impl Scan {
 
     fn is_left_out(&self, path: &TreePath) -> bool {
         self.left_out.contains(path) || self.wal_indexes.contains(path)
-    }
-
-    /// Keeps what is in those members that changed while they were looked at: they may have changed again when they are sent.
-    /// Whether that is what was looked at.
-    fn keep(&mut self, look: &Look<'_>, members: &[TreePath], rest: &dyn Rest) -> Result<bool, SyncError> {
-        for path in members.iter().filter(|path| self.moving.contains(*path)) {
-            let Some(content) = self.prints.get(path).and_then(|print| print.content) else { continue };
-            if self.kept.contains_key(&content) || self.kept.len() >= KEPT_MAX {
-                continue;
-            }
-            let Ok(fd) = look.root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) else {
-                return Ok(false);
-            };
-            let (mut room, mut hasher) = (rest.room()?, blake3::Hasher::new());
-            let copied = std::io::copy(&mut File::from(fd), &mut room);
-            let read =
-                copied.and_then(|_| room.rewind()).and_then(|()| hasher.update_reader(&mut room).map(drop));
-            read.map_err(|e| SyncError::io("keep", shown(path), e))?;
-            if *hasher.finalize().as_bytes() != content.0 {
-                return Ok(false);
-            }
-            self.kept.insert(content, room);
-        }
-        Ok(true)
     }
 
     /// Whether a group is as it was the last time: then that was at one moment.
@@ -256,4 +263,11 @@ impl Scan {
         }
         Ok(true)
     }
+}
+
+fn hash(mut file: &File) -> std::io::Result<ContentId> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(file)?;
+    file.rewind()?;
+    Ok(ContentId(*hasher.finalize().as_bytes()))
 }

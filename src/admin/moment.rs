@@ -1,0 +1,314 @@
+//! What is at some paths as of one moment: a write barrier. For a sync, of what must not tear.
+//!
+//! ```text
+//! hold up all changes -> look, copy what changed a moment ago, look again -> let them go on
+//! ```
+//!
+//! It is read beneath the mount: there the kernel's locks of directories, which whoever makes a file holds, stand in nobody's way. What the
+//! kernel writes by itself (passthrough, shared mappings) is not held up until its program syncs it, so nothing is believed
+//! that the second look does not show as it was.
+//!
+//! Memory: a row for each path.
+
+use super::{AdminError, Progress, Report, text};
+use crate::overlay::stub::Time;
+use crate::overlay::{Attr, Kind, NodeId, OpenFlags, Overlay, OverlayError, ROOT};
+use crate::repo::Repo;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Nobody has to wait longer: for that to begin, and for it to end.
+const HOLD_MAX: Duration = Duration::from_secs(2);
+/// What the kernel may write by itself has to rest for so long.
+const REST: Duration = Duration::from_millis(100);
+/// It is looked at so often.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// At most so many contents are copied: whoever asked has each of them open.
+const COPIES_MAX: usize = 256;
+const WINDOW_BYTES: usize = 1 << 20;
+/// Files that changed a little longer ago are copied too,
+const ALSO_AGE: Duration = Duration::from_secs(10);
+/// so many bytes of them.
+const ALSO_BYTES: u64 = 64 << 20;
+
+/// Names and values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What to look at.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MomentRequest {
+    /// Below the root; a directory with all that is in it.
+    #[serde(with = "text")]
+    pub path: PathBuf,
+    /// Also what has this path with one of these after it.
+    pub beside: Vec<String>,
+    /// Contents of files that changed since are copied, as far as there is room: seconds and nanoseconds since 1970.
+    pub since: (i64, u32),
+}
+
+/// What was there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MomentReport {
+    /// In the order of their paths; none if there was no such moment.
+    pub rows: Option<Vec<MomentRow>>,
+}
+
+/// One path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MomentRow {
+    /// Below the root.
+    #[serde(with = "text")]
+    pub path: PathBuf,
+    /// `file`, `directory`, `symlink`, `fifo` or `other`.
+    pub kind: String,
+    /// Inode number, as programs see it.
+    pub inode: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u16,
+    /// Last change of the content: seconds and nanoseconds since 1970.
+    pub mtime: (i64, u32),
+    /// Last change of the inode.
+    pub ctime: (i64, u32),
+    /// Of a symlink.
+    #[serde(with = "text")]
+    pub target: PathBuf,
+    /// Of files whose content is copied, and of directories.
+    pub xattrs: Xattrs,
+    /// Whether the content is in [`moment_file`] of this row's number.
+    pub copied: bool,
+}
+
+/// The name, in the state directory, of the file into which the content of row `n` is copied.
+pub fn moment_file(n: usize) -> PathBuf {
+    Path::new("sync").join(format!("moment-{n}"))
+}
+
+/// Looks at what `request` says while nothing is changed through the mount, two seconds at most.
+pub(super) fn moment(
+    repo: &Repo,
+    request: &MomentRequest,
+    report: Report<'_>,
+) -> Result<MomentReport, AdminError> {
+    let overlay = repo.overlay();
+    let asked = Instant::now();
+    let mut go_on = || asked.elapsed() < HOLD_MAX && report(Progress::files("holding up changes", 0, 1));
+    let Some(_held) = overlay.hold_up(&mut go_on) else { return Ok(MomentReport::default()) };
+    let end = Instant::now() + HOLD_MAX;
+    while Instant::now() < end {
+        let before = Seen::look(overlay, request)?;
+        if before.all.iter().any(|(_, attr)| is_in_motion(attr)) {
+            std::thread::sleep(LOOK_EVERY);
+            continue;
+        }
+        let rows = before.rows(request.since)?;
+        let mut copies = Copies { repo, made: Vec::new() };
+        for (n, (_, attr)) in before.all.iter().enumerate().filter(|(n, _)| rows[*n].copied) {
+            copies.make(n, attr.node, end)?;
+        }
+        if Instant::now() < end && Seen::look(overlay, request)? == before {
+            copies.made.clear();
+            return Ok(MomentReport { rows: Some(rows) });
+        }
+    }
+    Ok(MomentReport::default())
+}
+
+/// Whether it was changed a moment ago by what may change it again, unseen.
+fn is_in_motion(attr: &Attr) -> bool {
+    !attr.settled && attr.kind == Kind::File && attr.ctime.age() < REST
+}
+
+/// What is there, with a look-up on each.
+struct Seen<'a> {
+    overlay: &'a Overlay,
+    all: Vec<(PathBuf, Attr)>,
+    /// The directories that lead there.
+    above: Vec<NodeId>,
+}
+
+impl Drop for Seen<'_> {
+    fn drop(&mut self) {
+        let all = self.all.iter().map(|(_, attr)| attr.node).chain(self.above.drain(..));
+        all.for_each(|node| self.overlay.forget(node, 1));
+    }
+}
+
+impl PartialEq for Seen<'_> {
+    /// When something was last read makes no difference.
+    fn eq(&self, other: &Seen<'_>) -> bool {
+        let told = |(path, attr): &(PathBuf, Attr)| {
+            (path.clone(), attr.node, attr.kind, attr.perm, attr.size, attr.mtime, attr.ctime)
+        };
+        self.all.iter().map(told).eq(other.all.iter().map(told))
+    }
+}
+
+impl<'a> Seen<'a> {
+    fn look(overlay: &'a Overlay, request: &MomentRequest) -> Result<Seen<'a>, AdminError> {
+        let mut seen = Seen { overlay, all: Vec::new(), above: Vec::new() };
+        let mut dir = ROOT;
+        for name in request.path.parent().unwrap_or(Path::new("")) {
+            match seen.entry(dir, name)? {
+                Some(attr) => seen.above.push(attr.node),
+                None => return Ok(seen),
+            }
+            dir = seen.above[seen.above.len() - 1];
+        }
+        for suffix in [""].into_iter().chain(request.beside.iter().map(String::as_str)) {
+            let mut path = request.path.clone().into_os_string();
+            path.push(suffix);
+            seen.add(dir, path.into())?;
+        }
+        seen.all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(seen)
+    }
+
+    fn entry(&self, dir: NodeId, name: &OsStr) -> Result<Option<Attr>, AdminError> {
+        match self.overlay.lookup(dir, name) {
+            Err(OverlayError::Os(Errno::NOENT | Errno::NOTDIR)) => Ok(None),
+            attr => Ok(Some(attr?)),
+        }
+    }
+
+    /// What is at `path` in `dir`, and all that is in it.
+    fn add(&mut self, dir: NodeId, path: PathBuf) -> Result<(), AdminError> {
+        let mut left = vec![(dir, path)];
+        while let Some((dir, path)) = left.pop() {
+            let name = path.file_name().unwrap_or_default();
+            let Some(attr) = self.entry(dir, name)? else { continue };
+            self.all.push((path.clone(), attr));
+            if attr.kind == Kind::Directory {
+                left.extend(self.names(attr.node)?.into_iter().map(|name| (attr.node, path.join(name))));
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self, dir: NodeId) -> Result<Vec<OsString>, AdminError> {
+        let dir = self.overlay.opendir(dir)?;
+        let (mut names, mut next, mut more) = (Vec::new(), 0, true);
+        while std::mem::take(&mut more) {
+            self.overlay.readdir(&dir, next, |entry| {
+                if entry.name != "." && entry.name != ".." {
+                    names.push(entry.name.to_owned());
+                }
+                (next, more) = (entry.next, true);
+                true
+            })?;
+        }
+        Ok(names)
+    }
+
+    fn rows(&self, since: (i64, u32)) -> Result<Vec<MomentRow>, AdminError> {
+        let copied = self.copied(since);
+        let row = |(n, (path, attr)): (usize, &(PathBuf, Attr))| {
+            let (kind, target) = match attr.kind {
+                Kind::File => ("file", Vec::new()),
+                Kind::Directory => ("directory", Vec::new()),
+                Kind::Symlink => ("symlink", self.overlay.readlink(attr.node)?),
+                Kind::Fifo => ("fifo", Vec::new()),
+                Kind::Socket | Kind::CharDevice | Kind::BlockDevice => ("other", Vec::new()),
+            };
+            Ok(MomentRow {
+                path: path.clone(),
+                kind: kind.to_owned(),
+                inode: attr.node.0,
+                size: attr.size,
+                mode: attr.perm,
+                mtime: time(attr.mtime),
+                ctime: time(attr.ctime),
+                target: OsString::from_vec(target).into(),
+                xattrs: match copied.contains(&n) || attr.kind == Kind::Directory {
+                    true => self.xattrs(attr.node)?,
+                    false => Vec::new(),
+                },
+                copied: copied.contains(&n),
+            })
+        };
+        self.all.iter().enumerate().map(row).collect()
+    }
+
+    /// Which contents are copied: of the files that changed since, and of others that changed lately and so may change again.
+    fn copied(&self, since: (i64, u32)) -> BTreeSet<usize> {
+        let files = self.all.iter().enumerate().filter(|(_, (_, attr))| attr.kind == Kind::File);
+        let mut newest: Vec<(usize, &Attr)> = files.map(|(n, (_, attr))| (n, attr)).collect();
+        newest.sort_by_key(|(_, attr)| Reverse(attr.ctime));
+        let mut room = ALSO_BYTES;
+        let is_copied = |(_, attr): &(usize, &Attr)| {
+            let has_to_be = time(attr.ctime) >= since;
+            let may_be = attr.ctime.age() < ALSO_AGE && attr.size <= room;
+            room -= if may_be && !has_to_be { attr.size } else { 0 };
+            has_to_be || may_be
+        };
+        newest.into_iter().filter(is_copied).take(COPIES_MAX).map(|(n, _)| n).collect()
+    }
+
+    fn xattrs(&self, node: NodeId) -> Result<Xattrs, AdminError> {
+        let names = match self.overlay.listxattr(node) {
+            Err(OverlayError::Os(Errno::NOTSUP)) => return Ok(Vec::new()),
+            names => names?,
+        };
+        let mut xattrs = Vec::new();
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            let value = self.overlay.getxattr(node, OsStr::from_bytes(name))?;
+            xattrs.extend(value.map(|value| (name.to_vec(), value)));
+        }
+        Ok(xattrs)
+    }
+}
+
+fn time(time: Time) -> (i64, u32) {
+    (time.sec, time.nsec)
+}
+
+/// Copies of contents, removed again if nobody is told of them.
+struct Copies<'a> {
+    repo: &'a Repo,
+    made: Vec<PathBuf>,
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        self.made.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
+impl Copies<'_> {
+    /// Copies the content of `node` for row `n`, or as much of it as there is time for.
+    fn make(&mut self, n: usize, node: NodeId, end: Instant) -> Result<(), AdminError> {
+        let path = self.repo.layout().file("").join(moment_file(n));
+        let io = |e| AdminError::Overlay(OverlayError::io("write", path.clone(), e));
+        let _ = path.parent().map(std::fs::create_dir);
+        // One that was left when a sync was stopped.
+        let _ = std::fs::remove_file(&path);
+        let to = File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(io)?;
+        self.made.push(path.clone());
+        let overlay = self.repo.overlay();
+        let opened = overlay.open(node, OpenFlags::default(), &|_| None)?;
+        let copy = || {
+            let mut at = 0;
+            while Instant::now() < end {
+                let bytes = overlay.read(&opened.handle, at, WINDOW_BYTES)?;
+                if bytes.is_empty() {
+                    break;
+                }
+                to.write_all_at(&bytes, at).map_err(io)?;
+                at += bytes.len() as u64;
+            }
+            Ok(())
+        };
+        let copied = copy();
+        overlay.release(&opened.handle);
+        copied
+    }
+}
