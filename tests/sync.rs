@@ -714,6 +714,41 @@ fn a_repository_and_a_database_that_are_written_to_stay_whole() {
     [&a, &b].into_iter().for_each(whole);
 }
 
+/// Who only looks at a repository has changed nothing that somebody else could be in conflict with.
+#[test]
+fn looking_at_a_repository_on_both_sides_is_no_conflict() {
+    if !fuse_available() {
+        return;
+    }
+    let (a, b) = (Mount::new(As::Root), Mount::new(As::Root));
+    with_a_repository_and_a_database(&a);
+    json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
+    let index = |mount: &Mount| fs::read(mount.at("p/.git/index")).unwrap();
+    let look = |mount: &Mount| {
+        let before = index(mount);
+        // What is in the index of it is not so any more.
+        let text = fs::File::options().write(true).open(mount.at("p/text")).unwrap();
+        text.set_modified(std::time::SystemTime::now()).unwrap();
+        std::thread::sleep(Duration::from_millis(1100));
+        git(&mount.at("p"), &["status"]);
+        assert!(index(mount) != before, "this test is of something else");
+    };
+    [&a, &b].into_iter().for_each(look);
+    let report = json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
+    assert_eq!(report["conflicts"], serde_json::json!([]));
+    assert!(index(&a) == index(&b));
+    // One of them commits besides.
+    [&a, &b].into_iter().for_each(look);
+    git(&a.at("p"), &["commit", "-q", "--allow-empty", "-m", "second"]);
+    let report = json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
+    assert_eq!(report["conflicts"], serde_json::json!([]));
+    for mount in [&a, &b] {
+        assert_eq!(git(&mount.at("p"), &["log", "--format=%s"]), "second\nfirst\n");
+        assert_eq!(git(&mount.at("p"), &["status", "--porcelain", "--untracked-files=no"]), "");
+        whole(mount);
+    }
+}
+
 /// Lets others end, also when an assertion fails.
 struct Ends<'a>(&'a std::sync::atomic::AtomicBool);
 

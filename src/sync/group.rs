@@ -225,15 +225,22 @@ fn kinds(tree: &Tree) -> Vec<(&TreePath, &Kind)> {
     tree.entries.iter().map(|(path, entry)| (path, &entry.kind)).collect()
 }
 
-/// What tells one state of a group from another. What is merged apart is left out: mode and xattrs of itself; and its times, where
-/// they make no difference.
-fn digest(rows: &Rows, with_times: bool) -> ContentId {
+/// Whether a row is an index of git: looking at a repository writes it anew.
+fn is_git_index(rows: &Rows, suffix: &[u8]) -> bool {
+    let beside = |dir: &[u8]| [dir, b"/HEAD"].concat();
+    suffix.strip_suffix(b"/index").is_some_and(|dir| rows.contains_key(&beside(dir)))
+}
+
+/// What tells one state of a group from another. What is merged apart is left out, mode and xattrs of itself; and if not `exact` what makes
+/// no difference: times, and git's index.
+fn digest(rows: &Rows, exact: bool) -> ContentId {
     let told: Vec<_> = rows
         .iter()
+        .filter(|(suffix, _)| exact || !is_git_index(rows, suffix))
         .map(|(suffix, row)| {
             let apart = suffix[..] == *ITSELF;
             let meta = (!apart).then_some((row.mode, &row.xattrs));
-            (suffix, &row.kind, meta, with_times.then_some(row.mtime))
+            (suffix, &row.kind, meta, exact.then_some(row.mtime))
         })
         .collect();
     let bytes = postcard::to_allocvec(&told).expect("rows can be encoded");
@@ -253,7 +260,7 @@ impl Folds {
     }
 
     /// `tree` with each group as one file.
-    fn fold(&mut self, groups: &Groups, tree: &Tree, with_times: bool) -> Tree {
+    fn fold(&mut self, groups: &Groups, tree: &Tree, exact: bool) -> Tree {
         let mut folded = tree.clone();
         let is_one =
             |path: &[u8]| tree.entries.get(path).is_some_and(|entry| self.dirs.contains(&entry.ident));
@@ -274,7 +281,7 @@ impl Folds {
             let author = authors().filter(new).map(|(_, row)| &row.author).max();
             let author =
                 author.or_else(|| authors().map(|(_, row)| &row.author).max()).unwrap_or(&itself.author);
-            let content = digest(&rows, with_times);
+            let content = digest(&rows, exact);
             let kind = Kind::File { content, size: FOLDED };
             folded
                 .entries
@@ -288,7 +295,7 @@ impl Folds {
         folded
     }
 
-    /// What is in a group that is now called `ident`: what either side has that differs from the first, by times or idents only.
+    /// What is in a group that is now called `ident`: what either side has that differs from the first, though by nothing that counts.
     fn choose(&self, content: &ContentId, ident: Ident) -> Option<&Rows> {
         let all = self.rows.get(content)?;
         let own = all.iter().filter(|(_, rows)| rows[ITSELF].ident == ident).collect::<Vec<_>>();

@@ -101,6 +101,39 @@ fn who_changed_a_repository_wins_with_all_of_it() {
 }
 
 /// One side closed the database, which took its log in; the other wrote to the log.
+/// Both sides asked git for its status.
+#[test]
+fn an_index_of_git_is_no_change_of_its_repository() {
+    let with_index = |head: &str, objects: &[&str], index: &str| {
+        let mut rows = repository("a", head, objects);
+        rows.push(("p/.git/index".to_owned(), file(5, "a", index)));
+        rows.push(("p/.git/modules/m/HEAD".to_owned(), file(6, "a", "m")));
+        rows.push(("p/.git/modules/m/index".to_owned(), file(7, "a", index)));
+        let dirs = [("p/.git/modules", 8), ("p/.git/modules/m", 9)];
+        rows.extend(dirs.map(|(path, ident)| (path.to_owned(), dir(ident))));
+        of(&rows)
+    };
+    let base = with_index("0", &["x"], "base");
+    let [left, right] = ["left", "right"].map(|index| with_index("0", &["x"], index));
+    let committed = with_index("1", &["x", "y"], "committed");
+    let merge = |left: &Tree, right: &Tree| {
+        let merged = both(&Groups::default(), &base, left, right);
+        assert!(merged.conflicts.is_empty(), "{:?}", merged.conflicts);
+        rows(&merged.tree, "p/.git/")
+    };
+    assert_eq!(merge(&left, &base), rows(&left, "p/.git/"), "it is taken along");
+    assert_eq!(merge(&left, &committed), rows(&committed, "p/.git/"));
+    let one = merge(&left, &right);
+    assert!([&left, &right].iter().any(|side| rows(side, "p/.git/") == one), "{one:?}");
+    // Elsewhere a file of that name is one like any other.
+    let other = |text: &str| {
+        let dir = [("d.lib".to_owned(), dir(1)), ("d.lib/index".to_owned(), file(2, "a", text))];
+        of(&dir)
+    };
+    let merged = both(&groups(&["*.lib"]), &other("base"), &other("left"), &other("right"));
+    assert_eq!(merged.conflicts.len(), 1);
+}
+
 #[test]
 fn a_database_and_its_log_stay_together() {
     let base = tree(&[

@@ -825,7 +825,9 @@ impl World {
 
     fn heal(&mut self) {
         let n = self.disks.len();
-        for _ in 0..2 {
+        // A group that somewhere is none any more takes another.
+        let rounds = if self.groups { 3 } else { 2 };
+        for _ in 0..rounds {
             for d in 1..n {
                 self.sync(0, d, u32::MAX, Direction::Both).unwrap();
             }
