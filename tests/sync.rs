@@ -218,6 +218,12 @@ fn directions_patterns_and_guards() {
     assert_eq!((counts(&report, "here"), counts(&report, "there")), ([0; 4], [21, 0, 0, 0]), "{report}");
     assert!(!b.at("x.o").exists() && !b.at("target").exists());
     assert_eq!(run(&[], 0)["created"], 0);
+    // A part of an overlay is no peer, and is not made.
+    for inside in ["new", "target"] {
+        let output = sync(&a, &[path(&a.at(inside)), path(&b.mnt())]).output().unwrap();
+        let refused = output.status.code() == Some(2) && text(&output).contains("inside an overlay");
+        assert!(refused && !a.at("new").exists(), "{inside}: {}", text(&output));
+    }
     // The most of it gone: a slip, or meant.
     (0..15).for_each(|n| fs::remove_file(a.at(&format!("{n}"))).unwrap());
     let output = sync(&a, &[path(&b.mnt()), path(&a.mnt())]).output().unwrap();

@@ -89,11 +89,14 @@ fn below_mount(info: &DaemonInfo) -> Result<Below, CliError> {
 /// The overlay around `path`. One that is not mounted is mounted in a place of its own until [`Mounted::end`]; with `make`
 /// a directory that is no overlay yet becomes one, and one that is missing is made.
 pub(super) fn open(path: &Path, make: bool) -> Result<Mounted, CliError> {
-    if make
-        && !path.exists()
-        && path.parent().is_some_and(|parent| parent.as_os_str().is_empty() || parent.is_dir())
-    {
-        std::fs::create_dir(path).map_err(|e| CliError::io("make", path, &e))?;
+    if make && !path.exists() {
+        match control::find(parent_of(path)) {
+            Ok(_) => return Err(inside(path)),
+            Err(_) if parent_of(path).is_dir() => {
+                std::fs::create_dir(path).map_err(|e| CliError::io("make", path, &e))?;
+            }
+            Err(_) => {}
+        }
     }
     let root = match control::find(path) {
         Ok(Found::Daemon { info, path: below, .. }) => {
@@ -136,9 +139,8 @@ impl Plain {
                 Err(e) => Err(e.into()),
             };
         }
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        match control::find(parent) {
-            Err(ControlError::NoStore(_)) if parent.is_dir() => {}
+        match control::find(parent_of(path)) {
+            Err(ControlError::NoStore(_)) if parent_of(path).is_dir() => {}
             Ok(_) => return Err(inside(path)),
             // It could not be made.
             Err(_) => return Ok(None),
@@ -163,6 +165,10 @@ impl Drop for Plain {
             let _ = std::fs::remove_dir(&self.tree);
         }
     }
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A peer that lies inside an overlay would not be what the user named.
