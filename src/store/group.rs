@@ -42,6 +42,8 @@ pub(super) const MEMBERS_MAX: usize = 4096;
 pub(super) const TABLE_BYTES_MAX: u32 = (HEAD_BYTES + MEMBERS_MAX * MEMBER_BYTES) as u32;
 /// The id of a member that nobody needs any more.
 const NOBODY: [u8; 32] = [0; 32];
+/// Deltas with their roots longer than this are compressed with matches as far away as there are.
+const LONG_BYTES_MIN: usize = 256 << 10;
 const NOT_AS_NAMED: &str = "the content does not have the hash that names it";
 
 /// A chunk in a group.
@@ -464,6 +466,15 @@ pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8>
     let mut packed = Vec::with_capacity(compress_bound(raw.len()));
     context.set_parameter(CParameter::CompressionLevel(level)).expect("zstd takes any level");
     if let Some(prefix) = prefix {
+        let bytes = prefix.len() + raw.len();
+        if bytes > LONG_BYTES_MIN {
+            // Else the lower levels forget the beginning of a long prefix before they have come to its end.
+            let window_log = usize::BITS - bytes.leading_zeros();
+            context
+                .set_parameter(CParameter::WindowLog(window_log))
+                .expect("two groups are within zstd's bounds");
+            context.set_parameter(CParameter::EnableLongDistanceMatching(true)).expect("zstd has it");
+        }
         context.ref_prefix(prefix).expect("a new context takes a prefix");
     }
     context.compress2(&mut packed, raw).expect("there is room for the worst case");

@@ -431,3 +431,15 @@ proptest! {
         verify(&store);
     }
 }
+
+/// Seen to fail: with the windows that zstd takes by itself.
+#[test]
+fn a_delta_reaches_back_to_the_beginning_of_a_long_root() {
+    let mut root = vec![0; 3 << 20];
+    blake3::Hasher::new().finalize_xof().fill(&mut root);
+    let delta = root[..2 << 20].to_vec();
+    for level in [1, 9] {
+        let packed = super::super::group::compress(&delta, level, Some(&root)).len();
+        assert!(packed < 1000, "{packed} bytes at level {level}");
+    }
+}
