@@ -19,8 +19,8 @@ use super::live::LiveSet;
 use super::pack::{Address, Entry, Packs};
 use crate::id::{ChunkId, PackId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io;
@@ -29,6 +29,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 /// What an entry costs beyond its bytes, about.
 const ENTRY_OVERHEAD_BYTES: u64 = 112;
+/// The cache of groups has a part for each so many bytes: what an archive inflates to fits into one.
+const GROUP_PART_BYTES: u64 = 16 << 20;
 /// A thread's buffer for stored bytes is given back when it grew beyond this.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 /// Keys remembered as sound, about 80 bytes each.
@@ -75,6 +77,17 @@ pub(super) struct Reader {
     sound: Cache<Key, ()>,
 }
 
+/// A cache of groups. It is parted less than others: no part keeps what is longer than the part is.
+fn groups(bytes: u64) -> Cache<(u32, u32), Arc<Group>, ByBytes> {
+    let options = OptionsBuilder::new()
+        .shards((bytes / GROUP_PART_BYTES).max(1) as usize)
+        .estimated_items_capacity((bytes / (64 << 10)) as usize)
+        .weight_capacity(bytes)
+        .build()
+        .expect("all that it wants is set");
+    Cache::with_options(options, ByBytes, Default::default(), DefaultLifecycle::default())
+}
+
 /// What is made of a payload.
 pub(super) type Decode = fn(&Header, &[u8]) -> Result<Bytes, &'static str>;
 /// Its checksum only.
@@ -103,7 +116,7 @@ impl Reader {
             packs,
             chunks: Cache::with_weighter((chunk_bytes / (16 << 10)) as usize, chunk_bytes, ByBytes),
             recipes: Cache::with_weighter((recipe_bytes / 1024) as usize, recipe_bytes, ByBytes),
-            groups: Cache::with_weighter((group_bytes / (64 << 10)) as usize, group_bytes, ByBytes),
+            groups: groups(group_bytes),
             dictionaries: Dictionaries::new(),
             damaged: Mutex::default(),
             damaged_count: AtomicUsize::new(0),

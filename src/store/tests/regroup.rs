@@ -432,6 +432,41 @@ proptest! {
     }
 }
 
+/// Files that are read from beginning to end would else have a group decoded for each of its chunks.
+///
+/// Seen to fail: with as many parts of the cache as there are by default.
+#[test]
+fn a_group_of_megabytes_is_kept_at_hand() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = new_db();
+    let open = || {
+        let options = StoreOptions { cache_bytes: 64 << 20, pack_bytes_max: 8 << 20, ..options() };
+        let db: Arc<dyn Db> = Arc::clone(&db) as _;
+        Arc::new(Store::open(dir.path(), ID, db, options, &mut |_, _| {}).unwrap())
+    };
+    let chunk = |n: u64| (0..1000).map(|i| format!("{:x} ", (n * 1000 + i) * 7_919_777)).collect::<String>();
+    let store = open();
+    let mut writer = store.writer();
+    let ids: Vec<_> = (0..300).map(|n| ChunkId::of(chunk(n).as_bytes())).collect();
+    (0..300).for_each(|n| assert!(writer.put(ids[n as usize], chunk(n).as_bytes()).unwrap()));
+    writer.flush().unwrap();
+    drop(writer);
+    let options = RegroupOptions { group_bytes: 4 << 20, ..OPTIONS };
+    let plan = store.plan_regroup(&options, &mut |_, _| true).unwrap().unwrap();
+    store.regroup(&plan, &options, &mut |_, _| true).unwrap();
+    drop(store);
+    let store = open();
+    let places = ids.iter().map(|id| store.reader.index.find(&Key::chunk(id)).unwrap().unwrap());
+    let places: Vec<_> = places.collect();
+    let group: Vec<_> = (0..300).filter(|n| places[*n].offset == places[0].offset).collect();
+    let bytes: u64 = group.iter().map(|n| u64::from(places[*n].raw_len)).sum();
+    assert!(bytes > 3 << 20, "{bytes} bytes in {} chunks", group.len());
+    store.read(&ids[0]).unwrap();
+    for n in group {
+        assert!(store.reader.in_group_at_hand(&Key::chunk(&ids[n]), &places[n]).is_some(), "chunk {n}");
+    }
+}
+
 /// Seen to fail: with the windows that zstd takes by itself.
 #[test]
 fn a_delta_reaches_back_to_the_beginning_of_a_long_root() {
