@@ -187,6 +187,23 @@ fn read_copy(
     offset: u32,
     begins: &[u8; 4],
 ) -> Result<Dictionary, String> {
+    let (header, payload) = read_frame(packs, file, pack, offset, begins)?;
+    let bytes = header.decode(&payload)?;
+    let found = Dictionary::new(&bytes).ok_or("zstd does not take it")?;
+    match found.id == header.id {
+        true => Ok(found),
+        false => Err("the content does not have the hash that names it".to_owned()),
+    }
+}
+
+/// A frame of a dictionary and its payload, whose checksum fits.
+fn read_frame(
+    packs: &Packs,
+    file: &dyn DiskFile,
+    pack: u32,
+    offset: u32,
+    begins: &[u8; 4],
+) -> Result<(Header, Vec<u8>), String> {
     let failed = |e| format!("it cannot be read: {e}");
     let mut head = [0; HEADER_BYTES];
     file.read_exact_at(&mut head, u64::from(offset)).map_err(failed)?;
@@ -196,15 +213,11 @@ fn read_copy(
     }
     let mut payload = vec![0; header.stored_len as usize];
     file.read_exact_at(&mut payload, u64::from(offset) + HEADER_BYTES as u64).map_err(failed)?;
-    let bytes = header.decode(&payload)?;
-    let found = Dictionary::new(&bytes).ok_or("zstd does not take it")?;
-    match found.id == header.id {
-        true => Ok(found),
-        false => Err("the content does not have the hash that names it".to_owned()),
-    }
+    header.check(&payload)?;
+    Ok((header, payload))
 }
 
 /// Whether a copy of a dictionary stands whole in a pack.
 pub(super) fn stands(packs: &Packs, file: &dyn DiskFile, pack: u32, copies: &Copies) -> bool {
-    copies.at.iter().any(|at| read_copy(packs, file, pack, *at, &copies.begins).is_ok())
+    copies.at.iter().any(|at| read_frame(packs, file, pack, *at, &copies.begins).is_ok())
 }

@@ -294,17 +294,28 @@ impl Group {
         dictionaries: &Dictionaries,
     ) -> Result<Group, String> {
         let (header, payload) = read_frame(packs, file, pack, offset)?;
-        let table = Table::parse(&header, &payload)?;
+        Group::decode_at(packs, file, pack, offset, (&header, &payload), dictionaries)
+    }
+
+    fn decode_at(
+        packs: &Packs,
+        file: &dyn DiskFile,
+        pack: u32,
+        offset: u32,
+        (header, payload): (&Header, &[u8]),
+        dictionaries: &Dictionaries,
+    ) -> Result<Group, String> {
+        let table = Table::parse(header, payload)?;
         if let Some((at, _)) = table.root(offset)? {
             let root = Group::read_root(packs, file, pack, at, dictionaries)?;
-            return Ok(Group::decode(&header, &payload, Base::Root(&root))?);
+            return Ok(Group::decode(header, payload, Base::Root(&root))?);
         }
         let dictionary = match table.dictionary(offset)? {
             Some(copies) => Some(dictionaries.get(packs, file, pack, &copies)?),
             None => None,
         };
         let base = dictionary.as_deref().map_or(Base::Nothing, Base::Dictionary);
-        Ok(Group::decode(&header, &payload, base)?)
+        Ok(Group::decode(header, payload, base)?)
     }
 
     /// Reads the group at `offset` that a delta needs.
@@ -316,11 +327,11 @@ impl Group {
         dictionaries: &Dictionaries,
     ) -> Result<Group, String> {
         let told = |reason: String| format!("the group at offset {offset} that it needs: {reason}");
-        let (header, _) = read_frame(packs, file, pack, offset).map_err(told)?;
-        match header.kind == Kind::Group as u8 {
-            true => Group::read(packs, file, pack, offset, dictionaries).map_err(told),
-            false => Err(told("another frame stands there".to_owned())),
+        let (header, payload) = read_frame(packs, file, pack, offset).map_err(told)?;
+        if header.kind != Kind::Group as u8 {
+            return Err(told("another frame stands there".to_owned()));
         }
+        Group::decode_at(packs, file, pack, offset, (&header, &payload), dictionaries).map_err(told)
     }
 }
 
