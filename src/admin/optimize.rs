@@ -56,7 +56,7 @@ pub(super) fn optimize(
     if !levels.contains(&level) {
         return Err(AdminError::refused(
             format!("level {level}: zstd has levels 1 to 22"),
-            "leave it out for 9".to_owned(),
+            "leave it out for 15".to_owned(),
         ));
     }
     let sizes = 4096..=1 << 20;

@@ -19,7 +19,7 @@ pub(super) struct Optimize {
     /// balanced: small groups; cold: large ones, less room and slower reads
     #[arg(long, value_name = "TIER", default_value = "balanced")]
     tier: Tier,
-    /// Level of zstd, 1 to 22 [default: 9; cold: 19]
+    /// Level of zstd, 1 to 22 [default: 15; cold: 19]
     #[arg(long, value_name = "N")]
     level: Option<i32>,
     /// Most decoded bytes in a group, of which a read decodes two at most [default: 8KiB; cold: 1MiB]
@@ -44,7 +44,7 @@ enum Tier {
 impl Optimize {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let (level, group_bytes, archive_bytes) = match self.tier {
-            Tier::Balanced => (9, 8 << 10, 0),
+            Tier::Balanced => (15, 8 << 10, 0),
             Tier::Cold => (19, 1 << 20, 4 << 20),
         };
         let group_bytes = self.group_size.unwrap_or(group_bytes);

@@ -73,7 +73,7 @@ pub struct RegroupOptions {
 
 impl Default for RegroupOptions {
     fn default() -> Self {
-        RegroupOptions { level: 9, group_bytes: 8 << 10, archive_bytes: 0 }
+        RegroupOptions { level: 15, group_bytes: 8 << 10, archive_bytes: 0 }
     }
 }
 
