@@ -1,13 +1,15 @@
 //! What grouping saves and what it costs, on any directories, beside other tools on the same files.
 //!
 //! ```text
-//! cargo run --release --example bench_compress -- WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--peers] DIR...
+//! cargo run --release --example bench_compress -- WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--peers] [--parts] [--half] DIR...
 //! ```
 //!
 //! Of each DIR the first N MiB of regular files, in the order of their names (default 100), are put into a store in
 //! WORKDIR, read, grouped, and read again. With `--peers` they are copied to WORKDIR and given to `tar | zstd -19
 //! --long=31`, `mksquashfs`, `mkfs.erofs`, `borg`, `restic`, `lrzip` and `zpaq`, as far as these are installed. Times are of the clock, on a machine that should have
-//! nothing else to do; reads come from the page cache, so what they measure is decoding.
+//! nothing else to do; reads come from the page cache, so what they measure is decoding. Levels, sizes of groups and of archives
+//! may be given several times: all combinations are measured. With `--parts` it is told what the bytes of each store are, with
+//! `--half` what is stored once the first half of the files is gone.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -16,7 +18,7 @@
 
 use dedupfs::chunk::ChunkParams;
 use dedupfs::db::{Db, MemDb};
-use dedupfs::id::{ChunkId, StoreId};
+use dedupfs::id::{ChunkId, RecipeId, StoreId};
 use dedupfs::recipe::{ChunkRef, Recipe};
 use dedupfs::store::{RegroupOptions, Store, StoreOptions};
 use std::fs;
@@ -25,7 +27,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// So many random reads, but no more than take so long: deflating is slow.
 const RANDOM_READS: u64 = 20_000;
+const RANDOM_SECONDS_MAX: u64 = 20;
 
 fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap()).collect();
@@ -68,12 +72,88 @@ fn reads(dir: &Path, db: &Arc<MemDb>, recipes: &[Recipe]) -> (f64, f64) {
         x ^= x << 17;
         x % below
     };
-    let begun = Instant::now();
-    for _ in 0..RANDOM_READS {
+    let (begun, mut count) = (Instant::now(), 0);
+    while count < RANDOM_READS && begun.elapsed().as_secs() < RANDOM_SECONDS_MAX {
+        count += 1;
         let recipe = &recipes[draw(recipes.len() as u64) as usize];
         store.read_at(recipe, draw(recipe.size()), &mut buffer[..4096]).unwrap();
     }
-    (sequential, begun.elapsed().as_secs_f64() * 1e6 / RANDOM_READS as f64)
+    (sequential, begun.elapsed().as_secs_f64() * 1e6 / count as f64)
+}
+
+/// What is stored after the older half of the files is gone and garbage was collected, and a store's of the rest alone,
+/// grouped.
+fn half(
+    store: &Arc<Store>,
+    dir: &Path,
+    recipes: &[Recipe],
+    files: &[PathBuf],
+    options: &RegroupOptions,
+    best: u64,
+) {
+    let middle = files.len() / 2;
+    let begun = Instant::now();
+    let collection = store.collect(&mut |_, _| true).unwrap().unwrap();
+    for recipe in &recipes[middle..] {
+        collection.keep(&RecipeId::of(&recipe.encode())).unwrap();
+    }
+    let plan = collection.plan(&mut |_, _| true).unwrap().unwrap();
+    collection.apply(&plan, &mut |_, _| true).unwrap();
+    drop(collection);
+    row(
+        "the newer half of the files kept",
+        store.stats().stored_bytes,
+        best,
+        begun.elapsed().as_secs_f64(),
+        None,
+    );
+    let dir = dir.join("half");
+    fs::create_dir(&dir).unwrap();
+    let fresh = open(&dir, &Arc::new(MemDb::new()), 64 << 20);
+    put(&fresh, &files[middle..]);
+    let begun = Instant::now();
+    let plan = fresh.plan_regroup(options, &mut |_, _| true).unwrap().unwrap();
+    fresh.regroup(&plan, options, &mut |_, _| true).unwrap();
+    row("the newer half alone", fresh.stats().stored_bytes, best, begun.elapsed().as_secs_f64(), None);
+}
+
+/// What the frames of a store's packs take, by their kind: how many there are, and the bytes of their headers, of the
+/// tables of groups, and of all else.
+fn parts(dir: &Path) {
+    let names = [
+        "",
+        "chunks",
+        "recipes",
+        "footers",
+        "voids",
+        "",
+        "",
+        "",
+        "groups of roots",
+        "groups of deltas",
+        "dictionaries",
+    ];
+    let number = |bytes: &[u8], at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap()) as usize;
+    let mut parts = [(0u64, 0u64, 0u64); 11];
+    for entry in fs::read_dir(dir.join("packs")).unwrap() {
+        let pack = fs::read(entry.unwrap().path()).unwrap();
+        let mut at = 40;
+        while at < pack.len() {
+            let (kind, stored) = (usize::from(pack[at + 4]), number(&pack, at + 8));
+            let table = if kind == 8 || kind == 9 { 16 + 36 * number(&pack, at + 56) } else { 0 };
+            let part = &mut parts[kind];
+            *part = (part.0 + 1, part.1 + table as u64, part.2 + (stored - table) as u64);
+            at += 56 + stored;
+        }
+    }
+    println!(
+        "\n| part | frames | headers, MB | tables, MB | payloads, MB |\n| --- | --- | --- | --- | --- |"
+    );
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    for (name, (count, tables, payloads)) in names.iter().zip(parts).filter(|(_, part)| part.0 > 0) {
+        println!("| {name} | {count} | {:.2} | {:.2} | {:.2} |", mb(count * 56), mb(tables), mb(payloads));
+    }
+    println!();
 }
 
 fn row(name: &str, bytes: u64, best: u64, seconds: f64, reads: Option<(f64, f64)>) {
@@ -126,19 +206,20 @@ fn peer(script: &str, dir: &Path) -> Option<(u64, f64, u64)> {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let work = PathBuf::from(
-        args.next()
-            .expect("WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--peers] DIR..."),
-    );
+    let work = PathBuf::from(args.next().expect(
+        "WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--peers] [--parts] [--half] DIR...",
+    ));
     let (mut mib, mut levels, mut peers, mut dirs) = (100u64, Vec::new(), false, Vec::new());
-    let (mut groups, mut archive_kib) = (Vec::new(), 0);
+    let (mut groups, mut archives, mut told, mut halved) = (Vec::new(), Vec::new(), false, false);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--mib" => mib = args.next().unwrap().parse().unwrap(),
             "--level" => levels.push(args.next().unwrap().parse().unwrap()),
             "--group-kib" => groups.push(args.next().unwrap().parse().unwrap()),
-            "--archive-kib" => archive_kib = args.next().unwrap().parse().unwrap(),
+            "--archive-kib" => archives.push(args.next().unwrap().parse::<u32>().unwrap()),
             "--peers" => peers = true,
+            "--parts" => told = true,
+            "--half" => halved = true,
             _ => dirs.push(PathBuf::from(arg)),
         }
     }
@@ -148,20 +229,34 @@ fn main() {
     if groups.is_empty() {
         groups.push(RegroupOptions::default().group_bytes >> 10);
     }
-    let options = levels.iter().flat_map(|level| {
-        groups.iter().map(|kib: &u32| RegroupOptions {
-            level: *level,
-            group_bytes: kib << 10,
-            archive_bytes: archive_kib << 10,
-        })
-    });
-    let options: Vec<RegroupOptions> = options.collect();
+    if archives.is_empty() {
+        archives.push(0);
+    }
+    let mut options = Vec::new();
+    for &level in &levels {
+        for kib in &groups {
+            let bytes = archives.iter().map(|kib| kib << 10);
+            options.extend(bytes.map(|archive_bytes| RegroupOptions {
+                level,
+                group_bytes: kib << 10,
+                archive_bytes,
+            }));
+        }
+    }
     for dir in dirs {
-        measure(&dir, &work, mib << 20, &options, peers);
+        measure(&dir, &work, mib << 20, &options, peers, told, halved);
     }
 }
 
-fn measure(dir: &Path, work: &Path, most: u64, options: &[RegroupOptions], peers: bool) {
+fn measure(
+    dir: &Path,
+    work: &Path,
+    most: u64,
+    options: &[RegroupOptions],
+    peers: bool,
+    told: bool,
+    halved: bool,
+) {
     let mut files = Vec::new();
     files_below(dir, &mut files);
     let copy = work.join("files");
@@ -223,6 +318,12 @@ fn measure(dir: &Path, work: &Path, most: u64, options: &[RegroupOptions], peers
             done.inflated
         );
         row(&name, stored, best, seconds, Some(reads(&store_dir, &db, &recipes)));
+        if told {
+            parts(&store_dir);
+        }
+        if halved {
+            half(&open(&store_dir, &db, 64 << 20), &store_dir, &recipes, &taken, options, best);
+        }
         fs::remove_dir_all(&store_dir).unwrap();
     }
     let _ = fs::remove_dir_all(&copy);
