@@ -317,6 +317,12 @@ impl Drop for Mount {
     }
 }
 
+/// Has the kernel forget all names and inodes of a mount that are not in use, and their pages with them: changing
+/// the flags of a filesystem, also to what they are, does that. Only root may.
+pub fn forget(mnt: &Path) {
+    rustix::mount::mount_remount(mnt, rustix::mount::MountFlags::empty(), "").unwrap();
+}
+
 pub fn xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
     let mut value = vec![0; 4096];
     let len = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
