@@ -16,24 +16,26 @@ use std::time::Duration;
 
 /// A filesystem of its own below everything, unmounted when dropped.
 struct Disk {
-    dir: tempfile::TempDir,
+    _image: tempfile::TempDir,
+    /// Short, wherever temporary files are: the path of a socket has at most 108 bytes, and pjdfstest makes some.
+    at: tempfile::TempDir,
 }
 
 impl Disk {
     fn new(mega_bytes: u64) -> Disk {
         let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let image = dir.path().join("image");
         fs::File::create(&image).unwrap().set_len(mega_bytes << 20).unwrap();
         succeed(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
-        fs::create_dir(dir.path().join("at")).unwrap();
-        let disk = Disk { dir };
+        let at = tempfile::Builder::new().prefix("d").tempdir_in("/tmp").unwrap();
+        let disk = Disk { _image: dir, at };
         succeed(Command::new("mount").args(["-o", "loop"]).arg(image).arg(disk.at()));
+        fs::set_permissions(disk.at(), PermissionsExt::from_mode(0o755)).unwrap();
         disk
     }
 
     fn at(&self) -> PathBuf {
-        self.dir.path().join("at")
+        self.at.path().to_owned()
     }
 }
 
