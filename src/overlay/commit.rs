@@ -20,6 +20,7 @@ use super::inode::{Content, Inode, Phase, State as InodeState};
 use super::pace::Priority;
 use super::policy::Policy;
 use super::queue::{Batch, Entry, GATHER};
+use super::round_size::{Outcome, RoundSize};
 use super::stub::{State, Stub, Time};
 use super::types::SetTime;
 use super::{FileRow, Overlay};
@@ -37,7 +38,6 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 const ROUND_FILES: usize = 512;
-const ROUND_BYTES: u64 = 64 << 20;
 /// A file that a program keeps mapped or running is indexed as it is after this many attempts.
 const ATTEMPTS_BEFORE_INDEXING: u8 = 6;
 /// Blocks that a stub costs where other xattrs leave no room for its record in the inode.
@@ -67,14 +67,14 @@ impl Overlay {
     pub(super) fn commit_queue(&self) {
         // Each file of a round holds a descriptor of its own, and there are two rounds at a time.
         let round_files = ROUND_FILES.min(self.inodes.descriptors_max() / 4).max(1);
-        let mut priority = Priority::default();
+        let (mut priority, mut round_size) = (Priority::default(), RoundSize::new());
         while let Some(Batch { mut files, hurry }) = self.queue.take(round_files) {
             priority.set_low(self.pace.is_background());
             let mut bytes = 0;
             let size = |inode: &Inode| {
                 inode.path_fd().and_then(rustix::fs::fstat).map_or(0, |stat| stat.st_size as u64)
             };
-            let round_bytes = self.pace.round_bytes(ROUND_BYTES);
+            let round_bytes = self.pace.round_bytes(round_size.bytes());
             let fits = files.iter().take_while(|entry| {
                 bytes += size(&entry.inode);
                 bytes <= round_bytes
@@ -85,28 +85,41 @@ impl Overlay {
                 files.into_iter().map(|entry| (entry.inode, entry.generation)).unzip();
             // Whatever happens to one round, the next is taken up, and nobody waits for this one for ever.
             let round = std::panic::AssertUnwindSafe(|| self.commit_round(files, hurry));
-            if std::panic::catch_unwind(round).is_err() {
-                tracing::error!("{count} files stay plain until they are next closed: their commit panicked");
+            let start = Instant::now();
+            match std::panic::catch_unwind(round) {
+                Ok(outcome) => {
+                    let took = start.elapsed();
+                    tracing::debug!("a round of {count} files, {bytes} bytes, {took:?}: {outcome:?}");
+                    round_size.ended(bytes, outcome, took);
+                }
+                Err(_) => {
+                    tracing::error!(
+                        "{count} files stay plain until they are next closed: their commit panicked"
+                    )
+                }
             }
             self.queue.done(&generations);
         }
     }
 
-    fn commit_round(&self, files: Vec<Arc<Inode>>, hurry: bool) {
+    fn commit_round(&self, files: Vec<Arc<Inode>>, hurry: bool) -> Outcome {
         let (hybrid, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|inode| self.is_hybrid(inode));
         let mut finder = self.catalog.finder(&self.backing);
         hybrid.into_iter().for_each(|inode| self.commit_hybrid(inode, hurry, &mut finder));
         let taken = files.into_iter().filter_map(|inode| self.take_file(inode, hurry, &mut finder));
         let (convert, index): (Vec<_>, Vec<_>) = taken.partition(|taken| taken.convert);
+        let leased = convert.len();
         // Only what stubs will need is stored.
-        for (keep, part) in [(true, convert), (false, index)] {
-            if !part.is_empty() {
-                self.commit_taken(part, keep);
-            }
-        }
+        let lost = self.commit_taken(convert, true);
+        self.commit_taken(index, false);
+        Outcome { leased, lost }
     }
 
-    fn commit_taken(&self, taken: Vec<Taken>, keep: bool) {
+    /// Returns how many of the files others took away meanwhile.
+    fn commit_taken(&self, taken: Vec<Taken>, keep: bool) -> usize {
+        if taken.is_empty() {
+            return 0;
+        }
         // Until the stubs are made nothing but this says that their chunks are needed.
         let _pin = self.contents.store.pin();
         let mut round = self.contents.ingest.round(keep);
@@ -138,13 +151,15 @@ impl Overlay {
                 self.no_room.fetch_or(full, Ordering::Relaxed);
                 tracing::error!("{} files stay plain and will be tried again: {e}", read.len());
                 read.into_iter().for_each(|read| self.give_up(read.taken));
-                return;
+                return 0;
             }
         };
         let mut finder = self.catalog.finder(&self.backing);
-        for (read, (id, recipe)) in read.into_iter().zip(recipes) {
-            self.finish_file(read.taken, id, &recipe, &mut finder);
-        }
+        let finished = read
+            .into_iter()
+            .zip(recipes)
+            .map(|(read, (id, recipe))| self.finish_file(read.taken, id, &recipe, &mut finder));
+        finished.filter(|finished| !finished).count()
     }
 
     /// Whether the chunks that were taken from a file while it grew have not been collected since.
@@ -280,18 +295,21 @@ impl Overlay {
         self.inodes.release(taken.inode);
     }
 
-    fn finish_file(&self, taken: Taken, id: RecipeId, recipe: &Recipe, finder: &mut Finder<'_>) {
-        if let Err(e) = self.try_finish(&taken, id, recipe, finder) {
+    /// False if somebody took the file away meanwhile.
+    fn finish_file(&self, taken: Taken, id: RecipeId, recipe: &Recipe, finder: &mut Finder<'_>) -> bool {
+        let finished = self.try_finish(&taken, id, recipe, finder).unwrap_or_else(|e| {
             tracing::error!("{}: {e}", self.name_of(&taken.inode));
             let mut state = taken.inode.lock();
             if taken.convert && matches!(state.content, Some(Content::Plain(_))) {
                 state.dirty = true;
                 self.try_again(&taken.inode, &mut state);
             }
-        }
+            true
+        });
         // The descriptor goes first: it would keep the next lease from being granted.
         drop(taken.file);
         self.inodes.release(taken.inode);
+        finished
     }
 
     fn try_finish(
@@ -300,13 +318,13 @@ impl Overlay {
         id: RecipeId,
         recipe: &Recipe,
         finder: &mut Finder<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let Taken { inode, file, before, .. } = taken;
         {
             let mut state = inode.lock();
             if taken.convert && !is_ours(&state, taken) {
                 self.enqueue_if_due(inode, &mut state);
-                return Ok(());
+                return Ok(false);
             }
             let now = rustix::fs::fstat(&**file)?;
             let same = now.st_size == before.st_size
@@ -319,7 +337,7 @@ impl Overlay {
                 }
                 state.dirty = true;
                 self.enqueue_if_due(inode, &mut state);
-                return Ok(());
+                return Ok(false);
             }
             if taken.convert {
                 let made = self.make_stub(inode, &mut state, file, &now, id);
@@ -342,7 +360,7 @@ impl Overlay {
             self.index_view(inode, view, id, &*self.content_of(stored, file, before));
         }
         self.keep_committed(inode, id, stored, file, before);
-        Ok(())
+        Ok(true)
     }
 
     fn read_file(&self, round: &mut Round, taken: &mut Taken) -> std::io::Result<Range<usize>> {

@@ -49,6 +49,7 @@ mod queue;
 mod recover;
 mod renamed;
 mod repair;
+mod round_size;
 mod scan;
 mod similar;
 pub mod stub;

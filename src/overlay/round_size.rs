@@ -1,0 +1,80 @@
+//! How many bytes are taken into one round of commits.
+//!
+//! A round shares one fsync, so large ones cost least. But its files are held by leases until it ends, and one that somebody
+//! opens meanwhile was read for nothing. On a busy machine that can be nearly all of them, again and again. So after
+//! such a round the next is smaller, until files are left at the end or rounds are short: what is opened more often
+//! than that is not to be converted now.
+
+use std::time::Duration;
+
+const BYTES_MAX: u64 = 64 << 20;
+/// A round has one file at least, however large.
+const BYTES_MIN: u64 = 64 << 10;
+/// Shorter rounds would only have the disk wait more often.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// The bound, for one thread that commits.
+pub struct RoundSize {
+    bytes: u64,
+}
+
+/// What became of the files of a round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// So many were leased, to be converted.
+    pub leased: usize,
+    /// So many of those somebody opened or changed before they were.
+    pub lost: usize,
+}
+
+impl RoundSize {
+    /// As large as rounds may be.
+    pub fn new() -> RoundSize {
+        RoundSize { bytes: BYTES_MAX }
+    }
+
+    /// For the next round.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Says how a round of that many bytes ended.
+    pub fn ended(&mut self, bytes: u64, outcome: Outcome, took: Duration) {
+        if outcome.leased == 0 {
+            return;
+        }
+        let mostly_lost = outcome.lost > outcome.leased / 2;
+        self.bytes = match (mostly_lost, took > SHORT) {
+            (true, true) => bytes.min(self.bytes) / 2,
+            (true, false) => self.bytes,
+            (false, _) => self.bytes * 2,
+        };
+        self.bytes = self.bytes.clamp(BYTES_MIN, BYTES_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn rounds_whose_files_are_taken_away_get_smaller_and_grow_again() {
+        let (mut size, lost) = (RoundSize::new(), Outcome { leased: 30, lost: 28 });
+        size.ended(4 << 20, lost, LONG);
+        assert_eq!(size.bytes(), 2 << 20, "half of what it was, not of what it might have been");
+        size.ended(2 << 20, lost, LONG);
+        assert_eq!(size.bytes(), 1 << 20);
+        size.ended(1 << 20, lost, Duration::from_millis(20));
+        assert_eq!(size.bytes(), 1 << 20, "short enough: those files are in use all the time");
+        (0..20).for_each(|_| size.ended(5 << 30, Outcome { leased: 1, lost: 1 }, LONG));
+        assert_eq!(size.bytes(), BYTES_MIN, "one large file after the other");
+        size.ended(10_000, Outcome { leased: 2, lost: 1 }, LONG);
+        assert_eq!(size.bytes(), 2 * BYTES_MIN);
+        size.ended(10_000, Outcome::default(), LONG);
+        assert_eq!(size.bytes(), 2 * BYTES_MIN, "nothing is known of a round without leases");
+        (0..20).for_each(|_| size.ended(10_000, Outcome { leased: 2, lost: 0 }, LONG));
+        assert_eq!(size.bytes(), BYTES_MAX);
+    }
+}
