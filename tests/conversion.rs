@@ -6,6 +6,7 @@
 //! - `a_file_closed_just_before_an_unmount_..`: [`Background::stop`] that tells only what stood in the queue.
 //! - `a_file_that_was_held_..`: [`Queue::hasten`] that does nothing.
 //! - `a_file_that_is_being_read_..`: `dirty` cleared by a commit that only indexes.
+//! - `a_large_file_that_is_closed_..`: `State::stepping` never set, and a step that reads on to the end of the file.
 //! - `a_file_under_a_foreign_lease_..`: an error in `take_file` that is only logged.
 //!
 //! [`Background::stop`]: dedupfs::overlay::Background::stop
@@ -134,6 +135,27 @@ fn a_file_that_is_being_read_when_it_is_tried_again_is_not_forgotten() {
     std::thread::sleep(Duration::from_secs(32));
     drop(reader);
     becomes_a_stub(&mount, "file");
+}
+
+#[test]
+fn a_large_file_that_is_closed_while_it_is_chunked_is_waited_for() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    mount.init("convert_rate = \"2MiB/s\"");
+    mount.start();
+    let content = noise(9, 32 << 20);
+    let mut file = File::create(mount.at("file")).unwrap();
+    file.write_all(&content).unwrap();
+    // Files that grow are looked at every two seconds, and this one is read for 16.
+    std::thread::sleep(Duration::from_secs(3));
+    drop(file);
+    // Long enough for a commit to have met the reader, and to have given up for half a minute.
+    std::thread::sleep(Duration::from_secs(3));
+    mount.settle();
+    assert!(mount.is_stub("file"));
+    assert!(fs::read(mount.at("file")).unwrap() == content);
 }
 
 #[test]

@@ -226,6 +226,12 @@ impl Overlay {
         if !hurry && self.rests(inode, &mut state, policy) {
             return Ok(None);
         }
+        if state.stepping {
+            // That ends at once, now that nobody writes any more.
+            state.attempts = 0;
+            self.try_again(inode, &mut state);
+            return Ok(None);
+        }
         let wanted = policy.is_some_and(|policy| policy.converts(stat.st_size as u64))
             && self.can_be_emptied(&stat)
             && saves_space(inode, &stat);

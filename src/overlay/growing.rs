@@ -38,6 +38,15 @@ impl Growing {
     }
 }
 
+/// While this is held, a step is taken.
+struct Step<'a>(&'a Inode);
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        self.0.lock().stepping = false;
+    }
+}
+
 impl Overlay {
     /// Takes a step on every file that is open for writing and has grown enough. Returns how many.
     pub(super) fn step_growing_files(&self) -> usize {
@@ -54,13 +63,14 @@ impl Overlay {
     }
 
     fn step(&self, inode: &Arc<Inode>) -> Result<bool> {
-        let before = {
-            let state = inode.lock();
+        let (before, _step) = {
+            let mut state = inode.lock();
             let plain = matches!(state.content, Some(Content::Plain(_)));
             if !plain || state.writers == 0 || !matches!(state.phase, Phase::Idle) {
                 return Ok(false);
             }
-            state.growing.clone().unwrap_or_default()
+            state.stepping = true;
+            (state.growing.clone().unwrap_or_default(), Step(inode))
         };
         let stat = rustix::fs::fstat(&inode.path_fd()?)?;
         if (stat.st_size as u64) < before.bytes + STEP_BYTES {
@@ -73,6 +83,10 @@ impl Overlay {
         round.set_background(self.pace.is_background());
         let mut offset = before.bytes;
         let added = round.add(false, |buffer| {
+            // It waits to be committed, and what is stored already is not stored again.
+            if inode.lock().writers == 0 {
+                return Ok(0);
+            }
             let portion = self.pace.portion(buffer.len());
             let len = file.read_at(&mut buffer[..portion], offset)?;
             offset += len as u64;
@@ -80,6 +94,9 @@ impl Overlay {
             Ok(len)
         });
         added.map_err(|e| super::OverlayError::io("read", self.name_of(inode), e))?;
+        if inode.lock().writers == 0 {
+            return Ok(false);
+        }
         let taken = round.finish()?;
         let mut grown = before;
         grown.bytes += taken.iter().map(|chunk| u64::from(chunk.len)).sum::<u64>();

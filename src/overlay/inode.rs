@@ -121,6 +121,8 @@ pub struct State {
     pub hybrid: Option<Arc<Hybrid>>,
     /// Chunks already taken from a file that is still open for writing.
     pub growing: Option<Growing>,
+    /// Whether chunks are just being taken from it: our own descriptor keeps a lease from being granted.
+    pub stepping: bool,
 }
 
 /// One inode of the backing tree.
@@ -403,6 +405,7 @@ impl Inodes {
                 recipe: None,
                 hybrid: None,
                 growing: None,
+                stepping: false,
             }),
             changed: Condvar::new(),
         });
