@@ -221,7 +221,7 @@ impl Overlay {
         state.recipe = recipe;
         let io = match (&state.mode, stub, &state.io) {
             (Mode::Pass(token), ..) => Io::Pass(token.clone()),
-            (Mode::None, None, Some(OpenFile { file, writable: true })) => match register(file) {
+            (Mode::None, None, Some(OpenFile { file, writable: true, .. })) => match register(file) {
                 Some(token) => Io::Pass(token),
                 None => self.io_cached(inode, &mut state)?,
             },
@@ -276,23 +276,41 @@ impl Overlay {
         file: Option<File>,
     ) -> Result<()> {
         if let Some(file) = file {
-            state.io = Some(OpenFile { file: Arc::new(file), writable: true });
+            let file = Arc::new(file);
+            state.io = Some(OpenFile { reader: Some(file.clone()), file, writable: true });
         }
-        if state.io.as_ref().is_some_and(|io| io.writable || !write) {
+        if state.io.as_ref().is_some_and(|io| if write { io.writable } else { io.reader.is_some() }) {
             return Ok(());
         }
         let wanted = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-        let (file, writable) = match inode.open_io(wanted) {
-            Ok(file) => (file, !self.read_only),
-            // A file that may only be read, or a program that is running.
-            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !write => {
-                (inode.open_io(OFlags::RDONLY)?, false)
+        let before = state.io.take();
+        let io = match inode.open_io(wanted) {
+            Ok(file) => {
+                let file = Arc::new(file);
+                Ok(OpenFile { reader: Some(file.clone()), file, writable: !self.read_only })
             }
-            // One that may only be written: reads would fail, and are not allowed to the caller either.
-            Err(Errno::ACCESS) => (inode.open_io(OFlags::WRONLY)?, true),
-            Err(e) => return Err(e.into()),
+            // A file that may only be read, or a program that is running. Others may write to it through what they have.
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !write => {
+                inode.open_io(OFlags::RDONLY).map(|file| {
+                    let (reader, before) = (Arc::new(file), before.as_ref());
+                    let file = before.map_or(&reader, |io| &io.file).clone();
+                    OpenFile { file, writable: before.is_some_and(|io| io.writable), reader: Some(reader) }
+                })
+            }
+            // One that may only be written. Others may read it through what they have.
+            Err(Errno::ACCESS) => inode.open_io(OFlags::WRONLY).map(|file| {
+                let reader = before.as_ref().and_then(|io| io.reader.clone());
+                OpenFile { file: Arc::new(file), writable: true, reader }
+            }),
+            Err(e) => Err(e),
         };
-        state.io = Some(OpenFile { file: Arc::new(file), writable });
+        match io {
+            Ok(io) => state.io = Some(io),
+            Err(e) => {
+                state.io = before;
+                return Err(e.into());
+            }
+        }
         Ok(())
     }
 
@@ -414,7 +432,7 @@ impl Overlay {
             return Err(Errno::IO.into());
         }
         self.open_backing(inode, state, false, None)?;
-        Ok(state.io.as_ref().ok_or(Errno::IO)?.file.clone())
+        state.io.as_ref().and_then(|io| io.reader.clone()).ok_or(Errno::IO.into())
     }
 
     /// Lets chunks be decoded before they are asked for, as long as a reader goes straight on.
@@ -505,7 +523,7 @@ impl Overlay {
     fn plain_file(&self, handle: &Handle) -> Result<Arc<File>> {
         let state = handle.inode.lock();
         match &state.io {
-            Some(OpenFile { file, writable: true }) if handle.write => Ok(file.clone()),
+            Some(OpenFile { file, writable: true, .. }) if handle.write => Ok(file.clone()),
             _ => Err(Errno::BADF.into()),
         }
     }

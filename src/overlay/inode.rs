@@ -74,8 +74,10 @@ pub enum Content {
 pub struct OpenFile {
     /// The descriptor.
     pub file: Arc<File>,
-    /// Whether it may be written through; reading it always may.
+    /// Whether it may be written through.
     pub writable: bool,
+    /// The descriptor to read through: the same, unless the file could not be opened for both.
+    pub reader: Option<Arc<File>>,
 }
 
 /// The changing part of a regular file's inode.

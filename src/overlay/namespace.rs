@@ -176,7 +176,7 @@ impl Overlay {
     /// The file's own descriptor if it is open for writing: its mode may have been changed since.
     pub(super) fn file_to_resize(&self, inode: &Inode, state: &InodeState) -> Result<Arc<File>> {
         match &state.io {
-            Some(OpenFile { file, writable: true }) => Ok(file.clone()),
+            Some(OpenFile { file, writable: true, .. }) => Ok(file.clone()),
             _ => Ok(Arc::new(inode.open_io(OFlags::WRONLY)?)),
         }
     }

@@ -80,6 +80,19 @@ fn files_without_permissions_can_be_looked_at() {
     });
 }
 
+/// Seen to fail (EBADF), in a user's mount, with one descriptor for all opens of a file.
+#[test]
+fn a_file_is_read_by_some_and_written_by_others_whatever_its_mode_was() {
+    as_both(|user| {
+        let twin = Twin::new(user);
+        twin.run(
+            "echo a > f; chmod 200 f; exec 3>> f; chmod 644 f; echo b >&3; cat f
+            echo a > g; chmod 400 g; exec 4< g; chmod 200 g; exec 5>> g; echo b >&5; cat <&4
+            echo a > h; chmod 200 h; exec 6>> h; chmod 400 h; exec 7< h; echo b >&6; cat <&7",
+        );
+    });
+}
+
 /// Seen to fail when a stub that is given a capability stays one: writing back takes it away.
 #[test]
 fn capabilities_of_files_survive() {
