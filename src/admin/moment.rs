@@ -27,8 +27,10 @@ use std::time::{Duration, Instant};
 
 /// Nobody has to wait longer: for that to begin, and for it to end.
 const HOLD_MAX: Duration = Duration::from_secs(2);
-/// What the kernel may write by itself has to rest for so long.
+/// What the kernel may write by itself has to rest for so long,
 const REST: Duration = Duration::from_millis(100);
+/// and is waited for so long: a program that syncs is held up by then.
+const REST_WAIT: Duration = Duration::from_millis(400);
 /// It is looked at so often.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// At most so many contents are copied: whoever asked has each of them open.
@@ -103,10 +105,14 @@ pub(super) fn moment(
     let asked = Instant::now();
     let mut go_on = || asked.elapsed() < HOLD_MAX && report(Progress::files("holding up changes", 0, 1));
     let Some(_held) = overlay.hold_up(&mut go_on) else { return Ok(MomentReport::default()) };
-    let end = Instant::now() + HOLD_MAX;
+    let begun = Instant::now();
+    let end = begun + HOLD_MAX;
     while Instant::now() < end {
         let before = Seen::look(overlay, request)?;
         if before.all.iter().any(|(_, attr)| is_in_motion(attr)) {
+            if begun.elapsed() > REST_WAIT {
+                break;
+            }
             std::thread::sleep(LOOK_EVERY);
             continue;
         }

@@ -14,8 +14,10 @@ use std::fs::File;
 use std::io::Seek;
 use std::time::SystemTime;
 
-/// So often a group is looked at that is not at rest.
+/// So often a group is looked at that is not at rest,
 const ATTEMPTS: u32 = 20;
+/// no more than so often without a moment to be had: each try holds up everybody.
+const ATTEMPTS_IN_VAIN: u32 = 5;
 /// How names of git's locks end.
 const LOCK: &[u8] = b".lock";
 /// At most so many contents are kept of what was in groups at that moment: each is an open file.
@@ -106,6 +108,7 @@ impl Scan {
         moment: &mut Moment<'_>,
         report: &mut Report<'_>,
     ) -> Result<bool, SyncError> {
+        let mut in_vain = 0;
         for attempt in 0..ATTEMPTS {
             // As much as can be while programs go on; what changes from here on comes with the moment.
             let since = time(SystemTime::now() - FRESH);
@@ -114,14 +117,15 @@ impl Scan {
             let whole = match moment(path, beside, since) {
                 Some(rows) => self.take(look, path, rows)?,
                 None => {
+                    in_vain += 1;
                     std::thread::sleep(2 * FRESH);
                     self.look_again(look, path, report)?;
                     self.is_settled(look, path, &self.members(path))?
                 }
             };
             tracing::debug!("{}: attempt {attempt}, whole: {whole}", shown(path));
-            if whole {
-                return Ok(true);
+            if whole || in_vain == ATTEMPTS_IN_VAIN {
+                return Ok(whole);
             }
         }
         Ok(false)
