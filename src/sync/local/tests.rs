@@ -27,8 +27,8 @@ struct Copy {
     dir: TempDir,
     /// What a store would still have.
     past: Mutex<BTreeMap<RecipeId, Vec<u8>>>,
-    /// Whether programs would be held up.
-    held: AtomicBool,
+    /// Programs are held up by who has it.
+    held: Mutex<()>,
 }
 
 /// A store that keeps every content for which it was ever asked.
@@ -65,9 +65,7 @@ impl Past for Kept<'_> {
     }
 
     fn moment(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
-        self.0.held.store(true, Ordering::SeqCst);
-        // Who is at it comes to an end.
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        let _held = self.0.held.lock().unwrap();
         let root = Root::open(&self.0.at("")).unwrap();
         let mut left: Vec<TreePath> = beside.iter().map(|suffix| [&path[..], suffix].concat()).collect();
         left.push(path.clone());
@@ -90,7 +88,6 @@ impl Past for Kept<'_> {
             };
             rows.push(Row { path, kind, mode: 0o644, print, xattrs: BTreeMap::new() });
         }
-        self.0.held.store(false, Ordering::SeqCst);
         Some(rows)
     }
 
@@ -105,7 +102,7 @@ impl Copy {
         for name in ["tree", "state"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        Copy { dir, past: Mutex::default(), held: AtomicBool::default() }
+        Copy { dir, past: Mutex::default(), held: Mutex::default() }
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -947,12 +944,11 @@ fn a_group_that_is_never_at_rest_is_read_while_programs_are_held_up() {
         let going = AtomicBool::new(true);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for n in 1.. {
-                    match (going.load(Ordering::SeqCst), a.held.load(Ordering::SeqCst)) {
-                        (true, false) => drop(write(n)),
-                        (true, true) => std::thread::sleep(std::time::Duration::from_millis(1)),
-                        (false, _) => break,
-                    }
+                for n in (1..).take_while(|_| going.load(Ordering::SeqCst)) {
+                    let held = a.held.lock().unwrap();
+                    write(n);
+                    drop(held);
+                    std::thread::sleep(std::time::Duration::from_millis(1));
                 }
             });
             let past = Some(Box::new(Kept(&a)) as Box<dyn Past>);
