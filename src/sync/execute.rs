@@ -9,7 +9,7 @@ use super::error::SyncError;
 use super::memory::Print;
 use super::plan::Op;
 use super::scan::{self, is_ignored, print, unchanged};
-use super::staging::{Staging, whole};
+use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
 use super::wal_index::is_wal_index;
 use ignore::gitignore::Gitignore;
@@ -275,7 +275,7 @@ impl<'a> Executor<'a> {
         let mut from_file = open(from, OFlags::RDONLY, Mode::empty())?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mut to_file = open(to, flags, Mode::from_raw_mode(0o600))?;
-        let copied = std::io::copy(&mut from_file, &mut to_file).and_then(|_| to_file.sync_data());
+        let copied = copy_with_holes(&mut from_file, &mut to_file).and_then(|_| to_file.sync_data());
         copied.map_err(|e| Skip::Fatal(SyncError::io("copy", shown(from), e)))
     }
 

@@ -16,8 +16,11 @@ use rustix::fs::{FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
+
+/// Zeros are looked for in pieces of so many bytes.
+const HOLE_BYTES: usize = 64 << 10;
 
 /// See the module.
 #[derive(Default)]
@@ -126,6 +129,30 @@ fn create(root: &Root, path: &TreePath) -> Result<File, SyncError> {
     }
 }
 
+/// Writes, but for zeros: holes stay holes. Who ends with zeros has to set the length.
+fn write_with_holes(to: &mut File, bytes: &[u8]) -> io::Result<()> {
+    bytes.chunks(HOLE_BYTES).try_for_each(|part| match part.iter().all(|byte| *byte == 0) {
+        true => to.seek_relative(part.len() as i64),
+        false => to.write_all(part),
+    })
+}
+
+/// Copies all of a file into an empty one; the hash of it.
+pub fn copy_with_holes(from: &mut File, to: &mut File) -> io::Result<ContentId> {
+    let (mut hasher, mut buffer, mut size) = (blake3::Hasher::new(), vec![0; 1 << 20], 0);
+    loop {
+        let len = from.read(&mut buffer)?;
+        if len == 0 {
+            break;
+        }
+        hasher.update(&buffer[..len]);
+        write_with_holes(to, &buffer[..len])?;
+        size += len as u64;
+    }
+    to.set_len(size)?;
+    Ok(ContentId(*hasher.finalize().as_bytes()))
+}
+
 /// What was begun as `begun` is `content`.
 fn finish(root: &Root, file: &File, begun: ContentId, content: ContentId) -> Result<(), SyncError> {
     let new = staged(&format!("{begun}.new"));
@@ -162,20 +189,10 @@ impl Staging {
             Ok(fd) => fd,
             Err(_) => return Ok(false),
         };
-        let mut from_file = File::from(fd);
         let new = staged(&format!("{content}.new"));
         let mut to = create(root, &new)?;
-        let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; 1 << 20];
-        loop {
-            let len = from_file.read(&mut buffer).map_err(|e| SyncError::io("read", shown(from), e))?;
-            if len == 0 {
-                break;
-            }
-            hasher.update(&buffer[..len]);
-            to.write_all(&buffer[..len]).map_err(|e| SyncError::io("write", shown(&new), e))?;
-        }
-        match *hasher.finalize().as_bytes() == content.0 {
+        let copied = copy_with_holes(&mut File::from(fd), &mut to);
+        match copied.map_err(|e| SyncError::io("copy", shown(from), e))? == content {
             true => finish(root, &to, content, content).map(|()| true),
             false => Ok(false),
         }
@@ -227,12 +244,8 @@ impl Staging {
     /// More of it.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
         let (content, file) = self.begun.as_mut().expect("a content was begun");
-        // Holes stay holes; `finish` sets the length.
-        let done = match bytes.iter().all(|byte| *byte == 0) {
-            true => file.seek_relative(bytes.len() as i64),
-            false => file.write_all(bytes),
-        };
-        done.map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))
+        // `finish` sets the length.
+        write_with_holes(file, bytes).map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))
     }
 
     /// A chunk that this side said it has.

@@ -17,7 +17,7 @@ use super::*;
 use std::fs;
 use std::io::{Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -632,6 +632,31 @@ fn what_nobody_has_seen_is_kept_when_a_sync_was_stopped() {
     let recovered =
         names.iter().find(|name| name.starts_with("recovered-")).expect("the unseen content is gone");
     assert_eq!((names.len(), a.read(recovered)), (2, b"unseen".to_vec()));
+}
+
+#[test]
+fn holes_stay_holes() {
+    let (a, b) = (Copy::new(), Copy::new());
+    let sparse = |path: &str, end: &[u8]| {
+        let file = File::create(a.at(path)).unwrap();
+        file.set_len(64 << 20).unwrap();
+        file.write_all_at(&noise(5000, 1), 0).unwrap();
+        file.write_all_at(end, 40 << 20).unwrap();
+    };
+    let same = |path: &str| {
+        assert!(a.read(path) == b.read(path), "{path}");
+        let blocks = fs::metadata(b.at(path)).unwrap().blocks();
+        assert!(blocks * 512 < 2 << 20, "{path} takes {blocks} blocks");
+    };
+    sparse("one", b"one");
+    sync(&a, &b);
+    same("one");
+    // As a change of it; and of a content that is there, which is copied.
+    sparse("one", b"another");
+    sparse("two", b"one");
+    fs::copy(a.at("two"), a.at("three")).unwrap();
+    sync(&a, &b);
+    ["one", "two", "three"].into_iter().for_each(same);
 }
 
 /// Between the look and the steps a directory becomes a symlink that leads out.
