@@ -108,7 +108,10 @@ pub(super) fn moment(
     let begun = Instant::now();
     let end = begun + HOLD_MAX;
     while Instant::now() < end {
-        let before = Seen::look(overlay, request)?;
+        let before = Seen::look(overlay, request, end)?;
+        if Instant::now() >= end {
+            break;
+        }
         if before.all.iter().any(|(_, attr)| is_in_motion(attr)) {
             if begun.elapsed() > REST_WAIT {
                 break;
@@ -121,7 +124,8 @@ pub(super) fn moment(
         for (n, (_, attr)) in before.all.iter().enumerate().filter(|(n, _)| rows[*n].copied) {
             copies.make(n, attr.node, end)?;
         }
-        if Instant::now() < end && Seen::look(overlay, request)? == before {
+        let same = Seen::look(overlay, request, end)? == before;
+        if same && Instant::now() < end {
             copies.made.clear();
             return Ok(MomentReport { rows: Some(rows) });
         }
@@ -160,7 +164,8 @@ impl PartialEq for Seen<'_> {
 }
 
 impl<'a> Seen<'a> {
-    fn look(overlay: &'a Overlay, request: &MomentRequest) -> Result<Seen<'a>, AdminError> {
+    /// All of it, or what there was time for until `end`.
+    fn look(overlay: &'a Overlay, request: &MomentRequest, end: Instant) -> Result<Seen<'a>, AdminError> {
         let mut seen = Seen { overlay, all: Vec::new(), above: Vec::new() };
         let mut dir = ROOT;
         for name in request.path.parent().unwrap_or(Path::new("")) {
@@ -173,7 +178,7 @@ impl<'a> Seen<'a> {
         for suffix in [""].into_iter().chain(request.beside.iter().map(String::as_str)) {
             let mut path = request.path.clone().into_os_string();
             path.push(suffix);
-            seen.add(dir, path.into())?;
+            seen.add(dir, path.into(), end)?;
         }
         seen.all.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(seen)
@@ -187,9 +192,11 @@ impl<'a> Seen<'a> {
     }
 
     /// What is at `path` in `dir`, and all that is in it.
-    fn add(&mut self, dir: NodeId, path: PathBuf) -> Result<(), AdminError> {
+    fn add(&mut self, dir: NodeId, path: PathBuf, end: Instant) -> Result<(), AdminError> {
         let mut left = vec![(dir, path)];
-        while let Some((dir, path)) = left.pop() {
+        while let Some((dir, path)) = left.pop()
+            && Instant::now() < end
+        {
             let name = path.file_name().unwrap_or_default();
             let Some(attr) = self.entry(dir, name)? else { continue };
             self.all.push((path.clone(), attr));
