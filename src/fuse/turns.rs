@@ -44,8 +44,11 @@ struct Parking {
     ended: bool,
 }
 
-/// One request being answered.
-pub(super) struct Turn<'a>(&'a Shared);
+/// One request being answered, or a part of one.
+pub(super) struct Turn<'a> {
+    shared: &'a Shared,
+    is_last: bool,
+}
 
 impl Turns {
     /// For `threads` threads, each of which takes a turn for each of its requests.
@@ -76,7 +79,15 @@ impl Turns {
         if !self.0.watching.load(Ordering::SeqCst) {
             self.0.start_watch();
         }
-        Turn(&self.0)
+        Turn { shared: &self.0, is_last: true }
+    }
+
+    /// As [`Turns::take`], for what may be a part of a request: its thread is not parked when it gives the turn back, since
+    /// the rest would wait with it.
+    pub(super) fn take_part(&self) -> Turn<'_> {
+        let mut turn = self.take();
+        turn.is_last = false;
+        turn
     }
 
     /// As [`Turns::take`], for a request that may take long: another thread waits for the next one meanwhile.
@@ -103,9 +114,9 @@ impl Drop for Turn<'_> {
         if std::thread::panicking() {
             return;
         }
-        self.0.busy.fetch_sub(1, Ordering::SeqCst);
-        if self.0.waiting() > 1 {
-            self.0.park();
+        self.shared.busy.fetch_sub(1, Ordering::SeqCst);
+        if self.is_last && self.shared.waiting() > 1 {
+            self.shared.park();
         }
     }
 }
@@ -181,7 +192,7 @@ impl Shared {
 }
 
 // Seen to fail with: a watch that lets nobody go (the second test); nobody parked (the first); a long request that lets
-// nobody go (the third).
+// nobody go (the third); parts after which their thread is parked (the last).
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,5 +274,20 @@ mod tests {
         let long = turns.take_long();
         assert_eq!(turns.0.parked.load(Ordering::SeqCst), 0, "the parked one was let go");
         drop(long);
+    }
+
+    /// Was one part in 25 ms: what the kernel forgot kept its descriptors so long.
+    #[test]
+    fn the_rest_of_a_request_does_not_wait_for_others() {
+        let turns = Arc::new(Turns::new(4));
+        let parts = std::thread::spawn({
+            let turns = turns.clone();
+            move || (0..1000).for_each(|_| drop(turns.take_part()))
+        });
+        until("all parts are done", || {
+            // Requests come all the time, so nobody who was parked would be let go.
+            turns.0.begun.fetch_add(1, Ordering::Relaxed);
+            parts.is_finished()
+        });
     }
 }

@@ -87,7 +87,9 @@ impl Overlay {
             if inode.lock().writers == 0 {
                 return Ok(0);
             }
-            let portion = self.pace.portion(buffer.len());
+            // Not to its end, which may move on as fast as this reads.
+            let left = usize::try_from(stat.st_size as u64 - offset).unwrap_or(usize::MAX);
+            let portion = self.pace.portion(buffer.len()).min(left);
             let len = file.read_at(&mut buffer[..portion], offset)?;
             offset += len as u64;
             self.pace.spend(len as u64);

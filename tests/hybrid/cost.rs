@@ -19,12 +19,13 @@ fn bytes_in(dir: &std::path::Path) -> u64 {
     entries.map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
 }
 
-/// The kernel says a little late that a file was closed.
-fn await_stub(mount: &Mount) {
-    let until = Instant::now() + Duration::from_secs(60);
+/// The kernel says a little late that a file was closed, and `size` bytes take their time.
+fn await_stub(mount: &Mount, size: u64) {
+    let patience = Duration::from_secs(60 + size / (8 * MIB));
+    let until = Instant::now() + patience;
     mount.settle();
     while !mount.is_stub("file") {
-        assert!(Instant::now() < until, "not converted within 60 s");
+        assert!(Instant::now() < until, "not converted within {patience:?}");
         std::thread::sleep(Duration::from_millis(50));
         mount.settle();
     }
@@ -46,7 +47,7 @@ fn one_small_write(size: u64) {
     (0..size / MIB).for_each(|number| file.write_all(&piece(number)).unwrap());
     drop(file);
     lap("written");
-    await_stub(&mount);
+    await_stub(&mount, size);
     lap("settled");
     let (packs_before, chunks) = (bytes_in(&packs), mount.ctl(&["status"])["chunks"].as_u64().unwrap());
     lap("");
@@ -71,7 +72,7 @@ fn one_small_write(size: u64) {
     assert_eq!(fs::metadata(mount.at("file")).unwrap().size(), size);
     drop(file);
     lap("");
-    await_stub(&mount);
+    await_stub(&mount, size);
     lap("settled again");
     assert_eq!((mount.below("file").1, bytes_in(&extents)), (0, 0));
     // The new recipe names all chunks; of chunks only those are new that were written into, or next to.
