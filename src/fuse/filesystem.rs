@@ -2,6 +2,7 @@
 
 use super::convert::{self, attr, kind, node};
 use super::errno::errno;
+use super::listings::Listings;
 use super::request::{cached_flags, caller, empty, open_flags, shown_to, sized};
 use super::setid::Change;
 use super::table::Table;
@@ -36,9 +37,6 @@ const QUICK_BYTES: usize = 32 << 10;
 const GENERATION: Generation = Generation(0);
 /// What a listing says of an entry that nobody has looked up.
 const NUMBER_UNKNOWN: INodeNo = INodeNo(0xffff_ffff);
-/// The kernel asks for attributes with the first entries of each directory, and with more if a program has wanted those.
-/// To tell that, it should have some soon: each costs as much as a look-up.
-const PLUS_AT_FIRST: usize = 34;
 
 /// An overlay as fuser wants to see it.
 pub(super) struct OverlayFs {
@@ -60,6 +58,7 @@ pub(super) struct OverlayFs {
     /// Whether they stay when we change a file: an ordinary user's changes take them away below.
     bits_stay: bool,
     control_info: Vec<u8>,
+    listings: Listings,
     turns: Turns,
 }
 
@@ -89,6 +88,7 @@ impl OverlayFs {
             drops_bits: false,
             bits_stay: !privilege::drops_setid(),
             control_info,
+            listings: Listings::default(),
             turns,
         }
     }
@@ -186,6 +186,10 @@ impl Filesystem for OverlayFs {
                 found => found,
             },
         };
+        // Directories are looked up on the way down, whatever is wanted of files.
+        if found.as_ref().is_ok_and(|found| found.kind != Kind::Directory) {
+            self.listings.looked_up(node(parent));
+        }
         match found {
             // Snapshots come and go without the kernel being told.
             Ok(found) if Browse::owns(found.node) => {
@@ -201,8 +205,9 @@ impl Filesystem for OverlayFs {
         }
     }
 
+    /// Comes many times for one request, where the kernel forgets many.
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
-        let _turn = self.turns.take();
+        let _turn = self.turns.take_part();
         match Browse::owns(node(ino)) {
             true => self.snapshots.forget(node(ino), lookups),
             false => self.overlay.forget(node(ino), lookups),
@@ -584,11 +589,12 @@ impl Filesystem for OverlayFs {
                 Err(e) => reply.error(errno(&e)),
             };
         }
+        let most = if offset == 0 { self.listings.begin(node(ino)) } else { usize::MAX };
         let mut entries = 0;
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
                 entries += 1;
-                if offset == 0 && entries > PLUS_AT_FIRST {
+                if entries > most {
                     return false;
                 }
                 let dots = matches!(entry.name.as_bytes(), b"." | b"..");
