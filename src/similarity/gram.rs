@@ -7,13 +7,13 @@
 //! FracMinHash, also called scaled MinHash (Irber et al. 2022, "Lightweight compositional analysis of
 //! metagenomes with FracMinHash and minimum metagenome covers"; Hera, Pierce-Ward and Koslicki 2023,
 //! "Deriving confidence intervals for mutation rates across a wide range of evolutionary distances using
-//! FracMinHash"): a gram is kept if its hash is below a bound, here `2^64 / 2^level`. The rolling
+//! FracMinHash"): a gram is kept if its hash is below a [`bound`], here `2^64 / (3 * 2^(level - 2))`. The rolling
 //! hash is a cyclic polynomial (Cohen 1997, "Recursive hashing functions for n-grams"), multiplied by an odd
 //! constant so that the high bits, which select, depend on all of it.
 
 /// Length of a gram in bytes.
 pub const GRAM_BYTES: usize = 24;
-/// The coarsest level: one gram in 2^7 = 128 is selected.
+/// The coarsest level: one gram in 96 is selected.
 pub const LEVEL_MAX: u8 = 7;
 /// Number of levels, [`LEVEL_MAX`] included.
 pub(crate) const LEVELS: usize = LEVEL_MAX as usize + 1;
@@ -44,6 +44,15 @@ const fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// A gram is selected at `level` if its hash is at most this: level 0 selects all, level 1 two thirds, and each further
+/// level half of those of the one before.
+fn bound(level: u8) -> u64 {
+    match level {
+        0 => u64::MAX,
+        level => (u64::MAX / 3 * 2) >> (level - 1),
+    }
+}
+
 /// The hash of a selected gram: its level lies in the leading bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GramHash(u64);
@@ -51,7 +60,8 @@ pub(crate) struct GramHash(u64);
 impl GramHash {
     /// The highest level, up to [`LEVEL_MAX`], at which this gram is selected.
     pub(crate) fn level(self) -> u8 {
-        (self.0.leading_zeros() as u8).min(LEVEL_MAX)
+        let zeros = (self.0.leading_zeros() as u8).min(LEVEL_MAX);
+        if zeros < LEVEL_MAX && self.0 <= bound(zeros + 1) { zeros + 1 } else { zeros }
     }
 
     /// What the index knows the gram by: [`FEATURE_BITS`] bits that are independent of the level.
@@ -72,7 +82,7 @@ const HELD: usize = 128;
 /// Appends the grams of `bytes` that are selected at `level`, in no order, with repeats, though of a run of the same gram
 /// (all one byte) only a few. O(bytes), no allocation but `out`'s.
 pub(crate) fn select(bytes: &[u8], level: u8, out: &mut Vec<GramHash>) {
-    let bound = u64::MAX >> level;
+    let bound = bound(level);
     let steps = bytes.len().saturating_sub(GRAM_BYTES) / (LANES * STEP);
     if steps > 0 && level >= SPARSE_LEVEL {
         roll_lanes(bytes, steps, |hashes| {
@@ -102,7 +112,7 @@ pub(crate) fn select(bytes: &[u8], level: u8, out: &mut Vec<GramHash>) {
 
 /// As [`select`], one after the other, each with the place where it starts: half as fast.
 pub(crate) fn select_placed(bytes: &[u8], level: u8, out: &mut Vec<(GramHash, u32)>) {
-    let bound = u64::MAX >> level;
+    let bound = bound(level);
     roll(bytes, |at, hash| {
         let is_repeat = out.last().is_some_and(|(last, _)| last.0 == hash);
         if hash <= bound && !is_repeat {
@@ -207,7 +217,7 @@ mod tests {
             let end = (run + run_len).min(bytes.len());
             bytes[run..end].fill(7);
             let hashes = bytes.windows(GRAM_BYTES).map(|gram| hash_whole(gram).wrapping_mul(SPREAD));
-            let mut expected: Vec<_> = hashes.filter(|&hash| hash <= u64::MAX >> level).map(GramHash).collect();
+            let mut expected: Vec<_> = hashes.filter(|&hash| hash <= bound(level)).map(GramHash).collect();
             expected.sort_unstable();
             expected.dedup();
             prop_assert_eq!(selected(&bytes, level), expected);
@@ -252,7 +262,7 @@ mod tests {
             all.sort_unstable();
             all.dedup();
             let share = all.iter().filter(|g| g.level() == LEVEL_MAX).count() as f64 / all.len() as f64;
-            assert!((share * 128.0 - 1.0).abs() < 0.1, "{alphabet:?}: {share}");
+            assert!((share * 96.0 - 1.0).abs() < 0.1, "{alphabet:?}: {share}");
             let mut buckets = [0u32; 256];
             for gram in &all {
                 buckets[(gram.feature() >> (FEATURE_BITS - 8)) as usize] += 1;
@@ -261,6 +271,15 @@ mod tests {
             let chi2: f64 = buckets.iter().map(|&n| (f64::from(n) - expected).powi(2) / expected).sum();
             assert!(chi2 < 255.0 + 6.0 * (2.0f64 * 255.0).sqrt(), "{alphabet:?}: {chi2}");
         }
+    }
+
+    #[test]
+    fn a_level_is_that_of_the_last_bound_that_holds() {
+        for level in 1..=LEVEL_MAX {
+            let most = bound(level);
+            assert_eq!([most, most + 1].map(|hash| GramHash(hash).level()), [level, level - 1]);
+        }
+        assert_eq!([0, u64::MAX].map(|hash| GramHash(hash).level()), [LEVEL_MAX, 0]);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 type Result<T> = std::result::Result<T, SimilarityError>;
 
 const META_KEY: &[u8] = b"similarity";
-const META_VERSION: u8 = 2;
+const META_VERSION: u8 = 3;
 
 /// Settings of the index that do not change what is stored.
 #[derive(Clone, Copy, Debug)]

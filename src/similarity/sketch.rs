@@ -12,23 +12,23 @@ use super::gram::{self, FEATURE_BITS, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
 pub struct SketchParams {
     /// A short chunk is sampled more densely, so that it has about this many features.
     pub floor_features: u32,
-    /// The densest level used for that: one gram in `2^level_min`.
+    /// The densest level used for that.
     pub level_min: u8,
 }
 
 impl Default for SketchParams {
-    /// See `docs/decisions/0003-similarity-default.md` for the measurements.
+    /// See `docs/decisions/0003-similarity-default.md` and `0027-estimates-of-bytes.md` for the measurements.
     fn default() -> Self {
-        SketchParams { floor_features: 24, level_min: 2 }
+        SketchParams { floor_features: 36, level_min: 2 }
     }
 }
 
 impl SketchParams {
     /// The level, from `level_min` to [`LEVEL_MAX`], for a chunk of `len` bytes: of the densities
-    /// `1/2^level` the coarsest that still gives `floor_features` features.
+    /// `1/(3 * 2^(level - 2))` the coarsest that still gives `floor_features` features.
     pub fn level_of(&self, len: usize) -> u8 {
         let spacing = len / self.floor_features.max(1) as usize;
-        let level = spacing.checked_ilog2().unwrap_or(0) as u8;
+        let level = (spacing / 3).checked_ilog2().map_or(0, |log| log + 2) as u8;
         level.clamp(self.level_min.min(LEVEL_MAX), LEVEL_MAX)
     }
 }
@@ -75,7 +75,7 @@ impl Sketch {
     /// A chunk that has grams has at least one feature: if none is selected, the level goes down until one is.
     pub fn with_params(bytes: &[u8], params: SketchParams) -> Sketch {
         let mut level = params.level_of(bytes.len());
-        let mut grams = Vec::with_capacity((bytes.len() >> level) * 5 / 4 + 16);
+        let mut grams = Vec::with_capacity((bytes.len() >> level) * 7 / 4 + 16);
         gram::select(bytes, level, &mut grams);
         while grams.is_empty() && level > 0 && bytes.len() >= GRAM_BYTES {
             level -= 1;
@@ -87,7 +87,7 @@ impl Sketch {
         Sketch { level, features }
     }
 
-    /// The level: one gram in `2^level` was kept.
+    /// The level: one gram in `3 * 2^(level - 2)` was kept, and all at level 0.
     pub fn level(&self) -> u8 {
         self.level
     }
@@ -122,7 +122,7 @@ impl Sketch {
     }
 }
 
-/// Features of a query that are kept: those of some 32 MiB. Of a larger file only features below a bound are, so that
+/// Features of a query that are kept: those of some 24 MiB. Of a larger file only features below a bound are, so that
 /// the memory that a query takes and the time of its look-ups do not grow with the file.
 const QUERY_FEATURES_MAX: usize = 1 << 18;
 
@@ -254,7 +254,7 @@ fn compact(entries: &mut Vec<Asked>) {
 /// The level and the features that [`Sketch::with_params`] has of a chunk, at each place of their grams, in order.
 fn placed(bytes: &[u8], params: SketchParams) -> (u8, Vec<(Feature, u32)>) {
     let mut level = params.level_of(bytes.len());
-    let mut grams = Vec::with_capacity((bytes.len() >> level) * 5 / 4 + 16);
+    let mut grams = Vec::with_capacity((bytes.len() >> level) * 7 / 4 + 16);
     gram::select_placed(bytes, level, &mut grams);
     while grams.is_empty() && level > 0 && bytes.len() >= GRAM_BYTES {
         level -= 1;
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn levels_follow_length() {
         let params = SketchParams { floor_features: 32, level_min: 2 };
-        let levels = [0, 40, 127, 256, 512, 4095, 4096, 16 << 10, 1 << 24].map(|len| params.level_of(len));
+        let levels = [0, 40, 191, 192, 384, 3071, 3072, 16 << 10, 1 << 24].map(|len| params.level_of(len));
         assert_eq!(levels, [2, 2, 2, 3, 4, 6, 7, 7, 7]);
     }
 
@@ -292,7 +292,7 @@ mod tests {
         let bytes: Vec<u8> = (0..20_000u32).flat_map(|i| (i * i).to_le_bytes()).collect();
         let sketch = Sketch::of_chunk(&bytes[..16 << 10]);
         let sum = sketch.features.iter().fold(0u64, |sum, f| sum.rotate_left(5) ^ f.0);
-        assert_eq!((sketch.level(), sketch.len(), sum), (7, 127, 11629492140401800981));
+        assert_eq!((sketch.level(), sketch.len(), sum), (7, 174, 3575277380309257188));
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
                 assert!(!sketch.is_empty());
                 features += sketch.len();
             }
-            let floor = ((len - 23) / 4).min(24) * 100;
+            let floor = ((len - 23) / 3).min(36) * 100;
             assert!(features * 10 > floor * 8, "{len}: {features}");
         }
         assert!(Sketch::of_chunk(&[1; 23]).is_empty());

@@ -182,7 +182,7 @@ fn a_very_large_query_is_thinned() {
 fn what_is_mostly_frequent_is_looked_for_all_the_same() {
     let options = SimilarityOptions { frequency_cap: 5, ..SimilarityOptions::default() };
     let index = Similarity::open(Arc::new(MemDb::new()), options).unwrap();
-    let template = noise(3000, 1);
+    let template = noise(4000, 1);
     let query = [&template[..], &noise(300, 999)].concat();
     let mut added = 0;
     for (contents, is_found) in [(5, true), (6, true), (40, true), (41, false)] {
