@@ -1,7 +1,7 @@
 //! Contents told as deltas: what stands between a session and [`super::delta`].
 //!
 //! Both sides have told each other their trees, and which contents that their trees do not have any more they can still read
-//! ([`super::session::Replica::held`]). So whoever sends knows what a content can be told against: what the receiver's tree has and
+//! ([`super::replica::Replica::held`]). So whoever sends knows what a content can be told against: what the receiver's tree has and
 //! this side can read.
 //! A base goes by its rank among the contents of the receiver's tree; the older content of the same path or file, which the receiver
 //! names when it asks, comes first.

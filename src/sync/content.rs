@@ -110,7 +110,7 @@ pub trait Source {
     /// A content that the tree of this side has.
     fn open(&mut self, content: ContentId) -> Result<File, SyncError>;
 
-    /// Whether this side can read a content: because its tree has it, or as [`super::session::Replica::held`] said.
+    /// Whether this side can read a content: because its tree has it, or as [`super::replica::Replica::held`] said.
     fn holds(&mut self, _content: ContentId) -> Result<bool, SyncError> {
         Ok(false)
     }

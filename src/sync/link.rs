@@ -2,7 +2,8 @@
 
 use super::error::SyncError;
 use super::proto::{self, Failure, Message};
-use super::session::{Replica, Session};
+use super::replica::Replica;
+use super::session::Session;
 use std::io::{Read, Write};
 
 /// What went over the wire, in bytes.

@@ -42,6 +42,7 @@ pub mod past;
 pub mod pipe;
 pub mod plan;
 pub mod proto;
+pub mod replica;
 pub mod scan;
 pub mod session;
 pub mod staging;
@@ -51,4 +52,5 @@ pub mod wal_index;
 
 pub use error::SyncError;
 pub use local::Local;
-pub use session::{Outcome, Replica, Session};
+pub use replica::Replica;
+pub use session::{Outcome, Session};

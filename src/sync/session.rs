@@ -21,97 +21,29 @@
 //! that they need. Cut anywhere, each side is at its old or at the merged state or, with its journal, on the way
 //! between; what was staged stays.
 
-use super::batch::{Arriving, Ranks, Teller, Told};
-use super::content::{Receiver, Sender, Sink, Source, TAGS_MAX, Want};
-use super::diff;
+use super::batch::{Arriving, Teller, Told};
+use super::content::{Receiver, Sender, Want};
 use super::error::SyncError;
 use super::group::Groups;
 use super::guard;
 use super::known::{Known, Told as ToldPast};
 use super::merge::{Conflict, Merged};
-use super::plan::{Op, Summary, summary};
-use super::proto::{
-    Agreed, Asked, DeltaPart, Direction, Done, Failure, Held, Hello, Message, Options, PROTOCOL, TreePart,
-};
+use super::plan::{Op, Summary};
+use super::proto::{Agreed, Asked, DeltaPart, Direction, Done, Failure, Hello, Message, Options, PROTOCOL};
+use super::replica::Replica;
 use super::tree::{ContentId, RootHash, Tree, TreePath};
-use super::version::{Dag, Device, MEETING_POINTS_MAX, Snapshot, SnapshotId};
+use super::version::{Dag, Device, Snapshot, SnapshotId};
+use contents::Leaving;
 use short::Way;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+mod contents;
+mod merging;
 mod short;
+mod trees;
 
-/// Compressed bytes of a tree in one frame, and of all its parts.
-const PART_BYTES_MAX: usize = 1 << 20;
-const PARTS_BYTES_MAX: usize = 256 << 20;
-/// Wants in one frame.
-const WANTS_IN_FRAME: usize = 256;
-const TAGS_IN_FRAME: usize = 64 << 10;
-/// Virtual ancestors are merged so deep; deeper, nothing counts as deleted.
-const DEPTH_MAX: u32 = 16;
 /// Trees that are passed on in one sync.
 const PASSED_ON_MAX: usize = 64;
-/// Contents of the past that one side says it can read.
-const HELD_MAX: usize = 512 << 10;
-
-/// A tree on disk, and what is remembered of its past.
-pub trait Replica: Source + Sink {
-    /// Its name.
-    fn device(&self) -> Device;
-    /// Which store it is in.
-    fn store(&self) -> String;
-    /// What the peer is told of it beyond the version of the protocol: as [`super::proto::NEW_DIRECTORY`].
-    fn features(&self) -> Vec<String> {
-        Vec::new()
-    }
-    /// What is merged and changed as a whole.
-    fn groups(&self) -> Groups {
-        Groups::default()
-    }
-    /// From now on also what the peer takes for groups.
-    fn agree_on(&mut self, _groups: Groups) {}
-    /// What is remembered.
-    fn dag(&self) -> &Dag;
-    /// What its tree is now, as it was looked at for this sync.
-    fn head(&self) -> SnapshotId;
-    /// The snapshots whose trees are remembered.
-    fn trees(&self) -> Vec<SnapshotId>;
-    /// The tree of a snapshot, if that is remembered.
-    fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError>;
-    /// The last known states of other devices.
-    fn heads(&self) -> BTreeMap<Device, SnapshotId>;
-    /// Whether it has a content staged from an earlier attempt, whole; or can stage it from its own tree, which it does then.
-    fn stage(&mut self, content: ContentId) -> Result<bool, SyncError>;
-    /// Which of these contents it can still read, though its tree does not have them.
-    fn held(&mut self, contents: &[ContentId]) -> Result<Vec<bool>, SyncError> {
-        Ok(vec![false; contents.len()])
-    }
-    /// Whether a cut attempt has left anything.
-    fn has_staged(&self) -> bool {
-        false
-    }
-    /// Whether a cut attempt has left a part of a content.
-    fn has_part(&self, _content: ContentId) -> Result<bool, SyncError> {
-        Ok(false)
-    }
-    /// The chunks that it can read at home for a content which goes to `path`; not more than `most`.
-    fn have(
-        &mut self,
-        content: ContentId,
-        path: &TreePath,
-        most: usize,
-    ) -> Result<Vec<super::content::Tag>, SyncError>;
-    /// Changes the tree by `ops` into `target`, and takes `snapshot` as its state if nothing was skipped. Every content is
-    /// staged. From here on it ends by itself, whatever becomes of the peer.
-    fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError>;
-    /// Remembers what the peer knows, as `dag` and `heads` have it, and the trees that it told.
-    fn learn(
-        &mut self,
-        dag: Dag,
-        heads: BTreeMap<Device, SnapshotId>,
-        trees: &[(SnapshotId, &Tree)],
-    ) -> Result<(), SyncError>;
-}
-
 /// How far contents are on their way, in bytes of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
@@ -478,198 +410,6 @@ impl Session {
         Ok(())
     }
 
-    /// What the peer lacks of the past, then this side's tree told against something that the peer has by then.
-    fn tell_trees(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        for id in std::mem::take(&mut self.to_tell) {
-            let tree = remembered(replica, id)?;
-            self.tell_tree(Some(id), None, &Tree::default(), &tree, &BTreeSet::new())?;
-        }
-        let common = self.dag.common(replica.head(), self.theirs.as_ref().expect("came before").head);
-        for id in common.into_iter().filter(|id| self.shared.contains(id)) {
-            if let Some(base) = self.ancestor(replica, id)? {
-                self.pass_on(Some(id), &base, replica)?;
-                self.tell_held(id, &base, replica)?;
-                return self.tell_tree(None, Some(id), &base, &self.mine.clone(), &BTreeSet::new());
-            }
-        }
-        self.pass_on(None, &Tree::default(), replica)?;
-        self.tell_tree(None, None, &Tree::default(), &self.mine.clone(), &BTreeSet::new())
-    }
-
-    fn pass_on(
-        &mut self,
-        base: Option<SnapshotId>,
-        base_tree: &Tree,
-        replica: &dyn Replica,
-    ) -> Result<(), SyncError> {
-        for id in std::mem::take(&mut self.to_pass_on) {
-            let tree = remembered(replica, id)?;
-            self.tell_tree(Some(id), base, base_tree, &tree, &BTreeSet::new())?;
-        }
-        Ok(())
-    }
-
-    /// What this side can still read of `base`, which its tree does not have any more.
-    fn tell_held(&mut self, of: SnapshotId, base: &Tree, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        let mine = contents(&self.mine);
-        let ranks = Ranks::of(base);
-        let gone: Vec<ContentId> =
-            ranks.contents().iter().copied().filter(|content| !mine.contains_key(content)).collect();
-        let held = replica.held(&gone)?;
-        let ranks: Vec<u32> = gone
-            .iter()
-            .zip(held)
-            .filter_map(|(content, held)| ranks.rank(*content).filter(|_| held))
-            .take(HELD_MAX)
-            .collect();
-        if !ranks.is_empty() {
-            self.out.push_back(Message::Held(Held { of, ranks }));
-        }
-        Ok(())
-    }
-
-    fn take_held(&mut self, held: &Held, replica: &dyn Replica) -> Result<(), SyncError> {
-        let known = match self.shared.contains(&held.of) {
-            true => self.ancestor(replica, held.of)?,
-            false => None,
-        };
-        let ranks = known.map(|tree| Ranks::of(&tree)).unwrap_or_default();
-        for rank in &held.ranks {
-            let content = ranks.content(u64::from(*rank));
-            self.held.insert(content.ok_or_else(|| SyncError::peer("holds contents that there never were"))?);
-        }
-        Ok(())
-    }
-
-    /// A tree that this side remembers, or has been told.
-    fn ancestor(&self, replica: &dyn Replica, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
-        match self.told.get(&id) {
-            Some(tree) => Ok(Some(tree.clone())),
-            None => replica.tree(id),
-        }
-    }
-
-    fn tell_tree(
-        &mut self,
-        of: Option<SnapshotId>,
-        base: Option<SnapshotId>,
-        base_tree: &Tree,
-        tree: &Tree,
-        untold: &BTreeSet<ContentId>,
-    ) -> Result<(), SyncError> {
-        let look = self.dag.get(of.unwrap_or(self.head)).and_then(|snapshot| snapshot.seen.as_ref());
-        let bytes = diff::encode(base_tree, tree, look, untold)?;
-        if bytes.len() > PARTS_BYTES_MAX {
-            return Err(SyncError::Changed("the tree is too large to be told to a peer".to_owned()));
-        }
-        let parts: Vec<&[u8]> = bytes.chunks(PART_BYTES_MAX).collect();
-        for (n, part) in parts.iter().enumerate() {
-            let last = n + 1 == parts.len();
-            self.out.push_back(Message::Tree(TreePart { of, base, bytes: part.to_vec(), last }));
-        }
-        Ok(())
-    }
-
-    fn take_tree(&mut self, part: TreePart, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        if part.bytes.is_empty() || self.parts.len() + part.bytes.len() > PARTS_BYTES_MAX {
-            return Err(SyncError::peer("sent a tree that is empty or too long"));
-        }
-        self.parts.extend_from_slice(&part.bytes);
-        if !part.last {
-            return Ok(());
-        }
-        let base = match part.base {
-            Some(id) if self.shared.contains(&id) => self.ancestor(replica, id)?,
-            Some(_) => None,
-            None => Some(Tree::default()),
-        };
-        let base =
-            base.ok_or_else(|| SyncError::peer("told its tree against one that this side does not have"))?;
-        let tree = diff::decode(&base, &std::mem::take(&mut self.parts))?;
-        if part.of.is_none() && self.way == Way::Behind {
-            return self.expect_pushed(tree);
-        }
-        let id = part.of.unwrap_or(self.theirs.as_ref().expect("came before").head);
-        let expected = self.dag.get(id).ok_or(super::version::VersionError::Unknown(id))?.root;
-        let found = tree.root();
-        if found != expected {
-            return Err(super::tree::TreeError::Root { expected, found }.into());
-        }
-        if part.of.is_some() {
-            let met = &self.theirs.as_ref().expect("came before").heads;
-            let due = self.shared.contains(&id) || met.iter().any(|(_, met)| *met == id);
-            let few = self.told.len() < MEETING_POINTS_MAX + PASSED_ON_MAX;
-            if !due || !few || self.told.insert(id, tree).is_some() {
-                return Err(SyncError::peer("told a tree of the past that was not due"));
-            }
-            return Ok(());
-        }
-        if self.calls {
-            self.tell_trees(replica)?;
-        }
-        self.their_tree = tree;
-        self.merge(replica)?;
-        self.state = State::Agreed;
-        if self.calls {
-            self.announce(replica)?;
-        }
-        Ok(())
-    }
-
-    /// What both trees become. The same on both sides.
-    fn merge(&mut self, replica: &dyn Replica) -> Result<(), SyncError> {
-        let (a, b) = (replica.head(), self.theirs.as_ref().expect("came before").head);
-        let (merged, snapshot) = if self.dag.descends(a, b) {
-            (Merged { tree: self.mine.clone(), ..Merged::default() }, self.dag.get(a).expect("ours").clone())
-        } else if self.dag.descends(b, a) {
-            (
-                Merged { tree: self.their_tree.clone(), ..Merged::default() },
-                self.dag.get(b).expect("was checked").clone(),
-            )
-        } else {
-            let base = self.base(replica, &self.dag, &self.dag.common(a, b), 0)?;
-            self.outcome.without_base = base.is_none();
-            let merged = self.groups.merge(&base.unwrap_or_default(), &self.mine, &self.their_tree);
-            let snapshot = Snapshot::merged(merged.tree.root(), a, b);
-            (merged, snapshot)
-        };
-        merged.tree.check()?;
-        self.ops = self.groups.plan(&self.mine, &merged.tree);
-        self.outcome.here = if self.is_changed() { summary(&self.ops) } else { Summary::default() };
-        self.outcome.conflicts.clone_from(&merged.conflicts);
-        self.outcome.kept.clone_from(&merged.kept);
-        self.merged = merged;
-        self.snapshot = Some(snapshot);
-        Ok(())
-    }
-
-    /// The tree of what is `common`. Of several it is what merging them gives, against what those came from. `None` if
-    /// neither side has the trees any more.
-    fn base(
-        &self,
-        replica: &dyn Replica,
-        dag: &Dag,
-        common: &[SnapshotId],
-        depth: u32,
-    ) -> Result<Option<Tree>, SyncError> {
-        let Some((first, others)) = common.split_first() else { return Ok(None) };
-        if depth > DEPTH_MAX || !common.iter().all(|id| self.shared.contains(id)) {
-            return Ok(None);
-        }
-        let tree_of = |id| {
-            let missing = || SyncError::peer("did not tell a tree of the past that it said it has");
-            self.ancestor(replica, id)?.ok_or_else(missing)
-        };
-        let mut dag = dag.clone();
-        let (mut at, mut tree) = (*first, tree_of(*first)?);
-        for other in others {
-            let base = self.base(replica, &dag, &dag.common(at, *other), depth + 1)?;
-            tree = self.groups.merge(&base.unwrap_or_default(), &tree, &tree_of(*other)?).tree;
-            at = dag.add(Snapshot::merged(tree.root(), at, *other))?;
-        }
-        Ok(Some(tree))
-    }
-
     fn root(&self) -> RootHash {
         self.snapshot.as_ref().expect("merged before").root
     }
@@ -705,52 +445,6 @@ impl Session {
         Ok(true)
     }
 
-    fn say_wants(&mut self) {
-        let agreed = Ranks::of(&self.merged.tree);
-        let mut frame = Vec::new();
-        let mut tags = 0;
-        for want in &self.wants {
-            if frame.len() == WANTS_IN_FRAME || (tags > 0 && tags + want.have.len() > TAGS_IN_FRAME) {
-                self.out.push_back(Message::Wants(std::mem::take(&mut frame)));
-                tags = 0;
-            }
-            tags += want.have.len();
-            let content = agreed.rank(want.content).expect("what is wanted is in the agreed tree");
-            frame.push(Asked { content, base: want.base, have: want.have.clone() });
-        }
-        if !frame.is_empty() {
-            self.out.push_back(Message::Wants(frame));
-        }
-        self.out.push_back(Message::WantsEnd(()));
-    }
-
-    fn collect_wants(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        let mut seen = BTreeSet::new();
-        let ranks = Ranks::of(&self.mine);
-        let theirs = contents(&self.their_tree);
-        let mut room = TAGS_MAX;
-        // In the order of the paths: what lies together resembles each other.
-        for (path, entry, was) in self.ops.iter().flat_map(Op::staged) {
-            let was = was.and_then(|was| was.kind.content());
-            let Some(content) = entry.kind.content().filter(|content| seen.insert(*content)) else {
-                continue;
-            };
-            if replica.stage(content)? {
-                continue;
-            }
-            let read_there = was.is_some_and(|was| theirs.contains_key(&was) || self.held.contains(&was));
-            let base = was.and_then(|was| ranks.rank(was)).filter(|_| read_there);
-            let have = match base.is_some() && !replica.has_part(content)? {
-                true => Vec::new(),
-                false => replica.have(content, &path, room.min(TAGS_IN_FRAME))?,
-            };
-            room -= have.len().min(room);
-            self.wants.push(Want { content, size: entry.kind.size(), base, have });
-            self.want_paths.push(path);
-        }
-        Ok(())
-    }
-
     fn agree(&mut self, theirs: &Agreed) -> Result<(), SyncError> {
         if theirs.root != self.root() {
             let message = "both sides merged to different trees; nothing was changed";
@@ -761,108 +455,6 @@ impl Session {
         }
         self.outcome.there = theirs.summary;
         self.state = State::Wants;
-        Ok(())
-    }
-
-    fn take_wants(&mut self, asked: Vec<Asked>) -> Result<(), SyncError> {
-        let empty = asked.is_empty();
-        self.tags += asked.iter().map(|asked| asked.have.len()).sum::<usize>();
-        self.asked.extend(asked);
-        let most = self.mine.entries.len() + self.merged.tree.entries.len();
-        match empty || self.tags > TAGS_MAX || self.asked.len() > most {
-            true => Err(SyncError::peer("wants more than there is")),
-            false => Ok(()),
-        }
-    }
-
-    /// All that the peer wants: nothing but what it lacks in the agreed tree, of what this side's tree has.
-    fn reached_wants(&mut self) -> Result<Vec<Want>, SyncError> {
-        let (mine, agreed) = (contents(&self.mine), Ranks::of(&self.merged.tree));
-        let reached = |Asked { content, base, have }: Asked| {
-            let content = agreed.content(content.into())?;
-            let size = *mine.get(&content)?;
-            Some(Want { content, size, base, have })
-        };
-        let wants: Option<Vec<Want>> = std::mem::take(&mut self.asked).into_iter().map(reached).collect();
-        wants.ok_or_else(|| SyncError::peer("wants a content that its tree does not reach"))
-    }
-
-    /// All wants are here: they are served, if the tree has them.
-    fn serve(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        let wants = self.reached_wants()?;
-        self.to_send = wants.iter().map(|want| want.size).sum();
-        // Only now: the peer has said all, and listens.
-        let willing = self.calls || self.announce(replica)?;
-        if self.options.dry_run || !willing {
-            self.state = State::Ended;
-            return Ok(());
-        }
-        match self.calls {
-            // First what comes, then what goes.
-            true => {
-                self.expect()?;
-                self.their_wants = wants;
-                self.state = State::Data;
-            }
-            false => self.sender = Some(Leaving::new(wants, &self.their_tree, replica)?),
-        }
-        Ok(())
-    }
-
-    fn take_delta(&mut self, part: &DeltaPart, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        let mut arriving = self.arriving.take().expect("asked before");
-        arriving.take(&part.bytes)?;
-        if !part.last {
-            self.arriving = Some(arriving);
-            return Ok(());
-        }
-        let receiver = self.receiver.as_mut().expect("made with the state");
-        self.received += arriving.bytes();
-        for (number, content) in arriving.finish(&self.mine, replica)? {
-            receiver.forget(number);
-            self.hashes.insert(self.wants[number as usize].content, content);
-        }
-        Ok(())
-    }
-
-    /// All contents are said to have arrived.
-    fn have_all(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        let receiver = self.receiver.take().expect("made with the state");
-        let whole = receiver.is_at_rest() && self.arriving.is_none();
-        // What came as deltas, and could not be decoded.
-        let again: Vec<usize> = receiver.missing().into_iter().map(|number| number as usize).collect();
-        let came = |number: usize| !self.undelivered.contains(&(number as u32));
-        if !whole || (!again.is_empty() && (self.asked_again.0 || !again.iter().all(|n| came(*n)))) {
-            return Err(SyncError::peer("ended without having sent all contents"));
-        }
-        if self.way == Way::Behind {
-            return self.take_pushed(again.is_empty(), replica);
-        }
-        if !again.is_empty() {
-            self.asked_again.0 = true;
-            let mut wants = Vec::new();
-            for n in &again {
-                let Want { content, size, .. } = self.wants[*n];
-                self.received = self.received.saturating_sub(size);
-                let have = replica.have(content, &self.want_paths[*n], TAGS_IN_FRAME)?;
-                wants.push(Want { content, size, base: None, have });
-            }
-            self.wants = wants;
-            self.expect()?;
-            self.undelivered.clear();
-            self.say_wants();
-            return Ok(());
-        }
-        match self.calls {
-            true => {
-                let wants = std::mem::take(&mut self.their_wants);
-                self.sender = Some(Leaving::new(wants, &self.their_tree, replica)?);
-            }
-            false => {
-                self.out.push_back(Message::Ready(()));
-                self.state = State::Commit;
-            }
-        }
         Ok(())
     }
 
@@ -910,21 +502,8 @@ impl Session {
     }
 }
 
-/// What goes to the peer: what can be told against something first.
-struct Leaving {
-    teller: Teller,
-    sender: Sender,
-}
-
-impl Leaving {
-    fn new(wants: Vec<Want>, theirs: &Tree, replica: &mut dyn Replica) -> Result<Leaving, SyncError> {
-        let (teller, others) = Teller::new(wants, theirs, replica)?;
-        Ok(Leaving { teller, sender: Sender::new(others)? })
-    }
-}
-
 /// The contents of a tree, with their sizes.
-fn contents(tree: &Tree) -> BTreeMap<ContentId, u64> {
+fn contents_of(tree: &Tree) -> BTreeMap<ContentId, u64> {
     tree.entries.values().filter_map(|entry| Some((entry.kind.content()?, entry.kind.size()))).collect()
 }
 

@@ -27,7 +27,7 @@ use super::super::merge::Merged;
 use super::super::plan::{Op, summary};
 use super::super::proto::{Agreed, Direction, Message};
 use super::super::tree::{ContentId, Ident, Kind, Tree, TreePath};
-use super::{Leaving, Outcome, Replica, Session, State, contents, remembered};
+use super::{Leaving, Outcome, Replica, Session, State, contents_of, remembered};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Files of which the receiver has an older content are told whole only if they are not longer than this: from there on it is
@@ -49,7 +49,7 @@ pub(super) enum Way {
 /// What `old` lacks of `new`, in the order of the paths, and what each of it was. Both sides come to the same, whether they know the
 /// hashes of `new` or not.
 fn lacking(old: &Tree, new: &Tree) -> Vec<Want> {
-    let had = contents(old);
+    let had = contents_of(old);
     let ranks = Ranks::of(old);
     let mut by_ident: BTreeMap<Ident, ContentId> = BTreeMap::new();
     for entry in old.entries.values() {
@@ -137,9 +137,9 @@ impl Session {
     pub(super) fn push(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let head = self.theirs.as_ref().expect("came before").head;
         let theirs = remembered(replica, head)?;
-        let mine = contents(&self.mine);
+        let mine = contents_of(&self.mine);
         let gone: Vec<ContentId> =
-            contents(&theirs).into_keys().filter(|content| !mine.contains_key(content)).collect();
+            contents_of(&theirs).into_keys().filter(|content| !mine.contains_key(content)).collect();
         replica.held(&gone)?;
         let wants = lacking(&theirs, &self.mine);
         self.to_send = wants.iter().map(|want| want.size).sum();

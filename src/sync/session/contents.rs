@@ -1,0 +1,186 @@
+//! What one side of a sync wants of contents, what it is asked for, and what arrives.
+
+use super::super::batch::{Ranks, Teller};
+use super::super::content::{Sender, TAGS_MAX, Want};
+use super::super::error::SyncError;
+use super::super::plan::Op;
+use super::super::proto::{Asked, DeltaPart, Message};
+use super::super::tree::Tree;
+use super::short::Way;
+use super::{Replica, Session, State, contents_of};
+use std::collections::BTreeSet;
+
+/// Wants in one frame.
+const WANTS_IN_FRAME: usize = 256;
+const TAGS_IN_FRAME: usize = 64 << 10;
+
+impl Session {
+    pub(super) fn say_wants(&mut self) {
+        let agreed = Ranks::of(&self.merged.tree);
+        let mut frame = Vec::new();
+        let mut tags = 0;
+        for want in &self.wants {
+            if frame.len() == WANTS_IN_FRAME || (tags > 0 && tags + want.have.len() > TAGS_IN_FRAME) {
+                self.out.push_back(Message::Wants(std::mem::take(&mut frame)));
+                tags = 0;
+            }
+            tags += want.have.len();
+            let content = agreed.rank(want.content).expect("what is wanted is in the agreed tree");
+            frame.push(Asked { content, base: want.base, have: want.have.clone() });
+        }
+        if !frame.is_empty() {
+            self.out.push_back(Message::Wants(frame));
+        }
+        self.out.push_back(Message::WantsEnd(()));
+    }
+
+    pub(super) fn collect_wants(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let mut seen = BTreeSet::new();
+        let ranks = Ranks::of(&self.mine);
+        let theirs = contents_of(&self.their_tree);
+        let mut room = TAGS_MAX;
+        // In the order of the paths: what lies together resembles each other.
+        for (path, entry, was) in self.ops.iter().flat_map(Op::staged) {
+            let was = was.and_then(|was| was.kind.content());
+            let Some(content) = entry.kind.content().filter(|content| seen.insert(*content)) else {
+                continue;
+            };
+            if replica.stage(content)? {
+                continue;
+            }
+            let read_there = was.is_some_and(|was| theirs.contains_key(&was) || self.held.contains(&was));
+            let base = was.and_then(|was| ranks.rank(was)).filter(|_| read_there);
+            let have = match base.is_some() && !replica.has_part(content)? {
+                true => Vec::new(),
+                false => replica.have(content, &path, room.min(TAGS_IN_FRAME))?,
+            };
+            room -= have.len().min(room);
+            self.wants.push(Want { content, size: entry.kind.size(), base, have });
+            self.want_paths.push(path);
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_wants(&mut self, asked: Vec<Asked>) -> Result<(), SyncError> {
+        let empty = asked.is_empty();
+        self.tags += asked.iter().map(|asked| asked.have.len()).sum::<usize>();
+        self.asked.extend(asked);
+        let most = self.mine.entries.len() + self.merged.tree.entries.len();
+        match empty || self.tags > TAGS_MAX || self.asked.len() > most {
+            true => Err(SyncError::peer("wants more than there is")),
+            false => Ok(()),
+        }
+    }
+
+    /// All that the peer wants: nothing but what it lacks in the agreed tree, of what this side's tree has.
+    pub(super) fn reached_wants(&mut self) -> Result<Vec<Want>, SyncError> {
+        let (mine, agreed) = (contents_of(&self.mine), Ranks::of(&self.merged.tree));
+        let reached = |Asked { content, base, have }: Asked| {
+            let content = agreed.content(content.into())?;
+            let size = *mine.get(&content)?;
+            Some(Want { content, size, base, have })
+        };
+        let wants: Option<Vec<Want>> = std::mem::take(&mut self.asked).into_iter().map(reached).collect();
+        wants.ok_or_else(|| SyncError::peer("wants a content that its tree does not reach"))
+    }
+
+    /// All wants are here: they are served, if the tree has them.
+    pub(super) fn serve(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let wants = self.reached_wants()?;
+        self.to_send = wants.iter().map(|want| want.size).sum();
+        // Only now: the peer has said all, and listens.
+        let willing = self.calls || self.announce(replica)?;
+        if self.options.dry_run || !willing {
+            self.state = State::Ended;
+            return Ok(());
+        }
+        match self.calls {
+            // First what comes, then what goes.
+            true => {
+                self.expect()?;
+                self.their_wants = wants;
+                self.state = State::Data;
+            }
+            false => self.sender = Some(Leaving::new(wants, &self.their_tree, replica)?),
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_delta(
+        &mut self,
+        part: &DeltaPart,
+        replica: &mut dyn Replica,
+    ) -> Result<(), SyncError> {
+        let mut arriving = self.arriving.take().expect("asked before");
+        arriving.take(&part.bytes)?;
+        if !part.last {
+            self.arriving = Some(arriving);
+            return Ok(());
+        }
+        let receiver = self.receiver.as_mut().expect("made with the state");
+        self.received += arriving.bytes();
+        for (number, content) in arriving.finish(&self.mine, replica)? {
+            receiver.forget(number);
+            self.hashes.insert(self.wants[number as usize].content, content);
+        }
+        Ok(())
+    }
+
+    /// All contents are said to have arrived.
+    pub(super) fn have_all(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let receiver = self.receiver.take().expect("made with the state");
+        let whole = receiver.is_at_rest() && self.arriving.is_none();
+        // What came as deltas, and could not be decoded.
+        let again: Vec<usize> = receiver.missing().into_iter().map(|number| number as usize).collect();
+        let came = |number: usize| !self.undelivered.contains(&(number as u32));
+        if !whole || (!again.is_empty() && (self.asked_again.0 || !again.iter().all(|n| came(*n)))) {
+            return Err(SyncError::peer("ended without having sent all contents"));
+        }
+        if self.way == Way::Behind {
+            return self.take_pushed(again.is_empty(), replica);
+        }
+        if !again.is_empty() {
+            self.asked_again.0 = true;
+            let mut wants = Vec::new();
+            for n in &again {
+                let Want { content, size, .. } = self.wants[*n];
+                self.received = self.received.saturating_sub(size);
+                let have = replica.have(content, &self.want_paths[*n], TAGS_IN_FRAME)?;
+                wants.push(Want { content, size, base: None, have });
+            }
+            self.wants = wants;
+            self.expect()?;
+            self.undelivered.clear();
+            self.say_wants();
+            return Ok(());
+        }
+        match self.calls {
+            true => {
+                let wants = std::mem::take(&mut self.their_wants);
+                self.sender = Some(Leaving::new(wants, &self.their_tree, replica)?);
+            }
+            false => {
+                self.out.push_back(Message::Ready(()));
+                self.state = State::Commit;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What goes to the peer: what can be told against something first.
+pub(super) struct Leaving {
+    pub(super) teller: Teller,
+    pub(super) sender: Sender,
+}
+
+impl Leaving {
+    pub(super) fn new(
+        wants: Vec<Want>,
+        theirs: &Tree,
+        replica: &mut dyn Replica,
+    ) -> Result<Leaving, SyncError> {
+        let (teller, others) = Teller::new(wants, theirs, replica)?;
+        Ok(Leaving { teller, sender: Sender::new(others)? })
+    }
+}

@@ -1,0 +1,67 @@
+//! What one side of a sync makes of both trees.
+
+use super::super::error::SyncError;
+use super::super::merge::Merged;
+use super::super::plan::{Summary, summary};
+use super::super::tree::Tree;
+use super::super::version::{Dag, Snapshot, SnapshotId};
+use super::{Replica, Session};
+
+/// Virtual ancestors are merged so deep; deeper, nothing counts as deleted.
+const DEPTH_MAX: u32 = 16;
+
+impl Session {
+    /// What both trees become. The same on both sides.
+    pub(super) fn merge(&mut self, replica: &dyn Replica) -> Result<(), SyncError> {
+        let (a, b) = (replica.head(), self.theirs.as_ref().expect("came before").head);
+        let (merged, snapshot) = if self.dag.descends(a, b) {
+            (Merged { tree: self.mine.clone(), ..Merged::default() }, self.dag.get(a).expect("ours").clone())
+        } else if self.dag.descends(b, a) {
+            (
+                Merged { tree: self.their_tree.clone(), ..Merged::default() },
+                self.dag.get(b).expect("was checked").clone(),
+            )
+        } else {
+            let base = self.base(replica, &self.dag, &self.dag.common(a, b), 0)?;
+            self.outcome.without_base = base.is_none();
+            let merged = self.groups.merge(&base.unwrap_or_default(), &self.mine, &self.their_tree);
+            let snapshot = Snapshot::merged(merged.tree.root(), a, b);
+            (merged, snapshot)
+        };
+        merged.tree.check()?;
+        self.ops = self.groups.plan(&self.mine, &merged.tree);
+        self.outcome.here = if self.is_changed() { summary(&self.ops) } else { Summary::default() };
+        self.outcome.conflicts.clone_from(&merged.conflicts);
+        self.outcome.kept.clone_from(&merged.kept);
+        self.merged = merged;
+        self.snapshot = Some(snapshot);
+        Ok(())
+    }
+
+    /// The tree of what is `common`. Of several it is what merging them gives, against what those came from. `None` if
+    /// neither side has the trees any more.
+    pub(super) fn base(
+        &self,
+        replica: &dyn Replica,
+        dag: &Dag,
+        common: &[SnapshotId],
+        depth: u32,
+    ) -> Result<Option<Tree>, SyncError> {
+        let Some((first, others)) = common.split_first() else { return Ok(None) };
+        if depth > DEPTH_MAX || !common.iter().all(|id| self.shared.contains(id)) {
+            return Ok(None);
+        }
+        let tree_of = |id| {
+            let missing = || SyncError::peer("did not tell a tree of the past that it said it has");
+            self.ancestor(replica, id)?.ok_or_else(missing)
+        };
+        let mut dag = dag.clone();
+        let (mut at, mut tree) = (*first, tree_of(*first)?);
+        for other in others {
+            let base = self.base(replica, &dag, &dag.common(at, *other), depth + 1)?;
+            tree = self.groups.merge(&base.unwrap_or_default(), &tree, &tree_of(*other)?).tree;
+            at = dag.add(Snapshot::merged(tree.root(), at, *other))?;
+        }
+        Ok(Some(tree))
+    }
+}

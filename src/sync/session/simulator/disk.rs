@@ -1,0 +1,519 @@
+//! A device of the simulator: a tree, and what is remembered of it, in memory. It stops at any step, and users interfere.
+
+use super::*;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum What {
+    Dir,
+    File(String),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Node {
+    pub(super) ino: u64,
+    pub(super) what: What,
+    pub(super) mode: u16,
+    pub(super) mtime: i64,
+}
+
+/// What is on a device's disk: it survives everything.
+pub(super) struct Disk {
+    pub(super) device: Device,
+    pub(super) files: BTreeMap<TreePath, Node>,
+    pub(super) next_ino: u64,
+    pub(super) seq: u64,
+    pub(super) dag: Dag,
+    pub(super) head: Option<SnapshotId>,
+    pub(super) trees: BTreeMap<SnapshotId, Tree>,
+    pub(super) inodes: BTreeMap<TreePath, Inode>,
+    pub(super) heads: BTreeMap<Device, SnapshotId>,
+    pub(super) staged: BTreeMap<ContentId, String>,
+    /// All contents that it ever looked at.
+    pub(super) past: BTreeMap<ContentId, String>,
+    pub(super) journal: Option<Snapshot>,
+    pub(super) current: Vec<u8>,
+    pub(super) begun: Option<ContentId>,
+    /// Steps until the machine stops.
+    pub(super) stops: Rc<Cell<u32>>,
+    /// Steps until a user interferes.
+    pub(super) interferes: Option<u32>,
+}
+
+impl Disk {
+    pub(super) fn new(name: &str) -> Disk {
+        Disk {
+            device: Device::named(name),
+            files: BTreeMap::new(),
+            next_ino: 1,
+            seq: 0,
+            dag: Dag::default(),
+            head: None,
+            trees: BTreeMap::new(),
+            inodes: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            staged: BTreeMap::new(),
+            past: BTreeMap::new(),
+            journal: None,
+            current: Vec::new(),
+            begun: None,
+            stops: Rc::new(Cell::new(u32::MAX)),
+            interferes: None,
+        }
+    }
+
+    pub(super) fn ino(&mut self) -> u64 {
+        self.next_ino += 1;
+        self.next_ino
+    }
+
+    pub(super) fn tick(&mut self) -> Result<(), SyncError> {
+        self.stops.set(self.stops.get().saturating_sub(1));
+        if self.stops.get() == 0 { Err(SyncError::Cut) } else { Ok(()) }
+    }
+
+    pub(super) fn seen(&self) -> BTreeMap<TreePath, Seen> {
+        let row = |(path, node): (&TreePath, &Node)| {
+            let kind = match &node.what {
+                What::Dir => Kind::Dir,
+                What::File(text) => {
+                    Kind::File { content: ContentId::of(text.as_bytes()), size: text.len() as u64 }
+                }
+            };
+            let mtime = if kind.is_dir() { (0, 0) } else { (node.mtime, 0) };
+            (
+                path.clone(),
+                Seen { inode: (1, node.ino), kind, mode: node.mode, mtime, xattrs: BTreeMap::new() },
+            )
+        };
+        self.files.iter().map(row).collect()
+    }
+
+    pub(super) fn last(&self) -> Tree {
+        self.head.and_then(|head| self.trees.get(&head)).cloned().unwrap_or_default()
+    }
+
+    /// What begins every sync: end what was begun, then look.
+    pub(super) fn prepare(&mut self) -> Result<(), SyncError> {
+        let mut taken = None;
+        if let Some(snapshot) = self.journal.clone() {
+            let (before, agreed) = (self.last(), self.trees[&snapshot.id()].clone());
+            match adopt::resume(self, &before, &agreed) {
+                Ok(skipped) if skipped.is_empty() => self.commit(&snapshot)?,
+                // What was done by then counts as a change of this device.
+                Ok(_) | Err(SyncError::Changed(_)) => {
+                    self.journal = None;
+                    taken = Some(agreed);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let texts = self.texts();
+        self.past.extend(texts.into_iter().map(|text| (ContentId::of(text.as_bytes()), text)));
+        let last = self.last();
+        let tree = Groups::default().look(
+            &mut self.seen(),
+            &last,
+            self.inodes.clone(),
+            taken.as_ref(),
+            &self.device,
+            self.seq + 1,
+        );
+        tree.check().unwrap();
+        if self.head.is_none() || tree != last {
+            self.seq += 1;
+            let snapshot = Snapshot::of(tree.root(), self.head, self.device.clone(), self.seq);
+            let id = self.dag.add(snapshot)?;
+            self.trees.insert(id, tree);
+            self.head = Some(id);
+        }
+        self.inodes = self.files.iter().map(|(path, node)| (path.clone(), (1, node.ino))).collect();
+        Ok(())
+    }
+
+    pub(super) fn commit(&mut self, snapshot: &Snapshot) -> Result<(), SyncError> {
+        self.tick()?;
+        self.head = Some(snapshot.id());
+        self.journal = None;
+        self.staged.clear();
+        let tree = self.last();
+        let at = |(path, node): (&TreePath, &Node)| {
+            tree.entries.contains_key(path).then(|| (path.clone(), (1, node.ino)))
+        };
+        self.inodes = self.files.iter().filter_map(at).collect();
+        Ok(())
+    }
+
+    pub(super) fn text(&self, content: ContentId) -> Option<String> {
+        let in_tree = self.files.values().find_map(|node| match &node.what {
+            What::File(text) if ContentId::of(text.as_bytes()) == content => Some(text.clone()),
+            _ => None,
+        });
+        in_tree.or_else(|| self.staged.get(&content).cloned())
+    }
+
+    pub(super) fn texts(&self) -> BTreeSet<String> {
+        let text = |node: &Node| match &node.what {
+            What::File(text) => Some(text.clone()),
+            What::Dir => None,
+        };
+        self.files.values().filter_map(text).collect()
+    }
+
+    pub(super) fn matches(&self, path: &TreePath, was: &super::super::super::tree::Entry) -> bool {
+        self.files.get(path).is_some_and(|node| match (&node.what, &was.kind) {
+            (What::Dir, Kind::Dir) => true,
+            (What::File(text), Kind::File { content, .. }) => ContentId::of(text.as_bytes()) == *content,
+            _ => false,
+        })
+    }
+
+    /// What is in a directory: paths and texts.
+    pub(super) fn state(&self, dir: &[u8]) -> String {
+        let below = join(dir, b"");
+        let rows = self.files.iter().filter(|(path, _)| path.starts_with(&below));
+        rows.map(|(path, node)| format!("{} {:?}\n", String::from_utf8_lossy(&path[dir.len()..]), node.what))
+            .collect()
+    }
+
+    pub(super) fn note_states(&self) {
+        let dirs = self.files.iter().filter(|(_, node)| node.what == What::Dir);
+        let states = dirs.map(|(path, _)| self.state(path));
+        STATES.with_borrow_mut(|all| all.extend(states));
+    }
+
+    /// A group that a sync has left is one that a user has left.
+    pub(super) fn check_groups(&self) {
+        for (path, node) in &self.files {
+            let name = split(path).1;
+            let name = parse_conflict_name(name).map_or_else(|| name.to_vec(), |(name, _)| name);
+            if node.what == What::Dir && name == b".git" {
+                let state = self.state(path);
+                let known = STATES.with_borrow(|all| all.contains(&state));
+                assert!(
+                    known,
+                    "{} has a mixture at {}:\n{state}",
+                    self.device,
+                    String::from_utf8_lossy(path)
+                );
+            }
+        }
+    }
+
+    pub(super) fn remove_below(&mut self, path: &[u8]) {
+        let below = join(path, b"");
+        self.files.retain(|other, _| other != path && !other.starts_with(&below));
+    }
+
+    pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) {
+        let below = join(from, b"");
+        let moved: Vec<_> =
+            self.files.keys().filter(|path| *path == from || path.starts_with(&below)).cloned().collect();
+        for path in moved {
+            let node = self.files.remove(&path).unwrap();
+            self.files.insert([to, &path[from.len()..]].concat(), node);
+        }
+    }
+}
+
+fn file(text: &str) -> Result<File, SyncError> {
+    let mut file = super::super::super::content::nameless()?;
+    file.write_all(text.as_bytes()).and_then(|()| file.rewind()).unwrap();
+    Ok(file)
+}
+
+impl Source for Disk {
+    fn open(&mut self, content: ContentId) -> Result<File, SyncError> {
+        file(&self.text(content).ok_or_else(|| SyncError::Changed("gone".to_owned()))?)
+    }
+
+    fn holds(&mut self, content: ContentId) -> Result<bool, SyncError> {
+        Ok(self.past.contains_key(&content))
+    }
+
+    fn gone(&mut self) -> Vec<ContentId> {
+        let here = self.texts();
+        self.past.iter().filter(|(_, text)| !here.contains(*text)).map(|(content, _)| *content).collect()
+    }
+
+    /// Now and then it is gone by then.
+    fn past(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
+        self.past.get(&content).filter(|_| !content.0[1].is_multiple_of(8)).map(|text| file(text)).transpose()
+    }
+}
+
+impl Sink for Disk {
+    fn begin(&mut self, content: ContentId) -> Result<(), SyncError> {
+        self.begun = Some(content);
+        self.current.clear();
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+        self.current.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn chunk(&mut self, _: Tag) -> Result<Vec<u8>, SyncError> {
+        unreachable!("this replica says that it has none")
+    }
+
+    /// Now and then it is another one.
+    fn own(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
+        let text =
+            self.text(content).map(|text| if content.0[2].is_multiple_of(8) { text + "!" } else { text });
+        text.map(|text| file(&text)).transpose()
+    }
+
+    fn finish(&mut self, content: ContentId) -> Result<(), SyncError> {
+        let text = String::from_utf8(std::mem::take(&mut self.current)).unwrap();
+        self.begun.take().unwrap();
+        self.staged.insert(content, text);
+        Ok(())
+    }
+}
+
+impl Replica for Disk {
+    fn device(&self) -> Device {
+        self.device.clone()
+    }
+
+    fn store(&self) -> String {
+        String::new()
+    }
+
+    fn dag(&self) -> &Dag {
+        &self.dag
+    }
+
+    fn head(&self) -> SnapshotId {
+        self.head.unwrap()
+    }
+
+    fn trees(&self) -> Vec<SnapshotId> {
+        self.trees.keys().copied().collect()
+    }
+
+    fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
+        Ok(self.trees.get(&id).cloned())
+    }
+
+    fn heads(&self) -> BTreeMap<Device, SnapshotId> {
+        self.heads.clone()
+    }
+
+    fn stage(&mut self, content: ContentId) -> Result<bool, SyncError> {
+        if let Some(text) = self.text(content) {
+            self.staged.insert(content, text);
+        }
+        Ok(self.staged.contains_key(&content))
+    }
+
+    fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// Most of them.
+    fn held(&mut self, contents: &[ContentId]) -> Result<Vec<bool>, SyncError> {
+        Ok(contents.iter().map(|content| content.0[0] % 4 > 0 && self.past.contains_key(content)).collect())
+    }
+
+    fn have(&mut self, _: ContentId, _: &TreePath, _: usize) -> Result<Vec<Tag>, SyncError> {
+        Ok(Vec::new())
+    }
+
+    fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError> {
+        self.trees.insert(snapshot.id(), target.clone());
+        self.journal = Some(snapshot.clone());
+        let before = self.last();
+        let skipped = adopt::adopt(self, &before, target, ops)?;
+        if skipped.is_empty() {
+            self.commit(snapshot)?;
+        }
+        Ok(Done { skipped })
+    }
+
+    fn learn(
+        &mut self,
+        dag: Dag,
+        heads: BTreeMap<Device, SnapshotId>,
+        trees: &[(SnapshotId, &Tree)],
+    ) -> Result<(), SyncError> {
+        self.trees.extend(trees.iter().map(|(id, tree)| (*id, (*tree).clone())));
+        self.dag = dag;
+        self.heads = heads;
+        let mut ends: BTreeSet<SnapshotId> = self.heads.values().copied().collect();
+        ends.insert(self.head());
+        self.dag.forget_before(&ends);
+        let dag = &self.dag;
+        self.trees.retain(|id, _| dag.get(*id).is_some());
+        Ok(())
+    }
+}
+
+impl Steps for Disk {
+    fn run(&mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError> {
+        let mut skipped = Vec::new();
+        for op in ops {
+            self.tick()?;
+            // Between two steps somebody writes to a file.
+            if let Some(left) = &mut self.interferes {
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    self.interferes = None;
+                    let path = self
+                        .files
+                        .iter()
+                        .find(|(_, node)| matches!(node.what, What::File(_)))
+                        .map(|(p, _)| p.clone());
+                    if let Some(path) = path {
+                        INTERFERED.with_borrow_mut(|all| {
+                            all.push((self.files[&path].what.clone(), self.device.clone()))
+                        });
+                        let n = INTERFERED.with_borrow(Vec::len);
+                        let text = What::File(format!("written meanwhile {n} on {}", self.device));
+                        let ino = self.files[&path].ino;
+                        self.files
+                            .values_mut()
+                            .filter(|node| node.ino == ino)
+                            .for_each(|node| node.what = text.clone());
+                        self.note_states();
+                    }
+                }
+            }
+            let parent_is_there = |path: &TreePath| {
+                let dir = split(path).0;
+                dir.is_empty() || self.files.get(dir).is_some_and(|node| node.what == What::Dir)
+            };
+            let mut skip = |path: &TreePath| skipped.push((path.clone(), "changed meanwhile".to_owned()));
+            match op {
+                Op::MakeDir { path, entry } => {
+                    if self.files.contains_key(path) || !parent_is_there(path) {
+                        skip(path);
+                        continue;
+                    }
+                    let ino = self.ino();
+                    self.files
+                        .insert(path.clone(), Node { ino, what: What::Dir, mode: entry.mode, mtime: 0 });
+                }
+                Op::Move { from, to } => {
+                    if self.files.contains_key(to) || !self.files.contains_key(from) || !parent_is_there(to) {
+                        skip(from);
+                        continue;
+                    }
+                    self.rename(from, to);
+                }
+                Op::Create { path, entry, link } | Op::Replace { path, entry, link, .. } => {
+                    let fits = match op {
+                        Op::Replace { was, .. } => self.matches(path, was),
+                        _ => !self.files.contains_key(path),
+                    };
+                    if !fits || !parent_is_there(path) {
+                        skip(path);
+                        continue;
+                    }
+                    let node = match link {
+                        Some(link) => match self.files.get(link) {
+                            Some(node) if self.matches(link, entry) => node.clone(),
+                            _ => {
+                                skip(path);
+                                continue;
+                            }
+                        },
+                        None => {
+                            let text = self
+                                .staged
+                                .get(&entry.kind.content().unwrap())
+                                .expect("staged before")
+                                .clone();
+                            let ino = self.ino();
+                            Node { ino, what: What::File(text), mode: entry.mode, mtime: entry.mtime.0 }
+                        }
+                    };
+                    self.files.insert(path.clone(), node);
+                }
+                Op::Remove { path, was } => {
+                    let below = join(path, b"");
+                    if !self.matches(path, was) || self.files.keys().any(|other| other.starts_with(&below)) {
+                        skip(path);
+                        continue;
+                    }
+                    self.files.remove(path);
+                }
+                Op::Group { path, was, is } => {
+                    let at = |suffix: &Vec<u8>| [&path[..], suffix].concat();
+                    let below = join(path, b"");
+                    let dir = |rows: &Rows| rows.get(ITSELF).is_some_and(|row| row.kind.is_dir());
+                    let there = match (was.is_empty(), dir(was)) {
+                        (true, _) => self.files.keys().filter(|other| *other == path).count(),
+                        (_, true) => self
+                            .files
+                            .keys()
+                            .filter(|other| *other == path || other.starts_with(&below))
+                            .count(),
+                        _ => was.len(),
+                    };
+                    let fits = was.iter().all(|(suffix, row)| self.matches(&at(suffix), row));
+                    if !fits || there != was.len() || !parent_is_there(path) {
+                        skip(path);
+                        continue;
+                    }
+                    let mut old: BTreeMap<Vec<u8>, Node> = BTreeMap::new();
+                    for suffix in was.keys() {
+                        old.insert(suffix.clone(), self.files.remove(&at(suffix)).unwrap());
+                    }
+                    let mut links: BTreeMap<super::super::super::tree::Ident, Node> = BTreeMap::new();
+                    for (suffix, row) in is {
+                        let stays = was.get(suffix).is_some_and(|was| group::stays(was, row));
+                        let node = links.get(&row.ident).cloned().filter(|_| !row.kind.is_dir());
+                        let node = node.unwrap_or_else(|| match (old.remove(suffix), row.kind.content()) {
+                            (Some(node), _) if stays => node,
+                            (_, Some(content)) => {
+                                let text = self.staged.get(&content).expect("staged before").clone();
+                                Node {
+                                    ino: self.ino(),
+                                    what: What::File(text),
+                                    mode: row.mode,
+                                    mtime: row.mtime.0,
+                                }
+                            }
+                            _ => Node { ino: self.ino(), what: What::Dir, mode: row.mode, mtime: 0 },
+                        });
+                        links.insert(row.ident, node.clone());
+                        self.files.insert(at(suffix), node);
+                    }
+                }
+                Op::Meta { path, was, entry } => {
+                    if !self.matches(path, was) {
+                        skip(path);
+                        continue;
+                    }
+                    let ino = self.files[path].ino;
+                    for node in self.files.values_mut().filter(|node| node.ino == ino) {
+                        (node.mode, node.mtime) = (entry.mode, entry.mtime.0);
+                    }
+                }
+            }
+        }
+        Ok(skipped)
+    }
+
+    fn groups(&self) -> Groups {
+        Groups::default()
+    }
+
+    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {
+        let (mut seen, inodes) = (self.seen(), self.inodes.clone());
+        Ok(Groups::default().look(&mut seen, before, inodes, Some(agreed), &self.device, self.seq + 1))
+    }
+
+    fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {
+        for op in ops {
+            for content in op.staged().iter().filter_map(|(_, entry, _)| entry.kind.content()) {
+                if !self.stage(content)? {
+                    return Err(SyncError::Changed("a content is neither staged nor at home".to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
