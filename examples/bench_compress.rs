@@ -1,14 +1,15 @@
 //! What grouping saves and what it costs, on any directories, beside other tools on the same files.
 //!
 //! ```text
-//! cargo run --release --example bench_compress -- WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--peers] [--parts] [--half] DIR...
+//! cargo run --release --example bench_compress -- WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--tiers] [--peers] [--parts] [--half] DIR...
 //! ```
 //!
 //! Of each DIR the first N MiB of regular files, in the order of their names (default 100), are put into a store in
 //! WORKDIR, read, grouped, and read again. With `--peers` they are copied to WORKDIR and given to `tar | zstd -19
 //! --long=31`, `mksquashfs`, `mkfs.erofs`, `borg`, `restic`, `lrzip` and `zpaq`, as far as these are installed. Times are of the clock, on a machine that should have
 //! nothing else to do; reads come from the page cache, so what they measure is decoding. Levels, sizes of groups and of archives
-//! may be given several times: all combinations are measured. With `--parts` it is told what the bytes of each store are, with
+//! may be given several times: all combinations are measured, or with `--tiers` those of `balanced` and `cold`. Stores are sealed, so footers count. The last
+//! column is what `Store::open` takes without an index. With `--parts` it is told what the bytes of each store are, with
 //! `--half` what is stored once the first half of the files is gone.
 #![allow(
     clippy::unwrap_used,
@@ -79,6 +80,25 @@ fn reads(dir: &Path, db: &Arc<MemDb>, recipes: &[Recipe]) -> (f64, f64) {
         store.read_at(recipe, draw(recipe.size()), &mut buffer[..4096]).unwrap();
     }
     (sequential, begun.elapsed().as_secs_f64() * 1e6 / count as f64)
+}
+
+/// Seals the newest pack with its footer, as a full one is; bytes stored.
+fn seal(dir: &Path, db: &Arc<MemDb>) -> u64 {
+    let store = open(dir, db, 1 << 20);
+    let collection = store.collect(&mut |_, _| true).unwrap().unwrap();
+    collection.leave_until_now().unwrap();
+    collection.begin_pack().unwrap();
+    store.stats().stored_bytes
+}
+
+/// Milliseconds to open a store whose index is lost, the best of three times.
+fn rebuild(dir: &Path) -> f64 {
+    let once = || {
+        let (begun, db) = (Instant::now(), Arc::new(MemDb::new()));
+        drop(open(dir, &db, 1 << 20));
+        begun.elapsed().as_secs_f64() * 1e3
+    };
+    (0..3).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
 
 /// What is stored after the older half of the files is gone and garbage was collected, and a store's of the rest alone,
@@ -156,12 +176,12 @@ fn parts(dir: &Path) {
     println!();
 }
 
-fn row(name: &str, bytes: u64, best: u64, seconds: f64, reads: Option<(f64, f64)>) {
+fn row(name: &str, bytes: u64, best: u64, seconds: f64, read: Option<(&Path, (f64, f64))>) {
     let share = if best > 0 { format!("{:.2}", bytes as f64 / best as f64) } else { "-".to_owned() };
-    let (sequential, random) = reads.map_or(("-".to_owned(), "-".to_owned()), |(sequential, random)| {
-        (format!("{sequential:.0}"), format!("{random:.1}"))
+    let read = read.map_or("- | - | -".to_owned(), |(dir, (sequential, random))| {
+        format!("{sequential:.0} | {random:.1} | {:.1}", rebuild(dir))
     });
-    println!("| {name} | {:.2} | {share} | {seconds:.1} | {sequential} | {random} |", bytes as f64 / 1e6);
+    println!("| {name} | {:.2} | {share} | {seconds:.1} | {read} |", bytes as f64 / 1e6);
 }
 
 /// Each prints how many bytes it made of the directory that it runs in. The first is what all are compared with.
@@ -174,7 +194,7 @@ const PEERS: [(&str, &str); 7] = [
     ),
     (
         "erofs lz4hc, 1 MiB",
-        "mkfs.erofs -zlz4hc,12 -C1048576 --quiet ../image . >&2; stat -c %s ../image; rm ../image",
+        "mkfs.erofs -zlz4hc,12 -C1048576 -Eztailpacking --quiet ../image . >&2; stat -c %s ../image; rm ../image",
     ),
     (
         "borg zstd,19",
@@ -207,16 +227,18 @@ fn peer(script: &str, dir: &Path) -> Option<(u64, f64, u64)> {
 fn main() {
     let mut args = std::env::args().skip(1);
     let work = PathBuf::from(args.next().expect(
-        "WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--peers] [--parts] [--half] DIR...",
+        "WORKDIR [--mib N] [--level N] [--group-kib N] [--archive-kib N] [--tiers] [--peers] [--parts] [--half] DIR...",
     ));
     let (mut mib, mut levels, mut peers, mut dirs) = (100u64, Vec::new(), false, Vec::new());
     let (mut groups, mut archives, mut told, mut halved) = (Vec::new(), Vec::new(), false, false);
+    let mut tiers = false;
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--mib" => mib = args.next().unwrap().parse().unwrap(),
             "--level" => levels.push(args.next().unwrap().parse().unwrap()),
             "--group-kib" => groups.push(args.next().unwrap().parse().unwrap()),
             "--archive-kib" => archives.push(args.next().unwrap().parse::<u32>().unwrap()),
+            "--tiers" => tiers = true,
             "--peers" => peers = true,
             "--parts" => told = true,
             "--half" => halved = true,
@@ -242,6 +264,9 @@ fn main() {
                 archive_bytes,
             }));
         }
+    }
+    if tiers {
+        options = vec![RegroupOptions::default(), RegroupOptions::cold()];
     }
     for dir in dirs {
         measure(&dir, &work, mib << 20, &options, peers, told, halved);
@@ -271,7 +296,7 @@ fn measure(
     }
     println!("\n{}: {} files, {:.1} MB\n", dir.display(), taken.len(), bytes as f64 / 1e6);
     println!(
-        "| what | MB | of zstd -19 --long | s | sequential MiB/s | random 4 KiB us |\n| --- | --- | --- | --- | --- | --- |"
+        "| what | MB | of the first | s | sequential MiB/s | random 4 KiB, us | index rebuilt, ms |\n| --- | --- | --- | --- | --- | --- | --- |"
     );
     let mut best = 0;
     if peers {
@@ -286,7 +311,7 @@ fn measure(
                     best = if best == 0 { bytes } else { best };
                     row(&format!("{name} ({} MiB of memory)", kib >> 10), bytes, best, seconds, None);
                 }
-                None => println!("| {name} | not installed | | | | |"),
+                None => println!("| {name} | not installed | | | | | |"),
             }
         }
     }
@@ -299,15 +324,17 @@ fn measure(
         let recipes = put(&open(&store_dir, &db, 64 << 20), &taken);
         let seconds = begun.elapsed().as_secs_f64();
         if i == 0 {
-            let stored = open(&store_dir, &db, 1 << 20).stats().stored_bytes;
-            row("store, a frame a chunk", stored, best, seconds, Some(reads(&store_dir, &db, &recipes)));
+            let stored = seal(&store_dir, &db);
+            let read = reads(&store_dir, &db, &recipes);
+            row("store, a frame a chunk", stored, best, seconds, Some((&store_dir, read)));
         }
         let store = open(&store_dir, &db, 64 << 20);
         let begun = Instant::now();
         let plan = store.plan_regroup(options, &mut |_, _| true).unwrap().unwrap();
         let done = store.regroup(&plan, options, &mut |_, _| true).unwrap();
-        let (seconds, stored) = (begun.elapsed().as_secs_f64(), store.stats().stored_bytes);
+        let seconds = begun.elapsed().as_secs_f64();
         drop(store);
+        let stored = seal(&store_dir, &db);
         let RegroupOptions { level, group_bytes, archive_bytes } = options;
         let name = format!(
             "grouped, {} KiB, archives {} KiB, level {level}: {} chunks, {} deltas, {} inflated",
@@ -317,7 +344,7 @@ fn measure(
             done.deltas,
             done.inflated
         );
-        row(&name, stored, best, seconds, Some(reads(&store_dir, &db, &recipes)));
+        row(&name, stored, best, seconds, Some((&store_dir, reads(&store_dir, &db, &recipes))));
         if told {
             parts(&store_dir);
         }

@@ -63,7 +63,7 @@ pub(super) fn optimize(
     if !sizes.contains(&group_bytes) {
         return Err(AdminError::refused(
             format!("groups of {group_bytes} bytes: expected 4 KiB to 1 MiB"),
-            "leave it out for 8KiB".to_owned(),
+            "leave it out for 16KiB".to_owned(),
         ));
     }
     let sizes = 64 << 10..=8 << 20;

@@ -4,6 +4,7 @@ use super::session::{Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{OptimizeReport, OptimizeRequest, Request, Response};
 use crate::config::parse_size;
+use crate::store::RegroupOptions;
 use std::path::PathBuf;
 
 /// Store chunks that resemble each other together, so that they take less room
@@ -22,7 +23,7 @@ pub(super) struct Optimize {
     /// Level of zstd, 1 to 22 [default: 15; cold: 19]
     #[arg(long, value_name = "N")]
     level: Option<i32>,
-    /// Most decoded bytes in a group, of which a read decodes two at most [default: 8KiB; cold: 1MiB]
+    /// Most decoded bytes in a group, of which a read decodes two at most [default: 16KiB; cold: 1MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     group_size: Option<u64>,
     /// Most bytes that zip and gzip files are inflated to at a time, so that versions of them share; a read deflates all
@@ -43,21 +44,21 @@ enum Tier {
 
 impl Optimize {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let (level, group_bytes, archive_bytes) = match self.tier {
-            Tier::Balanced => (15, 8 << 10, 0),
-            Tier::Cold => (19, 1 << 20, 4 << 20),
+        let tier = match self.tier {
+            Tier::Balanced => RegroupOptions::default(),
+            Tier::Cold => RegroupOptions::cold(),
         };
-        let group_bytes = self.group_size.unwrap_or(group_bytes);
+        let group_bytes = self.group_size.unwrap_or(tier.group_bytes.into());
         let group_bytes = u32::try_from(group_bytes)
             .map_err(|_| CliError::new(format!("groups of {group_bytes} bytes: expected 4 KiB to 1 MiB")))?;
-        let archive_bytes = self.archive_size.unwrap_or(archive_bytes);
+        let archive_bytes = self.archive_size.unwrap_or(tier.archive_bytes.into());
         let archive_bytes = u32::try_from(archive_bytes).map_err(|_| {
             CliError::new(format!(
                 "archives inflated to {archive_bytes} bytes: expected 64 KiB to 8 MiB, or 0"
             ))
         })?;
         let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Convert, out)?;
-        let level = self.level.unwrap_or(level);
+        let level = self.level.unwrap_or(tier.level);
         let request = OptimizeRequest { dry_run: self.dry_run, level, group_bytes, archive_bytes };
         let report = match session.ask(Request::Optimize(request), out)? {
             Response::Optimize(report) => report,

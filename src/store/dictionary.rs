@@ -7,13 +7,12 @@
 //! What must always be true: a dictionary stands in the same pack as every group that needs it, and is found by place and
 //! by the hash that names it. It is there twice, because all groups of a pack are lost with it: one copy is enough.
 
-use super::frame::{self, HEADER_BYTES, Header, Kind};
+use super::frame::{self, HEADER_BYTES, Header, Kind, inflate_with};
 use super::pack::Packs;
 use crate::env::DiskFile;
 use quick_cache::sync::Cache;
-use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
-use zstd::zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, compress_bound};
+use zstd::zstd_safe::{CCtx, CDict, CParameter, DDict, compress_bound};
 
 /// No dictionary is longer: zstd's own default.
 pub(super) const BYTES_MAX: usize = 112 << 10;
@@ -118,19 +117,10 @@ impl Dictionary {
         *self.id.first_chunk().expect("a hash has 32 bytes")
     }
 
-    /// Decodes one zstd frame into `target`; how many bytes it had.
-    pub(super) fn decompress(&self, target: &mut [u8], packed: &[u8]) -> Result<usize, &'static str> {
-        thread_local! {
-            static CONTEXT: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
-        }
-        CONTEXT.with_borrow_mut(|slot| {
-            let context = match slot {
-                Some(context) => context,
-                None => slot.insert(DCtx::try_create().ok_or("zstd could not start")?),
-            };
-            context
-                .decompress_using_ddict(target, packed, &self.decoder)
-                .map_err(|_| "the payload does not decompress")
+    /// One zstd frame's `raw_len` bytes.
+    pub(super) fn inflate(&self, packed: &[u8], raw_len: u32) -> Result<Arc<[u8]>, &'static str> {
+        inflate_with(packed, raw_len, |context, target| {
+            context.decompress_using_ddict(target, packed, &self.decoder)
         })
     }
 }

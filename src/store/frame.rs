@@ -24,7 +24,8 @@ use crate::id::{ChunkId, DocumentId, RecipeId, StoreId};
 use crate::recipe::CHUNK_BYTES_MAX;
 use std::cell::RefCell;
 use std::sync::Arc;
-use zstd::bulk::{Compressor, Decompressor};
+use zstd::bulk::Compressor;
+use zstd::zstd_safe::{DCtx, SafeResult};
 
 /// Bytes of a frame before its payload.
 pub(super) const HEADER_BYTES: usize = 56;
@@ -255,36 +256,36 @@ impl Header {
 
 /// One zstd frame's `raw_len` bytes.
 pub(super) fn inflate(payload: &[u8], raw_len: u32) -> Result<Arc<[u8]>, &'static str> {
-    thread_local! {
-        static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
-    }
-    inflate_with(payload, raw_len, |target| {
-        DECOMPRESSOR.with_borrow_mut(|slot| {
-            let decompressor = match slot {
-                Some(decompressor) => decompressor,
-                None => slot.insert(Decompressor::new().map_err(|_| "zstd could not start")?),
-            };
-            decompressor.decompress_to_buffer(payload, target).map_err(|_| "the payload does not decompress")
-        })
-    })
+    inflate_with(payload, raw_len, |context, target| context.decompress(target, payload))
 }
 
-/// Fills `raw_len` bytes by `decompress`, which says how many it wrote.
+/// Fills `raw_len` bytes by `decompress`, which says how many it wrote. A context is some 100 KiB, which takes longer to be
+/// made than many a frame to be decoded, so each thread keeps one.
 pub(super) fn inflate_with(
     payload: &[u8],
     raw_len: u32,
-    decompress: impl FnOnce(&mut [u8]) -> Result<usize, &'static str>,
+    decompress: impl FnOnce(&mut DCtx<'static>, &mut [u8]) -> SafeResult,
 ) -> Result<Arc<[u8]>, &'static str> {
+    thread_local! {
+        static CONTEXT: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+    }
     // Before memory is taken for what a few bytes claim to hold.
     if u64::from(raw_len) > payload.len() as u64 * ZSTD_EXPANSION_MAX {
         return Err("the payload does not decompress to the length the frame says");
     }
     let mut raw: Arc<[u8]> = std::iter::repeat_n(0, raw_len as usize).collect();
     let target = Arc::get_mut(&mut raw).expect("nobody else has it yet");
-    if decompress(target)? != raw.len() {
-        return Err("the payload does not decompress to the length the frame says");
+    let len = CONTEXT.with_borrow_mut(|slot| {
+        let context = match slot {
+            Some(context) => context,
+            None => slot.insert(DCtx::try_create().ok_or("zstd could not start")?),
+        };
+        decompress(context, target).map_err(|_| "the payload does not decompress")
+    })?;
+    match len == raw.len() {
+        true => Ok(raw),
+        false => Err("the payload does not decompress to the length the frame says"),
     }
-    Ok(raw)
 }
 
 /// Appends room for a header and the encoded payload of `raw` to `out`; the header is for the appender to

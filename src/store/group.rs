@@ -31,7 +31,7 @@ use super::pack::Packs;
 use crate::env::DiskFile;
 use crate::id::ChunkId;
 use crate::recipe::CHUNK_BYTES_MAX;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound};
 
 const HEAD_BYTES: usize = 16;
@@ -44,6 +44,10 @@ pub(super) const TABLE_BYTES_MAX: u32 = (HEAD_BYTES + MEMBERS_MAX * MEMBER_BYTES
 const NOBODY: [u8; 32] = [0; 32];
 /// Deltas with their roots longer than this are compressed with matches as far away as there are.
 const LONG_BYTES_MIN: usize = 256 << 10;
+/// Bytes that begin so are a dictionary with tables to zstd (RFC 8878, section 5).
+const DICTIONARY_MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
+/// Of a root so much is read at first: mostly all of it.
+const READ_BYTES: usize = 4 << 10;
 const NOT_AS_NAMED: &str = "the content does not have the hash that names it";
 
 /// A chunk in a group.
@@ -195,7 +199,16 @@ impl Group {
     /// Decodes a payload, which must fit its checksum; `base` is the decoded root of a delta, or the dictionary.
     pub(super) fn decode(header: &Header, payload: &[u8], base: Base<'_>) -> Result<Group, &'static str> {
         header.check(payload)?;
-        let table = Table::parse(header, payload)?;
+        Group::decode_with(header, payload, Table::parse(header, payload)?, base)
+    }
+
+    /// As [`Group::decode`], of a payload that was found to fit its checksum and that this is the table of.
+    pub(super) fn decode_with(
+        header: &Header,
+        payload: &[u8],
+        table: Table,
+        base: Base<'_>,
+    ) -> Result<Group, &'static str> {
         let stored = &payload[table.bytes()..];
         let raw: Bytes = match header.codec {
             CODEC_RAW if stored.len() == header.raw_len as usize => stored.into(),
@@ -205,16 +218,11 @@ impl Group {
                 (Needs::Dictionary { begins, .. }, Base::Dictionary(dictionary))
                     if dictionary.is(&begins) =>
                 {
-                    inflate_with(stored, header.raw_len, |target| dictionary.decompress(target, stored))?
+                    dictionary.inflate(stored, header.raw_len)?
                 }
                 (Needs::Root { begins, .. }, Base::Root(root)) if is_root(&root.id, &begins) => {
-                    inflate_with(stored, header.raw_len, |target| {
-                        // A context of its own: zstd keeps the reference for as long as the context lives.
-                        let mut context = DCtx::try_create().ok_or("zstd could not start")?;
-                        context
-                            .ref_prefix(&root.raw)
-                            .map_err(|_| "zstd does not take the root of a delta")?;
-                        context.decompress(target, stored).map_err(|_| "the payload does not decompress")
+                    inflate_with(stored, header.raw_len, |context, target| {
+                        decompress(context, target, stored, &root.raw)
                     })?
                 }
                 _ => return Err("what the group needs is not what it was made with"),
@@ -222,6 +230,18 @@ impl Group {
         };
         let deflated = header.is_inflated().then(OnceLock::new);
         Ok(Group { id: header.id, members: table.members, raw, deflated })
+    }
+
+    /// As [`Group::chunk`], to be kept: not copied if it is all that there is.
+    pub(super) fn shared_chunk(&self, id: &[u8; 32], len: u32) -> Result<Bytes, &'static str> {
+        let bytes = self.chunk(id, len)?;
+        let is_all = self.deflated.is_none() && bytes.len() == self.raw.len();
+        Ok(if is_all { Arc::clone(&self.raw) } else { bytes.into() })
+    }
+
+    /// Whether it has more chunks than one.
+    pub(super) fn has_several(&self) -> bool {
+        self.members.len() > 1
     }
 
     /// The bytes of a chunk that must be `len` bytes long.
@@ -308,14 +328,14 @@ impl Group {
         let table = Table::parse(header, payload)?;
         if let Some((at, _)) = table.root(offset)? {
             let root = Group::read_root(packs, file, pack, at, dictionaries)?;
-            return Ok(Group::decode(header, payload, Base::Root(&root))?);
+            return Ok(Group::decode_with(header, payload, table, Base::Root(&root))?);
         }
         let dictionary = match table.dictionary(offset)? {
             Some(copies) => Some(dictionaries.get(packs, file, pack, &copies)?),
             None => None,
         };
         let base = dictionary.as_deref().map_or(Base::Nothing, Base::Dictionary);
-        Ok(Group::decode(header, payload, base)?)
+        Ok(Group::decode_with(header, payload, table, base)?)
     }
 
     /// Reads the group at `offset` that a delta needs.
@@ -343,14 +363,23 @@ fn read_frame(
     offset: u32,
 ) -> Result<(Header, Vec<u8>), String> {
     let failed = |e| format!("it cannot be read: {e}");
-    let mut head = [0; HEADER_BYTES];
-    file.read_exact_at(&mut head, u64::from(offset)).map_err(failed)?;
-    let header = Header::parse(&head, packs.place(pack, offset))?;
+    let mut frame = vec![0; READ_BYTES];
+    // What comes behind it may be unreadable, or the end.
+    let mut len = file.read_at(&mut frame, u64::from(offset)).unwrap_or(0);
+    frame.truncate(len.max(HEADER_BYTES));
+    if len < HEADER_BYTES {
+        file.read_exact_at(&mut frame, u64::from(offset)).map_err(failed)?;
+        len = HEADER_BYTES;
+    }
+    let header = Header::parse(&frame, packs.place(pack, offset))?;
     if !header.is_group() {
         return Err("another frame stands there".to_owned());
     }
-    let mut payload = vec![0; header.stored_len as usize];
-    file.read_exact_at(&mut payload, u64::from(offset) + HEADER_BYTES as u64).map_err(failed)?;
+    frame.resize(HEADER_BYTES + header.stored_len as usize, 0);
+    if let Some(rest @ [_, ..]) = frame.get_mut(len..) {
+        file.read_exact_at(rest, u64::from(offset) + len as u64).map_err(failed)?;
+    }
+    let payload = frame.split_off(HEADER_BYTES);
     header.check(&payload)?;
     Ok((header, payload))
 }
@@ -490,6 +519,23 @@ pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8>
     }
     context.compress2(&mut packed, raw).expect("there is room for the worst case");
     packed
+}
+
+/// Decodes one zstd frame that was made with `prefix` as what comes before it; how many bytes it had.
+fn decompress(
+    context: &mut DCtx<'static>,
+    target: &mut [u8],
+    packed: &[u8],
+    prefix: &[u8],
+) -> zstd::zstd_safe::SafeResult {
+    if prefix.starts_with(&DICTIONARY_MAGIC) {
+        // A context of its own: zstd keeps the reference for as long as the context lives.
+        let mut context = DCtx::create();
+        context.ref_prefix(prefix)?;
+        return context.decompress(target, packed);
+    }
+    // What any other bytes are as a dictionary, they are as a prefix; and it is forgotten again.
+    context.decompress_using_dict(target, packed, prefix)
 }
 
 /// Says in a delta's payload how far before it its root stands.

@@ -250,7 +250,7 @@ impl Reader {
     /// A chunk of a group that is decoded already.
     pub(super) fn in_group_at_hand(&self, key: &Key, address: &Address) -> Option<Bytes> {
         let group = self.groups.get(&(address.pack, address.offset))?;
-        group.chunk(key.id(), address.raw_len).ok().map(Bytes::from)
+        group.shared_chunk(key.id(), address.raw_len).ok()
     }
 
     pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
@@ -411,7 +411,7 @@ impl Reader {
         let too_long = "the frame is not as long as the index says";
         if header.is_group() && header.stored_len == address.stored_len {
             let group = self.decode_group(address, &header, &frame[HEADER_BYTES..], groups)?;
-            return Ok(group.chunk(key.id(), address.raw_len)?.into());
+            return Ok(group.shared_chunk(key.id(), address.raw_len)?);
         }
         if header.is_group() {
             return Err(too_long.to_owned());
@@ -437,16 +437,19 @@ impl Reader {
         header.check(payload)?;
         let table = Table::parse(header, payload)?;
         let group = if let Some((at, _)) = table.root(offset)? {
-            Group::decode(header, payload, Base::Root(&*self.root_at(pack, at, groups)?))?
+            Group::decode_with(header, payload, table, Base::Root(&*self.root_at(pack, at, groups)?))?
         } else if let Some(copies) = table.dictionary(offset)? {
             let file = self.packs.file(pack).map_err(|e| format!("it cannot be opened: {e}"))?;
             let dictionary = self.dictionaries.get(&self.packs, &*file, pack, &copies)?;
-            Group::decode(header, payload, Base::Dictionary(&dictionary))?
+            Group::decode_with(header, payload, table, Base::Dictionary(&dictionary))?
         } else {
-            Group::decode(header, payload, Base::Nothing)?
+            Group::decode_with(header, payload, table, Base::Nothing)?
         };
         let group = Arc::new(group);
-        self.groups.insert((pack, offset), Arc::clone(&group));
+        // Of a delta with one chunk that is kept, and nobody else needs it: the room is better used by roots.
+        if header.kind == Kind::Group as u8 || group.has_several() {
+            self.groups.insert((pack, offset), Arc::clone(&group));
+        }
         Ok(group)
     }
 

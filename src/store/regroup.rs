@@ -71,9 +71,17 @@ pub struct RegroupOptions {
     pub archive_bytes: u32,
 }
 
+impl RegroupOptions {
+    /// As small as it gets, for what is hardly read.
+    pub fn cold() -> RegroupOptions {
+        RegroupOptions { level: 19, group_bytes: 1 << 20, archive_bytes: 4 << 20 }
+    }
+}
+
+/// For what is read as it was before.
 impl Default for RegroupOptions {
     fn default() -> Self {
-        RegroupOptions { level: 15, group_bytes: 8 << 10, archive_bytes: 0 }
+        RegroupOptions { level: 15, group_bytes: 16 << 10, archive_bytes: 0 }
     }
 }
 

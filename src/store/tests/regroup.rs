@@ -1,7 +1,8 @@
 //! Groups: what is in them is read as it was, is lost only together with its frame, and is collected like all else.
 //! That power cuts at every step of a regrouping lose nothing is in `crash.rs`.
 
-use super::super::group::Table;
+use super::super::frame::HEADER_BYTES;
+use super::super::group::{Base, Gathered, Group, Table, With, set_distance};
 use super::super::pack::{GROUPED, INFLATED, PackHeader, read_header};
 use super::super::scan::{Item, Scanner};
 use super::*;
@@ -283,6 +284,32 @@ fn a_delta_without_its_root_does_not_count() {
     fs::write(&path, bytes).unwrap();
     let store = open(dir.path(), &new_db());
     assert!((1..60).step_by(2).all(|n| holds(&store, n)));
+}
+
+/// A file may be a dictionary of zstd, which as what comes before other bytes is bytes like any. Seen to fail without that
+/// case, and so to be one.
+#[test]
+fn a_root_that_begins_like_a_dictionary_is_a_prefix_all_the_same() {
+    for begins in [[0x37, 0xa4, 0x30, 0xec], [0x37, 0xa4, 0x30, 0xed]] {
+        let bytes = [&begins[..], &content(4)[..], &content(6)[..]].concat();
+        let gather = |bytes: &[u8]| {
+            let mut gathered = Gathered::default();
+            gathered.push(&ChunkId::of(bytes), bytes);
+            gathered
+        };
+        let (root, mut frame) = (gather(&bytes), Vec::new());
+        let header = root.build(&mut frame, With::Nothing(3));
+        let decoded = Group::decode(&header, &frame[HEADER_BYTES..], Base::Nothing).unwrap();
+        let like = [&bytes[..], b"and more"].concat();
+        let mut delta = Vec::new();
+        let mut header = gather(&like).build(&mut delta, With::Root(&root, 3));
+        assert!(delta.len() < 200, "it needs its root");
+        set_distance(&mut header, &mut delta[HEADER_BYTES..], HEADER_BYTES as u32);
+        for _ in 0..2 {
+            let group = Group::decode(&header, &delta[HEADER_BYTES..], Base::Root(&decoded)).unwrap();
+            assert_eq!(group.parts().1, like);
+        }
+    }
 }
 
 #[test]
