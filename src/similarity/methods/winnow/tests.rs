@@ -81,9 +81,10 @@ proptest! {
         let make = |len: usize, seed: u64| -> Vec<u8> {
             noise(len, seed).iter().map(|byte| if few { b'a' + byte % 2 } else { *byte }).collect()
         };
+        // The bytes beside what is shared differ, or it would be longer once in 128 times.
         let with = |shared: &[u8]| {
-            let a = [&make(before.0, seed ^ 1)[..], shared, &make(after.0, seed ^ 2)].concat();
-            let b = [&make(before.1, seed ^ 3)[..], shared, &make(after.1, seed ^ 4)].concat();
+            let a = [&make(before.0, seed ^ 1)[..], b"(", shared, b")", &make(after.0, seed ^ 2)].concat();
+            let b = [&make(before.1, seed ^ 3)[..], b"<", shared, b">", &make(after.1, seed ^ 4)].concat();
             (kept(&winnow, &a), kept(&winnow, &b))
         };
         let (a, b) = with(&make(winnow.guarantee() as usize, seed));
