@@ -78,7 +78,14 @@ pub fn measure(files: &[File], queries: &[usize], truth: &Truth) -> Ours {
     let index = Similarity::open(db.clone(), SimilarityOptions::default()).unwrap();
     let building = cpu_of(&mut || build(&index, &*db, files));
     speeds.push(("sketch and index", unique as f64 / 1e6 / building));
-    let tables = [Table::Features, Table::Sketched, Table::Contained, Table::Contents, Table::Numbered];
+    let tables = [
+        Table::Features,
+        Table::Filters,
+        Table::Sketched,
+        Table::Contained,
+        Table::Contents,
+        Table::Numbered,
+    ];
     let rows_bytes: Vec<_> = tables.into_iter().map(|table| (table, table_bytes(&*db, table))).collect();
 
     let place: HashMap<RecipeId, usize> = files.iter().enumerate().map(|(i, file)| (file.id, i)).collect();

@@ -6,12 +6,13 @@ use std::sync::Arc;
 /// Before the names of rows of [`Table::Meta`].
 const META_PREFIX: &[u8] = b"views.";
 /// Tables of similarity, and what stands for each.
-const TABLES: [(Table, Table); 5] = [
+const TABLES: [(Table, Table); 6] = [
     (Table::Features, Table::ViewFeatures),
     (Table::Sketched, Table::ViewSketched),
     (Table::Contained, Table::ViewContained),
     (Table::Contents, Table::ViewContents),
     (Table::Numbered, Table::ViewNumbered),
+    (Table::Filters, Table::ViewFilters),
 ];
 
 /// The database as the index of views sees it: the similarity tables and the rows of [`Table::Meta`] are others.

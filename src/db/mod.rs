@@ -43,6 +43,8 @@ pub enum Table {
     Contents = b't',
     /// Similarity: recipe ids to content numbers, as [`Runs`].
     Numbered = b'u',
+    /// Similarity: chunk numbers to filters of the chunks, as [`Runs`].
+    Filters = b'g',
     /// As [`Table::Features`], of views.
     ViewFeatures = b'F',
     /// As [`Table::Sketched`], of views.
@@ -53,6 +55,8 @@ pub enum Table {
     ViewContents = b'T',
     /// As [`Table::Numbered`], of views.
     ViewNumbered = b'U',
+    /// As [`Table::Filters`], of views.
+    ViewFilters = b'G',
     /// Similarity by other methods: keys of sketches to the contents that have them, as [`Runs`].
     MethodKeys = b'k',
     /// Similarity by other methods: content numbers to content ids and sketches.
@@ -81,7 +85,7 @@ pub enum Table {
 
 impl Table {
     /// Every table there is.
-    pub const ALL: [Table; 24] = [
+    pub const ALL: [Table; 26] = [
         Table::Meta,
         Table::Chunks,
         Table::Features,
@@ -89,11 +93,13 @@ impl Table {
         Table::Contained,
         Table::Contents,
         Table::Numbered,
+        Table::Filters,
         Table::ViewFeatures,
         Table::ViewSketched,
         Table::ViewContained,
         Table::ViewContents,
         Table::ViewNumbered,
+        Table::ViewFilters,
         Table::MethodKeys,
         Table::MethodSketches,
         Table::MethodNumbered,

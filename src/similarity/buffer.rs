@@ -1,5 +1,6 @@
 //! What was added or removed since the last bulk merge, in memory, and searchable.
 
+use super::filter::Filter;
 use super::rows::{ChunkKey, ChunkRow, ContentRow};
 use super::sketch::Sketch;
 use crate::id::RecipeId;
@@ -53,6 +54,9 @@ pub(super) struct Buffer {
     postings: SortedRuns,
     postings_len: usize,
     pub(super) sketched: HashMap<ChunkKey, ChunkRow>,
+    /// By chunk number, those that are not empty.
+    pub(super) filters: BTreeMap<u32, Filter>,
+    filters_len: usize,
     /// Chunk number to its level and the contents that contain it.
     pub(super) contained: BTreeMap<u32, (u8, Vec<u32>)>,
     pub(super) contents: HashMap<u32, ContentRow>,
@@ -63,13 +67,18 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    pub(super) fn add_chunk(&mut self, key: ChunkKey, row: ChunkRow, sketch: &Sketch) {
-        let run: Vec<_> = sketch.features().iter().map(|f| (f.bits(), row.number)).collect();
+    pub(super) fn add_chunk(&mut self, key: ChunkKey, row: ChunkRow, sketch: Sketch) {
+        let (features, filter) = sketch.into_parts();
+        let run: Vec<_> = features.into_iter().map(|f| (f.bits(), row.number)).collect();
         self.postings_len += run.len();
         if !run.is_empty() {
             self.postings.push(run);
         }
         self.sketched.insert(key, row);
+        if !filter.is_empty() {
+            self.filters_len += filter.grams().len();
+            self.filters.insert(row.number, filter);
+        }
     }
 
     pub(super) fn add_containment(&mut self, chunk: ChunkRow, content: u32) {
@@ -104,6 +113,6 @@ impl Buffer {
     /// About how much memory this takes, merging it included.
     pub(super) fn bytes(&self) -> usize {
         let entries = self.sketched.len() + self.contents.len() + self.dead.len();
-        self.postings_len * 64 + self.contained_len * 32 + entries * 3 * ENTRY_BYTES
+        self.postings_len * 64 + self.filters_len * 16 + self.contained_len * 32 + entries * 3 * ENTRY_BYTES
     }
 }

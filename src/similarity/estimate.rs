@@ -96,40 +96,38 @@ impl Places {
         found.iter().for_each(|&feature| is_found[usize::from(feature)] = true);
         let count = found.iter().filter(|&&feature| self.levels[usize::from(feature)] >= level).count();
         let grams = count as f64 / row.features.max(1) as f64;
-        (count > 0).then(|| (row.covered(&is_found, self.end, grams) / self.end.max(1.0)).min(1.0))
+        (count > 0).then(|| covered(&row.places, &is_found, self.end, grams))
     }
 }
 
-impl Row {
-    /// How many bytes are in common, of `end`, if a share `grams` of the features is. O(places).
-    fn covered(&self, is_found: &[bool], end: f64, grams: f64) -> f64 {
-        const GRAM: f64 = GRAM_BYTES as f64;
-        let is_found = |place: &(u16, f64)| is_found[usize::from(place.0)];
-        let mut runs = self.places.chunk_by(|a, b| is_found(a) == is_found(b)).peekable();
-        let (mut covered, mut parted) = (0.0, None);
-        while let Some(run) = runs.next() {
-            let (first, last) = (run[0].1, run[run.len() - 1].1);
-            if !is_found(&run[0]) {
-                let gaps = run.windows(2).map(|pair| (pair[1].1 - pair[0].1 - GRAM).max(0.0));
-                covered += BETWEEN * grams * gaps.sum::<f64>();
-                parted = Some(last);
-                continue;
-            }
-            // The byte at which the neighbour starts, or the one at which it ends, is the farthest to differ.
-            let (before, reach_before) = match parted {
-                Some(parted) => ((first - parted - 1.0).max(0.0), REACH),
-                None => (first, 1.0),
-            };
-            let (after, reach_after) = match runs.peek() {
-                Some(next) => ((next[0].1 - last - 1.0).max(0.0), REACH),
-                None => ((end - last - GRAM).max(0.0), 1.0),
-            };
-            let least = last - first + GRAM;
-            covered +=
-                of_run(least, least + before * reach_before + after * reach_after, least + before + after);
+/// The share of bytes in common, of `end`, if a share `grams` of the features is. `places` are in order: which feature, and
+/// where its gram starts. O(places).
+pub(super) fn covered(places: &[(u16, f64)], is_found: &[bool], end: f64, grams: f64) -> f64 {
+    const GRAM: f64 = GRAM_BYTES as f64;
+    let is_found = |place: &(u16, f64)| is_found[usize::from(place.0)];
+    let mut runs = places.chunk_by(|a, b| is_found(a) == is_found(b)).peekable();
+    let (mut covered, mut parted) = (0.0, None);
+    while let Some(run) = runs.next() {
+        let (first, last) = (run[0].1, run[run.len() - 1].1);
+        if !is_found(&run[0]) {
+            let gaps = run.windows(2).map(|pair| (pair[1].1 - pair[0].1 - GRAM).max(0.0));
+            covered += BETWEEN * grams * gaps.sum::<f64>();
+            parted = Some(last);
+            continue;
         }
-        covered
+        // The byte at which the neighbour starts, or the one at which it ends, is the farthest to differ.
+        let (before, reach_before) = match parted {
+            Some(parted) => ((first - parted - 1.0).max(0.0), REACH),
+            None => (first, 1.0),
+        };
+        let (after, reach_after) = match runs.peek() {
+            Some(next) => ((next[0].1 - last - 1.0).max(0.0), REACH),
+            None => ((end - last - GRAM).max(0.0), 1.0),
+        };
+        let least = last - first + GRAM;
+        covered += of_run(least, least + before * reach_before + after * reach_after, least + before + after);
     }
+    (covered / end.max(1.0)).min(1.0)
 }
 
 /// What counts of a run that has `least` to `most` bytes, `likely` so many: nothing if it is too short for a match.

@@ -1,6 +1,7 @@
 //! The codecs of the similarity tables, and of what the published methods store, fed with any bytes. For `crate::fuzz` only;
 //! see there.
 
+use super::filter;
 use super::methods::chunk_graph::{ChunkGraph, ChunkList, common_bytes};
 use super::methods::sif::interesting::InterestOptions;
 use super::methods::sif::report::Rules;
@@ -17,13 +18,14 @@ use std::ffi::OsStr;
 /// A block of rows; its first byte says which table it is of.
 pub fn block(bytes: &[u8]) {
     let Some((&table, block)) = bytes.split_first() else { return };
-    match table % 7 {
+    match table % 8 {
         0 => check::<Postings>(block, POSTING_BYTES),
         1 => check::<Chunks>(block, CHUNK_BYTES),
         2 => check::<Containments>(block, CONTAINED_BYTES),
         3 => check::<Contents>(block, CONTENT_BYTES),
         5 => check::<methods::Postings>(block, methods::POSTING_BYTES),
         6 => check::<methods::Heads>(block, methods::HEAD_ROW_BYTES),
+        7 => filters(block),
         _ => check::<Plain>(block, 49),
     }
 }
@@ -37,6 +39,12 @@ fn check<C: Codec>(block: &[u8], row_len: usize) {
     let mut again = Vec::new();
     C::decode(&C::encode(&rows, row_len), row_len, &mut again).expect("what was encoded can be decoded");
     assert_eq!(again, rows, "encoding loses nothing");
+}
+
+fn filters(block: &[u8]) {
+    let Some(filters) = filter::decode(block) else { return };
+    let again = filter::encode(&filters.iter().map(|(chunk, filter)| (*chunk, filter)).collect::<Vec<_>>());
+    assert_eq!(filter::decode(&again), Some(filters), "encoding loses nothing");
 }
 
 /// The head of a sketch; its first byte says of which method.

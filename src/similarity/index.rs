@@ -16,7 +16,7 @@ use super::rows::{
     containment, hash_prefix, head, name, name_hash, posting, posting_number,
 };
 use super::sketch::Sketch;
-use super::{SimilarityError, sweep};
+use super::{SimilarityError, filters, sweep};
 use crate::db::{Db, Table};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::Recipe;
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 type Result<T> = std::result::Result<T, SimilarityError>;
 
 const META_KEY: &[u8] = b"similarity";
-const META_VERSION: u8 = 3;
+const META_VERSION: u8 = 4;
 
 /// Settings of the index that do not change what is stored.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +201,7 @@ impl Similarity {
         state.meta.stats.chunks += 1;
         state.meta.stats.postings += sketch.len() as u64;
         let counts = Counts { level: sketch.level(), at: sketch.counts() };
-        state.buffer.add_chunk(key, ChunkRow { number, counts }, &sketch);
+        state.buffer.add_chunk(key, ChunkRow { number, counts }, sketch);
         self.merge_if_large(state)
     }
 
@@ -345,7 +345,15 @@ impl Similarity {
 /// First what says that something is known, and the counters afterwards: an interrupted clear leaves no number to be
 /// given out twice.
 fn clear(db: &dyn Db) -> Result<()> {
-    for table in [Table::Numbered, Table::Contents, Table::Sketched, Table::Contained, Table::Features] {
+    let tables = [
+        Table::Numbered,
+        Table::Contents,
+        Table::Sketched,
+        Table::Contained,
+        Table::Features,
+        Table::Filters,
+    ];
+    for table in tables {
         db.clear(table)?;
     }
     Ok(())
@@ -374,6 +382,7 @@ fn merge_rows(db: &dyn Db, buffer: &Buffer) -> Result<()> {
     let mut rows = Vec::with_capacity(buffer.postings_len() * 9);
     buffer.postings().for_each(|(feature, chunk)| rows.extend_from_slice(&posting(feature, chunk)));
     FEATURES.merge(db, rows, Vec::new())?;
+    filters::merge(db, &buffer.filters)?;
     let rows = buffer.sketched.iter().flat_map(|(key, row)| row.to_row(key)).collect();
     SKETCHED.merge(db, rows, Vec::new())?;
     let mut rows = Vec::new();

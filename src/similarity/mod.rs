@@ -16,6 +16,9 @@ mod boilerplate;
 mod buffer;
 mod estimate;
 pub mod exact;
+mod filter;
+mod filtered;
+mod filters;
 mod frequent;
 #[doc(hidden)]
 pub mod fuzz;
@@ -24,10 +27,12 @@ pub mod groups;
 mod index;
 pub mod methods;
 mod query;
+mod rank;
 mod rows;
 mod scratch;
 mod sketch;
 mod sweep;
+mod tally;
 #[cfg(test)]
 mod tests;
 
@@ -35,7 +40,8 @@ pub use boilerplate::Boilerplate;
 pub use frequent::Frequent;
 pub use gram::{FEATURE_BITS, GRAM_BYTES, LEVEL_MAX};
 pub use index::{Similarity, SimilarityOptions, SimilarityStats};
-pub use query::{Answer, Candidate};
+pub use query::Answer;
+pub use rank::Candidate;
 pub use sketch::{QuerySketch, Sketch, SketchParams};
 
 use crate::db::DbError;

@@ -11,16 +11,15 @@
 
 use super::SimilarityError;
 use super::boilerplate::Boilerplate;
-use super::estimate::{Places, shares_of_bytes};
-use super::gram::{LEVEL_MAX, LEVELS};
+use super::estimate::Places;
+use super::filtered::Filtered;
 use super::index::{Similarity, State};
-use super::rows::{
-    CONTAINED, CONTENTS, ContentRow, Counts, FEATURES, containment_of, hash_prefix, posting_number,
-};
+use super::rank::{Candidate, Query};
+use super::rows::{CONTAINED, FEATURES, containment_of, hash_prefix, posting_number};
 use super::sketch::{Asked, QuerySketch};
+use super::tally::Seen;
 use crate::db::Db;
-use crate::id::RecipeId;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// A feature is suppressed if it is in more chunks than this many times the cap, without counting contents.
 const CHUNKS_PER_CONTENT: usize = 4;
@@ -35,24 +34,6 @@ const ROWS_MAX: usize = 1 << 25;
 const RETRIED_FEATURES: usize = 16;
 const RETRY_CAP_FACTOR: usize = 8;
 
-/// A content that probably has something in common with the queried file. The shares are estimates, from 0 to
-/// 1, of bytes; [`super::exact::compare_beside`] gives the facts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Candidate {
-    /// Which content.
-    pub recipe: RecipeId,
-    /// Its length in bytes.
-    pub size: u64,
-    /// Share of the queried file that is in this content.
-    pub containment: f64,
-    /// Share of this content that is in the queried file.
-    pub contained_in: f64,
-    /// Bytes in both by bytes in either.
-    pub resemblance: f64,
-    /// Bytes of the queried file that are in this content: containment times its length without padding.
-    pub bytes_common: u64,
-}
-
 /// What a query found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
@@ -62,14 +43,6 @@ pub struct Answer {
     pub suppressed_features: usize,
     /// Features of the query that are of boilerplate. They are in no estimate of what the query has.
     pub boilerplate_features: usize,
-}
-
-/// Features in common with one content, by the coarser level of the two sides.
-#[derive(Default)]
-struct Tally {
-    at: [u32; LEVELS],
-    /// Which of the features that are placed, each once.
-    placed: Vec<u16>,
 }
 
 impl Similarity {
@@ -116,14 +89,16 @@ impl Similarity {
             let still = self.follow(&state, &retried, cap.saturating_mul(RETRY_CAP_FACTOR), &mut seen)?;
             suppressed.retain(|feature| !retried.contains(feature) || still.contains(feature));
         }
-        let counted = Counted {
-            bytes: sketch.counted() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64),
-            thinning: sketch.thinning() * unfollowed,
-        };
         let last = features.last().map_or(0, |asked| asked.feature.bits());
-        let known = sketch.places().iter().filter(|place| place.feature.bits() <= last);
+        let known = sketch.places().iter().filter(|place| place.is_asked && place.feature.bits() <= last);
         let places = Places::of(&known.copied().collect::<Vec<_>>(), &seen.counting, sketch.counted());
-        let candidates = self.rank(&state, &counted, seen, &places, min, limit)?;
+        let thinning = sketch.thinning() * unfollowed;
+        // Where a part of the query does not count, filters do not know of it.
+        let is_whole = boilerplate_features == 0 && thinning == 1.0;
+        let filtered = is_whole.then(|| Filtered::of(sketch.places(), &seen.counting, sketch.counted()));
+        let bytes = sketch.counted() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64);
+        let candidates =
+            Query { bytes, thinning, seen, places, filtered }.rank(&*self.db, &state, min, limit)?;
         Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
     }
 
@@ -139,182 +114,28 @@ impl Similarity {
         let chunks = containing(&*self.db, state, &postings, cap)?;
         seen.rows += postings.rows + chunks.values().map(|(_, contents)| contents.len()).sum::<usize>();
         let mut suppressed = Vec::new();
-        let mut contents: Vec<(u32, u8)> = Vec::new();
+        let mut contents: Vec<(u32, u8, u32)> = Vec::new();
         for (i, &asked) in features.iter().enumerate() {
             contents.clear();
             let found = &postings.chunks[postings.starts[i]..postings.starts[i + 1]];
-            for (chunk_level, of_chunk) in found.iter().filter_map(|chunk| chunks.get(chunk)) {
-                contents.extend(of_chunk.iter().map(|&content| (content, *chunk_level)));
+            for (&chunk, (level, of_chunk)) in
+                found.iter().filter_map(|chunk| Some((chunk, chunks.get(chunk)?)))
+            {
+                contents.extend(of_chunk.iter().map(|&content| (content, *level, chunk)));
             }
             contents.sort_unstable();
-            contents.dedup_by_key(|(content, _)| *content);
+            contents.dedup_by_key(|(content, ..)| *content);
             if postings.suppressed[i] || contents.len() > cap {
                 suppressed.push(asked);
                 continue;
             }
             let placed = seen.count(asked);
-            for &(content, chunk_level) in &contents {
-                let tally = seen.tallies.entry(content).or_default();
-                tally.at[usize::from(asked.level.max(chunk_level))] += 1;
-                tally.placed.extend(placed);
+            for &(content, level, chunk) in &contents {
+                seen.tallies.entry(content).or_default().count(asked.level.max(level), chunk, placed);
             }
         }
         Ok(suppressed)
     }
-
-    fn rank(
-        &self,
-        state: &State,
-        counted: &Counted,
-        seen: Seen,
-        places: &Places,
-        min: f64,
-        limit: usize,
-    ) -> Result<Vec<Candidate>, SimilarityError> {
-        let Seen { weights: query, tallies, .. } = seen;
-        let mut tallies: Vec<_> = tallies.into_iter().collect();
-        tallies.sort_unstable_by_key(|(content, _)| *content);
-        let mut rows: Vec<Option<ContentRow>> = vec![None; tallies.len()];
-        let numbers: Vec<_> = tallies.iter().map(|(content, _)| content.to_be_bytes()).collect();
-        CONTENTS.scan_each(&*self.db, &numbers, |i, row| {
-            rows[i] = Some(ContentRow::of_row(row).1);
-            false
-        })?;
-        let mut candidates = Vec::new();
-        for ((content, tally), row) in tallies.into_iter().zip(rows) {
-            let buffered = || state.buffers().find_map(|buffer| buffer.contents.get(&content).copied());
-            let Some(row) = row.or_else(buffered).filter(|_| !state.is_dead(content)) else {
-                continue;
-            };
-            // Samples of unlike levels do not add up to exactly 1, even where all is found.
-            let found: u32 = tally.at.iter().sum();
-            let containment = match found {
-                all if all == query.features => 1.0,
-                _ => share(&tally, |level| query.at(level)),
-            };
-            // What was found of it is a part of what the whole query would have shown.
-            let contained_in = share(&tally, |level| count_at(&row.counts, level) / counted.thinning);
-            if !(plausible(&tally, containment, min) || plausible(&tally, contained_in, min)) {
-                continue;
-            }
-            let middle = shares_of_bytes(containment, contained_in);
-            let (grams, seen) = (containment, places.share(&tally.placed, row.counts.level));
-            let containment = if found == query.features { 1.0 } else { seen.unwrap_or(middle.0) };
-            // What the query has more than once the other need not have as often.
-            let least = (contained_in * containment / grams).min(middle.1);
-            // It has as many bytes in common as the query, unless its size counts padding.
-            let common = containment * counted.bytes;
-            let contained_in = least.max((least + (common / row.size.max(1) as f64).min(1.0)) / 2.0);
-            candidates.push(Candidate {
-                recipe: row.recipe,
-                size: row.size,
-                containment,
-                contained_in,
-                resemblance: resemblance(containment, contained_in),
-                bytes_common: common as u64,
-            });
-        }
-        candidates.sort_by(|a, b| {
-            b.containment
-                .total_cmp(&a.containment)
-                .then(b.resemblance.total_cmp(&a.resemblance))
-                .then(a.recipe.cmp(&b.recipe))
-        });
-        candidates.truncate(limit);
-        Ok(candidates)
-    }
-}
-
-/// What of the queried file its features stand for.
-struct Counted {
-    /// Its bytes, but those of boilerplate.
-    bytes: f64,
-    /// How many features there are for each that was looked up.
-    thinning: f64,
-}
-
-/// What following features has shown.
-struct Seen {
-    /// Rows that were read for it.
-    rows: usize,
-    weights: QueryCounts,
-    tallies: HashMap<u32, Tally>,
-    /// Which features have a place.
-    placed: HashSet<u64>,
-    /// Those of them that were followed, each with an index.
-    counting: HashMap<u64, u16>,
-}
-
-impl Seen {
-    fn of(sketch: &QuerySketch) -> Seen {
-        let placed = sketch.places().iter().map(|place| place.feature.bits()).collect();
-        let (weights, tallies, counting) = Default::default();
-        Seen { rows: 0, weights, tallies, placed, counting }
-    }
-
-    /// A feature is followed. If it has a place, its index among those that have one.
-    fn count(&mut self, asked: Asked) -> Option<u16> {
-        self.weights.add(asked);
-        let (bits, next) = (asked.feature.bits(), self.counting.len() as u16);
-        self.placed.contains(&bits).then(|| *self.counting.entry(bits).or_insert(next))
-    }
-}
-
-/// How many features the query would have at each level: a feature of a finer level counts if a level selects
-/// it, one of a coarser level stands for as many as the level would have selected more.
-#[derive(Default)]
-struct QueryCounts {
-    at: [f64; LEVELS],
-    /// How many there are in all.
-    features: u32,
-}
-
-impl QueryCounts {
-    fn add(&mut self, Asked { feature, level: selected_at, .. }: Asked) {
-        self.features += 1;
-        for level in 0..=LEVEL_MAX {
-            self.at[usize::from(level)] += if level < selected_at {
-                f64::from(1u32 << (selected_at - level))
-            } else {
-                f64::from(u8::from(feature.level() >= level))
-            };
-        }
-    }
-
-    fn at(&self, level: u8) -> f64 {
-        self.at[usize::from(level)]
-    }
-}
-
-/// The same for a content, whose features below its coarsest level are not counted.
-fn count_at(counts: &Counts, level: u8) -> f64 {
-    let finer = counts.level.saturating_sub(level);
-    f64::from(counts.at[usize::from(level.max(counts.level))]) * f64::from(1u32 << finer)
-}
-
-fn share(tally: &Tally, count: impl Fn(u8) -> f64) -> f64 {
-    let parts = (0..=LEVEL_MAX).map(|level| f64::from(tally.at[usize::from(level)]) / count(level).max(1.0));
-    parts.sum::<f64>().min(1.0)
-}
-
-/// Whether `share`, estimated from a tally, could come from a true share of `min`.
-fn plausible(tally: &Tally, share: f64, min: f64) -> bool {
-    let half = min / 2.0;
-    if share >= half {
-        return true;
-    }
-    // At a true share of `half`, `expected` features would have been found, give or take their square root.
-    let found = f64::from(tally.at.iter().sum::<u32>());
-    let expected = found * half / share.max(f64::MIN_POSITIVE);
-    found >= 1.0 && found >= expected - 2.0 * expected.sqrt()
-}
-
-/// |A∩B| / |A∪B| from |A∩B|/|A| and |A∩B|/|B|.
-fn resemblance(a: f64, b: f64) -> f64 {
-    if a <= 0.0 || b <= 0.0 {
-        return 0.0;
-    }
-    (1.0 / (1.0 / a + 1.0 / b - 1.0)).clamp(0.0, 1.0)
 }
 
 /// The chunks that have each feature: sorted, each once, and bounded.

@@ -293,15 +293,15 @@ impl Codec for Postings {
 
 /// Numbers that are to be Rice-coded.
 #[derive(Default)]
-struct Gaps(Vec<u64>);
+pub(super) struct Gaps(Vec<u64>);
 
 impl Gaps {
-    fn add(&mut self, gap: u64) {
+    pub(super) fn add(&mut self, gap: u64) {
         self.0.push(gap);
     }
 
     /// The code that takes the fewest bits: for evenly spread things it splits at the mean, else below.
-    fn rice(&self) -> u32 {
+    pub(super) fn rice(&self) -> u32 {
         let mean = self.0.iter().sum::<u64>() / self.0.len().max(1) as u64;
         let at_mean = mean.checked_ilog2().unwrap_or(0);
         let bits = |&k: &u32| self.0.iter().map(|&gap| rice_bits(gap, k)).sum::<u64>();

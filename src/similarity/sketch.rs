@@ -5,6 +5,7 @@
 //! union of its chunks'. Grams that straddle a cut are not seen.
 
 use super::exact::{Ranges, padding};
+use super::filter::{self, Filter};
 use super::gram::{self, FEATURE_BITS, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
 
 /// How densely chunks are sampled. On disk: an index is built with one set of these.
@@ -12,6 +13,8 @@ use super::gram::{self, FEATURE_BITS, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
 pub struct SketchParams {
     /// A short chunk is sampled more densely, so that it has about this many features.
     pub floor_features: u32,
+    /// And this many more grams that are known of it but not looked up.
+    pub filter_grams: u32,
     /// The densest level used for that.
     pub level_min: u8,
 }
@@ -19,7 +22,7 @@ pub struct SketchParams {
 impl Default for SketchParams {
     /// See `docs/decisions/0003-similarity-default.md` and `0027-estimates-of-bytes.md` for the measurements.
     fn default() -> Self {
-        SketchParams { floor_features: 36, level_min: 2 }
+        SketchParams { floor_features: 36, filter_grams: filter::GRAMS, level_min: 2 }
     }
 }
 
@@ -27,7 +30,16 @@ impl SketchParams {
     /// The level, from `level_min` to [`LEVEL_MAX`], for a chunk of `len` bytes: of the densities
     /// `1/(3 * 2^(level - 2))` the coarsest that still gives `floor_features` features.
     pub fn level_of(&self, len: usize) -> u8 {
-        let spacing = len / self.floor_features.max(1) as usize;
+        self.level_for(len, self.floor_features)
+    }
+
+    /// The same for the chunk's filter.
+    pub fn filter_level_of(&self, len: usize) -> u8 {
+        self.level_for(len, self.filter_grams).min(self.level_of(len))
+    }
+
+    fn level_for(&self, len: usize, grams: u32) -> u8 {
+        let spacing = len / grams.max(1) as usize;
         let level = (spacing / 3).checked_ilog2().map_or(0, |log| log + 2) as u8;
         level.clamp(self.level_min.min(LEVEL_MAX), LEVEL_MAX)
     }
@@ -62,6 +74,7 @@ pub struct Sketch {
     level: u8,
     /// Sorted, each once.
     features: Vec<Feature>,
+    filter: Filter,
 }
 
 impl Sketch {
@@ -74,17 +87,23 @@ impl Sketch {
     ///
     /// A chunk that has grams has at least one feature: if none is selected, the level goes down until one is.
     pub fn with_params(bytes: &[u8], params: SketchParams) -> Sketch {
-        let mut level = params.level_of(bytes.len());
-        let mut grams = Vec::with_capacity((bytes.len() >> level) * 7 / 4 + 16);
-        gram::select(bytes, level, &mut grams);
-        while grams.is_empty() && level > 0 && bytes.len() >= GRAM_BYTES {
-            level -= 1;
-            gram::select(bytes, level, &mut grams);
+        let mut finest = params.filter_level_of(bytes.len());
+        let mut grams = Vec::with_capacity((bytes.len() >> finest) * 7 / 4 + 16);
+        gram::select(bytes, finest, &mut grams);
+        while grams.is_empty() && finest > 0 && bytes.len() >= GRAM_BYTES {
+            finest -= 1;
+            gram::select(bytes, finest, &mut grams);
         }
-        let mut features: Vec<Feature> = grams.into_iter().map(Feature::of).collect();
+        let highest = grams.iter().map(|gram| gram.level()).max().unwrap_or(0);
+        let level = params.level_of(bytes.len()).min(highest);
+        let (mut features, mut others) = (Vec::new(), Vec::with_capacity(grams.len()));
+        for feature in grams.into_iter().map(Feature::of) {
+            if feature.level() >= level { features.push(feature) } else { others.push(feature) }
+        }
         features.sort_unstable();
         features.dedup_by_key(|f| f.bits());
-        Sketch { level, features }
+        let filter = Filter::of(finest.min(level), &others);
+        Sketch { level, features, filter }
     }
 
     /// The level: one gram in `3 * 2^(level - 2)` was kept, and all at level 0.
@@ -107,8 +126,9 @@ impl Sketch {
         self.features.iter().map(|feature| feature.bits())
     }
 
-    pub(crate) fn features(&self) -> &[Feature] {
-        &self.features
+    /// Its features, and its filter.
+    pub(crate) fn into_parts(self) -> (Vec<Feature>, Filter) {
+        (self.features, self.filter)
     }
 
     /// Number of features that each level selects; it means something from the sketch's own level on.
@@ -143,6 +163,8 @@ pub(crate) struct Place {
     pub(crate) feature: Feature,
     /// Bytes before its gram, without padding.
     pub(crate) at: u64,
+    /// Whether it is looked up, not only asked filters about.
+    pub(crate) is_asked: bool,
 }
 
 /// The sketch of a whole file that is asked about, put together from its chunks'. At most some 16 MiB of memory.
@@ -156,7 +178,9 @@ pub struct QuerySketch {
     thinned: u32,
     /// In order.
     places: Vec<Place>,
-    /// The same for features that are placed.
+    /// The level from which on features are placed, unless they are asked about.
+    places_level: u8,
+    /// As `thinned`, for features that are placed, once all are asked about.
     places_thinned: u32,
 }
 
@@ -178,9 +202,10 @@ impl QuerySketch {
 
     /// Adds the next chunk of the file, which is there so many times in a row.
     pub fn add_chunks(&mut self, bytes: &[u8], times: u64) {
-        let (level, mut placed) = placed(bytes, self.params);
+        let (level, mut placed) = placed(bytes, self.params, self.places_level);
         let padding = padding(&bytes).unwrap_or_default();
-        self.place(&placed, &padding, times);
+        self.place(&placed, level, &padding, times);
+        placed.retain(|(feature, _)| feature.level() >= level);
         placed.sort_unstable();
         placed.dedup_by_key(|(feature, _)| feature.bits());
         let kept = placed.into_iter().filter(|(feature, _)| feature.is_below(self.thinned));
@@ -199,7 +224,7 @@ impl QuerySketch {
 
     /// Notes where the features of the next chunk stand. Those that touch padding do not count, and a chunk that is there
     /// `times` in a row is stretched over all of them.
-    fn place(&mut self, placed: &[(Feature, u32)], padding: &Ranges, times: u64) {
+    fn place(&mut self, placed: &[(Feature, u32)], level: u8, padding: &Ranges, times: u64) {
         let (mut padding, mut passed) = (padding.iter().peekable(), 0);
         for &(feature, at) in placed {
             let at = u64::from(at);
@@ -207,13 +232,25 @@ impl QuerySketch {
                 passed += range.end - range.start;
             }
             let is_padded = padding.peek().is_some_and(|range| range.start < at + GRAM_BYTES as u64);
-            if !is_padded && feature.is_below(self.places_thinned) {
-                self.places.push(Place { feature, at: self.counted + (at - passed) * times });
+            let is_asked = feature.level() >= level;
+            if !is_padded
+                && (is_asked || feature.level() >= self.places_level)
+                && feature.is_below(self.places_thinned)
+            {
+                self.places.push(Place { feature, at: self.counted + (at - passed) * times, is_asked });
             }
         }
         while self.places.len() > PLACES_MAX {
-            self.places_thinned += 1;
-            self.places.retain(|place| place.feature.is_below(self.places_thinned));
+            match self.places_level {
+                LEVEL_MAX => {
+                    self.places_thinned += 1;
+                    self.places.retain(|place| place.feature.is_below(self.places_thinned));
+                }
+                _ => {
+                    self.places_level += 1;
+                    self.places.retain(|place| place.is_asked || place.feature.level() >= self.places_level);
+                }
+            }
         }
     }
 
@@ -252,14 +289,17 @@ fn compact(entries: &mut Vec<Asked>) {
 }
 
 /// The level and the features that [`Sketch::with_params`] has of a chunk, at each place of their grams, in order.
-fn placed(bytes: &[u8], params: SketchParams) -> (u8, Vec<(Feature, u32)>) {
-    let mut level = params.level_of(bytes.len());
-    let mut grams = Vec::with_capacity((bytes.len() >> level) * 7 / 4 + 16);
-    gram::select_placed(bytes, level, &mut grams);
-    while grams.is_empty() && level > 0 && bytes.len() >= GRAM_BYTES {
-        level -= 1;
-        gram::select_placed(bytes, level, &mut grams);
+/// From level `finest` on also those that it has not.
+fn placed(bytes: &[u8], params: SketchParams, finest: u8) -> (u8, Vec<(Feature, u32)>) {
+    let mut finest = params.level_of(bytes.len()).min(finest.max(params.level_min));
+    let mut grams = Vec::with_capacity((bytes.len() >> finest) * 7 / 4 + 16);
+    gram::select_placed(bytes, finest, &mut grams);
+    while grams.is_empty() && finest > 0 && bytes.len() >= GRAM_BYTES {
+        finest -= 1;
+        gram::select_placed(bytes, finest, &mut grams);
     }
+    let highest = grams.iter().map(|(gram, _)| gram.level()).max().unwrap_or(0);
+    let level = params.level_of(bytes.len()).min(highest);
     (level, grams.into_iter().map(|(gram, at)| (Feature::of(gram), at)).collect())
 }
 
@@ -281,7 +321,7 @@ mod tests {
 
     #[test]
     fn levels_follow_length() {
-        let params = SketchParams { floor_features: 32, level_min: 2 };
+        let params = SketchParams { floor_features: 32, filter_grams: 32, level_min: 2 };
         let levels = [0, 40, 191, 192, 384, 3071, 3072, 16 << 10, 1 << 24].map(|len| params.level_of(len));
         assert_eq!(levels, [2, 2, 2, 3, 4, 6, 7, 7, 7]);
     }
@@ -316,7 +356,7 @@ mod tests {
         #[test]
         fn densities_are_nested(len in 24usize..6000, seed: u64, fine in 1u32..64, coarse in 1u32..64) {
             let bytes = noise(len, seed);
-            let of = |m: u32| Sketch::with_params(&bytes, SketchParams { floor_features: m, level_min: 0 });
+            let of = |m: u32| Sketch::with_params(&bytes, SketchParams { floor_features: m, filter_grams: m, level_min: 0 });
             let (fine, coarse) = (of(fine.max(coarse)), of(fine.min(coarse)));
             let filtered: Vec<_> = fine.features.iter().filter(|f| f.level() >= coarse.level).copied().collect();
             prop_assert!(fine.level <= coarse.level);

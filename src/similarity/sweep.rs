@@ -8,12 +8,12 @@
 //! rows; and so does every chunk that was added since the merge before the last, because the content it was
 //! added for may be about to come. Names go before features: a chunk that is known has its features.
 
-use super::SimilarityError;
 use super::index::{Meta, State};
 use super::rows::{
     CONTAINED, CONTENTS, ChunkRow, ContentRow, FEATURES, KEY_BYTES, POSTING_BYTES, SKETCHED, containment_of,
     posting_number,
 };
+use super::{SimilarityError, filters};
 use crate::db::{Codec, Db, DbResult, Runs};
 
 /// Keys collected before they are removed: bounds the memory of a sweep.
@@ -69,6 +69,7 @@ pub(super) fn sweep(db: &dyn Db, state: &mut State) -> Result<(), SimilarityErro
     state.meta.stats.chunks = state.meta.stats.chunks.saturating_sub(gone);
     let gone = remove(&FEATURES, db, POSTING_BYTES, |row| stays(posting_number(row)))?;
     state.meta.stats.postings = state.meta.stats.postings.saturating_sub(gone);
+    filters::retain(db, stays)?;
     state.meta.dead = 0;
     state.meta.store(db)
 }

@@ -1,0 +1,98 @@
+//! The filters of chunks, by number, in blocks.
+//!
+//! What must always be true: a block's key is the number of its first chunk when it was written, and blocks do not overlap: a
+//! buffer that is merged has numbers that none before it had, and merged again it makes the same blocks.
+
+use super::SimilarityError;
+use super::filter::{Filter, decode, encode};
+use crate::db::{Batch, Db, DbError, DbResult, Table};
+use std::collections::{BTreeMap, HashMap};
+
+/// Grams of a block, from which on it ends: about a KiB.
+const BLOCK_GRAMS: usize = 1 << 10;
+/// Blocks that are written at once.
+const BLOCKS_PER_BATCH: usize = 256;
+
+fn decoded(block: &[u8]) -> DbResult<Vec<(u32, Filter)>> {
+    decode(block).ok_or(DbError::Row { table: Table::Filters, reason: "expected filters in ascending order" })
+}
+
+/// Puts the filters of a buffer into the database. O(filters).
+pub(super) fn merge(db: &dyn Db, filters: &BTreeMap<u32, Filter>) -> DbResult<()> {
+    let (mut batch, mut blocks, mut grams, mut block) = (Batch::new(), 0, 0, Vec::new());
+    for (&chunk, filter) in filters {
+        grams += filter.grams().len();
+        block.push((chunk, filter));
+        if grams >= BLOCK_GRAMS {
+            put(&mut batch, &block);
+            block.clear();
+            (grams, blocks) = (0, blocks + 1);
+            if blocks % BLOCKS_PER_BATCH == 0 {
+                db.apply(std::mem::take(&mut batch))?;
+            }
+        }
+    }
+    put(&mut batch, &block);
+    if batch.is_empty() { Ok(()) } else { db.apply(batch) }
+}
+
+fn put(batch: &mut Batch, block: &[(u32, &Filter)]) {
+    if let Some((first, _)) = block.first() {
+        batch.put(Table::Filters, &first.to_be_bytes(), encode(block));
+    }
+}
+
+/// Adds to `filters` those of the chunks, sorted, that have one in the database. One look-up for each block.
+pub(super) fn read(
+    db: &dyn Db,
+    chunks: &[u32],
+    filters: &mut HashMap<u32, Filter>,
+) -> Result<(), SimilarityError> {
+    let mut block: Vec<(u32, Filter)> = Vec::new();
+    for &chunk in chunks {
+        if block.last().is_none_or(|(last, _)| *last < chunk) {
+            let found = db.at_or_below(Table::Filters, &chunk.to_be_bytes())?;
+            block = found.map_or(Ok(Vec::new()), |(_, block)| decoded(&block))?;
+        }
+        if let Ok(at) = block.binary_search_by_key(&chunk, |(chunk, _)| *chunk) {
+            filters.insert(chunk, std::mem::take(&mut block[at].1));
+        }
+    }
+    Ok(())
+}
+
+/// Removes those of chunks that `stays` refuses. O(filters), in memory some blocks.
+pub(super) fn retain(db: &dyn Db, stays: impl Fn(u32) -> bool) -> DbResult<()> {
+    let mut from = Some(Vec::new());
+    while let Some(begin) = from.take() {
+        let (mut batch, mut blocks, mut failed) = (Batch::new(), 0, None);
+        db.scan(Table::Filters, &begin, &mut |key, block| {
+            if blocks == BLOCKS_PER_BATCH {
+                from = Some(key.to_vec());
+                return false;
+            }
+            match decoded(block) {
+                Ok(filters) if filters.iter().all(|(chunk, _)| stays(*chunk)) => return true,
+                Ok(filters) => {
+                    let kept: Vec<_> = filters
+                        .iter()
+                        .filter(|(chunk, _)| stays(*chunk))
+                        .map(|(chunk, f)| (*chunk, f))
+                        .collect();
+                    match kept.is_empty() {
+                        true => batch.remove(Table::Filters, key),
+                        false => batch.put(Table::Filters, key, encode(&kept)),
+                    }
+                    blocks += 1;
+                }
+                Err(e) => failed = Some(e),
+            }
+            failed.is_none()
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        if !batch.is_empty() {
+            db.apply(batch)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! What following a query's features has shown: how many each content has, and which.
+
+use super::gram::{LEVEL_MAX, LEVELS};
+use super::sketch::{Asked, QuerySketch};
+use std::collections::{HashMap, HashSet};
+
+/// Chunks that are noted of a content: one of more has more than filters tell of.
+pub(super) const CHUNKS_NOTED: usize = 4;
+
+/// Features in common with one content, by the coarser level of the two sides.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) at: [u32; LEVELS],
+    /// Which of the features that are placed, each once.
+    pub(super) placed: Vec<u16>,
+    /// The chunks of the content that have a feature, some of them if they are more than [`CHUNKS_NOTED`].
+    pub(super) chunks: Vec<u32>,
+}
+
+impl Tally {
+    /// The content's `chunk` has a feature, in common at `level`, with this index if it has a place.
+    pub(super) fn count(&mut self, level: u8, chunk: u32, placed: Option<u16>) {
+        self.at[usize::from(level)] += 1;
+        self.placed.extend(placed);
+        if self.chunks.len() <= CHUNKS_NOTED && !self.chunks.contains(&chunk) {
+            self.chunks.push(chunk);
+        }
+    }
+
+    /// How many features there are in common.
+    pub(super) fn features(&self) -> u32 {
+        self.at.iter().sum()
+    }
+
+    /// The share of features in common, of a file that has `count` of them at each level.
+    pub(super) fn share(&self, count: impl Fn(u8) -> f64) -> f64 {
+        let parts =
+            (0..=LEVEL_MAX).map(|level| f64::from(self.at[usize::from(level)]) / count(level).max(1.0));
+        parts.sum::<f64>().min(1.0)
+    }
+}
+
+/// What following features has shown.
+pub(super) struct Seen {
+    /// Rows that were read for it.
+    pub(super) rows: usize,
+    pub(super) weights: QueryCounts,
+    pub(super) tallies: HashMap<u32, Tally>,
+    /// Which features have a place.
+    placed: HashSet<u64>,
+    /// Those of them that were followed, each with an index.
+    pub(super) counting: HashMap<u64, u16>,
+}
+
+impl Seen {
+    pub(super) fn of(sketch: &QuerySketch) -> Seen {
+        let placed = sketch.places().iter().map(|place| place.feature.bits()).collect();
+        let (weights, tallies, counting) = Default::default();
+        Seen { rows: 0, weights, tallies, placed, counting }
+    }
+
+    /// A feature is followed. If it has a place, its index among those that have one.
+    pub(super) fn count(&mut self, asked: Asked) -> Option<u16> {
+        self.weights.add(asked);
+        let (bits, next) = (asked.feature.bits(), self.counting.len() as u16);
+        self.placed.contains(&bits).then(|| *self.counting.entry(bits).or_insert(next))
+    }
+}
+
+/// How many features the query would have at each level: a feature of a finer level counts if a level selects
+/// it, one of a coarser level stands for as many as the level would have selected more.
+#[derive(Default)]
+pub(super) struct QueryCounts {
+    at: [f64; LEVELS],
+    /// How many there are in all.
+    pub(super) features: u32,
+}
+
+impl QueryCounts {
+    fn add(&mut self, Asked { feature, level: selected_at, .. }: Asked) {
+        self.features += 1;
+        for level in 0..=LEVEL_MAX {
+            self.at[usize::from(level)] += if level < selected_at {
+                f64::from(1u32 << (selected_at - level))
+            } else {
+                f64::from(u8::from(feature.level() >= level))
+            };
+        }
+    }
+
+    pub(super) fn at(&self, level: u8) -> f64 {
+        self.at[usize::from(level)]
+    }
+}
