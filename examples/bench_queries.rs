@@ -224,7 +224,14 @@ fn main() {
         db.0.scan(table, &[], size).unwrap();
         sum
     };
-    let tables = [Table::Features, Table::Sketched, Table::Contained, Table::Contents, Table::Numbered];
+    let tables = [
+        Table::Features,
+        Table::Filters,
+        Table::Sketched,
+        Table::Contained,
+        Table::Contents,
+        Table::Numbered,
+    ];
     let sizes = tables.map(table);
     let rows: u64 = sizes.iter().sum();
     let each = |bytes: u64| bytes as f64 / stats.contents as f64;

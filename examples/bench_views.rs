@@ -61,7 +61,14 @@ impl Index {
     fn row_bytes(&self) -> u64 {
         self.similarity.flush().unwrap();
         let mut sum = 0;
-        for table in [Table::Features, Table::Sketched, Table::Contained, Table::Contents, Table::Numbered] {
+        for table in [
+            Table::Features,
+            Table::Filters,
+            Table::Sketched,
+            Table::Contained,
+            Table::Contents,
+            Table::Numbered,
+        ] {
             let mut add = |key: &[u8], value: &[u8]| {
                 sum += (key.len() + value.len()) as u64;
                 true

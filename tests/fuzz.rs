@@ -308,10 +308,17 @@ fn make_corpus() {
     similarity.flush().unwrap();
     store.persist().unwrap();
     save("position", "position", &db.get(Table::Meta, b"store.position").unwrap().unwrap());
-    let tables = [Table::Features, Table::Sketched, Table::Contained, Table::Contents, Table::Chunks];
-    for (number, table) in tables.into_iter().enumerate() {
+    let tables = [
+        (0, Table::Features),
+        (1, Table::Sketched),
+        (2, Table::Contained),
+        (3, Table::Contents),
+        (4, Table::Chunks),
+        (7, Table::Filters),
+    ];
+    for (number, table) in tables {
         db.scan(table, &[], &mut |_, block| {
-            save("block", &format!("{table:?}"), &[&[number as u8], block].concat());
+            save("block", &format!("{table:?}"), &[&[number], block].concat());
             false
         })
         .unwrap();
