@@ -17,9 +17,9 @@ pub const GRAM_BYTES: usize = 24;
 pub const LEVEL_MAX: u8 = 7;
 /// Number of levels, [`LEVEL_MAX`] included.
 pub(crate) const LEVELS: usize = LEVEL_MAX as usize + 1;
-/// Bits of a feature. With 2^27 distinct features in an index, about a TiB, one look-up in 64 meets a stranger's: a
+/// Bits of a feature. With 2^27 distinct features in an index, about a TiB, one look-up in 32 meets a stranger's: a
 /// candidate with one feature in common, which is compared or estimated too low to be shown.
-pub const FEATURE_BITS: u32 = 33;
+pub const FEATURE_BITS: u32 = 32;
 
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 static ENTER: [u64; 256] = table(0);
