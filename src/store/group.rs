@@ -189,6 +189,8 @@ pub(super) fn is_root(id: &[u8; 32], begins: &[u8; 8]) -> bool {
 /// A group, decoded.
 pub(super) struct Group {
     id: [u8; 32],
+    /// Of the payload, if it needs no other group.
+    alone_crc: Option<u32>,
     members: Vec<Member>,
     raw: Bytes,
     /// The members' bytes, if they are others: made when they are first asked for.
@@ -229,7 +231,8 @@ impl Group {
             },
         };
         let deflated = header.is_inflated().then(OnceLock::new);
-        Ok(Group { id: header.id, members: table.members, raw, deflated })
+        let alone_crc = matches!(table.needs, Needs::Nothing).then_some(header.payload_crc);
+        Ok(Group { id: header.id, alone_crc, members: table.members, raw, deflated })
     }
 
     /// As [`Group::chunk`], to be kept: not copied if it is all that there is.
@@ -237,6 +240,26 @@ impl Group {
         let bytes = self.chunk(id, len)?;
         let is_all = self.deflated.is_none() && bytes.len() == self.raw.len();
         Ok(if is_all { Arc::clone(&self.raw) } else { bytes.into() })
+    }
+
+    /// Whether it is what a payload that fits this header decodes to, whatever stands around it.
+    pub(super) fn is_made_of(&self, header: &Header) -> bool {
+        self.alone_crc == Some(header.payload_crc) && self.id == header.id
+    }
+
+    /// Chunks that stand behind one, as long as they come to no more than `bytes_max`; none of what is deflated first.
+    pub(super) fn chunks_behind(
+        &self,
+        id: &[u8; 32],
+        bytes_max: usize,
+    ) -> impl Iterator<Item = (ChunkId, &[u8])> {
+        let members = if self.deflated.is_none() { &self.members[..] } else { &[] };
+        let at = members.iter().position(|member| member.id.0 == *id).map_or(members.len(), |at| at + 1);
+        let behind = &members[at..];
+        let end = behind.first().map_or(0, |first| first.start as usize) + bytes_max;
+        let near = behind.iter().take_while(move |member| (member.start + member.len) as usize <= end);
+        let named = near.filter(|member| member.id.0 != NOBODY);
+        named.map(|member| (member.id, &self.raw[member.start as usize..][..member.len as usize]))
     }
 
     /// Whether it has more chunks than one.
@@ -505,6 +528,11 @@ pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8>
     let mut context = CCtx::create();
     let mut packed = Vec::with_capacity(compress_bound(raw.len()));
     context.set_parameter(CParameter::CompressionLevel(level)).expect("zstd takes any level");
+    if prefix.is_none() && raw.len() > LONG_BYTES_MIN {
+        // Level 19 looks back 8 MiB, lower ones less.
+        let window_log = usize::BITS - (raw.len() - 1).leading_zeros();
+        context.set_parameter(CParameter::WindowLog(window_log)).expect("a group is within zstd's bounds");
+    }
     if let Some(prefix) = prefix {
         let bytes = prefix.len() + raw.len();
         if bytes > LONG_BYTES_MIN {

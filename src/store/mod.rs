@@ -25,6 +25,7 @@ mod frame;
 pub mod fuzz;
 mod gc;
 mod group;
+mod group_cache;
 mod index;
 mod inflated;
 mod inflater;
@@ -37,6 +38,7 @@ mod read;
 mod regroup;
 mod salvage;
 mod scan;
+mod solid;
 mod stretch;
 #[cfg(test)]
 mod tests;

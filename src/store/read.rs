@@ -14,13 +14,14 @@ use super::dictionary::Dictionaries;
 use super::error::{Damage, DamageKind, Object, StoreError};
 use super::frame::{HEADER_BYTES, Header, Key, Kind};
 use super::group::{Base, Group, Table};
+use super::group_cache::GroupCache;
 use super::index::Index;
 use super::live::LiveSet;
 use super::pack::{Address, Entry, Packs};
 use crate::id::{ChunkId, PackId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io;
@@ -29,8 +30,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 /// What an entry costs beyond its bytes, about.
 const ENTRY_OVERHEAD_BYTES: u64 = 112;
-/// The cache of groups has a part for each so many bytes: what an archive inflates to fits into one.
-const GROUP_PART_BYTES: u64 = 16 << 20;
+/// With a chunk of a group that was just decoded so many bytes of those behind it are kept: should the group be gone when
+/// they are wanted, it was not decoded for one chunk alone.
+const ALONG_BYTES: usize = 1 << 20;
 /// A thread's buffer for stored bytes is given back when it grew beyond this.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 /// Keys remembered as sound, about 80 bytes each.
@@ -63,8 +65,8 @@ pub(super) struct Reader {
     pub(super) packs: Arc<Packs>,
     pub(super) chunks: Cache<ChunkId, Bytes, ByBytes>,
     recipes: Cache<RecipeId, Arc<Recipe>, ByBytes>,
-    /// Decoded groups, by pack and offset: a frame never changes, and no number is given to two packs.
-    groups: Cache<(u32, u32), Arc<Group>, ByBytes>,
+    /// Decoded groups.
+    pub(super) groups: GroupCache,
     /// What groups are decoded with.
     pub(super) dictionaries: Dictionaries,
     damaged: Mutex<HashSet<Key>>,
@@ -75,17 +77,6 @@ pub(super) struct Reader {
     gate: RwLock<Option<Arc<LiveSet>>>,
     /// Keys whose frames were found sound, or written, since the store was opened: some of them.
     sound: Cache<Key, ()>,
-}
-
-/// A cache of groups. It is parted less than others: no part keeps what is longer than the part is.
-fn groups(bytes: u64) -> Cache<(u32, u32), Arc<Group>, ByBytes> {
-    let options = OptionsBuilder::new()
-        .shards((bytes / GROUP_PART_BYTES).max(1) as usize)
-        .estimated_items_capacity((bytes / (64 << 10)) as usize)
-        .weight_capacity(bytes)
-        .build()
-        .expect("all that it wants is set");
-    Cache::with_options(options, ByBytes, Default::default(), DefaultLifecycle::default())
 }
 
 /// What is made of a payload.
@@ -116,7 +107,7 @@ impl Reader {
             packs,
             chunks: Cache::with_weighter((chunk_bytes / (16 << 10)) as usize, chunk_bytes, ByBytes),
             recipes: Cache::with_weighter((recipe_bytes / 1024) as usize, recipe_bytes, ByBytes),
-            groups: groups(group_bytes),
+            groups: GroupCache::new(group_bytes, cache_bytes / 4),
             dictionaries: Dictionaries::new(),
             damaged: Mutex::default(),
             damaged_count: AtomicUsize::new(0),
@@ -249,7 +240,7 @@ impl Reader {
 
     /// A chunk of a group that is decoded already.
     pub(super) fn in_group_at_hand(&self, key: &Key, address: &Address) -> Option<Bytes> {
-        let group = self.groups.get(&(address.pack, address.offset))?;
+        let group = self.groups.get((address.pack, address.offset))?;
         group.shared_chunk(key.id(), address.raw_len).ok()
     }
 
@@ -411,6 +402,9 @@ impl Reader {
         let too_long = "the frame is not as long as the index says";
         if header.is_group() && header.stored_len == address.stored_len {
             let group = self.decode_group(address, &header, &frame[HEADER_BYTES..], groups)?;
+            if groups == Groups::AtHand && self.groups.is_long(&group) {
+                self.keep_along(&group, key);
+            }
             return Ok(group.shared_chunk(key.id(), address.raw_len)?);
         }
         if header.is_group() {
@@ -425,6 +419,15 @@ impl Reader {
         Ok(decode(&header, &frame[HEADER_BYTES..])?)
     }
 
+    /// Keeps what stands behind a chunk of a long group.
+    fn keep_along(&self, group: &Group, key: &Key) {
+        for (id, bytes) in group.chunks_behind(key.id(), ALONG_BYTES) {
+            if !self.chunks.contains_key(&id) {
+                self.chunks.insert(id, bytes.into());
+            }
+        }
+    }
+
     /// Decodes a group that was read from `address`, with what it needs, and keeps both at hand.
     fn decode_group(
         &self,
@@ -436,6 +439,13 @@ impl Reader {
         let &Address { pack, offset, .. } = address;
         header.check(payload)?;
         let table = Table::parse(header, payload)?;
+        let turn = self.groups.turn(header);
+        // Somebody else had the same turn before; what the disk says now is what that one was made of.
+        if turn.is_some()
+            && let Some(found) = self.groups.get((pack, offset)).filter(|found| found.is_made_of(header))
+        {
+            return Ok(found);
+        }
         let group = if let Some((at, _)) = table.root(offset)? {
             Group::decode_with(header, payload, table, Base::Root(&*self.root_at(pack, at, groups)?))?
         } else if let Some(copies) = table.dictionary(offset)? {
@@ -448,18 +458,18 @@ impl Reader {
         let group = Arc::new(group);
         // Of a delta with one chunk that is kept, and nobody else needs it: the room is better used by roots.
         if header.kind == Kind::Group as u8 || group.has_several() {
-            self.groups.insert((pack, offset), Arc::clone(&group));
+            self.groups.insert((pack, offset), &group);
         }
         Ok(group)
     }
 
     fn root_at(&self, pack: u32, offset: u32, groups: Groups) -> Result<Arc<Group>, String> {
-        if let Some(root) = self.groups.get(&(pack, offset)).filter(|_| groups == Groups::AtHand) {
+        if let Some(root) = self.groups.get((pack, offset)).filter(|_| groups == Groups::AtHand) {
             return Ok(root);
         }
         let file = self.packs.file(pack).map_err(|e| format!("it cannot be opened: {e}"))?;
         let root = Arc::new(Group::read_root(&self.packs, &*file, pack, offset, &self.dictionaries)?);
-        self.groups.insert((pack, offset), Arc::clone(&root));
+        self.groups.insert((pack, offset), &root);
         Ok(root)
     }
 

@@ -30,7 +30,7 @@ use super::inflater::Inflater;
 use super::live::LiveSet;
 use super::pack::{Address, Entry, GROUPED};
 use super::read::ByBytes;
-use super::{Bytes, Store, lock};
+use super::{Bytes, Store, lock, solid};
 use crate::id::ChunkId;
 use quick_cache::sync::Cache;
 use std::cell::Cell;
@@ -74,7 +74,7 @@ pub struct RegroupOptions {
 impl RegroupOptions {
     /// As small as it gets, for what is hardly read.
     pub fn cold() -> RegroupOptions {
-        RegroupOptions { level: 19, group_bytes: 1 << 20, archive_bytes: 4 << 20 }
+        RegroupOptions { level: 19, group_bytes: 16 << 20, archive_bytes: 4 << 20 }
     }
 }
 
@@ -149,11 +149,18 @@ pub struct Regrouped {
 
 /// Chunks that are going to stand together, by their number in the round.
 #[derive(Default)]
-struct Unit {
-    roots: Vec<u32>,
+pub(super) struct Unit {
+    pub(super) roots: Vec<u32>,
     deltas: Vec<u32>,
-    root_bytes: u64,
+    pub(super) root_bytes: u64,
     delta_bytes: u64,
+}
+
+impl Unit {
+    pub(super) fn add_root(&mut self, number: u32, len: u64) {
+        self.roots.push(number);
+        self.root_bytes += len;
+    }
 }
 
 impl Store {
@@ -508,10 +515,10 @@ fn spread(units: &[Unit], step: usize) -> impl Iterator<Item = &Unit> {
 }
 
 /// Groups the chunks of a round.
-struct Grouper<'a> {
+pub(super) struct Grouper<'a> {
     store: &'a Store,
-    options: &'a RegroupOptions,
-    chunks: &'a [Entry],
+    pub(super) options: &'a RegroupOptions,
+    pub(super) chunks: &'a [Entry],
     /// Decoded chunks that were compared with others lately.
     bases: Cache<ChunkId, Bytes, ByBytes>,
     done: &'a mut Regrouped,
@@ -525,7 +532,11 @@ impl Grouper<'_> {
         append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
     ) -> Result<bool, StoreError> {
         let mut at = 0;
-        let Some(units) = self.assign(&mut at, go_on)? else { return Ok(false) };
+        let units = match self.options.group_bytes > solid::GROUP_BYTES_MIN {
+            true => self.line_up(&mut at, go_on)?,
+            false => self.assign(&mut at, go_on)?,
+        };
+        let Some(units) = units else { return Ok(false) };
         let dictionary = self.dictionary(&units)?;
         let mut frames = Frames::default();
         for unit in &units {
@@ -612,8 +623,7 @@ impl Grouper<'_> {
                     }
                     unit_of[number] = units.len() as u32 - 1;
                     let unit = units.last_mut().expect("there is one now");
-                    unit.roots.push(number as u32);
-                    unit.root_bytes += len;
+                    unit.add_root(number as u32, len);
                     root_with.extend(features.into_iter().map(|feature| (feature, number as u32)));
                 }
             }
@@ -684,7 +694,7 @@ impl Grouper<'_> {
     }
 
     /// A chunk from its old place, hashed: a group must not make wrong bytes look right.
-    fn read(&self, entry: &Entry) -> Result<Bytes, StoreError> {
+    pub(super) fn read(&self, entry: &Entry) -> Result<Bytes, StoreError> {
         let Entry { key, address } = entry;
         let bytes = self.store.reader.at(*key, address)?;
         match blake3::hash(&bytes).as_bytes() == key.id() {

@@ -55,6 +55,9 @@ impl Reader {
             stretch.push(Wanted { slot, key, address });
         }
         self.load_stretch(stretch, buffer);
+        if buffer.capacity() > 2 * STRETCH_BYTES_MAX as usize {
+            *buffer = Vec::new();
+        }
     }
 
     fn load_stretch(&self, stretch: Vec<Wanted<'_>>, buffer: &mut Vec<u8>) {

@@ -2,6 +2,7 @@ mod archive;
 mod crash;
 mod dictionary;
 mod regroup;
+mod solid;
 mod stretch;
 
 use super::pack::{FORMAT, PACK_HEADER_BYTES, PLAIN, encode_header};

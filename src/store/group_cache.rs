@@ -1,0 +1,110 @@
+//! Decoded groups at hand, by pack and offset: a frame never changes, and no number is given to two packs.
+//!
+//! Short ones are in a cache. A long one, which no part of the cache has room for, is kept beside it until others are decoded:
+//! whoever reads on wants it again for each of its chunks.
+//!
+//! What must always be true: of long groups one is decoded at a time, and one stays, more only within their share: so what
+//! they take is bounded whatever is read, by three times the longest that there may be, 48 MiB.
+
+use super::frame::Header;
+use super::group::Group;
+use super::read::ByBytes;
+use quick_cache::OptionsBuilder;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The cache has a part for each so many bytes: what an archive inflates to fits into one.
+const PART_BYTES: u64 = 16 << 20;
+
+/// Pack and offset of a group.
+type Place = (u32, u32);
+
+pub(super) struct GroupCache {
+    short: Cache<Place, Arc<Group>, ByBytes>,
+    /// The newest last.
+    long: Mutex<VecDeque<(Place, Arc<Group>)>>,
+    /// From so many bytes on a group is long.
+    long_bytes_min: u64,
+    /// Most bytes of long ones, unless it is one.
+    long_bytes_max: u64,
+    /// Held while a long one is decoded.
+    turn: Mutex<()>,
+    #[cfg(test)]
+    inserted: std::sync::atomic::AtomicU64,
+}
+
+impl GroupCache {
+    /// So many bytes of short ones, and of long ones.
+    pub(super) fn new(short_bytes: u64, long_bytes_max: u64) -> GroupCache {
+        let parts = (short_bytes / PART_BYTES).max(1);
+        // It is parted less than others: no part keeps what is longer than the part is.
+        let options = OptionsBuilder::new()
+            .shards(parts as usize)
+            .estimated_items_capacity((short_bytes / (64 << 10)) as usize)
+            .weight_capacity(short_bytes)
+            .build()
+            .expect("all that it wants is set");
+        GroupCache {
+            short: Cache::with_options(options, ByBytes, Default::default(), DefaultLifecycle::default()),
+            long: Mutex::default(),
+            long_bytes_min: short_bytes / parts / 2,
+            long_bytes_max,
+            turn: Mutex::default(),
+            #[cfg(test)]
+            inserted: Default::default(),
+        }
+    }
+
+    pub(super) fn get(&self, place: Place) -> Option<Arc<Group>> {
+        self.short.get(&place).or_else(|| {
+            let mut long = self.long();
+            let found = long.iter().position(|(at, _)| *at == place)?;
+            let newest = long.remove(found)?;
+            long.push_back(newest.clone());
+            Some(newest.1)
+        })
+    }
+
+    pub(super) fn insert(&self, place: Place, group: &Arc<Group>) {
+        #[cfg(test)]
+        self.inserted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if !self.is_long(group) {
+            return self.short.insert(place, Arc::clone(group));
+        }
+        let mut long = self.long();
+        long.retain(|(at, _)| *at != place);
+        long.push_back((place, Arc::clone(group)));
+        while long.len() > 1 && weight(&long) > self.long_bytes_max {
+            long.pop_front();
+        }
+    }
+
+    /// How many groups were ever brought here.
+    #[cfg(test)]
+    pub(super) fn inserted(&self) -> u64 {
+        self.inserted.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    pub(super) fn is_long(&self, group: &Group) -> bool {
+        group.weight() >= self.long_bytes_min
+    }
+
+    /// Waits until no other thread decodes a long group, if one with this header is.
+    pub(super) fn turn(&self, header: &Header) -> Option<MutexGuard<'_, ()>> {
+        let is_long = u64::from(header.raw_len) >= self.long_bytes_min;
+        is_long.then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn weight(&self) -> u64 {
+        self.short.weight() + weight(&self.long())
+    }
+
+    fn long(&self) -> MutexGuard<'_, VecDeque<(Place, Arc<Group>)>> {
+        self.long.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn weight(groups: &VecDeque<(Place, Arc<Group>)>) -> u64 {
+    groups.iter().map(|(_, group)| group.weight()).sum()
+}

@@ -1,0 +1,60 @@
+//! Solid groups: large ones that need nothing else, for what is hardly read.
+//!
+//! ```text
+//! line up: chunks in their order, but each that resembles earlier ones behind the first of those
+//! cut:     into groups as long as is wished
+//! ```
+//!
+//! What must always be true: every chunk of a round is in one group. Which it is decides sizes only.
+//!
+//! Memory: features of all chunks of a round, some 1.2 KiB for each of them, and then one group.
+
+use super::error::StoreError;
+use super::features::features;
+use super::group::MEMBERS_MAX;
+use super::regroup::{Grouper, Unit, most_shared};
+use std::collections::HashMap;
+
+/// Groups above this have no deltas: within so much what is alike meets anyway.
+pub(super) const GROUP_BYTES_MIN: u32 = 1 << 20;
+
+impl Grouper<'_> {
+    /// Decides which chunks stand together, without deltas; `None` if `go_on` said no.
+    pub(super) fn line_up(
+        &mut self,
+        at: &mut u64,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<Vec<Unit>>, StoreError> {
+        // Of each chunk the first that it resembles, or itself.
+        let mut first_of: Vec<u32> = Vec::with_capacity(self.chunks.len());
+        let mut last_with: HashMap<u32, u32> = HashMap::new();
+        for (number, entry) in self.chunks.iter().enumerate() {
+            let bytes = self.read(entry)?;
+            let features = features(&bytes);
+            let like = most_shared(&features, &last_with);
+            first_of.push(like.map_or(number as u32, |like| first_of[like as usize]));
+            last_with.extend(features.into_iter().map(|feature| (feature, number as u32)));
+            *at += bytes.len() as u64;
+            if number % 64 == 0 && !go_on(*at) {
+                return Ok(None);
+            }
+        }
+        let mut order: Vec<u32> = (0..self.chunks.len() as u32).collect();
+        order.sort_by_key(|number| first_of[*number as usize]);
+        Ok(Some(self.cut(&order)))
+    }
+
+    fn cut(&self, order: &[u32]) -> Vec<Unit> {
+        let bytes_max = u64::from(self.options.group_bytes);
+        let mut units: Vec<Unit> = Vec::new();
+        for &number in order {
+            let len = u64::from(self.chunks[number as usize].address.raw_len);
+            let room = |unit: &Unit| unit.root_bytes + len <= bytes_max && unit.roots.len() < MEMBERS_MAX;
+            if !units.last().is_some_and(room) {
+                units.push(Unit::default());
+            }
+            units.last_mut().expect("there is one now").add_root(number, len);
+        }
+        units
+    }
+}
