@@ -258,11 +258,7 @@ fn main() {
     for &level in &levels {
         for kib in &groups {
             let bytes = archives.iter().map(|kib| kib << 10);
-            options.extend(bytes.map(|archive_bytes| RegroupOptions {
-                level,
-                group_bytes: kib << 10,
-                archive_bytes,
-            }));
+            options.extend(bytes.map(|bytes| RegroupOptions::new(level, kib << 10, bytes)));
         }
     }
     if tiers {
@@ -335,7 +331,7 @@ fn measure(
         let seconds = begun.elapsed().as_secs_f64();
         drop(store);
         let stored = seal(&store_dir, &db);
-        let RegroupOptions { level, group_bytes, archive_bytes } = options;
+        let RegroupOptions { level, group_bytes, archive_bytes, .. } = options;
         let name = format!(
             "grouped, {} KiB, archives {} KiB, level {level}: {} chunks, {} deltas, {} inflated",
             group_bytes >> 10,

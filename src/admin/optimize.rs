@@ -59,10 +59,10 @@ pub(super) fn optimize(
             "leave it out for 15".to_owned(),
         ));
     }
-    let sizes = 4096..=1 << 20;
+    let sizes = 4096..=16 << 20;
     if !sizes.contains(&group_bytes) {
         return Err(AdminError::refused(
-            format!("groups of {group_bytes} bytes: expected 4 KiB to 1 MiB"),
+            format!("groups of {group_bytes} bytes: expected 4 KiB to 16 MiB"),
             "leave it out for 16KiB".to_owned(),
         ));
     }
@@ -75,7 +75,7 @@ pub(super) fn optimize(
     }
     let overlay = repo.overlay();
     let bytes_before = overlay.store().stats().stored_bytes;
-    let options = RegroupOptions { level, group_bytes, archive_bytes };
+    let options = RegroupOptions::new(level, group_bytes, archive_bytes);
     let outcome = overlay.optimize(&options, dry_run, &mut |step| {
         report(match step {
             OptimizeStep::Planning(done, all) => Progress::bytes("planning", done, all),

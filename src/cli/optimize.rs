@@ -50,7 +50,7 @@ impl Optimize {
         };
         let group_bytes = self.group_size.unwrap_or(tier.group_bytes.into());
         let group_bytes = u32::try_from(group_bytes)
-            .map_err(|_| CliError::new(format!("groups of {group_bytes} bytes: expected 4 KiB to 1 MiB")))?;
+            .map_err(|_| CliError::new(format!("groups of {group_bytes} bytes: expected 4 KiB to 16 MiB")))?;
         let archive_bytes = self.archive_size.unwrap_or(tier.archive_bytes.into());
         let archive_bytes = u32::try_from(archive_bytes).map_err(|_| {
             CliError::new(format!(

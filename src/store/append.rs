@@ -16,7 +16,7 @@ use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::group::{self, Table};
 use super::index::Position;
-use super::pack::{Entry, GROUPED, INFLATED, PACK_HEADER_BYTES, PLAIN, Packs, encode_footer, encode_header};
+use super::pack::{COMPACT, Entry, PACK_HEADER_BYTES, PLAIN, Packs, encode_footer, encode_header};
 use crate::env::{Access, DiskFile};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,12 +85,7 @@ impl Frames {
 
     /// The version of a pack that such frames may stand in.
     fn version(&self, first: usize) -> u32 {
-        let (count, _) = self.unit(first);
-        match self.headers[first].is_group() {
-            true if self.headers[first..first + count].iter().any(Header::is_inflated) => INFLATED,
-            true => GROUPED,
-            false => PLAIN,
-        }
+        if self.headers[first].is_group() { COMPACT } else { PLAIN }
     }
 }
 
@@ -328,7 +323,7 @@ impl Appender {
 
     fn seal(&self, growing: &mut Growing) -> Result<(), StoreError> {
         let place = self.packs.place(growing.pack, growing.len);
-        let footer = encode_footer(growing.entries.clone(), place);
+        let footer = encode_footer(growing.entries.clone(), place, growing.version);
         self.write(growing, &footer)?;
         self.fdatasync(growing)
     }

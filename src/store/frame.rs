@@ -6,7 +6,7 @@
 //!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void, 5 tree node, 6 events, 7 snapshot,
 //!              8 group, 9 delta ([`super::group`]), 10 dictionary ([`super::dictionary`])
 //!      5    1  codec of the payload: 0 raw, 1 zstd, 2 zstd with a prefix, 3 zstd with a dictionary
-//!      6    2  flags: 1 of a group: inflated ([`super::inflated`]); a reader refuses a payload with flags it does not know
+//!      6    2  flags of a group: 1 inflated ([`super::inflated`]), 2 without names ([`super::unnamed`]), 4 of recipes; a reader refuses a payload with flags it does not know
 //!      8    4  stored length: bytes of payload
 //!     12    4  raw length: bytes once decoded
 //!     16   32  BLAKE3 of the raw bytes
@@ -101,6 +101,10 @@ pub(super) const CODEC_DICTIONARY: u8 = 3;
 
 /// Flag of a group whose decoded bytes are not its chunks', but what deflate streams in them inflate to.
 pub(super) const FLAG_INFLATED: u16 = 1;
+/// Flag of a group whose table tells no names.
+pub(super) const FLAG_UNNAMED: u16 = 2;
+/// Flag of a group whose members are recipes. It has no names either.
+pub(super) const FLAG_RECIPES: u16 = 4;
 
 /// A block of zstd takes 4 bytes or more and gives 128 KiB or less, so no payload expands by more than this.
 const ZSTD_EXPANSION_MAX: u64 = 32 << 10;
@@ -221,6 +225,16 @@ impl Header {
     /// Whether it is a group whose decoded bytes are not its chunks' ([`super::inflated`]).
     pub(super) fn is_inflated(&self) -> bool {
         self.is_group() && self.flags & FLAG_INFLATED != 0
+    }
+
+    /// Whether it is a group whose table tells no names.
+    pub(super) fn is_unnamed(&self) -> bool {
+        self.is_group() && self.flags & FLAG_UNNAMED != 0
+    }
+
+    /// What the members of a group are.
+    pub(super) fn member_kind(&self) -> Kind {
+        if self.flags & FLAG_RECIPES != 0 { Kind::Recipe } else { Kind::Chunk }
     }
 
     /// Bytes of the whole frame.

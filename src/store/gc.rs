@@ -26,7 +26,7 @@ use super::error::StoreError;
 use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
 use super::group::{self, Group};
 use super::live::LiveSet;
-use super::pack::{Address, Entry, GROUPED, PACK_HEADER_BYTES, PLAIN, read_footer};
+use super::pack::{Address, COMPACT, Entry, PACK_HEADER_BYTES, PLAIN, read_footer};
 use super::scan::{Item, Scanner};
 use super::{Store, lock};
 use crate::env::Access;
@@ -245,7 +245,7 @@ impl Collection<'_> {
         let before = self.store.appender.stored_bytes.load(Ordering::Relaxed);
         index_may_fail(self.store.note_removing(plan.packs.iter().map(|one| one.pack)))?;
         if let Some(newest) = plan.packs.iter().map(|one| one.pack).max() {
-            let version = if plan.packs.iter().any(|one| one.grouped) { GROUPED } else { PLAIN };
+            let version = if plan.packs.iter().any(|one| one.grouped) { COMPACT } else { PLAIN };
             self.store.appender.begin_pack_after(newest, version)?;
         }
         let mut forgotten = Vec::new();
@@ -405,9 +405,8 @@ impl Collection<'_> {
                         }
                     }
                     let needed = gone.len() < table.chunks().count();
-                    group::drop_names(&mut header, &mut payload, &table, |id| {
-                        gone.iter().any(|entry| entry.key == Key::chunk(id))
-                    });
+                    let gone_keys: HashSet<Key> = gone.iter().map(|entry| entry.key).collect();
+                    group::drop_names(&mut header, &mut payload, &table, |key| gone_keys.contains(key));
                     dead.extend(gone);
                     match table.root(offset) {
                         Ok(None) => {
@@ -636,8 +635,8 @@ impl<'a, 'b> Copier<'a, 'b> {
         }
         let compressor = Compressor::new(store.options.zstd_level);
         let mut compressor = compressor.map_err(|e| StoreError::io("start zstd for", &packs.dir, e))?;
-        let header =
-            frame::build(&mut self.frames.bytes, Kind::Chunk, *entry.key.id(), chunk, &mut compressor);
+        let kind = if entry.key.recipe_id().is_some() { Kind::Recipe } else { Kind::Chunk };
+        let header = frame::build(&mut self.frames.bytes, kind, *entry.key.id(), chunk, &mut compressor);
         self.frames.headers.push(header);
         Ok(true)
     }

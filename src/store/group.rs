@@ -8,8 +8,9 @@
 //!  8  8  delta: first bytes of its root's id; group: 0, or bytes from the beginning of the other copy 4,
 //!        first bytes of the dictionary's id 4
 //! 16     for each member: id 32 (zeros: bytes that nobody needs any more) | length 4
+//!        with flag 2 [`super::unnamed`] instead
 //!        then the members' bytes, one after the other: as they are, or one zstd frame. With flag 1 the members' bytes
-//!        are made of what is decoded ([`super::inflated`])
+//!        are made of what is decoded ([`super::inflated`]). Members are chunks, with flag 4 recipes
 //! ```
 //!
 //! A group stands by itself, or with a dictionary. A delta is compressed with the decoded bytes of its **root**, the last group before it in
@@ -23,11 +24,11 @@
 use super::Bytes;
 use super::dictionary::{Copies, Dictionaries, Dictionary, Encoder};
 use super::frame::{
-    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, HEADER_BYTES, Header, Kind,
-    inflate, inflate_with, u32_at,
+    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES, FLAG_UNNAMED,
+    HEADER_BYTES, Header, Key, Kind, inflate, inflate_with, u32_at,
 };
-use super::inflated;
 use super::pack::Packs;
+use super::{inflated, unnamed};
 use crate::env::DiskFile;
 use crate::id::ChunkId;
 use crate::recipe::CHUNK_BYTES_MAX;
@@ -64,6 +65,10 @@ pub(super) struct Member {
 pub(super) struct Table {
     needs: Needs,
     members: Vec<Member>,
+    /// How long it is.
+    bytes: usize,
+    /// What the group decodes to, if that had to be known.
+    raw: Option<Bytes>,
 }
 
 /// What a group is decoded with, by how far before it that stands.
@@ -89,7 +94,7 @@ impl Table {
             return Err("the frame is no group");
         }
         let is_delta = header.kind == Kind::Delta as u8;
-        if header.flags & !FLAG_INFLATED != 0 {
+        if ![0, FLAG_INFLATED, FLAG_UNNAMED, FLAG_UNNAMED | FLAG_RECIPES].contains(&header.flags) {
             return Err("the frame has flags that this program does not know");
         }
         match (is_delta, header.codec) {
@@ -102,6 +107,12 @@ impl Table {
         let count = u32_at(head, 0) as usize;
         if count == 0 || count > MEMBERS_MAX {
             return Err("a group has none or too many chunks");
+        }
+        if header.is_unnamed() {
+            return match head[4..] == [0; 12] && !is_delta && header.codec != CODEC_DICTIONARY {
+                true => Table::of_unnamed(header, rest, count),
+                false => Err("a group without names says that it needs another"),
+            };
         }
         let Some(rows) = rest.get(..count * MEMBER_BYTES) else {
             return Err("the table of a group is cut short");
@@ -134,7 +145,28 @@ impl Table {
         if start != header.raw_len && !header.is_inflated() {
             return Err("the chunks of a group are not as long as it says");
         }
-        Ok(Table { needs, members })
+        Ok(Table { needs, members, bytes: table_bytes(count), raw: None })
+    }
+
+    /// The table of a group that says how long its members are, but not their names: it is decoded, and they are hashed.
+    fn of_unnamed(header: &Header, rest: &[u8], count: usize) -> Result<Table, &'static str> {
+        let lies = "the chunks of a group are not as long as it says";
+        let (told, table_len) = unnamed::parse(rest, count).ok_or("the table of a group is cut short")?;
+        let sum = told.iter().try_fold(0u32, |sum, (len, _)| sum.checked_add(*len));
+        if sum != Some(header.raw_len) || told.iter().any(|(len, _)| *len == 0) {
+            return Err(lies);
+        }
+        let raw = decode_plain(header, &rest[table_len..])?;
+        let mut start = 0;
+        let member = |(len, needed): (u32, bool)| {
+            let bytes = &raw[start as usize..][..len as usize];
+            let id = if needed { ChunkId::of(bytes) } else { ChunkId(NOBODY) };
+            let member = Member { id, start, len };
+            start += len;
+            member
+        };
+        let members = told.into_iter().map(member).collect();
+        Ok(Table { needs: Needs::Nothing, members, bytes: HEAD_BYTES + table_len, raw: Some(raw) })
     }
 
     /// The chunks in the group that somebody may need.
@@ -160,9 +192,14 @@ impl Table {
             Needs::Nothing | Needs::Root { .. } => Ok(None),
         }
     }
+}
 
-    fn bytes(&self) -> usize {
-        table_bytes(self.members.len())
+/// The bytes of a group that needs no other.
+fn decode_plain(header: &Header, stored: &[u8]) -> Result<Bytes, &'static str> {
+    match header.codec {
+        CODEC_ZSTD => inflate(stored, header.raw_len),
+        _ if stored.len() == header.raw_len as usize => Ok(stored.into()),
+        _ => Err("the raw payload is not as long as the frame says"),
     }
 }
 
@@ -211,11 +248,10 @@ impl Group {
         table: Table,
         base: Base<'_>,
     ) -> Result<Group, &'static str> {
-        let stored = &payload[table.bytes()..];
-        let raw: Bytes = match header.codec {
-            CODEC_RAW if stored.len() == header.raw_len as usize => stored.into(),
-            CODEC_RAW => return Err("the raw payload is not as long as the frame says"),
-            CODEC_ZSTD => inflate(stored, header.raw_len)?,
+        let stored = &payload[table.bytes..];
+        let raw: Bytes = match (table.raw, header.codec) {
+            (Some(raw), _) => raw,
+            (None, CODEC_RAW | CODEC_ZSTD) => decode_plain(header, stored)?,
             _ => match (table.needs, base) {
                 (Needs::Dictionary { begins, .. }, Base::Dictionary(dictionary))
                     if dictionary.is(&begins) =>
@@ -437,6 +473,12 @@ impl Gathered {
         gathered
     }
 
+    /// Members of this kind, whose names are not told.
+    pub(super) fn unnamed(kind: Kind) -> Gathered {
+        let flags = FLAG_UNNAMED | if kind == Kind::Recipe { FLAG_RECIPES } else { 0 };
+        Gathered { flags, ..Gathered::default() }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.members == 0
     }
@@ -455,8 +497,12 @@ impl Gathered {
     }
 
     fn name(&mut self, id: &ChunkId, len: u32) {
-        self.table.extend_from_slice(&id.0);
-        self.table.extend_from_slice(&len.to_le_bytes());
+        if self.flags & FLAG_UNNAMED != 0 {
+            unnamed::put(&mut self.table, len);
+        } else {
+            self.table.extend_from_slice(&id.0);
+            self.table.extend_from_slice(&len.to_le_bytes());
+        }
         self.members += 1;
     }
 
@@ -584,17 +630,21 @@ pub(super) fn dictionary_of(header: &Header, payload: &[u8]) -> Option<[u8; 4]> 
     (header.codec == CODEC_DICTIONARY).then(|| payload.get(12..)?.first_chunk().copied())?
 }
 
-/// Takes the names of chunks out of a table, so that nobody is led to them; their bytes stay.
+/// Takes the names of members out of a table, so that nobody is led to them; their bytes stay.
 pub(super) fn drop_names(
     header: &mut Header,
     payload: &mut [u8],
     table: &Table,
-    gone: impl Fn(&ChunkId) -> bool,
+    gone: impl Fn(&Key) -> bool,
 ) {
-    for (i, member) in table.members.iter().enumerate() {
-        if gone(&member.id) {
-            let at = HEAD_BYTES + i * MEMBER_BYTES;
-            payload[at..at + 32].copy_from_slice(&NOBODY);
+    let kind = header.member_kind() as u8;
+    let is_gone = |i: usize| table.members.get(i).is_some_and(|member| gone(&Key::new(&member.id.0, kind)));
+    let rows = &mut payload[HEAD_BYTES..table.bytes];
+    if header.is_unnamed() {
+        unnamed::drop(rows, is_gone);
+    } else {
+        for (_, row) in rows.chunks_exact_mut(MEMBER_BYTES).enumerate().filter(|(i, _)| is_gone(*i)) {
+            row[..32].copy_from_slice(&NOBODY);
         }
     }
     header.payload_crc = crc32fast::hash(payload);

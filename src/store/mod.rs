@@ -16,6 +16,7 @@
 
 mod append;
 mod archive;
+mod compact;
 mod dictionary;
 mod document;
 mod error;
@@ -42,6 +43,7 @@ mod solid;
 mod stretch;
 #[cfg(test)]
 mod tests;
+mod unnamed;
 mod verify;
 mod writer;
 

@@ -4,6 +4,7 @@
 //! pack   = header frame* [footer frame]
 //! header = magic (8) | format version u32 | pack number u32 | store id (16) | 0 u32 | CRC-32 of the 36 bytes
 //! footer = a frame of kind 3; payload = entry* | offset of the footer frame u32 | end magic (4)
+//!          of version 4 the entries are compressed ([`super::compact`]); its id is the hash of the payload as it stands
 //! entry  = id (32) | kind u8 | offset u32 | stored length u32 | raw length u32, sorted by id and kind
 //!          a chunk in a group: where the group's frame stands and how long it is stored, the chunk's raw length
 //! ```
@@ -11,8 +12,9 @@
 //! What must always be true: a pack that ends in a footer is sealed and never changes again. The layout of
 //! the header is the same in every format version, so that an older program can say what it cannot read.
 
+use super::compact;
 use super::error::StoreError;
-use super::frame::{self, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
+use super::frame::{self, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
 use super::group::{Member, Table};
 use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
@@ -24,13 +26,12 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Bytes of a pack file before its first frame.
 pub(super) const PACK_HEADER_BYTES: u32 = 40;
 /// The newest format version that this program reads.
-pub(super) const FORMAT: u32 = INFLATED;
+pub(super) const FORMAT: u32 = COMPACT;
 /// The version of packs without groups: programs that know no groups read them.
 pub(super) const PLAIN: u32 = 1;
-/// The version of packs that may have groups.
-pub(super) const GROUPED: u32 = 2;
-/// The version of packs that may have inflated groups too.
-pub(super) const INFLATED: u32 = 3;
+/// The version of packs that may have groups, and whose footers are compressed. Earlier programs made packs of version 2
+/// and 3, with other footers and groups that tell names; 3 says that there may be inflated ones.
+pub(super) const COMPACT: u32 = 4;
 const PACK_MAGIC: [u8; 8] = *b"dedupfs\x1a";
 const END_MAGIC: [u8; 4] = [0xd5, b'e', b'n', b'd'];
 const TRAILER_BYTES: usize = 8;
@@ -67,7 +68,7 @@ impl Entry {
         let frame = Entry::of(header, pack, offset);
         let chunks = table.into_iter().flat_map(Table::chunks);
         let entry = |member: &Member| Entry {
-            key: Key::chunk(&member.id),
+            key: Key::new(&member.id.0, header.member_kind() as u8),
             address: Address { raw_len: member.len, ..frame.address },
         };
         std::iter::once(frame).chain(chunks.map(entry)).collect()
@@ -112,9 +113,13 @@ pub(super) fn read_header(file: &dyn DiskFile) -> io::Result<PackHeader> {
     Ok(PackHeader::Whole { version: u32_at(&bytes, 8), store: StoreId(store), pack: u32_at(&bytes, 12) })
 }
 
-/// The footer frame, whole, for a pack whose next frame would stand at `place`.
-pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place) -> Vec<u8> {
-    entries.sort_unstable_by_key(|entry| (entry.key, entry.address.offset));
+/// The footer frame, whole, for a pack of this version whose next frame would stand at `place`.
+pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place, version: u32) -> Vec<u8> {
+    let is_compact = version >= COMPACT;
+    match is_compact {
+        true => entries.sort_unstable_by_key(|entry| (entry.address.offset, entry.key)),
+        false => entries.sort_unstable_by_key(|entry| (entry.key, entry.address.offset)),
+    }
     let mut out = vec![0; HEADER_BYTES];
     for entry in &entries {
         out.extend_from_slice(&entry.key.0);
@@ -122,10 +127,19 @@ pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place) -> Vec<u8> {
         out.extend_from_slice(&entry.address.stored_len.to_le_bytes());
         out.extend_from_slice(&entry.address.raw_len.to_le_bytes());
     }
+    let rows_len = out.len() - HEADER_BYTES;
+    if is_compact {
+        let packed = compact::compress(&out[HEADER_BYTES..]);
+        out.truncate(HEADER_BYTES);
+        out.extend_from_slice(&packed);
+    }
     out.extend_from_slice(&place.offset.to_le_bytes());
     out.extend_from_slice(&END_MAGIC);
     let payload = &out[HEADER_BYTES..];
-    let header = frame::raw(Kind::Footer, payload);
+    let mut header = frame::raw(Kind::Footer, payload);
+    if is_compact {
+        (header.codec, header.raw_len) = (CODEC_ZSTD, rows_len as u32);
+    }
     out[..HEADER_BYTES].copy_from_slice(&header.encode(place));
     out
 }
@@ -162,10 +176,23 @@ pub(super) fn read_footer(
     }
     let mut payload = vec![0; header.stored_len as usize];
     file.read_exact_at(&mut payload, u64::from(offset) + HEADER_BYTES as u64)?;
-    let Ok(payload) = header.decode(&payload) else {
+    if header.check(&payload).is_err() {
         return Ok(None);
-    };
-    Ok(parse_entries(&payload, pack, offset).map(|entries| (offset, entries)))
+    }
+    Ok(parse_footer(&header, &payload, pack, offset).map(|entries| (offset, entries)))
+}
+
+/// The entries of a footer that stands at `offset` and whose payload fits its checksum; `None` if it is not one.
+pub(super) fn parse_footer(header: &Header, payload: &[u8], pack: u32, offset: u32) -> Option<Vec<Entry>> {
+    match (header.codec, header.flags) {
+        (CODEC_RAW, 0) if header.raw_len == header.stored_len => parse_entries(payload, pack, offset),
+        (CODEC_ZSTD, 0) => {
+            let (packed, trailer) = payload.split_last_chunk::<TRAILER_BYTES>()?;
+            let rows = compact::expand(header, packed)?;
+            parse_entries(&[&rows, &trailer[..]].concat(), pack, offset)
+        }
+        _ => None,
+    }
 }
 
 /// Whether the last bytes of a pack say that a footer starts at `offset`.

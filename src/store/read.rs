@@ -247,8 +247,12 @@ impl Reader {
     pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
         self.recipes.get_or_insert_with(id, || {
             let find = || self.index.find_recipe(id);
-            let (Entry { key, address }, bytes) =
-                self.load_current(Object::Recipe(*id), find, Header::decode)?;
+            let found = find()?;
+            let at_hand = found.and_then(|found| self.in_group_at_hand(&found.key, &found.address));
+            let (Entry { key, address }, bytes) = match (found, at_hand) {
+                (Some(found), Some(bytes)) => (found, bytes),
+                _ => self.load_current_from(Object::Recipe(*id), find, Header::decode, Groups::AtHand)?,
+            };
             let recipe = Recipe::decode(&bytes).map_err(|e| self.damage(key, &address, e.to_string()))?;
             Ok(Arc::new(recipe))
         })
@@ -402,7 +406,7 @@ impl Reader {
         let too_long = "the frame is not as long as the index says";
         if header.is_group() && header.stored_len == address.stored_len {
             let group = self.decode_group(address, &header, &frame[HEADER_BYTES..], groups)?;
-            if groups == Groups::AtHand && self.groups.is_long(&group) {
+            if groups == Groups::AtHand && key.chunk_id().is_some() && self.groups.is_long(&group) {
                 self.keep_along(&group, key);
             }
             return Ok(group.shared_chunk(key.id(), address.raw_len)?);

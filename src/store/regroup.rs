@@ -28,7 +28,7 @@ use super::group::{Gathered, Group, MEMBERS_MAX, With, compress};
 use super::index::Grouping;
 use super::inflater::Inflater;
 use super::live::LiveSet;
-use super::pack::{Address, Entry, GROUPED};
+use super::pack::{Address, COMPACT, Entry};
 use super::read::ByBytes;
 use super::{Bytes, Store, lock, solid};
 use crate::id::ChunkId;
@@ -69,19 +69,26 @@ pub struct RegroupOptions {
     /// What pieces of archives inflate to has no more bytes than this; 0: they are left as they are. A read of a chunk
     /// of one deflates all of the piece again.
     pub archive_bytes: u32,
+    /// Whether groups need nothing else and tell no names: smaller where they are so long that what is alike meets within them.
+    pub solid: bool,
 }
 
 impl RegroupOptions {
+    /// With solid groups above 1 MiB.
+    pub fn new(level: i32, group_bytes: u32, archive_bytes: u32) -> RegroupOptions {
+        RegroupOptions { level, group_bytes, archive_bytes, solid: group_bytes > solid::GROUP_BYTES_MIN }
+    }
+
     /// As small as it gets, for what is hardly read.
     pub fn cold() -> RegroupOptions {
-        RegroupOptions { level: 19, group_bytes: 16 << 20, archive_bytes: 4 << 20 }
+        RegroupOptions::new(19, 16 << 20, 4 << 20)
     }
 }
 
 /// For what is read as it was before.
 impl Default for RegroupOptions {
     fn default() -> Self {
-        RegroupOptions { level: 15, group_bytes: 16 << 10, archive_bytes: 0 }
+        RegroupOptions::new(15, 16 << 10, 0)
     }
 }
 
@@ -269,7 +276,7 @@ impl Store {
         let Some(newest) = packs.iter().map(|one| one.pack).max() else { return Ok(done) };
         self.reserve.give_up_if_short();
         index_may_fail(self.note_removing(packs.iter().map(|one| one.pack)))?;
-        let result = self.appender.begin_pack_after(newest, GROUPED).and_then(|()| {
+        let result = self.appender.begin_pack_after(newest, COMPACT).and_then(|()| {
             let (mut at, total) = (0, 2 * packs.iter().map(|one| one.raw_bytes).sum::<u64>());
             for round in rounds(packs.clone(), self.free_bytes()) {
                 let bytes: u64 = round.iter().map(|one| one.raw_bytes).sum();
@@ -280,6 +287,9 @@ impl Store {
                 if done.stopped {
                     break;
                 }
+            }
+            if options.solid {
+                self.end_pack()?;
             }
             index_may_fail(self.persist())
         });
@@ -315,22 +325,26 @@ impl Store {
         let of_pieces: HashSet<Key> = keys(&pieces).collect();
         let mut copied = GcDone::default();
         let mut copier = Copier::new(collection, &mut copied);
-        let mut chunks: Vec<Entry> = Vec::new();
+        let (mut chunks, mut recipes): (Vec<Entry>, Vec<Entry>) = (Vec::new(), Vec::new());
         let mut rewritten = Vec::new();
         for one in round {
-            let before = chunks.len();
+            let before = (chunks.len(), recipes.len());
             let dead = collection.copy_needed(one.pack, &mut copier, &mut |header, entry| {
                 let takes = header.kind == Kind::Chunk as u8
                     && (header.codec == CODEC_ZSTD || of_pieces.contains(&entry.key));
+                let takes_recipe = options.solid && solid::takes_recipe(header);
                 if takes {
                     chunks.push(*entry);
+                } else if takes_recipe {
+                    recipes.push(*entry);
                 }
-                takes
+                takes || takes_recipe
             })?;
             match dead {
                 Some(dead) => rewritten.push((one.pack, dead)),
                 None => {
-                    chunks.truncate(before);
+                    chunks.truncate(before.0);
+                    recipes.truncate(before.1);
                     done.packs_damaged += 1;
                 }
             }
@@ -345,12 +359,16 @@ impl Store {
         drop(taken);
         let mut append = |frames: &mut Frames| self.append_moved(frames);
         let whole = self.group(chunks.clone(), &pieces, options, done, go_on, &mut append)?;
+        if whole {
+            self.group_recipes(&recipes, options.level)?;
+        }
         self.sync()?;
         if !whole {
             done.stopped = true;
             return Ok(());
         }
         self.read_back(&chunks)?;
+        self.read_back(&recipes)?;
         let mut gone = Vec::new();
         for (pack, dead) in rewritten {
             match collection.retire(pack, dead, &mut copier)? {
@@ -418,12 +436,15 @@ impl Store {
         Ok(Collection { store: self, live, left: Cell::new(None), _one: one })
     }
 
-    /// Reads each chunk from the disk where the index leads to now, which is no longer where it was, and hashes it.
+    /// Reads each chunk or recipe from the disk where the index leads to now, which is no longer where it was, and hashes it.
     fn read_back(&self, chunks: &[Entry]) -> Result<(), StoreError> {
         let reader = &self.reader;
         let mut last: Option<((u32, u32), Group)> = None;
         for entry in chunks {
-            let object = Object::Chunk(ChunkId(*entry.key.id()));
+            let object = match entry.key.recipe_id() {
+                Some(recipe) => Object::Recipe(recipe),
+                None => Object::Chunk(ChunkId(*entry.key.id())),
+            };
             let address = reader.index.find(&entry.key)?.filter(|now| *now != entry.address);
             let address = address.ok_or(StoreError::Missing { object })?;
             let place = (address.pack, address.offset);
@@ -532,7 +553,7 @@ impl Grouper<'_> {
         append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
     ) -> Result<bool, StoreError> {
         let mut at = 0;
-        let units = match self.options.group_bytes > solid::GROUP_BYTES_MIN {
+        let units = match self.options.solid {
             true => self.line_up(&mut at, go_on)?,
             false => self.assign(&mut at, go_on)?,
         };
@@ -660,7 +681,10 @@ impl Grouper<'_> {
     ) -> Result<(), StoreError> {
         let level = self.options.level;
         let before = (frames.bytes.len(), frames.headers.len());
-        let mut root = Gathered::default();
+        let mut root = match self.options.solid {
+            true => Gathered::unnamed(Kind::Chunk),
+            false => Gathered::default(),
+        };
         for number in &unit.roots {
             self.gather(*number, &mut root)?;
         }

@@ -4,6 +4,7 @@ mod dictionary;
 mod regroup;
 mod solid;
 mod stretch;
+mod unnamed;
 
 use super::pack::{FORMAT, PACK_HEADER_BYTES, PLAIN, encode_header};
 use super::*;

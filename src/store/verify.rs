@@ -13,7 +13,7 @@ use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
 use super::group::{Base, Group, Table};
 use super::index::Position;
 use super::pack::{
-    Address, Entry, PACK_HEADER_BYTES, PackHeader, claims_footer_at, parse_entries, read_header,
+    Address, Entry, PACK_HEADER_BYTES, PackHeader, claims_footer_at, parse_footer, read_header,
 };
 use super::scan::{Item, Scanner};
 use crate::env::Access;
@@ -261,7 +261,7 @@ impl Job<'_> {
                 Item::Frame { offset, header } => {
                     frames += 1;
                     match payload_of_footer {
-                        Some(payload) => footer = Some((offset, payload)),
+                        Some(payload) => footer = Some((offset, header, payload)),
                         None => {
                             for entry in scanner.entries(&header, offset) {
                                 self.check_index(&entry)?;
@@ -312,10 +312,11 @@ impl Job<'_> {
                 frames = 0;
             }
         }
-        if let Some((offset, payload)) = footer {
-            self.check_footer(offset, &payload, &entries, !lost.is_empty());
+        if let Some((offset, header, payload)) = footer {
+            let listed = parse_footer(&header, &payload, self.pack, offset);
+            self.check_footer(offset, listed.as_deref(), &entries, !lost.is_empty());
             // The footer can say what stood in a bad range, also when the index leads to a later copy by now.
-            for entry in parse_entries(&payload, self.pack, offset).unwrap_or_default() {
+            for entry in listed.unwrap_or_default() {
                 let at = entry.address.offset;
                 // Its chunks are listed themselves.
                 if frame::is_group(entry.key.kind()) {
@@ -370,9 +371,15 @@ impl Job<'_> {
     }
 
     /// Whether a footer lists exactly the frames before it. What a bad range held is not known here.
-    fn check_footer(&self, offset: u32, payload: &[u8], entries: &BTreeMap<(u32, Key), Entry>, lost: bool) {
+    fn check_footer(
+        &self,
+        offset: u32,
+        listed: Option<&[Entry]>,
+        entries: &BTreeMap<(u32, Key), Entry>,
+        lost: bool,
+    ) {
         let at = u64::from(offset);
-        let Some(listed) = parse_entries(payload, self.pack, offset) else {
+        let Some(listed) = listed else {
             return self.found(DamageKind::Footer, None, at, "the footer is not a list of frames");
         };
         let same = |entry: &&Entry| {
@@ -410,6 +417,12 @@ fn deep_check(
             *root = Some(group);
         }
         return hashes;
+    }
+    if header.kind == Kind::Footer as u8 {
+        return match *blake3::hash(payload).as_bytes() == header.id {
+            true => Ok(()),
+            false => Err("the content does not have the hash that names it"),
+        };
     }
     let raw = header.decode(payload)?;
     match *blake3::hash(&raw).as_bytes() == header.id {

@@ -165,7 +165,7 @@ fn live_through(disk: &SimDisk, db: &Arc<MemDb>, tree: &mut Tree, seed: u64) -> 
             }
             4..6 => (0..4).for_each(|_| tree.unlink(draw.below(40))),
             6 if draw.one_in(2) => {
-                regroup::regroup(&store)?;
+                regroup::regroup_as(&store, seed.is_multiple_of(2))?;
             }
             6 => {
                 collect(&store, tree)?;
@@ -185,7 +185,7 @@ fn live_through(disk: &SimDisk, db: &Arc<MemDb>, tree: &mut Tree, seed: u64) -> 
         }
     }
     collect(&store, tree)?;
-    regroup::regroup(&store).map(drop)
+    regroup::regroup_as(&store, seed.is_multiple_of(2)).map(drop)
 }
 
 fn steps_of(seed: u64) -> u64 {
@@ -217,7 +217,7 @@ fn cut_and_check(seed: u64, cut: u64) {
             tree.unlink(name);
             tree.files.insert(name, file);
         }
-        regroup::regroup(&store).unwrap();
+        regroup::regroup_as(&store, seed.is_multiple_of(2)).unwrap();
         collect(&store, &mut tree).unwrap();
         tree.is_whole(&store).unwrap_or_else(|e| panic!("{}, afterwards: {e}", told()));
         drop(store);
@@ -299,7 +299,7 @@ fn collections_beside_commits_take_nothing_that_is_referred_to() {
             done.forgotten += one.forgotten;
             drop(collection);
             if round % 4 == 0 {
-                grouped += regroup::regroup(&store).unwrap().chunks;
+                grouped += regroup::regroup_as(&store, round % 8 == 0).unwrap().chunks;
             }
             let files = lock(&tree).clone();
             let result = files.is_whole(&store);

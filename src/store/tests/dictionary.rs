@@ -10,7 +10,8 @@ use super::*;
 use crate::env::{Access, Disk};
 use std::collections::BTreeSet;
 
-const OPTIONS: RegroupOptions = RegroupOptions { level: 1, group_bytes: 4096, archive_bytes: 0 };
+const OPTIONS: RegroupOptions =
+    RegroupOptions { level: 1, group_bytes: 4096, archive_bytes: 0, solid: false };
 const CHUNKS: u64 = 1100;
 
 /// Chunk number `n` of a text: words from one list, in no two alike.

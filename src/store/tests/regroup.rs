@@ -3,17 +3,23 @@
 
 use super::super::frame::HEADER_BYTES;
 use super::super::group::{Base, Gathered, Group, Table, With, set_distance};
-use super::super::pack::{GROUPED, INFLATED, PackHeader, read_header};
+use super::super::pack::{COMPACT, PackHeader, read_header};
 use super::super::scan::{Item, Scanner};
 use super::*;
 use crate::env::{Access, Disk};
 use std::collections::BTreeSet;
 
-const OPTIONS: RegroupOptions = RegroupOptions { level: 3, group_bytes: 2000, archive_bytes: 0 };
+const OPTIONS: RegroupOptions =
+    RegroupOptions { level: 3, group_bytes: 2000, archive_bytes: 0, solid: false };
 
 pub(super) fn regroup(store: &Arc<Store>) -> Result<Regrouped, StoreError> {
-    let plan = store.plan_regroup(&OPTIONS, &mut |_, _| true)?.expect("nobody said no");
-    store.regroup(&plan, &OPTIONS, &mut |_, _| true)
+    regroup_as(store, false)
+}
+
+pub(super) fn regroup_as(store: &Arc<Store>, solid: bool) -> Result<Regrouped, StoreError> {
+    let options = RegroupOptions { solid, ..OPTIONS };
+    let plan = store.plan_regroup(&options, &mut |_, _| true)?.expect("nobody said no");
+    store.regroup(&plan, &options, &mut |_, _| true)
 }
 
 /// Whether a chunk is lost when the frame of another is: it is in the same one, or in a delta of it.
@@ -127,12 +133,8 @@ fn only_packs_with_groups_are_of_the_new_version() {
     };
     assert_eq!(look(), BTreeSet::from([(PLAIN, false)]));
     regroup(&store).unwrap();
-    assert!(look().contains(&(GROUPED, true)) && !look().contains(&(PLAIN, true)), "{:?}", look());
-    assert_eq!(
-        [PLAIN, GROUPED, INFLATED, FORMAT],
-        [1, 2, 3, 3],
-        "who reads less refuses it as a newer format"
-    );
+    assert!(look().contains(&(COMPACT, true)) && !look().contains(&(PLAIN, true)), "{:?}", look());
+    assert_eq!([PLAIN, COMPACT, FORMAT], [1, 4, 4], "who reads less refuses it as a newer format");
 }
 
 #[test]
@@ -421,12 +423,13 @@ proptest! {
         pick: prop::sample::Index,
         bit in 0u8..8,
         cut: bool,
+        solid: bool,
     ) {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path(), &new_db());
         put(&store, first..first + count);
         let plan = store.plan_regroup(&OPTIONS, &mut |_, _| true).unwrap().unwrap();
-        let options = RegroupOptions { level: 1, group_bytes, archive_bytes: 0 };
+        let options = RegroupOptions { level: 1, group_bytes, archive_bytes: 0, solid };
         store.regroup(&plan, &options, &mut |_, _| true).unwrap();
         prop_assert!(lost(&store, first..first + count).is_empty());
         put(&store, 9000..9003);

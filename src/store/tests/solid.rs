@@ -30,7 +30,7 @@ fn grouped(dir: &Path, db: &Arc<MemDb>, chunks: &[Vec<u8>]) -> (Vec<ChunkId>, Re
     }
     writer.flush().unwrap();
     drop(writer);
-    let options = RegroupOptions { level: 3, group_bytes: 5 << 18, archive_bytes: 0 };
+    let options = RegroupOptions { level: 3, group_bytes: 5 << 18, archive_bytes: 0, solid: true };
     let plan = store.plan_regroup(&options, &mut |_, _| true).unwrap().unwrap();
     let done = store.regroup(&plan, &options, &mut |_, _| true).unwrap();
     assert!(verify(&store).is_empty());
