@@ -34,6 +34,8 @@ use tempfile::TempDir;
 const WHOLE: &str = "v1";
 /// Version 3: with groups, deltas, a dictionary and inflated archives.
 const GROUPED: &str = "v3";
+/// Of version 4, with solid groups.
+const COLD: &str = "v4";
 /// What git keeps no xattrs for: the records of the stubs, and how many bytes lie in each file.
 const RECORDS: &str = "records.txt";
 const EXPECTED: &str = "expected.txt";
@@ -182,13 +184,13 @@ fn a_store_of_version_1_is_whole() {
     session.close().unwrap();
 }
 
-/// A frame of each kind that grouping makes, as it was first written, is read; and nothing is left to be grouped.
-#[test]
-fn a_store_of_version_3_is_whole() {
+/// What grouping makes is read as it was first written, each frame of these kinds, codecs and flags in packs of such a version;
+/// and nothing is left to be grouped.
+fn assert_grouped(name: &str, version: u8, expected: &[[u8; 3]], args: &[&str]) {
     if !xattrs_available() {
         return;
     }
-    let dir = put_up(GROUPED);
+    let dir = put_up(name);
     let root = dir.path().join("dir");
     let state = root.join(STATE_DIR);
     let (mut versions, mut kinds) = (BTreeSet::new(), BTreeSet::new());
@@ -197,19 +199,31 @@ fn a_store_of_version_3_is_whole() {
         versions.insert(bytes[8]);
         kinds.extend(frames(&bytes).iter().map(|(start, _)| bytes[*start + 4..*start + 7].to_vec()));
     }
-    assert!(versions.contains(&3), "{versions:?}");
-    // Kind, codec, flag.
-    for kind in [[8, 1, 1], [9, 2, 1], [8, 3, 0], [9, 2, 0], [10, 1, 0]] {
+    assert!(versions.contains(&version), "{versions:?}");
+    for kind in expected {
         assert!(kinds.contains(&kind[..]), "{kind:?} in {kinds:?}");
     }
-    let report = dedupctl(&["optimize", "--archive-size", "1M", "--dry-run", "--json"], &root);
+    let report = dedupctl(&[&["optimize", "--dry-run", "--json"], args].concat(), &root);
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
     assert_eq!(report["chunks"], 0, "{report}");
     let session = Session::open(&root).unwrap();
-    for (name, hash) in hashes(GROUPED) {
-        assert_eq!(ChunkId::of(&session.read(&name).unwrap()), hash, "{name}");
+    for (file, hash) in hashes(name) {
+        assert_eq!(ChunkId::of(&session.read(&file).unwrap()), hash, "{file}");
     }
     session.close().unwrap();
+}
+
+#[test]
+fn a_store_of_version_3_is_whole() {
+    let kinds = [[8, 1, 1], [9, 2, 1], [8, 3, 0], [9, 2, 0], [10, 1, 0]];
+    assert_grouped(GROUPED, 3, &kinds, &["--archive-size", "1M"]);
+}
+
+/// Seen to fail: with the columns of the footer in another order, since its index is made anew.
+#[test]
+fn a_store_of_version_4_is_whole() {
+    let kinds = [[8, 1, 1], [9, 2, 1], [8, 1, 2], [8, 0, 6], [3, 1, 0]];
+    assert_grouped(COLD, 4, &kinds, &["--tier", "cold"]);
 }
 
 #[test]
@@ -292,7 +306,7 @@ const DAMAGES: &[(&str, Damage)] = &[
     }),
     ("pack-of-a-newer-version", |state| {
         edit(&pack(state, 1), |bytes| {
-            bytes[8] = 4;
+            bytes[8] = 5;
             let crc = crc32fast::hash(&bytes[..36]);
             bytes[36..40].copy_from_slice(&crc.to_le_bytes());
         });
@@ -377,11 +391,11 @@ fn grouped_contents() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn make_grouped(root: &Path) -> Layout {
+fn make_cold(root: &Path) -> Layout {
     let contents = grouped_contents();
     let files: Vec<_> = contents.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
     let layout = make_store(root, ChunkParams::default(), 1 << 20, &files);
-    let grouped = dedupctl(&["optimize", "--archive-size", "1M"], root);
+    let grouped = dedupctl(&["optimize", "--tier", "cold"], root);
     assert!(grouped.status.success(), "{}", common::text(&grouped));
     layout
 }
@@ -431,11 +445,11 @@ fn make() {
     }
     save(&layout, WHOLE, contents().keys().copied());
     let dir = fast_dir();
-    let layout = make_grouped(&dir.path().join("dir"));
+    let layout = make_cold(&dir.path().join("dir"));
     let contents = grouped_contents();
-    save(&layout, GROUPED, contents.iter().map(|(name, _)| *name));
+    save(&layout, COLD, contents.iter().map(|(name, _)| *name));
     let hashes = contents.iter().map(|(name, bytes)| format!("{name} {}\n", ChunkId::of(bytes)));
-    fs::write(fixtures().join(GROUPED).join(HASHES), hashes.collect::<String>()).unwrap();
+    fs::write(fixtures().join(COLD).join(HASHES), hashes.collect::<String>()).unwrap();
     for name in names() {
         fs::write(fixtures().join(&name).join(EXPECTED), found(&name)).unwrap();
     }

@@ -11,6 +11,7 @@
 //!
 //! Locks, outermost first: `synced`, `tail`, `disk`.
 
+use super::compact::Recipes;
 use super::dictionary::Dictionary;
 use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Header, Kind};
@@ -323,7 +324,11 @@ impl Appender {
 
     fn seal(&self, growing: &mut Growing) -> Result<(), StoreError> {
         let place = self.packs.place(growing.pack, growing.len);
-        let footer = encode_footer(growing.entries.clone(), place, growing.version);
+        let recipes = (growing.version >= COMPACT).then(|| {
+            let file = self.packs.file(growing.pack).ok();
+            file.map(|file| Recipes::among(&growing.entries, &*file, place)).unwrap_or_default()
+        });
+        let footer = encode_footer(growing.entries.clone(), place, recipes.as_ref());
         self.write(growing, &footer)?;
         self.fdatasync(growing)
     }

@@ -1,22 +1,82 @@
-//! Footers of packs of version 4: the rows by place, column by column, compressed.
+//! Footers of packs of version 4: the rows by place, column by column, compressed with what recipes say.
 //!
 //! ```text
-//! rows  = ids, 32 bytes each | for each of the 13 other bytes of a row: this byte of all rows
-//!         in the order of places; an offset is counted from the row before, and the stored length of a row that stands
-//!         where the one before it does is 0
+//! payload = number of groups of recipes 4 | where each stands 4 | one zstd frame, made with what these groups decode to, one
+//!           behind the other, as what comes before it | offset of the footer frame u32 | end magic (4)
+//! frame   = ids, 32 bytes each | for each of the 13 other bytes of a row: this byte of all rows
+//!           in the order of places; an offset is counted from the row before, and the stored length of a row that stands
+//!           where the one before it does is 0
 //! ```
 //!
-//! Nothing is left out: it is the list that other footers have, in another order.
+//! The recipes in these groups have no rows: they are named by their hash. And the ids of chunks are mostly in recipes, so that
+//! the footer takes a few bytes for each.
+//!
+//! What must always be true: whoever wants the rows reads no more than these groups besides, at most 16 MiB decoded. If one of
+//! them is bad there is no footer, and the pack is searched, as any without.
 
-use super::frame::{Header, inflate};
+use super::frame::{Header, Kind, Place};
+use super::group::{Table, compress as compress_behind, inflate_behind, read_frame};
+use super::pack::Entry;
+use crate::env::DiskFile;
 
 const ID_BYTES: usize = 32;
 const ROW_BYTES: usize = 45;
 const OFFSET: usize = 33;
 const STORED: usize = 37;
 const LEVEL: i32 = 9;
-/// Ids do not compress, so no footer expands by more than this.
-const EXPANSION_MAX: u64 = 4;
+/// A row takes two bytes and more.
+const EXPANSION_MAX: u64 = 24;
+/// Groups of recipes beyond so many bytes have rows.
+const RECIPES_BYTES_MAX: usize = 16 << 20;
+
+/// Groups of recipes of a pack.
+#[derive(Default)]
+pub(super) struct Recipes {
+    offsets: Vec<u32>,
+    /// What they decode to.
+    bytes: Vec<u8>,
+    /// What a footer would list of what is in them.
+    entries: Vec<Entry>,
+}
+
+impl Recipes {
+    /// Those of a growing pack that has these entries, as far as they can be read.
+    pub(super) fn among(entries: &[Entry], file: &dyn DiskFile, pack_place: Place) -> Recipes {
+        let mut found = Recipes::default();
+        for pair in entries.windows(2) {
+            // Of a group what is in it comes behind.
+            let offset = pair[0].address.offset;
+            if pair[0].key.kind() == Kind::Group as u8
+                && pair[1].key.recipe_id().is_some()
+                && pair[1].address.offset == offset
+                && found.add(file, Place { offset, ..pack_place }).is_none()
+            {
+                break;
+            }
+        }
+        found
+    }
+
+    fn add(&mut self, file: &dyn DiskFile, place: Place) -> Option<()> {
+        let (header, payload) = read_frame(file, place).ok()?;
+        if header.member_kind() != Kind::Recipe
+            || self.bytes.len() + header.raw_len as usize > RECIPES_BYTES_MAX
+        {
+            return None;
+        }
+        let table = Table::parse(&header, &payload).ok()?;
+        let entries = Entry::all_of(&header, Some(&table), place.pack, place.offset);
+        self.bytes.extend_from_slice(table.raw()?);
+        self.entries.extend_from_slice(&entries[1..]);
+        self.offsets.push(place.offset);
+        Some(())
+    }
+
+    /// Whether a footer with these leaves this one out.
+    pub(super) fn tell(&self, entry: &Entry) -> bool {
+        entry.key.recipe_id().is_some() && self.offsets.contains(&entry.address.offset)
+    }
+}
 
 fn number(row: &[u8], at: usize) -> u32 {
     super::frame::u32_at(row, at)
@@ -26,13 +86,13 @@ fn set(row: &mut [u8], at: usize, number: u32) {
     row[at..at + 4].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Compresses rows that are sorted by offset.
-pub(super) fn compress(rows: &[u8]) -> Vec<u8> {
+/// Compresses rows that are sorted by offset: a payload without its end.
+pub(super) fn compress(rows: &[u8], recipes: &Recipes) -> Vec<u8> {
     let count = rows.len() / ROW_BYTES;
-    let mut out = Vec::with_capacity(rows.len());
+    let mut columns = Vec::with_capacity(rows.len());
     let mut told = rows.to_vec();
     for (i, row) in told.chunks_exact_mut(ROW_BYTES).enumerate() {
-        out.extend_from_slice(&row[..ID_BYTES]);
+        columns.extend_from_slice(&row[..ID_BYTES]);
         let before = if i == 0 { 0 } else { number(&rows[(i - 1) * ROW_BYTES..], OFFSET) };
         let step = number(row, OFFSET) - before;
         set(row, OFFSET, step);
@@ -41,18 +101,34 @@ pub(super) fn compress(rows: &[u8]) -> Vec<u8> {
         }
     }
     for column in ID_BYTES..ROW_BYTES {
-        out.extend((0..count).map(|i| told[i * ROW_BYTES + column]));
+        columns.extend((0..count).map(|i| told[i * ROW_BYTES + column]));
     }
-    super::group::compress(&out, LEVEL, None)
+    let mut out = (recipes.offsets.len() as u32).to_le_bytes().to_vec();
+    recipes.offsets.iter().for_each(|offset| out.extend_from_slice(&offset.to_le_bytes()));
+    out.extend_from_slice(&compress_behind(&columns, LEVEL, Some(&recipes.bytes)));
+    out
 }
 
-/// The rows that [`compress`] was given; `None` if these are none.
-pub(super) fn expand(header: &Header, packed: &[u8]) -> Option<Vec<u8>> {
+/// The rows that [`compress`] was given, and what the recipes tell besides, of the footer at `place`; `None` if these
+/// are none.
+pub(super) fn expand(
+    header: &Header,
+    payload: &[u8],
+    file: &dyn DiskFile,
+    place: Place,
+) -> Option<(Vec<u8>, Vec<Entry>)> {
+    let (count, rest) = payload.split_first_chunk::<4>()?;
+    let (offsets, packed) = rest.split_at_checked((u32::from_le_bytes(*count) as usize).checked_mul(4)?)?;
     let len = header.raw_len as usize;
     if !len.is_multiple_of(ROW_BYTES) || u64::from(header.raw_len) > packed.len() as u64 * EXPANSION_MAX {
         return None;
     }
-    let columns = inflate(packed, header.raw_len).ok()?;
+    let mut recipes = Recipes::default();
+    for offset in offsets.chunks_exact(4).map(|offset| number(offset, 0)) {
+        let follows = recipes.offsets.last().is_none_or(|last| *last < offset) && offset < place.offset;
+        follows.then(|| recipes.add(file, Place { offset, ..place }))??;
+    }
+    let columns = inflate_behind(packed, header.raw_len, &recipes.bytes).ok()?;
     let count = len / ROW_BYTES;
     let (ids, columns) = columns.split_at(count * ID_BYTES);
     let mut rows = Vec::with_capacity(len);
@@ -68,13 +144,30 @@ pub(super) fn expand(header: &Header, packed: &[u8]) -> Option<Vec<u8>> {
         set(row, OFFSET, offset);
         set(row, STORED, stored);
     }
-    Some(rows)
+    Some((rows, recipes.entries))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::{CODEC_ZSTD, Kind, raw};
+    use super::super::frame::{CODEC_ZSTD, raw};
+    use super::super::fuzz::Memory;
     use super::*;
+    use crate::id::StoreId;
+
+    const PLACE: Place = Place { store: StoreId([7; 16]), pack: 3, offset: u32::MAX };
+
+    fn expand(header: &Header, payload: &[u8]) -> Option<Vec<u8>> {
+        super::expand(header, payload, &Memory(&[]), PLACE).map(|(rows, _)| rows)
+    }
+
+    fn compress(rows: &[u8]) -> Vec<u8> {
+        super::compress(rows, &Recipes::default())
+    }
+
+    /// What a footer is of these columns.
+    fn of(columns: &[u8]) -> Vec<u8> {
+        [&[0; 4], &compress_behind(columns, LEVEL, None)[..]].concat()
+    }
 
     /// So many rows, three at each place, and their header.
     fn rows(count: u32) -> (Header, Vec<u8>) {
@@ -114,11 +207,13 @@ mod tests {
             assert_eq!(expand(&header, &packed[..cut]), None, "{cut}");
         }
         // Zeros, of which zstd needs next to nothing.
-        let zeros = super::super::group::compress(&[0; 45 * 100_000], LEVEL, None);
+        let zeros = of(&[0; 45 * 100_000]);
         assert_eq!(expand(&Header { raw_len: 45 * 100_000, ..header }, &zeros), None);
+        // Groups that are not there.
+        assert_eq!(expand(&header, &[&[1, 0, 0, 0, 40, 0, 0, 0], &packed[4..]].concat()), None);
         // Steps that leave 32 bits.
         let far = [&rows[..32], &rows[45..77], &[0xff; 26]].concat();
-        let far = super::super::group::compress(&far, LEVEL, None);
+        let far = of(&far);
         assert_eq!(expand(&Header { raw_len: 90, ..header }, &far), None);
     }
 }

@@ -7,7 +7,7 @@ use super::frame::{HEADER_BYTES, Header, Kind, MAGIC, Place, u32_at};
 use super::group::{Base, Gathered, Group, Table, With, set_distance, set_distances};
 use super::index::{decode_position, encode_position};
 use super::pack::{
-    Entry, FORMAT, PACK_HEADER_BYTES, PLAIN, PackHeader, Packs, encode_footer, encode_header, parse_entries,
+    Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_footer, encode_header, parse_entries,
     read_footer, read_header,
 };
 use super::scan::{Item, Scanner};
@@ -188,7 +188,7 @@ pub fn footer(bytes: &[u8]) {
     let count = entries.len();
     assert!(entries.iter().all(|entry| entry.address.pack == PACK && entry.address.offset < offset));
     let sorted = entries.is_sorted_by_key(|entry| (entry.key, entry.address.offset));
-    let again = encode_footer(entries, place(offset), PLAIN);
+    let again = encode_footer(entries, place(offset), None);
     // The end magic is looked at by who reads the trailer, not by who reads the rows.
     let (rows, payload) = (&bytes[..at], &again[HEADER_BYTES..]);
     assert!(!sorted || payload[..at] == *rows, "sorted rows have one encoding");
@@ -202,7 +202,7 @@ pub fn repair_footer(bytes: &mut [u8]) {
 }
 
 /// A file that can only be read.
-struct Memory<'a>(&'a [u8]);
+pub(super) struct Memory<'a>(pub(super) &'a [u8]);
 
 impl DiskFile for Memory<'_> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -25,7 +25,7 @@ use super::Bytes;
 use super::dictionary::{Copies, Dictionaries, Dictionary, Encoder};
 use super::frame::{
     CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES, FLAG_UNNAMED,
-    HEADER_BYTES, Header, Key, Kind, inflate, inflate_with, u32_at,
+    HEADER_BYTES, Header, Key, Kind, Place, inflate, inflate_with, u32_at,
 };
 use super::pack::Packs;
 use super::{inflated, unnamed};
@@ -169,6 +169,11 @@ impl Table {
         Ok(Table { needs: Needs::Nothing, members, bytes: HEAD_BYTES + table_len, raw: Some(raw) })
     }
 
+    /// What the group decodes to, if it tells no names.
+    pub(super) fn raw(&self) -> Option<&Bytes> {
+        self.raw.as_ref()
+    }
+
     /// The chunks in the group that somebody may need.
     pub(super) fn chunks(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.id.0 != NOBODY)
@@ -259,9 +264,7 @@ impl Group {
                     dictionary.inflate(stored, header.raw_len)?
                 }
                 (Needs::Root { begins, .. }, Base::Root(root)) if is_root(&root.id, &begins) => {
-                    inflate_with(stored, header.raw_len, |context, target| {
-                        decompress(context, target, stored, &root.raw)
-                    })?
+                    inflate_behind(stored, header.raw_len, &root.raw)?
                 }
                 _ => return Err("what the group needs is not what it was made with"),
             },
@@ -372,7 +375,7 @@ impl Group {
         offset: u32,
         dictionaries: &Dictionaries,
     ) -> Result<Group, String> {
-        let (header, payload) = read_frame(packs, file, pack, offset)?;
+        let (header, payload) = read_frame(file, packs.place(pack, offset))?;
         Group::decode_at(packs, file, pack, offset, (&header, &payload), dictionaries)
     }
 
@@ -406,7 +409,7 @@ impl Group {
         dictionaries: &Dictionaries,
     ) -> Result<Group, String> {
         let told = |reason: String| format!("the group at offset {offset} that it needs: {reason}");
-        let (header, payload) = read_frame(packs, file, pack, offset).map_err(told)?;
+        let (header, payload) = read_frame(file, packs.place(pack, offset)).map_err(told)?;
         if header.kind != Kind::Group as u8 {
             return Err(told("another frame stands there".to_owned()));
         }
@@ -415,12 +418,8 @@ impl Group {
 }
 
 /// A frame of a group and its payload, whose checksum fits.
-fn read_frame(
-    packs: &Packs,
-    file: &dyn DiskFile,
-    pack: u32,
-    offset: u32,
-) -> Result<(Header, Vec<u8>), String> {
+pub(super) fn read_frame(file: &dyn DiskFile, place: Place) -> Result<(Header, Vec<u8>), String> {
+    let offset = place.offset;
     let failed = |e| format!("it cannot be read: {e}");
     let mut frame = vec![0; READ_BYTES];
     // What comes behind it may be unreadable, or the end.
@@ -430,7 +429,7 @@ fn read_frame(
         file.read_exact_at(&mut frame, u64::from(offset)).map_err(failed)?;
         len = HEADER_BYTES;
     }
-    let header = Header::parse(&frame, packs.place(pack, offset))?;
+    let header = Header::parse(&frame, place)?;
     if !header.is_group() {
         return Err("another frame stands there".to_owned());
     }
@@ -445,7 +444,7 @@ fn read_frame(
 
 /// Whether a group that begins its id so, and that a delta may need, stands whole at `offset`.
 pub(super) fn stands(packs: &Packs, file: &dyn DiskFile, pack: u32, offset: u32, begins: &[u8; 8]) -> bool {
-    read_frame(packs, file, pack, offset)
+    read_frame(file, packs.place(pack, offset))
         .is_ok_and(|(header, _)| header.kind == Kind::Group as u8 && is_root(&header.id, begins))
 }
 
@@ -593,6 +592,11 @@ pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8>
     }
     context.compress2(&mut packed, raw).expect("there is room for the worst case");
     packed
+}
+
+/// One zstd frame's `raw_len` bytes that was made with `prefix` as what comes before it.
+pub(super) fn inflate_behind(packed: &[u8], raw_len: u32, prefix: &[u8]) -> Result<Bytes, &'static str> {
+    inflate_with(packed, raw_len, |context, target| decompress(context, target, packed, prefix))
 }
 
 /// Decodes one zstd frame that was made with `prefix` as what comes before it; how many bytes it had.

@@ -36,6 +36,7 @@ mod pack;
 mod pin;
 mod prefetch;
 mod read;
+mod recipe_groups;
 mod regroup;
 mod salvage;
 mod scan;

@@ -12,7 +12,7 @@
 //! What must always be true: a pack that ends in a footer is sealed and never changes again. The layout of
 //! the header is the same in every format version, so that an older program can say what it cannot read.
 
-use super::compact;
+use super::compact::{self, Recipes};
 use super::error::StoreError;
 use super::frame::{self, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
 use super::group::{Member, Table};
@@ -113,12 +113,14 @@ pub(super) fn read_header(file: &dyn DiskFile) -> io::Result<PackHeader> {
     Ok(PackHeader::Whole { version: u32_at(&bytes, 8), store: StoreId(store), pack: u32_at(&bytes, 12) })
 }
 
-/// The footer frame, whole, for a pack of this version whose next frame would stand at `place`.
-pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place, version: u32) -> Vec<u8> {
-    let is_compact = version >= COMPACT;
-    match is_compact {
-        true => entries.sort_unstable_by_key(|entry| (entry.address.offset, entry.key)),
-        false => entries.sort_unstable_by_key(|entry| (entry.key, entry.address.offset)),
+/// The footer frame, whole, for a pack whose next frame would stand at `place`: a compact one with what recipes are in it.
+pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place, recipes: Option<&Recipes>) -> Vec<u8> {
+    match recipes {
+        Some(recipes) => {
+            entries.retain(|entry| !recipes.tell(entry));
+            entries.sort_unstable_by_key(|entry| (entry.address.offset, entry.key));
+        }
+        None => entries.sort_unstable_by_key(|entry| (entry.key, entry.address.offset)),
     }
     let mut out = vec![0; HEADER_BYTES];
     for entry in &entries {
@@ -128,8 +130,8 @@ pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place, version: u32)
         out.extend_from_slice(&entry.address.raw_len.to_le_bytes());
     }
     let rows_len = out.len() - HEADER_BYTES;
-    if is_compact {
-        let packed = compact::compress(&out[HEADER_BYTES..]);
+    if let Some(recipes) = recipes {
+        let packed = compact::compress(&out[HEADER_BYTES..], recipes);
         out.truncate(HEADER_BYTES);
         out.extend_from_slice(&packed);
     }
@@ -137,7 +139,7 @@ pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place, version: u32)
     out.extend_from_slice(&END_MAGIC);
     let payload = &out[HEADER_BYTES..];
     let mut header = frame::raw(Kind::Footer, payload);
-    if is_compact {
+    if recipes.is_some() {
         (header.codec, header.raw_len) = (CODEC_ZSTD, rows_len as u32);
     }
     out[..HEADER_BYTES].copy_from_slice(&header.encode(place));
@@ -179,17 +181,27 @@ pub(super) fn read_footer(
     if header.check(&payload).is_err() {
         return Ok(None);
     }
-    Ok(parse_footer(&header, &payload, pack, offset).map(|entries| (offset, entries)))
+    let place = Place { store, pack, offset };
+    Ok(parse_footer(&header, &payload, file, place).map(|entries| (offset, entries)))
 }
 
-/// The entries of a footer that stands at `offset` and whose payload fits its checksum; `None` if it is not one.
-pub(super) fn parse_footer(header: &Header, payload: &[u8], pack: u32, offset: u32) -> Option<Vec<Entry>> {
+/// The entries of a footer that stands at `place` in a file and whose payload fits its checksum; `None` if it is not one.
+pub(super) fn parse_footer(
+    header: &Header,
+    payload: &[u8],
+    file: &dyn DiskFile,
+    place: Place,
+) -> Option<Vec<Entry>> {
     match (header.codec, header.flags) {
-        (CODEC_RAW, 0) if header.raw_len == header.stored_len => parse_entries(payload, pack, offset),
+        (CODEC_RAW, 0) if header.raw_len == header.stored_len => {
+            parse_entries(payload, place.pack, place.offset)
+        }
         (CODEC_ZSTD, 0) => {
             let (packed, trailer) = payload.split_last_chunk::<TRAILER_BYTES>()?;
-            let rows = compact::expand(header, packed)?;
-            parse_entries(&[&rows, &trailer[..]].concat(), pack, offset)
+            let (rows, told) = compact::expand(header, packed, file, place)?;
+            let mut entries = parse_entries(&[&rows, &trailer[..]].concat(), place.pack, place.offset)?;
+            entries.extend(told);
+            Some(entries)
         }
         _ => None,
     }

@@ -30,7 +30,7 @@ use super::inflater::Inflater;
 use super::live::LiveSet;
 use super::pack::{Address, COMPACT, Entry};
 use super::read::ByBytes;
-use super::{Bytes, Store, lock, solid};
+use super::{Bytes, Store, lock, recipe_groups, solid};
 use crate::id::ChunkId;
 use quick_cache::sync::Cache;
 use std::cell::Cell;
@@ -332,7 +332,7 @@ impl Store {
             let dead = collection.copy_needed(one.pack, &mut copier, &mut |header, entry| {
                 let takes = header.kind == Kind::Chunk as u8
                     && (header.codec == CODEC_ZSTD || of_pieces.contains(&entry.key));
-                let takes_recipe = options.solid && solid::takes_recipe(header);
+                let takes_recipe = recipe_groups::takes(header);
                 if takes {
                     chunks.push(*entry);
                 } else if takes_recipe {

@@ -313,7 +313,7 @@ impl Job<'_> {
             }
         }
         if let Some((offset, header, payload)) = footer {
-            let listed = parse_footer(&header, &payload, self.pack, offset);
+            let listed = parse_footer(&header, &payload, &*file, packs.place(self.pack, offset));
             self.check_footer(offset, listed.as_deref(), &entries, !lost.is_empty());
             // The footer can say what stood in a bad range, also when the index leads to a later copy by now.
             for entry in listed.unwrap_or_default() {
@@ -379,6 +379,10 @@ impl Job<'_> {
         lost: bool,
     ) {
         let at = u64::from(offset);
+        // It may be made with a group that was found bad, and nothing be wrong with itself.
+        if listed.is_none() && lost {
+            return;
+        }
         let Some(listed) = listed else {
             return self.found(DamageKind::Footer, None, at, "the footer is not a list of frames");
         };
