@@ -1,9 +1,10 @@
 //! Decoded groups at hand, by pack and offset: a frame never changes, and no number is given to two packs.
 //!
-//! Short ones are in a cache. A long one, which no part of the cache has room for, is kept beside it until others are decoded:
-//! whoever reads on wants it again for each of its chunks.
+//! Short ones are in a cache. Long ones, which no part of the cache has room for, are kept beside it until others are decoded:
+//! whoever reads on wants them again for each of their chunks, two of them in turn where one file's chunks were put to those of
+//! another.
 //!
-//! What must always be true: of long groups one is decoded at a time, and one stays, more only within their share: so what
+//! What must always be true: of long groups one is decoded at a time, and two stay, more only within their share: so what
 //! they take is bounded whatever is read, by three times the longest that there may be, 48 MiB.
 
 use super::frame::Header;
@@ -17,6 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The cache has a part for each so many bytes: what an archive inflates to fits into one.
 const PART_BYTES: u64 = 16 << 20;
 
+/// Long groups that are kept whatever they take.
+const LONG_MIN: usize = 2;
+
 /// Pack and offset of a group.
 type Place = (u32, u32);
 
@@ -26,7 +30,7 @@ pub(super) struct GroupCache {
     long: Mutex<VecDeque<(Place, Arc<Group>)>>,
     /// From so many bytes on a group is long.
     long_bytes_min: u64,
-    /// Most bytes of long ones, unless it is one.
+    /// Most bytes of long ones, unless they are [`LONG_MIN`].
     long_bytes_max: u64,
     /// Held while a long one is decoded.
     turn: Mutex<()>,
@@ -75,7 +79,7 @@ impl GroupCache {
         let mut long = self.long();
         long.retain(|(at, _)| *at != place);
         long.push_back((place, Arc::clone(group)));
-        while long.len() > 1 && weight(&long) > self.long_bytes_max {
+        while long.len() > LONG_MIN && weight(&long) > self.long_bytes_max {
             long.pop_front();
         }
     }

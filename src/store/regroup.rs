@@ -439,14 +439,20 @@ impl Store {
     /// Reads each chunk or recipe from the disk where the index leads to now, which is no longer where it was, and hashes it.
     fn read_back(&self, chunks: &[Entry]) -> Result<(), StoreError> {
         let reader = &self.reader;
-        let mut last: Option<((u32, u32), Group)> = None;
+        let object_of = |entry: &Entry| match entry.key.recipe_id() {
+            Some(recipe) => Object::Recipe(recipe),
+            None => Object::Chunk(ChunkId(*entry.key.id())),
+        };
+        let mut moved = Vec::with_capacity(chunks.len());
         for entry in chunks {
-            let object = match entry.key.recipe_id() {
-                Some(recipe) => Object::Recipe(recipe),
-                None => Object::Chunk(ChunkId(*entry.key.id())),
-            };
             let address = reader.index.find(&entry.key)?.filter(|now| *now != entry.address);
-            let address = address.ok_or(StoreError::Missing { object })?;
+            moved.push((address.ok_or(StoreError::Missing { object: object_of(entry) })?, entry));
+        }
+        // Each group is decoded once, whatever the order in which its chunks were stored.
+        moved.sort_by_key(|(address, _)| (address.pack, address.offset));
+        let mut last: Option<((u32, u32), Group)> = None;
+        for (address, entry) in moved {
+            let object = object_of(entry);
             let place = (address.pack, address.offset);
             if last.as_ref().is_none_or(|(at, _)| *at != place) {
                 let file = reader.packs.file(address.pack);

@@ -170,11 +170,13 @@ fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) ->
         }
         let len = file.len().unwrap_or(0);
         match read_footer(&*file, packs.store, pack, len) {
-            Ok(Some((_, entries))) => {
+            Ok(Some((_, mut entries))) => {
+                entries.sort_unstable_by_key(|entry| entry.address.offset);
+                let mut last = None;
                 for entry in entries {
                     if let Some(object) = object_of(&entry.key)
                         && wanted.contains(&object)
-                        && let Some(bytes) = frame_at(packs, &*file, &entry)
+                        && let Some(bytes) = frame_at(packs, &*file, &entry, &mut last)
                     {
                         take(Salvaged { object, bytes: &bytes, pack: Some(path.clone()) })?;
                         wanted.remove(&object);
@@ -210,10 +212,11 @@ fn walk(
         }
         match item {
             Some(Item::Frame { offset, header }) if header.is_group() => {
+                let mut last = None;
                 for entry in scanner.entries(&header, offset) {
                     if let Some(object) = object_of(&entry.key)
                         && wanted.contains(&object)
-                        && let Some(bytes) = frame_at(packs, file, &entry)
+                        && let Some(bytes) = frame_at(packs, file, &entry, &mut last)
                     {
                         take(Salvaged { object, bytes: &bytes, pack: Some(packs.path(pack)) })?;
                         wanted.remove(&object);
@@ -226,16 +229,28 @@ fn walk(
     }
 }
 
-/// A frame that a footer lists, if it is there and whole.
-fn frame_at(packs: &Packs, file: &dyn DiskFile, entry: &Entry) -> Option<super::Bytes> {
+/// A frame that a footer lists, if it is there and whole. Of a group all chunks are often wanted: the last one is kept.
+fn frame_at(
+    packs: &Packs,
+    file: &dyn DiskFile,
+    entry: &Entry,
+    last: &mut Option<(u32, Group)>,
+) -> Option<super::Bytes> {
     let address = &entry.address;
+    let of_group = |group: &Group| {
+        let chunk = group.chunk(entry.key.id(), address.raw_len).ok()?;
+        (*blake3::hash(chunk).as_bytes() == *entry.key.id()).then(|| chunk.into())
+    };
+    if let Some((_, group)) = last.as_ref().filter(|(at, _)| *at == address.offset) {
+        return of_group(group);
+    }
     let mut bytes = vec![0; HEADER_BYTES + address.stored_len as usize];
     file.read_exact_at(&mut bytes, u64::from(address.offset)).ok()?;
     let header = Header::parse(&bytes, packs.place(address.pack, address.offset)).ok()?;
     if header.is_group() {
         let group = Group::read(packs, file, address.pack, address.offset, &Dictionaries::new()).ok()?;
-        let chunk = group.chunk(entry.key.id(), address.raw_len).ok()?;
-        return (*blake3::hash(chunk).as_bytes() == *entry.key.id()).then(|| chunk.into());
+        let (_, group) = last.insert((address.offset, group));
+        return of_group(group);
     }
     let fits = header.key() == entry.key && header.stored_len == address.stored_len;
     fits.then(|| whole(&header, &bytes[HEADER_BYTES..]))?
