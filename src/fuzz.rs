@@ -47,6 +47,7 @@ pub const TARGETS: &[Target] = &[
         repair: Some(store::fuzz::repair_footer),
         memory_factor: 8,
     },
+    Target { name: "compact_footer", run: store::fuzz::compact_footer, repair: None, memory_factor: 200 },
     Target {
         name: "pack",
         run: store::fuzz::pack,

@@ -212,7 +212,7 @@ macro_rules! targets {
     };
 }
 
-targets!(frame group footer pack position block head sif_saved chunk_list recipe view delta stub config format sync_frames sync_tree sync_diff sync_contents history_events
+targets!(frame group footer compact_footer pack position block head sif_saved chunk_list recipe view delta stub config format sync_frames sync_tree sync_diff sync_contents history_events
     history_node history_snapshot);
 
 #[test]
@@ -341,6 +341,9 @@ fn make_corpus() {
     }
     for (i, group) in dedupfs::store::fuzz::groups().iter().enumerate() {
         save("group", &format!("group-{i}"), group);
+    }
+    for (i, footer) in dedupfs::store::fuzz::compact_footers().iter().enumerate() {
+        save("compact_footer", &format!("footer-{i}"), footer);
     }
     let recipe = RecipeId([5; 16]);
     let (mtime, blocks) = (Time { sec: 1_700_000_000, nsec: 5 }, 8);

@@ -2,13 +2,14 @@
 //!
 //! Everything stands in one place: store 7..., pack 3. Frames of the pack target stand where they are in it.
 
+use super::compact::Recipes;
 use super::dictionary::Dictionary;
-use super::frame::{HEADER_BYTES, Header, Kind, MAGIC, Place, u32_at};
+use super::frame::{self, CODEC_ZSTD, HEADER_BYTES, Header, Kind, MAGIC, Place, u32_at};
 use super::group::{Base, Gathered, Group, Table, With, set_distance, set_distances};
 use super::index::{decode_position, encode_position};
 use super::pack::{
     Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_footer, encode_header, parse_entries,
-    read_footer, read_header,
+    parse_footer, read_footer, read_header,
 };
 use super::scan::{Item, Scanner};
 use crate::deflate::{Deflater, Level, Stream};
@@ -104,7 +105,7 @@ pub fn repair_group(bytes: &mut [u8]) {
 }
 
 /// Whole frames to begin with: a group that is raw, one that is compressed, a delta, one with a dictionary, one that is
-/// inflated.
+/// inflated, one without names of chunks and of recipes.
 pub fn groups() -> Vec<Vec<u8>> {
     let make = |text: &[u8], with: With<'_>| {
         let mut gathered = Gathered::default();
@@ -130,7 +131,21 @@ pub fn groups() -> Vec<Vec<u8>> {
         make(&[b'r'; 290], With::Root(&root, 1)),
         make(&[b'd'; 290], With::Dictionary(&dictionary().encoder(1))),
         inflated(),
+        unnamed(Kind::Chunk),
+        unnamed(Kind::Recipe),
     ]
+}
+
+/// A group that tells no names.
+fn unnamed(kind: Kind) -> Vec<u8> {
+    let mut gathered = Gathered::unnamed(kind);
+    for bytes in [&[b'u'; 200][..], b"another", &[b'u'; 150]] {
+        gathered.push(&ChunkId::of(bytes), bytes);
+    }
+    let mut frame = Vec::new();
+    let header = gathered.build(&mut frame, With::Nothing(1));
+    frame[..HEADER_BYTES].copy_from_slice(&header.encode(place(PACK_HEADER_BYTES)));
+    frame
 }
 
 /// A group of one chunk: the end of a stream, and bytes behind it.
@@ -193,6 +208,33 @@ pub fn footer(bytes: &[u8]) {
     let (rows, payload) = (&bytes[..at], &again[HEADER_BYTES..]);
     assert!(!sorted || payload[..at] == *rows, "sorted rows have one encoding");
     assert_eq!(parse_entries(payload, PACK, offset).map_or(0, |entries| entries.len()), count);
+}
+
+/// Length of the rows, then the payload of a compact footer, without its end, of a pack with one group of recipes.
+pub fn compact_footer(bytes: &[u8]) {
+    let Some((raw_len, payload)) = bytes.split_first_chunk::<4>() else { return };
+    let pack = [&[0; PACK_HEADER_BYTES as usize], &unnamed(Kind::Recipe)[..]].concat();
+    let at = place(pack.len() as u32);
+    let payload = [payload, &at.offset.to_le_bytes(), b"end."].concat();
+    let header = frame::raw(Kind::Footer, &payload);
+    let header = Header { codec: CODEC_ZSTD, raw_len: u32::from_le_bytes(*raw_len), ..header };
+    let Some(entries) = parse_footer(&header, &payload, &Memory(&pack), at) else { return };
+    assert!(entries.iter().all(|entry| entry.address.pack == PACK && entry.address.offset < at.offset));
+}
+
+/// What [`compact_footer`] takes: without the group, and with it.
+pub fn compact_footers() -> [Vec<u8>; 2] {
+    let frame = unnamed(Kind::Recipe);
+    let header = Header::parse(&frame, place(PACK_HEADER_BYTES)).expect("it was just made");
+    let table = Table::parse(&header, &frame[HEADER_BYTES..]).expect("it was just made");
+    let entries = Entry::all_of(&header, Some(&table), PACK, PACK_HEADER_BYTES);
+    let pack = [&[0; PACK_HEADER_BYTES as usize], &frame[..]].concat();
+    let at = place(pack.len() as u32);
+    [Recipes::default(), Recipes::among(&entries, &Memory(&pack), at)].map(|recipes| {
+        let footer = encode_footer(entries.clone(), at, Some(&recipes));
+        let payload = &footer[HEADER_BYTES..footer.len() - TRAILER_BYTES];
+        [&footer[12..16], payload].concat()
+    })
 }
 
 /// Moves the footer to where every row of a mutant of [`footer`] lies before it.
