@@ -152,15 +152,19 @@ fn parts(dir: &Path) {
         "groups of roots",
         "groups of deltas",
         "dictionaries",
+        "groups of recipes",
     ];
     let number = |bytes: &[u8], at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap()) as usize;
-    let mut parts = [(0u64, 0u64, 0u64); 11];
+    let mut parts = [(0u64, 0u64, 0u64); 12];
     for entry in fs::read_dir(dir.join("packs")).unwrap() {
         let pack = fs::read(entry.unwrap().path()).unwrap();
         let mut at = 40;
         while at < pack.len() {
             let (kind, stored) = (usize::from(pack[at + 4]), number(&pack, at + 8));
-            let table = if kind == 8 || kind == 9 { 16 + 36 * number(&pack, at + 56) } else { 0 };
+            let named = pack[at + 6] & 2 == 0;
+            let table = if (kind == 8 || kind == 9) && named { 16 + 36 * number(&pack, at + 56) } else { 0 };
+            // Recipes in a group.
+            let kind = if kind == 8 && pack[at + 6] & 4 != 0 { 11 } else { kind };
             let part = &mut parts[kind];
             *part = (part.0 + 1, part.1 + table as u64, part.2 + (stored - table) as u64);
             at += 56 + stored;

@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(expand(&header, &packed[..cut]), None, "{cut}");
         }
         // Zeros, of which zstd needs next to nothing.
-        let zeros = of(&[0; 45 * 100_000]);
+        let zeros = of(&vec![0; 45 * 100_000]);
         assert_eq!(expand(&Header { raw_len: 45 * 100_000, ..header }, &zeros), None);
         // Groups that are not there.
         assert_eq!(expand(&header, &[&[1, 0, 0, 0, 40, 0, 0, 0], &packed[4..]].concat()), None);
