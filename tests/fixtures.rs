@@ -219,7 +219,7 @@ fn a_store_of_version_3_is_whole() {
     assert_grouped(GROUPED, 3, &kinds, &["--archive-size", "1M"]);
 }
 
-/// Seen to fail: with the columns of the footer in another order, since its index is made anew.
+/// Seen to fail: with another number for the flag of groups without names.
 #[test]
 fn a_store_of_version_4_is_whole() {
     let kinds = [[8, 1, 1], [9, 2, 1], [8, 1, 2], [8, 0, 6], [3, 1, 0]];
