@@ -5,7 +5,8 @@
 //! round: some packs at a time. What cannot be grouped is copied as a collection of garbage copies it.
 //!        A chunk like one before it becomes a delta of that one's group, all others become roots in their order,
 //!        compressed with a dictionary of what they have in common, if a trial shows that this saves more than it takes;
-//!        both -> end of the store -> fsync -> every chunk is read again and hashed -> the packs are retired, removed
+//!        or, of long groups, all are lined up by what they resemble (super::solid); recipes go into groups too;
+//!        all of it -> end of the store -> fsync -> every chunk is read again and hashed -> the packs are retired, removed
 //! ```
 //!
 //! What must always be true: a pack is removed only when everything in it that the index leads to stands elsewhere,
