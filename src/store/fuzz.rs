@@ -190,7 +190,7 @@ fn repair_frame_at(frame: &mut [u8], offset: u32) {
     frame[..HEADER_BYTES].copy_from_slice(&header.encode(place(offset)));
 }
 
-/// Makes the checksums of a mutant of [`frame`] right.
+/// Makes the checksums of a mutant of `frame` right.
 pub fn repair_frame(bytes: &mut [u8]) {
     repair_frame_at(bytes, PACK_HEADER_BYTES);
 }
