@@ -2,6 +2,7 @@
 
 use super::convert::{self, attr, kind, node};
 use super::errno::errno;
+use super::keeper::Keeper;
 use super::listings::Listings;
 use super::request::{cached_flags, caller, empty, open_flags, shown_to, sized};
 use super::setid::Change;
@@ -49,8 +50,8 @@ pub(super) struct OverlayFs {
     snapshot_dirs: Table<Vec<(OsString, Kind)>>,
     /// How long the kernel may believe names and attributes.
     ttl: Duration,
-    /// Whether the kernel may keep listings: it drops one when it changes the directory itself, or sees its mtime change.
-    dir_flags: FopenFlags,
+    /// Which listings the kernel may keep: it drops one when it changes the directory itself, or sees its mtime change.
+    keeper: Keeper,
     passthrough: bool,
     /// Whether the kernel leaves it to us to take setuid and setgid bits away. Else it asks for the capabilities of a file
     /// before each write to it.
@@ -73,8 +74,6 @@ impl OverlayFs {
         threads: usize,
     ) -> OverlayFs {
         let (files, dirs, turns) = (Table::new(), Table::new(), Turns::new(threads));
-        let keep = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
-        let dir_flags = if keep_listings { keep } else { FopenFlags::empty() };
         OverlayFs {
             overlay,
             snapshots,
@@ -83,7 +82,7 @@ impl OverlayFs {
             snapshot_files: Table::new(),
             snapshot_dirs: Table::new(),
             ttl,
-            dir_flags,
+            keeper: Keeper::new(keep_listings),
             passthrough,
             drops_bits: false,
             bits_stay: !privilege::drops_setid(),
@@ -525,7 +524,10 @@ impl Filesystem for OverlayFs {
             };
         }
         match self.overlay.opendir(node(ino)) {
-            Ok(dir) => reply.opened(self.dirs.add(Arc::new(dir)), self.dir_flags),
+            Ok(dir) => {
+                let handle = self.dirs.add(Arc::new(dir));
+                reply.opened(handle, self.keeper.opened(node(ino), handle));
+            }
             Err(e) => reply.error(errno(&e)),
         }
     }
@@ -635,6 +637,7 @@ impl Filesystem for OverlayFs {
             return reply.ok();
         }
         self.dirs.remove(fh);
+        self.keeper.closed(node(ino), fh);
         reply.ok();
     }
 

@@ -4,6 +4,7 @@ mod convert;
 mod errno;
 mod filesystem;
 mod helper;
+mod keeper;
 mod listings;
 mod privilege;
 mod request;
