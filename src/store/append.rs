@@ -15,7 +15,7 @@ use super::compact::Recipes;
 use super::dictionary::Dictionary;
 use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Header, Kind};
-use super::group::{self, Table};
+use super::group_table::{self, Table};
 use super::index::Position;
 use super::pack::{COMPACT, Entry, PACK_HEADER_BYTES, PLAIN, Packs, encode_footer, encode_header};
 use crate::env::{Access, DiskFile};
@@ -80,7 +80,7 @@ impl Frames {
 
     /// The dictionary that the frame `next`, whose payload begins at `payload_at`, needs.
     fn dictionary(&self, next: usize, payload_at: usize) -> Option<Arc<Dictionary>> {
-        let begins = group::dictionary_of(&self.headers[next], self.bytes.get(payload_at..)?)?;
+        let begins = group_table::dictionary_of(&self.headers[next], self.bytes.get(payload_at..)?)?;
         self.dictionaries.iter().find(|one| one.is(&begins)).map(Arc::clone)
     }
 
@@ -229,9 +229,9 @@ impl Appender {
                     let payload_at = byte + HEADER_BYTES;
                     let payload = &mut frames.bytes[payload_at..payload_at + header.stored_len as usize];
                     if header.kind == Kind::Delta as u8 {
-                        group::set_distance(header, payload, at - root_at);
+                        group_table::set_distance(header, payload, at - root_at);
                     } else if let Some(copies) = copies {
-                        group::set_distances(header, payload, copies.map(|copy| at - copy));
+                        group_table::set_distances(header, payload, copies.map(|copy| at - copy));
                     }
                     let table = header.is_group().then(|| Table::parse(header, payload));
                     let table =

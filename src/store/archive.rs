@@ -9,7 +9,7 @@
 
 use super::error::StoreError;
 use super::frame::Key;
-use super::group::MEMBERS_MAX;
+use super::group_table::MEMBERS_MAX;
 use super::inflated::{self, STREAMS_MAX};
 use super::pack::{Address, Entry};
 use super::read::Reader;

@@ -15,7 +15,9 @@
 //! them is bad there is no footer, and the pack is searched, as any without.
 
 use super::frame::{Header, Kind, Place};
-use super::group::{Table, compress as compress_behind, inflate_behind, read_frame};
+use super::gathered::compress as compress_behind;
+use super::group::{inflate_behind, read_frame};
+use super::group_table::Table;
 use super::pack::Entry;
 use crate::env::DiskFile;
 

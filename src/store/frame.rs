@@ -206,7 +206,7 @@ impl Header {
             payload_crc: u32_at(bytes, 48),
         };
         let max = Kind::of(header.kind).map_or(RECIPE_BYTES_MAX, Kind::raw_bytes_max);
-        let stored_max = if header.is_group() { max + super::group::TABLE_BYTES_MAX } else { max };
+        let stored_max = if header.is_group() { max + super::group_table::TABLE_BYTES_MAX } else { max };
         if header.raw_len > max || header.stored_len > stored_max {
             return Err("the frame claims to be longer than any may be");
         }

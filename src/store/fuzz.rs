@@ -5,7 +5,9 @@
 use super::compact::Recipes;
 use super::dictionary::Dictionary;
 use super::frame::{self, CODEC_ZSTD, HEADER_BYTES, Header, Kind, MAGIC, Place, u32_at};
-use super::group::{Base, Gathered, Group, Table, With, set_distance, set_distances};
+use super::gathered::{Gathered, With};
+use super::group::{Base, Group};
+use super::group_table::{Table, set_distance, set_distances};
 use super::index::{decode_position, encode_position};
 use super::pack::{
     Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_footer, encode_header, parse_entries,

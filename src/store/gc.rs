@@ -24,7 +24,8 @@ use super::append::Frames;
 use super::dictionary::Copies;
 use super::error::StoreError;
 use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
-use super::group::{self, Group};
+use super::group::Group;
+use super::group_table;
 use super::live::LiveSet;
 use super::pack::{Address, COMPACT, Entry, PACK_HEADER_BYTES, PLAIN, read_footer};
 use super::scan::{Item, Scanner};
@@ -406,7 +407,7 @@ impl Collection<'_> {
                     }
                     let needed = gone.len() < table.chunks().count();
                     let gone_keys: HashSet<Key> = gone.iter().map(|entry| entry.key).collect();
-                    group::drop_names(&mut header, &mut payload, &table, |key| gone_keys.contains(key));
+                    group_table::drop_names(&mut header, &mut payload, &table, |key| gone_keys.contains(key));
                     dead.extend(gone);
                     match table.root(offset) {
                         Ok(None) => {

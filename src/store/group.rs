@@ -21,63 +21,21 @@
 //! only if the frame's checksum and, for a delta, those of its root fit; the id of the root in the delta's
 //! payload says that it is that one.
 
-use super::Bytes;
-use super::dictionary::{Copies, Dictionaries, Dictionary, Encoder};
-use super::frame::{
-    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES, FLAG_UNNAMED,
-    HEADER_BYTES, Header, Key, Kind, Place, inflate, inflate_with, u32_at,
-};
+use super::dictionary::{Dictionaries, Dictionary};
+use super::frame::{CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Kind, Place, inflate, inflate_with};
+use super::group_table::{Member, NOBODY, Needs, Table, is_root};
 use super::pack::Packs;
-use super::{inflated, unnamed};
+use super::{Bytes, inflated};
 use crate::env::DiskFile;
 use crate::id::ChunkId;
-use crate::recipe::CHUNK_BYTES_MAX;
 use std::sync::{Arc, OnceLock};
-use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound};
+use zstd::zstd_safe::DCtx;
 
-const HEAD_BYTES: usize = 16;
-const MEMBER_BYTES: usize = 36;
-/// No group has more members.
-pub(super) const MEMBERS_MAX: usize = 4096;
-/// So much of a payload may come before the members' bytes.
-pub(super) const TABLE_BYTES_MAX: u32 = (HEAD_BYTES + MEMBERS_MAX * MEMBER_BYTES) as u32;
-/// The id of a member that nobody needs any more.
-const NOBODY: [u8; 32] = [0; 32];
-/// Deltas with their roots longer than this are compressed with matches as far away as there are.
-const LONG_BYTES_MIN: usize = 256 << 10;
 /// Bytes that begin so are a dictionary with tables to zstd (RFC 8878, section 5).
 const DICTIONARY_MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
 /// Of a root so much is read at first: mostly all of it.
 const READ_BYTES: usize = 4 << 10;
 const NOT_AS_NAMED: &str = "the content does not have the hash that names it";
-
-/// A chunk in a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    pub(super) id: ChunkId,
-    /// Where it begins in the decoded bytes.
-    start: u32,
-    pub(super) len: u32,
-}
-
-/// What stands before the members' bytes.
-#[derive(Clone, Debug)]
-pub(super) struct Table {
-    needs: Needs,
-    members: Vec<Member>,
-    /// How long it is.
-    bytes: usize,
-    /// What the group decodes to, if that had to be known.
-    raw: Option<Bytes>,
-}
-
-/// What a group is decoded with, by how far before it that stands.
-#[derive(Clone, Copy, Debug)]
-enum Needs {
-    Nothing,
-    Root { distance: u32, begins: [u8; 8] },
-    Dictionary { distances: [u32; 2], begins: [u8; 4] },
-}
 
 /// What a group was compressed with.
 #[derive(Clone, Copy)]
@@ -87,145 +45,13 @@ pub(super) enum Base<'a> {
     Dictionary(&'a Dictionary),
 }
 
-impl Table {
-    /// Reads the table of a payload whose checksum fits.
-    pub(super) fn parse(header: &Header, payload: &[u8]) -> Result<Table, &'static str> {
-        if !header.is_group() {
-            return Err("the frame is no group");
-        }
-        let is_delta = header.kind == Kind::Delta as u8;
-        if ![0, FLAG_INFLATED, FLAG_UNNAMED, FLAG_UNNAMED | FLAG_RECIPES].contains(&header.flags) {
-            return Err("the frame has flags that this program does not know");
-        }
-        match (is_delta, header.codec) {
-            (false, CODEC_RAW | CODEC_ZSTD | CODEC_DICTIONARY) | (true, CODEC_PREFIX) => {}
-            _ => return Err("the frame has a codec that this program does not know"),
-        }
-        let Some((head, rest)) = payload.split_at_checked(HEAD_BYTES) else {
-            return Err("the table of a group is cut short");
-        };
-        let count = u32_at(head, 0) as usize;
-        if count == 0 || count > MEMBERS_MAX {
-            return Err("a group has none or too many chunks");
-        }
-        if header.is_unnamed() {
-            return match head[4..] == [0; 12] && !is_delta && header.codec != CODEC_DICTIONARY {
-                true => Table::of_unnamed(header, rest, count),
-                false => Err("a group without names says that it needs another"),
-            };
-        }
-        let Some(rows) = rest.get(..count * MEMBER_BYTES) else {
-            return Err("the table of a group is cut short");
-        };
-        let needs = match header.codec {
-            CODEC_PREFIX => {
-                let begins = *head[8..].first_chunk().expect("the head has 16 bytes");
-                Needs::Root { distance: u32_at(head, 4), begins }
-            }
-            CODEC_DICTIONARY => {
-                let begins = *head[12..].first_chunk().expect("the head has 16 bytes");
-                Needs::Dictionary { distances: [u32_at(head, 4), u32_at(head, 8)], begins }
-            }
-            _ if head[4..] == [0; 12] => Needs::Nothing,
-            _ => return Err("a group that stands by itself says that it needs another"),
-        };
-        if needs.distances().any(|distance| distance < HEADER_BYTES as u32) {
-            return Err("a group says that what it needs stands within it");
-        }
-        let bytes_max = if header.is_inflated() { CHUNK_BYTES_MAX } else { header.raw_len };
-        let mut members = Vec::with_capacity(count);
-        let mut start = 0u32;
-        for row in rows.chunks_exact(MEMBER_BYTES) {
-            let len = u32_at(row, 32);
-            let id = ChunkId(*row.first_chunk().expect("a row is longer than an id"));
-            members.push(Member { id, start, len });
-            let end = start.checked_add(len).filter(|end| len > 0 && *end <= bytes_max);
-            start = end.ok_or("the chunks of a group are not as long as it says")?;
-        }
-        if start != header.raw_len && !header.is_inflated() {
-            return Err("the chunks of a group are not as long as it says");
-        }
-        Ok(Table { needs, members, bytes: table_bytes(count), raw: None })
-    }
-
-    /// The table of a group that says how long its members are, but not their names: it is decoded, and they are hashed.
-    fn of_unnamed(header: &Header, rest: &[u8], count: usize) -> Result<Table, &'static str> {
-        let lies = "the chunks of a group are not as long as it says";
-        let (told, table_len) = unnamed::parse(rest, count).ok_or("the table of a group is cut short")?;
-        let sum = told.iter().try_fold(0u32, |sum, (len, _)| sum.checked_add(*len));
-        if sum != Some(header.raw_len) || told.iter().any(|(len, _)| *len == 0) {
-            return Err(lies);
-        }
-        let raw = decode_plain(header, &rest[table_len..])?;
-        let mut start = 0;
-        let member = |(len, needed): (u32, bool)| {
-            let bytes = &raw[start as usize..][..len as usize];
-            let id = if needed { ChunkId::of(bytes) } else { ChunkId(NOBODY) };
-            let member = Member { id, start, len };
-            start += len;
-            member
-        };
-        let members = told.into_iter().map(member).collect();
-        Ok(Table { needs: Needs::Nothing, members, bytes: HEAD_BYTES + table_len, raw: Some(raw) })
-    }
-
-    /// What the group decodes to, if it tells no names.
-    pub(super) fn raw(&self) -> Option<&Bytes> {
-        self.raw.as_ref()
-    }
-
-    /// The chunks in the group that somebody may need.
-    pub(super) fn chunks(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| member.id.0 != NOBODY)
-    }
-
-    /// Where the root's frame begins, and the first bytes of its id; none if this stands at `offset` and is no delta.
-    pub(super) fn root(&self, offset: u32) -> Result<Option<(u32, [u8; 8])>, &'static str> {
-        match self.needs {
-            Needs::Root { distance, begins } => Ok(Some((before(offset, distance)?, begins))),
-            Needs::Nothing | Needs::Dictionary { .. } => Ok(None),
-        }
-    }
-
-    /// The dictionary that the group needs, if it stands at `offset`.
-    pub(super) fn dictionary(&self, offset: u32) -> Result<Option<Copies>, &'static str> {
-        match self.needs {
-            Needs::Dictionary { distances: [one, other], begins } => {
-                let at = [before(offset, one)?, before(offset, other)?];
-                Ok(Some(Copies { at, begins }))
-            }
-            Needs::Nothing | Needs::Root { .. } => Ok(None),
-        }
-    }
-}
-
 /// The bytes of a group that needs no other.
-fn decode_plain(header: &Header, stored: &[u8]) -> Result<Bytes, &'static str> {
+pub(super) fn decode_plain(header: &Header, stored: &[u8]) -> Result<Bytes, &'static str> {
     match header.codec {
         CODEC_ZSTD => inflate(stored, header.raw_len),
         _ if stored.len() == header.raw_len as usize => Ok(stored.into()),
         _ => Err("the raw payload is not as long as the frame says"),
     }
-}
-
-impl Needs {
-    fn distances(&self) -> impl Iterator<Item = u32> + use<> {
-        let (first, second) = match self {
-            Needs::Nothing => (None, None),
-            Needs::Root { distance, .. } => (Some(*distance), None),
-            Needs::Dictionary { distances: [one, other], .. } => (Some(*one), Some(*other)),
-        };
-        first.into_iter().chain(second)
-    }
-}
-
-fn before(offset: u32, distance: u32) -> Result<u32, &'static str> {
-    offset.checked_sub(distance).ok_or("a group says that what it needs stands before the pack")
-}
-
-/// Whether an id begins with what a delta says of its root's.
-pub(super) fn is_root(id: &[u8; 32], begins: &[u8; 8]) -> bool {
-    id.starts_with(begins)
 }
 
 /// A group, decoded.
@@ -448,152 +274,6 @@ pub(super) fn stands(packs: &Packs, file: &dyn DiskFile, pack: u32, offset: u32,
         .is_ok_and(|(header, _)| header.kind == Kind::Group as u8 && is_root(&header.id, begins))
 }
 
-/// Bytes of a payload that come before those of so many members.
-pub(super) fn table_bytes(members: usize) -> usize {
-    HEAD_BYTES + members * MEMBER_BYTES
-}
-
-/// Chunks that are to be a group, gathered.
-#[derive(Clone, Default)]
-pub(super) struct Gathered {
-    table: Vec<u8>,
-    raw: Vec<u8>,
-    members: usize,
-    flags: u16,
-}
-
-impl Gathered {
-    /// Chunks of these names and lengths that are stored as `inflated` ([`inflated::inflate`]).
-    pub(super) fn inflated(chunks: impl Iterator<Item = (ChunkId, u32)>, inflated: Vec<u8>) -> Gathered {
-        let mut gathered = Gathered { raw: inflated, flags: FLAG_INFLATED, ..Gathered::default() };
-        for (id, len) in chunks {
-            gathered.name(&id, len);
-        }
-        gathered
-    }
-
-    /// Members of this kind, whose names are not told.
-    pub(super) fn unnamed(kind: Kind) -> Gathered {
-        let flags = FLAG_UNNAMED | if kind == Kind::Recipe { FLAG_RECIPES } else { 0 };
-        Gathered { flags, ..Gathered::default() }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.members == 0
-    }
-
-    /// Whether another chunk of `len` bytes may join in a group that is to have at most `bytes_max`.
-    pub(super) fn has_room(&self, len: usize, bytes_max: usize) -> bool {
-        let bytes = self.raw.len() + len;
-        self.is_empty()
-            || (bytes <= bytes_max && bytes <= CHUNK_BYTES_MAX as usize && self.members < MEMBERS_MAX)
-    }
-
-    pub(super) fn push(&mut self, id: &ChunkId, bytes: &[u8]) {
-        debug_assert!(!bytes.is_empty() && self.has_room(bytes.len(), CHUNK_BYTES_MAX as usize));
-        self.name(id, bytes.len() as u32);
-        self.raw.extend_from_slice(bytes);
-    }
-
-    fn name(&mut self, id: &ChunkId, len: u32) {
-        if self.flags & FLAG_UNNAMED != 0 {
-            unnamed::put(&mut self.table, len);
-        } else {
-            self.table.extend_from_slice(&id.0);
-            self.table.extend_from_slice(&len.to_le_bytes());
-        }
-        self.members += 1;
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.table.clear();
-        self.raw.clear();
-        self.members = 0;
-    }
-
-    /// Appends room for a header and the payload to `out`. How far what it is compressed with is, is for the appender to
-    /// fill in ([`set_distance`], [`set_distances`]).
-    pub(super) fn build(&self, out: &mut Vec<u8>, with: With<'_>) -> Header {
-        let start = out.len() + HEADER_BYTES;
-        out.resize(start, 0);
-        out.extend_from_slice(&(self.members as u32).to_le_bytes());
-        out.extend_from_slice(&[0; HEAD_BYTES - 4]);
-        out.extend_from_slice(&self.table);
-        let packed = with.compress(&self.raw);
-        let (kind, codec) = match with {
-            With::Root(root, _) => {
-                out[start + 8..start + HEAD_BYTES].copy_from_slice(&root.id()[..8]);
-                (Kind::Delta, CODEC_PREFIX)
-            }
-            _ if packed.len() + self.raw.len() / 32 >= self.raw.len() => (Kind::Group, CODEC_RAW),
-            With::Dictionary(encoder) => {
-                out[start + 12..start + HEAD_BYTES].copy_from_slice(&encoder.begins);
-                (Kind::Group, CODEC_DICTIONARY)
-            }
-            With::Nothing(_) => (Kind::Group, CODEC_ZSTD),
-        };
-        out.extend_from_slice(if codec == CODEC_RAW { &self.raw } else { &packed });
-        let payload = &out[start..];
-        Header {
-            kind: kind as u8,
-            codec,
-            flags: self.flags,
-            stored_len: payload.len() as u32,
-            raw_len: self.raw.len() as u32,
-            id: self.id(),
-            payload_crc: crc32fast::hash(payload),
-        }
-    }
-
-    fn id(&self) -> [u8; 32] {
-        *blake3::hash(&self.raw).as_bytes()
-    }
-}
-
-/// What a group is compressed with: a level of zstd, a root too, or a dictionary.
-#[derive(Clone, Copy)]
-pub(super) enum With<'a> {
-    Nothing(i32),
-    Root(&'a Gathered, i32),
-    Dictionary(&'a Encoder),
-}
-
-impl With<'_> {
-    fn compress(&self, raw: &[u8]) -> Vec<u8> {
-        match self {
-            With::Nothing(level) => compress(raw, *level, None),
-            With::Root(root, level) => compress(raw, *level, Some(&root.raw)),
-            With::Dictionary(encoder) => encoder.compress(raw),
-        }
-    }
-}
-
-/// One zstd frame of `raw`, with `prefix` as what comes before it.
-pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8> {
-    let mut context = CCtx::create();
-    let mut packed = Vec::with_capacity(compress_bound(raw.len()));
-    context.set_parameter(CParameter::CompressionLevel(level)).expect("zstd takes any level");
-    if prefix.is_none() && raw.len() > LONG_BYTES_MIN {
-        // Level 19 looks back 8 MiB, lower ones less.
-        let window_log = usize::BITS - (raw.len() - 1).leading_zeros();
-        context.set_parameter(CParameter::WindowLog(window_log)).expect("a group is within zstd's bounds");
-    }
-    if let Some(prefix) = prefix {
-        let bytes = prefix.len() + raw.len();
-        if bytes > LONG_BYTES_MIN {
-            // Else the lower levels forget the beginning of a long prefix before they have come to its end.
-            let window_log = usize::BITS - bytes.leading_zeros();
-            context
-                .set_parameter(CParameter::WindowLog(window_log))
-                .expect("two groups are within zstd's bounds");
-            context.set_parameter(CParameter::EnableLongDistanceMatching(true)).expect("zstd has it");
-        }
-        context.ref_prefix(prefix).expect("a new context takes a prefix");
-    }
-    context.compress2(&mut packed, raw).expect("there is room for the worst case");
-    packed
-}
-
 /// One zstd frame's `raw_len` bytes that was made with `prefix` as what comes before it.
 pub(super) fn inflate_behind(packed: &[u8], raw_len: u32, prefix: &[u8]) -> Result<Bytes, &'static str> {
     inflate_with(packed, raw_len, |context, target| decompress(context, target, packed, prefix))
@@ -614,42 +294,4 @@ fn decompress(
     }
     // What any other bytes are as a dictionary, they are as a prefix; and it is forgotten again.
     context.decompress_using_dict(target, packed, prefix)
-}
-
-/// Says in a delta's payload how far before it its root stands.
-pub(super) fn set_distance(header: &mut Header, payload: &mut [u8], distance: u32) {
-    payload[4..8].copy_from_slice(&distance.to_le_bytes());
-    header.payload_crc = crc32fast::hash(payload);
-}
-
-/// Says in a group's payload how far before it the copies of its dictionary stand.
-pub(super) fn set_distances(header: &mut Header, payload: &mut [u8], distances: [u32; 2]) {
-    payload[4..8].copy_from_slice(&distances[0].to_le_bytes());
-    payload[8..12].copy_from_slice(&distances[1].to_le_bytes());
-    header.payload_crc = crc32fast::hash(payload);
-}
-
-/// How the id of the dictionary begins that a group's payload names.
-pub(super) fn dictionary_of(header: &Header, payload: &[u8]) -> Option<[u8; 4]> {
-    (header.codec == CODEC_DICTIONARY).then(|| payload.get(12..)?.first_chunk().copied())?
-}
-
-/// Takes the names of members out of a table, so that nobody is led to them; their bytes stay.
-pub(super) fn drop_names(
-    header: &mut Header,
-    payload: &mut [u8],
-    table: &Table,
-    gone: impl Fn(&Key) -> bool,
-) {
-    let kind = header.member_kind() as u8;
-    let is_gone = |i: usize| table.members.get(i).is_some_and(|member| gone(&Key::new(&member.id.0, kind)));
-    let rows = &mut payload[HEAD_BYTES..table.bytes];
-    if header.is_unnamed() {
-        unnamed::drop(rows, is_gone);
-    } else {
-        for (_, row) in rows.chunks_exact_mut(MEMBER_BYTES).enumerate().filter(|(i, _)| is_gone(*i)) {
-            row[..32].copy_from_slice(&NOBODY);
-        }
-    }
-    header.payload_crc = crc32fast::hash(payload);
 }

@@ -14,7 +14,8 @@ use super::archive::Piece;
 use super::error::StoreError;
 use super::features::features_at;
 use super::frame::{HEADER_BYTES, Key};
-use super::group::{self, Gathered, With, compress};
+use super::gathered::{Gathered, With, compress};
+use super::group_table;
 use super::regroup::{RegroupOptions, Regrouped, frame_bytes, most_shared};
 use super::{Bytes, Store};
 use crate::id::ChunkId;
@@ -124,7 +125,7 @@ impl<'a> Inflater<'a> {
             *at += before;
             let Some(inflated) = self.inflated(number as u32)? else { continue };
             let alone = compress(&inflated, TRIAL_LEVEL.min(self.options.level), None).len() as u64;
-            let table = (HEADER_BYTES + group::table_bytes(piece.chunks.len())) as u64;
+            let table = (HEADER_BYTES + group_table::table_bytes(piece.chunks.len())) as u64;
             let features = features_at(&inflated, FEATURE_ZEROS);
             let base = most_shared(&features, &root_with).map(|unit| unit as usize);
             let fits = |unit: &usize| units[*unit].delta_bytes + inflated.len() as u64 <= DELTAS_BYTES_MAX;

@@ -24,9 +24,11 @@ mod features;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
+mod gathered;
 mod gc;
 mod group;
 mod group_cache;
+mod group_table;
 mod index;
 mod inflated;
 mod inflater;

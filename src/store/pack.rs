@@ -15,7 +15,7 @@
 use super::compact::{self, Recipes};
 use super::error::StoreError;
 use super::frame::{self, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
-use super::group::{Member, Table};
+use super::group_table::{Member, Table};
 use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
 use std::collections::HashSet;

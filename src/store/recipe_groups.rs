@@ -8,7 +8,7 @@ use super::Store;
 use super::append::Frames;
 use super::error::StoreError;
 use super::frame::{Header, Kind};
-use super::group::{Gathered, With};
+use super::gathered::{Gathered, With};
 use super::pack::Entry;
 use crate::id::ChunkId;
 

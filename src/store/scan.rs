@@ -6,7 +6,8 @@
 
 use super::dictionary::{self, Copies};
 use super::frame::{HEADER_BYTES, Header, Kind, MAGIC};
-use super::group::{self, Table};
+use super::group;
+use super::group_table::{self, Table};
 use super::pack::{Entry, Packs};
 use crate::env::DiskFile;
 use std::io;
@@ -121,7 +122,7 @@ impl<'a> Scanner<'a> {
     /// Whether the root that a delta names is there and whole.
     fn check_root(&self, root: Option<(u32, [u8; 8])>) -> Result<(), &'static str> {
         let Some((at, begins)) = root else { return Ok(()) };
-        let passed = self.root.is_some_and(|(offset, id)| offset == at && group::is_root(&id, &begins));
+        let passed = self.root.is_some_and(|(offset, id)| offset == at && group_table::is_root(&id, &begins));
         // The walk may have begun between the two.
         match passed || group::stands(self.packs, self.file, self.pack, at, &begins) {
             true => Ok(()),

@@ -14,7 +14,7 @@
 use super::Store;
 use super::error::StoreError;
 use super::features::features;
-use super::group::MEMBERS_MAX;
+use super::group_table::MEMBERS_MAX;
 use super::pack::PLAIN;
 use super::regroup::{Grouper, Unit, most_shared};
 use std::collections::HashMap;

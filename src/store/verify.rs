@@ -10,7 +10,8 @@ use super::Store;
 use super::dictionary::{Dictionaries, Dictionary};
 use super::error::{Damage, DamageKind, StoreError};
 use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
-use super::group::{Base, Group, Table};
+use super::group::{Base, Group};
+use super::group_table::Table;
 use super::index::Position;
 use super::pack::{
     Address, Entry, PACK_HEADER_BYTES, PackHeader, claims_footer_at, parse_footer, read_header,

@@ -4,7 +4,8 @@
 //! Seen to fail: without the look at the hash in `Group::chunk` (wrong bytes), without `read_back` in `regroup.rs` (the
 //! packs go that what is garbled was made from), and without deltas (size).
 
-use super::super::group::{Gathered, Table, With};
+use super::super::gathered::{Gathered, With};
+use super::super::group_table::Table;
 use super::super::pack::{COMPACT, PackHeader, read_header};
 use super::super::scan::{Item, Scanner};
 use super::*;

@@ -2,7 +2,9 @@
 //! That power cuts at every step of a regrouping lose nothing is in `crash.rs`.
 
 use super::super::frame::HEADER_BYTES;
-use super::super::group::{Base, Gathered, Group, Table, With, set_distance};
+use super::super::gathered::{Gathered, With};
+use super::super::group::{Base, Group};
+use super::super::group_table::{Table, set_distance};
 use super::super::pack::{COMPACT, PackHeader, read_header};
 use super::super::scan::{Item, Scanner};
 use super::*;
@@ -504,7 +506,7 @@ fn a_delta_reaches_back_to_the_beginning_of_a_long_root() {
     blake3::Hasher::new().finalize_xof().fill(&mut root);
     let delta = root[..2 << 20].to_vec();
     for level in [1, 9] {
-        let packed = super::super::group::compress(&delta, level, Some(&root)).len();
+        let packed = super::super::gathered::compress(&delta, level, Some(&root)).len();
         assert!(packed < 1000, "{packed} bytes at level {level}");
     }
 }

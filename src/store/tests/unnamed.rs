@@ -2,7 +2,9 @@
 //! with an index, without one, and without footers.
 
 use super::super::frame::{HEADER_BYTES, Kind};
-use super::super::group::{Gathered, Group, Table, With, drop_names};
+use super::super::gathered::{Gathered, With};
+use super::super::group::Group;
+use super::super::group_table::{Table, drop_names};
 use super::super::pack::read_footer;
 use super::super::scan::{Item, Scanner};
 use super::*;

@@ -1,0 +1,156 @@
+//! Members that are to be a group, and how that is compressed.
+
+use super::dictionary::Encoder;
+use super::frame::{
+    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES, FLAG_UNNAMED,
+    HEADER_BYTES, Header, Kind,
+};
+use super::group_table::{HEAD_BYTES, MEMBERS_MAX};
+use super::unnamed;
+use crate::id::ChunkId;
+use crate::recipe::CHUNK_BYTES_MAX;
+use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
+
+/// Deltas with their roots longer than this are compressed with matches as far away as there are.
+const LONG_BYTES_MIN: usize = 256 << 10;
+
+/// Chunks that are to be a group, gathered.
+#[derive(Clone, Default)]
+pub(super) struct Gathered {
+    table: Vec<u8>,
+    raw: Vec<u8>,
+    members: usize,
+    flags: u16,
+}
+
+impl Gathered {
+    /// Chunks of these names and lengths that are stored as `inflated` ([`inflated::inflate`]).
+    pub(super) fn inflated(chunks: impl Iterator<Item = (ChunkId, u32)>, inflated: Vec<u8>) -> Gathered {
+        let mut gathered = Gathered { raw: inflated, flags: FLAG_INFLATED, ..Gathered::default() };
+        for (id, len) in chunks {
+            gathered.name(&id, len);
+        }
+        gathered
+    }
+
+    /// Members of this kind, whose names are not told.
+    pub(super) fn unnamed(kind: Kind) -> Gathered {
+        let flags = FLAG_UNNAMED | if kind == Kind::Recipe { FLAG_RECIPES } else { 0 };
+        Gathered { flags, ..Gathered::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.members == 0
+    }
+
+    /// Whether another chunk of `len` bytes may join in a group that is to have at most `bytes_max`.
+    pub(super) fn has_room(&self, len: usize, bytes_max: usize) -> bool {
+        let bytes = self.raw.len() + len;
+        self.is_empty()
+            || (bytes <= bytes_max && bytes <= CHUNK_BYTES_MAX as usize && self.members < MEMBERS_MAX)
+    }
+
+    pub(super) fn push(&mut self, id: &ChunkId, bytes: &[u8]) {
+        debug_assert!(!bytes.is_empty() && self.has_room(bytes.len(), CHUNK_BYTES_MAX as usize));
+        self.name(id, bytes.len() as u32);
+        self.raw.extend_from_slice(bytes);
+    }
+
+    fn name(&mut self, id: &ChunkId, len: u32) {
+        if self.flags & FLAG_UNNAMED != 0 {
+            unnamed::put(&mut self.table, len);
+        } else {
+            self.table.extend_from_slice(&id.0);
+            self.table.extend_from_slice(&len.to_le_bytes());
+        }
+        self.members += 1;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.table.clear();
+        self.raw.clear();
+        self.members = 0;
+    }
+
+    /// Appends room for a header and the payload to `out`. How far what it is compressed with is, is for the appender to
+    /// fill in ([`set_distance`], [`set_distances`]).
+    pub(super) fn build(&self, out: &mut Vec<u8>, with: With<'_>) -> Header {
+        let start = out.len() + HEADER_BYTES;
+        out.resize(start, 0);
+        out.extend_from_slice(&(self.members as u32).to_le_bytes());
+        out.extend_from_slice(&[0; HEAD_BYTES - 4]);
+        out.extend_from_slice(&self.table);
+        let packed = with.compress(&self.raw);
+        let (kind, codec) = match with {
+            With::Root(root, _) => {
+                out[start + 8..start + HEAD_BYTES].copy_from_slice(&root.id()[..8]);
+                (Kind::Delta, CODEC_PREFIX)
+            }
+            _ if packed.len() + self.raw.len() / 32 >= self.raw.len() => (Kind::Group, CODEC_RAW),
+            With::Dictionary(encoder) => {
+                out[start + 12..start + HEAD_BYTES].copy_from_slice(&encoder.begins);
+                (Kind::Group, CODEC_DICTIONARY)
+            }
+            With::Nothing(_) => (Kind::Group, CODEC_ZSTD),
+        };
+        out.extend_from_slice(if codec == CODEC_RAW { &self.raw } else { &packed });
+        let payload = &out[start..];
+        Header {
+            kind: kind as u8,
+            codec,
+            flags: self.flags,
+            stored_len: payload.len() as u32,
+            raw_len: self.raw.len() as u32,
+            id: self.id(),
+            payload_crc: crc32fast::hash(payload),
+        }
+    }
+
+    fn id(&self) -> [u8; 32] {
+        *blake3::hash(&self.raw).as_bytes()
+    }
+}
+
+/// What a group is compressed with: a level of zstd, a root too, or a dictionary.
+#[derive(Clone, Copy)]
+pub(super) enum With<'a> {
+    Nothing(i32),
+    Root(&'a Gathered, i32),
+    Dictionary(&'a Encoder),
+}
+
+impl With<'_> {
+    fn compress(&self, raw: &[u8]) -> Vec<u8> {
+        match self {
+            With::Nothing(level) => compress(raw, *level, None),
+            With::Root(root, level) => compress(raw, *level, Some(&root.raw)),
+            With::Dictionary(encoder) => encoder.compress(raw),
+        }
+    }
+}
+
+/// One zstd frame of `raw`, with `prefix` as what comes before it.
+pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8> {
+    let mut context = CCtx::create();
+    let mut packed = Vec::with_capacity(compress_bound(raw.len()));
+    context.set_parameter(CParameter::CompressionLevel(level)).expect("zstd takes any level");
+    if prefix.is_none() && raw.len() > LONG_BYTES_MIN {
+        // Level 19 looks back 8 MiB, lower ones less.
+        let window_log = usize::BITS - (raw.len() - 1).leading_zeros();
+        context.set_parameter(CParameter::WindowLog(window_log)).expect("a group is within zstd's bounds");
+    }
+    if let Some(prefix) = prefix {
+        let bytes = prefix.len() + raw.len();
+        if bytes > LONG_BYTES_MIN {
+            // Else the lower levels forget the beginning of a long prefix before they have come to its end.
+            let window_log = usize::BITS - bytes.leading_zeros();
+            context
+                .set_parameter(CParameter::WindowLog(window_log))
+                .expect("two groups are within zstd's bounds");
+            context.set_parameter(CParameter::EnableLongDistanceMatching(true)).expect("zstd has it");
+        }
+        context.ref_prefix(prefix).expect("a new context takes a prefix");
+    }
+    context.compress2(&mut packed, raw).expect("there is room for the worst case");
+    packed
+}

@@ -1,0 +1,237 @@
+//! The table of a group: which members it has, and what it needs.
+//!
+//! ```text
+//! payload of a group (kind 8) or delta (kind 9)
+//!  0  4  number of members
+//!  4  4  delta: bytes from the beginning of its root's frame to that of its own; group: 0, or with a dictionary
+//!        bytes from the beginning of one copy of that
+//!  8  8  delta: first bytes of its root's id; group: 0, or bytes from the beginning of the other copy 4,
+//!        first bytes of the dictionary's id 4
+//! 16     for each member: id 32 (zeros: bytes that nobody needs any more) | length 4
+//!        with flag 2 [`super::unnamed`] instead
+//!        then the members' bytes, one after the other: as they are, or one zstd frame. With flag 1 the members' bytes
+//!        are made of what is decoded ([`super::inflated`]). Members are chunks, with flag 4 recipes
+//! ```
+
+use super::Bytes;
+use super::dictionary::Copies;
+use super::frame::{
+    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES, FLAG_UNNAMED,
+    HEADER_BYTES, Header, Key, Kind, u32_at,
+};
+use super::group::decode_plain;
+use super::unnamed;
+use crate::id::ChunkId;
+use crate::recipe::CHUNK_BYTES_MAX;
+
+pub(super) const HEAD_BYTES: usize = 16;
+const MEMBER_BYTES: usize = 36;
+/// No group has more members.
+pub(super) const MEMBERS_MAX: usize = 4096;
+/// So much of a payload may come before the members' bytes.
+pub(super) const TABLE_BYTES_MAX: u32 = (HEAD_BYTES + MEMBERS_MAX * MEMBER_BYTES) as u32;
+/// The id of a member that nobody needs any more.
+pub(super) const NOBODY: [u8; 32] = [0; 32];
+
+/// A chunk in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub(super) id: ChunkId,
+    /// Where it begins in the decoded bytes.
+    pub(super) start: u32,
+    pub(super) len: u32,
+}
+
+/// What stands before the members' bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    pub(super) needs: Needs,
+    pub(super) members: Vec<Member>,
+    /// How long it is.
+    pub(super) bytes: usize,
+    /// What the group decodes to, if that had to be known.
+    pub(super) raw: Option<Bytes>,
+}
+
+/// What a group is decoded with, by how far before it that stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Needs {
+    Nothing,
+    Root { distance: u32, begins: [u8; 8] },
+    Dictionary { distances: [u32; 2], begins: [u8; 4] },
+}
+
+impl Table {
+    /// Reads the table of a payload whose checksum fits.
+    pub(super) fn parse(header: &Header, payload: &[u8]) -> Result<Table, &'static str> {
+        if !header.is_group() {
+            return Err("the frame is no group");
+        }
+        let is_delta = header.kind == Kind::Delta as u8;
+        if ![0, FLAG_INFLATED, FLAG_UNNAMED, FLAG_UNNAMED | FLAG_RECIPES].contains(&header.flags) {
+            return Err("the frame has flags that this program does not know");
+        }
+        match (is_delta, header.codec) {
+            (false, CODEC_RAW | CODEC_ZSTD | CODEC_DICTIONARY) | (true, CODEC_PREFIX) => {}
+            _ => return Err("the frame has a codec that this program does not know"),
+        }
+        let Some((head, rest)) = payload.split_at_checked(HEAD_BYTES) else {
+            return Err("the table of a group is cut short");
+        };
+        let count = u32_at(head, 0) as usize;
+        if count == 0 || count > MEMBERS_MAX {
+            return Err("a group has none or too many chunks");
+        }
+        if header.is_unnamed() {
+            return match head[4..] == [0; 12] && !is_delta && header.codec != CODEC_DICTIONARY {
+                true => Table::of_unnamed(header, rest, count),
+                false => Err("a group without names says that it needs another"),
+            };
+        }
+        let Some(rows) = rest.get(..count * MEMBER_BYTES) else {
+            return Err("the table of a group is cut short");
+        };
+        let needs = match header.codec {
+            CODEC_PREFIX => {
+                let begins = *head[8..].first_chunk().expect("the head has 16 bytes");
+                Needs::Root { distance: u32_at(head, 4), begins }
+            }
+            CODEC_DICTIONARY => {
+                let begins = *head[12..].first_chunk().expect("the head has 16 bytes");
+                Needs::Dictionary { distances: [u32_at(head, 4), u32_at(head, 8)], begins }
+            }
+            _ if head[4..] == [0; 12] => Needs::Nothing,
+            _ => return Err("a group that stands by itself says that it needs another"),
+        };
+        if needs.distances().any(|distance| distance < HEADER_BYTES as u32) {
+            return Err("a group says that what it needs stands within it");
+        }
+        let bytes_max = if header.is_inflated() { CHUNK_BYTES_MAX } else { header.raw_len };
+        let mut members = Vec::with_capacity(count);
+        let mut start = 0u32;
+        for row in rows.chunks_exact(MEMBER_BYTES) {
+            let len = u32_at(row, 32);
+            let id = ChunkId(*row.first_chunk().expect("a row is longer than an id"));
+            members.push(Member { id, start, len });
+            let end = start.checked_add(len).filter(|end| len > 0 && *end <= bytes_max);
+            start = end.ok_or("the chunks of a group are not as long as it says")?;
+        }
+        if start != header.raw_len && !header.is_inflated() {
+            return Err("the chunks of a group are not as long as it says");
+        }
+        Ok(Table { needs, members, bytes: table_bytes(count), raw: None })
+    }
+
+    /// The table of a group that says how long its members are, but not their names: it is decoded, and they are hashed.
+    fn of_unnamed(header: &Header, rest: &[u8], count: usize) -> Result<Table, &'static str> {
+        let lies = "the chunks of a group are not as long as it says";
+        let (told, table_len) = unnamed::parse(rest, count).ok_or("the table of a group is cut short")?;
+        let sum = told.iter().try_fold(0u32, |sum, (len, _)| sum.checked_add(*len));
+        if sum != Some(header.raw_len) || told.iter().any(|(len, _)| *len == 0) {
+            return Err(lies);
+        }
+        let raw = decode_plain(header, &rest[table_len..])?;
+        let mut start = 0;
+        let member = |(len, needed): (u32, bool)| {
+            let bytes = &raw[start as usize..][..len as usize];
+            let id = if needed { ChunkId::of(bytes) } else { ChunkId(NOBODY) };
+            let member = Member { id, start, len };
+            start += len;
+            member
+        };
+        let members = told.into_iter().map(member).collect();
+        Ok(Table { needs: Needs::Nothing, members, bytes: HEAD_BYTES + table_len, raw: Some(raw) })
+    }
+
+    /// What the group decodes to, if it tells no names.
+    pub(super) fn raw(&self) -> Option<&Bytes> {
+        self.raw.as_ref()
+    }
+
+    /// The chunks in the group that somebody may need.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.id.0 != NOBODY)
+    }
+
+    /// Where the root's frame begins, and the first bytes of its id; none if this stands at `offset` and is no delta.
+    pub(super) fn root(&self, offset: u32) -> Result<Option<(u32, [u8; 8])>, &'static str> {
+        match self.needs {
+            Needs::Root { distance, begins } => Ok(Some((before(offset, distance)?, begins))),
+            Needs::Nothing | Needs::Dictionary { .. } => Ok(None),
+        }
+    }
+
+    /// The dictionary that the group needs, if it stands at `offset`.
+    pub(super) fn dictionary(&self, offset: u32) -> Result<Option<Copies>, &'static str> {
+        match self.needs {
+            Needs::Dictionary { distances: [one, other], begins } => {
+                let at = [before(offset, one)?, before(offset, other)?];
+                Ok(Some(Copies { at, begins }))
+            }
+            Needs::Nothing | Needs::Root { .. } => Ok(None),
+        }
+    }
+}
+
+impl Needs {
+    fn distances(&self) -> impl Iterator<Item = u32> + use<> {
+        let (first, second) = match self {
+            Needs::Nothing => (None, None),
+            Needs::Root { distance, .. } => (Some(*distance), None),
+            Needs::Dictionary { distances: [one, other], .. } => (Some(*one), Some(*other)),
+        };
+        first.into_iter().chain(second)
+    }
+}
+
+fn before(offset: u32, distance: u32) -> Result<u32, &'static str> {
+    offset.checked_sub(distance).ok_or("a group says that what it needs stands before the pack")
+}
+
+/// Whether an id begins with what a delta says of its root's.
+pub(super) fn is_root(id: &[u8; 32], begins: &[u8; 8]) -> bool {
+    id.starts_with(begins)
+}
+
+/// Bytes of a payload that come before those of so many members.
+pub(super) fn table_bytes(members: usize) -> usize {
+    HEAD_BYTES + members * MEMBER_BYTES
+}
+
+/// Says in a delta's payload how far before it its root stands.
+pub(super) fn set_distance(header: &mut Header, payload: &mut [u8], distance: u32) {
+    payload[4..8].copy_from_slice(&distance.to_le_bytes());
+    header.payload_crc = crc32fast::hash(payload);
+}
+
+/// Says in a group's payload how far before it the copies of its dictionary stand.
+pub(super) fn set_distances(header: &mut Header, payload: &mut [u8], distances: [u32; 2]) {
+    payload[4..8].copy_from_slice(&distances[0].to_le_bytes());
+    payload[8..12].copy_from_slice(&distances[1].to_le_bytes());
+    header.payload_crc = crc32fast::hash(payload);
+}
+
+/// How the id of the dictionary begins that a group's payload names.
+pub(super) fn dictionary_of(header: &Header, payload: &[u8]) -> Option<[u8; 4]> {
+    (header.codec == CODEC_DICTIONARY).then(|| payload.get(12..)?.first_chunk().copied())?
+}
+
+/// Takes the names of members out of a table, so that nobody is led to them; their bytes stay.
+pub(super) fn drop_names(
+    header: &mut Header,
+    payload: &mut [u8],
+    table: &Table,
+    gone: impl Fn(&Key) -> bool,
+) {
+    let kind = header.member_kind() as u8;
+    let is_gone = |i: usize| table.members.get(i).is_some_and(|member| gone(&Key::new(&member.id.0, kind)));
+    let rows = &mut payload[HEAD_BYTES..table.bytes];
+    if header.is_unnamed() {
+        unnamed::drop(rows, is_gone);
+    } else {
+        for (_, row) in rows.chunks_exact_mut(MEMBER_BYTES).enumerate().filter(|(i, _)| is_gone(*i)) {
+            row[..32].copy_from_slice(&NOBODY);
+        }
+    }
+    header.payload_crc = crc32fast::hash(payload);
+}
