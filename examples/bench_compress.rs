@@ -31,6 +31,8 @@ use std::time::Instant;
 /// So many random reads, but no more than take so long: deflating is slow.
 const RANDOM_READS: u64 = 20_000;
 const RANDOM_SECONDS_MAX: u64 = 20;
+/// All is read so many times, each time with new caches, and the fastest counts.
+const BEST_OF: usize = 3;
 
 fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap()).collect();
@@ -51,20 +53,22 @@ fn open(dir: &Path, db: &Arc<MemDb>, cache_bytes: u64) -> Arc<Store> {
     Arc::new(Store::open(dir, StoreId([1; 16]), db, options, &mut |_, _| {}).unwrap())
 }
 
-/// MiB/s of all files one after the other, and microseconds for 4 KiB anywhere, with hardly any cache.
+/// MiB/s of all files one after the other, at best, and microseconds for 4 KiB anywhere, with hardly any cache.
 fn reads(dir: &Path, db: &Arc<MemDb>, recipes: &[Recipe]) -> (f64, f64) {
-    let store = open(dir, db, 64 << 20);
-    let (mut bytes, mut buffer) = (0, vec![0; 1 << 20]);
-    let begun = Instant::now();
-    for recipe in recipes {
-        let mut at = 0;
-        while at < recipe.size() {
-            at += store.read_at(recipe, at, &mut buffer).unwrap() as u64;
+    let mut buffer = vec![0; 1 << 20];
+    let mut read_on = || {
+        let store = open(dir, db, 64 << 20);
+        let (mut bytes, begun) = (0, Instant::now());
+        for recipe in recipes {
+            let mut at = 0;
+            while at < recipe.size() {
+                at += store.read_at(recipe, at, &mut buffer).unwrap() as u64;
+            }
+            bytes += at;
         }
-        bytes += at;
-    }
-    let sequential = bytes as f64 / begun.elapsed().as_secs_f64() / f64::from(1 << 20);
-    drop(store);
+        bytes as f64 / begun.elapsed().as_secs_f64() / f64::from(1 << 20)
+    };
+    let sequential = (0..BEST_OF).map(|_| read_on()).fold(0.0, f64::max);
     let store = open(dir, db, 256 << 10);
     let mut x = 88_172_645_463_325_252_u64;
     let mut draw = |below: u64| {
@@ -189,8 +193,13 @@ fn row(name: &str, bytes: u64, best: u64, seconds: f64, read: Option<(&Path, (f6
 }
 
 /// Each prints how many bytes it made of the directory that it runs in. The first is what all are compared with.
-const PEERS: [(&str, &str); 7] = [
+const PEERS: [(&str, &str); 8] = [
     ("tar, zstd -19 --long=31", "tar --sort=name -cf - . | zstd -19 --long=31 -T1 -c | wc -c"),
+    (
+        "squashfs zstd 19, 128 KiB as by default",
+        "mksquashfs . ../image -comp zstd -Xcompression-level 19 -quiet -no-progress -processors 1 >&2; \
+         stat -c %s ../image; rm ../image",
+    ),
     (
         "squashfs zstd 19, 1 MiB",
         "mksquashfs . ../image -comp zstd -Xcompression-level 19 -b 1M -quiet -no-progress -processors 1 >&2; \

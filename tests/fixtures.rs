@@ -36,6 +36,8 @@ const WHOLE: &str = "v1";
 const GROUPED: &str = "v3";
 /// Of version 4, with solid groups.
 const COLD: &str = "v4";
+/// Of version 5, with groups of which none tells names but the inflated ones.
+const UNNAMED: &str = "v5";
 /// What git keeps no xattrs for: the records of the stubs, and how many bytes lie in each file.
 const RECORDS: &str = "records.txt";
 const EXPECTED: &str = "expected.txt";
@@ -226,6 +228,13 @@ fn a_store_of_version_4_is_whole() {
     assert_grouped(COLD, 4, &kinds, &["--tier", "cold"]);
 }
 
+/// Seen to fail: with tables without names refused where a group needs another.
+#[test]
+fn a_store_of_version_5_is_whole() {
+    let kinds = [[8, 1, 1], [9, 2, 1], [8, 3, 2], [9, 2, 2], [10, 1, 0], [8, 0, 6], [3, 1, 0]];
+    assert_grouped(UNNAMED, 5, &kinds, &["--archive-size", "1M"]);
+}
+
 #[test]
 fn all_are_described_and_small() {
     let readme = fs::read_to_string(fixtures().join("README.md")).unwrap();
@@ -306,7 +315,7 @@ const DAMAGES: &[(&str, Damage)] = &[
     }),
     ("pack-of-a-newer-version", |state| {
         edit(&pack(state, 1), |bytes| {
-            bytes[8] = 5;
+            bytes[8] = 99;
             let crc = crc32fast::hash(&bytes[..36]);
             bytes[36..40].copy_from_slice(&crc.to_le_bytes());
         });
@@ -391,11 +400,11 @@ fn grouped_contents() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn make_cold(root: &Path) -> Layout {
+fn make_grouped(root: &Path) -> Layout {
     let contents = grouped_contents();
     let files: Vec<_> = contents.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
     let layout = make_store(root, ChunkParams::default(), 1 << 20, &files);
-    let grouped = dedupctl(&["optimize", "--tier", "cold"], root);
+    let grouped = dedupctl(&["optimize", "--archive-size", "1M"], root);
     assert!(grouped.status.success(), "{}", common::text(&grouped));
     layout
 }
@@ -445,11 +454,11 @@ fn make() {
     }
     save(&layout, WHOLE, contents().keys().copied());
     let dir = fast_dir();
-    let layout = make_cold(&dir.path().join("dir"));
+    let layout = make_grouped(&dir.path().join("dir"));
     let contents = grouped_contents();
-    save(&layout, COLD, contents.iter().map(|(name, _)| *name));
+    save(&layout, UNNAMED, contents.iter().map(|(name, _)| *name));
     let hashes = contents.iter().map(|(name, bytes)| format!("{name} {}\n", ChunkId::of(bytes)));
-    fs::write(fixtures().join(COLD).join(HASHES), hashes.collect::<String>()).unwrap();
+    fs::write(fixtures().join(UNNAMED).join(HASHES), hashes.collect::<String>()).unwrap();
     for name in names() {
         fs::write(fixtures().join(&name).join(EXPECTED), found(&name)).unwrap();
     }

@@ -15,9 +15,10 @@ use super::compact::Recipes;
 use super::dictionary::Dictionary;
 use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Header, Kind};
-use super::group_table::{self, Table};
+use super::gathered::{Gathered, With};
+use super::group_table::{self, Named};
 use super::index::Position;
-use super::pack::{COMPACT, Entry, PACK_HEADER_BYTES, PLAIN, Packs, encode_footer, encode_header};
+use super::pack::{COMPACT, Entry, GROUPED, PACK_HEADER_BYTES, PLAIN, Packs, encode_footer, encode_header};
 use crate::env::{Access, DiskFile};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,11 +32,30 @@ pub(super) struct Frames {
     /// Room for a header, then a payload, for each frame.
     pub(super) bytes: Vec<u8>,
     pub(super) headers: Vec<Header>,
+    /// The chunks in each group among them, in their order.
+    named: Vec<Vec<Named>>,
     /// What groups among them need: written before the first group in a pack that does.
     dictionaries: Vec<Arc<Dictionary>>,
 }
 
 impl Frames {
+    /// Adds a group.
+    pub(super) fn group(&mut self, gathered: &Gathered, with: With<'_>) {
+        let header = gathered.build(&mut self.bytes, with);
+        self.headers.push(header);
+        self.named.push(gathered.members().to_vec());
+    }
+
+    /// Adds a frame as it is, and if it is a group the chunks in it.
+    pub(super) fn frame(&mut self, header: &Header, payload: &[u8], chunks: impl Iterator<Item = Named>) {
+        self.bytes.resize(self.bytes.len() + HEADER_BYTES, 0);
+        self.bytes.extend_from_slice(payload);
+        self.headers.push(*header);
+        if header.is_group() {
+            self.named.push(chunks.collect());
+        }
+    }
+
     /// Says that a group among the frames is compressed with a dictionary.
     pub(super) fn need(&mut self, dictionary: &Arc<Dictionary>) {
         if !self.dictionaries.iter().any(|one| one.id() == dictionary.id()) {
@@ -43,11 +63,12 @@ impl Frames {
         }
     }
 
-    /// Keeps only the frames that `keep` says.
+    /// Keeps only the frames that `keep` says; there are no groups among them.
     pub(super) fn retain(
         &mut self,
         mut keep: impl FnMut(&Header) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
+        debug_assert!(self.named.is_empty());
         let (mut from, mut to) = (0, 0);
         let mut kept = Vec::with_capacity(self.headers.len());
         for header in &self.headers {
@@ -67,6 +88,7 @@ impl Frames {
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.headers.clear();
+        self.named.clear();
         self.dictionaries.clear();
     }
 
@@ -86,7 +108,7 @@ impl Frames {
 
     /// The version of a pack that such frames may stand in.
     fn version(&self, first: usize) -> u32 {
-        if self.headers[first].is_group() { COMPACT } else { PLAIN }
+        if self.headers[first].is_group() { GROUPED } else { PLAIN }
     }
 }
 
@@ -194,7 +216,7 @@ impl Appender {
         frames: &mut Frames,
         mut publish: impl FnMut(&[Entry]),
     ) -> Result<(), StoreError> {
-        let (mut byte, mut next, mut written) = (0, 0, 0);
+        let (mut byte, mut next, mut group, mut written) = (0, 0, 0, 0);
         while next < frames.headers.len() {
             self.check()?;
             let dictionary = frames.dictionary(next, byte + HEADER_BYTES);
@@ -233,10 +255,9 @@ impl Appender {
                     } else if let Some(copies) = copies {
                         group_table::set_distances(header, payload, copies.map(|copy| at - copy));
                     }
-                    let table = header.is_group().then(|| Table::parse(header, payload));
-                    let table =
-                        table.transpose().expect("a group comes with its table, a delta behind its root");
-                    entries.extend(Entry::all_of(header, table.as_ref(), growing.pack, at));
+                    let chunks = if header.is_group() { &*frames.named[group] } else { &[] };
+                    group += usize::from(header.is_group());
+                    entries.extend(Entry::all_of(header, chunks.iter().copied(), growing.pack, at));
                     let head = header.encode(self.packs.place(growing.pack, at));
                     frames.bytes[byte..payload_at].copy_from_slice(&head);
                     byte += header.frame_len() as usize;
@@ -328,7 +349,7 @@ impl Appender {
             let file = self.packs.file(growing.pack).ok();
             file.map(|file| Recipes::among(&growing.entries, &*file, place)).unwrap_or_default()
         });
-        let footer = encode_footer(growing.entries.clone(), place, recipes.as_ref());
+        let footer = encode_footer(growing.entries.clone(), place, growing.version, recipes.as_ref());
         self.write(growing, &footer)?;
         self.fdatasync(growing)
     }

@@ -16,7 +16,7 @@
 
 use super::frame::{Header, Kind, Place};
 use super::gathered::compress as compress_behind;
-use super::group::{inflate_behind, read_frame};
+use super::group::{Base, Group, inflate_behind, read_frame};
 use super::group_table::Table;
 use super::pack::Entry;
 use crate::env::DiskFile;
@@ -67,8 +67,9 @@ impl Recipes {
             return None;
         }
         let table = Table::parse(&header, &payload).ok()?;
-        let entries = Entry::all_of(&header, Some(&table), place.pack, place.offset);
-        self.bytes.extend_from_slice(table.raw()?);
+        let group = Group::decode_with(&header, &payload, table, Base::Nothing).ok()?;
+        let entries = Entry::all_of(&header, group.named(), place.pack, place.offset);
+        self.bytes.extend_from_slice(group.raw());
         self.entries.extend_from_slice(&entries[1..]);
         self.offsets.push(place.offset);
         Some(())

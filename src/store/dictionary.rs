@@ -206,8 +206,3 @@ fn read_frame(
     header.check(&payload)?;
     Ok((header, payload))
 }
-
-/// Whether a copy of a dictionary stands whole in a pack.
-pub(super) fn stands(packs: &Packs, file: &dyn DiskFile, pack: u32, copies: &Copies) -> bool {
-    copies.at.iter().any(|at| read_frame(packs, file, pack, *at, &copies.begins).is_ok())
-}

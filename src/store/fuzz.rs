@@ -10,7 +10,7 @@ use super::group::{Base, Group};
 use super::group_table::{Table, set_distance, set_distances};
 use super::index::{decode_position, encode_position};
 use super::pack::{
-    Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, encode_footer, encode_header, parse_entries,
+    Entry, FORMAT, PACK_HEADER_BYTES, PLAIN, PackHeader, Packs, encode_footer, encode_header, parse_entries,
     parse_footer, read_footer, read_header,
 };
 use super::scan::{Item, Scanner};
@@ -59,8 +59,7 @@ pub fn group(bytes: &[u8]) {
     if header.check(payload).is_ok()
         && let Ok(table) = Table::parse(&header, payload)
     {
-        let entries = Entry::all_of(&header, Some(&table), PACK, PACK_HEADER_BYTES);
-        let bytes: u64 = entries[1..].iter().map(|entry| u64::from(entry.address.raw_len)).sum();
+        let bytes: u64 = table.members.iter().map(|member| u64::from(member.len)).sum();
         let most = if header.is_inflated() { Kind::Chunk.raw_bytes_max() } else { header.raw_len };
         assert!(bytes <= u64::from(most), "chunks lie within their group");
         let (root, dictionary) = (root(), dictionary());
@@ -69,14 +68,10 @@ pub fn group(bytes: &[u8]) {
             false => Base::Dictionary(&dictionary),
         };
         if let Ok(group) = Group::decode(&header, payload, base) {
-            for entry in &entries[1..] {
-                let chunk = group.chunk(entry.key.id(), entry.address.raw_len);
+            for (id, len) in group.named() {
+                let chunk = group.chunk(&id.0, len);
                 // Of two with one name the first is found; what was deflated has its name, or is none.
-                assert!(
-                    chunk.is_ok_and(|chunk| chunk.len() == entry.address.raw_len as usize)
-                        || entries.len() > 2
-                        || header.is_inflated()
-                );
+                assert!(chunk.is_ok_and(|chunk| chunk.len() == len as usize) || header.is_inflated());
             }
         }
     }
@@ -107,10 +102,9 @@ pub fn repair_group(bytes: &mut [u8]) {
 }
 
 /// Whole frames to begin with: a group that is raw, one that is compressed, a delta, one with a dictionary, one that is
-/// inflated, one without names of chunks and of recipes.
+/// inflated, some without names, of chunks and of recipes.
 pub fn groups() -> Vec<Vec<u8>> {
-    let make = |text: &[u8], with: With<'_>| {
-        let mut gathered = Gathered::default();
+    let make = |mut gathered: Gathered, text: &[u8], with: With<'_>| {
         gathered.push(&ChunkId([2; 32]), text);
         gathered.push(&ChunkId([3; 32]), &text[..text.len() / 2]);
         let mut frame = Vec::new();
@@ -127,11 +121,16 @@ pub fn groups() -> Vec<Vec<u8>> {
     };
     let mut root = Gathered::default();
     root.push(&ChunkId([1; 32]), &[b'r'; 300]);
+    let named = Gathered::default;
+    let untold = || Gathered::unnamed(Kind::Chunk);
+    let encoder = dictionary().encoder(1);
     vec![
-        make(b"q4", With::Nothing(1)),
-        make(&[b'z'; 200], With::Nothing(1)),
-        make(&[b'r'; 290], With::Root(&root, 1)),
-        make(&[b'd'; 290], With::Dictionary(&dictionary().encoder(1))),
+        make(named(), b"q4", With::Nothing(1)),
+        make(named(), &[b'z'; 200], With::Nothing(1)),
+        make(named(), &[b'r'; 290], With::Root(&root, 1)),
+        make(named(), &[b'd'; 290], With::Dictionary(&encoder)),
+        make(untold(), &[b'r'; 290], With::Root(&root, 1)),
+        make(untold(), &[b'd'; 290], With::Dictionary(&encoder)),
         inflated(),
         unnamed(Kind::Chunk),
         unnamed(Kind::Recipe),
@@ -205,7 +204,7 @@ pub fn footer(bytes: &[u8]) {
     let count = entries.len();
     assert!(entries.iter().all(|entry| entry.address.pack == PACK && entry.address.offset < offset));
     let sorted = entries.is_sorted_by_key(|entry| (entry.key, entry.address.offset));
-    let again = encode_footer(entries, place(offset), None);
+    let again = encode_footer(entries, place(offset), PLAIN, None);
     // The end magic is looked at by who reads the trailer, not by who reads the rows.
     let (rows, payload) = (&bytes[..at], &again[HEADER_BYTES..]);
     assert!(!sorted || payload[..at] == *rows, "sorted rows have one encoding");
@@ -228,12 +227,12 @@ pub fn compact_footer(bytes: &[u8]) {
 pub fn compact_footers() -> [Vec<u8>; 2] {
     let frame = unnamed(Kind::Recipe);
     let header = Header::parse(&frame, place(PACK_HEADER_BYTES)).expect("it was just made");
-    let table = Table::parse(&header, &frame[HEADER_BYTES..]).expect("it was just made");
-    let entries = Entry::all_of(&header, Some(&table), PACK, PACK_HEADER_BYTES);
+    let group = Group::decode(&header, &frame[HEADER_BYTES..], Base::Nothing).expect("it was just made");
+    let entries = Entry::all_of(&header, group.named(), PACK, PACK_HEADER_BYTES);
     let pack = [&[0; PACK_HEADER_BYTES as usize], &frame[..]].concat();
     let at = place(pack.len() as u32);
     [Recipes::default(), Recipes::among(&entries, &Memory(&pack), at)].map(|recipes| {
-        let footer = encode_footer(entries.clone(), at, Some(&recipes));
+        let footer = encode_footer(entries.clone(), at, FORMAT, Some(&recipes));
         let payload = &footer[HEADER_BYTES..footer.len() - TRAILER_BYTES];
         [&footer[12..16], payload].concat()
     })

@@ -5,7 +5,7 @@ use super::frame::{
     CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES, FLAG_UNNAMED,
     HEADER_BYTES, Header, Kind,
 };
-use super::group_table::{HEAD_BYTES, MEMBERS_MAX};
+use super::group_table::{HEAD_BYTES, MEMBERS_MAX, Named, put_named};
 use super::unnamed;
 use crate::id::ChunkId;
 use crate::recipe::CHUNK_BYTES_MAX;
@@ -17,20 +17,15 @@ const LONG_BYTES_MIN: usize = 256 << 10;
 /// Chunks that are to be a group, gathered.
 #[derive(Clone, Default)]
 pub(super) struct Gathered {
-    table: Vec<u8>,
+    members: Vec<Named>,
     raw: Vec<u8>,
-    members: usize,
     flags: u16,
 }
 
 impl Gathered {
-    /// Chunks of these names and lengths that are stored as `inflated` ([`inflated::inflate`]).
-    pub(super) fn inflated(chunks: impl Iterator<Item = (ChunkId, u32)>, inflated: Vec<u8>) -> Gathered {
-        let mut gathered = Gathered { raw: inflated, flags: FLAG_INFLATED, ..Gathered::default() };
-        for (id, len) in chunks {
-            gathered.name(&id, len);
-        }
-        gathered
+    /// Chunks of these names and lengths that are stored as `inflated` ([`super::inflated::inflate`]).
+    pub(super) fn inflated(chunks: impl Iterator<Item = Named>, inflated: Vec<u8>) -> Gathered {
+        Gathered { members: chunks.collect(), raw: inflated, flags: FLAG_INFLATED }
     }
 
     /// Members of this kind, whose names are not told.
@@ -40,46 +35,44 @@ impl Gathered {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.members == 0
+        self.members.is_empty()
     }
 
     /// Whether another chunk of `len` bytes may join in a group that is to have at most `bytes_max`.
     pub(super) fn has_room(&self, len: usize, bytes_max: usize) -> bool {
         let bytes = self.raw.len() + len;
         self.is_empty()
-            || (bytes <= bytes_max && bytes <= CHUNK_BYTES_MAX as usize && self.members < MEMBERS_MAX)
+            || (bytes <= bytes_max && bytes <= CHUNK_BYTES_MAX as usize && self.members.len() < MEMBERS_MAX)
     }
 
     pub(super) fn push(&mut self, id: &ChunkId, bytes: &[u8]) {
         debug_assert!(!bytes.is_empty() && self.has_room(bytes.len(), CHUNK_BYTES_MAX as usize));
-        self.name(id, bytes.len() as u32);
+        self.members.push((*id, bytes.len() as u32));
         self.raw.extend_from_slice(bytes);
     }
 
-    fn name(&mut self, id: &ChunkId, len: u32) {
-        if self.flags & FLAG_UNNAMED != 0 {
-            unnamed::put(&mut self.table, len);
-        } else {
-            self.table.extend_from_slice(&id.0);
-            self.table.extend_from_slice(&len.to_le_bytes());
-        }
-        self.members += 1;
+    pub(super) fn clear(&mut self) {
+        self.members.clear();
+        self.raw.clear();
     }
 
-    pub(super) fn clear(&mut self) {
-        self.table.clear();
-        self.raw.clear();
-        self.members = 0;
+    pub(super) fn members(&self) -> &[Named] {
+        &self.members
     }
 
     /// Appends room for a header and the payload to `out`. How far what it is compressed with is, is for the appender to
-    /// fill in ([`set_distance`], [`set_distances`]).
+    /// fill in ([`super::group_table::set_distance`], [`super::group_table::set_distances`]).
     pub(super) fn build(&self, out: &mut Vec<u8>, with: With<'_>) -> Header {
         let start = out.len() + HEADER_BYTES;
         out.resize(start, 0);
-        out.extend_from_slice(&(self.members as u32).to_le_bytes());
+        out.extend_from_slice(&(self.members.len() as u32).to_le_bytes());
         out.extend_from_slice(&[0; HEAD_BYTES - 4]);
-        out.extend_from_slice(&self.table);
+        for member in &self.members {
+            match self.flags & FLAG_UNNAMED {
+                0 => put_named(out, *member),
+                _ => unnamed::put(out, member.1),
+            }
+        }
         let packed = with.compress(&self.raw);
         let (kind, codec) = match with {
             With::Root(root, _) => {

@@ -25,9 +25,9 @@ use super::dictionary::Copies;
 use super::error::StoreError;
 use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
 use super::group::Group;
-use super::group_table;
+use super::group_table::{self, Named};
 use super::live::LiveSet;
-use super::pack::{Address, COMPACT, Entry, PACK_HEADER_BYTES, PLAIN, read_footer};
+use super::pack::{Address, Entry, GROUPED, PACK_HEADER_BYTES, PLAIN, read_footer};
 use super::scan::{Item, Scanner};
 use super::{Store, lock};
 use crate::env::Access;
@@ -246,7 +246,7 @@ impl Collection<'_> {
         let before = self.store.appender.stored_bytes.load(Ordering::Relaxed);
         index_may_fail(self.store.note_removing(plan.packs.iter().map(|one| one.pack)))?;
         if let Some(newest) = plan.packs.iter().map(|one| one.pack).max() {
-            let version = if plan.packs.iter().any(|one| one.grouped) { COMPACT } else { PLAIN };
+            let version = if plan.packs.iter().any(|one| one.grouped) { GROUPED } else { PLAIN };
             self.store.appender.begin_pack_after(newest, version)?;
         }
         let mut forgotten = Vec::new();
@@ -405,14 +405,18 @@ impl Collection<'_> {
                             gone.push(entry);
                         }
                     }
-                    let needed = gone.len() < table.chunks().count();
                     let gone_keys: HashSet<Key> = gone.iter().map(|entry| entry.key).collect();
                     group_table::drop_names(&mut header, &mut payload, &table, |key| gone_keys.contains(key));
+                    let kind = header.member_kind() as u8;
+                    let stays = |(id, _): &Named| !gone_keys.contains(&Key::new(&id.0, kind));
+                    let mut left: Vec<Named> = table.named().filter(stays).collect();
+                    let needed = !left.is_empty();
                     dead.extend(gone);
                     match table.root(offset) {
                         Ok(None) => {
                             let dictionary = table.dictionary(offset).ok().flatten();
-                            let frame = Some((header, std::mem::take(&mut payload), dictionary));
+                            let (payload, left) = (std::mem::take(&mut payload), std::mem::take(&mut left));
+                            let frame = Some(Waiting { header, payload, chunks: left, dictionary });
                             root = Some(Root { offset, frame });
                         }
                         Ok(Some((at, _))) if root.as_ref().is_some_and(|root| root.offset == at) => {}
@@ -420,16 +424,16 @@ impl Collection<'_> {
                         _ => return Ok(None),
                     }
                     if let Some(root) = root.as_mut().filter(|_| needed) {
-                        if let Some((header, payload, dictionary)) = root.frame.take() {
-                            copier.copy(&header, &payload)?;
-                            if let Some(copies) = dictionary
+                        if let Some(frame) = root.frame.take() {
+                            copier.copy(&frame.header, &frame.payload, &frame.chunks)?;
+                            if let Some(copies) = frame.dictionary
                                 && !copier.need(&*file, pack, &copies)
                             {
                                 return Ok(None);
                             }
                         }
                         if header.kind == Kind::Delta as u8 {
-                            copier.copy(&header, &payload)?;
+                            copier.copy(&header, &payload, &left)?;
                         }
                     }
                 }
@@ -442,7 +446,7 @@ impl Collection<'_> {
                     if !self.is_needed(&entry)? {
                         dead.push(entry);
                     } else if !aside(&header, &entry) {
-                        copier.copy(&header, &payload)?;
+                        copier.copy(&header, &payload, &[])?;
                     }
                 }
                 Item::Bad { offset, end, header, .. } => {
@@ -590,8 +594,17 @@ impl PackPlan {
 struct Root {
     /// Where it stood.
     offset: u32,
-    /// Its frame, until it is copied, and the dictionary that it needs.
-    frame: Option<(Header, Vec<u8>, Option<Copies>)>,
+    /// Its frame, until it is copied.
+    frame: Option<Waiting>,
+}
+
+/// A group that is copied once something in it or in one of its deltas turns out to be needed.
+struct Waiting {
+    header: Header,
+    payload: Vec<u8>,
+    chunks: Vec<Named>,
+    /// What it was compressed with.
+    dictionary: Option<Copies>,
 }
 
 /// Copies frames to the end of the store.
@@ -606,14 +619,13 @@ impl<'a, 'b> Copier<'a, 'b> {
         Copier { collection, frames: Frames::default(), done }
     }
 
-    /// Copies a frame whose payload was verified. A delta comes right behind its root, or another delta of it.
-    fn copy(&mut self, header: &Header, payload: &[u8]) -> Result<(), StoreError> {
+    /// Copies a frame whose payload was verified, of a group with these chunks. A delta comes right behind its root, or another delta of
+    /// it.
+    fn copy(&mut self, header: &Header, payload: &[u8], chunks: &[Named]) -> Result<(), StoreError> {
         if self.frames.bytes.len() >= COPY_BYTES && header.kind != Kind::Delta as u8 {
             self.flush()?;
         }
-        self.frames.bytes.resize(self.frames.bytes.len() + HEADER_BYTES, 0);
-        self.frames.bytes.extend_from_slice(payload);
-        self.frames.headers.push(*header);
+        self.frames.frame(header, payload, chunks.iter().copied());
         Ok(())
     }
 
@@ -652,7 +664,7 @@ impl<'a, 'b> Copier<'a, 'b> {
         match header {
             Some(header) if header.is_group() => self.copy_out(file, entry),
             Some(header) if header.key() == entry.key && header.decode(&bytes[HEADER_BYTES..]).is_ok() => {
-                self.copy(&header, &bytes[HEADER_BYTES..])?;
+                self.copy(&header, &bytes[HEADER_BYTES..], &[])?;
                 Ok(true)
             }
             _ => Ok(false),

@@ -23,7 +23,7 @@
 
 use super::dictionary::{Dictionaries, Dictionary};
 use super::frame::{CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Kind, Place, inflate, inflate_with};
-use super::group_table::{Member, NOBODY, Needs, Table, is_root};
+use super::group_table::{Member, Name, Named, Needs, Table, is_root};
 use super::pack::Packs;
 use super::{Bytes, inflated};
 use crate::env::DiskFile;
@@ -46,7 +46,7 @@ pub(super) enum Base<'a> {
 }
 
 /// The bytes of a group that needs no other.
-pub(super) fn decode_plain(header: &Header, stored: &[u8]) -> Result<Bytes, &'static str> {
+fn decode_plain(header: &Header, stored: &[u8]) -> Result<Bytes, &'static str> {
     match header.codec {
         CODEC_ZSTD => inflate(stored, header.raw_len),
         _ if stored.len() == header.raw_len as usize => Ok(stored.into()),
@@ -60,6 +60,8 @@ pub(super) struct Group {
     /// Of the payload, if it needs no other group.
     alone_crc: Option<u32>,
     members: Vec<Member>,
+    /// The hash of each member, once somebody asked for it: none of a group that tells names.
+    hashes: Box<[OnceLock<ChunkId>]>,
     raw: Bytes,
     /// The members' bytes, if they are others: made when they are first asked for.
     deflated: Option<OnceLock<Result<Bytes, &'static str>>>,
@@ -80,9 +82,8 @@ impl Group {
         base: Base<'_>,
     ) -> Result<Group, &'static str> {
         let stored = &payload[table.bytes..];
-        let raw: Bytes = match (table.raw, header.codec) {
-            (Some(raw), _) => raw,
-            (None, CODEC_RAW | CODEC_ZSTD) => decode_plain(header, stored)?,
+        let raw: Bytes = match header.codec {
+            CODEC_RAW | CODEC_ZSTD => decode_plain(header, stored)?,
             _ => match (table.needs, base) {
                 (Needs::Dictionary { begins, .. }, Base::Dictionary(dictionary))
                     if dictionary.is(&begins) =>
@@ -97,7 +98,9 @@ impl Group {
         };
         let deflated = header.is_inflated().then(OnceLock::new);
         let alone_crc = matches!(table.needs, Needs::Nothing).then_some(header.payload_crc);
-        Ok(Group { id: header.id, alone_crc, members: table.members, raw, deflated })
+        let untold = if header.is_unnamed() { table.members.len() } else { 0 };
+        let hashes = std::iter::repeat_with(OnceLock::new).take(untold).collect();
+        Ok(Group { id: header.id, alone_crc, members: table.members, hashes, raw, deflated })
     }
 
     /// As [`Group::chunk`], to be kept: not copied if it is all that there is.
@@ -116,15 +119,49 @@ impl Group {
     pub(super) fn chunks_behind(
         &self,
         id: &[u8; 32],
+        len: u32,
         bytes_max: usize,
     ) -> impl Iterator<Item = (ChunkId, &[u8])> {
-        let members = if self.deflated.is_none() { &self.members[..] } else { &[] };
-        let at = members.iter().position(|member| member.id.0 == *id).map_or(members.len(), |at| at + 1);
-        let behind = &members[at..];
-        let end = behind.first().map_or(0, |first| first.start as usize) + bytes_max;
-        let near = behind.iter().take_while(move |member| (member.start + member.len) as usize <= end);
-        let named = near.filter(|member| member.id.0 != NOBODY);
-        named.map(|member| (member.id, &self.raw[member.start as usize..][..member.len as usize]))
+        let all = if self.deflated.is_none() { self.members.len() } else { 0 };
+        let first = self.find(id, len).map_or(all, |at| at + 1).min(all);
+        let end =
+            self.members[..first].last().map_or(0, |before| (before.start + before.len) as usize) + bytes_max;
+        let is_near = move |member: &Member| (member.start + member.len) as usize <= end;
+        let near = (first..all).take_while(move |at| is_near(&self.members[*at]));
+        near.filter_map(|at| Some((self.id_of(at)?, self.bytes_at(&self.members[at]))))
+    }
+
+    /// What names a member, unless nobody needs it.
+    pub(super) fn id_of(&self, at: usize) -> Option<ChunkId> {
+        let member = &self.members[at];
+        match member.name {
+            Name::Told(id) => Some(id),
+            Name::Untold => Some(*self.hashes[at].get_or_init(|| ChunkId::of(self.bytes_at(member)))),
+            Name::Nobody => None,
+        }
+    }
+
+    /// The chunks that somebody may need.
+    pub(super) fn named(&self) -> impl Iterator<Item = Named> {
+        (0..self.members.len()).filter_map(|at| Some((self.id_of(at)?, self.members[at].len)))
+    }
+
+    /// Which member a chunk of this length is. Only members that are as long are hashed.
+    fn find(&self, id: &[u8; 32], len: u32) -> Result<usize, &'static str> {
+        let is_it = |at: &usize| self.id_of(*at).is_some_and(|found| found.0 == *id);
+        let as_long = |at: &usize| self.members[*at].len == len;
+        if let Some(found) = (0..self.members.len()).filter(as_long).find(is_it) {
+            return Ok(found);
+        }
+        match (0..self.members.len()).any(|at| is_it(&at)) {
+            true => Err("the chunk in the group is not as long as the index says"),
+            false => Err("the group where the index leads does not have the chunk"),
+        }
+    }
+
+    /// Bytes of a member that are as they were decoded.
+    fn bytes_at(&self, member: &Member) -> &[u8] {
+        &self.raw[member.start as usize..][..member.len as usize]
     }
 
     /// Whether it has more chunks than one.
@@ -134,34 +171,25 @@ impl Group {
 
     /// The bytes of a chunk that must be `len` bytes long.
     pub(super) fn chunk(&self, id: &[u8; 32], len: u32) -> Result<&[u8], &'static str> {
-        let found = self.members.iter().find(|member| member.id.0 == *id && *id != NOBODY);
-        let member = found.ok_or("the group where the index leads does not have the chunk")?;
-        if member.len != len {
-            return Err("the chunk in the group is not as long as the index says");
-        }
-        let bytes = self.bytes_of(member)?;
+        let bytes = self.bytes_of(&self.members[self.find(id, len)?])?;
         // What deflated it first may have been another deflater after all.
-        match self.deflated.is_some() && ChunkId::of(bytes) != member.id {
+        match self.deflated.is_some() && ChunkId::of(bytes).0 != *id {
             true => Err(NOT_AS_NAMED),
             false => Ok(bytes),
         }
     }
 
     fn bytes_of(&self, member: &Member) -> Result<&[u8], &'static str> {
-        let bytes = match &self.deflated {
-            None => &self.raw,
-            Some(deflated) => {
-                let deflate = || inflated::deflate(&self.raw, self.chunk_bytes()).map(Bytes::from);
-                deflated.get_or_init(deflate).as_ref().map_err(|reason| *reason)?
-            }
-        };
+        let Some(deflated) = &self.deflated else { return Ok(self.bytes_at(member)) };
+        let deflate = || inflated::deflate(&self.raw, self.chunk_bytes()).map(Bytes::from);
+        let bytes = deflated.get_or_init(deflate).as_ref().map_err(|reason| *reason)?;
         Ok(&bytes[member.start as usize..][..member.len as usize])
     }
 
     /// Names and lengths of its chunks, and what it decodes to.
     #[cfg(test)]
     pub(super) fn parts(&self) -> (Vec<(ChunkId, u32)>, Vec<u8>) {
-        (self.members.iter().map(|member| (member.id, member.len)).collect(), self.raw.to_vec())
+        (self.named().collect(), self.raw.to_vec())
     }
 
     /// Bytes of all members.
@@ -174,10 +202,16 @@ impl Group {
         &self.id
     }
 
+    /// What it decodes to.
+    pub(super) fn raw(&self) -> &[u8] {
+        &self.raw
+    }
+
     /// Memory that it takes, about.
     pub(super) fn weight(&self) -> u64 {
         let deflated = self.deflated.as_ref().map_or(0, |_| self.chunk_bytes());
-        (self.raw.len() + deflated + self.members.len() * size_of::<Member>()) as u64
+        let members = size_of_val(&*self.members) + size_of_val(&*self.hashes);
+        (self.raw.len() + deflated + members) as u64
     }
 
     /// Whether every chunk, and all of it, has the hash that names it.
@@ -185,8 +219,10 @@ impl Group {
         if *blake3::hash(&self.raw).as_bytes() != self.id {
             return Err(NOT_AS_NAMED);
         }
-        for member in self.members.iter().filter(|member| member.id.0 != NOBODY) {
-            if ChunkId::of(self.bytes_of(member)?) != member.id {
+        for member in &self.members {
+            if let Name::Told(id) = member.name
+                && ChunkId::of(self.bytes_of(member)?) != id
+            {
                 return Err(NOT_AS_NAMED);
             }
         }

@@ -13,13 +13,12 @@
 //!        are made of what is decoded ([`super::inflated`]). Members are chunks, with flag 4 recipes
 //! ```
 
-use super::Bytes;
 use super::dictionary::Copies;
 use super::frame::{
     CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES, FLAG_UNNAMED,
     HEADER_BYTES, Header, Key, Kind, u32_at,
 };
-use super::group::decode_plain;
+use super::group::Group;
 use super::unnamed;
 use crate::id::ChunkId;
 use crate::recipe::CHUNK_BYTES_MAX;
@@ -31,16 +30,29 @@ pub(super) const MEMBERS_MAX: usize = 4096;
 /// So much of a payload may come before the members' bytes.
 pub(super) const TABLE_BYTES_MAX: u32 = (HEAD_BYTES + MEMBERS_MAX * MEMBER_BYTES) as u32;
 /// The id of a member that nobody needs any more.
-pub(super) const NOBODY: [u8; 32] = [0; 32];
+const NOBODY: [u8; 32] = [0; 32];
 
 /// A chunk in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    pub(super) id: ChunkId,
+    pub(super) name: Name,
     /// Where it begins in the decoded bytes.
     pub(super) start: u32,
     pub(super) len: u32,
 }
+
+/// What names a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    Told(ChunkId),
+    /// The hash of its bytes.
+    Untold,
+    /// Nobody needs it any more.
+    Nobody,
+}
+
+/// The name and length of a chunk in a group that somebody may need.
+pub(super) type Named = (ChunkId, u32);
 
 /// What stands before the members' bytes.
 #[derive(Clone, Debug)]
@@ -49,8 +61,6 @@ pub(super) struct Table {
     pub(super) members: Vec<Member>,
     /// How long it is.
     pub(super) bytes: usize,
-    /// What the group decodes to, if that had to be known.
-    pub(super) raw: Option<Bytes>,
 }
 
 /// What a group is decoded with, by how far before it that stands.
@@ -82,15 +92,6 @@ impl Table {
         if count == 0 || count > MEMBERS_MAX {
             return Err("a group has none or too many chunks");
         }
-        if header.is_unnamed() {
-            return match head[4..] == [0; 12] && !is_delta && header.codec != CODEC_DICTIONARY {
-                true => Table::of_unnamed(header, rest, count),
-                false => Err("a group without names says that it needs another"),
-            };
-        }
-        let Some(rows) = rest.get(..count * MEMBER_BYTES) else {
-            return Err("the table of a group is cut short");
-        };
         let needs = match header.codec {
             CODEC_PREFIX => {
                 let begins = *head[8..].first_chunk().expect("the head has 16 bytes");
@@ -106,51 +107,45 @@ impl Table {
         if needs.distances().any(|distance| distance < HEADER_BYTES as u32) {
             return Err("a group says that what it needs stands within it");
         }
+        let told = if header.is_unnamed() { unnamed::parse(rest, count) } else { parse_named(rest, count) };
+        let (told, rows_len) = told.ok_or("the table of a group is cut short")?;
         let bytes_max = if header.is_inflated() { CHUNK_BYTES_MAX } else { header.raw_len };
         let mut members = Vec::with_capacity(count);
         let mut start = 0u32;
-        for row in rows.chunks_exact(MEMBER_BYTES) {
-            let len = u32_at(row, 32);
-            let id = ChunkId(*row.first_chunk().expect("a row is longer than an id"));
-            members.push(Member { id, start, len });
+        for (name, len) in told {
+            members.push(Member { name, start, len });
             let end = start.checked_add(len).filter(|end| len > 0 && *end <= bytes_max);
             start = end.ok_or("the chunks of a group are not as long as it says")?;
         }
         if start != header.raw_len && !header.is_inflated() {
             return Err("the chunks of a group are not as long as it says");
         }
-        Ok(Table { needs, members, bytes: table_bytes(count), raw: None })
-    }
-
-    /// The table of a group that says how long its members are, but not their names: it is decoded, and they are hashed.
-    fn of_unnamed(header: &Header, rest: &[u8], count: usize) -> Result<Table, &'static str> {
-        let lies = "the chunks of a group are not as long as it says";
-        let (told, table_len) = unnamed::parse(rest, count).ok_or("the table of a group is cut short")?;
-        let sum = told.iter().try_fold(0u32, |sum, (len, _)| sum.checked_add(*len));
-        if sum != Some(header.raw_len) || told.iter().any(|(len, _)| *len == 0) {
-            return Err(lies);
+        // The only member has the hash of the group.
+        if let [Member { name: name @ Name::Untold, .. }] = &mut members[..] {
+            *name = Name::Told(ChunkId(header.id));
         }
-        let raw = decode_plain(header, &rest[table_len..])?;
-        let mut start = 0;
-        let member = |(len, needed): (u32, bool)| {
-            let bytes = &raw[start as usize..][..len as usize];
-            let id = if needed { ChunkId::of(bytes) } else { ChunkId(NOBODY) };
-            let member = Member { id, start, len };
-            start += len;
-            member
-        };
-        let members = told.into_iter().map(member).collect();
-        Ok(Table { needs: Needs::Nothing, members, bytes: HEAD_BYTES + table_len, raw: Some(raw) })
+        Ok(Table { needs, members, bytes: HEAD_BYTES + rows_len })
     }
 
-    /// What the group decodes to, if it tells no names.
-    pub(super) fn raw(&self) -> Option<&Bytes> {
-        self.raw.as_ref()
+    /// Whether it tells the names of the chunks that somebody may need.
+    pub(super) fn is_named(&self) -> bool {
+        !self.members.iter().any(|member| member.name == Name::Untold)
     }
 
-    /// The chunks in the group that somebody may need.
-    pub(super) fn chunks(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| member.id.0 != NOBODY)
+    /// With the names that it does not tell: the group knows them.
+    pub(super) fn named_by(mut self, group: &Group) -> Table {
+        for (at, member) in self.members.iter_mut().enumerate() {
+            member.name = group.id_of(at).map_or(Name::Nobody, Name::Told);
+        }
+        self
+    }
+
+    /// The chunks in the group that somebody may need, as far as their names are known.
+    pub(super) fn named(&self) -> impl Iterator<Item = Named> {
+        self.members.iter().filter_map(|member| match member.name {
+            Name::Told(id) => Some((id, member.len)),
+            Name::Untold | Name::Nobody => None,
+        })
     }
 
     /// Where the root's frame begins, and the first bytes of its id; none if this stands at `offset` and is no delta.
@@ -182,6 +177,23 @@ impl Needs {
         };
         first.into_iter().chain(second)
     }
+}
+
+/// Of each of `count` members name and length, and how many bytes say so.
+fn parse_named(bytes: &[u8], count: usize) -> Option<(Vec<(Name, u32)>, usize)> {
+    let rows = bytes.get(..count * MEMBER_BYTES)?;
+    let members = rows.chunks_exact(MEMBER_BYTES).map(|row| {
+        let id: [u8; 32] = *row.first_chunk().expect("a row is longer than an id");
+        let name = if id == NOBODY { Name::Nobody } else { Name::Told(ChunkId(id)) };
+        (name, u32_at(row, 32))
+    });
+    Some((members.collect(), rows.len()))
+}
+
+/// Appends what a table says of a member.
+pub(super) fn put_named(table: &mut Vec<u8>, (id, len): Named) {
+    table.extend_from_slice(&id.0);
+    table.extend_from_slice(&len.to_le_bytes());
 }
 
 fn before(offset: u32, distance: u32) -> Result<u32, &'static str> {
@@ -216,7 +228,7 @@ pub(super) fn dictionary_of(header: &Header, payload: &[u8]) -> Option<[u8; 4]> 
     (header.codec == CODEC_DICTIONARY).then(|| payload.get(12..)?.first_chunk().copied())?
 }
 
-/// Takes the names of members out of a table, so that nobody is led to them; their bytes stay.
+/// Takes the names of members out of a payload, so that nobody is led to them; their bytes stay. Its table must be named.
 pub(super) fn drop_names(
     header: &mut Header,
     payload: &mut [u8],
@@ -224,7 +236,10 @@ pub(super) fn drop_names(
     gone: impl Fn(&Key) -> bool,
 ) {
     let kind = header.member_kind() as u8;
-    let is_gone = |i: usize| table.members.get(i).is_some_and(|member| gone(&Key::new(&member.id.0, kind)));
+    let is_gone = |i: usize| match table.members.get(i).map(|member| member.name) {
+        Some(Name::Told(id)) => gone(&Key::new(&id.0, kind)),
+        _ => false,
+    };
     let rows = &mut payload[HEAD_BYTES..table.bytes];
     if header.is_unnamed() {
         unnamed::drop(rows, is_gone);

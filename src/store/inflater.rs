@@ -159,11 +159,11 @@ impl<'a> Inflater<'a> {
         let level = self.options.level;
         let Some(root) = self.gather(unit.root)? else { return Ok(()) };
         let first = frames.bytes.len();
-        frames.headers.push(root.build(&mut frames.bytes, With::Nothing(level)));
+        frames.group(&root, With::Nothing(level));
         self.count(unit.root, stored);
         for number in &unit.deltas {
             let Some(delta) = self.gather(*number)? else { continue };
-            frames.headers.push(delta.build(&mut frames.bytes, With::Root(&root, level)));
+            frames.group(&delta, With::Root(&root, level));
             self.done.deltas += self.pieces[*number as usize].chunks.len() as u64;
             self.count(*number, stored);
         }

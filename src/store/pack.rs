@@ -15,7 +15,7 @@
 use super::compact::{self, Recipes};
 use super::error::StoreError;
 use super::frame::{self, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Key, Kind, Place, u32_at};
-use super::group_table::{Member, Table};
+use super::group_table::Named;
 use crate::env::{Access, Disk, DiskFile};
 use crate::id::{PackId, StoreId};
 use std::collections::HashSet;
@@ -26,12 +26,14 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Bytes of a pack file before its first frame.
 pub(super) const PACK_HEADER_BYTES: u32 = 40;
 /// The newest format version that this program reads.
-pub(super) const FORMAT: u32 = COMPACT;
+pub(super) const FORMAT: u32 = GROUPED;
 /// The version of packs without groups: programs that know no groups read them.
 pub(super) const PLAIN: u32 = 1;
-/// The version of packs that may have groups, and whose footers are compressed. Earlier programs made packs of version 2
-/// and 3, with other footers and groups that tell names; 3 says that there may be inflated ones.
+/// From this version on footers are compressed. Earlier programs made packs of version 2 and 3 with groups that tell names, 3
+/// if there may be inflated ones, and of version 4, where groups that need others tell them too.
 pub(super) const COMPACT: u32 = 4;
+/// The version of packs that may have groups. Footers do not tell names of groups, which nobody looks up.
+pub(super) const GROUPED: u32 = 5;
 const PACK_MAGIC: [u8; 8] = *b"dedupfs\x1a";
 const END_MAGIC: [u8; 4] = [0xd5, b'e', b'n', b'd'];
 const TRAILER_BYTES: usize = 8;
@@ -63,15 +65,19 @@ impl Entry {
         }
     }
 
-    /// The frame, and each chunk in it if it is a group with this table: what a footer lists of it.
-    pub(super) fn all_of(header: &Header, table: Option<&Table>, pack: u32, offset: u32) -> Vec<Entry> {
+    /// The frame, and these chunks in it if it is a group: what a footer lists of it.
+    pub(super) fn all_of(
+        header: &Header,
+        chunks: impl IntoIterator<Item = Named>,
+        pack: u32,
+        offset: u32,
+    ) -> Vec<Entry> {
         let frame = Entry::of(header, pack, offset);
-        let chunks = table.into_iter().flat_map(Table::chunks);
-        let entry = |member: &Member| Entry {
-            key: Key::new(&member.id.0, header.member_kind() as u8),
-            address: Address { raw_len: member.len, ..frame.address },
+        let entry = |(id, raw_len): Named| Entry {
+            key: Key::new(&id.0, header.member_kind() as u8),
+            address: Address { raw_len, ..frame.address },
         };
-        std::iter::once(frame).chain(chunks.map(entry)).collect()
+        std::iter::once(frame).chain(chunks.into_iter().map(entry)).collect()
     }
 
     /// Whether the index leads to it.
@@ -113,8 +119,17 @@ pub(super) fn read_header(file: &dyn DiskFile) -> io::Result<PackHeader> {
     Ok(PackHeader::Whole { version: u32_at(&bytes, 8), store: StoreId(store), pack: u32_at(&bytes, 12) })
 }
 
-/// The footer frame, whole, for a pack whose next frame would stand at `place`: a compact one with what recipes are in it.
-pub(super) fn encode_footer(mut entries: Vec<Entry>, place: Place, recipes: Option<&Recipes>) -> Vec<u8> {
+/// The footer frame, whole, for a pack of a version whose next frame would stand at `place`: a compact one with what recipes
+/// are in it.
+pub(super) fn encode_footer(
+    mut entries: Vec<Entry>,
+    place: Place,
+    version: u32,
+    recipes: Option<&Recipes>,
+) -> Vec<u8> {
+    if version >= GROUPED {
+        entries.iter_mut().for_each(|entry| entry.key = entry.key.looked_up());
+    }
     match recipes {
         Some(recipes) => {
             entries.retain(|entry| !recipes.tell(entry));

@@ -408,7 +408,7 @@ impl Reader {
         if header.is_group() && header.stored_len == address.stored_len {
             let group = self.decode_group(address, &header, &frame[HEADER_BYTES..], groups)?;
             if groups == Groups::AtHand && key.chunk_id().is_some() && self.groups.is_long(&group) {
-                self.keep_along(&group, key);
+                self.keep_along(&group, key, address.raw_len);
             }
             return Ok(group.shared_chunk(key.id(), address.raw_len)?);
         }
@@ -425,8 +425,8 @@ impl Reader {
     }
 
     /// Keeps what stands behind a chunk of a long group.
-    fn keep_along(&self, group: &Group, key: &Key) {
-        for (id, bytes) in group.chunks_behind(key.id(), ALONG_BYTES) {
+    fn keep_along(&self, group: &Group, key: &Key, len: u32) {
+        for (id, bytes) in group.chunks_behind(key.id(), len, ALONG_BYTES) {
             if !self.chunks.contains_key(&id) {
                 self.chunks.insert(id, bytes.into());
             }

@@ -35,7 +35,7 @@ impl Store {
                 return Err(self.reader.unlike_its_name(*key, address));
             }
             if !group.has_room(bytes.len(), GROUP_BYTES) {
-                frames.headers.push(group.build(&mut frames.bytes, With::Nothing(level)));
+                frames.group(&group, With::Nothing(level));
                 group.clear();
             }
             if frames.bytes.len() >= APPEND_BYTES {
@@ -45,7 +45,7 @@ impl Store {
             group.push(&ChunkId(*key.id()), &bytes);
         }
         if !group.is_empty() {
-            frames.headers.push(group.build(&mut frames.bytes, With::Nothing(level)));
+            frames.group(&group, With::Nothing(level));
         }
         self.append_moved(&mut frames)
     }

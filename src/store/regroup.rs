@@ -31,7 +31,7 @@ use super::group_table::MEMBERS_MAX;
 use super::index::Grouping;
 use super::inflater::Inflater;
 use super::live::LiveSet;
-use super::pack::{Address, COMPACT, Entry};
+use super::pack::{Address, Entry, GROUPED};
 use super::read::ByBytes;
 use super::{Bytes, Store, lock, recipe_groups, solid};
 use crate::id::ChunkId;
@@ -279,7 +279,7 @@ impl Store {
         let Some(newest) = packs.iter().map(|one| one.pack).max() else { return Ok(done) };
         self.reserve.give_up_if_short();
         index_may_fail(self.note_removing(packs.iter().map(|one| one.pack)))?;
-        let result = self.appender.begin_pack_after(newest, COMPACT).and_then(|()| {
+        let result = self.appender.begin_pack_after(newest, GROUPED).and_then(|()| {
             let (mut at, total) = (0, 2 * packs.iter().map(|one| one.raw_bytes).sum::<u64>());
             for round in rounds(packs.clone(), self.free_bytes()) {
                 let bytes: u64 = round.iter().map(|one| one.raw_bytes).sum();
@@ -291,9 +291,8 @@ impl Store {
                     break;
                 }
             }
-            if options.solid {
-                self.end_pack()?;
-            }
+            // What groups do not tell the footer does: else all of them were decoded when the store is opened.
+            self.end_pack()?;
             index_may_fail(self.persist())
         });
         packs.iter().for_each(|one| collection.close(one.pack));
@@ -690,27 +689,24 @@ impl Grouper<'_> {
     ) -> Result<(), StoreError> {
         let level = self.options.level;
         let before = (frames.bytes.len(), frames.headers.len());
-        let mut root = match self.options.solid {
-            true => Gathered::unnamed(Kind::Chunk),
-            false => Gathered::default(),
-        };
+        let mut root = Gathered::unnamed(Kind::Chunk);
         for number in &unit.roots {
             self.gather(*number, &mut root)?;
         }
         let with = dictionary.map_or(With::Nothing(level), |(_, encoder)| With::Dictionary(encoder));
-        frames.headers.push(root.build(&mut frames.bytes, with));
+        frames.group(&root, with);
         dictionary.into_iter().for_each(|(dictionary, _)| frames.need(dictionary));
-        let mut delta = Gathered::default();
+        let mut delta = Gathered::unnamed(Kind::Chunk);
         for number in &unit.deltas {
             let len = self.chunks[*number as usize].address.raw_len as usize;
             if !delta.has_room(len, self.options.group_bytes as usize) {
-                frames.headers.push(delta.build(&mut frames.bytes, With::Root(&root, level)));
+                frames.group(&delta, With::Root(&root, level));
                 delta.clear();
             }
             self.gather(*number, &mut delta)?;
         }
         if !delta.is_empty() {
-            frames.headers.push(delta.build(&mut frames.bytes, With::Root(&root, level)));
+            frames.group(&delta, With::Root(&root, level));
         }
         self.done.chunks += (unit.roots.len() + unit.deltas.len()) as u64;
         self.done.deltas += unit.deltas.len() as u64;

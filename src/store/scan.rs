@@ -1,18 +1,20 @@
 //! Walks the frames of a pack in order, finding its way again after damage. Reads, never writes.
 //!
 //! What must always be true: every byte of the walked range is covered by exactly one item, and an item is
-//! [`Item::Frame`] only if header, place and payload all verify, and of a delta its root's too. Memory is bounded by
-//! the largest frame.
+//! [`Item::Frame`] only if header, place and payload all verify, and of a delta its root's too. Groups that do not tell the
+//! names of their chunks are decoded, and these hashed. Memory is bounded by the two largest frames, decoded, and some
+//! dictionaries.
 
-use super::dictionary::{self, Copies};
+use super::dictionary::Dictionaries;
 use super::frame::{HEADER_BYTES, Header, Kind, MAGIC};
-use super::group;
+use super::group::{self, Base, Group};
 use super::group_table::{self, Table};
 use super::pack::{Entry, Packs};
 use crate::env::DiskFile;
 use std::io;
 
 const WINDOW_BYTES: u64 = 1 << 20;
+const NO_ROOT: &str = "the group that it needs is damaged or missing";
 
 /// What stands in a range of a pack.
 pub(super) enum Item {
@@ -31,11 +33,10 @@ pub(super) struct Scanner<'a> {
     end: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// Where the last whole group stood, and its id: the root of deltas that follow.
-    root: Option<(u32, [u8; 32])>,
-    /// Dictionaries that were found whole.
-    dictionaries: Vec<Copies>,
-    /// What the last frame says that it holds, if it is a group.
+    /// Where the last whole group stood, and its id: the root of deltas that follow; it too if it had to be decoded.
+    root: Option<(u32, [u8; 32], Option<Group>)>,
+    dictionaries: Dictionaries,
+    /// What the last frame holds, if it is a group.
     table: Option<Table>,
 }
 
@@ -52,7 +53,7 @@ impl<'a> Scanner<'a> {
             window: Vec::new(),
             window_at: 0,
             root: None,
-            dictionaries: Vec::new(),
+            dictionaries: Dictionaries::new(),
             table: None,
         }
     }
@@ -85,23 +86,16 @@ impl<'a> Scanner<'a> {
         if let Err(e) = self.bytes(self.at + HEADER_BYTES as u64, u64::from(header.stored_len)) {
             return Some(self.resync(format!("a payload cannot be read: {e}")));
         }
-        let payload = self.payload(&header);
-        let mut table = None;
-        let whole = match crc32fast::hash(payload) == header.payload_crc {
-            false => Err("the payload does not match its checksum"),
-            true if header.is_group() => Table::parse(&header, payload).and_then(|parsed| {
-                let (root, dictionary) = (parsed.root(offset)?, parsed.dictionary(offset)?);
-                table = Some(parsed);
-                self.check_root(root)?;
-                self.check_dictionary(dictionary)
-            }),
-            true => Ok(()),
+        self.table = None;
+        let mut decoded = None;
+        let whole = match header.check(self.payload(&header)) {
+            Ok(()) if header.is_group() => self.look_into(&header, offset).map(|group| decoded = group),
+            other => other,
         };
         let sound = whole.and_then(|()| check(&header, self.payload(&header)));
         if header.kind == Kind::Group as u8 {
-            self.root = sound.is_ok().then_some((offset, header.id));
+            self.root = sound.is_ok().then_some((offset, header.id, decoded));
         }
-        self.table = table;
         self.at = end;
         Some(match sound {
             Ok(()) => Item::Frame { offset, header },
@@ -109,35 +103,58 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// What the last frame says that it holds, if it is a group whose payload is whole.
+    /// Reads the table of a group whose payload fits its checksum, and looks whether what it needs is there and whole; the
+    /// group too if it had to be decoded.
+    fn look_into(&mut self, header: &Header, offset: u32) -> Result<Option<Group>, &'static str> {
+        let table = Table::parse(header, self.payload(header))?;
+        let (root, copies) = (table.root(offset)?, table.dictionary(offset)?);
+        let is_named = table.is_named();
+        if is_named {
+            self.table = Some(table.clone());
+        }
+        let dictionary = copies.map(|copies| {
+            let found = self.dictionaries.get(self.packs, self.file, self.pack, &copies);
+            found.map_err(|_| "the dictionary that it needs is damaged or missing")
+        });
+        let dictionary = dictionary.transpose()?;
+        if is_named {
+            return self.check_root(root).map(|()| None);
+        }
+        let read;
+        let base = match (&dictionary, root, &self.root) {
+            (Some(dictionary), ..) => Base::Dictionary(dictionary),
+            (None, None, _) => Base::Nothing,
+            (None, Some((at, _)), Some((last, _, Some(group)))) if *last == at => Base::Root(group),
+            // The walk may have begun between the two, or the root tells its names.
+            (None, Some((at, _)), _) => {
+                read = Group::read_root(self.packs, self.file, self.pack, at, &self.dictionaries)
+                    .map_err(|_| NO_ROOT)?;
+                Base::Root(&read)
+            }
+        };
+        let group = Group::decode_with(header, self.payload(header), table.clone(), base)?;
+        self.table = Some(table.named_by(&group));
+        Ok(Some(group))
+    }
+
+    /// What the last frame holds, if it is a group whose payload is whole. It is named if what it needs is whole too.
     pub(super) fn table(&self) -> Option<&Table> {
         self.table.as_ref()
     }
 
     /// All that a footer lists of the last frame.
     pub(super) fn entries(&self, header: &Header, offset: u32) -> Vec<Entry> {
-        Entry::all_of(header, self.table(), self.pack, offset)
+        Entry::all_of(header, self.table().into_iter().flat_map(Table::named), self.pack, offset)
     }
 
     /// Whether the root that a delta names is there and whole.
     fn check_root(&self, root: Option<(u32, [u8; 8])>) -> Result<(), &'static str> {
         let Some((at, begins)) = root else { return Ok(()) };
-        let passed = self.root.is_some_and(|(offset, id)| offset == at && group_table::is_root(&id, &begins));
+        let is_last =
+            |(offset, id, _): &(u32, [u8; 32], _)| *offset == at && group_table::is_root(id, &begins);
         // The walk may have begun between the two.
-        match passed || group::stands(self.packs, self.file, self.pack, at, &begins) {
-            true => Ok(()),
-            false => Err("the group that it needs is damaged or missing"),
-        }
-    }
-
-    /// Whether one of the copies of the dictionary that a group names is there and whole.
-    fn check_dictionary(&mut self, copies: Option<Copies>) -> Result<(), &'static str> {
-        let Some(copies) = copies.filter(|copies| !self.dictionaries.contains(copies)) else { return Ok(()) };
-        if !dictionary::stands(self.packs, self.file, self.pack, &copies) {
-            return Err("the dictionary that it needs is damaged or missing");
-        }
-        self.dictionaries.push(copies);
-        Ok(())
+        let stands = || group::stands(self.packs, self.file, self.pack, at, &begins);
+        (self.root.as_ref().is_some_and(is_last) || stands()).then_some(()).ok_or(NO_ROOT)
     }
 
     /// The payload of the frame at hand, which the window holds.

@@ -266,7 +266,7 @@ impl Job<'_> {
                         None => {
                             for entry in scanner.entries(&header, offset) {
                                 self.check_index(&entry)?;
-                                entries.insert((offset, entry.key), entry);
+                                entries.insert((offset, entry.key.looked_up()), entry);
                             }
                         }
                     }
@@ -281,7 +281,7 @@ impl Job<'_> {
                                     let kind = self.kind_of_loss(&entry)?;
                                     self.found(kind, Some(entry.key), u64::from(offset), &reason);
                                 }
-                                entries.insert((offset, entry.key), entry);
+                                entries.insert((offset, entry.key.looked_up()), entry);
                             }
                         }
                         false => lost.push(BadRange { start: offset, end, reason, named: false }),
@@ -295,7 +295,7 @@ impl Job<'_> {
                         false => self.kind_of_loss(&entry)?,
                     };
                     self.found(kind, Some(entry.key), u64::from(offset), &reason);
-                    entries.insert((offset, entry.key), entry);
+                    entries.insert((offset, entry.key.looked_up()), entry);
                 }
                 Item::Bad { offset, end, reason, .. }
                     if end == self.len && claims_footer_at(&*file, end, offset) =>
@@ -388,7 +388,7 @@ impl Job<'_> {
             return self.found(DamageKind::Footer, None, at, "the footer is not a list of frames");
         };
         let same = |entry: &&Entry| {
-            let stands = entries.get(&(entry.address.offset, entry.key));
+            let stands = entries.get(&(entry.address.offset, entry.key.looked_up()));
             stands.is_some_and(|stands| stands.address == entry.address)
         };
         let right = listed.iter().filter(same).count();

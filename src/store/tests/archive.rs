@@ -6,7 +6,7 @@
 
 use super::super::gathered::{Gathered, With};
 use super::super::group_table::Table;
-use super::super::pack::{COMPACT, PackHeader, read_header};
+use super::super::pack::{GROUPED, PackHeader, read_header};
 use super::super::scan::{Item, Scanner};
 use super::*;
 use crate::env::Access;
@@ -125,7 +125,7 @@ fn look(store: &Store) -> (Groups, BTreeSet<(u32, bool)>) {
             if header.is_inflated() {
                 let table: &Table = scanner.table().unwrap();
                 let root = table.root(offset).unwrap().map(|(at, _)| u64::from(at));
-                let chunks = table.chunks().map(|member| member.id).collect();
+                let chunks = table.named().map(|(id, _)| id).collect();
                 groups.push(((pack, u64::from(offset)), root, chunks));
                 any = true;
             }
@@ -168,7 +168,7 @@ fn versions_of_a_document_share_and_read_as_before() {
     );
     let (groups, versions) = look(&store);
     assert!(groups.iter().any(|(_, root, _)| root.is_some()));
-    assert!(versions.contains(&(COMPACT, true)) && !versions.contains(&(PLAIN, true)), "{versions:?}");
+    assert!(versions.contains(&(GROUPED, true)) && !versions.contains(&(PLAIN, true)), "{versions:?}");
     assert_eq!(lost(&store, 0..12), [0; 0]);
     assert!(verify(&store).is_empty());
     // There is nothing left to do, and nothing is stored twice.
@@ -273,9 +273,7 @@ fn other_bytes_than_were_deflated_are_damage() {
     assert_eq!(decoded[16], 6, "the level of the first stream");
     decoded[16] = 1;
     let mut frames = Frames::default();
-    frames
-        .headers
-        .push(Gathered::inflated(chunks.into_iter(), decoded).build(&mut frames.bytes, With::Nothing(1)));
+    frames.group(&Gathered::inflated(chunks.into_iter(), decoded), With::Nothing(1));
     store.append_moved(&mut frames).unwrap();
     drop((file, store));
     let store = open_at(&disk, &db).unwrap();

@@ -5,7 +5,7 @@ use super::super::frame::HEADER_BYTES;
 use super::super::gathered::{Gathered, With};
 use super::super::group::{Base, Group};
 use super::super::group_table::{Table, set_distance};
-use super::super::pack::{COMPACT, PackHeader, read_header};
+use super::super::pack::{GROUPED, PackHeader, read_header};
 use super::super::scan::{Item, Scanner};
 use super::*;
 use crate::env::{Access, Disk};
@@ -135,8 +135,8 @@ fn only_packs_with_groups_are_of_the_new_version() {
     };
     assert_eq!(look(), BTreeSet::from([(PLAIN, false)]));
     regroup(&store).unwrap();
-    assert!(look().contains(&(COMPACT, true)) && !look().contains(&(PLAIN, true)), "{:?}", look());
-    assert_eq!([PLAIN, COMPACT, FORMAT], [1, 4, 4], "who reads less refuses it as a newer format");
+    assert!(look().contains(&(GROUPED, true)) && !look().contains(&(PLAIN, true)), "{:?}", look());
+    assert_eq!([PLAIN, GROUPED, FORMAT], [1, 5, 5], "who reads less refuses it as a newer format");
 }
 
 #[test]
@@ -279,6 +279,9 @@ fn a_delta_without_its_root_does_not_count() {
         .unwrap();
     store.sync().unwrap();
     kill(store);
+    // As it is before the pack of the groups is sealed, and another begun.
+    unnamed::unseal(dir.path());
+    fs::remove_file(dir.path().join(format!("packs/{:08x}.pack", pack + 1))).unwrap();
     for (path, bytes) in old {
         fs::write(path, bytes).unwrap();
     }

@@ -3,18 +3,19 @@
 
 use super::super::frame::{HEADER_BYTES, Kind};
 use super::super::gathered::{Gathered, With};
-use super::super::group::Group;
+use super::super::group::{Base, Group};
 use super::super::group_table::{Table, drop_names};
 use super::super::pack::read_footer;
 use super::super::scan::{Item, Scanner};
 use super::*;
 use std::collections::BTreeSet;
 
-/// A store of 30 files of ten chunks each, grouped solidly, and its recipes.
-fn files(dir: &Path, db: &Arc<MemDb>) -> (Arc<Store>, Vec<RecipeId>) {
+/// A store of 30 files of ten chunks each, grouped, solidly or with deltas, and its recipes.
+fn files(dir: &Path, db: &Arc<MemDb>, solid: bool) -> (Arc<Store>, Vec<RecipeId>) {
     let store = open(dir, db);
     let recipes = (0..30).map(|file| put(&store, file * 10..file * 10 + 10)).collect();
-    assert!(regroup::regroup_as(&store, true).unwrap().chunks > 100);
+    let done = regroup::regroup_as(&store, solid).unwrap();
+    assert!(done.chunks > 100 && (done.deltas > 30) != solid, "{done:?}");
     (store, recipes)
 }
 
@@ -29,7 +30,7 @@ fn is_whole(store: &Store, files: &[RecipeId], kept: std::ops::Range<u64>) {
 }
 
 /// Cuts the footers off.
-fn unseal(dir: &Path) {
+pub(super) fn unseal(dir: &Path) {
     let store = open(dir, &new_db());
     let reader = &store.reader;
     let footers = reader.packs.list().unwrap().into_iter().filter_map(|pack| {
@@ -67,8 +68,12 @@ fn frames(store: &Store, kind: Kind, members: Kind) -> Vec<(u32, u32)> {
 /// index is made anew.
 #[test]
 fn an_index_made_anew_knows_what_groups_do_not_tell() {
+    [true, false].into_iter().for_each(|solid| index_made_anew(solid));
+}
+
+fn index_made_anew(solid: bool) {
     let dir = tempfile::tempdir().unwrap();
-    let (store, recipes) = files(dir.path(), &new_db());
+    let (store, recipes) = files(dir.path(), &new_db(), solid);
     let stats = store.stats();
     is_whole(&store, &recipes, 0..30);
     assert!(verify(&store).is_empty());
@@ -77,7 +82,9 @@ fn an_index_made_anew_knows_what_groups_do_not_tell() {
     assert!(!frames(&store, Kind::Group, Kind::Recipe).is_empty());
     // The names are in footers alone.
     let bytes: Vec<u8> = packs(dir.path()).iter().flat_map(|path| fs::read(path).unwrap()).collect();
-    let grouped = frames(&store, Kind::Group, Kind::Chunk);
+    let mut grouped = frames(&store, Kind::Group, Kind::Chunk);
+    grouped.extend(frames(&store, Kind::Delta, Kind::Chunk));
+    assert_eq!(frames(&store, Kind::Delta, Kind::Chunk).is_empty(), solid);
     let in_group = |n: &u64| {
         let address = store.reader.index.find(&Key::chunk(&ChunkId::of(&content(*n)))).unwrap().unwrap();
         grouped.contains(&(address.pack, address.offset))
@@ -103,8 +110,12 @@ fn an_index_made_anew_knows_what_groups_do_not_tell() {
 /// Seen to fail: with members that nobody needs left in the table.
 #[test]
 fn what_is_collected_is_not_found_again() {
+    [true, false].into_iter().for_each(|solid| collected(solid));
+}
+
+fn collected(solid: bool) {
     let dir = tempfile::tempdir().unwrap();
-    let (store, recipes) = files(dir.path(), &new_db());
+    let (store, recipes) = files(dir.path(), &new_db(), solid);
     let collection = store.collect(&mut |_, _| true).unwrap().unwrap();
     // The first of each ten, so that something of every group stays.
     let kept: Vec<u64> = (0..30).filter(|n| n % 10 == 0).collect();
@@ -132,10 +143,10 @@ fn what_is_collected_is_not_found_again() {
 /// Seen to fail: with a footer that counts as bad itself.
 #[test]
 fn what_a_bad_group_had_is_told_and_stored_again() {
-    for members in [Kind::Chunk, Kind::Recipe] {
+    for (members, solid) in [(Kind::Chunk, true), (Kind::Recipe, true), (Kind::Chunk, false)] {
         let dir = tempfile::tempdir().unwrap();
         let db = new_db();
-        let (store, recipes) = files(dir.path(), &db);
+        let (store, recipes) = files(dir.path(), &db, solid);
         let (pack, at) = frames(&store, Kind::Group, members)[0];
         let path = store.reader.packs.path(pack);
         let lost_chunks = |store: &Store| (0..300).filter(|n| !holds(store, *n)).collect::<BTreeSet<u64>>();
@@ -186,10 +197,10 @@ fn tables_that_lie_are_refused_before_anything_is_decoded() {
     let texts: Vec<Vec<u8>> = (0..5).map(content).collect();
     let (header, payload) =
         group(|group| texts.iter().for_each(|bytes| group.push(&ChunkId::of(bytes), bytes)));
-    let table = Table::parse(&header, &payload).unwrap();
-    let ids: Vec<ChunkId> = table.chunks().map(|member| member.id).collect();
+    assert!(!Table::parse(&header, &payload).unwrap().is_named());
+    let decoded = Group::decode(&header, &payload, Base::Nothing).unwrap();
+    let ids: Vec<ChunkId> = decoded.named().map(|(id, _)| id).collect();
     assert_eq!(ids, texts.iter().map(|bytes| ChunkId::of(bytes)).collect::<Vec<_>>());
-    let decoded = Group::decode(&header, &payload, super::super::group::Base::Nothing).unwrap();
     for bytes in &texts {
         assert_eq!(decoded.chunk(&ChunkId::of(bytes).0, bytes.len() as u32).unwrap(), bytes);
     }
@@ -226,13 +237,13 @@ fn members_that_nobody_needs_are_not_named_any_more() {
     let texts: Vec<Vec<u8>> = (0..5).map(|n| content(n * 7)).collect();
     let (mut header, mut payload) =
         group(|group| texts.iter().for_each(|bytes| group.push(&ChunkId::of(bytes), bytes)));
-    let table = Table::parse(&header, &payload).unwrap();
+    let whole = Group::decode(&header, &payload, Base::Nothing).unwrap();
+    let table = Table::parse(&header, &payload).unwrap().named_by(&whole);
     let gone = [Key::chunk(&ChunkId::of(&texts[1])), Key::chunk(&ChunkId::of(&texts[4]))];
     drop_names(&mut header, &mut payload, &table, |key| gone.contains(key));
-    let table = Table::parse(&header, &payload).unwrap();
-    let left: Vec<ChunkId> = table.chunks().map(|member| member.id).collect();
+    let group = Group::decode(&header, &payload, Base::Nothing).unwrap();
+    let left: Vec<ChunkId> = group.named().map(|(id, _)| id).collect();
     assert_eq!(left, [0, 2, 3].map(|n| ChunkId::of(&texts[n])));
-    let group = Group::decode(&header, &payload, super::super::group::Base::Nothing).unwrap();
     for (n, bytes) in texts.iter().enumerate() {
         let found = group.chunk(&ChunkId::of(bytes).0, bytes.len() as u32);
         assert_eq!(found.ok(), (![1, 4].contains(&n)).then_some(&bytes[..]));
