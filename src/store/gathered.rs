@@ -38,15 +38,19 @@ impl Gathered {
         self.members.is_empty()
     }
 
-    /// Whether another chunk of `len` bytes may join in a group that is to have at most `bytes_max`.
-    pub(super) fn has_room(&self, len: usize, bytes_max: usize) -> bool {
+    /// Whether another chunk of `len` bytes may join, `are_one` being told how many bytes it would be and how many the
+    /// shortest chunk has.
+    pub(super) fn has_room(&self, len: usize, are_one: impl Fn(u64, u64) -> bool) -> bool {
         let bytes = self.raw.len() + len;
+        let shortest = self.members.iter().fold(len as u64, |shortest, member| shortest.min(member.1.into()));
         self.is_empty()
-            || (bytes <= bytes_max && bytes <= CHUNK_BYTES_MAX as usize && self.members.len() < MEMBERS_MAX)
+            || (bytes <= CHUNK_BYTES_MAX as usize
+                && self.members.len() < MEMBERS_MAX
+                && are_one(bytes as u64, shortest))
     }
 
     pub(super) fn push(&mut self, id: &ChunkId, bytes: &[u8]) {
-        debug_assert!(!bytes.is_empty() && self.has_room(bytes.len(), CHUNK_BYTES_MAX as usize));
+        debug_assert!(!bytes.is_empty() && self.has_room(bytes.len(), |_, _| true));
         self.members.push((*id, bytes.len() as u32));
         self.raw.extend_from_slice(bytes);
     }

@@ -13,7 +13,7 @@ use super::pack::Entry;
 use crate::id::ChunkId;
 
 /// Groups have so many bytes at most: whoever looks a file up reads and hashes one.
-const GROUP_BYTES: usize = 4 << 10;
+const GROUP_BYTES: u64 = 4 << 10;
 /// A longer recipe stays as it is. One that is longer than groups are is one by itself.
 const RECIPE_BYTES_MAX: u32 = 1 << 20;
 /// Groups are appended when there are so many bytes of them.
@@ -34,7 +34,7 @@ impl Store {
             if *blake3::hash(&bytes).as_bytes() != *key.id() {
                 return Err(self.reader.unlike_its_name(*key, address));
             }
-            if !group.has_room(bytes.len(), GROUP_BYTES) {
+            if !group.has_room(bytes.len(), |bytes, _| bytes <= GROUP_BYTES) {
                 frames.group(&group, With::Nothing(level));
                 group.clear();
             }

@@ -47,6 +47,9 @@ const ROUND_CHUNKS: u64 = 64 << 10;
 const ROUND_BYTES: u64 = 1 << 30;
 /// A delta has to be smaller than so many hundredths of what its chunk took.
 const DELTA_SHARE_MAX: u64 = 60;
+/// A group of longer chunks may be twice as long as groups are, but no more than so many times its shortest chunk: what a read
+/// of that one took by itself bounds what it takes now.
+const SHORTEST_TIMES: u64 = 4;
 /// Deltas of one group have so many decoded bytes at most, or so many times those of a group.
 const DELTAS_BYTES_MAX: u64 = 4 << 20;
 const DELTAS_GROUPS_MAX: u64 = 8;
@@ -67,7 +70,8 @@ const SAMPLE_BYTES: u64 = 256 << 20;
 pub struct RegroupOptions {
     /// Level of zstd, 1 to 22.
     pub level: i32,
-    /// Groups have no more decoded bytes than this, or one chunk. A read decodes a group, or a delta and its group.
+    /// Groups have no more decoded bytes than this, or one chunk; twice as many if that is no more than four times the
+    /// shortest. A read decodes a group, or a delta and its group.
     pub group_bytes: u32,
     /// What pieces of archives inflate to has no more bytes than this; 0: they are left as they are. A read of a chunk
     /// of one deflates all of the piece again.
@@ -80,6 +84,12 @@ impl RegroupOptions {
     /// With solid groups above 1 MiB.
     pub fn new(level: i32, group_bytes: u32, archive_bytes: u32) -> RegroupOptions {
         RegroupOptions { level, group_bytes, archive_bytes, solid: group_bytes > solid::GROUP_BYTES_MIN }
+    }
+
+    /// Whether chunks that come to so many bytes may be a group.
+    fn are_one(&self, bytes: u64, shortest: u64) -> bool {
+        let most = u64::from(self.group_bytes);
+        bytes <= most || bytes <= (2 * most).min(SHORTEST_TIMES * shortest)
     }
 
     /// As small as it gets, for what is hardly read.
@@ -163,11 +173,14 @@ pub(super) struct Unit {
     pub(super) roots: Vec<u32>,
     deltas: Vec<u32>,
     pub(super) root_bytes: u64,
+    /// Bytes of the shortest root.
+    shortest: u64,
     delta_bytes: u64,
 }
 
 impl Unit {
     pub(super) fn add_root(&mut self, number: u32, len: u64) {
+        self.shortest = if self.roots.is_empty() { len } else { self.shortest.min(len) };
         self.roots.push(number);
         self.root_bytes += len;
     }
@@ -645,8 +658,10 @@ impl Grouper<'_> {
                     units[unit].delta_bytes += len;
                 }
                 _ => {
-                    let room =
-                        |unit: &Unit| unit.root_bytes + len <= group_bytes && unit.roots.len() < MEMBERS_MAX;
+                    let room = |unit: &Unit| {
+                        self.options.are_one(unit.root_bytes + len, unit.shortest.min(len))
+                            && unit.roots.len() < MEMBERS_MAX
+                    };
                     if !units.last().is_some_and(room) {
                         units.push(Unit::default());
                     }
@@ -699,7 +714,7 @@ impl Grouper<'_> {
         let mut delta = Gathered::unnamed(Kind::Chunk);
         for number in &unit.deltas {
             let len = self.chunks[*number as usize].address.raw_len as usize;
-            if !delta.has_room(len, self.options.group_bytes as usize) {
+            if !delta.has_room(len, |bytes, shortest| self.options.are_one(bytes, shortest)) {
                 frames.group(&delta, With::Root(&root, level));
                 delta.clear();
             }

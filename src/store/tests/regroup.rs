@@ -1,7 +1,7 @@
 //! Groups: what is in them is read as it was, is lost only together with its frame, and is collected like all else.
 //! That power cuts at every step of a regrouping lose nothing is in `crash.rs`.
 
-use super::super::frame::HEADER_BYTES;
+use super::super::frame::{HEADER_BYTES, Kind};
 use super::super::gathered::{Gathered, With};
 use super::super::group::{Base, Group};
 use super::super::group_table::{Table, set_distance};
@@ -102,6 +102,34 @@ fn what_is_grouped_is_smaller_and_reads_as_before() {
         assert_eq!(file, (0..300).flat_map(content).collect::<Vec<u8>>());
         kill(store);
     }
+}
+
+/// A read of a short chunk decodes no more because long ones are there. Seen to fail: with the longest chunk for the shortest,
+/// with groups that are never longer than they are to be.
+#[test]
+fn groups_are_no_longer_than_their_shortest_chunk_allows() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), &new_db());
+    put(&store, (1..600).step_by(2));
+    assert!(regroup(&store).unwrap().deltas > 50);
+    let packs = &store.reader.packs;
+    let most = u64::from(OPTIONS.group_bytes);
+    let mut longer = [0; 2];
+    for pack in packs.list().unwrap() {
+        let file = packs.file(pack).unwrap();
+        let end = file.len().unwrap();
+        let mut scanner = Scanner::new(packs, pack, &*file, u64::from(PACK_HEADER_BYTES), end);
+        while let Some(Item::Frame { header, .. }) = scanner.next() {
+            let Some(table) = scanner.table() else { continue };
+            let lens: Vec<u64> = table.named().map(|(_, len)| len.into()).collect();
+            let (bytes, shortest) = (lens.iter().sum::<u64>(), *lens.iter().min().unwrap());
+            if header.member_kind() == Kind::Chunk && bytes > most {
+                assert!(bytes <= 2 * most && bytes <= 4 * shortest, "{lens:?}");
+                longer[usize::from(header.kind == Kind::Delta as u8)] += 1;
+            }
+        }
+    }
+    assert!(longer.iter().all(|count| *count > 0), "{longer:?}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn frames(store: &Store, kind: Kind, members: Kind) -> Vec<(u32, u32)> {
 /// index is made anew.
 #[test]
 fn an_index_made_anew_knows_what_groups_do_not_tell() {
-    [true, false].into_iter().for_each(|solid| index_made_anew(solid));
+    [true, false].into_iter().for_each(index_made_anew);
 }
 
 fn index_made_anew(solid: bool) {
@@ -110,7 +110,7 @@ fn index_made_anew(solid: bool) {
 /// Seen to fail: with members that nobody needs left in the table.
 #[test]
 fn what_is_collected_is_not_found_again() {
-    [true, false].into_iter().for_each(|solid| collected(solid));
+    [true, false].into_iter().for_each(collected);
 }
 
 fn collected(solid: bool) {
