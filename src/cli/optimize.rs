@@ -23,7 +23,7 @@ pub(super) struct Optimize {
     /// Level of zstd, 1 to 22 [default: 15; cold: 19]
     #[arg(long, value_name = "N")]
     level: Option<i32>,
-    /// Most decoded bytes in a group, of which a read decodes two at most, one above 1MiB [default: 16KiB; cold: 16MiB]
+    /// Most decoded bytes in a group, twice as many where chunks are long; a read decodes two at most, one above 1MiB [default: 16KiB; cold: 16MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     group_size: Option<u64>,
     /// Most bytes that zip and gzip files are inflated to at a time, so that versions of them share; a read deflates all
