@@ -235,6 +235,22 @@ fn zip_of(members: &[Vec<u8>], level: u32) -> Vec<u8> {
     writer.finish().unwrap().into_inner()
 }
 
+/// Seen to fail: as it was first written, which took what one header claims for passed by.
+#[test]
+fn a_header_that_claims_to_reach_beyond_the_next_hides_no_member() {
+    let members: Vec<_> = (0..3).map(|n| text(300, n)).collect();
+    let whole = zip_of(&members, 6);
+    let headers: Vec<_> = (0..whole.len() - 4).filter(|at| zip::looks_like(&whole[*at..])).collect();
+    assert_eq!(headers.len(), 3);
+    let mut lies = whole.clone();
+    // The length of an extra field: the data would begin within the second member.
+    let len = (headers[1] - headers[0] + 40) as u16;
+    lies[headers[0] + 28..][..2].copy_from_slice(&len.to_le_bytes());
+    assert_eq!(zip::target(&whole).unwrap().members.len(), 3);
+    assert_eq!(zip::target(&lies).unwrap().members.len(), 2);
+    round_trip(&[whole], &one(lies), Options::default());
+}
+
 fn one(content: Vec<u8>) -> [Asked; 1] {
     [Asked { content, hint: Some(0), bases: vec![0] }]
 }

@@ -45,19 +45,17 @@ pub(super) fn inflate(archive: &[u8]) -> Inflated {
     while let Some(start) = starts.next() {
         // What stays as it is counts too, whatever the rest is.
         let room = (VIEW_BYTES_MAX as usize).saturating_sub(inflated.view.len() + archive.len() - done);
-        inflated.view.extend_from_slice(&archive[done..start]);
         let from = inflated.view.len();
-        match inflate_into(&archive[start..], &mut inflated.view, room) {
-            Some(read) => {
-                inflated.members.push((from..inflated.view.len(), start..start + read));
-                done = start + read;
-                starts.go_on_at(done);
-            }
-            None => {
-                inflated.view.truncate(from);
-                done = start;
-            }
-        }
+        let Some(read) = inflate_into(&archive[start..], &mut inflated.view, room) else {
+            // It may claim to lie behind the header of one that does inflate, so nothing is passed by.
+            inflated.view.truncate(from);
+            continue;
+        };
+        let before = &archive[done..start];
+        inflated.view.splice(from..from, before.iter().copied());
+        done = start + read;
+        inflated.members.push((from + before.len()..inflated.view.len(), start..done));
+        starts.go_on_at(done);
     }
     inflated.view.extend_from_slice(&archive[done..]);
     inflated
