@@ -5,7 +5,7 @@
 //!      0    4  magic
 //!      4    1  kind: 1 chunk, 2 recipe, 3 footer, 4 void, 5 tree node, 6 events, 7 snapshot,
 //!              8 group, 9 delta ([`super::group`]), 10 dictionary ([`super::dictionary`])
-//!      5    1  codec of the payload: 0 raw, 1 zstd, 2 zstd with a prefix, 3 zstd with a dictionary
+//!      5    1  codec of the payload: 0 raw, 1 zstd, 2 zstd with a prefix, 3 zstd with a dictionary, 4 LZMA ([`super::lzma`])
 //!      6    2  flags of a group: 1 inflated ([`super::inflated`]), 2 without names ([`super::unnamed`]), 4 of recipes; a reader refuses a payload with flags it does not know
 //!      8    4  stored length: bytes of payload
 //!     12    4  raw length: bytes once decoded
@@ -98,6 +98,8 @@ pub(super) const CODEC_ZSTD: u8 = 1;
 pub(super) const CODEC_PREFIX: u8 = 2;
 /// One zstd frame made with a dictionary.
 pub(super) const CODEC_DICTIONARY: u8 = 3;
+/// One LZMA stream, of a group that stands by itself.
+pub(super) const CODEC_LZMA: u8 = 4;
 
 /// Flag of a group whose decoded bytes are not its chunks', but what deflate streams in them inflate to.
 pub(super) const FLAG_INFLATED: u16 = 1;

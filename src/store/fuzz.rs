@@ -102,7 +102,7 @@ pub fn repair_group(bytes: &mut [u8]) {
 }
 
 /// Whole frames to begin with: a group that is raw, one that is compressed, a delta, one with a dictionary, one that is
-/// inflated, some without names, of chunks and of recipes.
+/// inflated, some without names, of chunks and of recipes, one of LZMA.
 pub fn groups() -> Vec<Vec<u8>> {
     let make = |mut gathered: Gathered, text: &[u8], with: With<'_>| {
         gathered.push(&ChunkId([2; 32]), text);
@@ -111,7 +111,7 @@ pub fn groups() -> Vec<Vec<u8>> {
         let mut header = gathered.build(&mut frame, with);
         let payload = &mut frame[HEADER_BYTES..];
         match with {
-            With::Nothing(_) => {}
+            With::Nothing(_) | With::Lzma => {}
             With::Root(..) => set_distance(&mut header, payload, HEADER_BYTES as u32),
             With::Dictionary(_) => set_distances(&mut header, payload, [HEADER_BYTES as u32; 2]),
         }
@@ -134,6 +134,7 @@ pub fn groups() -> Vec<Vec<u8>> {
         inflated(),
         unnamed(Kind::Chunk),
         unnamed(Kind::Recipe),
+        make(untold(), b"some bytes, the same bytes once more, and other bytes", With::Lzma),
     ]
 }
 

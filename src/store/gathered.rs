@@ -2,11 +2,11 @@
 
 use super::dictionary::Encoder;
 use super::frame::{
-    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES, FLAG_UNNAMED,
-    HEADER_BYTES, Header, Kind,
+    CODEC_DICTIONARY, CODEC_LZMA, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES,
+    FLAG_UNNAMED, HEADER_BYTES, Header, Kind,
 };
 use super::group_table::{HEAD_BYTES, MEMBERS_MAX, Named, put_named};
-use super::unnamed;
+use super::{lzma, unnamed};
 use crate::id::ChunkId;
 use crate::recipe::CHUNK_BYTES_MAX;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
@@ -89,6 +89,7 @@ impl Gathered {
                 (Kind::Group, CODEC_DICTIONARY)
             }
             With::Nothing(_) => (Kind::Group, CODEC_ZSTD),
+            With::Lzma => (Kind::Group, CODEC_LZMA),
         };
         out.extend_from_slice(if codec == CODEC_RAW { &self.raw } else { &packed });
         let payload = &out[start..];
@@ -108,10 +109,11 @@ impl Gathered {
     }
 }
 
-/// What a group is compressed with: a level of zstd, a root too, or a dictionary.
+/// What a group is compressed with: a level of zstd, a root too, or a dictionary; or not with zstd.
 #[derive(Clone, Copy)]
 pub(super) enum With<'a> {
     Nothing(i32),
+    Lzma,
     Root(&'a Gathered, i32),
     Dictionary(&'a Encoder),
 }
@@ -120,6 +122,7 @@ impl With<'_> {
     fn compress(&self, raw: &[u8]) -> Vec<u8> {
         match self {
             With::Nothing(level) => compress(raw, *level, None),
+            With::Lzma => lzma::compress(raw),
             With::Root(root, level) => compress(raw, *level, Some(&root.raw)),
             With::Dictionary(encoder) => encoder.compress(raw),
         }

@@ -9,7 +9,7 @@
 //!        first bytes of the dictionary's id 4
 //! 16     for each member: id 32 (zeros: bytes that nobody needs any more) | length 4
 //!        with flag 2 [`super::unnamed`] instead
-//!        then the members' bytes, one after the other: as they are, or one zstd frame. With flag 1 the members' bytes
+//!        then the members' bytes, one after the other: as they are, one zstd frame, or one stream of LZMA. With flag 1 the members' bytes
 //!        are made of what is decoded ([`super::inflated`]). Members are chunks, with flag 4 recipes
 //! ```
 //!
@@ -22,10 +22,12 @@
 //! payload says that it is that one.
 
 use super::dictionary::{Dictionaries, Dictionary};
-use super::frame::{CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Kind, Place, inflate, inflate_with};
+use super::frame::{
+    CODEC_LZMA, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Kind, Place, inflate, inflate_with,
+};
 use super::group_table::{Member, Name, Named, Needs, Table, is_root};
 use super::pack::Packs;
-use super::{Bytes, inflated};
+use super::{Bytes, inflated, lzma};
 use crate::env::DiskFile;
 use crate::id::ChunkId;
 use std::sync::{Arc, OnceLock};
@@ -49,6 +51,7 @@ pub(super) enum Base<'a> {
 fn decode_plain(header: &Header, stored: &[u8]) -> Result<Bytes, &'static str> {
     match header.codec {
         CODEC_ZSTD => inflate(stored, header.raw_len),
+        CODEC_LZMA => lzma::inflate(stored, header.raw_len),
         _ if stored.len() == header.raw_len as usize => Ok(stored.into()),
         _ => Err("the raw payload is not as long as the frame says"),
     }
@@ -83,7 +86,7 @@ impl Group {
     ) -> Result<Group, &'static str> {
         let stored = &payload[table.bytes..];
         let raw: Bytes = match header.codec {
-            CODEC_RAW | CODEC_ZSTD => decode_plain(header, stored)?,
+            CODEC_RAW | CODEC_ZSTD | CODEC_LZMA => decode_plain(header, stored)?,
             _ => match (table.needs, base) {
                 (Needs::Dictionary { begins, .. }, Base::Dictionary(dictionary))
                     if dictionary.is(&begins) =>

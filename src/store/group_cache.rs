@@ -1,11 +1,11 @@
 //! Decoded groups at hand, by pack and offset: a frame never changes, and no number is given to two packs.
 //!
 //! Short ones are in a cache. Long ones, which no part of the cache has room for, are kept beside it until others are decoded:
-//! whoever reads on wants them again for each of their chunks, two of them in turn where one file's chunks were put to those of
+//! whoever reads on wants them again for each of their chunks, two or three of them in turn where one file's chunks were put to those of
 //! another.
 //!
-//! What must always be true: of long groups one is decoded at a time, and two stay, more only within their share: so what
-//! they take is bounded whatever is read, by three times the longest that there may be, 48 MiB.
+//! What must always be true: of long groups one is decoded at a time, and three stay, more only within their share: so what
+//! they take is bounded whatever is read, by four times the longest that there may be, 64 MiB.
 
 use super::frame::Header;
 use super::group::Group;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const PART_BYTES: u64 = 16 << 20;
 
 /// Long groups that are kept whatever they take.
-const LONG_MIN: usize = 2;
+const LONG_MIN: usize = 3;
 
 /// Pack and offset of a group.
 type Place = (u32, u32);

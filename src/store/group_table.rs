@@ -15,8 +15,8 @@
 
 use super::dictionary::Copies;
 use super::frame::{
-    CODEC_DICTIONARY, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES, FLAG_UNNAMED,
-    HEADER_BYTES, Header, Key, Kind, u32_at,
+    CODEC_DICTIONARY, CODEC_LZMA, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES,
+    FLAG_UNNAMED, HEADER_BYTES, Header, Key, Kind, u32_at,
 };
 use super::group::Group;
 use super::unnamed;
@@ -82,7 +82,7 @@ impl Table {
             return Err("the frame has flags that this program does not know");
         }
         match (is_delta, header.codec) {
-            (false, CODEC_RAW | CODEC_ZSTD | CODEC_DICTIONARY) | (true, CODEC_PREFIX) => {}
+            (false, CODEC_RAW | CODEC_ZSTD | CODEC_DICTIONARY | CODEC_LZMA) | (true, CODEC_PREFIX) => {}
             _ => return Err("the frame has a codec that this program does not know"),
         }
         let Some((head, rest)) = payload.split_at_checked(HEAD_BYTES) else {

@@ -127,7 +127,7 @@ impl<'a> Inflater<'a> {
             let alone = compress(&inflated, TRIAL_LEVEL.min(self.options.level), None).len() as u64;
             let table = (HEADER_BYTES + group_table::table_bytes(piece.chunks.len())) as u64;
             let features = features_at(&inflated, FEATURE_ZEROS);
-            let base = most_shared(&features, &root_with).map(|unit| unit as usize);
+            let base = most_shared(&features, &root_with, 1).map(|unit| unit as usize);
             let fits = |unit: &usize| units[*unit].delta_bytes + inflated.len() as u64 <= DELTAS_BYTES_MAX;
             if let Some(unit) = base.filter(fits)
                 && let Some(root) = self.inflated(units[unit].root)?

@@ -33,6 +33,7 @@ mod index;
 mod inflated;
 mod inflater;
 mod live;
+mod lzma;
 mod open;
 mod pack;
 mod pin;

@@ -30,10 +30,10 @@ pub(super) const FORMAT: u32 = GROUPED;
 /// The version of packs without groups: programs that know no groups read them.
 pub(super) const PLAIN: u32 = 1;
 /// From this version on footers are compressed. Earlier programs made packs of version 2 and 3 with groups that tell names, 3
-/// if there may be inflated ones, and of version 4, where groups that need others tell them too.
+/// if there may be inflated ones, of version 4, where groups that need others tell them too, and of version 5, without LZMA.
 pub(super) const COMPACT: u32 = 4;
 /// The version of packs that may have groups. Footers do not tell names of groups, which nobody looks up.
-pub(super) const GROUPED: u32 = 5;
+pub(super) const GROUPED: u32 = 6;
 const PACK_MAGIC: [u8; 8] = *b"dedupfs\x1a";
 const END_MAGIC: [u8; 4] = [0xd5, b'e', b'n', b'd'];
 const TRAILER_BYTES: usize = 8;

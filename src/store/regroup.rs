@@ -55,6 +55,8 @@ const DELTAS_BYTES_MAX: u64 = 4 << 20;
 const DELTAS_GROUPS_MAX: u64 = 8;
 /// Decoded chunks kept, because others may be compared with them.
 const BASES_BYTES: u64 = 16 << 20;
+/// Solid groups are compressed by LZMA from this level of zstd on.
+const LZMA_LEVEL_MIN: i32 = 19;
 /// Larger groups have enough in common within themselves.
 const DICTIONARY_GROUP_BYTES_MAX: u32 = 64 << 10;
 /// Groups on which a dictionary is tried; it has to save so many times what it takes.
@@ -68,7 +70,7 @@ const SAMPLE_BYTES: u64 = 256 << 20;
 /// How chunks are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegroupOptions {
-    /// Level of zstd, 1 to 22.
+    /// Level of zstd, 1 to 22. Solid groups are compressed by LZMA from 19 on.
     pub level: i32,
     /// Groups have no more decoded bytes than this, or one chunk; twice as many if that is no more than four times the
     /// shortest. A read decodes a group, or a delta and its group.
@@ -84,6 +86,11 @@ impl RegroupOptions {
     /// With solid groups above 1 MiB.
     pub fn new(level: i32, group_bytes: u32, archive_bytes: u32) -> RegroupOptions {
         RegroupOptions { level, group_bytes, archive_bytes, solid: group_bytes > solid::GROUP_BYTES_MIN }
+    }
+
+    /// Whether a group is as small as can be, however long it takes to be decoded.
+    fn is_lzma(&self) -> bool {
+        self.solid && self.level >= LZMA_LEVEL_MIN
     }
 
     /// Whether chunks that come to so many bytes may be a group.
@@ -649,7 +656,7 @@ impl Grouper<'_> {
             let bytes = self.read(entry)?;
             let len = bytes.len() as u64;
             let features = features(&bytes);
-            let base = most_shared(&features, &root_with);
+            let base = most_shared(&features, &root_with, 1);
             let fits = |unit: &Unit| unit.delta_bytes + len <= deltas_max;
             let unit = base.map(|base| (base, unit_of[base as usize] as usize));
             match unit.filter(|(_, unit)| fits(&units[*unit])) {
@@ -708,7 +715,8 @@ impl Grouper<'_> {
         for number in &unit.roots {
             self.gather(*number, &mut root)?;
         }
-        let with = dictionary.map_or(With::Nothing(level), |(_, encoder)| With::Dictionary(encoder));
+        let alone = if self.options.is_lzma() { With::Lzma } else { With::Nothing(level) };
+        let with = dictionary.map_or(alone, |(_, encoder)| With::Dictionary(encoder));
         frames.group(&root, with);
         dictionary.into_iter().for_each(|(dictionary, _)| frames.need(dictionary));
         let mut delta = Gathered::unnamed(Kind::Chunk);
@@ -748,10 +756,10 @@ impl Grouper<'_> {
     }
 }
 
-/// The root that shares the most features with a chunk; of several the last.
-pub(super) fn most_shared(features: &[u32], root_with: &HashMap<u32, u32>) -> Option<u32> {
+/// The root that shares the most features with a chunk, and at least so many; of several the last.
+pub(super) fn most_shared(features: &[u32], root_with: &HashMap<u32, u32>, least: usize) -> Option<u32> {
     let mut roots: Vec<u32> = features.iter().filter_map(|feature| root_with.get(feature)).copied().collect();
     roots.sort_unstable();
-    let runs = roots.chunk_by(|a, b| a == b);
+    let runs = roots.chunk_by(|a, b| a == b).filter(|run| run.len() >= least);
     runs.max_by_key(|run| (run.len(), run[0])).map(|run| run[0])
 }

@@ -19,6 +19,9 @@ use super::pack::PLAIN;
 use super::regroup::{Grouper, Unit, most_shared};
 use std::collections::HashMap;
 
+/// Chunks are alike that share so many of their 32 to 64 features: with fewer what hardly saves is put apart from its neighbours, and
+/// whoever reads on goes from group to group.
+const FEATURES_MIN: usize = 4;
 /// Groups above this are solid.
 pub(super) const GROUP_BYTES_MIN: u32 = 1 << 20;
 
@@ -43,7 +46,7 @@ impl Grouper<'_> {
         for (number, entry) in self.chunks.iter().enumerate() {
             let bytes = self.read(entry)?;
             let features = features(&bytes);
-            let like = most_shared(&features, &last_with);
+            let like = most_shared(&features, &last_with, FEATURES_MIN);
             first_of.push(like.map_or(number as u32, |like| first_of[like as usize]));
             last_with.extend(features.into_iter().map(|feature| (feature, number as u32)));
             *at += bytes.len() as u64;
