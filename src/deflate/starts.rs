@@ -1,6 +1,12 @@
 //! Where deflate streams begin.
 
+use object::{CompressionFormat, Object, ObjectSection};
+
 const ZIP: &[u8] = b"PK\x03\x04";
+const ELF: &[u8] = b"\x7fELF";
+const PDF: &[u8] = b"%PDF-";
+/// What stands before the bytes of a stream of a PDF, and the end of a line.
+const PDF_STREAM: &[u8] = b"stream";
 const GZIP: &[u8] = &[0x1f, 0x8b, 8];
 /// Of a zip archive's local file header, without the name.
 pub const ZIP_HEADER_BYTES: usize = 30;
@@ -14,33 +20,60 @@ pub fn looks_like_zip(head: &[u8]) -> bool {
     head.starts_with(ZIP)
 }
 
-/// Whether these first bytes of a file could begin a zip archive or a gzip file.
+/// Whether these first bytes of a file could begin one that has deflate streams.
 pub fn looks_like(head: &[u8]) -> bool {
-    looks_like_zip(head) || head.starts_with(GZIP)
+    Form::of(head).is_some()
+}
+
+/// What has the streams.
+enum Form {
+    Zip,
+    Gzip,
+    Pdf,
+    /// Where its compressed sections begin, in order, those that were not looked at yet.
+    Elf(std::vec::IntoIter<usize>),
+}
+
+impl Form {
+    /// By the first bytes; of ELF, of which all is needed, without the sections.
+    fn of(head: &[u8]) -> Option<Form> {
+        match head {
+            _ if looks_like_zip(head) => Some(Form::Zip),
+            _ if head.starts_with(GZIP) => Some(Form::Gzip),
+            _ if head.starts_with(PDF) => Some(Form::Pdf),
+            _ if head.starts_with(ELF) => Some(Form::Elf(Vec::new().into_iter())),
+            _ => None,
+        }
+    }
 }
 
 /// Places in a file where a deflate stream may begin. In a zip archive that is behind each local file header whose method
-/// is 8: its directory is not asked, so that any bytes have places that are well defined.
+/// is 8: its directory is not asked, so that any bytes have places that are well defined. In a PDF it is behind each
+/// `stream` and a header of zlib; in an ELF file (a library, a program, debug symbols) in each section that is compressed by zlib.
 pub struct Starts<'a> {
     file: &'a [u8],
     at: usize,
-    gzip: bool,
+    form: Form,
 }
 
 impl<'a> Starts<'a> {
-    /// Of a gzip file if it begins like one, else as of a zip archive.
+    /// As of what it begins like, else as of a zip archive.
     pub fn new(file: &'a [u8]) -> Starts<'a> {
-        Starts { file, at: 0, gzip: file.starts_with(GZIP) }
+        let form = match Form::of(file) {
+            Some(Form::Elf(_)) => Form::Elf(sections(file).into_iter()),
+            form => form.unwrap_or(Form::Zip),
+        };
+        Starts { file, at: 0, form }
     }
 
     /// As of a zip archive, whatever it is.
     pub fn zip(file: &'a [u8]) -> Starts<'a> {
-        Starts { file, at: 0, gzip: false }
+        Starts { file, at: 0, form: Form::Zip }
     }
 
     /// Goes on behind a stream that ended here.
     pub fn go_on_at(&mut self, end: usize) {
-        self.at = if self.gzip { end.saturating_add(GZIP_TRAILER_BYTES) } else { end };
+        self.at = if let Form::Gzip = self.form { end.saturating_add(GZIP_TRAILER_BYTES) } else { end };
     }
 
     fn next_gzip(&mut self) -> Option<usize> {
@@ -60,14 +93,55 @@ impl<'a> Starts<'a> {
         }
         None
     }
+
+    fn next_pdf(&mut self) -> Option<usize> {
+        while let Some(found) = memchr::memmem::find(self.file.get(self.at..)?, PDF_STREAM) {
+            self.at += found + PDF_STREAM.len();
+            let rest = &self.file[self.at..];
+            let line = [&b"\r\n"[..], b"\n"].into_iter().find(|end| rest.starts_with(end));
+            if let Some(data) =
+                line.and_then(|end| zlib_data_start(&rest[end.len()..]).map(|data| end.len() + data))
+            {
+                return Some(self.at + data);
+            }
+        }
+        None
+    }
 }
 
 impl Iterator for Starts<'_> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
-        if self.gzip { self.next_gzip() } else { self.next_zip() }
+        match &mut self.form {
+            Form::Zip => self.next_zip(),
+            Form::Gzip => self.next_gzip(),
+            Form::Pdf => self.next_pdf(),
+            Form::Elf(sections) => sections.find(|start| *start >= self.at),
+        }
     }
+}
+
+/// Where the data of sections that are compressed by zlib begins, in order; none of what is no ELF file.
+fn sections(file: &[u8]) -> Vec<usize> {
+    let Ok(elf) = object::File::parse(file) else { return Vec::new() };
+    let ranges = elf.sections().filter_map(|section| section.compressed_file_range().ok());
+    let zlib = ranges.filter(|range| range.format == CompressionFormat::Zlib);
+    let mut found: Vec<usize> = zlib
+        .filter_map(|range| {
+            let start = usize::try_from(range.offset).ok()?;
+            Some(start + zlib_data_start(file.get(start..)?)?)
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// Where the data begins behind a header of zlib (RFC 1950), without a dictionary.
+fn zlib_data_start(bytes: &[u8]) -> Option<usize> {
+    let [cmf, flg, _, ..] = bytes else { return None };
+    let is_header = cmf & 15 == 8 && cmf >> 4 <= 7 && flg & 32 == 0;
+    (is_header && u16::from_be_bytes([*cmf, *flg]) % 31 == 0).then_some(2)
 }
 
 fn number(header: &[u8], at: usize) -> Option<usize> {

@@ -81,6 +81,76 @@ fn streams_of_every_level_are_made_again() {
     assert_eq!(again(&both, &found), both);
 }
 
+fn zlib(plain: &[u8], level: u32) -> Vec<u8> {
+    let mut writer = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::new(level));
+    writer.write_all(plain).unwrap();
+    writer.finish().unwrap()
+}
+
+/// A 64-bit ELF file of compressed sections, as far as anybody looks.
+fn elf(sections: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = vec![0; 64];
+    file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    // A relocatable file for x86-64, of this version; headers are as long as they are.
+    file[16..24].copy_from_slice(&[1, 0, 62, 0, 1, 0, 0, 0]);
+    file[52..60].copy_from_slice(&[64, 0, 56, 0, 0, 0, 64, 0]);
+    let mut headers = vec![[0; 64]];
+    for section in sections {
+        let mut header = [0; 64];
+        // SHT_PROGBITS, SHF_COMPRESSED.
+        header[4] = 1;
+        header[8..16].copy_from_slice(&0x800_u64.to_le_bytes());
+        header[24..32].copy_from_slice(&(file.len() as u64).to_le_bytes());
+        header[32..40].copy_from_slice(&(section.len() as u64 + 24).to_le_bytes());
+        headers.push(header);
+        // ELFCOMPRESS_ZLIB; how long it is, and aligned, nobody asks.
+        file.extend_from_slice(&[&[1][..], &[0; 23], section].concat());
+    }
+    // The last one has the names: none.
+    headers.push([0; 64]);
+    headers[sections.len() + 1][4] = 3;
+    let start = (file.len() as u64).to_le_bytes();
+    file[40..48].copy_from_slice(&start);
+    file[60..64].copy_from_slice(&[headers.len() as u8, 0, sections.len() as u8 + 1, 0]);
+    file.extend(headers.into_iter().flatten());
+    file
+}
+
+/// Seen to fail: without the header of zlib being passed over, and with the sections in the order of their headers.
+#[test]
+fn streams_of_zlib_in_pdf_and_elf_are_made_again() {
+    let plain: Vec<_> = (0..3).map(|n| text(n + 60, 40_000)).collect();
+    let stream = |n: usize, level, line: &str| {
+        let deflated = zlib(&plain[n], level);
+        let head = format!("{n} 0 obj <</Length {}>>\nstream{line}", deflated.len());
+        [head.as_bytes(), &deflated, b"\nendstream\nendobj\n"].concat()
+    };
+    let picture = b"9 0 obj <<>>\nstream\nno deflate\nendstream\nendobj\n";
+    let pdf = [b"%PDF-1.7\n", &stream(0, 9, "\r\n")[..], picture, &stream(1, 6, "\n"), &stream(2, 1, "\n")]
+        .concat();
+    let found = streams(&pdf, 1 << 20);
+    let levels: Vec<_> = found.iter().map(|stream| (stream.len, stream.level.number())).collect();
+    assert_eq!(levels, [(40_000, 9), (40_000, 6), (40_000, 1)]);
+    assert_eq!(again(&pdf, &found), pdf);
+
+    let file = elf(&[zlib(&plain[0], 6), b"another form".to_vec(), zlib(&plain[1], 6)]);
+    let found = streams(&file, 1 << 20);
+    assert_eq!(found.len(), 2);
+    assert_eq!(again(&file, &found), file);
+    assert_eq!(streams(&file, 39_999), []);
+    // Cut anywhere, or with a byte changed, it has the streams that it still has.
+    for cut in (0..file.len()).step_by(97) {
+        let found = streams(&file[..cut], 1 << 20);
+        assert_eq!(again(&file[..cut], &found), file[..cut]);
+    }
+    let mut bytes = file.clone();
+    for at in (0..64).chain(file.len() - 320..file.len()) {
+        bytes[at] ^= 0xff;
+        assert_eq!(again(&bytes, &streams(&bytes, 1 << 20)), bytes, "byte {at}");
+        bytes[at] ^= 0xff;
+    }
+}
+
 #[test]
 fn other_streams_are_left_alone() {
     let plain = text(3, 100_000);
