@@ -207,8 +207,8 @@ impl Anchor {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the descriptor of a file that is gone, so that its room is free at once.
-    pub fn drop_gone(&self) {
+    /// Closes the descriptor of a file that is gone, so that its room is free at once, or for which nobody asks any more.
+    pub fn close(&self) {
         // Without a handle another file with its number could be taken for it.
         if self.handle.is_some() {
             let mut held = self.fd.lock().unwrap_or_else(PoisonError::into_inner);

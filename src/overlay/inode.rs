@@ -166,11 +166,16 @@ impl Inode {
         child.anchor.gone_from(&self.anchor, name);
     }
 
+    /// Closes its descriptor: nobody asks for it any more.
+    pub fn close(&self) {
+        self.anchor.close();
+    }
+
     /// Lets go of a file without a name while it waits to be committed; nobody knows it any more.
     fn let_go_if_nameless(&self) {
         let state = self.lock();
         if self.nameless.load(Ordering::Relaxed) && state.queued && state.opens == 0 {
-            self.anchor.drop_gone();
+            self.anchor.close();
         }
     }
 
@@ -522,7 +527,7 @@ mod tests {
             let number = path.metadata().unwrap().ino();
             let old = enter();
             std::fs::remove_file(&path).unwrap();
-            old.anchor.drop_gone();
+            old.anchor.close();
             std::fs::write(&path, "new").unwrap();
             if path.metadata().unwrap().ino() == number {
                 met += 1;

@@ -449,7 +449,13 @@ impl Background {
     /// waited: they are plain and whole, and can be committed another time.
     pub fn stop(mut self) -> Vec<PathBuf> {
         let left = self.end();
-        left.iter().filter_map(|inode| self.overlay.path_of(inode)).collect()
+        // There may be more of them than descriptors, and each needs one to tell its path.
+        let path_of = |inode: &Arc<Inode>| {
+            let path = self.overlay.path_of(inode);
+            inode.close();
+            path
+        };
+        left.iter().filter_map(path_of).collect()
     }
 
     fn end(&mut self) -> Vec<Arc<Inode>> {
