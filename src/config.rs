@@ -32,6 +32,9 @@ pub enum ConfigError {
     /// Not a size from which on stubs become hybrid.
     #[error("hybrid_min {0:?}: expected a size, like \"16MiB\", or \"off\"")]
     HybridMin(String),
+    /// Not how much room files may take that are kept plain because they are read.
+    #[error("hot_bytes {0:?}: expected a size, like \"1GiB\", or \"off\"")]
+    HotBytes(String),
     /// Not a way to collect garbage.
     #[error("gc {0:?}: expected auto or off")]
     Gc(String),
@@ -106,6 +109,10 @@ pub struct Config {
     pub convert_rate: Option<u64>,
     /// Stubs of at least so many bytes are not written back to be written to; `u64::MAX`: all are.
     pub hybrid_min_bytes: Option<u64>,
+    /// Room in bytes for files that are kept plain because they are read again and again; 0: none are.
+    pub hot_bytes: Option<u64>,
+    /// Those go back into the store when nobody has had them open for so long.
+    pub hot_time: Option<Duration>,
     /// Settings for files of certain names: the last that matches counts.
     pub rules: Vec<Rule>,
     /// Through which views files are indexed beside their bytes.
@@ -129,6 +136,8 @@ struct Form {
     min_size: Option<Spanned<Size>>,
     convert_rate: Option<Spanned<String>>,
     hybrid_min: Option<Spanned<Size>>,
+    hot_bytes: Option<Spanned<Size>>,
+    hot_time: Option<Spanned<String>>,
     views: Option<Spanned<Names>>,
     methods: Option<Spanned<Names>>,
     #[serde(default)]
@@ -288,6 +297,11 @@ impl Config {
             Size::Text(text) => parse_size(&text).map_err(|_| ConfigError::HybridMin(text)),
             Size::Bytes(bytes) => Ok(bytes),
         };
+        let hot_bytes = |size: Size| match size {
+            Size::Text(text) if text == "off" => Ok(0),
+            Size::Text(text) => parse_size(&text).map_err(|_| ConfigError::HotBytes(text)),
+            Size::Bytes(bytes) => Ok(bytes),
+        };
         let groups = form.sync.map_or_else(Vec::new, |sync| sync.groups).into_iter();
         let groups = groups.map(|glob| source.value(glob, Source::group));
         let rules = form.policy.into_iter().map(|rule| source.value(rule, |rule| source.rule(rule)));
@@ -300,6 +314,8 @@ impl Config {
             min_bytes: source.optional(form.min_size, Size::bytes)?,
             convert_rate: source.optional(form.convert_rate, |text| parse_rate(&text))?,
             hybrid_min_bytes: source.optional(form.hybrid_min, hybrid_min)?,
+            hot_bytes: source.optional(form.hot_bytes, hot_bytes)?,
+            hot_time: source.optional(form.hot_time, |text| parse_duration(&text))?,
             views: source.optional(form.views, parse_views)?,
             methods: source.optional(form.methods, parse_methods)?,
             history: form.history.map(|history| source.history(history)).transpose()?,
@@ -491,6 +507,8 @@ mod tests {
             min_bytes: Some(u64::MAX),
             convert_rate: Some(50 << 20),
             hybrid_min_bytes: Some(u64::MAX),
+            hot_bytes: Some(0),
+            hot_time: Some(Duration::from_secs(90)),
             views: Some(vec![View::Pdf, View::Source]),
             methods: Some(vec![
                 "sif".parse().unwrap(),
@@ -515,6 +533,10 @@ mod tests {
         assert_eq!(Config::parse("hybrid_min = \"1MiB\"").unwrap().hybrid_min_bytes, Some(1 << 20));
         let error = Config::parse("hybrid_min = \"never\"").unwrap_err().to_string();
         assert_eq!(error, "hybrid_min \"never\": expected a size, like \"16MiB\", or \"off\", on line 1");
+        assert_eq!(Config::parse("hot_bytes = \"2GiB\"").unwrap().hot_bytes, Some(2 << 30));
+        let error = Config::parse("hot_bytes = \"much\"").unwrap_err().to_string();
+        assert_eq!(error, "hot_bytes \"much\": expected a size, like \"1GiB\", or \"off\", on line 1");
+        assert!(Config::parse("hot_time = \"1\"").is_err());
     }
 
     #[test]

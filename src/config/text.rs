@@ -5,6 +5,7 @@ use crate::history::Rules;
 use crate::overlay::{Dedup, Rule};
 use crate::similarity::methods::Chosen;
 use crate::view::View;
+use std::time::Duration;
 
 impl Config {
     /// The text of a `config.toml` with these settings; those left at their defaults are comments.
@@ -44,6 +45,15 @@ impl Config {
             None => "# hybrid_min = \"16MiB\"".to_owned(),
             Some(u64::MAX) => "hybrid_min = \"off\"".to_owned(),
             Some(bytes) => format!("hybrid_min = \"{bytes}\""),
+        };
+        let hot_bytes = match self.hot_bytes {
+            None => "# hot_bytes = \"1GiB\"".to_owned(),
+            Some(0) => "hot_bytes = \"off\"".to_owned(),
+            Some(bytes) => format!("hot_bytes = \"{bytes}\""),
+        };
+        let hot_time = match self.hot_time {
+            None => "# hot_time = \"1h\"".to_owned(),
+            Some(time) => format!("hot_time = \"{}\"", duration_text(time)),
         };
         let views = match &self.views {
             None => "# views = \"auto\"".to_owned(),
@@ -109,6 +119,13 @@ impl Config {
              # A file in the store that is written to gets its content back first, unless it has at least this\n\
              # size: then only what changes is kept beside the store until it is closed. \"off\": always.\n\
              {hybrid_min}\n\
+             \n\
+             # A file in the store of 1 MiB or more that is opened to be read again and again is kept as a plain file too, so that\n\
+             # the kernel reads it by itself (in mounts of root). So many bytes on disk such files may take together; \"off\": none.\n\
+             {hot_bytes}\n\
+             \n\
+             # It goes back into the store when nobody has had it open for so long.\n\
+             {hot_time}\n\
              \n\
              # Rules for files of certain names: `match` is one pattern or several, as in .gitignore, from the root of\n\
              # the overlay on. Of the rules that match a file the last counts, for `dedup` and `min_size` each.\n\
@@ -180,12 +197,17 @@ pub fn dedup_text(dedup: Dedup) -> String {
     let Dedup::Idle(time) = dedup else {
         return if dedup == Dedup::Off { "off" } else { "on-close" }.to_owned();
     };
+    format!("idle:{}", duration_text(time))
+}
+
+/// Writes a duration in whole seconds as [`super::parse_duration`] reads it.
+fn duration_text(time: Duration) -> String {
     let seconds = time.as_secs();
     let units = [(86_400, 'd'), (3600, 'h'), (60, 'm')];
-    let unit = units.iter().find(|(length, _)| seconds > 0 && seconds % length == 0);
+    let unit = units.iter().find(|(length, _)| seconds > 0 && seconds.is_multiple_of(*length));
     match unit {
-        Some((length, letter)) => format!("idle:{}{letter}", seconds / length),
-        None => format!("idle:{seconds}s"),
+        Some((length, letter)) => format!("{}{letter}", seconds / length),
+        None => format!("{seconds}s"),
     }
 }
 

@@ -169,6 +169,7 @@ impl Filesystem for OverlayFs {
             let depth = config.set_max_stack_depth(1);
             self.passthrough = depth.is_ok() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
         }
+        self.overlay.set_passes(self.passthrough);
         let _ = config.set_max_write(WRITE_BYTES_MAX);
         let _ = config.set_max_background(64);
         Ok(())

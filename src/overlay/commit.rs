@@ -211,6 +211,9 @@ impl Overlay {
             return Ok(None);
         };
         let stat = rustix::fs::fstat(&inode.path_fd()?)?;
+        if stat.st_nlink == 0 || stat.st_size == 0 {
+            state.hot = None;
+        }
         if stat.st_nlink == 0 {
             return Ok(None);
         }
@@ -220,6 +223,10 @@ impl Overlay {
             if let Err(e) = self.tell_emptied(inode, &stat, finder) {
                 tracing::warn!("{}: that it was emptied was not kept as a version: {e}", self.name_of(inode));
             }
+            return Ok(None);
+        }
+        // Also where somebody waits for all files: its content is in the store.
+        if self.stays_hot(inode, &mut state) {
             return Ok(None);
         }
         let policy = self.policy_of(inode, stat.st_nlink, finder)?;
@@ -235,6 +242,9 @@ impl Overlay {
         let wanted = policy.is_some_and(|policy| policy.converts(stat.st_size as u64))
             && self.can_be_emptied(&stat)
             && saves_space(inode, &stat);
+        if !wanted {
+            state.hot = None;
+        }
         let (file, convert, retry) = open_leased(inode, wanted)?;
         if retry && state.attempts != ATTEMPTS_BEFORE_INDEXING {
             self.try_again(inode, &mut state);
@@ -326,6 +336,7 @@ impl Overlay {
         finder: &mut Finder<'_>,
     ) -> Result<bool> {
         let Taken { inode, file, before, .. } = taken;
+        let known;
         {
             let mut state = inode.lock();
             if taken.convert && !is_ours(&state, taken) {
@@ -345,18 +356,23 @@ impl Overlay {
                 self.enqueue_if_due(inode, &mut state);
                 return Ok(false);
             }
+            known = state.hot_record().is_some_and(|record| {
+                record.recipe == id && record.is_of(backing::mtime(&now), now.st_size as u64)
+            });
             if taken.convert {
                 let made = self.make_stub(inode, &mut state, file, &now, id);
                 backing::unlease(file);
                 state.phase = Phase::Idle;
                 self.converted.fetch_add(u64::from(made?), Ordering::Relaxed);
                 state.attempts = 0;
+                state.hot = None;
             } else if taken.retry {
                 self.try_again(inode, &mut state);
             }
             state.taken_in = true;
         }
-        if taken.convert {
+        // Plain only because it was read, it has no new version.
+        if taken.convert && !known {
             self.tell_committed(inode, (id, recipe.size()), before, false, finder);
         }
         self.record(inode, id, before)?;
@@ -399,13 +415,14 @@ impl Overlay {
             Some(Content::Plain(Some(record))) => record.shown_ctime(mtime, ctime),
             _ => ctime,
         };
+        let known = state.hot_record().filter(|record| record.is_of(mtime, stat.st_size as u64));
         let stub = Stub {
             state: State::Unsettled,
             size: stat.st_size as u64,
             mtime,
             ctime: Some(shown),
             stamp_ms: Time::now().millis(),
-            blocks: stat.st_blocks as u64,
+            blocks: known.map_or(stat.st_blocks as u64, |record| record.blocks),
             recipe,
         };
         match self.write_record(inode, &stub) {

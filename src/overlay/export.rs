@@ -15,6 +15,7 @@
 use super::Overlay;
 use super::backing;
 use super::error::{OverlayError, Result};
+use super::hydrate::as_shown;
 use super::inode::{Content, Inode, Phase};
 use super::stub::Stub;
 use super::types::{Kind, NodeId};
@@ -351,8 +352,11 @@ impl Export<'_> {
                 let mut state = one.inode.lock();
                 match state.content {
                     Some(Content::Stub(stub)) if matches!(state.phase, Phase::Idle) => {
-                        (state.phase, one.stub) = (Phase::Hydrating, stub);
-                        true
+                        let shown = as_shown(&one.inode, stub);
+                        if let Ok(stub) = &shown {
+                            (state.phase, one.stub) = (Phase::Hydrating, *stub);
+                        }
+                        shown.is_ok()
                     }
                     _ => false,
                 }

@@ -137,8 +137,17 @@ impl Overlay {
         if flags.unless_running {
             state = inode.wait_until_not_running(state)?;
         }
-        if flags.write && state.writers == 0 && !matches!(state.content, Some(Content::Stub(_))) {
+        let stored = matches!(state.content, Some(Content::Stub(_))) || state.hot.is_some();
+        if flags.write && state.writers == 0 && !stored {
             state.overwritten_since = Some(Instant::now());
+        }
+        match state.content {
+            _ if flags.write || flags.truncate => self.cool(&inode, &mut state),
+            // A program is mapped, so its pages are in memory however they came there.
+            Some(Content::Stub(stub)) if !flags.execute => {
+                self.heat.opened(inode.file_id(), stub.size, Instant::now());
+            }
+            _ => {}
         }
         if flags.truncate {
             state = self.empty(&inode, state)?;
@@ -179,6 +188,7 @@ impl Overlay {
         self.touched(&parent_inode);
         self.moved(inode.file_id());
         self.unrest.forget(inode.file_id());
+        self.heat.forget(inode.file_id());
         parent_inode.has(name, &inode);
         let mut state = inode.lock();
         state.content = Some(Content::Plain(None));
@@ -221,10 +231,16 @@ impl Overlay {
         state.recipe = recipe;
         let io = match (&state.mode, stub, &state.io) {
             (Mode::Pass(token), ..) => Io::Pass(token.clone()),
-            (Mode::None, None, Some(OpenFile { file, writable: true, .. })) => match register(file) {
-                Some(token) => Io::Pass(token),
-                None => self.io_cached(inode, &mut state)?,
-            },
+            (Mode::None, None, Some(OpenFile { file, writable: true, .. })) => {
+                let token = register(file);
+                if inode.home {
+                    self.set_passes(token.is_some());
+                }
+                match token {
+                    Some(token) => Io::Pass(token),
+                    None => self.io_cached(inode, &mut state)?,
+                }
+            }
             _ => self.io_cached(inode, &mut state)?,
         };
         state.mode = match &io {
@@ -342,6 +358,9 @@ impl Overlay {
                 hybrid.rest();
                 self.forget_hybrid(inode, &mut state);
             }
+        }
+        if state.opens == 0 {
+            self.warm_if_hot(inode, &mut state);
         }
         // A large stub that nobody wrote to is one still.
         match handle.write && !matches!(state.content, Some(Content::Stub(_))) {
@@ -532,11 +551,9 @@ impl Overlay {
     pub(super) fn empty<'a>(
         &self,
         inode: &'a Inode,
-        mut state: MutexGuard<'a, InodeState>,
+        state: MutexGuard<'a, InodeState>,
     ) -> Result<MutexGuard<'a, InodeState>> {
-        while state.is_hydrating() {
-            state = inode.wait(state);
-        }
+        let mut state = inode.wait_written_back(state);
         self.before_change(inode, &mut state)?;
         match state.content {
             Some(Content::Stub(_) | Content::Hybrid(_)) => self.discard_content(inode, &mut state)?,

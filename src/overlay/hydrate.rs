@@ -12,6 +12,7 @@ use super::{Overlay, backing};
 use crate::id::ChunkId;
 use crate::recipe::{ChunkRef, Recipe};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, MutexGuard};
@@ -23,16 +24,28 @@ impl Overlay {
     pub(super) fn make_plain<'a>(
         &self,
         inode: &'a Inode,
+        state: MutexGuard<'a, InodeState>,
+    ) -> Result<MutexGuard<'a, InodeState>> {
+        self.make_plain_by(inode, inode.wait_written_back(state), &|_| true)
+    }
+
+    /// As [`Overlay::make_plain`]; `step` is told bytes written of a stub, and ends it by returning false (ECANCELED).
+    pub(super) fn make_plain_by<'a>(
+        &self,
+        inode: &'a Inode,
         mut state: MutexGuard<'a, InodeState>,
+        step: &dyn Fn(u64) -> bool,
     ) -> Result<MutexGuard<'a, InodeState>> {
         loop {
             state.interrupt_conversion();
-            if state.is_hydrating() {
-                state = inode.wait(state);
-                continue;
-            }
+            state = inode.wait_written_back(state);
             let (stub, hybrid) = match (state.content, state.hybrid.clone()) {
-                (Some(Content::Stub(stub)), _) => (stub, None),
+                (Some(Content::Stub(stub)), _) => {
+                    let stub = as_shown(inode, stub)?;
+                    // To be shown, and set again.
+                    state.content = Some(Content::Stub(stub));
+                    (stub, None)
+                }
                 (Some(Content::Hybrid(stub)), Some(hybrid)) => {
                     let mtime = backing::mtime(&rustix::fs::fstat(&inode.path_fd()?)?);
                     let stub = Stub { mtime, ..stub };
@@ -46,11 +59,19 @@ impl Overlay {
             state.phase = Phase::Hydrating;
             drop(state);
             let result = match hybrid {
-                None => self.write_back(inode, stub),
+                None => self.write_back(inode, stub, step),
                 Some(hybrid) => self.fill_hybrid(inode, stub, &hybrid),
             };
             state = inode.lock();
             state.phase = Phase::Idle;
+            state.yields = None;
+            if result.is_err()
+                && matches!(state.content, Some(Content::Stub(_)))
+                && let Ok((content, _)) = self.load(inode)
+            {
+                // Its record was written anew.
+                state.content = Some(content);
+            }
             if let Ok(plain) = &result {
                 state.content = Some(Content::Plain(Some(*plain)));
                 (state.recipe, state.hybrid) = (None, None);
@@ -101,8 +122,8 @@ impl Overlay {
         OverlayError::BadStub { path: self.name_of(inode).into(), reason: reason.to_owned() }
     }
 
-    fn write_back(&self, inode: &Inode, stub: Stub) -> Result<Stub> {
-        let file = self.fill_stub(inode, &stub, &|_| true)?;
+    fn write_back(&self, inode: &Inode, stub: Stub, step: &dyn Fn(u64) -> bool) -> Result<Stub> {
+        let file = self.fill_stub(inode, &stub, step)?;
         let fsync = |e| OverlayError::io("fsync", self.name_of(inode), e);
         let written = file.sync_data().map_err(fsync).and_then(|()| {
             let plain = self.write_plain_record(inode, stub)?;
@@ -132,7 +153,9 @@ impl Overlay {
                 Ok(file)
             }
             Err(e) => {
-                tracing::error!("{}: could not be written back: {e}", self.name_of(inode));
+                if !matches!(e, OverlayError::Os(Errno::CANCELED)) {
+                    tracing::error!("{}: could not be written back: {e}", self.name_of(inode));
+                }
                 self.take_back(inode, &file, *stub);
                 Err(e)
             }
@@ -165,9 +188,7 @@ impl Overlay {
             if let Some(ahead) = recipe.chunks().get(i + 64) {
                 self.contents.store.prefetch(std::slice::from_ref(ahead));
             }
-            let bytes = self.contents.store.read(&chunk.id).inspect_err(|e| {
-                tracing::error!("{}: {e}", self.name_of(inode));
-            })?;
+            let bytes = self.contents.store.read(&chunk.id)?;
             self.check_chunk(inode, chunk, &bytes)?;
             let start = recipe.start_of(i);
             if sparse {
@@ -176,7 +197,7 @@ impl Overlay {
                 file.write_all_at(&bytes, start).map_err(io)?;
             }
             if !step(bytes.len() as u64) {
-                return Err(rustix::io::Errno::CANCELED.into());
+                return Err(Errno::CANCELED.into());
             }
         }
         file.set_len(recipe.size()).map_err(io)?;
@@ -209,6 +230,14 @@ impl Overlay {
             );
         }
     }
+}
+
+/// A stub with the times that are shown of it: those that were set since its record was made are in its inode alone, and
+/// writing it back moves them. To be called while nobody else changes the file.
+pub(super) fn as_shown(inode: &Inode, stub: Stub) -> Result<Stub> {
+    let stat = rustix::fs::fstat(&inode.path_fd()?)?;
+    let (mtime, ctime) = (backing::mtime(&stat), backing::ctime(&stat));
+    Ok(Stub { mtime, ctime: Some(stub.shown_ctime(mtime, ctime)), ..stub })
 }
 
 /// Writes all but blocks of zeros, which stay holes of a file that was empty, and the zeros of a block whose other bytes

@@ -13,6 +13,7 @@ use super::anchor::{Anchor, Anchors};
 use super::backing::{self, Backing, Identity};
 use super::error::{OverlayError, Result};
 use super::growing::Growing;
+use super::heat::Share;
 use super::hybrid::Hybrid;
 use super::stub::{Stub, Time};
 use super::types::{Kind, NodeId};
@@ -125,6 +126,11 @@ pub struct State {
     pub growing: Option<Growing>,
     /// Whether chunks are just being taken from it: our own descriptor keeps a lease from being granted.
     pub stepping: bool,
+    /// Of a file that is plain because it is read again and again: its share of the room for those. Its record names its
+    /// content still.
+    pub hot: Option<Share>,
+    /// Of a write-back that nobody waits for: set by whoever wants the file, and then it is given up.
+    pub yields: Option<Arc<AtomicBool>>,
 }
 
 /// One inode of the backing tree.
@@ -199,6 +205,17 @@ impl Inode {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until its content is written back, if that is under way; what nobody has waited for so far is given up.
+    pub fn wait_written_back<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while state.is_hydrating() {
+            if let Some(given_up) = &state.yields {
+                given_up.store(true, Ordering::Release);
+            }
+            state = self.wait(state);
+        }
+        state
+    }
+
     /// Waits a moment for a program that has ended to be told of, else says that one runs.
     pub fn wait_until_not_running<'a>(
         &'a self,
@@ -227,6 +244,14 @@ impl State {
             backing::unlease(file);
             self.phase = Phase::Idle;
             self.dirty = true;
+        }
+    }
+
+    /// The record of a file that is plain because it is read: it names the content as long as the times are its own.
+    pub fn hot_record(&self) -> Option<Stub> {
+        match self.content {
+            Some(Content::Plain(Some(record))) if self.hot.is_some() => Some(record),
+            _ => None,
         }
     }
 
@@ -413,6 +438,8 @@ impl Inodes {
                 hybrid: None,
                 growing: None,
                 stepping: false,
+                hot: None,
+                yields: None,
             }),
             changed: Condvar::new(),
         });

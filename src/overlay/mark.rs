@@ -239,8 +239,11 @@ impl Marker<'_> {
     fn file(&mut self, fd: OwnedFd, stat: &rustix::fs::Stat, path: &Path) -> Result<()> {
         let overlay = self.overlay;
         let inode = overlay.inodes.enter(&overlay.backing, fd, stat, 0)?;
-        let content = overlay.lock_loaded(&inode).map(|state| state.content);
-        let done = match content {
+        let found = overlay.lock_loaded(&inode).map(|state| (state.content, state.hot_record()));
+        if let Ok((_, Some(record))) = found {
+            self.hot(&record)?;
+        }
+        let done = match found.map(|(content, _)| content) {
             Ok(Some(Content::Stub(stub) | Content::Hybrid(stub))) => {
                 self.marked.stubs += 1;
                 self.list(&stub);
@@ -260,6 +263,14 @@ impl Marker<'_> {
         };
         overlay.inodes.release(inode);
         done
+    }
+
+    /// One that is plain because it is read goes back to what it was, and snapshots take it for that.
+    fn hot(&mut self, record: &Stub) -> Result<()> {
+        match (self.keep)(&record.recipe) {
+            Ok(()) | Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     fn list(&mut self, record: &Stub) {

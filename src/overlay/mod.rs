@@ -30,6 +30,7 @@ mod filter;
 mod forgetting;
 mod groups;
 mod growing;
+mod heat;
 mod hybrid;
 mod hydrate;
 mod ingest;
@@ -58,6 +59,7 @@ pub mod templates;
 mod types;
 mod unrest;
 mod views;
+mod warm;
 
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
 pub use catalog::{Catalog, FileRow};
@@ -72,6 +74,7 @@ pub use export::{ExportNeeds, ExportOptions, Exported};
 pub use file::{DropPages, Handle, Io, OpenFlags, Opened};
 pub use filter::Filter;
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
+pub use heat::HotOptions;
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use inode::{Content, Inode, PassToken};
 pub use kept::{FileAt, Kept, KeptContent, KeptOptions, NotKept};
@@ -92,6 +95,7 @@ use crate::db::Db;
 use crate::similarity::Similarity;
 use crate::store::Store;
 use catalog::Finder;
+use heat::Heat;
 use inode::Inodes;
 use pace::Pace;
 use queue::Queue;
@@ -152,6 +156,8 @@ pub struct Overlay {
     policies: RwLock<Arc<Policies>>,
     pace: Pace,
     unrest: Unrest,
+    heat: Heat,
+    warming: warm::Warming,
     read_only: bool,
     inodes: Inodes,
     queue: Queue,
@@ -207,6 +213,8 @@ impl Overlay {
             policies: RwLock::new(Arc::new(Policies::uniform(parts.dedup))),
             pace: Pace::default(),
             unrest: Unrest::new(),
+            heat: Heat::new(HotOptions::default()),
+            warming: warm::Warming::default(),
             read_only: parts.read_only,
             inodes: Inodes::new(root),
             queue: Queue::default(),
@@ -238,6 +246,11 @@ impl Overlay {
         Overlay { pace: Pace::new(rate), ..self }
     }
 
+    /// The same overlay, keeping files plain that are read again and again by other bounds than the default ones.
+    pub fn with_hot(self, options: HotOptions) -> Overlay {
+        Overlay { heat: Heat::new(options), ..self }
+    }
+
     /// Starts the threads that commit closed files, follow growing ones and keep the index on disk.
     pub fn start(self: &Arc<Self>) -> Background {
         let mut threads = Vec::new();
@@ -250,6 +263,7 @@ impl Overlay {
             // Two, so that one reads and compresses while the other waits for the disk.
             spawn("commit-0", Overlay::commit_queue);
             spawn("commit-1", Overlay::commit_queue);
+            spawn("warm", Overlay::warm_files);
             spawn("growing", |overlay| {
                 while overlay.stop.wait(STEP_INTERVAL) {
                     overlay.step_growing_files();
@@ -462,6 +476,7 @@ impl Background {
         self.overlay.stop.stop();
         self.overlay.pace.end();
         self.overlay.queue.stop();
+        self.overlay.warming.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a background thread had panicked");

@@ -87,7 +87,7 @@ impl Overlay {
             stat = rustix::fs::fstat(&fd)?;
         }
         let mut attr = backing::attr(inode.node, &stat);
-        attr.changed = state.dirty || state.queued;
+        attr.changed = state.dirty || state.queued && state.hot.is_none();
         attr.settled = state.writers == 0 && !(attr.changed && may_be_mapped(inode, &mut state));
         match state.content {
             Some(Content::Stub(stub)) => {
@@ -109,7 +109,12 @@ impl Overlay {
                     attr.mtime = stub.mtime;
                 }
             }
-            Some(Content::Plain(Some(record))) => attr.ctime = record.shown_ctime(attr.mtime, attr.ctime),
+            Some(Content::Plain(Some(record))) => {
+                attr.ctime = record.shown_ctime(attr.mtime, attr.ctime);
+                if state.hot_record().is_some_and(|record| record.is_of(attr.mtime, attr.size)) {
+                    attr.blocks = record.blocks;
+                }
+            }
             Some(Content::Unknown(reason)) => return Err(self.bad_stub(inode, reason)),
             Some(Content::Plain(None)) | None => {}
         }
@@ -123,12 +128,10 @@ impl Overlay {
         let inode = self.inode(node)?;
         self.touched(&inode);
         let changed = if inode.is_home_file() {
-            let mut state = self.lock_loaded(&inode)?;
-            while state.is_hydrating() {
-                state = inode.wait(state);
-            }
+            let mut state = inode.wait_written_back(self.lock_loaded(&inode)?);
             self.before_change(&inode, &mut state)?;
             if let Some(size) = set.size {
+                self.cool(&inode, &mut state);
                 state = self.resize(&inode, state, size)?;
             }
             if set.mode.is_some_and(|mode| mode & 0o6600 != 0o600) && !self.backing.privileged() {
@@ -209,6 +212,7 @@ impl Overlay {
             rustix::fs::mknodat(dir, name, rustix::fs::FileType::from_raw_mode(mode), mode_bits, rdev)
         })?;
         self.unrest.forget(FileId(attr.node.0));
+        self.heat.forget(FileId(attr.node.0));
         Ok(attr)
     }
 
@@ -279,8 +283,7 @@ impl Overlay {
                 self.touch(&inode, unlink)?;
                 dir.lost(name, &inode);
                 if stat.st_nlink == 1 {
-                    self.forget_hybrid(&inode, &mut inode.lock());
-                    self.inodes.lost_last_name(&inode);
+                    self.lost_last_name(&inode);
                 }
             }
             None => unlink()?,
@@ -305,6 +308,15 @@ impl Overlay {
         {
             observer.removed(&path.join(name), directory);
         }
+    }
+
+    /// Lets go of what is kept of a file beside its names.
+    fn lost_last_name(&self, inode: &Arc<Inode>) {
+        let mut state = inode.lock();
+        self.forget_hybrid(inode, &mut state);
+        self.cool(inode, &mut state);
+        drop(state);
+        self.inodes.lost_last_name(inode);
     }
 
     /// Removes an empty directory.
@@ -395,8 +407,7 @@ impl Overlay {
             Some(target) if exchanged => self.indexed(self.move_name(&target, &target_dir, &source_dir)),
             Some(target) => {
                 if let Some(inode) = target_inode.filter(|_| target.st_nlink == 1) {
-                    self.forget_hybrid(&inode, &mut inode.lock());
-                    self.inodes.lost_last_name(&inode);
+                    self.lost_last_name(&inode);
                 }
                 self.indexed(self.forget_name(&target, &target_dir));
             }
@@ -411,7 +422,8 @@ impl Overlay {
         if !inode.is_home_file() {
             return Ok(change()?);
         }
-        let mut state = self.lock_loaded(inode)?;
+        // Written back meanwhile, it would be given a record that hides the new ctime.
+        let mut state = inode.wait_written_back(self.lock_loaded(inode)?);
         self.before_change(inode, &mut state)?;
         let changed = change();
         self.enqueue_if_due(inode, &mut state);

@@ -37,6 +37,8 @@ struct Waiting {
     later: Line,
     /// Written again and again, so they rest for longer: nobody waits for those but who asks for all.
     resting: Line,
+    /// Plain because they are read again and again, and in the store: nobody waits for those, whatever he asks for.
+    hot: Line,
     /// What is ready, soon or in work, by the generations that it came in.
     pending: BTreeMap<u64, usize>,
     generation: u64,
@@ -98,6 +100,17 @@ impl Queue {
             (false, true) => state.resting.push(entry, due),
         }
         self.changed.notify_all();
+    }
+
+    /// Adds an inode that stays plain until `due` because it is read again and again.
+    pub fn push_hot(&self, entry: Entry, due: Instant) {
+        self.lock().hot.push(entry, due);
+        self.changed.notify_all();
+    }
+
+    /// Takes an inode out of the line of those; says whether it stood there. O(those).
+    pub fn remove_hot(&self, inode: &Arc<Inode>) -> bool {
+        self.lock().hot.remove(inode).is_some()
     }
 
     /// Adds an inode again that could not be committed, to be tried again: soon the first `attempt`s, and later
@@ -162,7 +175,7 @@ impl Queue {
             if !files.is_empty() {
                 return Some(Batch { files, hurry: state.hurry > 0 });
             }
-            let lines = [&state.ready, &state.soon, &state.later, &state.resting];
+            let lines = [&state.ready, &state.soon, &state.later, &state.resting, &state.hot];
             let next = lines.iter().filter_map(|line| line.due()).min();
             let wait =
                 next.map_or(WAIT_MAX, |due| due.saturating_duration_since(now).clamp(WAIT_MIN, WAIT_MAX));
@@ -299,13 +312,14 @@ impl Waiting {
         let mut taken = Vec::new();
         while taken.len() < count {
             let ready = self.ready.due().filter(|due| hurry || *due <= now + slack);
-            let [soon, later, resting] =
-                [&self.soon, &self.later, &self.resting].map(|line| line.due().filter(|due| *due <= now));
-            let Some(first) = [ready, soon, later, resting].into_iter().flatten().min() else { break };
+            let [soon, later, resting, hot] = [&self.soon, &self.later, &self.resting, &self.hot]
+                .map(|line| line.due().filter(|due| *due <= now));
+            let Some(first) = [ready, soon, later, resting, hot].into_iter().flatten().min() else { break };
             let (line, counted) = match Some(first) {
                 due if due == ready => (&mut self.ready, true),
                 due if due == soon => (&mut self.soon, true),
                 due if due == later => (&mut self.later, false),
+                due if due == hot => (&mut self.hot, false),
                 _ => (&mut self.resting, false),
             };
             let Some((_, entry)) = line.entries.pop_first() else { break };

@@ -49,7 +49,7 @@ enum Action {
 }
 
 /// What a file is, and of a hybrid one where its bytes are.
-type Found = (Content, Option<Arc<Hybrid>>);
+pub(super) type Found = (Content, Option<Arc<Hybrid>>);
 
 fn decide(record: std::result::Result<Option<Stub>, StubError>, stat: &Stat) -> Action {
     let empty = stat.st_size == 0;
@@ -117,7 +117,7 @@ impl Overlay {
         })
     }
 
-    fn load(&self, inode: &Inode) -> Result<Found> {
+    pub(super) fn load(&self, inode: &Inode) -> Result<Found> {
         let action = self.found(inode)?;
         let found = match (self.read_only, action) {
             (true, _) | (_, Action::Keep(_) | Action::Hybrid(..)) => self.meaning(inode, action)?,

@@ -137,6 +137,11 @@ impl Stub {
         }
     }
 
+    /// Whether a file of that mtime and length is the one that the record was made of.
+    pub fn is_of(&self, mtime: Time, size: u64) -> bool {
+        self.mtime == mtime && self.size == size
+    }
+
     /// Whether a change made to the inode at `now_ms` could hide behind the saved ctime.
     pub fn covers(&self, now_ms: i64) -> bool {
         self.ctime.is_some()

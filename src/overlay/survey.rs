@@ -4,7 +4,7 @@ use super::backing;
 use super::contents::Stored;
 use super::error::{OverlayError, Result};
 use super::ingest::Round;
-use super::inode::{Content, Inode};
+use super::inode::{Content, Inode, State as InodeState};
 use super::observe::Meta;
 use super::scan::names_in;
 use super::stub::Time;
@@ -175,11 +175,20 @@ impl Overlay {
             }
             Some(Content::Unknown(reason)) => Held::Unknown(reason.to_owned()),
             Some(Content::Hybrid(_)) => Held::Open { save },
+            _ if let Some((recipe, size)) = self.held_hot(&state, &stat) => Held::Stored { recipe, size },
             _ if state.writers > 0 || file::may_be_mapped(inode, &mut state) => Held::Open { save },
             _ if stat.st_size == 0 => Held::Empty,
             _ => Held::Plain,
         };
         Ok((held, stat))
+    }
+
+    /// The content of a file that is plain because it is read, and unchanged: a collection keeps it.
+    fn held_hot(&self, state: &InodeState, stat: &Stat) -> Option<(RecipeId, u64)> {
+        let record = state.hot_record().filter(|_| state.writers == 0)?;
+        let unchanged = record.is_of(backing::mtime(stat), stat.st_size as u64);
+        let stored = unchanged && self.contents.store.knows_recipe(&record.recipe).unwrap_or(false);
+        stored.then_some((record.recipe, record.size))
     }
 
     /// As [`Overlay::store_all_plain`], of one file.

@@ -37,7 +37,7 @@ use crate::db::{Batch, Db, DbResult, Table};
 use crate::history::History;
 use crate::id::StoreId;
 use crate::overlay::{
-    self, Backing, Dedup, HYBRID_BYTES_MIN, HybridOptions, Kept, KeptOptions, Overlay, Policies,
+    self, Backing, Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, Kept, KeptOptions, Overlay, Policies,
 };
 use format::Format;
 use lock::Lock;
@@ -152,6 +152,7 @@ impl Repo {
         );
         let opened = open::open_parts(layout, &dir, format.id, memory, options, progress)
             .map_err(|e| readable(e, &dir, &layout.state))?;
+        let hot = HotOptions::default();
         let overlay = Overlay::new(overlay::Parts {
             backing,
             store: opened.store,
@@ -169,7 +170,11 @@ impl Repo {
         })
         .map_err(|e| part(layout, "the overlay", replace(&e, &dir, &layout.state)))?
         .with_policies(policies)
-        .with_convert_rate(config.convert_rate);
+        .with_convert_rate(config.convert_rate)
+        .with_hot(HotOptions {
+            bytes_max: config.hot_bytes.unwrap_or(hot.bytes_max),
+            rest: config.hot_time.unwrap_or(hot.rest),
+        });
         let mut views = opened.views;
         if !options.read_only {
             let wanted = config.views.unwrap_or_else(views_auto);

@@ -74,8 +74,12 @@ impl Overlay {
     pub(super) fn make_writable<'a>(
         &self,
         inode: &'a Inode,
-        state: MutexGuard<'a, InodeState>,
+        mut state: MutexGuard<'a, InodeState>,
     ) -> Result<MutexGuard<'a, InodeState>> {
+        if state.yields.is_some() {
+            // Given up, a large one need not be written back at all.
+            state = inode.wait_written_back(state);
+        }
         match state.content {
             Some(Content::Stub(stub)) if self.is_large(inode, &stub) && !state.is_hydrating() => Ok(state),
             Some(Content::Hybrid(stub)) if self.may_convert(inode, stub.size) && !state.is_hydrating() => {
@@ -129,11 +133,9 @@ impl Overlay {
     pub(super) fn hybrid_to_change<'a>(
         &self,
         inode: &'a Inode,
-        mut state: MutexGuard<'a, InodeState>,
+        state: MutexGuard<'a, InodeState>,
     ) -> Result<(MutexGuard<'a, InodeState>, Option<HybridIo>)> {
-        while state.is_hydrating() {
-            state = inode.wait(state);
-        }
+        let mut state = inode.wait_written_back(state);
         let (hybrid, stub) = match (state.content, &state.hybrid) {
             (Some(Content::Stub(stub)), _) => (None, stub),
             (Some(Content::Hybrid(stub)), Some(hybrid)) => (Some(hybrid.clone()), stub),

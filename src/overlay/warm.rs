@@ -1,0 +1,204 @@
+//! Writing back files that are read again and again, and letting them cool.
+//!
+//! After the last close of a stub that is hot ([`heat`](super::heat)), a thread of its own writes it back as for a program that
+//! wants to write to it. Nobody waits for that: who opens the file to read meanwhile is served from the store, and who
+//! wants to change it, or its names, has it given up (`State::yields`).
+//!
+//! From then on it is plain, holds a share of the room for such files (`State::hot`), and stands in a line of the
+//! queue that nobody waits for. When it has not been open for long enough it is committed as any closed file; unless it
+//! was changed, to the recipe that it had. Whoever opens it to write makes it an ordinary plain file at once.
+
+use super::heat::{leaves_enough, room_of};
+use super::inode::{Content, Inode, Phase, State as InodeState};
+use super::pace::Priority;
+use super::queue::{Entry, GATHER};
+use super::stub::Stub;
+use super::{Overlay, backing};
+use rustix::fs::OFlags;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+/// More files are not remembered at a time: what is hot still at its next last close is met then.
+const WAITING_MAX: usize = 64;
+/// Bytes that are not durable yet are no more than this: who has it given up, or waits for its end, waits for no more.
+const SYNC_BYTES: u64 = 16 << 20;
+
+/// Files that are to be written back because they are read.
+#[derive(Default)]
+pub(super) struct Warming {
+    files: Mutex<(VecDeque<Arc<Inode>>, bool)>,
+    changed: Condvar,
+}
+
+impl Warming {
+    /// Adds a file, unless it or too many others are there.
+    fn push(&self, inode: &Arc<Inode>) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.0.len() < WAITING_MAX && !files.0.iter().any(|other| Arc::ptr_eq(other, inode)) {
+            files.0.push_back(inode.clone());
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits for a file; none once there are no more to come.
+    fn take(&self) -> Option<Arc<Inode>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match (files.1, files.0.pop_front()) {
+                (true, _) => return None,
+                (false, Some(inode)) => return Some(inode),
+                (false, None) => files = self.changed.wait(files).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Ends all waiting.
+    pub(super) fn stop(&self) {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Overlay {
+    /// Says whether the kernel does the I/O of plain files by itself.
+    pub fn set_passes(&self, passes: bool) {
+        self.heat.set_passes(passes && !self.read_only);
+    }
+
+    /// Files that are plain because they are read again and again, and the room that they take in bytes.
+    pub fn hot(&self) -> (u64, u64) {
+        self.heat.kept()
+    }
+
+    /// To be called when the last open of a file has ended.
+    pub(super) fn warm_if_hot(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        if let Some(Content::Stub(stub)) = state.content
+            && self.heat.is_hot(inode.file_id(), stub.size, Instant::now())
+            && inode.home
+        {
+            self.warming.push(inode);
+        }
+        self.keep_hot(inode, state);
+    }
+
+    /// Writes files back until it is stopped.
+    pub(super) fn warm_files(&self) {
+        let priority = RefCell::default();
+        while let Some(inode) = self.warming.take() {
+            self.warm(&inode, &priority);
+            self.inodes.release(inode);
+        }
+    }
+
+    /// Writes a file back, if nobody has it open and nothing speaks against it.
+    fn warm(&self, inode: &Arc<Inode>, priority: &RefCell<Priority>) {
+        let now = Instant::now();
+        let Ok(state) = self.lock_loaded(inode) else { return };
+        let Some(Content::Stub(stub)) = state.content else { return };
+        let busy = state.opens > 0 || !matches!(state.phase, Phase::Idle);
+        if busy || inode.is_nameless() || !self.heat.is_hot(inode.file_id(), stub.size, now) {
+            return;
+        }
+        drop(state);
+        // Asked without the lock: names may have to be read from the disk.
+        if !self.goes_back(inode, &stub) {
+            return self.heat.forget(inode.file_id());
+        }
+        let room = room_of(&stub);
+        let enough = rustix::fs::fstatvfs(self.backing.root()).is_ok_and(|space| leaves_enough(&space, room));
+        let Some(share) = self.heat.share(room).filter(|_| enough) else {
+            tracing::debug!("{}: read again and again, and there is no room for it", self.name_of(inode));
+            return self.heat.failed(inode.file_id(), now);
+        };
+        let Ok(file) = inode.open_io(OFlags::RDWR) else { return self.heat.failed(inode.file_id(), now) };
+        let (given_up, unsynced) = (Arc::new(AtomicBool::new(false)), Cell::new(0));
+        let step = |bytes| {
+            let goes_on = self.step_slowly(&file, &given_up, &unsynced, bytes);
+            // Somebody waits for what is left to do.
+            priority.borrow_mut().set_low(goes_on && self.pace.is_background());
+            goes_on
+        };
+        let mut state = inode.lock();
+        let same = state.content == Some(Content::Stub(stub));
+        if !same || state.opens > 0 || !matches!(state.phase, Phase::Idle) {
+            return;
+        }
+        state.yields = Some(given_up.clone());
+        let written = self.make_plain_by(inode, state, &step);
+        self.heat.forget(inode.file_id());
+        match written {
+            Ok(mut state) => {
+                state.hot = Some(share.used());
+                state.dirty = false;
+                if state.opens == 0 {
+                    // Of no use any more, and as much memory as the file is long.
+                    state.pages_stale = !self.drop_pages.get().is_some_and(|drop| drop(inode.node));
+                }
+                self.keep_hot(inode, &mut state);
+                tracing::debug!("{}: plain for a while, as it is read again and again", self.name_of(inode));
+            }
+            Err(_) if given_up.load(Ordering::Acquire) => {}
+            // The log says why.
+            Err(_) => self.heat.failed(inode.file_id(), now),
+        }
+    }
+
+    /// Whether a file goes back into the store when it is left alone.
+    fn goes_back(&self, inode: &Inode, stub: &Stub) -> bool {
+        let stat = inode.path_fd().and_then(rustix::fs::fstat);
+        stat.is_ok_and(|stat| {
+            let policy = self.policy_of(inode, stat.st_nlink, &mut self.catalog.finder(&self.backing));
+            stat.st_nlink > 0
+                && Stub::fits(stub.size, backing::mtime(&stat), backing::ctime(&stat))
+                && policy.ok().flatten().is_some_and(|policy| policy.converts(stub.size))
+        })
+    }
+
+    /// What is done after each chunk that was written: says whether to go on. `file` is a descriptor of the file.
+    fn step_slowly(&self, file: &File, given_up: &AtomicBool, unsynced: &Cell<u64>, bytes: u64) -> bool {
+        let (mut left, is_wanted) = (bytes, || given_up.load(Ordering::Acquire));
+        // In portions: with a limit, who wants the file is not to wait for all that is to be paid.
+        while left > 0 && !is_wanted() {
+            let portion = self.pace.portion(usize::try_from(left).unwrap_or(usize::MAX)) as u64;
+            self.pace.spend(portion);
+            left = left.saturating_sub(portion);
+        }
+        unsynced.set(unsynced.get() + bytes);
+        // What cannot be made durable now is said at the end.
+        if unsynced.get() >= SYNC_BYTES && !is_wanted() && rustix::fs::fdatasync(file).is_ok() {
+            unsynced.set(0);
+        }
+        !is_wanted() && !self.stop.stopped()
+    }
+
+    /// Puts a hot file that nobody has open into the line of those, until it is due to be committed.
+    fn keep_hot(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        if state.hot.is_some() && state.opens == 0 && !state.queued {
+            (state.queued, state.dirty) = (true, false);
+            let entry = Entry { inode: inode.clone(), generation: state.generation };
+            self.queue.push_hot(entry, state.closed + self.heat.rest());
+        }
+    }
+
+    /// Whether a file that is due is to stay plain for now because it is read; then it is put back.
+    pub(super) fn stays_hot(&self, inode: &Arc<Inode>, state: &mut InodeState) -> bool {
+        // A round takes what is due a little later too.
+        let stays = state.hot.is_some() && state.closed + self.heat.rest() > Instant::now() + GATHER;
+        if stays {
+            self.keep_hot(inode, state);
+        }
+        stays
+    }
+
+    /// Says that a file is about to be changed: it is an ordinary plain file from now on.
+    pub(super) fn cool(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        self.heat.forget(inode.file_id());
+        if state.hot.take().is_some() && state.queued && self.queue.remove_hot(inode) {
+            state.queued = false;
+        }
+    }
+}
