@@ -61,6 +61,12 @@ pub struct StatusReport {
     pub pending: u64,
     /// Files closed that rest for longer because they are written again and again.
     pub resting: u64,
+    /// Files in the store that are plain for a while because they are read again and again.
+    #[serde(default)]
+    pub hot_files: u64,
+    /// Bytes that they take on disk beside the store.
+    #[serde(default)]
+    pub hot_bytes: u64,
     /// Damage seen since the store was opened.
     pub damaged: u64,
     /// Whether the index may not know every file (a scan is due or running).
@@ -92,6 +98,7 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let stats = overlay.store().stats();
     let grouping = overlay.store().grouping()?;
     let saved_by_grouping = grouping.before_bytes.saturating_sub(grouping.after_bytes);
+    let (hot_files, hot_bytes) = overlay.hot();
     let mut kept = Vec::new();
     for index in overlay.kept().into_iter().flat_map(|kept| kept.indexes()) {
         let (name, bytes) = (index.method().name().to_owned(), index.bytes().map_err(OverlayError::from)?);
@@ -125,6 +132,8 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         kept,
         pending: overlay.pending() as u64,
         resting: overlay.resting() as u64,
+        hot_files,
+        hot_bytes,
         damaged: stats.damaged,
         behind: repo.behind(),
         memory: resident_bytes(),

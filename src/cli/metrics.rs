@@ -89,6 +89,8 @@ fn gauges(report: &StatusReport) -> Vec<Gauge> {
             "Files closed that rest as they are written again and again",
             report.resting as f64,
         ),
+        ("hot_files", "Files plain for a while as they are read again and again", report.hot_files as f64),
+        ("hot_bytes", "Bytes that those take on disk", report.hot_bytes as f64),
         ("damaged", "Damage seen since the store was opened", report.damaged as f64),
         ("index_behind", "1 if the index may not know every file", flag(report.behind)),
         ("memory_bytes", "Resident memory of the process that answers", report.memory as f64),

@@ -89,6 +89,13 @@ pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
         0 => pending,
         resting => format!("{pending}; {resting} resting, as they are written again and again"),
     };
+    let pending = match report.hot_files {
+        0 => pending,
+        hot => format!(
+            "{pending}; {hot} plain for now, as they are read again and again ({})",
+            size(report.hot_bytes)
+        ),
+    };
     let mut policy = report.policy.clone();
     match report.rules {
         0 => {}
