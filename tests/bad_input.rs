@@ -499,6 +499,8 @@ fn damaged_settings_are_named_and_nothing_is_guessed() {
         ("\n[[policy]]\nmatch = \"a\"", ["[[policy]]", "dedup or min_size", "line 2"]),
         ("gc = \"off\"\nmin_size = \"small\"", ["\"small\"", "like 16KiB", "line 2"]),
         ("convert_rate = \"50MiB\"", ["\"50MiB\"", "like 50MiB/s", "line 1"]),
+        ("hot_bytes = \"some\"", ["\"some\"", "like \"1GiB\"", "line 1"]),
+        ("hot_time = \"1\"", ["\"1\"", "like 30s", "line 1"]),
         ("convert_rate = \"1/s\"", ["\"1/s\"", "at least 64KiB/s", "line 1"]),
     ] {
         fs::write(state.join("config.toml"), garbage).unwrap();

@@ -2,7 +2,8 @@
 //! that remember them.
 //!
 //! Seen to fail with: a file let go of with its last name, though somebody had just looked it up
-//! (`what_was_found_before_..`).
+//! (`what_was_found_before_..`); a record made of a stub's record when it is written back, not of its inode
+//! (`times_that_were_set_..`).
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod common;
@@ -75,6 +76,41 @@ fn attributes_stay_through_everything() {
             let now: Vec<_> = files.iter().map(attributes).collect();
             assert_eq!(now, before, "{when}");
         });
+    });
+}
+
+/// What was set of a stub is in its inode alone, and is there still when it has been written back.
+#[test]
+fn times_that_were_set_of_a_stub_outlive_its_being_written_back() {
+    as_both(|user| {
+        let mount = Mount::with_flags(user, &WHEN_TOLD);
+        let path = mount.at("file");
+        let times = || {
+            let m = fs::metadata(&path).unwrap();
+            (m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec())
+        };
+        fs::write(&path, noise(1, 60_000)).unwrap();
+        mount.settle();
+        // Longer than a change of the ctime is taken for our own.
+        std::thread::sleep(Duration::from_millis(300));
+        let modified = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 7);
+        File::open(&path).unwrap().set_modified(modified).unwrap();
+        assert!(mount.is_stub("file"));
+        let before = times();
+        assert_eq!((before.0, before.1), (1_000_000_000, 7));
+        drop(OpenOptions::new().write(true).open(&path).unwrap());
+        assert!(!mount.is_stub("file"));
+        // The kernel may remember what it was told before; the bare directory and the next mount do not.
+        let below = || fs::metadata(mount.dir().join("file")).map(|m| (m.mtime(), m.mtime_nsec())).unwrap();
+        assert_eq!((times(), below()), (before, (1_000_000_000, 7)), "written back");
+        mount.remount();
+        assert_eq!(times(), before, "written back, then mounted again");
+        mount.settle();
+        assert!(mount.is_stub("file"));
+        assert_eq!(times(), before, "a stub again");
+        succeed(mount.dedupctl().args(["export", "file"]).current_dir(mount.mnt()));
+        assert!(!mount.is_stub("file"));
+        assert_eq!(below(), (1_000_000_000, 7), "exported");
     });
 }
 
