@@ -12,6 +12,10 @@ const IMAGE_BYTES: &str = "3G";
 /// nobody
 const USER: u32 = 65534;
 const START: Duration = Duration::from_secs(30);
+/// A file that is read again and again is plain within this time.
+const HEAT: Duration = Duration::from_secs(120);
+/// So often it is read by others.
+const READS: u32 = 12;
 
 /// A contestant.
 pub(super) struct Side {
@@ -165,6 +169,30 @@ impl Side {
             let mut command = Command::new(self.bin.join("dedupctl"));
             run(self.as_user(&mut command).arg("settle").arg(&self.mountpoint).stdout(Stdio::null()));
         }
+    }
+
+    /// Reads the large file again and again, for root's daemon until it keeps it as a plain file.
+    pub(super) fn heat(&self) {
+        let since = Instant::now();
+        for count in 1.. {
+            let output = self.stage("read").output().unwrap();
+            assert!(output.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&output.stderr));
+            // Between two reads nobody has it open: it is written back then.
+            std::thread::sleep(Duration::from_millis(100));
+            match self.name {
+                "root" if self.is_hot() => return,
+                "root" => assert!(since.elapsed() < HEAT, "{}: still a stub after {HEAT:?}", self.name),
+                _ if count == READS => return,
+                _ => {}
+            }
+        }
+    }
+
+    fn is_hot(&self) -> bool {
+        let mut command = Command::new(self.bin.join("dedupctl"));
+        let status = command.args(["status", "--json"]).arg(&self.mountpoint).output().unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+        status["hot_files"] != 0
     }
 
     /// User and system time that the daemon has taken.

@@ -123,6 +123,10 @@ fn run_suite(side: &mut Side, suite: &Suite, samples: &mut [Vec<Sample>]) {
             side.settle();
             continue;
         }
+        if stage.name == "heat" {
+            side.heat();
+            continue;
+        }
         if side.name == "null" && stage.before == Before::Cold {
             continue;
         }

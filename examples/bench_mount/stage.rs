@@ -129,6 +129,9 @@ pub(super) const SUITES: [Suite; 5] = [
             stub("read", "256 MiB of stub read, warm", Before::Warm, Some(0.9)),
             stub("read-4k", "65,536 random reads of 4 KiB, warm", Before::Warm, Some(0.9)),
             stub("read-4k-cold", "2,048 random reads of 4 KiB, cold", Before::Cold, None),
+            setup("heat"),
+            stub("read", "256 MiB of stub, read again and again", Before::Warm, None),
+            stub("read-4k", "random reads of 4 KiB, again and again", Before::Warm, None),
         ],
     },
     Suite {
