@@ -1,6 +1,6 @@
 //! Deflate streams in files: inflated, and deflated again to the very bytes that they were. Pure.
 //!
-//! Zip archives (docx, odt, jar, wheel) and gzip files hold deflate streams. Who made one is not known; zlib at one of
+//! Zip archives (docx, odt, jar, wheel), gzip files, PDF and compressed sections of ELF files hold deflate streams. Who made one is not known; zlib at one of
 //! its nine levels made most, and what it made it makes again. So a stream **re-deflates** if zlib gives its very bytes
 //! for what it inflates to, at some level; this is tried, never assumed.
 //!

@@ -1,5 +1,5 @@
-//! Archives, zip and gzip, in the store: which of their chunks can be stored as what the deflate streams in them inflate
-//! to ([`super::inflated`]).
+//! Archives, zip and gzip, and what else has deflate streams (PDF, ELF), in the store: which of their chunks can be stored
+//! as what those streams inflate to ([`super::inflated`]).
 //!
 //! Chunks cut through streams as they fall. A **piece** is a run of chunks that are stored by themselves, one after the
 //! other in an archive, with the streams that they are parts of: those at its ends are inflated whole, and the bytes of
