@@ -9,9 +9,8 @@
 //! panic or a huge allocation.
 
 use super::bits::{BitReader, BitWriter};
-use super::gram::{FEATURE_BITS, LEVEL_MAX, LEVELS};
+use super::gram::{FEATURE_BITS, GramHash, LEVEL_MAX, LEVELS};
 use super::rows::Gaps;
-use super::sketch::Feature;
 use crate::recipe::{put_varint, take_varint};
 
 /// Bits of a gram's feature that stand in a filter.
@@ -31,29 +30,35 @@ pub(crate) struct Filter {
     grams: Vec<u16>,
 }
 
-/// What a filter knows a gram by.
-pub(super) fn short(gram: Feature) -> u16 {
-    (gram.bits() >> (FEATURE_BITS - GRAM_BITS)) as u16
+/// What a filter knows a gram by, of the bits of its feature.
+pub(super) fn short(bits: u64) -> u16 {
+    (bits >> (FEATURE_BITS - GRAM_BITS)) as u16
 }
 
 impl Filter {
     /// Of grams that `level` selects, in any order.
-    pub(super) fn of(level: u8, grams: &[Feature]) -> Filter {
+    pub(super) fn of(level: u8, grams: &[GramHash]) -> Filter {
         if grams.is_empty() {
             return Filter { level, grams: Vec::new() };
         }
         // Sorted by a bit for each there may be: faster than comparing.
         let mut has = [0u64; 1 << (GRAM_BITS - 6)];
-        for gram in grams.iter().map(|&gram| short(gram)) {
+        for gram in grams.iter().map(|gram| short(gram.feature())) {
             has[usize::from(gram >> 6)] |= 1 << (gram & 63);
         }
-        let mut sorted = Vec::with_capacity(grams.len());
+        let (mut sorted, mut count) = (vec![0; grams.len() + 1], 0);
         for (mut word, at) in has.into_iter().zip((0u16..).step_by(64)) {
-            while word != 0 {
-                sorted.push(at + word.trailing_zeros() as u16);
-                word &= word - 1;
-            }
+            let mut take_one = || {
+                sorted[count] = at + word.trailing_zeros() as u16;
+                count += usize::from(word != 0);
+                word &= word.wrapping_sub(1);
+                word != 0
+            };
+            // Most have two or fewer, of which no branch depends on how many.
+            take_one();
+            while take_one() {}
         }
+        sorted.truncate(count);
         Filter { level, grams: sorted }
     }
 
@@ -129,6 +134,7 @@ pub(super) fn decode(mut block: &[u8]) -> Option<Vec<(u32, Filter)>> {
 mod tests {
     use super::*;
     use crate::similarity::methods::laws::noise;
+    use crate::similarity::sketch::Feature;
     use crate::similarity::{Sketch, SketchParams};
     use proptest::prelude::*;
 
@@ -148,7 +154,7 @@ mod tests {
                 &bytes,
                 SketchParams { floor_features: GRAMS, ..SketchParams::default() },
             );
-            let has = |gram: &Feature| filter.grams().binary_search(&short(*gram)).is_ok();
+            let has = |gram: &Feature| filter.grams().binary_search(&short(gram.bits())).is_ok();
             assert!(all.into_parts().0.iter().all(|gram| features.contains(gram) || has(gram)), "{seed}");
             let others = Sketch::of_chunk(&noise(100_000, seed + 1000));
             asked += others.len();

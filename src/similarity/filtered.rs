@@ -45,7 +45,7 @@ impl Filtered {
         let known = places.iter().zip(0u16..).map(|(place, at)| {
             let (level, index) = (place.feature.level(), counting.get(&place.feature.bits()));
             rows[..=usize::from(level)].iter_mut().for_each(|row| row.push(at));
-            shorts.push((short(place.feature), at));
+            shorts.push((short(place.feature.bits()), at));
             index.into_iter().for_each(|&index| by_index[usize::from(index)].push(at));
             Known { at: place.at as f64, level, is_counted: index.is_some() }
         });

@@ -64,6 +64,11 @@ impl GramHash {
         if zeros < LEVEL_MAX && self.0 <= bound(zeros + 1) { zeros + 1 } else { zeros }
     }
 
+    /// Whether `level` selects it.
+    pub(crate) fn is_at(self, level: u8) -> bool {
+        self.0 <= bound(level)
+    }
+
     /// What the index knows the gram by: [`FEATURE_BITS`] bits that are independent of the level.
     pub(crate) fn feature(self) -> u64 {
         mix(self.0) >> (64 - FEATURE_BITS)
@@ -75,36 +80,36 @@ const LANES: usize = 4;
 /// Grams of a part that are hashed before its bounds are looked at again.
 const STEP: usize = 32;
 /// From this level on so few grams are selected that a branch for each of those is cheaper than none.
-const SPARSE_LEVEL: u8 = 5;
+const SPARSE_LEVEL: u8 = 7;
 /// Hashes held before those selected are put away, where there is no branch.
 const HELD: usize = 128;
 
-/// Appends the grams of `bytes` that are selected at `level`, in no order, with repeats, though of a run of the same gram
-/// (all one byte) only a few. O(bytes), no allocation but `out`'s.
+/// Appends the grams of `bytes` that are selected at `level`, in no order, with repeats: up to twice as many as there are
+/// different ones, but for what fits in the capacity of `out`. O(bytes), no allocation but `out`'s.
 pub(crate) fn select(bytes: &[u8], level: u8, out: &mut Vec<GramHash>) {
     let bound = bound(level);
     let steps = bytes.len().saturating_sub(GRAM_BYTES) / (LANES * STEP);
     if steps > 0 && level >= SPARSE_LEVEL {
         roll_lanes(bytes, steps, |hashes| {
-            hashes.into_iter().filter(|&hash| hash <= bound).for_each(|hash| put(out, hash));
+            hashes.into_iter().filter(|&hash| hash <= bound).for_each(|hash| put(out, &[GramHash(hash)]));
         });
     } else if steps > 0 {
-        let (mut held, mut count) = ([0; HELD], 0);
+        let (mut held, mut count) = ([GramHash(0); HELD], 0);
         roll_lanes(bytes, steps, |hashes| {
             for hash in hashes {
-                held[count % HELD] = hash;
+                held[count % HELD] = GramHash(hash);
                 count += usize::from(hash <= bound);
             }
             if count > HELD - LANES {
-                held[..count].iter().for_each(|&hash| put(out, hash));
+                put(out, &held[..count]);
                 count = 0;
             }
         });
-        held[..count].iter().for_each(|&hash| put(out, hash));
+        put(out, &held[..count]);
     }
     roll(&bytes[LANES * STEP * steps..], |_, hash| {
         if hash <= bound {
-            put(out, hash);
+            put(out, &[GramHash(hash)]);
         }
         true
     });
@@ -122,13 +127,23 @@ pub(crate) fn select_placed(bytes: &[u8], level: u8, out: &mut Vec<(GramHash, u3
     });
 }
 
-/// Appends a gram, unless it is one of the last few.
+/// Appends grams. Where there is no more room those that repeat others are dropped first: of zeros there may be very many.
 #[inline(always)]
-fn put(out: &mut Vec<GramHash>, hash: u64) {
-    let last = out.len().saturating_sub(LANES);
-    if !out[last..].contains(&GramHash(hash)) {
-        out.push(GramHash(hash));
+fn put(out: &mut Vec<GramHash>, grams: &[GramHash]) {
+    if out.capacity() - out.len() < grams.len() {
+        make_room(out, grams.len());
     }
+    out.extend_from_slice(grams);
+}
+
+#[cold]
+fn make_room(out: &mut Vec<GramHash>, room: usize) {
+    out.sort_unstable();
+    out.dedup();
+    if out.len() > out.capacity() / 2 {
+        out.reserve(out.capacity());
+    }
+    out.reserve(room);
 }
 
 /// Hashes the first `LANES * STEP * steps` grams, each of the lanes a part of them, and calls `see` with the next of each
@@ -288,6 +303,6 @@ mod tests {
         assert_eq!(selected(&[1; GRAM_BYTES], 0).len(), 1);
         let mut run = Vec::new();
         select(&vec![0; 100_000], 0, &mut run);
-        assert_eq!(run.len(), 1);
+        assert!(run.iter().all(|gram| *gram == run[0]) && run.capacity() <= 2 * HELD, "{}", run.capacity());
     }
 }

@@ -94,15 +94,13 @@ impl Sketch {
             finest -= 1;
             gram::select(bytes, finest, &mut grams);
         }
-        let highest = grams.iter().map(|gram| gram.level()).max().unwrap_or(0);
+        let highest = grams.iter().min().map_or(0, |gram| gram.level());
         let level = params.level_of(bytes.len()).min(highest);
-        let (mut features, mut others) = (Vec::new(), Vec::with_capacity(grams.len()));
-        for feature in grams.into_iter().map(Feature::of) {
-            if feature.level() >= level { features.push(feature) } else { others.push(feature) }
-        }
+        let (kept, others) = parted(&mut grams, level);
+        let mut features: Vec<_> = kept.iter().map(|&gram| Feature::of(gram)).collect();
         features.sort_unstable();
         features.dedup_by_key(|f| f.bits());
-        let filter = Filter::of(finest.min(level), &others);
+        let filter = Filter::of(finest.min(level), others);
         Sketch { level, features, filter }
     }
 
@@ -140,6 +138,16 @@ impl Sketch {
         counts[..usize::from(self.level)].fill(0);
         counts
     }
+}
+
+/// Those that `level` selects, and the others. No branch depends on a gram: of a small chunk one in four is selected.
+fn parted(grams: &mut [GramHash], level: u8) -> (&[GramHash], &[GramHash]) {
+    let mut count = 0;
+    for at in 0..grams.len() {
+        grams.swap(at, count);
+        count += usize::from(grams[count].is_at(level));
+    }
+    grams.split_at(count)
 }
 
 /// Features of a query that are kept: those of some 24 MiB. Of a larger file only features below a bound are, so that
