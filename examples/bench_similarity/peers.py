@@ -8,12 +8,15 @@ import ctypes
 import glob
 import json
 import resource
+import signal
 import sys
 import time
 
 RESEMBLANCE = 0.14
 GRAM = 24
 PERMUTATIONS = 128
+# Seconds of processor after which a peer is ended, and said to be.
+SECONDS_MAX = 600
 # What is handed to a library at a time.
 SLICE = 1 << 15
 
@@ -176,8 +179,15 @@ PEERS = {
 }
 
 
+def out_of_time(signum, frame):
+    sys.exit(f"ended after {SECONDS_MAX} s of processor")
+
+
 def main():
     name, manifest, work = sys.argv[1:]
+    signal.signal(signal.SIGXCPU, out_of_time)
+    # A library that does not come back in a minute more is killed.
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS_MAX, SECONDS_MAX + 60))
     with open(manifest) as file:
         manifest = json.load(file)
     peer, now = PEERS[name](work), time.process_time
