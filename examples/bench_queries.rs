@@ -25,6 +25,8 @@ const CACHE_BYTES: u64 = 32 << 20;
 const BUFFER_BYTES: usize = 512 << 20;
 const QUERIES: usize = 300;
 const LICENCE_EVERY: u64 = 10;
+/// As `dedupctl similar` asks unless it is told otherwise.
+const LOOKED_AT: usize = 4096;
 
 struct Random(u64);
 
@@ -146,7 +148,7 @@ fn measure(name: &str, index: &Similarity, db: &Counting, queries: &[QuerySketch
     for query in queries {
         let before = db.1.load(Ordering::Relaxed);
         let (from, processor_from) = (Instant::now(), processor());
-        found += index.query(query, 0.25, 100).unwrap().candidates.len();
+        found += index.query(query, 0.25, LOOKED_AT).unwrap().candidates.len();
         times.push((processor() - processor_from).as_micros());
         walls.push(from.elapsed().as_micros());
         blocks.push(db.1.load(Ordering::Relaxed) - before);

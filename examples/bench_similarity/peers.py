@@ -15,8 +15,8 @@ import time
 RESEMBLANCE = 0.14
 GRAM = 24
 PERMUTATIONS = 128
-# Seconds of processor after which a peer is ended, and said to be.
-SECONDS_MAX = 600
+# Seconds after which a peer is ended, and said to be. Not of the processor: a limit of that makes its clock tick.
+SECONDS_MAX = 1200
 # What is handed to a library at a time.
 SLICE = 1 << 15
 
@@ -180,14 +180,13 @@ PEERS = {
 
 
 def out_of_time(signum, frame):
-    sys.exit(f"ended after {SECONDS_MAX} s of processor")
+    sys.exit(f"ended after {SECONDS_MAX} s")
 
 
 def main():
     name, manifest, work = sys.argv[1:]
-    signal.signal(signal.SIGXCPU, out_of_time)
-    # A library that does not come back in a minute more is killed.
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS_MAX, SECONDS_MAX + 60))
+    signal.signal(signal.SIGALRM, out_of_time)
+    signal.alarm(SECONDS_MAX)
     with open(manifest) as file:
         manifest = json.load(file)
     peer, now = PEERS[name](work), time.process_time
