@@ -226,8 +226,8 @@ impl Overlay {
         }
     }
 
-    /// Brings a stub that the index has lost back into it, from its chunks.
-    fn index_stub(&self, inode: &Inode, stub: &Stub) -> Result<bool> {
+    /// Brings a stub that the index does not know into it, from its chunks.
+    pub(super) fn index_stub(&self, inode: &Inode, stub: &Stub) -> Result<bool> {
         let known = self.catalog.file(inode.file_id())?.is_some_and(|row| row.recipe == stub.recipe);
         if !known {
             let mut stat = rustix::fs::fstat(&inode.path_fd()?)?;
