@@ -16,6 +16,8 @@ use super::{Batch, Db, DbError, DbResult, Table};
 const BLOCK_BYTES_MAX: usize = 4096;
 /// Applied at once while merging, so that a bulk write does not hold all its blocks in memory.
 const BLOCKS_PER_BATCH: usize = 256;
+/// Blocks that are walked past before the next one is looked up.
+const BLOCKS_PASSED_MAX: u64 = 16;
 
 /// How the rows of a block are written.
 pub trait Codec {
@@ -126,40 +128,93 @@ impl<C: Codec> Runs<C> {
     /// Calls `visit` with the position of a prefix in `prefixes` and each row that starts with it; `visit`
     /// returns false to pass over the other rows of that prefix.
     ///
-    /// `prefixes` must be sorted. A block is decoded once for all prefixes that lie within it.
+    /// `prefixes` must be sorted. A block is decoded once for all prefixes that lie within it, and blocks that are not far
+    /// from each other are walked to: a look-up costs as much as walking past a dozen.
     pub fn scan_each<P: AsRef<[u8]>>(
         &self,
         db: &dyn Db,
         prefixes: &[P],
         mut visit: impl FnMut(usize, &[u8]) -> bool,
     ) -> DbResult<()> {
-        let Layout { table, row_len, .. } = self.layout;
-        let mut rows = Vec::new();
-        for (i, prefix) in prefixes.iter().enumerate() {
-            let prefix = prefix.as_ref();
-            // Only a row above the prefix's own shows that they all are in this block.
-            let ends_within = |rows: &[u8]| {
-                let last = rows.len().checked_sub(row_len).map(|at| &rows[at..]);
-                last.is_some_and(|last| last > prefix && !last.starts_with(prefix))
+        let table = self.layout.table;
+        let mut next = 0;
+        while let Some(prefix) = prefixes.get(next) {
+            let Some((first, block)) = db.at_or_below(table, prefix.as_ref())? else {
+                next += 1;
+                continue;
             };
-            // Prefixes ascend, so rows at hand start at or below this one's block.
-            if !ends_within(&rows) {
-                let Some((_, block)) = db.at_or_below(table, prefix)? else {
-                    continue;
-                };
-                rows = self.decode(&block)?;
-                if !ends_within(&rows) {
-                    self.scan(db, prefix, |row| visit(i, row))?;
-                    continue;
-                }
+            let mut rows = self.decode(&block)?;
+            let looked_up = next;
+            while let Some(prefix) =
+                prefixes.get(next).filter(|prefix| self.ends_within(&rows, prefix.as_ref()))
+            {
+                self.visit_rows(&rows, prefix.as_ref(), |row| visit(next, row));
+                next += 1;
             }
-            let at = lower_bound(&rows, row_len, prefix);
-            rows[at * row_len..]
-                .chunks_exact(row_len)
-                .take_while(|row| row.starts_with(prefix))
-                .all(|row| visit(i, row));
+            let is_far = |prefix: &P| next > looked_up && self.is_far(&rows, prefix.as_ref());
+            if prefixes.get(next).is_none_or(is_far) {
+                continue;
+            }
+            // Where a block ends only the key of the next says, so it is looked at when that is seen.
+            let (mut before, mut is_decoded, mut passed, mut failed) = (block.to_vec(), true, 0, None);
+            let mut look_at = |before: &[u8], end: Option<&[u8]>, is_decoded: &mut bool| -> DbResult<bool> {
+                let starts_before = |prefix: &[u8]| end.is_none_or(|end| end > prefix);
+                while let Some(prefix) =
+                    prefixes.get(next).map(P::as_ref).filter(|prefix| starts_before(prefix))
+                {
+                    if !std::mem::replace(is_decoded, true) {
+                        rows = self.decode(before)?;
+                    }
+                    let is_wanted = self.visit_rows(&rows, prefix, |row| visit(next, row));
+                    if is_wanted && end.is_some_and(|end| end.starts_with(prefix)) {
+                        break;
+                    }
+                    next += 1;
+                }
+                let is_far = |prefix: &P| *is_decoded && self.is_far(&rows, prefix.as_ref());
+                Ok(!prefixes.get(next).is_none_or(is_far))
+            };
+            let mut goes_on = true;
+            db.scan(table, &first, &mut |key, block| {
+                if key == first {
+                    return true;
+                }
+                goes_on = look_at(&before, Some(key), &mut is_decoded).unwrap_or_else(|e| {
+                    failed = Some(e);
+                    false
+                });
+                passed = if is_decoded { 0 } else { passed + 1 };
+                (before, is_decoded) = (block.to_vec(), false);
+                goes_on = goes_on && passed < BLOCKS_PASSED_MAX;
+                goes_on
+            })?;
+            failed.map_or(Ok(()), Err)?;
+            if goes_on {
+                look_at(&before, None, &mut is_decoded)?;
+            }
         }
         Ok(())
+    }
+
+    /// Whether all rows with the prefix that are not before `rows` are among them: only a row above shows it.
+    fn ends_within(&self, rows: &[u8], prefix: &[u8]) -> bool {
+        let last = rows.chunks_exact(self.layout.row_len).next_back();
+        last.is_some_and(|last| last > prefix && !last.starts_with(prefix))
+    }
+
+    /// Whether the prefix lies further behind the rows of a block than one would walk, going by how far those reach.
+    fn is_far(&self, rows: &[u8], prefix: &[u8]) -> bool {
+        let mut rows = rows.chunks_exact(self.layout.row_len);
+        let Some(first) = rows.next().map(leading) else { return true };
+        let last = rows.next_back().map_or(first, leading);
+        leading(prefix).saturating_sub(last) > last.saturating_sub(first).saturating_mul(BLOCKS_PASSED_MAX)
+    }
+
+    /// Calls `visit` with those of the rows that start with the prefix until it returns false; whether it never did.
+    fn visit_rows(&self, rows: &[u8], prefix: &[u8], visit: impl FnMut(&[u8]) -> bool) -> bool {
+        let row_len = self.layout.row_len;
+        let at = lower_bound(rows, row_len, prefix);
+        rows[at * row_len..].chunks_exact(row_len).take_while(|row| row.starts_with(prefix)).all(visit)
     }
 
     /// Removes the rows with the given keys, then adds rows, replacing those of the same key.
@@ -241,6 +296,14 @@ impl<C: Codec> Runs<C> {
             .ok_or(DbError::Row { table: self.layout.table, reason: "a block of sorted rows" })?;
         Ok(rows)
     }
+}
+
+/// The number that a key begins with.
+fn leading(key: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    let len = key.len().min(8);
+    bytes[..len].copy_from_slice(&key[..len]);
+    u64::from_be_bytes(bytes)
 }
 
 /// Index of the first row that is not below `key`.

@@ -32,6 +32,8 @@ const CANDIDATES_MIN: usize = 32;
 /// Candidates taken from the index. Estimates of small files hardly tell them apart, so more of those are compared,
 /// as long as it is about few bytes.
 pub(super) const CANDIDATES_MAX: usize = 1024;
+/// Contents that the index ranks by how much of the query they have for each that is taken, by whatever figure.
+const RANKED_PER_CANDIDATE: usize = 4;
 const EXTRA_BYTES_MAX: u64 = 2 << 20;
 /// Bytes of both sides that are compared for one query, at some 30 to 250 MB/s; the candidates that come after, the
 /// less promising ones, are answered by their estimates. The first is compared whatever it is, unless both
@@ -325,13 +327,14 @@ impl Contents {
         everything: bool,
     ) -> Result<(RecipeId, Answer)> {
         let (sketch, recipe) = self.sketch(query).map_err(|e| OverlayError::io("read", "the query", e))?;
-        let mut answer = self.similarity.query_beside(&sketch, boilerplate, options.min, usize::MAX)?;
+        let wanted = match everything {
+            true => usize::MAX,
+            false => options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(CANDIDATES_MAX),
+        };
+        let ranked = wanted.saturating_mul(RANKED_PER_CANDIDATE);
+        let mut answer = self.similarity.query_beside(&sketch, boilerplate, options.min, ranked)?;
         answer.candidates.sort_by(|a, b| options.by.likelier(a, b));
-        if !everything {
-            answer
-                .candidates
-                .truncate(options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(CANDIDATES_MAX));
-        }
+        answer.candidates.truncate(wanted);
         Ok((recipe, answer))
     }
 

@@ -95,8 +95,9 @@ impl Buffer {
         self.postings.each(feature, visit);
     }
 
-    pub(super) fn postings(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.postings.0.iter().flatten().copied()
+    /// In order: what is merged into a table is sorted first, which takes next to nothing then.
+    pub(super) fn postings(&self) -> Vec<(u64, u32)> {
+        self.postings.0.iter().rev().fold(Vec::new(), |all, run| merged(run, &all))
     }
 
     pub(super) fn postings_len(&self) -> usize {

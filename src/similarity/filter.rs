@@ -117,8 +117,9 @@ pub(super) fn decode(mut block: &[u8]) -> Option<Vec<(u32, Filter)>> {
             chunk = chunk.checked_add(gap)?.checked_add(1)?;
         }
         let level = bits.take(LEVEL_BITS)? as u8;
-        let (mut grams, mut next) = (Vec::new(), 0u64);
-        for _ in 0..bits.take(width.into())? {
+        let (grams_len, mut next) = (bits.take(width.into())?, 0u64);
+        let mut grams = Vec::with_capacity(grams_len as usize);
+        for _ in 0..grams_len {
             let gram =
                 bits.take_rice(gram_rice.into())?.checked_add(next).filter(|gram| gram >> GRAM_BITS == 0)?;
             grams.push(gram as u16);

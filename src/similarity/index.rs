@@ -380,7 +380,10 @@ fn united(chunks: &[ChunkRow]) -> Counts {
 
 fn merge_rows(db: &dyn Db, buffer: &Buffer) -> Result<()> {
     let mut rows = Vec::with_capacity(buffer.postings_len() * 9);
-    buffer.postings().for_each(|(feature, chunk)| rows.extend_from_slice(&posting(feature, chunk)));
+    buffer
+        .postings()
+        .into_iter()
+        .for_each(|(feature, chunk)| rows.extend_from_slice(&posting(feature, chunk)));
     FEATURES.merge(db, rows, Vec::new())?;
     filters::merge(db, &buffer.filters)?;
     let rows = buffer.sketched.iter().flat_map(|(key, row)| row.to_row(key)).collect();

@@ -30,7 +30,7 @@ const FEATURES_AT_ONCE: usize = 256;
 const ROWS_MAX: usize = 1 << 25;
 
 /// Where the cap suppresses more than half of a query's features, so many of them are followed all the same, with a
-/// cap so many times as high: some tens of milliseconds at most.
+/// cap so many times as high, of chunks as of contents: some tens of milliseconds at most.
 const RETRIED_FEATURES: usize = 16;
 const RETRY_CAP_FACTOR: usize = 8;
 
@@ -49,7 +49,8 @@ impl Similarity {
     /// The contents of which the queried file may share `min` (0 to 1) or more, either way round.
     ///
     /// Shortlisted is what is estimated at half of `min`, and with few features also what could by chance
-    /// have been estimated lower. At most `limit`, the best. The queried file itself is among them if it is
+    /// have been estimated lower. At most `limit`, the best: of more than 4,096 and `limit` contents with a feature in common
+    /// only those that have most of the query's are looked at. The queried file itself is among them if it is
     /// in the index. Time: about 2 to 15 us a feature, so 1 to 2 ms for a file of 16 KiB, and for a large one no more than
     /// some seconds: of its features at most 2^18 are looked up.
     pub fn query(&self, sketch: &QuerySketch, min: f64, limit: usize) -> Result<Answer, SimilarityError> {
@@ -70,12 +71,13 @@ impl Similarity {
         let boilerplate_features = all - features.len();
         let state = self.read();
         let cap = self.options.frequency_cap;
+        let caps = (cap, cap.saturating_mul(CHUNKS_PER_CONTENT));
         let mut seen = Seen::of(sketch);
         let mut suppressed = Vec::new();
         let mut followed = 0;
         // They are in the order of their hashes, so the first of them are a sample of all.
         for part in features.chunks(FEATURES_AT_ONCE) {
-            suppressed.append(&mut self.follow(&state, part, cap, &mut seen)?);
+            suppressed.append(&mut self.follow(&state, part, caps, &mut seen)?);
             followed += part.len();
             if seen.rows > ROWS_MAX {
                 break;
@@ -86,7 +88,8 @@ impl Similarity {
         if suppressed.len() * 2 > features.len() {
             let step = suppressed.len().div_ceil(RETRIED_FEATURES);
             let retried: Vec<_> = suppressed.iter().copied().step_by(step).collect();
-            let still = self.follow(&state, &retried, cap.saturating_mul(RETRY_CAP_FACTOR), &mut seen)?;
+            let cap = cap.saturating_mul(RETRY_CAP_FACTOR);
+            let still = self.follow(&state, &retried, (cap, cap), &mut seen)?;
             suppressed.retain(|feature| !retried.contains(feature) || still.contains(feature));
         }
         let last = features.last().map_or(0, |asked| asked.feature.bits());
@@ -102,15 +105,16 @@ impl Similarity {
         Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
     }
 
-    /// Counts which contents have the features; returns those that more contents have than `cap`.
+    /// Counts which contents have the features; returns those that more contents have than `cap`, or more chunks than
+    /// `chunks_max`.
     fn follow(
         &self,
         state: &State,
         features: &[Asked],
-        cap: usize,
+        (cap, chunks_max): (usize, usize),
         seen: &mut Seen,
     ) -> Result<Vec<Asked>, SimilarityError> {
-        let postings = postings(&*self.db, state, features, cap)?;
+        let postings = postings(&*self.db, state, features, chunks_max)?;
         let chunks = containing(&*self.db, state, &postings, cap)?;
         seen.rows += postings.rows + chunks.values().map(|(_, contents)| contents.len()).sum::<usize>();
         let mut suppressed = Vec::new();
@@ -148,8 +152,7 @@ struct Found {
     rows: usize,
 }
 
-fn postings(db: &dyn Db, state: &State, features: &[Asked], cap: usize) -> Result<Found, SimilarityError> {
-    let most = cap.saturating_mul(CHUNKS_PER_CONTENT);
+fn postings(db: &dyn Db, state: &State, features: &[Asked], most: usize) -> Result<Found, SimilarityError> {
     let prefixes: Vec<_> = features.iter().map(|asked| hash_prefix(asked.feature.bits())).collect();
     let mut stored: Vec<(usize, u32)> = Vec::new();
     let (mut of, mut count) = (0, 0);

@@ -13,6 +13,9 @@ use std::collections::HashMap;
 
 /// Contents whose rows and filters are held at a time: some MiB.
 const CONTENTS_AT_ONCE: usize = 1 << 12;
+/// Unless more candidates are wanted so many contents are looked at: each takes some microseconds, as their rows lie all over
+/// the table.
+const CONTENTS_MAX: usize = 1 << 12;
 
 /// A content that probably has something in common with the queried file. The shares are estimates, from 0 to
 /// 1, of bytes; [`super::exact::compare_beside`] gives the facts.
@@ -61,7 +64,8 @@ impl Query {
         min: f64,
         limit: usize,
     ) -> Result<Vec<Candidate>, SimilarityError> {
-        let mut tallies: Vec<_> = std::mem::take(&mut self.seen.tallies).into_iter().collect();
+        let tallies = std::mem::take(&mut self.seen.tallies);
+        let mut tallies = self.likeliest(tallies, limit.max(CONTENTS_MAX));
         tallies.sort_unstable_by_key(|(content, _)| *content);
         let mut tallies = tallies.into_iter().peekable();
         let mut candidates = Vec::new();
@@ -84,6 +88,18 @@ impl Query {
         });
         candidates.truncate(limit);
         Ok(candidates)
+    }
+
+    /// At most so many of the contents: those that have most of the query. Of what else is known of them nothing is read.
+    fn likeliest(&self, tallies: HashMap<u32, Tally>, most: usize) -> Vec<(u32, Tally)> {
+        if tallies.len() <= most {
+            return tallies.into_iter().collect();
+        }
+        let share = |tally: &Tally| tally.share(|level| self.seen.weights.at(level));
+        let mut by_share: Vec<_> =
+            tallies.into_iter().map(|(content, tally)| (share(&tally), content, tally)).collect();
+        by_share.select_nth_unstable_by(most, |a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        by_share.into_iter().take(most).map(|(_, content, tally)| (content, tally)).collect()
     }
 
     /// Those of the contents, sorted by number, that are there and may share `min`.

@@ -194,11 +194,16 @@ pub(super) struct ContentRow {
 
 impl ContentRow {
     pub(super) fn to_row(self, number: u32) -> Vec<u8> {
-        let mut row = number.to_be_bytes().to_vec();
-        row.extend_from_slice(&self.recipe.0);
-        row.extend_from_slice(&self.size.to_be_bytes());
-        self.counts.put(&mut row);
+        let mut row = Vec::with_capacity(CONTENT_BYTES);
+        self.put(number, &mut row);
         row
+    }
+
+    fn put(self, number: u32, rows: &mut Vec<u8>) {
+        rows.extend_from_slice(&number.to_be_bytes());
+        rows.extend_from_slice(&self.recipe.0);
+        rows.extend_from_slice(&self.size.to_be_bytes());
+        self.counts.put(rows);
     }
 
     pub(super) fn of_row(row: &[u8]) -> (u32, ContentRow) {
@@ -455,7 +460,7 @@ impl Codec for Contents {
             }
             let size = bits.take_number(SIZE_BITS)?;
             let content = ContentRow { recipe: RecipeId(recipe), size, counts: Counts::decode(&mut bits)? };
-            rows.extend_from_slice(&content.to_row(number));
+            content.put(number, rows);
         }
         Some(())
     }

@@ -202,6 +202,25 @@ fn what_is_mostly_frequent_is_looked_for_all_the_same() {
     }
 }
 
+/// Of more contents with something in common than can be looked at, those that have most of the query are. Seen to fail with
+/// those that have least.
+#[test]
+fn of_too_many_contents_the_likeliest_are_looked_at() {
+    let index = open(&Arc::new(MemDb::new()));
+    let query = noise(3000, 1);
+    for i in 0..4500 {
+        let at = i % 3 * 400;
+        add(&index, &[&query[at..at + 150], &noise(100, 10_000 + i as u64)].concat());
+    }
+    let near: Vec<_> =
+        (0..5).map(|i| add(&index, &[&query[..1500], &noise(1500, 100 + i)].concat())).collect();
+    let candidates = |limit| index.query(&sketch(&query), 0.25, limit).unwrap().candidates;
+    assert!(candidates(usize::MAX).len() > 4096);
+    let found = candidates(100);
+    assert_eq!(found.len(), 100);
+    assert!(near.iter().all(|near| found[..5].iter().any(|found| found.recipe == *near)));
+}
+
 /// Boilerplate is out of the estimates; frequent features and their passages are found from the index.
 #[test]
 fn boilerplate_does_not_count_and_can_be_learned() {
