@@ -279,7 +279,7 @@ fn a_daemon_answers_the_same() {
 }
 
 /// What is overwritten or removed is not found any more, and what is brought back is found again.
-/// Seen to fail with: the settling after each step left out.
+/// Seen to fail when only the next scan told the index of what had been restored.
 #[test]
 fn what_is_restored_is_found_again() {
     if !root_and_fuse_available() {

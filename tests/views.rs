@@ -330,7 +330,7 @@ fn pages_are_found_apart_from_headers() {
 }
 
 /// Every format by what is in the file, whatever it is called, and by `--view`. Only of source code the name decides.
-/// Seen to fail with: PDF and PostScript not told from text by their content, `--view` passed over.
+/// Seen to fail with `raw` for every view.
 #[test]
 fn each_format_is_seen_by_content_and_by_flag() {
     let world = World::new(Some(&View::ALL));

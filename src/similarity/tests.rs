@@ -202,8 +202,7 @@ fn what_is_mostly_frequent_is_looked_for_all_the_same() {
     }
 }
 
-/// Of more contents with something in common than can be looked at, those that have most of the query are. Seen to fail with
-/// those that have least.
+/// Of more contents with something in common than can be looked at, those that have most of the query are.
 #[test]
 fn of_too_many_contents_the_likeliest_are_looked_at() {
     let index = open(&Arc::new(MemDb::new()));
