@@ -30,7 +30,7 @@ const FEATURES_AT_ONCE: usize = 256;
 const ROWS_MAX: usize = 1 << 25;
 
 /// Where the cap suppresses more than half of a query's features, so many of them are followed all the same, with a
-/// cap so many times as high, of chunks as of contents: some tens of milliseconds at most.
+/// cap so many times as high: some tens of milliseconds at most.
 const RETRIED_FEATURES: usize = 16;
 const RETRY_CAP_FACTOR: usize = 8;
 
@@ -71,13 +71,12 @@ impl Similarity {
         let boilerplate_features = all - features.len();
         let state = self.read();
         let cap = self.options.frequency_cap;
-        let caps = (cap, cap.saturating_mul(CHUNKS_PER_CONTENT));
         let mut seen = Seen::of(sketch);
         let mut suppressed = Vec::new();
         let mut followed = 0;
         // They are in the order of their hashes, so the first of them are a sample of all.
         for part in features.chunks(FEATURES_AT_ONCE) {
-            suppressed.append(&mut self.follow(&state, part, caps, &mut seen)?);
+            suppressed.append(&mut self.follow(&state, part, cap, &mut seen)?);
             followed += part.len();
             if seen.rows > ROWS_MAX {
                 break;
@@ -88,8 +87,7 @@ impl Similarity {
         if suppressed.len() * 2 > features.len() {
             let step = suppressed.len().div_ceil(RETRIED_FEATURES);
             let retried: Vec<_> = suppressed.iter().copied().step_by(step).collect();
-            let cap = cap.saturating_mul(RETRY_CAP_FACTOR);
-            let still = self.follow(&state, &retried, (cap, cap), &mut seen)?;
+            let still = self.follow(&state, &retried, cap.saturating_mul(RETRY_CAP_FACTOR), &mut seen)?;
             suppressed.retain(|feature| !retried.contains(feature) || still.contains(feature));
         }
         let last = features.last().map_or(0, |asked| asked.feature.bits());
@@ -105,16 +103,15 @@ impl Similarity {
         Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
     }
 
-    /// Counts which contents have the features; returns those that more contents have than `cap`, or more chunks than
-    /// `chunks_max`.
+    /// Counts which contents have the features; returns those that more contents have than `cap`.
     fn follow(
         &self,
         state: &State,
         features: &[Asked],
-        (cap, chunks_max): (usize, usize),
+        cap: usize,
         seen: &mut Seen,
     ) -> Result<Vec<Asked>, SimilarityError> {
-        let postings = postings(&*self.db, state, features, chunks_max)?;
+        let postings = postings(&*self.db, state, features, cap)?;
         let chunks = containing(&*self.db, state, &postings, cap)?;
         seen.rows += postings.rows + chunks.values().map(|(_, contents)| contents.len()).sum::<usize>();
         let mut suppressed = Vec::new();
@@ -152,7 +149,8 @@ struct Found {
     rows: usize,
 }
 
-fn postings(db: &dyn Db, state: &State, features: &[Asked], most: usize) -> Result<Found, SimilarityError> {
+fn postings(db: &dyn Db, state: &State, features: &[Asked], cap: usize) -> Result<Found, SimilarityError> {
+    let most = cap.saturating_mul(CHUNKS_PER_CONTENT);
     let prefixes: Vec<_> = features.iter().map(|asked| hash_prefix(asked.feature.bits())).collect();
     let mut stored: Vec<(usize, u32)> = Vec::new();
     let (mut of, mut count) = (0, 0);
