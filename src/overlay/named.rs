@@ -50,7 +50,7 @@ pub struct LikeGroup {
 /// Two files, and what they have in common.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedPair {
-    /// The one that the index knew first.
+    /// The one whose path is first in order.
     pub a: Named,
     /// The other.
     pub b: Named,
@@ -175,7 +175,8 @@ pub(super) fn groups(
     Ok(groups)
 }
 
-/// Pairs of files of `named` by the number of fingerprints in common, as winnowing ranks them.
+/// Pairs of files of `named` by the number of fingerprints in common, those with as many by their paths: in which order files came
+/// into the index does not show.
 pub(super) fn pairs(
     index: &Index,
     named: &BTreeMap<RecipeId, Named>,
@@ -186,9 +187,18 @@ pub(super) fn pairs(
     let found = winnow::pairs(index, base, options, known)?.into_iter();
     let name = |pair: WinnowPair| {
         let WinnowPair { a, b, common, a_in_b, b_in_a } = pair;
-        Some(NamedPair { a: named.get(&a)?.clone(), b: named.get(&b)?.clone(), common, a_in_b, b_in_a })
+        let (a, b) = (named.get(&a)?.clone(), named.get(&b)?.clone());
+        Some(match a.paths <= b.paths {
+            true => NamedPair { a, b, common, a_in_b, b_in_a },
+            false => NamedPair { a: b, b: a, common, a_in_b: b_in_a, b_in_a: a_in_b },
+        })
     };
-    Ok(found.filter_map(name).collect())
+    let mut pairs: Vec<_> = found.filter_map(name).collect();
+    pairs.sort_by(|one, other| {
+        let ranks = |pair: &NamedPair| std::cmp::Reverse(pair.common);
+        (ranks(one), &one.a.paths, &one.b.paths).cmp(&(ranks(other), &other.a.paths, &other.b.paths))
+    });
+    Ok(pairs)
 }
 
 /// The share of the reference that is in the other, or what the method measures instead.
