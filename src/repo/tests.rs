@@ -115,7 +115,7 @@ fn a_pack_of_a_newer_format_asks_for_a_newer_program() {
     bytes[36..40].copy_from_slice(&crc.to_le_bytes());
     fs::write(&pack, &bytes).unwrap();
     let error = open(&layout).err().unwrap();
-    let expected = format!("{}: store format 9 is newer than 5", pack.display());
+    let expected = format!("{}: store format 9 is newer than 6", pack.display());
     assert!(error.to_string().starts_with(&expected), "{error}");
     assert_eq!(error.hint().as_deref(), Some("use a newer dedupfs; nothing was changed"));
     assert_eq!(fs::read(&pack).unwrap(), bytes);
