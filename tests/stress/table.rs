@@ -11,9 +11,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 pub const FILES: usize = 64;
+/// The last ones are so large that they become plain files for a while when they are read again and again.
+pub const LARGE: std::ops::Range<usize> = FILES - 4..FILES;
 pub const BLOCK: usize = 4096;
-pub const BLOCKS: usize = 32;
+pub const BLOCKS: usize = 264;
 pub const BYTES_MAX: usize = BLOCK * BLOCKS;
+/// Of a file that is not large.
+pub const SMALL_BYTES_MAX: usize = BLOCK * 32;
+const LARGE_BYTES_MIN: usize = 1 << 20;
 
 /// How a file is changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,8 +42,12 @@ pub fn len_of(file: usize, version: u64) -> usize {
     let mixed =
         (file as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
     match kind(file) {
-        Kind::InPlace => BLOCK * (1 + file % BLOCKS),
-        _ => 8 * (1 + (mixed >> 20) as usize % (BYTES_MAX / 8)),
+        Kind::InPlace if LARGE.contains(&file) => BYTES_MAX,
+        Kind::InPlace => BLOCK * (1 + file % (SMALL_BYTES_MAX / BLOCK)),
+        _ if LARGE.contains(&file) => {
+            LARGE_BYTES_MIN + 8 * ((mixed >> 20) as usize % ((BYTES_MAX - LARGE_BYTES_MIN) / 8))
+        }
+        _ => 8 * (1 + (mixed >> 20) as usize % (SMALL_BYTES_MAX / 8)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Changing files in every way that programs know.
 
 use super::map::{Aligned, How, Map};
-use super::table::{BLOCK, BLOCKS, BYTES_MAX, Kind, Table, Turn, bytes, kind, len_of, word};
+use super::table::{BLOCK, BLOCKS, Kind, SMALL_BYTES_MAX, Table, Turn, bytes, kind, len_of, word};
 use super::{Rng, file_path};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Result, Write};
@@ -141,7 +141,7 @@ fn append(turn: &Turn, dir: &Path, file: usize, rng: &mut Rng) -> Result<()> {
     let mut len = turn.state.len.load(SeqCst) as usize;
     let more = 8 * (1 + rng.below(1500));
     turn.begun(0..BLOCKS);
-    if len + more > BYTES_MAX {
+    if len + more > SMALL_BYTES_MAX {
         len = 0;
         OpenOptions::new().write(true).truncate(true).open(&path)?;
     }
