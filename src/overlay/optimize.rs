@@ -99,7 +99,7 @@ impl Overlay {
     /// said no on the way: whatever was done until then is whole, and another call goes on from there.
     ///
     /// Files read and are written to meanwhile as ever; this thread lets others go first. Memory and time:
-    /// [`crate::store`]'s `regroup.rs`.
+    /// [`crate::store`]'s `regroup`.
     pub fn optimize(
         &self,
         options: &RegroupOptions,

@@ -31,7 +31,6 @@ mod group_cache;
 mod group_table;
 mod index;
 mod inflated;
-mod inflater;
 mod live;
 mod lzma;
 mod open;
@@ -43,7 +42,6 @@ mod recipe_groups;
 mod regroup;
 mod salvage;
 mod scan;
-mod solid;
 mod stretch;
 #[cfg(test)]
 mod tests;

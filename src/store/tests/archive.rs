@@ -1,7 +1,7 @@
 //! Archives stored as what they inflate to: read as they were, smaller, lost only together with their group, and left
 //! alone where zlib does not make them again.
 //!
-//! Seen to fail: without the look at the hash in `Group::chunk` (wrong bytes), without `read_back` in `regroup.rs` (the
+//! Seen to fail: without the look at the hash in `Group::chunk` (wrong bytes), without `read_back` in `regroup` (the
 //! packs go that what is garbled was made from), and without deltas (size).
 
 use super::super::gathered::{Gathered, With};

@@ -9,16 +9,17 @@
 //! Memory: some 8 bytes for each KiB that roots inflate to, 64 MiB of inflated pieces, the frames of one root and its
 //! deltas, and some times the longest piece. Time: each piece is inflated twice and more often if it is a root whose deltas come late.
 
-use super::append::Frames;
-use super::archive::Piece;
-use super::error::StoreError;
-use super::features::features_at;
-use super::frame::{HEADER_BYTES, Key};
-use super::gathered::{Gathered, With, compress};
-use super::group_table;
-use super::regroup::{RegroupOptions, Regrouped, frame_bytes, most_shared};
-use super::{Bytes, Store};
+use super::grouper::{frame_bytes, most_shared};
+use super::{RegroupOptions, Regrouped};
 use crate::id::ChunkId;
+use crate::store::append::Frames;
+use crate::store::archive::Piece;
+use crate::store::error::StoreError;
+use crate::store::features::features_at;
+use crate::store::frame::{HEADER_BYTES, Key};
+use crate::store::gathered::{Gathered, With, compress};
+use crate::store::group_table;
+use crate::store::{Bytes, Store};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::collections::{HashMap, HashSet};

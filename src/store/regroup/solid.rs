@@ -11,12 +11,12 @@
 //!
 //! Memory: features of all chunks of a round, some 1.2 KiB for each of them, and then one group.
 
-use super::Store;
-use super::error::StoreError;
-use super::features::features;
-use super::group_table::MEMBERS_MAX;
-use super::pack::PLAIN;
-use super::regroup::{Grouper, Unit, most_shared};
+use super::grouper::{Grouper, Unit, most_shared};
+use crate::store::Store;
+use crate::store::error::StoreError;
+use crate::store::features::features;
+use crate::store::group_table::MEMBERS_MAX;
+use crate::store::pack::PLAIN;
 use std::collections::HashMap;
 
 /// Chunks are alike that share so many of their 32 to 64 features: with fewer what hardly saves is put apart from its neighbours, and

@@ -1,0 +1,271 @@
+//! Which chunks of a round stand together, and the frames that are made of them.
+
+use super::{RegroupOptions, Regrouped};
+use crate::id::ChunkId;
+use crate::store::append::Frames;
+use crate::store::dictionary::{Dictionary, Encoder};
+use crate::store::error::StoreError;
+use crate::store::features::features;
+use crate::store::frame::{HEADER_BYTES, Kind};
+use crate::store::gathered::{Gathered, With, compress};
+use crate::store::group_table::MEMBERS_MAX;
+use crate::store::pack::Entry;
+use crate::store::read::ByBytes;
+use crate::store::{Bytes, Store};
+use quick_cache::sync::Cache;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A delta has to be smaller than so many hundredths of what its chunk took.
+const DELTA_SHARE_MAX: u64 = 60;
+/// Deltas of one group have so many decoded bytes at most, or so many times those of a group.
+const DELTAS_BYTES_MAX: u64 = 4 << 20;
+const DELTAS_GROUPS_MAX: u64 = 8;
+/// Decoded chunks kept, because others may be compared with them.
+const BASES_BYTES: u64 = 16 << 20;
+/// Larger groups have enough in common within themselves.
+const DICTIONARY_GROUP_BYTES_MAX: u32 = 64 << 10;
+/// Groups on which a dictionary is tried; it has to save so many times what it takes.
+const TRIALS: usize = 64;
+const DICTIONARY_GAIN_MIN: u64 = 2;
+/// Frames are appended when there are so many bytes of them.
+const APPEND_BYTES: usize = 1 << 20;
+/// Chunks that are going to stand together, by their number in the round.
+#[derive(Default)]
+pub(super) struct Unit {
+    pub(super) roots: Vec<u32>,
+    deltas: Vec<u32>,
+    pub(super) root_bytes: u64,
+    /// Bytes of the shortest root.
+    shortest: u64,
+    delta_bytes: u64,
+}
+
+impl Unit {
+    pub(super) fn add_root(&mut self, number: u32, len: u64) {
+        self.shortest = if self.roots.is_empty() { len } else { self.shortest.min(len) };
+        self.roots.push(number);
+        self.root_bytes += len;
+    }
+}
+
+/// Groups the chunks of a round.
+pub(super) struct Grouper<'a> {
+    store: &'a Store,
+    pub(super) options: &'a RegroupOptions,
+    pub(super) chunks: &'a [Entry],
+    /// Decoded chunks that were compared with others lately.
+    bases: Cache<ChunkId, Bytes, ByBytes>,
+    done: &'a mut Regrouped,
+}
+
+impl<'a> Grouper<'a> {
+    /// For these chunks; what is made of them is added to `done`.
+    pub(super) fn new(
+        store: &'a Store,
+        options: &'a RegroupOptions,
+        chunks: &'a [Entry],
+        done: &'a mut Regrouped,
+    ) -> Grouper<'a> {
+        let bases = Cache::with_weighter((BASES_BYTES / (16 << 10)) as usize, BASES_BYTES, ByBytes);
+        Grouper { store, options, chunks, bases, done }
+    }
+
+    /// Hands frames to `append`; false if `go_on`, told decoded bytes, each counted twice, said no.
+    pub(super) fn run(
+        &mut self,
+        go_on: &mut dyn FnMut(u64) -> bool,
+        append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
+    ) -> Result<bool, StoreError> {
+        let mut at = 0;
+        let units = match self.options.solid {
+            true => self.line_up(&mut at, go_on)?,
+            false => self.assign(&mut at, go_on)?,
+        };
+        let Some(units) = units else { return Ok(false) };
+        let dictionary = self.dictionary(&units)?;
+        let mut frames = Frames::default();
+        for unit in &units {
+            self.build(unit, &mut frames, dictionary.as_ref())?;
+            at += unit.root_bytes + unit.delta_bytes;
+            let go = go_on(at);
+            if frames.bytes.len() >= APPEND_BYTES || !go {
+                append(&mut frames)?;
+                frames.clear();
+            }
+            if !go {
+                return Ok(false);
+            }
+        }
+        append(&mut frames)?;
+        self.done.after_bytes += dictionary.map_or(0, |(dictionary, _)| dictionary.copies_len());
+        Ok(true)
+    }
+
+    /// A dictionary for the roots, if one is worth it.
+    fn dictionary(&mut self, units: &[Unit]) -> Result<Option<(Arc<Dictionary>, Encoder)>, StoreError> {
+        if self.options.group_bytes > DICTIONARY_GROUP_BYTES_MAX {
+            return Ok(None);
+        }
+        let roots: u64 = units.iter().map(|unit| unit.root_bytes).sum();
+        let Some((samples_len, len)) = Dictionary::wanted(roots) else { return Ok(None) };
+        let mut samples = Vec::new();
+        let mut sizes = Vec::new();
+        for unit in spread(units, (roots / samples_len as u64).max(1) as usize) {
+            for number in &unit.roots {
+                let bytes = self.read(&self.chunks[*number as usize])?;
+                samples.extend_from_slice(&bytes);
+                sizes.push(bytes.len());
+            }
+        }
+        let Some(dictionary) = Dictionary::train(&samples, &sizes, len) else { return Ok(None) };
+        drop(samples);
+        let encoder = dictionary.encoder(self.options.level);
+        let (mut raw, mut without, mut with) = (0, 0, 0);
+        for unit in spread(units, (units.len() / TRIALS).max(1)) {
+            let mut group = Vec::new();
+            for number in &unit.roots {
+                group.extend_from_slice(&self.read(&self.chunks[*number as usize])?);
+            }
+            raw += group.len() as u64;
+            without += compress(&group, self.options.level, None).len() as u64;
+            with += encoder.compress(&group).len() as u64;
+        }
+        let saved = u128::from(without.saturating_sub(with)) * u128::from(roots) / u128::from(raw.max(1));
+        let pays = saved > u128::from(DICTIONARY_GAIN_MIN * dictionary.copies_len());
+        Ok(pays.then(|| (Arc::new(dictionary), encoder)))
+    }
+
+    /// Decides which chunks become roots, in their order, and which deltas of which of them.
+    fn assign(
+        &mut self,
+        at: &mut u64,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<Vec<Unit>>, StoreError> {
+        let group_bytes = u64::from(self.options.group_bytes);
+        let deltas_max = DELTAS_BYTES_MAX.max(DELTAS_GROUPS_MAX * group_bytes);
+        let mut units: Vec<Unit> = Vec::new();
+        // Of each chunk that is a root, its unit.
+        let mut unit_of = vec![u32::MAX; self.chunks.len()];
+        // Of each feature the last root that has it: the newest version of something is the likeliest to be alike.
+        let mut root_with: HashMap<u32, u32> = HashMap::new();
+        for (number, entry) in self.chunks.iter().enumerate() {
+            let bytes = self.read(entry)?;
+            let len = bytes.len() as u64;
+            let features = features(&bytes);
+            let base = most_shared(&features, &root_with, 1);
+            let fits = |unit: &Unit| unit.delta_bytes + len <= deltas_max;
+            let unit = base.map(|base| (base, unit_of[base as usize] as usize));
+            match unit.filter(|(_, unit)| fits(&units[*unit])) {
+                Some((base, unit)) if self.pays(entry, &bytes, base)? => {
+                    units[unit].deltas.push(number as u32);
+                    units[unit].delta_bytes += len;
+                }
+                _ => {
+                    let room = |unit: &Unit| {
+                        self.options.are_one(unit.root_bytes + len, unit.shortest.min(len))
+                            && unit.roots.len() < MEMBERS_MAX
+                    };
+                    if !units.last().is_some_and(room) {
+                        units.push(Unit::default());
+                    }
+                    unit_of[number] = units.len() as u32 - 1;
+                    let unit = units.last_mut().expect("there is one now");
+                    unit.add_root(number as u32, len);
+                    root_with.extend(features.into_iter().map(|feature| (feature, number as u32)));
+                }
+            }
+            *at += len;
+            if number % 64 == 0 && !go_on(*at) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(units))
+    }
+
+    /// Whether a chunk is really smaller as a delta of another.
+    fn pays(&self, entry: &Entry, bytes: &[u8], base: u32) -> Result<bool, StoreError> {
+        let base = &self.chunks[base as usize];
+        let id = ChunkId(*base.key.id());
+        let base = match self.bases.get(&id) {
+            Some(bytes) => bytes,
+            None => {
+                let bytes = self.read(base)?;
+                self.bases.insert(id, bytes.clone());
+                bytes
+            }
+        };
+        let tried = compress(bytes, 1, Some(&base)).len() as u64;
+        Ok(tried * 100 < u64::from(entry.address.stored_len) * DELTA_SHARE_MAX)
+    }
+
+    /// Makes the frames of a unit.
+    fn build(
+        &mut self,
+        unit: &Unit,
+        frames: &mut Frames,
+        dictionary: Option<&(Arc<Dictionary>, Encoder)>,
+    ) -> Result<(), StoreError> {
+        let level = self.options.level;
+        let before = (frames.bytes.len(), frames.headers.len());
+        let mut root = Gathered::unnamed(Kind::Chunk);
+        for number in &unit.roots {
+            self.gather(*number, &mut root)?;
+        }
+        let alone = if self.options.is_lzma() { With::Lzma } else { With::Nothing(level) };
+        let with = dictionary.map_or(alone, |(_, encoder)| With::Dictionary(encoder));
+        frames.group(&root, with);
+        dictionary.into_iter().for_each(|(dictionary, _)| frames.need(dictionary));
+        let mut delta = Gathered::unnamed(Kind::Chunk);
+        for number in &unit.deltas {
+            let len = self.chunks[*number as usize].address.raw_len as usize;
+            if !delta.has_room(len, |bytes, shortest| self.options.are_one(bytes, shortest)) {
+                frames.group(&delta, With::Root(&root, level));
+                delta.clear();
+            }
+            self.gather(*number, &mut delta)?;
+        }
+        if !delta.is_empty() {
+            frames.group(&delta, With::Root(&root, level));
+        }
+        self.done.chunks += (unit.roots.len() + unit.deltas.len()) as u64;
+        self.done.deltas += unit.deltas.len() as u64;
+        self.done.groups += (frames.headers.len() - before.1) as u64;
+        self.done.after_bytes += (frames.bytes.len() - before.0) as u64;
+        Ok(())
+    }
+
+    fn gather(&mut self, number: u32, into: &mut Gathered) -> Result<(), StoreError> {
+        let entry = &self.chunks[number as usize];
+        self.done.before_bytes += frame_bytes(entry);
+        into.push(&ChunkId(*entry.key.id()), &self.read(entry)?);
+        Ok(())
+    }
+
+    /// A chunk from its old place, hashed: a group must not make wrong bytes look right.
+    pub(super) fn read(&self, entry: &Entry) -> Result<Bytes, StoreError> {
+        let Entry { key, address } = entry;
+        let bytes = self.store.reader.at(*key, address)?;
+        match blake3::hash(&bytes).as_bytes() == key.id() {
+            true => Ok(bytes),
+            false => Err(self.store.reader.unlike_its_name(*key, address)),
+        }
+    }
+}
+
+/// The root that shares the most features with a chunk, and at least so many; of several the last.
+pub(super) fn most_shared(features: &[u32], root_with: &HashMap<u32, u32>, least: usize) -> Option<u32> {
+    let mut roots: Vec<u32> = features.iter().filter_map(|feature| root_with.get(feature)).copied().collect();
+    roots.sort_unstable();
+    let runs = roots.chunk_by(|a, b| a == b).filter(|run| run.len() >= least);
+    runs.max_by_key(|run| (run.len(), run[0])).map(|run| run[0])
+}
+
+pub(super) fn frame_bytes(entry: &Entry) -> u64 {
+    HEADER_BYTES as u64 + u64::from(entry.address.stored_len)
+}
+
+/// Every so many units.
+fn spread(units: &[Unit], step: usize) -> impl Iterator<Item = &Unit> {
+    units.iter().step_by(step)
+}

@@ -1,0 +1,295 @@
+//! Regrouping: chunks that resemble each other move into groups, so that they compress together.
+//!
+//! ```text
+//! plan:  packs that have chunks outside of groups            plan_regroup(): changes nothing
+//! round: some packs at a time. What cannot be grouped is copied as a collection of garbage copies it.
+//!        A chunk like one before it becomes a delta of that one's group, all others become roots in their order,
+//!        compressed with a dictionary of what they have in common, if a trial shows that this saves more than it takes;
+//!        or, of long groups, all are lined up by what they resemble (`solid`); recipes go into groups too;
+//!        all of it -> end of the store -> fsync -> every chunk is read again and hashed -> the packs are retired, removed
+//! ```
+//!
+//! What must always be true: a pack is removed only when everything in it that the index leads to stands elsewhere,
+//! durable, and what was grouped has been read back from there with the hash that names it. Nothing here decides what is
+//! needed: whatever the index leads to is kept, and packs of which something unreadable may need a part are left. A crash leaves the packs, or their copies, or both, as it does during a
+//! collection, and the next run goes on with what is not grouped yet.
+//!
+//! Memory: some 1.2 KiB for each chunk of a round, which has 64 Ki chunks and 1 GiB of them at most but always one pack; 16 MiB
+//! of chunks; one group with its deltas; 11 MiB and as much again while a dictionary is trained. Time: each chunk is read twice, tried once or twice at the fastest level, compressed once.
+//! Disk: a round's groups, before its packs go.
+
+mod grouper;
+mod inflater;
+mod options;
+mod plan;
+mod solid;
+
+pub use options::RegroupOptions;
+pub use plan::RegroupPlan;
+
+use super::append::Frames;
+use super::archive::{Loose, Piece};
+use super::error::{Object, StoreError};
+use super::frame::{CODEC_ZSTD, Key, Kind};
+use super::gc::{Collection, Copier, GcDone, GoOn, index_may_fail};
+use super::group::Group;
+use super::index::Grouping;
+use super::live::LiveSet;
+use super::pack::{Address, Entry, GROUPED};
+use super::{Store, lock, recipe_groups};
+use crate::id::ChunkId;
+use grouper::Grouper;
+use inflater::Inflater;
+use plan::{Candidate, rounds};
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError};
+
+/// What was grouped. Sizes in bytes on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Regrouped {
+    /// Chunks grouped.
+    pub chunks: u64,
+    /// Of them such as are deltas of others.
+    pub deltas: u64,
+    /// Of them such as are stored as what deflate streams in them inflate to.
+    pub inflated: u64,
+    /// Frames made of them.
+    pub groups: u64,
+    /// What they took before.
+    pub before_bytes: u64,
+    /// What they take now.
+    pub after_bytes: u64,
+    /// Packs removed.
+    pub packs_removed: u64,
+    /// Packs left as they are because of damage.
+    pub packs_damaged: u64,
+    /// Whether it was stopped before the end.
+    pub stopped: bool,
+}
+
+impl Store {
+    /// Carries out a plan, round by round; ends early, in good order, when `go_on` says no. What a round that was
+    /// stopped has copied is used, and the packs that it was copied from are garbage in part.
+    pub fn regroup(
+        self: &Arc<Self>,
+        plan: &RegroupPlan,
+        options: &RegroupOptions,
+        go_on: GoOn<'_>,
+    ) -> Result<Regrouped, StoreError> {
+        let mut done = Regrouped::default();
+        let collection = self.keep_everything()?;
+        // A collection of garbage may have taken some since, or found that something may need them.
+        let left = *lock(&self.left);
+        let has = |one: &&Candidate| self.reader.packs.has(one.pack) && Some(one.pack) > left;
+        let packs: Vec<Candidate> = plan.packs.iter().filter(has).copied().collect();
+        let Some(newest) = packs.iter().map(|one| one.pack).max() else { return Ok(done) };
+        self.reserve.give_up_if_short();
+        index_may_fail(self.note_removing(packs.iter().map(|one| one.pack)))?;
+        let result = self.appender.begin_pack_after(newest, GROUPED).and_then(|()| {
+            let (mut at, total) = (0, 2 * packs.iter().map(|one| one.raw_bytes).sum::<u64>());
+            for round in rounds(packs.clone(), self.free_bytes()) {
+                let bytes: u64 = round.iter().map(|one| one.raw_bytes).sum();
+                self.regroup_round(&collection, &round, options, &mut done, &mut |more| {
+                    go_on(at + more, total)
+                })?;
+                at += 2 * bytes;
+                if done.stopped {
+                    break;
+                }
+            }
+            // What groups do not tell the footer does: else all of them were decoded when the store is opened.
+            self.end_pack()?;
+            index_may_fail(self.persist())
+        });
+        packs.iter().for_each(|one| collection.close(one.pack));
+        self.reserve.take();
+        result.map(|()| done)
+    }
+
+    fn regroup_round(
+        self: &Arc<Self>,
+        collection: &Collection<'_>,
+        round: &[Candidate],
+        options: &RegroupOptions,
+        done: &mut Regrouped,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), StoreError> {
+        let needed = round.iter().map(|one| one.live_bytes).sum();
+        if self.free_bytes() < needed {
+            return Err(StoreError::Full { path: self.reader.packs.dir.clone() });
+        }
+        let mut listed = Vec::new();
+        for one in round {
+            if let Some((mut entries, _)) = collection.entries(one.pack)? {
+                entries.sort_unstable_by_key(|entry| entry.address.offset);
+                listed.push(entries);
+            }
+        }
+        let Some(mut pieces) = self.pieces(&listed, options, &mut || go_on(0))? else {
+            done.stopped = true;
+            return Ok(());
+        };
+        drop(listed);
+        let of_pieces: HashSet<Key> = keys(&pieces).collect();
+        let mut copied = GcDone::default();
+        let mut copier = Copier::new(collection, &mut copied);
+        let (mut chunks, mut recipes): (Vec<Entry>, Vec<Entry>) = (Vec::new(), Vec::new());
+        let mut rewritten = Vec::new();
+        for one in round {
+            let before = (chunks.len(), recipes.len());
+            let dead = collection.copy_needed(one.pack, &mut copier, &mut |header, entry| {
+                let takes = header.kind == Kind::Chunk as u8
+                    && (header.codec == CODEC_ZSTD || of_pieces.contains(&entry.key));
+                let takes_recipe = recipe_groups::takes(header);
+                if takes {
+                    chunks.push(*entry);
+                } else if takes_recipe {
+                    recipes.push(*entry);
+                }
+                takes || takes_recipe
+            })?;
+            match dead {
+                Some(dead) => rewritten.push((one.pack, dead)),
+                None => {
+                    chunks.truncate(before.0);
+                    recipes.truncate(before.1);
+                    done.packs_damaged += 1;
+                }
+            }
+        }
+        copier.flush()?;
+        let before = *done;
+        // Of a pack that has to stay nothing moves.
+        let taken: HashSet<(Key, u32)> = chunks.iter().map(|entry| (entry.key, entry.address.pack)).collect();
+        pieces.retain(|piece| {
+            piece.chunks.iter().all(|entry| taken.contains(&(entry.key, entry.address.pack)))
+        });
+        drop(taken);
+        let mut append = |frames: &mut Frames| self.append_moved(frames);
+        let whole = self.group(chunks.clone(), &pieces, options, done, go_on, &mut append)?;
+        if whole {
+            self.group_recipes(&recipes, options.level)?;
+        }
+        self.sync()?;
+        if !whole {
+            done.stopped = true;
+            return Ok(());
+        }
+        self.read_back(&chunks)?;
+        self.read_back(&recipes)?;
+        let mut gone = Vec::new();
+        for (pack, dead) in rewritten {
+            match collection.retire(pack, dead, &mut copier)? {
+                Some(keys) => {
+                    collection.remove(pack)?;
+                    done.packs_removed += 1;
+                    gone.extend(keys);
+                }
+                None => done.packs_damaged += 1,
+            }
+        }
+        collection.forget(&gone)?;
+        index_may_fail(self.reader.index.add_grouping(Grouping {
+            chunks: done.chunks - before.chunks,
+            before_bytes: done.before_bytes - before.before_bytes,
+            after_bytes: done.after_bytes - before.after_bytes,
+        }))
+    }
+
+    /// The pieces of archives in packs that list these entries, sorted by offset; `None` if `go_on` said no.
+    fn pieces(
+        &self,
+        listed: &[Vec<Entry>],
+        options: &RegroupOptions,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Vec<Piece>>, StoreError> {
+        if options.archive_bytes == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        let mut loose = Loose::default();
+        listed.iter().for_each(|entries| loose.add(entries));
+        loose.pieces(&self.reader, options.archive_bytes, go_on)
+    }
+
+    /// Groups chunks, those of pieces by what they inflate to if that saves; false if `go_on`, told decoded bytes, each
+    /// counted twice, said no.
+    fn group(
+        &self,
+        mut chunks: Vec<Entry>,
+        pieces: &[Piece],
+        options: &RegroupOptions,
+        done: &mut Regrouped,
+        go_on: &mut dyn FnMut(u64) -> bool,
+        append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
+    ) -> Result<bool, StoreError> {
+        let stored = Inflater::new(self, options, pieces, &mut *done).run(go_on, append)?;
+        let Some(stored) = stored else { return Ok(false) };
+        chunks.retain(|entry| !stored.contains(&entry.key));
+        let mut grouper = Grouper::new(self, options, &chunks, done);
+        grouper.run(go_on, append)
+    }
+
+    /// What grouping came to since the index was made; of chunks that are gone meanwhile too.
+    pub fn grouping(&self) -> Result<Grouping, StoreError> {
+        self.reader.index.grouping()
+    }
+
+    /// A collection to which everything is needed that the index leads to.
+    fn keep_everything(self: &Arc<Self>) -> Result<Collection<'_>, StoreError> {
+        self.appender.check()?;
+        let one = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
+        index_may_fail(self.forget_removed())?;
+        let live = Arc::new(LiveSet::everything());
+        *self.reader.gate_mut() = Some(live.clone());
+        Ok(Collection { store: self, live, left: Cell::new(None), _one: one })
+    }
+
+    /// Reads each chunk or recipe from the disk where the index leads to now, which is no longer where it was, and hashes it.
+    fn read_back(&self, chunks: &[Entry]) -> Result<(), StoreError> {
+        let reader = &self.reader;
+        let object_of = |entry: &Entry| match entry.key.recipe_id() {
+            Some(recipe) => Object::Recipe(recipe),
+            None => Object::Chunk(ChunkId(*entry.key.id())),
+        };
+        let mut moved = Vec::with_capacity(chunks.len());
+        for entry in chunks {
+            let address = reader.index.find(&entry.key)?.filter(|now| *now != entry.address);
+            moved.push((address.ok_or(StoreError::Missing { object: object_of(entry) })?, entry));
+        }
+        // Each group is decoded once, whatever the order in which its chunks were stored.
+        moved.sort_by_key(|(address, _)| (address.pack, address.offset));
+        let mut last: Option<((u32, u32), Group)> = None;
+        for (address, entry) in moved {
+            let object = object_of(entry);
+            let place = (address.pack, address.offset);
+            if last.as_ref().is_none_or(|(at, _)| *at != place) {
+                let file = reader.packs.file(address.pack);
+                let read = file.ok().and_then(|file| {
+                    let Address { pack, offset, .. } = address;
+                    Group::read(&reader.packs, &*file, pack, offset, &reader.dictionaries).ok()
+                });
+                last = read.map(|group| (place, group));
+            }
+            let right = last.as_ref().is_some_and(|(_, group)| {
+                group
+                    .chunk(entry.key.id(), address.raw_len)
+                    .is_ok_and(|bytes| blake3::hash(bytes).as_bytes() == entry.key.id())
+            });
+            if !right {
+                // It was stored by itself meanwhile, or this says what is wrong with it.
+                reader.reread(&object)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Room on the filesystem of the packs; without end where it cannot be told.
+    fn free_bytes(&self) -> u64 {
+        rustix::fs::statvfs(&self.reader.packs.dir).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize)
+    }
+}
+
+fn keys(pieces: &[Piece]) -> impl Iterator<Item = Key> {
+    pieces.iter().flat_map(|piece| &piece.chunks).map(|entry| entry.key)
+}

@@ -1,0 +1,192 @@
+//! What there is to group, and what that would come to.
+
+use super::grouper::frame_bytes;
+use super::{RegroupOptions, Regrouped};
+use crate::store::archive::Piece;
+use crate::store::error::StoreError;
+use crate::store::frame::Key;
+use crate::store::gc::{Collection, GoOn};
+use crate::store::pack::Entry;
+use crate::store::{Store, lock};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// A pack is rewritten if chunks that can be grouped are at least one part in so many of it.
+const WORTH_SHARE: u64 = 8;
+/// A round ends with the pack in which it comes to so many chunks, or decoded bytes of them.
+const ROUND_CHUNKS: u64 = 64 << 10;
+const ROUND_BYTES: u64 = 1 << 30;
+/// What a dry run looks at.
+const SAMPLE_BYTES: u64 = 256 << 20;
+
+/// A pack with chunks that can be grouped. Sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) pack: u32,
+    /// On disk.
+    pub(super) live_bytes: u64,
+    chunks: u64,
+    /// Decoded, of those chunks.
+    pub(super) raw_bytes: u64,
+    /// On disk, of their frames.
+    frame_bytes: u64,
+}
+
+/// What there is to group. Sizes in bytes on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegroupPlan {
+    pub(super) packs: Vec<Candidate>,
+    /// Packs in all.
+    pub stored_bytes: u64,
+    /// Chunks that can be grouped, in packs that it pays to rewrite.
+    pub chunks: u64,
+    /// What they take now.
+    pub frame_bytes: u64,
+    /// Decoded, they are so long.
+    pub raw_bytes: u64,
+}
+
+impl RegroupPlan {
+    /// Packs to be rewritten.
+    pub fn packs(&self) -> u64 {
+        self.packs.len() as u64
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.packs.is_empty()
+    }
+}
+
+impl Store {
+    /// Looks at every pack for chunks that are not in groups. Changes nothing; `None` if `go_on` said no.
+    pub fn plan_regroup(
+        self: &Arc<Self>,
+        options: &RegroupOptions,
+        go_on: GoOn<'_>,
+    ) -> Result<Option<RegroupPlan>, StoreError> {
+        let collection = self.keep_everything()?;
+        let mut plan = RegroupPlan { stored_bytes: self.stats().stored_bytes, ..RegroupPlan::default() };
+        let mut done = 0;
+        let left = *lock(&self.left);
+        for pack in self.reader.packs.list()?.into_iter().filter(|pack| Some(*pack) > left) {
+            let Some((mut entries, len)) = collection.entries(pack)? else { continue };
+            let live_bytes = collection.weigh(pack, &mut entries)?.live_bytes;
+            let mut chunks = collection.loose_chunks(&mut entries)?;
+            let pieces =
+                self.pieces(&[entries], options, &mut || go_on(done, plan.stored_bytes.max(done)))?;
+            let Some(pieces) = pieces else { return Ok(None) };
+            add_chunks(&mut chunks, &pieces);
+            let sum = |bytes: fn(&Entry) -> u64| chunks.iter().map(bytes).sum();
+            let one = Candidate {
+                pack,
+                live_bytes,
+                chunks: chunks.len() as u64,
+                raw_bytes: sum(|entry| u64::from(entry.address.raw_len)),
+                frame_bytes: sum(frame_bytes),
+            };
+            if one.chunks > 0 && one.frame_bytes >= live_bytes / WORTH_SHARE {
+                plan.chunks += one.chunks;
+                plan.raw_bytes += one.raw_bytes;
+                plan.frame_bytes += one.frame_bytes;
+                plan.packs.push(one);
+            }
+            done += len;
+            if !go_on(done, plan.stored_bytes.max(done)) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(plan))
+    }
+
+    /// Tells from a sample of the packs in a plan, at most 256 MiB of decoded chunks, what carrying it out would come to:
+    /// exactly if there are no more. Changes nothing; `None` if `go_on` said no.
+    pub fn predict_regroup(
+        self: &Arc<Self>,
+        plan: &RegroupPlan,
+        options: &RegroupOptions,
+        go_on: GoOn<'_>,
+    ) -> Result<Option<Regrouped>, StoreError> {
+        let collection = self.keep_everything()?;
+        let share = (plan.raw_bytes.div_ceil(SAMPLE_BYTES)).max(1) as usize;
+        let mut sampled = Regrouped::default();
+        for round in rounds(plan.packs.iter().step_by(share).copied().collect(), u64::MAX) {
+            let (mut chunks, mut listed) = (Vec::new(), Vec::new());
+            for one in &round {
+                if let Some((mut entries, _)) = collection.entries(one.pack)? {
+                    chunks.extend(collection.loose_chunks(&mut entries)?);
+                    listed.push(entries);
+                }
+            }
+            let total = plan.raw_bytes / share as u64 * 2;
+            let pieces = self.pieces(&listed, options, &mut || go_on(0, total))?;
+            let Some(pieces) = pieces else { return Ok(None) };
+            add_chunks(&mut chunks, &pieces);
+            let mut group = |bytes| go_on(bytes, total);
+            if !self.group(chunks, &pieces, options, &mut sampled, &mut group, &mut |_| Ok(()))? {
+                return Ok(None);
+            }
+        }
+        // Of an archive that lies in several packs more is known once they are looked at together.
+        if share == 1 {
+            return Ok(Some(Regrouped { packs_removed: plan.packs(), ..sampled }));
+        }
+        let scale = |count: u64| match sampled.before_bytes {
+            0 => 0,
+            before => (count as f64 * plan.frame_bytes as f64 / before as f64) as u64,
+        };
+        Ok(Some(Regrouped {
+            chunks: plan.chunks,
+            deltas: scale(sampled.deltas),
+            inflated: scale(sampled.inflated),
+            groups: scale(sampled.groups),
+            before_bytes: plan.frame_bytes,
+            after_bytes: scale(sampled.after_bytes),
+            packs_removed: plan.packs(),
+            ..Regrouped::default()
+        }))
+    }
+}
+
+impl Collection<'_> {
+    /// The chunks that can be grouped: each has a frame of its own, and compressing it was of use.
+    fn loose_chunks(&self, entries: &mut [Entry]) -> Result<Vec<Entry>, StoreError> {
+        entries.sort_unstable_by_key(|entry| entry.address.offset);
+        let mut found = Vec::new();
+        for frame in entries.chunk_by(|a, b| a.address.offset == b.address.offset) {
+            if let [entry] = frame
+                && entry.key.chunk_id().is_some()
+                && entry.address.stored_len < entry.address.raw_len
+                && self.is_needed(entry)?
+            {
+                found.push(*entry);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Adds those chunks of pieces that are not among `chunks`.
+fn add_chunks(chunks: &mut Vec<Entry>, pieces: &[Piece]) {
+    let known: HashSet<Key> = chunks.iter().map(|entry| entry.key).collect();
+    let others = pieces.iter().flat_map(|piece| &piece.chunks);
+    chunks.extend(others.filter(|entry| !known.contains(&entry.key)));
+}
+
+/// Packs in rounds that are within their bounds, and take no more than half of the room that is free.
+pub(super) fn rounds(packs: Vec<Candidate>, free_bytes: u64) -> Vec<Vec<Candidate>> {
+    let mut rounds: Vec<Vec<Candidate>> = Vec::new();
+    let (mut chunks, mut raw, mut live) = (0, 0, 0);
+    for one in packs {
+        (chunks, raw, live) = (chunks + one.chunks, raw + one.raw_bytes, live + one.live_bytes);
+        let full = chunks > ROUND_CHUNKS || raw > ROUND_BYTES || live > free_bytes / 2;
+        match rounds.last_mut() {
+            Some(round) if !full => round.push(one),
+            _ => {
+                (chunks, raw, live) = (one.chunks, one.raw_bytes, one.live_bytes);
+                rounds.push(vec![one]);
+            }
+        }
+    }
+    rounds
+}
