@@ -533,7 +533,11 @@ impl Overlay {
                     Err(Errno::NXIO.into())
                 };
             }
-            self.file_to_read(&handle.inode, &mut state)?
+            match &state.io {
+                // Of a file that may only be written it can be told too.
+                Some(io) => io.reader.as_ref().unwrap_or(&io.file).clone(),
+                None => self.file_to_read(&handle.inode, &mut state)?,
+            }
         };
         let from = if hole { rustix::fs::SeekFrom::Hole(offset) } else { rustix::fs::SeekFrom::Data(offset) };
         Ok(rustix::fs::seek(&*file, from)?)

@@ -93,6 +93,18 @@ fn a_file_is_read_by_some_and_written_by_others_whatever_its_mode_was() {
     });
 }
 
+/// Found by tests/same_syscalls.rs: in a user's mount this was EACCES, as the daemon wanted to read the file for it.
+#[test]
+fn who_may_only_write_a_file_is_told_where_its_data_lies() {
+    as_both(|user| {
+        let twin = Twin::new(user);
+        let seek =
+            "python3 -c 'import os; print(os.lseek(3, 0, os.SEEK_DATA), os.lseek(3, 0, os.SEEK_HOLE))'";
+        twin.run(&format!("umask 577; exec 3> f; echo a >&3; {seek}; exec 3>&-; exec 3>> f; {seek}"));
+        twin.run(&format!("seq 9000 > g; chmod 200 g; exec 3>> g; {seek}"));
+    });
+}
+
 /// Seen to fail when a stub that is given a capability stays one: writing back takes it away.
 #[test]
 fn capabilities_of_files_survive() {
