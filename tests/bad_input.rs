@@ -523,6 +523,37 @@ fn damaged_settings_are_named_and_nothing_is_guessed() {
     assert_eq!(fs::read(mount.at("file")).unwrap(), prose(1, 50_000));
 }
 
+/// Nothing is wrong with an index that there are no descriptors for.
+#[test]
+fn without_descriptors_nothing_is_taken_for_damaged() {
+    as_both(|user| {
+        let mount = stored(user);
+        let state = mount.dir().join(".dedupfs");
+        let limited = |limit: u32, program: Command| {
+            let mut command = mount.command("prlimit");
+            command.arg(format!("--nofile={limit}:{limit}")).arg(program.get_program());
+            command.args(program.get_args());
+            command
+        };
+        let mut refusals = 0;
+        for limit in 4..40 {
+            let mut scan = mount.dedupctl();
+            scan.arg("scan").arg(mount.dir());
+            let said = text(&run(&mut limited(limit, scan)));
+            refusals += u32::from(said.contains("index: Too many open files"));
+            let names = fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name());
+            let aside = names.filter(|name| name.to_string_lossy().contains("damaged")).count();
+            assert_eq!(aside, 0, "moved aside for want of more than {limit} descriptors: {said}");
+        }
+        assert!(refusals > 0, "none came as far as the index");
+        let mut daemon = mount.dedupfs();
+        daemon.arg(mount.dir()).arg(mount.mnt());
+        refused(&mut limited(1000, daemon), &["expected 1024", "found 1000", "ulimit -n 1024"]);
+        mount.start();
+        assert_eq!(fs::read(mount.at("file")).unwrap(), prose(1, 50_000));
+    });
+}
+
 #[test]
 fn an_index_of_garbage_is_made_anew() {
     as_both(|user| {

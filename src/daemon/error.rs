@@ -36,6 +36,14 @@ pub enum DaemonError {
         /// Where it is.
         found: PathBuf,
     },
+    /// This process may not open enough files.
+    #[error("the limit of open files: expected {least} or more, found {limit}")]
+    Descriptors {
+        /// How many it may open.
+        limit: u64,
+        /// How many it needs.
+        least: u64,
+    },
     /// The store.
     #[error(transparent)]
     Repo(#[from] RepoError),
@@ -62,6 +70,9 @@ impl DaemonError {
                 Some(format!("make it with `mkdir {}`", path.display()))
             }
             DaemonError::Unsuitable { .. } | DaemonError::Text(_) => None,
+            DaemonError::Descriptors { least, .. } => {
+                Some(format!("raise it: `ulimit -n {least}` in a shell, or LimitNOFILE={least} in a unit"))
+            }
             DaemonError::Mounted { mountpoint, .. } => {
                 Some(format!("use it there, or end it with `dedupctl unmount {}`", mountpoint.display()))
             }

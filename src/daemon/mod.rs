@@ -94,6 +94,7 @@ impl Daemon {
         }
         process::limit_arenas();
         process::raise_limits();
+        process::expect_descriptors()?;
         process::clear_umask();
         let open = OpenOptions {
             dedup: options.dedup,

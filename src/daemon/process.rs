@@ -1,3 +1,4 @@
+use super::error::DaemonError;
 use rustix::mount::{MountFlags, mount_remount};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
@@ -28,6 +29,9 @@ impl Refuse {
     }
 }
 
+/// Descriptors that a daemon cannot do without: the files that are being converted, and the inodes in use.
+const DESCRIPTORS_MIN: u64 = 1024;
+
 /// Raises the number of descriptors to what is possible: each inode in use takes one.
 pub fn raise_limits() {
     let limit = getrlimit(Resource::Nofile);
@@ -40,6 +44,16 @@ pub fn raise_limits() {
     }
     if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
         tracing::warn!("the limit of open files stays as it is: {e}");
+    }
+}
+
+/// Fails if this process may not have as many descriptors as a daemon needs.
+pub(super) fn expect_descriptors() -> Result<(), DaemonError> {
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < DESCRIPTORS_MIN => {
+            Err(DaemonError::Descriptors { limit, least: DESCRIPTORS_MIN })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -132,6 +132,14 @@ pub enum DbError {
         /// Where the database lies.
         path: PathBuf,
     },
+    /// The system has no descriptors or memory left for it, or does not allow it. Nothing is wrong with what it holds.
+    #[error("index {path}: {source}")]
+    Refused {
+        /// Where the database lies.
+        path: PathBuf,
+        /// What the system answered.
+        source: std::io::Error,
+    },
     /// Another process has it open.
     #[error("index {path} is in use by another process")]
     Locked {

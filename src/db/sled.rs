@@ -1,6 +1,7 @@
 use super::redo::Redo;
 use super::{Batch, Db, DbError, DbResult, Table, Value, full_key};
 use crate::env::Reserve;
+use rustix::io::Errno;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -101,7 +102,7 @@ impl SledDb {
             return Ok(());
         }
         self.reserve.take();
-        let stat = || rustix::fs::fstat(file).map_err(|e| broken(&self.path, &e));
+        let stat = || rustix::fs::fstat(file).map_err(|e| failed(&self.path, io(e)));
         let left =
             |stat: &rustix::fs::Stat| (stat.st_blocks as u64 * 512).saturating_sub(stat.st_size as u64);
         // Else a large batch would never fit; sled writes most of it at once, to other nodes.
@@ -118,7 +119,7 @@ impl SledDb {
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             Err(_) if left(&stat()?) >= needed.max(self.room_bytes / 4) => Ok(()),
             Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => Err(self.full()),
-            Err(e) => Err(broken(&self.path, &e)),
+            Err(e) => Err(failed(&self.path, io(e))),
         }
     }
 
@@ -149,8 +150,7 @@ impl SledDb {
         let tell = || redo.iter().try_for_each(|batch| new.apply_batch(batch.clone()));
         match catch_unwind(AssertUnwindSafe(tell)) {
             Ok(Ok(())) => {}
-            Ok(Err(e)) if is_full(&e) => return Err(self.full()),
-            Ok(Err(e)) => return Err(broken(&self.path, &e)),
+            Ok(Err(e)) => return Err(failed(&self.path, e)),
             Err(panic) => return Err(panicked(&self.path, panic)),
         }
         tracing::warn!("index {}: it ran into a full disk, and was opened anew", self.path.display());
@@ -207,7 +207,7 @@ impl SledDb {
             match catch_unwind(AssertUnwindSafe(|| work(sled))) {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(e)) if is_full(&e) => self.stuck.store(true, Ordering::Release),
-                Ok(Err(e)) => return Err(broken(&self.path, &e)),
+                Ok(Err(e)) => return Err(failed(&self.path, e)),
                 Err(panic) => return Err(panicked(&self.path, panic)),
             }
         }
@@ -238,8 +238,7 @@ fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
                 }
                 Err(DbError::Locked { path: path.to_owned() })
             }
-            Ok(Err(e)) if is_full(&e) => Err(DbError::Full { path: path.to_owned() }),
-            Ok(Err(e)) => Err(broken(path, &e)),
+            Ok(Err(e)) => Err(failed(path, e)),
             Err(panic) => Err(panicked(path, panic)),
         };
     }
@@ -276,8 +275,24 @@ fn is_lock_conflict(error: &std::io::Error) -> bool {
     error.to_string().contains("could not acquire lock")
 }
 
-fn broken(path: &Path, error: &dyn std::error::Error) -> DbError {
-    DbError::Broken { path: path.to_owned(), reason: error.to_string() }
+fn io(error: impl Into<std::io::Error>) -> sled::Error {
+    sled::Error::Io(error.into())
+}
+
+fn failed(path: &Path, error: sled::Error) -> DbError {
+    let full = is_full(&error);
+    match error {
+        _ if full => DbError::Full { path: path.to_owned() },
+        sled::Error::Io(source) if is_refusal(&source) => DbError::Refused { path: path.to_owned(), source },
+        error => DbError::Broken { path: path.to_owned(), reason: error.to_string() },
+    }
+}
+
+/// Whether an error says nothing of the files that were to be used.
+fn is_refusal(error: &std::io::Error) -> bool {
+    let refusals =
+        [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ACCESS, Errno::PERM, Errno::ROFS, Errno::DQUOT];
+    Errno::from_io_error(error).is_some_and(|errno| refusals.contains(&errno))
 }
 
 fn panicked(path: &Path, panic: Box<dyn std::any::Any + Send>) -> DbError {
@@ -359,7 +374,7 @@ impl Db for SledDb {
             .and_then(|()| File::open(&self.path))
             .and_then(|dir| dir.sync_all());
         self.look_at_size();
-        synced.map_err(|e| broken(&self.path, &e))
+        synced.map_err(|e| failed(&self.path, io(e)))
     }
 
     fn bytes_on_disk(&self) -> u64 {

@@ -10,8 +10,9 @@ use super::{CLEAN, Memory, OpenOptions, Opening, compact};
 use crate::db::{Batch, Beside, Db, DbError, DbResult, MemDb, SledDb, Table};
 use crate::id::StoreId;
 use crate::overlay::Views;
-use crate::similarity::{Similarity, SimilarityOptions};
+use crate::similarity::{Similarity, SimilarityError, SimilarityOptions};
 use crate::store::{Store, StoreError, StoreOptions};
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -91,10 +92,10 @@ fn attempt(
         Err(_) if options.read_only && !writable(dir) => Arc::new(MemDb::new()),
         Err(_) if !writable(dir) => {
             let denied = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).err();
-            let denied = denied.unwrap_or(rustix::io::Errno::ACCESS);
+            let denied = denied.unwrap_or(Errno::ACCESS);
             return Err(Failure::Other(RepoError::io("write to", &layout.state, denied)));
         }
-        Err(e) => return Err(Failure::Index(e.to_string())),
+        Err(e) => return Err(index(layout, e)),
     };
     parts(layout, dir, id, memory, options, db, progress)
 }
@@ -108,13 +109,13 @@ fn parts(
     db: Arc<dyn Db>,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
-    let mut clean = db.get(Table::Meta, CLEAN).map_err(index)?.is_some();
+    let mut clean = db.get(Table::Meta, CLEAN).map_err(|e| index(layout, e))?.is_some();
     let mut left = Vec::new();
     db.scan(Table::Pending, &[], &mut |path, _| {
         left.push(super::path_of(path));
         true
     })
-    .map_err(index)?;
+    .map_err(|e| index(layout, e))?;
     let defaults = StoreOptions::default();
     let store_options = StoreOptions {
         cache_bytes: memory.cache_bytes,
@@ -129,7 +130,7 @@ fn parts(
         progress(Opening { done_bytes: done, total_bytes: total });
     })
     .map_err(|e| match e {
-        StoreError::Db(e) => index(e),
+        StoreError::Db(e) => index(layout, e),
         StoreError::NewerFormat { path, found, known } => {
             Failure::Other(RepoError::NewerFormat { path, found: found.into(), known: known.into() })
         }
@@ -144,21 +145,20 @@ fn parts(
         match db.apply(batch).and_then(|()| db.flush()) {
             // A full disk has to be mounted too, so that room can be made; the index is taken for behind at once.
             Err(DbError::Full { .. }) => clean = false,
-            other => other.map_err(index)?,
+            other => other.map_err(|e| index(layout, e))?,
         }
     }
     if !options.read_only {
         for tables in [db.clone(), Arc::new(Beside::new(db.clone()))] {
             // What another version of this program made can be had from the files again.
-            if Similarity::clear_other_version(&*tables).map_err(|e| Failure::Index(e.to_string()))? {
+            if Similarity::clear_other_version(&*tables).map_err(|e| similar(layout, e))? {
                 tracing::info!("the similarity index has the form of another version, and is made anew");
                 clean = false;
             }
         }
     }
-    let similarity =
-        Similarity::open(db.clone(), similarity_options).map_err(|e| Failure::Index(e.to_string()))?;
-    let views = Views::open(db.clone(), memory.views_bytes).map_err(|e| Failure::Index(e.to_string()))?;
+    let similarity = Similarity::open(db.clone(), similarity_options).map_err(|e| similar(layout, e))?;
+    let views = Views::open(db.clone(), memory.views_bytes).map_err(|e| similar(layout, e))?;
     Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), views, clean, left })
 }
 
@@ -173,8 +173,21 @@ fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<
     if options.read_only { SledDb::open(path, cache_bytes) } else { compact::open(path, cache_bytes) }
 }
 
-fn index(e: DbError) -> Failure {
-    Failure::Index(e.to_string())
+/// Whether the index is of no use, or was only refused: then it stays as it is.
+fn index(layout: &Layout, error: DbError) -> Failure {
+    let refused = match error {
+        DbError::Refused { source, .. } => source,
+        DbError::Full { .. } => Errno::NOSPC.into(),
+        error => return Failure::Index(error.to_string()),
+    };
+    Failure::Other(RepoError::io("use", &layout.file(INDEX), refused))
+}
+
+fn similar(layout: &Layout, error: SimilarityError) -> Failure {
+    match error {
+        SimilarityError::Db(e) => index(layout, e),
+        error => Failure::Index(error.to_string()),
+    }
 }
 
 fn part(layout: &Layout, part: &'static str, reason: String) -> RepoError {
