@@ -195,6 +195,22 @@ impl Batch {
     }
 }
 
+/// Whether a database was written anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compacted {
+    /// Too little would have been gained.
+    NotWorth,
+    /// Too much was changed meanwhile, or there was no moment at which nobody used it.
+    GivenUp,
+    /// It was. In bytes on disk.
+    Done {
+        /// What it took before.
+        before: u64,
+        /// What it takes now.
+        now: u64,
+    },
+}
+
 /// An ordered key-value database. All methods may be called from many threads.
 pub trait Db: Send + Sync {
     /// The value at `key`.
@@ -214,6 +230,12 @@ pub trait Db: Send + Sync {
 
     /// Bytes that the database takes on disk.
     fn bytes_on_disk(&self) -> u64;
+
+    /// Writes the database anew if much of what it takes on disk is no longer in use. Others read and change it
+    /// meanwhile, and wait for a moment at the end.
+    fn compact(&self) -> DbResult<Compacted> {
+        Ok(Compacted::NotWorth)
+    }
 
     /// Sets one value.
     fn put(&self, table: Table, key: &[u8], value: &[u8]) -> DbResult<()> {

@@ -1,7 +1,8 @@
 use super::redo::Redo;
-use super::{Batch, Db, DbError, DbResult, Table, Value, full_key};
+use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, anew, full_key};
 use crate::env::Reserve;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -27,23 +28,30 @@ use std::time::{Duration, Instant};
 /// threads were seen waiting for each other's log buffers, for good. So whoever makes changes waits for them to be
 /// written once there are more than a few hundred KiB.
 pub struct SledDb {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// None only while it is opened anew, and after that failed.
-    db: RwLock<Option<sled::Db>>,
+    pub(super) db: RwLock<Option<sled::Db>>,
     /// What sled may not have written, and has to be told again after it ran into a full disk.
-    redo: Mutex<Redo>,
+    pub(super) redo: Mutex<Redo>,
     /// It ran into a full disk, and writes nothing any more.
-    stuck: AtomicBool,
+    pub(super) stuck: AtomicBool,
     reserve: Reserve,
     /// sled's file, and how much room to allocate behind its end.
-    file: RwLock<Option<File>>,
+    pub(super) file: RwLock<Option<File>>,
     room_bytes: u64,
-    cache_bytes: u64,
+    pub(super) cache_bytes: u64,
     /// Whether the database was larger than its cache when that was last looked at, at open and with each flush.
     beyond_cache: AtomicBool,
     /// Bytes of changes that sled may not have written yet; who finds too many writes them, one at a time.
     unwritten: AtomicU64,
     writing: Mutex<()>,
+    /// Somebody waits for a moment at which nobody uses the database.
+    pub(super) wanted_alone: AtomicBool,
+}
+
+thread_local! {
+    /// Whether this thread is using a database: then it may use it once more along the way.
+    static USES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Room allocated behind the end of sled's file, at most a 16th of the filesystem; and what must be left of it for a
@@ -61,6 +69,8 @@ const FLUSH_WAIT: Duration = Duration::from_secs(1);
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// So many bytes of changes are written before more are made. Its log buffers are of 512 KiB.
 const UNWRITTEN_BYTES_MAX: u64 = 256 << 10;
+/// Who begins to use the database lets so much time pass while somebody waits for a moment at which nobody does.
+const WAY: Duration = Duration::from_millis(1);
 /// How often sled writes out what was applied, without being asked.
 const FLUSH_INTERVAL_MS: u64 = 500;
 /// sled's cache has 256 parts, and looks at what a part holds only after 64 accesses to pages in it. Look-ups all
@@ -89,6 +99,7 @@ impl SledDb {
             beyond_cache,
             unwritten,
             writing,
+            wanted_alone: AtomicBool::new(false),
         };
         db.look_at_size();
         Ok(db)
@@ -124,7 +135,7 @@ impl SledDb {
     }
 
     /// Whether the disk is filling up.
-    fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         let (all, free) = space(&self.path);
         free <= (self.room_bytes * FREE_ROOMS).min(all / 2)
     }
@@ -172,7 +183,7 @@ impl SledDb {
     }
 
     /// Waits for sled to write what is outstanding, after `bytes` more of changes, if that is too much.
-    fn wait_for_writes(&self, bytes: u64) -> DbResult<()> {
+    pub(super) fn wait_for_writes(&self, bytes: u64) -> DbResult<()> {
         let too_many = |unwritten| unwritten >= UNWRITTEN_BYTES_MAX;
         if !too_many(self.unwritten.fetch_add(bytes, Ordering::AcqRel) + bytes) {
             return Ok(());
@@ -196,7 +207,17 @@ impl SledDb {
     }
 
     /// Does `work`; once more if sled ran into a full disk and came back from it.
-    fn guard<T>(&self, mut work: impl FnMut(&sled::Db) -> sled::Result<T>) -> DbResult<T> {
+    pub(super) fn guard<T>(&self, work: impl FnMut(&sled::Db) -> sled::Result<T>) -> DbResult<T> {
+        let uses = USES.replace(true);
+        if !uses && self.wanted_alone.load(Ordering::Relaxed) {
+            std::thread::sleep(WAY);
+        }
+        let result = self.guard_within(work);
+        USES.set(uses);
+        result
+    }
+
+    fn guard_within<T>(&self, mut work: impl FnMut(&sled::Db) -> sled::Result<T>) -> DbResult<T> {
         for _ in 0..2 {
             if self.stuck.load(Ordering::Acquire) {
                 // Reads may do without.
@@ -219,7 +240,7 @@ fn is_full(error: &sled::Error) -> bool {
     matches!(error, sled::Error::Io(e) if e.kind() == std::io::ErrorKind::StorageFull)
 }
 
-fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
+pub(super) fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
     let open = || {
         sled::Config::new()
             .path(path)
@@ -244,7 +265,7 @@ fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
     }
 }
 
-fn open_file(path: &Path) -> Option<File> {
+pub(super) fn open_file(path: &Path) -> Option<File> {
     File::options().write(true).open(path.join("db")).ok()
 }
 
@@ -275,11 +296,11 @@ fn is_lock_conflict(error: &std::io::Error) -> bool {
     error.to_string().contains("could not acquire lock")
 }
 
-fn io(error: impl Into<std::io::Error>) -> sled::Error {
+pub(super) fn io(error: impl Into<std::io::Error>) -> sled::Error {
     sled::Error::Io(error.into())
 }
 
-fn failed(path: &Path, error: sled::Error) -> DbError {
+pub(super) fn failed(path: &Path, error: sled::Error) -> DbError {
     let full = is_full(&error);
     match error {
         _ if full => DbError::Full { path: path.to_owned() },
@@ -295,7 +316,7 @@ fn is_refusal(error: &std::io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| refusals.contains(&errno))
 }
 
-fn panicked(path: &Path, panic: Box<dyn std::any::Any + Send>) -> DbError {
+pub(super) fn panicked(path: &Path, panic: Box<dyn std::any::Any + Send>) -> DbError {
     let text = panic
         .downcast_ref::<String>()
         .map(String::as_str)
@@ -358,7 +379,7 @@ impl Db for SledDb {
             // One at a time, as in sled itself, so that the order is the same when they are applied again.
             let mut redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
             db.apply_batch(changes.clone())?;
-            redo.push(std::mem::take(&mut changes));
+            redo.push(std::mem::take(&mut changes), bytes);
             Ok(())
         })?;
         self.wait_for_writes(bytes)
@@ -379,5 +400,9 @@ impl Db for SledDb {
 
     fn bytes_on_disk(&self) -> u64 {
         self.guard(|db| db.size_on_disk()).unwrap_or(0)
+    }
+
+    fn compact(&self) -> DbResult<Compacted> {
+        self.compact_above(anew::BYTES_MIN)
     }
 }

@@ -18,6 +18,7 @@ mod catalog;
 mod changes;
 mod collect;
 mod commit;
+mod compact;
 pub mod compare;
 mod contained;
 mod content_out;
@@ -104,7 +105,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stub::GuardKey;
 use unrest::Unrest;
 
@@ -283,10 +284,12 @@ impl Overlay {
                 }
             });
             spawn("gc", |overlay| {
+                let mut compact_not_before = Instant::now();
                 while overlay.stop.wait(GC_INTERVAL) {
                     overlay.contents.store.watch_disk();
                     overlay.gc_if_due();
                     overlay.optimize_if_due();
+                    overlay.compact_if_due(&mut compact_not_before);
                 }
             });
             spawn("persist", |overlay| {

@@ -9,7 +9,6 @@
 //! [`Repo::behind`] true until the tree has been scanned. All it says is about the index: no data hangs
 //! on it.
 
-mod compact;
 mod error;
 mod format;
 #[doc(hidden)]

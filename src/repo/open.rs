@@ -6,8 +6,8 @@
 
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
-use super::{CLEAN, Memory, OpenOptions, Opening, compact};
-use crate::db::{Batch, Beside, Db, DbError, DbResult, MemDb, SledDb, Table};
+use super::{CLEAN, Memory, OpenOptions, Opening};
+use crate::db::{Batch, Beside, Compacted, Db, DbError, DbResult, MemDb, SledDb, Table};
 use crate::id::StoreId;
 use crate::overlay::Views;
 use crate::similarity::{Similarity, SimilarityError, SimilarityOptions};
@@ -170,7 +170,17 @@ fn pack_bytes(dir: &Path) -> Option<u32> {
 }
 
 fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<SledDb> {
-    if options.read_only { SledDb::open(path, cache_bytes) } else { compact::open(path, cache_bytes) }
+    let db = SledDb::open(path, cache_bytes)?;
+    if !options.read_only {
+        match db.compact() {
+            Ok(Compacted::Done { before, now }) => {
+                tracing::info!("the index was written anew: {before} bytes before, {now} now");
+            }
+            Ok(Compacted::NotWorth | Compacted::GivenUp) => {}
+            Err(e) => tracing::warn!("the index was not written anew: {e}"),
+        }
+    }
+    Ok(db)
 }
 
 /// Whether the index is of no use, or was only refused: then it stays as it is.

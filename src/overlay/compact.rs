@@ -1,0 +1,32 @@
+//! Writing the index anew while it is in use, when much of what it takes on disk is in use no longer.
+
+use super::Overlay;
+use super::pace::Priority;
+use crate::db::Compacted;
+use std::time::{Duration, Instant};
+
+/// After an attempt that came to nothing the next one is made so much later: it costs as much as one that comes to something.
+const AFTER_NOTHING: Duration = Duration::from_secs(600);
+
+impl Overlay {
+    /// Writes the index anew if that is worth it and no file waits to be taken in, but not before it is due again.
+    pub(super) fn compact_if_due(&self, not_before: &mut Instant) {
+        if self.pending() > 0 || Instant::now() < *not_before {
+            return;
+        }
+        let mut priority = Priority::default();
+        priority.set_low(true);
+        match self.db.compact() {
+            Ok(Compacted::NotWorth) => {}
+            Ok(Compacted::GivenUp) => *not_before = Instant::now() + AFTER_NOTHING,
+            Ok(Compacted::Done { before, now }) => {
+                tracing::info!("the index was written anew: {before} bytes before, {now} now");
+            }
+            Err(e) => {
+                tracing::warn!("the index was not written anew: {e}");
+                *not_before = Instant::now() + AFTER_NOTHING;
+            }
+        }
+        priority.set_low(false);
+    }
+}
