@@ -43,21 +43,30 @@ const BYTES_AT_ONCE: usize = 8 << 20;
 /// have been split: those are written once, and the copy takes little more than its entries do, instead of twice as much.
 pub fn copy(from: &dyn Db, path: &Path, cache_bytes: u64) -> DbResult<SledDb> {
     let to = SledDb::open(path, cache_bytes)?;
+    copy_into(&to, from, &|| true)?;
+    Ok(to)
+}
+
+/// False if `go_on` said no.
+fn copy_into(to: &SledDb, from: &dyn Db, go_on: &dyn Fn() -> bool) -> DbResult<bool> {
     for table in Table::ALL {
-        let (mut part, mut bytes, mut applied) = (Vec::new(), 0, Ok(()));
+        let (mut part, mut bytes, mut applied, mut goes_on) = (Vec::new(), 0, Ok(()), true);
         from.scan(table, &[], &mut |key, value| {
             part.push((key.to_vec(), value.to_vec()));
             bytes += key.len() + value.len();
             if part.len() >= ENTRIES_AT_ONCE || bytes >= BYTES_AT_ONCE {
-                applied = add(&to, table, std::mem::take(&mut part));
-                bytes = 0;
+                applied = add(to, table, std::mem::take(&mut part));
+                (bytes, goes_on) = (0, go_on());
             }
-            applied.is_ok()
+            applied.is_ok() && goes_on
         })?;
         applied?;
-        add(&to, table, part)?;
+        if !goes_on {
+            return Ok(false);
+        }
+        add(to, table, part)?;
     }
-    Ok(to)
+    Ok(true)
 }
 
 /// Adds entries in ascending order. A batch has none: its changes are applied in any.
@@ -70,7 +79,7 @@ fn add(to: &SledDb, table: Table, entries: Vec<(Vec<u8>, Vec<u8>)>) -> DbResult<
 
 impl SledDb {
     /// As [`Db::compact`], of a database of so many bytes or more.
-    pub(super) fn compact_above(&self, bytes_min: u64) -> DbResult<Compacted> {
+    pub(super) fn compact_above(&self, bytes_min: u64, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
         let beside = self.path.with_extension("copy");
         // Left by a crash: it is either unfinished or what it was a copy of.
         let _ = std::fs::remove_dir_all(&beside);
@@ -80,16 +89,19 @@ impl SledDb {
             return Ok(Compacted::NotWorth);
         }
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).keep();
-        let written = self.write_anew(&beside);
+        let written = self.write_anew(&beside, go_on);
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).keep_no_more();
         let _ = std::fs::remove_dir_all(&beside);
         written.map(|now| now.map_or(Compacted::GivenUp, |now| Compacted::Done { before, now }))
     }
 
     /// Returns the bytes of the copy, which has this one's place now, unless it was given up.
-    fn write_anew(&self, beside: &Path) -> DbResult<Option<u64>> {
+    fn write_anew(&self, beside: &Path, go_on: &dyn Fn() -> bool) -> DbResult<Option<u64>> {
         let take_kept = || self.redo.lock().unwrap_or_else(PoisonError::into_inner).take_kept();
-        let to = copy(self, beside, self.cache_bytes)?;
+        let to = SledDb::open(beside, self.cache_bytes)?;
+        if !copy_into(&to, self, go_on)? {
+            return Ok(None);
+        }
         for _ in 0..TOLD_TIMES {
             let Some(kept) = take_kept() else { return Ok(None) };
             let is_little = kept.bytes <= LEFT_BYTES;
@@ -234,9 +246,13 @@ mod tests {
         let db = bloated(&path);
         let rows: u64 = (0..3000).map(|i| value(3, i).len() as u64).sum();
         std::fs::create_dir(dir.path().join("index.copy")).unwrap();
-        let Compacted::Done { before, now } = db.compact_above(SIZE_MIN).unwrap() else { panic!("not done") };
+        assert_eq!(db.compact_above(SIZE_MIN, &|| false).unwrap(), Compacted::GivenUp);
+        assert!(!dir.path().join("index.copy").exists());
+        let Compacted::Done { before, now } = db.compact_above(SIZE_MIN, &|| true).unwrap() else {
+            panic!("not done")
+        };
         assert!(now < before && now < 2 * rows, "{before} before, {now} now, {rows} of rows");
-        assert_eq!(db.compact_above(SIZE_MIN).unwrap(), Compacted::NotWorth);
+        assert_eq!(db.compact_above(SIZE_MIN, &|| true).unwrap(), Compacted::NotWorth);
         db.put(Table::Chunks, b"after", b"it").unwrap();
         db.flush().unwrap();
         for i in 0..3000u32 {
@@ -247,7 +263,7 @@ mod tests {
         let db = SledDb::open(&path, 16 << 20).unwrap();
         assert_eq!(db.get(Table::Chunks, b"after").unwrap().as_deref(), Some(&b"it"[..]));
         assert_eq!(db.get(Table::Features, &7u32.to_be_bytes()).unwrap().unwrap()[..], value(3, 7));
-        assert_eq!(db.compact_above(SIZE_MIN).unwrap(), Compacted::NotWorth);
+        assert_eq!(db.compact_above(SIZE_MIN, &|| true).unwrap(), Compacted::NotWorth);
     }
 
     /// Seen to fail without telling the copy what was changed meanwhile, and with that told in another order.
@@ -310,7 +326,10 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(50));
                 // Anew each time.
                 db.put(Table::Meta, WRITTEN_ANEW, &[0; 8]).unwrap();
-                done += u32::from(matches!(db.compact_above(SIZE_MIN).unwrap(), Compacted::Done { .. }));
+                done += u32::from(matches!(
+                    db.compact_above(SIZE_MIN, &|| true).unwrap(),
+                    Compacted::Done { .. }
+                ));
             }
             stop.store(true, Ordering::Relaxed);
             reader.join().unwrap();

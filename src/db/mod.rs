@@ -200,7 +200,7 @@ impl Batch {
 pub enum Compacted {
     /// Too little would have been gained.
     NotWorth,
-    /// Too much was changed meanwhile, or there was no moment at which nobody used it.
+    /// It was to end, too much was changed meanwhile, or there was no moment at which nobody used it.
     GivenUp,
     /// It was. In bytes on disk.
     Done {
@@ -232,8 +232,9 @@ pub trait Db: Send + Sync {
     fn bytes_on_disk(&self) -> u64;
 
     /// Writes the database anew if much of what it takes on disk is no longer in use. Others read and change it
-    /// meanwhile, and wait for a moment at the end.
-    fn compact(&self) -> DbResult<Compacted> {
+    /// meanwhile, and wait for a moment at the end. Given up when `go_on` says no.
+    fn compact(&self, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
+        let _ = go_on;
         Ok(Compacted::NotWorth)
     }
 

@@ -402,7 +402,7 @@ impl Db for SledDb {
         self.guard(|db| db.size_on_disk()).unwrap_or(0)
     }
 
-    fn compact(&self) -> DbResult<Compacted> {
-        self.compact_above(anew::BYTES_MIN)
+    fn compact(&self, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
+        self.compact_above(anew::BYTES_MIN, go_on)
     }
 }

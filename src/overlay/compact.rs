@@ -16,7 +16,7 @@ impl Overlay {
         }
         let mut priority = Priority::default();
         priority.set_low(true);
-        match self.db.compact() {
+        match self.db.compact(&|| !self.stop.stopped()) {
             Ok(Compacted::NotWorth) => {}
             Ok(Compacted::GivenUp) => *not_before = Instant::now() + AFTER_NOTHING,
             Ok(Compacted::Done { before, now }) => {

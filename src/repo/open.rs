@@ -172,7 +172,7 @@ fn pack_bytes(dir: &Path) -> Option<u32> {
 fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<SledDb> {
     let db = SledDb::open(path, cache_bytes)?;
     if !options.read_only {
-        match db.compact() {
+        match db.compact(&|| true) {
             Ok(Compacted::Done { before, now }) => {
                 tracing::info!("the index was written anew: {before} bytes before, {now} now");
             }
