@@ -239,20 +239,24 @@ mod tests {
         db
     }
 
+    /// Seen to fail with what a crash left of a copy taken for a part of the next one.
     #[test]
     fn a_bloated_database_shrinks_once_and_keeps_every_row() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
         let db = bloated(&path);
         let rows: u64 = (0..3000).map(|i| value(3, i).len() as u64).sum();
-        std::fs::create_dir(dir.path().join("index.copy")).unwrap();
         assert_eq!(db.compact_above(SIZE_MIN, &|| false).unwrap(), Compacted::GivenUp);
         assert!(!dir.path().join("index.copy").exists());
+        let stale = SledDb::open(&dir.path().join("index.copy"), 1 << 20).unwrap();
+        stale.put(Table::Chunks, b"stale", b"left by a crash").unwrap();
+        drop(stale);
         let Compacted::Done { before, now } = db.compact_above(SIZE_MIN, &|| true).unwrap() else {
             panic!("not done")
         };
         assert!(now < before && now < 2 * rows, "{before} before, {now} now, {rows} of rows");
         assert_eq!(db.compact_above(SIZE_MIN, &|| true).unwrap(), Compacted::NotWorth);
+        assert_eq!(db.get(Table::Chunks, b"stale").unwrap(), None);
         db.put(Table::Chunks, b"after", b"it").unwrap();
         db.flush().unwrap();
         for i in 0..3000u32 {
