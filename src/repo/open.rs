@@ -95,6 +95,8 @@ fn attempt(
             let denied = denied.unwrap_or(Errno::ACCESS);
             return Err(Failure::Other(RepoError::io("write to", &layout.state, denied)));
         }
+        // Whatever is wrong with it: who only reads does without.
+        Err(e) if options.read_only => return Err(Failure::Index(e.to_string())),
         Err(e) => return Err(index(layout, e)),
     };
     parts(layout, dir, id, memory, options, db, progress)
