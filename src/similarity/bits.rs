@@ -113,6 +113,15 @@ impl BitReader<'_> {
         Some(value)
     }
 
+    /// The next `width` (1 to 16) bits, which are not taken; zeros follow the end.
+    #[inline]
+    pub(super) fn peek(&mut self, width: u32) -> u64 {
+        if self.count < width {
+            self.fill();
+        }
+        self.held >> (64 - width)
+    }
+
     #[inline]
     pub(super) fn take_rice(&mut self, k: u32) -> Option<u64> {
         if self.count <= UNARY_MAX as u32 {

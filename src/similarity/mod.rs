@@ -26,6 +26,7 @@ mod gram;
 pub mod groups;
 mod index;
 pub mod methods;
+mod prefix;
 mod query;
 mod rank;
 mod rows;

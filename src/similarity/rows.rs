@@ -10,6 +10,7 @@
 
 use super::bits::{BitReader, BitWriter, rice_bits};
 use super::gram::LEVELS;
+use super::prefix::{PrefixCode, PrefixReader, SYMBOLS};
 use crate::db::{Codec, Layout, Runs, Table};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{put_varint, take_varint};
@@ -217,45 +218,61 @@ impl ContentRow {
 }
 
 /// Postings: Rice-coded gaps between the distinct hashes of a block. For each its first number in as many bits as the
-/// block's largest of those needs, the others as Rice-coded gaps, with a bit before each that says that it follows:
-/// versions of a file come one after the other, so their numbers lie near each other.
+/// block's largest of those needs; then the gaps to the others, each as its length in a prefix code and what follows its
+/// leading one. Numbers of what is alike lie near each other (`order`), others far, so no single Rice code is right for both.
 #[derive(Debug)]
 pub(super) struct Postings;
+
+/// The symbols are lengths of gaps, 0 to 32 bits, and after the last of them:
+const END: usize = 33;
+
+fn gap_len(gap: u32) -> u32 {
+    32 - gap.leading_zeros()
+}
+
+/// How many bits follow a length: those below the leading one.
+fn gap_rest(len: u32) -> u32 {
+    len.saturating_sub(1)
+}
 
 impl Codec for Postings {
     fn encode(rows: &[u8], row_len: usize) -> Vec<u8> {
         let parts = || rows.chunks_exact(row_len).map(|row| (posting_hash(row), posting_number(row)));
-        let (mut hash_gaps, mut number_gaps, mut first_max) = (Gaps::default(), Gaps::default(), 0);
+        let (mut hash_gaps, mut counts, mut first_max) = (Gaps::default(), [0; SYMBOLS], 0);
         let mut before = None::<(u64, u32)>;
         for (hash, number) in parts() {
             match before {
                 Some((last, number_before)) if last == hash => {
-                    number_gaps.add((number - number_before - 1).into());
+                    counts[gap_len(number - number_before - 1) as usize] += 1;
                 }
                 _ => {
                     before.into_iter().for_each(|(last, _)| hash_gaps.add(hash - last - 1));
+                    counts[END] += 1;
                     first_max = first_max.max(number);
                 }
             }
             before = Some((hash, number));
         }
-        let (hash_rice, number_rice) = (hash_gaps.rice(), number_gaps.rice());
-        let width = 32 - first_max.leading_zeros();
-        let mut out = Vec::with_capacity(rows.len() / 2 + 16);
+        let (hash_rice, width) = (hash_gaps.rice(), 32 - first_max.leading_zeros());
+        let code = PrefixCode::of(counts);
+        let mut out = Vec::with_capacity(rows.len() / 2 + 32);
         put_varint(&mut out, (rows.len() / row_len) as u64);
         put_varint(&mut out, parts().next().map_or(0, |(hash, _)| hash));
-        out.extend_from_slice(&[hash_rice as u8, width as u8, number_rice as u8]);
+        out.extend_from_slice(&[hash_rice as u8, width as u8]);
         let mut bits = BitWriter::new(out);
+        code.put_lens(&mut bits);
         let mut before = None::<(u64, u32)>;
         for (hash, number) in parts() {
             match before {
                 Some((last, number_before)) if last == hash => {
-                    bits.put(1, 1);
-                    bits.put_rice((number - number_before - 1).into(), number_rice);
+                    let gap = number - number_before - 1;
+                    let len = gap_len(gap);
+                    code.put(len as usize, &mut bits);
+                    bits.put(u64::from(gap) & ((1 << gap_rest(len)) - 1), gap_rest(len));
                 }
                 _ => {
                     if let Some((last, _)) = before {
-                        bits.put(0, 1);
+                        code.put(END, &mut bits);
                         bits.put_rice(hash - last - 1, hash_rice);
                     }
                     bits.put(number.into(), width);
@@ -270,22 +287,27 @@ impl Codec for Postings {
         // A row but the first takes a bit or more.
         let count = take_varint(&mut block).filter(|&n| n <= 1 + 8 * block.len() as u64)?;
         let mut hash = take_varint(&mut block)?;
-        let (&[hash_rice, width, number_rice], block) = block.split_first_chunk::<3>()?;
-        if u32::from(hash_rice.max(number_rice)) > HASH_BITS || width > 32 || hash >> HASH_BITS != 0 {
+        let (&[hash_rice, width], block) = block.split_first_chunk::<2>()?;
+        if u32::from(hash_rice) > HASH_BITS || width > 32 || hash >> HASH_BITS != 0 {
             return None;
         }
         rows.reserve(count as usize * POSTING_BYTES);
         let mut bits = BitReader::new(block);
+        let code = PrefixReader::take(&mut bits)?;
         let mut number = 0;
         for row in 0..count {
-            if row > 0 && bits.take(1)? == 1 {
-                let gap = u32::try_from(bits.take_rice(number_rice.into())?).ok()?;
-                number = u32::checked_add(number, gap)?.checked_add(1)?;
-            } else {
-                if row > 0 {
-                    hash = hash.checked_add(bits.take_rice(hash_rice.into())?)?.checked_add(1)?;
+            match row.checked_sub(1).map_or(Some(END), |_| code.symbol(&mut bits))? {
+                END => {
+                    if row > 0 {
+                        hash = hash.checked_add(bits.take_rice(hash_rice.into())?)?.checked_add(1)?;
+                    }
+                    number = bits.take(width.into())? as u32;
                 }
-                number = bits.take(width.into())? as u32;
+                len => {
+                    let rest = gap_rest(len as u32);
+                    let gap = bits.take(rest)? | u64::from(len > 0) << rest;
+                    number = u32::checked_add(number, u32::try_from(gap).ok()?)?.checked_add(1)?;
+                }
             }
             if hash >> HASH_BITS != 0 {
                 return None;
