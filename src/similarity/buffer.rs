@@ -1,6 +1,8 @@
 //! What was added or removed since the last bulk merge, in memory, and searchable.
 
 use super::filter::Filter;
+use super::gram::FEATURE_BITS;
+use super::order;
 use super::rows::{ChunkKey, ChunkRow, ContentRow};
 use super::sketch::Sketch;
 use crate::id::RecipeId;
@@ -9,50 +11,51 @@ use std::collections::{BTreeMap, HashMap};
 /// Rough cost in memory of the entries that adding a chunk or a content makes, in bytes.
 const ENTRY_BYTES: usize = 160;
 
-/// Sorted runs of (feature, chunk number), each at least twice as long as the next: adding one posting costs
-/// O(log n) in all, and looking one feature up O(log² n).
-#[derive(Debug, Default)]
-struct SortedRuns(Vec<Vec<(u64, u32)>>);
+/// Leading bits of a feature by which postings are parted.
+const BUCKET_BITS: u32 = 12;
+const _: () = assert!(FEATURE_BITS <= u32::BITS);
 
-impl SortedRuns {
-    fn push(&mut self, run: Vec<(u64, u32)>) {
-        self.0.push(run);
-        while let [.., before, last] = &self.0[..]
-            && before.len() < 2 * last.len()
-        {
-            let last = self.0.pop().unwrap_or_default();
-            if let Some(before) = self.0.last_mut() {
-                *before = merged(before, &last);
-            }
+/// (feature, chunk number), in buckets by the feature's leading bits. Features are hashes, so of a million postings a bucket has some
+/// 250; looking a feature up takes looking at those.
+#[derive(Debug, Default)]
+struct Postings {
+    buckets: Vec<Vec<(u32, u32)>>,
+    len: usize,
+}
+
+impl Postings {
+    fn bucket(feature: u64) -> usize {
+        (feature >> (FEATURE_BITS - BUCKET_BITS)) as usize
+    }
+
+    fn add(&mut self, feature: u64, chunk: u32) {
+        if self.buckets.is_empty() {
+            self.buckets.resize(1 << BUCKET_BITS, Vec::new());
         }
+        self.buckets[Postings::bucket(feature)].push((feature as u32, chunk));
+        self.len += 1;
     }
 
     fn each(&self, feature: u64, mut visit: impl FnMut(u32)) {
-        for run in &self.0 {
-            let at = run.partition_point(|&(f, _)| f < feature);
-            run[at..].iter().take_while(|&&(f, _)| f == feature).for_each(|&(_, chunk)| visit(chunk));
-        }
+        let bucket = self.buckets.get(Postings::bucket(feature)).into_iter().flatten();
+        bucket.filter(|(other, _)| u64::from(*other) == feature).for_each(|&(_, chunk)| visit(chunk));
     }
-}
 
-fn merged(a: &[(u64, u32)], b: &[(u64, u32)]) -> Vec<(u64, u32)> {
-    let mut out = Vec::with_capacity(a.len() + b.len());
-    let mut b = b.iter().copied().peekable();
-    for &a in a {
-        while let Some(b) = b.next_if(|b| *b < a) {
-            out.push(b);
+    fn sorted(&self) -> Vec<(u32, u32)> {
+        let mut all = Vec::with_capacity(self.len);
+        for bucket in &self.buckets {
+            all.extend_from_slice(bucket);
+            let start = all.len() - bucket.len();
+            all[start..].sort_unstable();
         }
-        out.push(a);
+        all
     }
-    out.extend(b);
-    out
 }
 
 /// Rows that are not in the database yet.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
-    postings: SortedRuns,
-    postings_len: usize,
+    postings: Postings,
     pub(super) sketched: HashMap<ChunkKey, ChunkRow>,
     /// By chunk number, those that are not empty.
     pub(super) filters: BTreeMap<u32, Filter>,
@@ -64,16 +67,27 @@ pub(super) struct Buffer {
     /// Contents in older buffers or in the database that were removed, by number.
     pub(super) dead: HashMap<u32, RecipeId>,
     contained_len: usize,
+    is_ordered: bool,
+}
+
+/// New numbers for the chunks of a buffer.
+pub(super) struct Renumbering {
+    /// Of the chunk that has number `first + i` the new one.
+    numbers: Vec<u32>,
+    first: u32,
+}
+
+impl Renumbering {
+    fn of(&self, number: u32) -> u32 {
+        let new = number.checked_sub(self.first).and_then(|at| self.numbers.get(at as usize));
+        new.copied().unwrap_or(number)
+    }
 }
 
 impl Buffer {
     pub(super) fn add_chunk(&mut self, key: ChunkKey, row: ChunkRow, sketch: Sketch) {
         let (features, filter) = sketch.into_parts();
-        let run: Vec<_> = features.into_iter().map(|f| (f.bits(), row.number)).collect();
-        self.postings_len += run.len();
-        if !run.is_empty() {
-            self.postings.push(run);
-        }
+        features.into_iter().for_each(|feature| self.postings.add(feature.bits(), row.number));
         self.sketched.insert(key, row);
         if !filter.is_empty() {
             self.filters_len += filter.grams().len();
@@ -95,13 +109,38 @@ impl Buffer {
         self.postings.each(feature, visit);
     }
 
-    /// In order: what is merged into a table is sorted first, which takes next to nothing then.
-    pub(super) fn postings(&self) -> Vec<(u64, u32)> {
-        self.postings.0.iter().rev().fold(Vec::new(), |all, run| merged(run, &all))
+    /// In order.
+    pub(super) fn postings(&self) -> Vec<(u32, u32)> {
+        self.postings.sorted()
     }
 
-    pub(super) fn postings_len(&self) -> usize {
-        self.postings_len
+    /// Numbers under which chunks that are alike are in a row, of those that were given out to the chunks of this buffer; none if it
+    /// has them already.
+    pub(super) fn renumbering(&self) -> Option<Renumbering> {
+        let first = self.sketched.values().map(|row| row.number).min().filter(|_| !self.is_ordered)?;
+        let mut numbers = vec![0; self.sketched.len()];
+        for (new, old) in (first..).zip(order::order(first, numbers.len(), &self.postings())) {
+            numbers[(old - first) as usize] = new;
+        }
+        Some(Renumbering { numbers, first })
+    }
+
+    /// Gives the chunks of this buffer new numbers.
+    pub(super) fn renumber(&mut self, new: &Renumbering) {
+        let numbers = self.postings.buckets.iter_mut().flatten().map(|(_, number)| number);
+        numbers
+            .chain(self.sketched.values_mut().map(|row| &mut row.number))
+            .for_each(|number| *number = new.of(*number));
+        let filters = std::mem::take(&mut self.filters);
+        self.filters = filters.into_iter().map(|(number, filter)| (new.of(number), filter)).collect();
+        self.renumber_contained(new);
+        self.is_ordered = true;
+    }
+
+    /// The same for what a newer buffer says of the chunks.
+    pub(super) fn renumber_contained(&mut self, new: &Renumbering) {
+        let contained = std::mem::take(&mut self.contained);
+        self.contained = contained.into_iter().map(|(number, of_chunk)| (new.of(number), of_chunk)).collect();
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -114,6 +153,6 @@ impl Buffer {
     /// About how much memory this takes, merging it included.
     pub(super) fn bytes(&self) -> usize {
         let entries = self.sketched.len() + self.contents.len() + self.dead.len();
-        self.postings_len * 64 + self.filters_len * 16 + self.contained_len * 32 + entries * 3 * ENTRY_BYTES
+        self.postings.len * 64 + self.filters_len * 16 + self.contained_len * 32 + entries * 3 * ENTRY_BYTES
     }
 }

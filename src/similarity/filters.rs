@@ -3,18 +3,16 @@
 //! What must always be true: a block's key is the number of its first chunk when it was written, and blocks do not overlap: a
 //! buffer that is merged has numbers that none before it had, and merged again it makes the same blocks.
 
-use super::SimilarityError;
-use super::filter::{Filter, decode, encode};
+use super::filter::Filter;
+use super::filter_block::{BLOCK_GRAMS, FilterReader, decode, encode};
 use crate::db::{Batch, Db, DbError, DbResult, Table};
 use std::collections::{BTreeMap, HashMap};
 
-/// Grams of a block, from which on it ends: about a KiB.
-const BLOCK_GRAMS: usize = 1 << 10;
 /// Blocks that are written at once.
 const BLOCKS_PER_BATCH: usize = 256;
 
-fn decoded(block: &[u8]) -> DbResult<Vec<(u32, Filter)>> {
-    decode(block).ok_or(DbError::Row { table: Table::Filters, reason: "expected filters in ascending order" })
+fn damage() -> DbError {
+    DbError::Row { table: Table::Filters, reason: "expected filters in ascending order" }
 }
 
 /// Puts the filters of a buffer into the database. O(filters).
@@ -43,19 +41,21 @@ fn put(batch: &mut Batch, block: &[(u32, &Filter)]) {
 }
 
 /// Adds to `filters` those of the chunks, sorted, that have one in the database. One look-up for each block.
-pub(super) fn read(
-    db: &dyn Db,
-    chunks: &[u32],
-    filters: &mut HashMap<u32, Filter>,
-) -> Result<(), SimilarityError> {
-    let mut block: Vec<(u32, Filter)> = Vec::new();
-    for &chunk in chunks {
-        if block.last().is_none_or(|(last, _)| *last < chunk) {
-            let found = db.at_or_below(Table::Filters, &chunk.to_be_bytes())?;
-            block = found.map_or(Ok(Vec::new()), |(_, block)| decoded(&block))?;
-        }
-        if let Ok(at) = block.binary_search_by_key(&chunk, |(chunk, _)| *chunk) {
-            filters.insert(chunk, std::mem::take(&mut block[at].1));
+pub(super) fn read(db: &dyn Db, chunks: &[u32], filters: &mut HashMap<u32, Filter>) -> DbResult<()> {
+    let mut at = 0;
+    while let Some(first) = chunks.get(at) {
+        let Some((_, block)) = db.at_or_below(Table::Filters, &first.to_be_bytes())? else {
+            at += 1;
+            continue;
+        };
+        let (mut reader, looked_up) = (FilterReader::new(&block).ok_or_else(damage)?, at);
+        while let Some(&chunk) = chunks.get(at) {
+            let found = reader.find(chunk).ok_or_else(damage)?;
+            if at > looked_up && reader.is_before(chunk) {
+                break;
+            }
+            filters.extend(found.map(|filter| (chunk, filter)));
+            at += 1;
         }
     }
     Ok(())
@@ -71,9 +71,9 @@ pub(super) fn retain(db: &dyn Db, stays: impl Fn(u32) -> bool) -> DbResult<()> {
                 from = Some(key.to_vec());
                 return false;
             }
-            match decoded(block) {
-                Ok(filters) if filters.iter().all(|(chunk, _)| stays(*chunk)) => return true,
-                Ok(filters) => {
+            match decode(block) {
+                Some(filters) if filters.iter().all(|(chunk, _)| stays(*chunk)) => return true,
+                Some(filters) => {
                     let kept: Vec<_> = filters
                         .iter()
                         .filter(|(chunk, _)| stays(*chunk))
@@ -85,7 +85,7 @@ pub(super) fn retain(db: &dyn Db, stays: impl Fn(u32) -> bool) -> DbResult<()> {
                     }
                     blocks += 1;
                 }
-                Err(e) => failed = Some(e),
+                None => failed = Some(damage()),
             }
             failed.is_none()
         })?;

@@ -1,7 +1,7 @@
 //! The codecs of the similarity tables, and of what the published methods store, fed with any bytes. For `crate::fuzz` only;
 //! see there.
 
-use super::filter;
+use super::filter_block;
 use super::methods::chunk_graph::{ChunkGraph, ChunkList, common_bytes};
 use super::methods::sif::interesting::InterestOptions;
 use super::methods::sif::report::Rules;
@@ -42,9 +42,10 @@ fn check<C: Codec>(block: &[u8], row_len: usize) {
 }
 
 fn filters(block: &[u8]) {
-    let Some(filters) = filter::decode(block) else { return };
-    let again = filter::encode(&filters.iter().map(|(chunk, filter)| (*chunk, filter)).collect::<Vec<_>>());
-    assert_eq!(filter::decode(&again), Some(filters), "encoding loses nothing");
+    let Some(filters) = filter_block::decode(block) else { return };
+    let again =
+        filter_block::encode(&filters.iter().map(|(chunk, filter)| (*chunk, filter)).collect::<Vec<_>>());
+    assert_eq!(filter_block::decode(&again), Some(filters), "encoding loses nothing");
 }
 
 /// The head of a sketch; its first byte says of which method.

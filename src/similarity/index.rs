@@ -2,7 +2,7 @@
 //!
 //! What must always be true:
 //! - A number, of a chunk or of a content, is given out once: the counters are stored before any row that
-//!   uses them. Numbers ascend.
+//!   uses them. Numbers ascend; but what one buffer gave to its chunks is exchanged among them once, before it is merged.
 //! - Rows are merged in the order features, chunks, containments, contents, names; so after a crash in the
 //!   middle a chunk that is known has its features and a content that is known has its chunks.
 //! - Rows are merged from a buffer that queries still see; seeing a row twice changes no answer.
@@ -12,8 +12,8 @@
 
 use super::buffer::Buffer;
 use super::rows::{
-    CONTAINED, CONTENTS, ChunkKey, ChunkRow, ContentRow, Counts, FEATURES, NUMBERED, SKETCHED, chunk_key,
-    containment, hash_prefix, head, name, name_hash, posting, posting_number,
+    CONTAINED, CONTENTS, ChunkKey, ChunkRow, ContentRow, Counts, FEATURES, NUMBERED, POSTING_BYTES, SKETCHED,
+    chunk_key, containment, hash_prefix, head, name, name_hash, posting, posting_number,
 };
 use super::sketch::Sketch;
 use super::{SimilarityError, filters, sweep};
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 type Result<T> = std::result::Result<T, SimilarityError>;
 
 const META_KEY: &[u8] = b"similarity";
-const META_VERSION: u8 = 4;
+const META_VERSION: u8 = 5;
 
 /// Settings of the index that do not change what is stored.
 #[derive(Clone, Copy, Debug)]
@@ -329,6 +329,7 @@ impl Similarity {
                     None => return Ok(()),
                 }
             };
+            let buffer = self.ordered(buffer);
             meta.store(&*self.db)?;
             merge_rows(&*self.db, &buffer)?;
             let mut state = self.write();
@@ -339,6 +340,21 @@ impl Similarity {
             state.meta.settled = meta.next_chunk;
         }
         Ok(())
+    }
+
+    /// The buffer that is being merged, with numbers under which its chunks that are alike are in a row. Only the numbers are
+    /// exchanged under the lock, in both buffers at once.
+    fn ordered(&self, buffer: Arc<Buffer>) -> Arc<Buffer> {
+        let Some(renumbering) = buffer.renumbering() else { return buffer };
+        let mut state = self.write();
+        let State { buffer: newer, merging, .. } = &mut *state;
+        drop(buffer);
+        let merging = merging.get_or_insert_default();
+        if let Some(merging) = Arc::get_mut(merging) {
+            merging.renumber(&renumbering);
+            newer.renumber_contained(&renumbering);
+        }
+        merging.clone()
     }
 }
 
@@ -379,11 +395,11 @@ fn united(chunks: &[ChunkRow]) -> Counts {
 }
 
 fn merge_rows(db: &dyn Db, buffer: &Buffer) -> Result<()> {
-    let mut rows = Vec::with_capacity(buffer.postings_len() * 9);
-    buffer
-        .postings()
-        .into_iter()
-        .for_each(|(feature, chunk)| rows.extend_from_slice(&posting(feature, chunk)));
+    let postings = buffer.postings();
+    let mut rows = Vec::with_capacity(postings.len() * POSTING_BYTES);
+    for (feature, chunk) in postings {
+        rows.extend_from_slice(&posting(feature.into(), chunk));
+    }
     FEATURES.merge(db, rows, Vec::new())?;
     filters::merge(db, &buffer.filters)?;
     let rows = buffer.sketched.iter().flat_map(|(key, row)| row.to_row(key)).collect();

@@ -77,7 +77,10 @@ impl PrefixReader {
     #[inline]
     pub(super) fn symbol(&self, bits: &mut BitReader<'_>) -> Option<usize> {
         let (symbol, len) = self.0[bits.peek(LEN_MAX) as usize];
-        bits.take(len.into()).filter(|_| len > 0)?;
+        if len == 0 {
+            return None;
+        }
+        bits.take(len.into())?;
         Some(symbol.into())
     }
 }
@@ -138,7 +141,8 @@ mod tests {
 
     #[test]
     fn frequent_symbols_take_few_bits() {
-        let symbols: Vec<_> = (0..8000usize).map(|i| if i % 16 == 0 { i / 16 % SYMBOLS } else { 7 }).collect();
+        let symbols: Vec<_> =
+            (0..8000usize).map(|i| if i % 16 == 0 { i / 16 % SYMBOLS } else { 7 }).collect();
         let bits = coded(&symbols).len() * 8;
         // 15 of 16 are one, the others one of 34: 0.34 + 5.1 / 16 bits, which words of whole bits have in 1.4.
         assert!(bits < 8000 * 3 / 2, "{bits}");

@@ -288,31 +288,33 @@ impl Codec for Postings {
         let count = take_varint(&mut block).filter(|&n| n <= 1 + 8 * block.len() as u64)?;
         let mut hash = take_varint(&mut block)?;
         let (&[hash_rice, width], block) = block.split_first_chunk::<2>()?;
-        if u32::from(hash_rice) > HASH_BITS || width > 32 || hash >> HASH_BITS != 0 {
+        if u32::from(hash_rice) > HASH_BITS || width > 32 {
             return None;
         }
         rows.reserve(count as usize * POSTING_BYTES);
         let mut bits = BitReader::new(block);
         let code = PrefixReader::take(&mut bits)?;
-        let mut number = 0;
-        for row in 0..count {
-            match row.checked_sub(1).map_or(Some(END), |_| code.symbol(&mut bits))? {
+        let (mut number, mut row) = (0u32, posting(hash, 0));
+        for at in 0..count {
+            match if at == 0 { END } else { code.symbol(&mut bits)? } {
                 END => {
-                    if row > 0 {
+                    if at > 0 {
                         hash = hash.checked_add(bits.take_rice(hash_rice.into())?)?.checked_add(1)?;
                     }
+                    if hash >> HASH_BITS != 0 {
+                        return None;
+                    }
                     number = bits.take(width.into())? as u32;
+                    row = posting(hash, number);
                 }
                 len => {
                     let rest = gap_rest(len as u32);
                     let gap = bits.take(rest)? | u64::from(len > 0) << rest;
-                    number = u32::checked_add(number, u32::try_from(gap).ok()?)?.checked_add(1)?;
+                    number = number.checked_add(gap as u32)?.checked_add(1)?;
+                    row[HASH_BYTES..].copy_from_slice(&number.to_be_bytes());
                 }
             }
-            if hash >> HASH_BITS != 0 {
-                return None;
-            }
-            rows.extend_from_slice(&posting(hash, number));
+            rows.extend_from_slice(&row);
         }
         Some(())
     }
