@@ -290,7 +290,7 @@ impl Similarity {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -344,7 +344,7 @@ impl Similarity {
 
     /// The buffer that is being merged, with numbers under which its chunks that are alike are in a row. Only the numbers are
     /// exchanged under the lock, in both buffers at once.
-    fn ordered(&self, buffer: Arc<Buffer>) -> Arc<Buffer> {
+    pub(super) fn ordered(&self, buffer: Arc<Buffer>) -> Arc<Buffer> {
         let Some(renumbering) = buffer.renumbering() else { return buffer };
         let mut state = self.write();
         let State { buffer: newer, merging, .. } = &mut *state;
