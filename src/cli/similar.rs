@@ -52,7 +52,7 @@ struct Viewed {
 #[derive(clap::Args)]
 #[group(id = "default")]
 struct Indexed {
-    /// What to rank by, and to apply --min to
+    /// What to rank by; --min is of resemblance with that, else of the larger of the shares of either that is in the other
     #[arg(long, value_name = "FIGURE", default_value = "mean")]
     by: By,
     /// Skip verification: figures are estimates from the index
