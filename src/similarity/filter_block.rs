@@ -235,7 +235,6 @@ impl FilterReader<'_> {
     }
 }
 
-// Seen to fail with: the level not written (the first); Rice codes with two bits more than the gaps need (the second).
 #[cfg(test)]
 mod tests {
     use super::*;
