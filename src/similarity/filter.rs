@@ -2,11 +2,11 @@
 //!
 //! A feature that is looked up takes some 21 bits, so a chunk of a KiB has two dozen: enough for it to be found, too few to tell
 //! how much of it another one has. A filter says of a chunk that was found whether it has a gram, and is wrong about
-//! one in fifty that it has not. It is a set of short hashes, Rice-coded, in some 8 bits each, and 5 where chunks are alike: a compressed filter with a single hash
-//! function (Putze, Sanders and Singler 2007, "Cache-, hash- and space-efficient Bloom filters", section 3.2: Golomb-coded).
+//! one in fifty that it has not. It is a set of short hashes, Rice-coded (`filter_block`) in some 8 bits each, and in 5 where
+//! chunks are alike: a compressed filter with a single hash function (Putze, Sanders and Singler 2007, "Cache-, hash- and
+//! space-efficient Bloom filters", section 3.2: Golomb-coded).
 //!
-//! What must always be true: what a filter was made of, it has; and what is decoded is what was encoded, or `None`, never a
-//! panic or a huge allocation.
+//! What must always be true: what a filter was made of, it has.
 
 use super::gram::{FEATURE_BITS, GramHash, LEVEL_MAX};
 
