@@ -28,6 +28,8 @@ pub struct GcReport {
     pub packs: u64,
     /// Packs left as they are because of damage.
     pub packs_damaged: u64,
+    /// Packs left as they are because the disk is full.
+    pub packs_no_room: u64,
     /// Chunks and recipes that are gone.
     pub forgotten: u64,
     /// Stubs met; some more than once if their directories changed meanwhile.
@@ -72,6 +74,7 @@ pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcRep
             copied_bytes: done.copied_bytes,
             packs: done.packs_removed,
             packs_damaged: done.packs_damaged,
+            packs_no_room: done.packs_no_room,
             forgotten: done.forgotten,
             ..common
         },

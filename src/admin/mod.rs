@@ -54,6 +54,7 @@ pub use status::{KeptStatus, StatusReport};
 pub use template::{TemplateReport, TemplateRequest, TemplateRow};
 pub use would_free::WouldFreeReport;
 
+use crate::db::DbError;
 use crate::history::HistoryError;
 use crate::overlay::{GroupOptions, OverlayError, ScanReport, SimilarOptions};
 use crate::repo::{Repo, RepoError};
@@ -336,6 +337,7 @@ impl AdminError {
         match self {
             AdminError::Refused { hint, .. } => return Some(hint.clone()),
             AdminError::Repo(error) => return error.hint(),
+            _ if self.is_full() => return Some(ROOM_HINT.to_owned()),
             _ => {}
         }
         let error = match self {
@@ -360,6 +362,32 @@ impl AdminError {
             ErrorKind::NotFound => Some("give a path that exists".to_owned()),
             _ => None,
         }
+    }
+}
+
+/// What helps on a full disk. Stubs take no room there.
+const ROOM_HINT: &str = "make room on that filesystem, outside the mount or by removing files that are not stored yet, and run \
+                         it again";
+
+impl AdminError {
+    /// Whether the disk is full.
+    fn is_full(&self) -> bool {
+        let overlay = match self {
+            AdminError::Overlay(error) | AdminError::History(HistoryError::Overlay(error)) => Some(error),
+            _ => None,
+        };
+        let store = match (self, overlay) {
+            (AdminError::Store(error) | AdminError::History(HistoryError::Store(error)), _)
+            | (_, Some(OverlayError::Store(error))) => Some(error),
+            _ => None,
+        };
+        let db = match (self, overlay, store) {
+            (AdminError::History(HistoryError::Db(error)), ..)
+            | (_, Some(OverlayError::Db(error)), _)
+            | (.., Some(StoreError::Db(error))) => Some(error),
+            _ => None,
+        };
+        matches!(store, Some(StoreError::Full { .. })) || matches!(db, Some(DbError::Full { .. }))
     }
 }
 

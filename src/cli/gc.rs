@@ -31,6 +31,13 @@ impl Gc {
                 report.packs_damaged
             ));
         }
+        if report.packs_no_room > 0 {
+            out.note(&format!(
+                "{} packs were left as they are, for want of room to copy what is needed of them; make room on that \
+                 filesystem and run this again",
+                report.packs_no_room
+            ));
+        }
         if report.unknown > 0 {
             out.note(&format!(
                 "the records of {} files cannot be believed, so more may be kept than is needed; see `dedupctl check`",

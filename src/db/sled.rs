@@ -58,6 +58,11 @@ thread_local! {
 /// change: for each byte of one sled may write a whole node of its tree, some 16 blocks like it.
 const ROOM_BYTES: u64 = 48 << 20;
 const ROOM_SHARE: u64 = 16;
+/// A part of it that has to be left for any change. No more than that is allocated
+const ROOM_LEFT_SHARE: u64 = 8;
+/// unless so much is left to others, at most a 50th of the filesystem: garbage is collected with it.
+const OTHERS_BYTES: u64 = 64 << 20;
+const OTHERS_SHARE: u64 = 50;
 /// As long as so many times as much is free, nothing has to be allocated.
 const FREE_ROOMS: u64 = 32;
 const BYTES_PER_BYTE: u64 = 16;
@@ -122,13 +127,22 @@ impl SledDb {
         if left(&before) >= self.room_bytes / 2 && left(&before) >= needed {
             return Ok(());
         }
+        let needed = needed.max(self.room_bytes / ROOM_LEFT_SHARE);
+        let (all, free) = space(&self.path);
+        // An allocation that fails takes what there is all the same.
+        let room = match free >= self.room_bytes + OTHERS_BYTES.min(all / OTHERS_SHARE) {
+            true => self.room_bytes,
+            false if left(&before) >= needed => return Ok(()),
+            false if free < needed - left(&before) => return Err(self.full()),
+            false => needed,
+        };
         let end = before.st_size as u64;
         let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(file, flags, end, self.room_bytes) {
+        match rustix::fs::fallocate(file, flags, end, room) {
             Ok(()) => Ok(()),
             // A filesystem that cannot: then sled has to see for itself.
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-            Err(_) if left(&stat()?) >= needed.max(self.room_bytes / 4) => Ok(()),
+            Err(_) if left(&stat()?) >= needed => Ok(()),
             Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => Err(self.full()),
             Err(e) => Err(failed(&self.path, io(e))),
         }

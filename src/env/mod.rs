@@ -9,7 +9,7 @@ mod reserve;
 pub mod sim;
 
 pub use real::RealDisk;
-pub(crate) use reserve::Reserve;
+pub(crate) use reserve::{Loan, Reserve};
 
 use std::ffi::OsString;
 use std::io;

@@ -2,14 +2,20 @@
 //!
 //! A file of allocated blocks in a directory, there only while the disk fills up. Who finds the disk full gives it
 //! up, and sets it aside again when there is room. It holds nothing; whoever needs the room may delete it.
+//!
+//! A collection of garbage borrows it: it gives back more than it takes, if nobody else takes the room meanwhile. So
+//! until it has ended, others who write to the same store do without ([`Reserve::is_lent`]), and what it has made free
+//! is set aside again before anybody else gets it.
 
 use rustix::fs::{FallocateFlags, StatVfs};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const NAME: &str = "reserve";
 /// No more of the filesystem than this is set aside.
-const SHARE_MAX: u64 = 100;
+const SHARE_MAX: u64 = 50;
 /// Only while so many times as much, or half of the filesystem, is not free,
 const FREE_MAX: u64 = 32;
 /// and so many times as much is.
@@ -20,47 +26,95 @@ pub(crate) struct Reserve {
     bytes: u64,
     /// Half of the filesystem.
     half: u64,
+    loans: AtomicU32,
+}
+
+/// As long as it lives the room is for whoever makes room with it. Then what is left of it is set aside again.
+pub(crate) struct Loan(Arc<Reserve>);
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let reserve = &self.0;
+        if reserve.loans.fetch_sub(1, Ordering::AcqRel) == 1 && reserve.held() == 0 {
+            let free = reserve.free();
+            reserve.set_aside(free, reserve.bytes.min(free / 4 * 3));
+        }
+    }
 }
 
 impl Reserve {
     /// Sets `bytes` aside in `dir`, or as much as is decent; with 0 nothing.
     pub(crate) fn new(dir: &Path, bytes: u64) -> Reserve {
         let all = space(dir).map_or(0, |space| space.f_blocks * space.f_frsize);
-        let reserve = Reserve { path: dir.join(NAME), bytes: bytes.min(all / SHARE_MAX), half: all / 2 };
+        let path = dir.join(NAME);
+        let (bytes, loans) = (bytes.min(all / SHARE_MAX), AtomicU32::new(0));
+        let reserve = Reserve { path, bytes, half: all / 2, loans };
         reserve.take();
         reserve
     }
 
-    /// How many bytes are set aside, when they are.
+    /// How many bytes are set aside, when they all are.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Gives the room up if there is less than that elsewhere; whether it did.
     pub(crate) fn give_up_if_short(&self) -> bool {
-        let short = self.free() < self.bytes && self.path.exists();
+        let short = self.held() > 0 && self.free() < self.bytes;
         if short {
             tracing::info!("the disk is full: {} is given up for now", self.path.display());
         }
         short && std::fs::remove_file(&self.path).is_ok()
     }
 
+    /// As [`Reserve::give_up_if_short`], for whoever makes room with it; to be dropped once that is done.
+    pub(crate) fn lend(self: &Arc<Self>) -> Loan {
+        self.loans.fetch_add(1, Ordering::AcqRel);
+        self.give_up_if_short();
+        Loan(Arc::clone(self))
+    }
+
+    /// Whether all the room that there is has been lent: nobody else is to use it.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.loans.load(Ordering::Acquire) > 0 && self.held() == 0 && self.free() < self.bytes
+    }
+
     /// Sets the room aside if the disk fills up, while there is enough left, and gives it back if it does not.
     pub(crate) fn take(&self) {
         let free = self.free();
-        let plenty = (self.bytes * FREE_MAX).min(self.half);
-        if free > 2 * plenty && self.path.exists() {
+        let held = self.held();
+        if free > 2 * self.plenty() && held > 0 {
             let _ = std::fs::remove_file(&self.path);
         }
-        if self.bytes == 0 || free > plenty || free < self.bytes * FREE_MIN || self.path.exists() {
-            return;
+        let lent = self.loans.load(Ordering::Acquire) > 0;
+        if !lent && free >= self.bytes * FREE_MIN && held < self.bytes {
+            self.set_aside(free, self.bytes);
         }
-        self.allocate();
     }
 
-    fn allocate(&self) {
-        let made = File::create_new(&self.path)
-            .and_then(|file| Ok(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, self.bytes)?));
+    /// How many bytes are set aside now.
+    fn held(&self) -> u64 {
+        std::fs::metadata(&self.path).map_or(0, |meta| meta.len())
+    }
+
+    /// So much free that nothing has to be set aside.
+    fn plenty(&self) -> u64 {
+        (self.bytes * FREE_MAX).min(self.half)
+    }
+
+    fn set_aside(&self, free: u64, bytes: u64) {
+        if bytes > 0 && free <= self.plenty() {
+            self.allocate(bytes);
+        }
+    }
+
+    fn allocate(&self, bytes: u64) {
+        let made = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&self.path)
+            .and_then(|file| Ok(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)?));
         if made.is_err() {
             // A filesystem that cannot allocate: then there is no reserve.
             let _ = std::fs::remove_file(&self.path);
@@ -92,13 +146,14 @@ mod tests {
             "only on a disk that fills up"
         );
         let _ = std::fs::remove_file(&reserve.path);
-        reserve.allocate();
+        reserve.allocate(reserve.bytes);
         let blocks = || std::fs::metadata(dir.path().join(NAME)).map_or(0, |meta| meta.blocks() * 512);
         assert!(blocks() >= 1 << 20 || reserve.bytes < 1 << 20);
         assert!(!reserve.give_up_if_short(), "there is room");
         std::fs::remove_file(dir.path().join(NAME)).unwrap();
-        reserve.allocate();
-        assert_eq!(blocks() > 0, reserve.bytes > 0);
+        reserve.allocate(reserve.bytes / 2);
+        reserve.allocate(reserve.bytes);
+        assert_eq!(reserve.held(), reserve.bytes, "it grows");
         let none = tempfile::tempdir().unwrap();
         Reserve::new(none.path(), 0);
         assert!(!none.path().join(NAME).exists());

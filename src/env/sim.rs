@@ -266,7 +266,11 @@ impl Disk for SimDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.shared.step()?;
-        self.node(path)?;
+        let node = self.node(path)?;
+        let len = lock(&node).live.len();
+        if let Some(room) = lock(&self.shared.room).as_mut() {
+            *room += len as u64;
+        }
         self.change(Change { path: path.to_owned(), node: None });
         Ok(())
     }

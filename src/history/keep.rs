@@ -58,13 +58,7 @@ impl<'a> Keeper<'a> {
         kept: &mut KeptForHistory,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
-        let end = match self.log.write() {
-            Err(HistoryError::Store(StoreError::Full { .. }) | HistoryError::Db(DbError::Full { .. })) => {
-                collection.make_room();
-                self.log.write()?
-            }
-            written => written?,
-        };
+        let end = with_room(collection, || self.log.write())?;
         let mut unseen: Vec<PathBuf> = Vec::new();
         let mut replaced: Vec<Batch> = Vec::new();
         for number in 0..end {
@@ -120,14 +114,15 @@ impl<'a> Keeper<'a> {
                 replaced.push(without(&batch, &given_up));
             }
             if replaced.len() >= REPLACED_MAX && !dry_run {
-                self.log.replace(std::mem::take(&mut replaced))?;
+                let some = std::mem::take(&mut replaced);
+                with_room(collection, || self.log.replace(some.clone()))?;
             }
             if !go_on() {
                 return Ok(false);
             }
         }
         if !dry_run {
-            self.log.replace(replaced)?;
+            with_room(collection, || self.log.replace(replaced.clone()))?;
             // From now on their time runs.
             for path in unseen {
                 let what = What::Removed { path, directory: false };
@@ -199,6 +194,17 @@ impl<'a> Keeper<'a> {
             self.dirs.insert(dir.to_owned(), rows);
         }
         Ok(self.dirs.get(dir).map_or(&[], Vec::as_slice))
+    }
+}
+
+/// Writes something down, on a full disk into the room that is set aside for collections.
+fn with_room<T>(collection: &Collection<'_>, write: impl Fn() -> Result<T>) -> Result<T> {
+    match write() {
+        Err(HistoryError::Store(StoreError::Full { .. }) | HistoryError::Db(DbError::Full { .. })) => {
+            collection.make_room();
+            write()
+        }
+        written => written,
     }
 }
 

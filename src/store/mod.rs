@@ -63,7 +63,7 @@ use crate::env::{Disk, RealDisk, Reserve};
 use crate::id::{ChunkId, DocumentId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe};
 use append::{Appender, Frames};
-use frame::Key;
+use frame::{Key, Kind};
 use index::{Counters, Position};
 use pack::Entry;
 use pin::Pins;
@@ -149,7 +149,7 @@ pub struct Store {
     /// Packs up to this one are left as they are by regrouping.
     left: Mutex<Option<u32>>,
     pins: Arc<Pins>,
-    reserve: Reserve,
+    reserve: Arc<Reserve>,
     /// Damage found when opening.
     damage_found: Vec<Damage>,
     prefetcher: Prefetcher,
@@ -270,6 +270,10 @@ impl Store {
             frames.retain(|header| Ok(!self.reader.known(&header.key())?))?;
         }
         self.reserve.take();
+        // Only contents: what is noted of them is little, and a collection notes too.
+        if frames.headers.iter().any(|header| header.kind == Kind::Chunk as u8) && self.reserve.is_lent() {
+            return Err(StoreError::Full { path: self.reader.packs.dir.clone() });
+        }
         self.appender.append(&mut tail, frames, |entries| {
             self.reader.index.insert(entries);
             let mut counters = lock(&self.counters);
@@ -280,6 +284,11 @@ impl Store {
                 }
             }
         })
+    }
+
+    /// Room on the filesystem of the packs; without end where it cannot be told.
+    fn free_bytes(&self) -> u64 {
+        rustix::fs::statvfs(&self.reader.packs.dir).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize)
     }
 
     /// Sets room aside for a collection if the disk fills up. To be called now and then; cheap.

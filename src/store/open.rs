@@ -125,7 +125,7 @@ pub(super) fn open(
             position
         }
     };
-    let reserve = Reserve::new(dir, options.reserve_bytes);
+    let reserve = Arc::new(Reserve::new(dir, options.reserve_bytes));
     let reader = Arc::new(Reader::new(index, packs, options.cache_bytes));
     let prefetcher = Prefetcher::start(&reader, options.prefetch_threads);
     Ok(Store {

@@ -11,7 +11,7 @@ use super::*;
 use crate::db::{Batch, MemDb, SledDb, Table};
 use crate::env::sim::{Draw, SimDisk};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
@@ -419,6 +419,52 @@ fn a_full_disk_loses_nothing_and_is_written_to_again_once_there_is_room() {
         assert!(store.damage().is_empty(), "{room}: {:?}", store.damage());
         assert!((0..70).all(|n| holds(&store, n)) && verify(&store).is_empty());
     }
+}
+
+/// Seen to fail when the first pack that does not fit ends the collection, and when packs for which there was no room
+/// are not tried again.
+#[test]
+fn a_collection_on_a_full_disk_takes_what_fits_first() {
+    let mut seen = BTreeSet::new();
+    for room in (0..10_000).step_by(250) {
+        let (disk, db) = (SimDisk::new(), new_db());
+        let store = open_sim(&disk, &db).unwrap();
+        // Needed and not needed: of three packs the one with most garbage has most to copy, too.
+        let mut kept = Vec::new();
+        for (pack, needed, garbage) in [(0, 0..12, 100..122), (1, 40..42, 140..142), (2, 50..52, 142..144)] {
+            kept.push(put(&store, needed.map(|n| 2 * n)));
+            let mut writer = store.writer();
+            garbage.for_each(|n| drop(writer.put(ChunkId::of(&content(2 * n)), &content(2 * n)).unwrap()));
+            writer.flush().unwrap();
+            store.appender.begin_pack_after(pack, pack::PLAIN).unwrap();
+        }
+        let collect = || {
+            let collection = store.collect(&mut |_, _| true).unwrap().unwrap();
+            kept.iter().for_each(|recipe| collection.keep(recipe).unwrap());
+            let plan = collection.plan(&mut |_, _| true).unwrap().unwrap();
+            collection.apply(&plan, &mut |_, _| true)
+        };
+        let whole = || {
+            let all = [0..12, 40..42, 50..52].into_iter().flatten().all(|n| holds(&store, 2 * n));
+            all && verify(&store).is_empty()
+        };
+        disk.set_room(Some(room));
+        let removed = match collect() {
+            Ok(done) => {
+                assert_eq!(done.packs_removed + done.packs_no_room, 3, "{room}: {done:?}");
+                let more_than_there_was = done.copied_bytes > room;
+                seen.insert((done.packs_removed, more_than_there_was));
+                done.packs_removed
+            }
+            Err(StoreError::Full { .. }) => 0,
+            Err(e) => panic!("{room}: {e}"),
+        };
+        assert!(whole(), "{room}");
+        disk.set_room(None);
+        assert_eq!(collect().unwrap().packs_removed, 3 - removed, "{room}");
+        assert!(whole(), "{room}");
+    }
+    assert!(seen.contains(&(2, false)) && seen.contains(&(3, true)), "{seen:?}");
 }
 
 #[test]

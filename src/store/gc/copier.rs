@@ -85,9 +85,11 @@ impl<'a, 'b> Copier<'a, 'b> {
         if self.frames.headers.is_empty() {
             return Ok(());
         }
-        self.done.copied_bytes += self.frames.bytes.len() as u64;
+        let bytes = self.frames.bytes.len() as u64;
         let moved = self.collection.store.append_moved(&mut self.frames);
         self.frames.clear();
-        moved
+        moved?;
+        self.done.copied_bytes += bytes;
+        Ok(())
     }
 }

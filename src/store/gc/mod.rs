@@ -33,10 +33,11 @@ use super::frame::{HEADER_BYTES, Key, Kind};
 use super::live::LiveSet;
 use super::pack::{Entry, GROUPED, PLAIN};
 use super::{Store, lock};
-use crate::env::Access;
+use crate::env::{Access, Loan};
 use crate::id::{ChunkId, RecipeId};
-use std::cell::Cell;
-use std::collections::HashSet;
+use plan::PackPlan;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -71,6 +72,8 @@ pub struct GcDone {
     pub copied_bytes: u64,
     /// Packs left as they are because of damage.
     pub packs_damaged: u64,
+    /// Packs left as they are because there was no room for what is needed of them.
+    pub packs_no_room: u64,
     /// Chunks and recipes forgotten.
     pub forgotten: u64,
 }
@@ -81,13 +84,14 @@ pub struct Collection<'a> {
     pub(super) live: Arc<LiveSet>,
     /// Packs up to this one stay as they are.
     pub(super) left: Cell<Option<u32>>,
+    /// What was set aside, while it is used.
+    pub(super) room: RefCell<Option<Loan>>,
     pub(super) _one: MutexGuard<'a, ()>,
 }
 
 impl Drop for Collection<'_> {
     fn drop(&mut self) {
         *self.store.reader.gate_mut() = None;
-        self.store.reserve.take();
     }
 }
 
@@ -105,7 +109,8 @@ impl Store {
         let keys = counters.chunks + counters.recipes;
         let live = Arc::new(LiveSet::new(keys, LIVE_BYTES_MAX, u64::from_le_bytes(salt)));
         *self.reader.gate_mut() = Some(live.clone());
-        let collection = Collection { store: self, live, left: Cell::new(None), _one: one };
+        let collection =
+            Collection { store: self, live, left: Cell::new(None), room: RefCell::default(), _one: one };
         let waited = self.pins.wait_for_older(&mut || go_on(0, 0));
         Ok(waited.then_some(collection))
     }
@@ -147,9 +152,11 @@ impl Collection<'_> {
     }
 
     /// Gives up the room that is set aside, if there is none else: for what has to be written down before anything is
-    /// removed.
+    /// removed. Until the collection is dropped contents find no room then.
     pub fn make_room(&self) {
-        self.store.reserve.give_up_if_short();
+        // An older one goes last, or what has been given up would be set aside again.
+        let room = self.store.reserve.lend();
+        *self.room.borrow_mut() = Some(room);
     }
 
     /// As [`Collection::keep`]; returns how many bytes on disk are needed that were not, as far as is known.
@@ -179,51 +186,66 @@ impl Collection<'_> {
         Ok(bytes)
     }
 
-    /// Carries out a plan, pack by pack; ends early, in good order, when `go_on` says no.
+    /// Carries out a plan, pack by pack; ends early, in good order, when `go_on` says no. On a full disk what is set aside
+    /// is used, and nothing else is stored meanwhile; packs that do not fit come last. An error if none could be removed.
     pub fn apply(&self, plan: &GcPlan, go_on: GoOn<'_>) -> Result<GcDone, StoreError> {
         if plan.packs.is_empty() {
             return Ok(GcDone::default());
         }
-        self.store.reserve.give_up_if_short();
-        let done = self.apply_with_room(plan, go_on);
-        self.store.reserve.take();
-        done
-    }
-
-    fn apply_with_room(&self, plan: &GcPlan, go_on: GoOn<'_>) -> Result<GcDone, StoreError> {
+        self.make_room();
         let mut done = GcDone::default();
         let before = self.store.appender.stored_bytes.load(Ordering::Relaxed);
         index_may_fail(self.store.note_removing(plan.packs.iter().map(|one| one.pack)))?;
+        let mut waiting: VecDeque<PackPlan> = plan.packs.iter().copied().collect();
         if let Some(newest) = plan.packs.iter().map(|one| one.pack).max() {
             let version = if plan.packs.iter().any(|one| one.grouped) { GROUPED } else { PLAIN };
-            self.store.appender.begin_pack_after(newest, version)?;
+            match self.store.appender.begin_pack_after(newest, version) {
+                Err(StoreError::Full { .. }) => waiting.retain(|one| one.pack != newest),
+                begun => begun?,
+            }
         }
         let mut forgotten = Vec::new();
         let total: u64 = plan.packs.iter().map(|one| one.live_bytes + one.dead_bytes).sum();
-        let mut at = 0;
-        for one in &plan.packs {
-            match self.rewrite(one.pack, &mut done)? {
-                Some(dead) => {
+        // Packs for which there was no room, since one was removed.
+        let (mut at, mut in_vain) = (0, 0);
+        while in_vain < waiting.len()
+            && let Some(one) = waiting.pop_front()
+        {
+            match self.rewrite(&one, &mut done) {
+                Ok(Some(dead)) => {
                     self.remove(one.pack)?;
                     done.packs_removed += 1;
+                    in_vain = 0;
                     forgotten.extend(dead);
                 }
-                None => done.packs_damaged += 1,
+                Ok(None) => done.packs_damaged += 1,
+                Err(StoreError::Full { .. }) => {
+                    in_vain = if self.store.reserve.give_up_if_short() { 0 } else { in_vain + 1 };
+                    waiting.push_back(one);
+                    continue;
+                }
+                Err(e) => return Err(e),
             }
             if forgotten.len() >= FORGET_KEYS {
                 done.forgotten += self.forget(&std::mem::take(&mut forgotten))?;
             }
             at += one.live_bytes + one.dead_bytes;
             if !go_on(at, total) {
-                break;
+                waiting.clear();
             }
         }
+        done.packs_no_room = waiting.len() as u64;
         done.forgotten += self.forget(&forgotten)?;
         index_may_fail(self.store.persist())?;
         plan.packs.iter().for_each(|one| self.close(one.pack));
         done.reclaimed_bytes =
             before.saturating_sub(self.store.appender.stored_bytes.load(Ordering::Relaxed));
-        Ok(done)
+        match done.packs_removed {
+            0 if done.packs_no_room > 0 => {
+                Err(StoreError::Full { path: self.store.reader.packs.dir.clone() })
+            }
+            _ => Ok(done),
+        }
     }
 
     /// Whether a frame is needed: its content is, and no other sound frame has it.

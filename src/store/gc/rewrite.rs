@@ -1,6 +1,7 @@
 //! One pack: what is needed of it is copied, then it is retired.
 
 use super::copier::Copier;
+use super::plan::PackPlan;
 use super::{Collection, GcDone};
 use crate::env::Access;
 use crate::store::dictionary::Copies;
@@ -15,12 +16,15 @@ use std::collections::HashSet;
 impl Collection<'_> {
     /// Copies what is needed of a pack and retires it; the keys whose only frames it had. `None` if it has to
     /// stay.
-    pub(super) fn rewrite(&self, pack: u32, done: &mut GcDone) -> Result<Option<Vec<Key>>, StoreError> {
+    pub(super) fn rewrite(&self, one: &PackPlan, done: &mut GcDone) -> Result<Option<Vec<Key>>, StoreError> {
+        if self.store.free_bytes() < one.live_bytes {
+            return Err(StoreError::Full { path: self.store.reader.packs.path(one.pack) });
+        }
         let mut copier = Copier::new(self, done);
-        let Some(dead) = self.copy_needed(pack, &mut copier, &mut |_, _| false)? else { return Ok(None) };
+        let Some(dead) = self.copy_needed(one.pack, &mut copier, &mut |_, _| false)? else { return Ok(None) };
         copier.flush()?;
         self.store.sync()?;
-        self.retire(pack, dead, &mut copier)
+        self.retire(one.pack, dead, &mut copier)
     }
 
     /// Copies what is needed of a pack, except chunks that `aside` takes; what is not needed. `None` if the pack has

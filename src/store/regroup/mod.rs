@@ -41,7 +41,7 @@ use crate::id::ChunkId;
 use grouper::Grouper;
 use inflater::Inflater;
 use plan::{Candidate, rounds};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 
@@ -84,7 +84,7 @@ impl Store {
         let has = |one: &&Candidate| self.reader.packs.has(one.pack) && Some(one.pack) > left;
         let packs: Vec<Candidate> = plan.packs.iter().filter(has).copied().collect();
         let Some(newest) = packs.iter().map(|one| one.pack).max() else { return Ok(done) };
-        self.reserve.give_up_if_short();
+        collection.make_room();
         index_may_fail(self.note_removing(packs.iter().map(|one| one.pack)))?;
         let result = self.appender.begin_pack_after(newest, GROUPED).and_then(|()| {
             let (mut at, total) = (0, 2 * packs.iter().map(|one| one.raw_bytes).sum::<u64>());
@@ -103,7 +103,6 @@ impl Store {
             index_may_fail(self.persist())
         });
         packs.iter().for_each(|one| collection.close(one.pack));
-        self.reserve.take();
         result.map(|()| done)
     }
 
@@ -242,7 +241,7 @@ impl Store {
         index_may_fail(self.forget_removed())?;
         let live = Arc::new(LiveSet::everything());
         *self.reader.gate_mut() = Some(live.clone());
-        Ok(Collection { store: self, live, left: Cell::new(None), _one: one })
+        Ok(Collection { store: self, live, left: Cell::new(None), room: RefCell::default(), _one: one })
     }
 
     /// Reads each chunk or recipe from the disk where the index leads to now, which is no longer where it was, and hashes it.
@@ -282,11 +281,6 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    /// Room on the filesystem of the packs; without end where it cannot be told.
-    fn free_bytes(&self) -> u64 {
-        rustix::fs::statvfs(&self.reader.packs.dir).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize)
     }
 }
 
