@@ -12,7 +12,7 @@
 mod common;
 
 use common::{As, Mount, noise, root_and_fuse_available, succeed, text};
-use dedupfs::db::{Batch, Db, DbError, SledDb, Table};
+use dedupfs::db::{Batch, Compacted, Db, DbError, SledDb, Table};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -107,15 +107,29 @@ fn all_whole(mount: &Mount, seeds: &[u64], when: &str) {
     }
 }
 
+/// Versions are noted, and none is kept for longer than the next collection.
+const SHORT_HISTORY: &str = "[history]\nall = \"0s\"\nhourly = 0\ndaily = 0\nweekly = 0\nmonthly = 0";
+
 #[test]
 fn a_full_disk_is_told_of_and_loses_nothing() {
+    fill_and_collect(common::NO_HISTORY);
+}
+
+#[test]
+fn a_full_disk_with_versions_loses_nothing() {
+    fill_and_collect(SHORT_HISTORY);
+}
+
+/// Seen to fail when the index takes the room that is set aside, without it, and, with versions, when what the rules
+/// give up cannot be written down with it.
+fn fill_and_collect(history: &str) {
     if !root_and_fuse_available() {
         return;
     }
     let mount = Mount::prepare(As::Root);
     let (image, dir) = (mount.root.path().join("image"), mount.dir());
     let disk = SmallDisk::new(&image, &dir);
-    mount.init(common::NO_HISTORY);
+    mount.init(history);
     mount.start();
     let mut there = fill(&mount, 0);
     assert!(there.len() > 500, "{} files", there.len());
@@ -132,6 +146,11 @@ fn a_full_disk_is_told_of_and_loses_nothing() {
     }
     std::thread::sleep(std::time::Duration::from_secs(2));
     all_whole(&mount, &there, "on the full disk");
+    // Nor is there any more allocated for the index.
+    let index = File::options().write(true).open(dir.join(".dedupfs/index/db")).unwrap();
+    index.set_len(index.metadata().unwrap().len()).unwrap();
+    fill_at_once(&dir.join("more"), u64::MAX);
+    assert!(dir.join(".dedupfs/reserve").exists(), "room was set aside");
     // A disk full of garbage: the reserve lets it be collected.
     let gone: Vec<u64> = there.iter().copied().filter(|seed| seed % 2 == 0).collect();
     there.retain(|seed| seed % 2 != 0);
@@ -161,9 +180,107 @@ fn a_full_disk_is_told_of_and_loses_nothing() {
     drop(disk);
 }
 
+/// An index on a small disk, and how many of its rows there are.
+struct Rows {
+    db: SledDb,
+    end: u32,
+}
+
+impl Rows {
+    fn put(&mut self, count: u32) -> Result<(), DbError> {
+        self.put_at(self.end, count)?;
+        self.end += count;
+        Ok(())
+    }
+
+    fn put_at(&self, first: u32, count: u32) -> Result<(), DbError> {
+        let mut batch = Batch::new();
+        for i in first..first + count {
+            batch.put(Table::Chunks, &i.to_be_bytes(), noise(i.into(), 1000));
+        }
+        self.db.apply(batch)
+    }
+
+    fn all_there(&self, when: &str) -> Result<(), DbError> {
+        let (mut found, mut failed) = (0, None);
+        self.db.scan(Table::Chunks, &[], &mut |key, value| {
+            let i = u32::from_be_bytes(key.try_into().unwrap());
+            if i < 9000 {
+                assert!(i == found && value == noise(i.into(), 1000), "{when}: {i}");
+                found += 1;
+            }
+            // As who scans may: to look it up along the way.
+            match self.db.get(Table::Chunks, key) {
+                Ok(again) => assert!(again.as_deref() == Some(value), "{when}: {i}"),
+                Err(e) => failed = Some(e),
+            }
+            failed.is_none()
+        })?;
+        match failed {
+            Some(e) => Err(e),
+            None => {
+                assert_eq!(found, self.end, "{when}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs into a full disk, and comes back from it; whether it was refused something on the way.
+    fn run_into_a_full_disk(
+        &mut self,
+        disk: &SmallDisk<'_>,
+        index: &Path,
+        reserve: bool,
+    ) -> Result<bool, DbError> {
+        fill_at_once(&disk.at.join("rest"), disk.free() - (30 << 20));
+        // Some of it is on the disk, some is not, and the room is allocated.
+        self.put(100)?;
+        self.db.flush()?;
+        self.put(100)?;
+        let file = File::options().write(true).open(index.join("db")).unwrap();
+        file.set_len(file.metadata().unwrap().len()).unwrap();
+        fill_at_once(&disk.at.join("all"), u64::MAX);
+        // With the reserve it comes back at once, without it when there is room.
+        if !reserve {
+            fs::remove_file(index.join("reserve")).unwrap();
+            fill_at_once(&disk.at.join("more"), u64::MAX);
+        }
+        let refused = match self.db.flush() {
+            Err(DbError::Full { .. }) if !reserve => true,
+            flushed => flushed.map(|()| false)?,
+        };
+        match self.all_there("on the full disk") {
+            // sled tidies up along the way, and so not all can be read; what can is right, and nobody waits for ever.
+            Err(DbError::Full { .. }) if !reserve => {}
+            read => read?,
+        }
+        // More than there is room for with what is left of the reserve.
+        match self.put_at(9000, 500) {
+            Err(DbError::Full { .. }) => {}
+            other => other.map(|()| panic!("there was room"))?,
+        }
+        let _ = fs::remove_file(disk.at.join("more"));
+        fs::remove_file(disk.at.join("all")).unwrap();
+        self.all_there("once there is room")?;
+        self.put(100)?;
+        fs::remove_file(disk.at.join("rest")).unwrap();
+        // What sled has written by then is not always sound: as a mount does, once there is room.
+        let came_back = index.join("full").exists();
+        assert!(came_back || !refused);
+        let copied = self.db.compact(&|| true)?;
+        assert_eq!(matches!(copied, Compacted::Done { .. }), came_back, "{copied:?}");
+        assert!(!index.join("full").exists());
+        self.all_there("in a copy")?;
+        Ok(refused)
+    }
+}
+
 /// The room behind the end of sled's file is gone, as when sled makes it shorter, and so is all other room, before
 /// what was applied is written: it can still be read, more is refused, and once there is room all of it is there.
-/// Seen to fail without opening sled anew, and without applying again what it had not written.
+/// Where sled cannot read what it has written, which happens about once in a hundred times, that is what is said,
+/// nothing wrong is read, and it is not found out later.
+/// Seen to fail without opening sled anew, without applying again what it had not written, and, standing still, when
+/// who scans it and looks something up along the way has it opened anew.
 #[test]
 fn an_index_comes_back_from_a_full_disk() {
     if !root_and_fuse_available() {
@@ -174,59 +291,68 @@ fn an_index_comes_back_from_a_full_disk() {
     fs::create_dir(&at).unwrap();
     let disk = SmallDisk::new(&image, &at);
     let path = at.join("index");
-    let db = SledDb::open(&path, 16 << 20).unwrap();
-    let put = |first: u32| {
-        let mut batch = Batch::new();
-        for i in first..first + 100 {
-            batch.put(Table::Chunks, &i.to_be_bytes(), noise(i.into(), 1000));
-        }
-        db.apply(batch)
-    };
-    let all_there = |db: &SledDb, end: u32, when: &str| {
-        for i in 0..end {
-            let value = db.get(Table::Chunks, &i.to_be_bytes()).unwrap();
-            assert!(value.as_deref() == Some(&noise(i.into(), 1000)), "{when}: {i}");
-        }
-    };
-    let (mut end, mut refused) = (0, 0);
+    let open = || SledDb::open(&path, 16 << 20).unwrap();
+    let mut rows = Rows { db: open(), end: 0 };
+    let (mut refused, mut lost) = (0, 0);
     for round in 0..8 {
-        fill_at_once(&at.join("rest"), disk.free() - (30 << 20));
-        // Some of it is on the disk, some is not, and the room is allocated.
-        put(end).unwrap();
-        db.flush().unwrap();
-        put(end + 100).unwrap();
-        end += 200;
-        let file = File::options().write(true).open(path.join("db")).unwrap();
-        file.set_len(file.metadata().unwrap().len()).unwrap();
-        fill_at_once(&at.join("all"), u64::MAX);
-        // With the reserve it comes back at once, without it when there is room.
-        let reserve = round % 2 == 0;
-        if !reserve {
-            fs::remove_file(path.join("reserve")).unwrap();
-            fill_at_once(&at.join("more"), u64::MAX);
+        match rows.run_into_a_full_disk(&disk, &path, round % 2 == 0) {
+            Ok(any) => refused += u32::from(any),
+            Err(DbError::Broken { reason, .. }) => {
+                eprintln!("{round}: {reason}");
+                lost += 1;
+                let _ = ["rest", "all", "more"].map(|name| fs::remove_file(at.join(name)));
+                drop(rows);
+                fs::remove_dir_all(&path).unwrap();
+                rows = Rows { db: open(), end: 0 };
+            }
+            Err(e) => panic!("{round}: {e}"),
         }
-        let flushed = db.flush();
-        assert!(flushed.is_ok() || !reserve, "{round}: {flushed:?}");
-        refused += u32::from(flushed.is_err());
-        if reserve {
-            all_there(&db, end, "on the full disk");
-        }
-        assert!(matches!(put(9000), Err(DbError::Full { .. })), "{round}");
-        let _ = fs::remove_file(at.join("more"));
-        fs::remove_file(at.join("all")).unwrap();
-        all_there(&db, end, "once there is room");
-        put(end).unwrap();
-        end += 100;
-        fs::remove_file(at.join("rest")).unwrap();
     }
     // sled may have been quicker than the disk was full.
     assert!(refused > 0);
-    db.flush().unwrap();
-    drop(db);
-    let db = SledDb::open(&path, 16 << 20).unwrap();
-    all_there(&db, end, "opened again");
-    assert!(db.get(Table::Chunks, &9000u32.to_be_bytes()).unwrap().is_none());
-    drop(db);
+    assert!(lost < 4, "it came back {} times", 8 - lost);
+    rows.db.flush().unwrap();
+    let end = rows.end;
+    drop(rows);
+    let rows = Rows { db: open(), end };
+    rows.all_there("opened again").unwrap();
+    assert!(rows.db.get(Table::Chunks, &9000u32.to_be_bytes()).unwrap().is_none());
+}
+
+/// What sled has written there cannot be read: nothing is taken from it, and it is said what to do. Seen to fail when it
+/// is tried again and again.
+#[test]
+fn an_index_that_does_not_come_back_says_so() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let (image, at) = (root.path().join("image"), root.path().join("disk"));
+    fs::create_dir(&at).unwrap();
+    let _disk = SmallDisk::new(&image, &at);
+    for attempt in 0..20 {
+        let path = at.join(format!("index{attempt}"));
+        let mut rows = Rows { db: SledDb::open(&path, 16 << 20).unwrap(), end: 0 };
+        rows.put(100).unwrap();
+        let file = File::options().write(true).open(path.join("db")).unwrap();
+        file.set_len(file.metadata().unwrap().len()).unwrap();
+        let _ = fs::remove_file(path.join("reserve"));
+        fill_at_once(&at.join("all"), u64::MAX);
+        let flushed = rows.db.flush();
+        let settings = fs::read(path.join("conf")).unwrap();
+        fs::remove_file(at.join("all")).unwrap();
+        fs::write(path.join("conf"), b"not what sled wrote").unwrap();
+        // Unless sled was quicker than the disk was full.
+        if matches!(flushed, Err(DbError::Full { .. })) {
+            let Err(DbError::Broken { reason, .. }) = rows.put(1) else { panic!("it was opened") };
+            assert!(reason.contains("unmount and mount again"), "{reason}");
+            fs::write(path.join("conf"), settings).unwrap();
+            let found = rows.db.get(Table::Chunks, &0u32.to_be_bytes());
+            assert!(matches!(found, Err(DbError::Broken { .. })), "{found:?}");
+            return;
+        }
+    }
+    panic!("sled was always quicker");
 }
 
 /// Allocates a file of so many bytes, at once; or until nothing fits.

@@ -5,6 +5,8 @@
 //! some 60 MB/s of rows, and the copy takes its place in one atomic exchange. So the time for this goes with what was taken
 //! in, and a crash leaves the one or the other whole.
 //!
+//! One that ran into a full disk is copied whatever it takes (`sled`): its file is not to be trusted any more.
+//!
 //! It is used meanwhile. What is changed is told to the copy afterwards, in its order (`redo`); the last of it, and the
 //! exchange, while nobody else uses the database: a few tenths of a second. If there is no such moment within two
 //! seconds, the copy is given up.
@@ -30,7 +32,7 @@ const LARGE_BYTES: u64 = 64 << 20;
 const LEFT_BYTES: u64 = 256 << 10;
 const TOLD_TIMES: usize = 8;
 /// How long nobody else using the database is waited for, and how often that is looked for.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_INTERVAL: Duration = Duration::from_micros(50);
 /// Entries that are copied at a time, and about how many bytes of them.
 const ENTRIES_AT_ONCE: usize = 400;
@@ -85,7 +87,11 @@ impl SledDb {
         let _ = std::fs::remove_dir_all(&beside);
         let (before, last) = (self.bytes_on_disk(), size_before(self)?);
         let grown = if before < LARGE_BYTES { last / 2 } else { last };
-        if before < bytes_min || before < last.saturating_add(grown) || self.is_short() {
+        let worth = match self.suspect.load(Ordering::Acquire) {
+            true => self.has_room_for(before),
+            false => before >= bytes_min && before >= last.saturating_add(grown) && !self.is_short(),
+        };
+        if !worth {
             return Ok(Compacted::NotWorth);
         }
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).keep();
@@ -111,7 +117,7 @@ impl SledDb {
             }
         }
         to.flush()?;
-        let Some(mut db) = self.alone() else { return Ok(None) };
+        let Some(mut db) = self.alone(PATIENCE) else { return Ok(None) };
         let Some(kept) = take_kept().filter(|_| db.is_some() && !self.stuck.load(Ordering::Acquire)) else {
             return Ok(None);
         };
@@ -142,6 +148,7 @@ impl SledDb {
         }
         *db = Some(new);
         self.stuck.store(false, Ordering::Release);
+        self.suspect.fetch_and(exchanged.is_err(), Ordering::AcqRel);
         exchanged.map(|()| Some(now))
     }
 
@@ -153,10 +160,10 @@ impl SledDb {
         })
     }
 
-    /// The database, once nobody uses it. Nobody is locked out for that, since who scans it may look something up in it
+    /// The database, once nobody uses it; none if that takes longer. Nobody is locked out for that, since who scans it may look something up in it
     /// along the way; who begins to use it lets a millisecond pass.
-    fn alone(&self) -> Option<RwLockWriteGuard<'_, Option<sled::Db>>> {
-        let end = Instant::now() + PATIENCE;
+    pub(super) fn alone(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, Option<sled::Db>>> {
+        let end = Instant::now() + patience;
         self.wanted_alone.store(true, Ordering::Relaxed);
         let alone = loop {
             match self.db.try_write() {

@@ -1,3 +1,4 @@
+use super::anew::PATIENCE;
 use super::redo::Redo;
 use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, anew, full_key};
 use crate::env::Reserve;
@@ -8,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// A database on disk, in sled 0.34.
@@ -22,7 +23,11 @@ use std::time::{Duration, Instant};
 /// any change, and a change for which there is none is [`DbError::Full`] and never reaches sled. That room is lost
 /// when sled makes its file shorter, as it does by itself, and somebody else may take it. Then a reserve is given up,
 /// sled is opened anew, and what it had not written is applied once more. Should not even that find room, reads get
-/// what sled still gives out, and each change is [`DbError::Full`] until there is room.
+/// what sled still gives out (not always all, as it tidies up along the way), and each change is [`DbError::Full`] until there is room. But what
+/// sled has written by then is not always sound: it may have written a page's newer place nowhere, and something else
+/// over its older one. Pages that cannot be read were seen in one of some hundred cases, at once or when it was opened
+/// the next time. So all of it is copied as soon as there is room, and a mark is left until that is done. If it cannot
+/// be opened or copied it is [`DbError::Broken`], and who opens the database next finds it so.
 ///
 /// Nor does it always come back from being far behind with its writing: with many MiB of changes not written, its
 /// threads were seen waiting for each other's log buffers, for good. So whoever makes changes waits for them to be
@@ -35,6 +40,10 @@ pub struct SledDb {
     pub(super) redo: Mutex<Redo>,
     /// It ran into a full disk, and writes nothing any more.
     pub(super) stuck: AtomicBool,
+    /// Or did once, and its file has not been written anew since: pages in it may be damaged.
+    pub(super) suspect: AtomicBool,
+    /// Why it could not be opened anew after that, and never will be.
+    lost: OnceLock<String>,
     reserve: Reserve,
     /// sled's file, and how much room to allocate behind its end.
     pub(super) file: RwLock<Option<File>>,
@@ -68,6 +77,10 @@ const FREE_ROOMS: u64 = 32;
 const BYTES_PER_BYTE: u64 = 16;
 /// Set aside while the disk fills up, for opening sled anew.
 const RESERVE_BYTES: u64 = 16 << 20;
+/// Name of the mark that the database ran into a full disk.
+const SUSPECT: &str = "full";
+const LOST: &str = "the disk was full, and sled cannot read what it has written there. No content is lost: unmount and mount \
+                    again, and a new index is made from the packs";
 /// A flush that takes longer has failed, or soon will be told so.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// sled's threads keep its lock for a moment after it was closed, and so does a program that is being started.
@@ -97,6 +110,8 @@ impl SledDb {
             db,
             redo: Mutex::default(),
             stuck: AtomicBool::new(false),
+            suspect: AtomicBool::new(path.join(SUSPECT).exists()),
+            lost: OnceLock::new(),
             reserve: Reserve::new(path, RESERVE_BYTES),
             file,
             room_bytes,
@@ -154,34 +169,77 @@ impl SledDb {
         free <= (self.room_bytes * FREE_ROOMS).min(all / 2)
     }
 
+    /// Whether a copy of so many bytes fits, with what sled needs beside it.
+    pub(super) fn has_room_for(&self, bytes: u64) -> bool {
+        space(&self.path).1 > bytes + 2 * self.room_bytes
+    }
+
     /// After sled ran into a full disk: opens it anew, if there is room for that, and tells it again what it may not
-    /// have written.
-    fn come_back(&self) -> DbResult<()> {
-        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+    /// have written. Whoever uses it at the moment may look something up along the way, and cannot be waited for here.
+    fn come_back(&self, patience: Duration) -> DbResult<()> {
+        let Some(mut db) = self.alone(patience) else { return Err(self.full()) };
         if db.is_some() && !self.stuck.load(Ordering::Acquire) {
             return Ok(());
+        }
+        if self.lost.get().is_some() {
+            return Err(self.gone());
         }
         // It writes a table of its pages when it is opened.
         if !self.reserve.give_up_if_short() && space(&self.path).1 < self.reserve.bytes() {
             return Err(self.full());
         }
         let old = db.take();
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(old))) {
-            return Err(panicked(&self.path, panic));
+        if old.is_some() {
+            self.suspect.store(true, Ordering::Release);
+            // Its entry in the directory has the reserve's place, where that was given up.
+            if let Err(e) = File::create(self.path.join(SUSPECT)) {
+                tracing::warn!("index {}: no mark that it ran into a full disk: {e}", self.path.display());
+            }
         }
-        let new = open_sled(&self.path, self.cache_bytes)?;
+        let new = catch_unwind(AssertUnwindSafe(|| drop(old)))
+            .map_err(|panic| panicked(&self.path, panic))
+            .and_then(|()| open_sled(&self.path, self.cache_bytes))
+            .and_then(|new| self.tell_again(&new).map(|()| new))
+            .map_err(|e| match e {
+                DbError::Broken { reason, .. } => {
+                    let _ = self.lost.set(format!("{LOST} ({reason})"));
+                    tracing::error!("{}", self.gone());
+                    self.gone()
+                }
+                other => other,
+            })?;
         *self.file.write().unwrap_or_else(PoisonError::into_inner) = open_file(&self.path);
-        let redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
-        let tell = || redo.iter().try_for_each(|batch| new.apply_batch(batch.clone()));
-        match catch_unwind(AssertUnwindSafe(tell)) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => return Err(failed(&self.path, e)),
-            Err(panic) => return Err(panicked(&self.path, panic)),
-        }
         tracing::warn!("index {}: it ran into a full disk, and was opened anew", self.path.display());
         *db = Some(new);
         self.stuck.store(false, Ordering::Release);
         Ok(())
+    }
+
+    fn come_back_for_changes(&self) -> DbResult<()> {
+        match self.stuck.load(Ordering::Acquire) {
+            // By whoever does not use it along the way.
+            true if USES.get() => Err(self.gone()),
+            true => self.come_back(PATIENCE),
+            false => Ok(()),
+        }
+    }
+
+    /// Applies to a database just opened what it may not have written before.
+    fn tell_again(&self, new: &sled::Db) -> DbResult<()> {
+        let redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
+        let tell = || redo.iter().try_for_each(|batch| new.apply_batch(batch.clone()));
+        match catch_unwind(AssertUnwindSafe(tell)) {
+            Ok(told) => told.map_err(|e| failed(&self.path, e)),
+            Err(panic) => Err(panicked(&self.path, panic)),
+        }
+    }
+
+    /// Why there is no database to be used.
+    fn gone(&self) -> DbError {
+        match self.lost.get() {
+            Some(reason) => DbError::Broken { path: self.path.clone(), reason: reason.clone() },
+            None => self.full(),
+        }
     }
 
     fn full(&self) -> DbError {
@@ -226,19 +284,23 @@ impl SledDb {
         if !uses && self.wanted_alone.load(Ordering::Relaxed) {
             std::thread::sleep(WAY);
         }
-        let result = self.guard_within(work);
+        let result = self.guard_within(uses, work);
         USES.set(uses);
         result
     }
 
-    fn guard_within<T>(&self, mut work: impl FnMut(&sled::Db) -> sled::Result<T>) -> DbResult<T> {
+    fn guard_within<T>(
+        &self,
+        nested: bool,
+        mut work: impl FnMut(&sled::Db) -> sled::Result<T>,
+    ) -> DbResult<T> {
         for _ in 0..2 {
-            if self.stuck.load(Ordering::Acquire) {
+            if self.stuck.load(Ordering::Acquire) && !nested {
                 // Reads may do without.
-                let _ = self.come_back();
+                let _ = self.come_back(WAY);
             }
             let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
-            let Some(sled) = &*db else { return Err(self.full()) };
+            let Some(sled) = &*db else { return Err(self.gone()) };
             match catch_unwind(AssertUnwindSafe(|| work(sled))) {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(e)) if is_full(&e) => self.stuck.store(true, Ordering::Release),
@@ -378,9 +440,7 @@ impl Db for SledDb {
     fn apply(&self, batch: Batch) -> DbResult<()> {
         let size = |(key, value): &(Vec<u8>, Option<Vec<u8>>)| key.len() + value.as_ref().map_or(0, Vec::len);
         let bytes = batch.changes.iter().map(size).sum::<usize>() as u64;
-        if self.stuck.load(Ordering::Acquire) {
-            self.come_back()?;
-        }
+        self.come_back_for_changes()?;
         self.make_room(bytes)?;
         let mut changes = sled::Batch::default();
         for (key, value) in batch.changes {
@@ -400,9 +460,7 @@ impl Db for SledDb {
     }
 
     fn flush(&self) -> DbResult<()> {
-        if self.stuck.load(Ordering::Acquire) {
-            self.come_back()?;
-        }
+        self.come_back_for_changes()?;
         self.write_out()?;
         let synced = File::open(self.path.join("db"))
             .and_then(|file| file.sync_all())

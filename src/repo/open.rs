@@ -179,6 +179,8 @@ fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<
                 tracing::info!("the index was written anew: {before} bytes before, {now} now");
             }
             Ok(Compacted::NotWorth | Compacted::GivenUp) => {}
+            // Not all of it can be read.
+            Err(e @ DbError::Broken { .. }) => return Err(e),
             Err(e) => tracing::warn!("the index was not written anew: {e}"),
         }
     }
