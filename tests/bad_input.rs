@@ -554,6 +554,50 @@ fn without_descriptors_nothing_is_taken_for_damaged() {
     });
 }
 
+/// It can be opened, and not all of it can be read: found because it is marked as one that ran into a full disk. Seen to
+/// fail when that is only warned of.
+#[test]
+fn an_index_that_is_not_to_be_trusted_is_read_when_it_is_opened() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    const FILES: u64 = 4000;
+    const SEGMENT: usize = 512 << 10;
+    let mount = Mount::new(As::Root);
+    let content = |i: u64| noise(i, 2000 + i as usize);
+    for i in 0..FILES {
+        fs::write(mount.at(&format!("file-{i}")), content(i)).unwrap();
+    }
+    mount.settle();
+    mount.unmount();
+    let index = mount.dir().join(".dedupfs/index");
+    fs::write(index.join("full"), "").unwrap();
+    mount.start();
+    mount.unmount();
+    assert!(!index.join("full").exists(), "it was whole, and is copied");
+    fs::write(index.join("full"), "").unwrap();
+    let (whole, saved) = (fs::read(index.join("db")).unwrap(), mount.root.path().join("saved"));
+    assert!(whole.len() > 3 * SEGMENT, "{} bytes", whole.len());
+    fs::rename(&index, &saved).unwrap();
+    // Neither the last of sled's segments nor the head of one, which are looked at when it is opened.
+    for at in (SEGMENT + 100..2 * SEGMENT).step_by(SEGMENT / 8) {
+        let _ = fs::remove_dir_all(&index);
+        common::succeed(Command::new("cp").arg("-a").arg(&saved).arg(&index));
+        let mut damaged = whole.clone();
+        damaged[at..at + 8].iter_mut().for_each(|byte| *byte ^= 0x55);
+        fs::write(index.join("db"), damaged).unwrap();
+        fs::write(index.join("full"), "").unwrap();
+        mount.start();
+        assert!(!index.join("full").exists(), "{at}: it is not in use any more");
+        for i in 0..FILES {
+            assert!(fs::read(mount.at(&format!("file-{i}"))).unwrap() == content(i), "{at}: file-{i}");
+        }
+        mount.unmount();
+    }
+    mount.start();
+    assert_eq!(mount.ctl(&["check", "--deep"])["damaged"], serde_json::json!([]));
+}
+
 #[test]
 fn an_index_of_garbage_is_made_anew() {
     as_both(|user| {

@@ -164,7 +164,7 @@ fn parts(
     Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), views, clean, left })
 }
 
-/// How large packs are: small enough that the reserve, a hundredth of the filesystem, has room to rewrite one.
+/// How large packs are: small enough that the reserve, a fiftieth of the filesystem, has room to rewrite one.
 fn pack_bytes(dir: &Path) -> Option<u32> {
     let space = rustix::fs::statvfs(dir).ok()?;
     let share = space.f_blocks * space.f_frsize / 128;

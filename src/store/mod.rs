@@ -94,7 +94,7 @@ pub struct StoreOptions {
     pub recent_rows: usize,
     /// Most bytes of filters that know what is not stored, about; 10 bits a row are enough.
     pub filter_bytes: u64,
-    /// Bytes of disk set aside, so that garbage can be collected when it is full; at most a hundredth of it.
+    /// Bytes of disk set aside, so that garbage can be collected when it is full; at most a fiftieth of it.
     pub reserve_bytes: u64,
 }
 

@@ -434,7 +434,7 @@ fn a_collection_on_a_full_disk_takes_what_fits_first() {
         for (pack, needed, garbage) in [(0, 0..12, 100..122), (1, 40..42, 140..142), (2, 50..52, 142..144)] {
             kept.push(put(&store, needed.map(|n| 2 * n)));
             let mut writer = store.writer();
-            garbage.for_each(|n| drop(writer.put(ChunkId::of(&content(2 * n)), &content(2 * n)).unwrap()));
+            garbage.for_each(|n| assert!(writer.put(ChunkId::of(&content(2 * n)), &content(2 * n)).unwrap()));
             writer.flush().unwrap();
             store.appender.begin_pack_after(pack, pack::PLAIN).unwrap();
         }
