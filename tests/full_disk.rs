@@ -12,39 +12,55 @@
 mod common;
 
 use common::{As, Mount, noise, root_and_fuse_available, succeed, text};
-use dedupfs::db::{Batch, Compacted, Db, DbError, SledDb, Table};
+use dedupfs::db::{Batch, Compacted, Db, DbError, MemDb, SledDb, Table};
+use dedupfs::id::{ChunkId, StoreId};
+use dedupfs::store::{DocumentKind, Store, StoreError, StoreOptions};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use tempfile::TempDir;
 
 const DISK_BYTES: u64 = 160 << 20;
 /// Many to a pack, so that no pack is garbage as a whole when every other file goes.
 const FILE_BYTES: usize = 100_000;
 
 /// A small filesystem on a file, unmounted when dropped.
-struct SmallDisk<'a> {
-    at: &'a Path,
+struct SmallDisk {
+    at: PathBuf,
+    /// The directory that it lies in, if that is its own.
+    _root: Option<TempDir>,
 }
 
-impl SmallDisk<'_> {
-    fn new<'a>(image: &Path, at: &'a Path) -> SmallDisk<'a> {
+impl SmallDisk {
+    /// In a directory of its own.
+    fn alone() -> SmallDisk {
+        let root = tempfile::tempdir().unwrap();
+        let at = root.path().join("disk");
+        fs::create_dir(&at).unwrap();
+        let mut disk = SmallDisk::new(&root.path().join("image"), &at);
+        disk._root = Some(root);
+        disk
+    }
+
+    fn new(image: &Path, at: &Path) -> SmallDisk {
         File::create(image).unwrap().set_len(DISK_BYTES).unwrap();
         // No blocks set aside for root, who runs this.
         succeed(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image));
         succeed(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at));
-        SmallDisk { at }
+        SmallDisk { at: at.to_owned(), _root: None }
     }
 
     fn free(&self) -> u64 {
-        let space = rustix::fs::statvfs(self.at).unwrap();
+        let space = rustix::fs::statvfs(&self.at).unwrap();
         space.f_bavail * space.f_frsize
     }
 }
 
-impl Drop for SmallDisk<'_> {
+impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.at).status();
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
 }
 
@@ -180,6 +196,44 @@ fn fill_and_collect(history: &str) {
     drop(disk);
 }
 
+/// Contents find no room in what a collection has borrowed, and what is noted of them does; what is left of it is set
+/// aside again. Seen to fail when others may use it, and when it is set aside only once there is plenty.
+#[test]
+fn what_is_set_aside_is_for_the_collection() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let disk = SmallDisk::alone();
+    let at = &disk.at;
+    let options = StoreOptions { reserve_bytes: 8 << 20, pack_bytes_max: 1 << 20, ..StoreOptions::default() };
+    let store =
+        Store::open(at, StoreId([7; 16]), Arc::new(MemDb::new()), options, &mut |_, _| {}).map(Arc::new);
+    let store = store.unwrap();
+    let mut writer = store.writer();
+    let mut put = |seed| {
+        let bytes = noise(seed, 50_000);
+        writer.put(ChunkId::of(&bytes), &bytes).and_then(|_| writer.flush())
+    };
+    put(0).unwrap();
+    fill_at_once(&at.join("rest"), disk.free() - (40 << 20));
+    store.watch_disk();
+    let reserve = at.join("reserve");
+    assert!(fs::metadata(&reserve).unwrap().len() > 2 << 20);
+    fill_at_once(&at.join("all"), u64::MAX);
+    let collection = store.collect(&mut |_, _| true).unwrap().unwrap();
+    collection.make_room();
+    assert!(!reserve.exists() && disk.free() > 2 << 20);
+    assert!(matches!(put(1), Err(StoreError::Full { .. })));
+    let mut notes = store.writer();
+    notes.put_document(DocumentKind::Events, b"what a collection notes").unwrap();
+    notes.flush().unwrap();
+    drop(collection);
+    assert!(fs::metadata(&reserve).unwrap().len() > 1 << 20, "it is set aside again");
+    fs::remove_file(at.join("all")).unwrap();
+    put(1).unwrap();
+    assert!(fs::metadata(&reserve).unwrap().len() > 2 << 20, "all of it");
+}
+
 /// An index on a small disk, and how many of its rows there are.
 struct Rows {
     db: SledDb,
@@ -228,7 +282,7 @@ impl Rows {
     /// Runs into a full disk, and comes back from it; whether it was refused something on the way.
     fn run_into_a_full_disk(
         &mut self,
-        disk: &SmallDisk<'_>,
+        disk: &SmallDisk,
         index: &Path,
         reserve: bool,
     ) -> Result<bool, DbError> {
@@ -286,10 +340,8 @@ fn an_index_comes_back_from_a_full_disk() {
     if !root_and_fuse_available() {
         return;
     }
-    let root = tempfile::tempdir().unwrap();
-    let (image, at) = (root.path().join("image"), root.path().join("disk"));
-    fs::create_dir(&at).unwrap();
-    let disk = SmallDisk::new(&image, &at);
+    let disk = SmallDisk::alone();
+    let at = &disk.at;
     let path = at.join("index");
     let open = || SledDb::open(&path, 16 << 20).unwrap();
     let mut rows = Rows { db: open(), end: 0 };
@@ -326,10 +378,8 @@ fn an_index_that_does_not_come_back_says_so() {
     if !root_and_fuse_available() {
         return;
     }
-    let root = tempfile::tempdir().unwrap();
-    let (image, at) = (root.path().join("image"), root.path().join("disk"));
-    fs::create_dir(&at).unwrap();
-    let _disk = SmallDisk::new(&image, &at);
+    let disk = SmallDisk::alone();
+    let at = &disk.at;
     for attempt in 0..20 {
         let path = at.join(format!("index{attempt}"));
         let mut rows = Rows { db: SledDb::open(&path, 16 << 20).unwrap(), end: 0 };

@@ -74,9 +74,9 @@ impl Reserve {
         Loan(Arc::clone(self))
     }
 
-    /// Whether all the room that there is has been lent: nobody else is to use it.
-    pub(crate) fn is_lent(&self) -> bool {
-        self.loans.load(Ordering::Acquire) > 0 && self.held() == 0 && self.free() < self.bytes
+    /// Whether the room has been lent, and whoever else used so much would take of it.
+    pub(crate) fn is_lent(&self, bytes: u64) -> bool {
+        self.loans.load(Ordering::Acquire) > 0 && self.held() == 0 && self.free() < self.bytes + bytes
     }
 
     /// Sets the room aside if the disk fills up, while there is enough left, and gives it back if it does not.

@@ -271,7 +271,8 @@ impl Store {
         }
         self.reserve.take();
         // Only contents: what is noted of them is little, and a collection notes too.
-        if frames.headers.iter().any(|header| header.kind == Kind::Chunk as u8) && self.reserve.is_lent() {
+        let has_contents = || frames.headers.iter().any(|header| header.kind == Kind::Chunk as u8);
+        if self.reserve.is_lent(frames.bytes.len() as u64) && has_contents() {
             return Err(StoreError::Full { path: self.reader.packs.dir.clone() });
         }
         self.appender.append(&mut tail, frames, |entries| {
