@@ -467,3 +467,26 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_the_disk_full_is_told_what_to_do() {
+        let path = || PathBuf::from("/data");
+        let store = || OverlayError::Store(StoreError::Full { path: path() });
+        let db = || StoreError::Db(DbError::Full { path: path() });
+        let full = [
+            AdminError::Store(db()),
+            AdminError::Overlay(store()),
+            AdminError::Overlay(OverlayError::Store(db())),
+            AdminError::History(HistoryError::Overlay(store())),
+            AdminError::History(HistoryError::Db(DbError::Full { path: path() })),
+        ];
+        for error in full {
+            assert!(error.hint().unwrap().starts_with("make room"), "{error:?}");
+        }
+        assert_eq!(AdminError::Overlay(OverlayError::Store(StoreError::Failed)).hint(), None);
+    }
+}
