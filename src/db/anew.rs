@@ -160,8 +160,8 @@ impl SledDb {
         })
     }
 
-    /// The database, once nobody uses it; none if that takes longer. Nobody is locked out for that, since who scans it may look something up in it
-    /// along the way; who begins to use it lets a millisecond pass.
+    /// The database, once nobody uses it; none if that takes longer. Nobody is locked out for that, since who scans it
+    /// may look something up in it along the way; who begins to use it lets a millisecond pass.
     pub(super) fn alone(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, Option<sled::Db>>> {
         let end = Instant::now() + patience;
         self.wanted_alone.store(true, Ordering::Relaxed);

@@ -23,11 +23,12 @@ use std::time::{Duration, Instant};
 /// any change, and a change for which there is none is [`DbError::Full`] and never reaches sled. That room is lost
 /// when sled makes its file shorter, as it does by itself, and somebody else may take it. Then a reserve is given up,
 /// sled is opened anew, and what it had not written is applied once more. Should not even that find room, reads get
-/// what sled still gives out (not always all, as it tidies up along the way), and each change is [`DbError::Full`] until there is room. But what
-/// sled has written by then is not always sound: it may have written a page's newer place nowhere, and something else
-/// over its older one. Pages that cannot be read were seen in one of some hundred cases, at once or when it was opened
-/// the next time. So all of it is copied as soon as there is room, and a mark is left until that is done. If it cannot
-/// be opened or copied it is [`DbError::Broken`], and who opens the database next finds it so.
+/// what sled still gives out (not always all, as it tidies up along the way), and each change is [`DbError::Full`]
+/// until there is room. But what sled has written by then is not always sound: it may have written a page's newer
+/// place nowhere, and something else over its older one. Pages that cannot be read were seen in one of some hundred
+/// cases, at once or when it was opened the next time. So all of it is copied as soon as there is room, and a mark is
+/// left until that is done. If it cannot be opened or copied it is [`DbError::Broken`], and who opens the database
+/// next finds it so.
 ///
 /// Nor does it always come back from being far behind with its writing: with many MiB of changes not written, its
 /// threads were seen waiting for each other's log buffers, for good. So whoever makes changes waits for them to be
