@@ -76,7 +76,8 @@ impl Reserve {
 
     /// Whether the room has been lent, and whoever else used so much would take of it.
     pub(crate) fn is_lent(&self, bytes: u64) -> bool {
-        self.loans.load(Ordering::Acquire) > 0 && self.held() == 0 && self.free() < self.bytes + bytes
+        let is_lent = self.bytes > 0 && self.loans.load(Ordering::Acquire) > 0 && self.held() == 0;
+        is_lent && self.free() < self.bytes + bytes
     }
 
     /// Sets the room aside if the disk fills up, while there is enough left, and gives it back if it does not.
