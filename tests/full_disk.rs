@@ -136,8 +136,8 @@ fn a_full_disk_with_versions_loses_nothing() {
     fill_and_collect(SHORT_HISTORY);
 }
 
-/// Seen to fail when the index takes the room that is set aside, without it, and, with versions, when what the rules
-/// give up cannot be written down with it.
+/// Seen to fail when the index takes the room that is set aside, and, with versions, when what the rules give up cannot
+/// be written down with it.
 fn fill_and_collect(history: &str) {
     if !root_and_fuse_available() {
         return;
@@ -333,8 +333,8 @@ impl Rows {
 /// what was applied is written: it can still be read, more is refused, and once there is room all of it is there.
 /// Where sled cannot read what it has written, which happens about once in a hundred times, that is what is said,
 /// nothing wrong is read, and it is not found out later.
-/// Seen to fail without opening sled anew, without applying again what it had not written, and, standing still, when
-/// who scans it and looks something up along the way has it opened anew.
+/// Seen to fail, standing still, when who scans it and looks something up along the way waits for it to be opened anew;
+/// and before there was a copy, without opening sled anew and without applying again what it had not written.
 #[test]
 fn an_index_comes_back_from_a_full_disk() {
     if !root_and_fuse_available() {
