@@ -61,6 +61,8 @@
 // Floor 0: words, and the outside world.
 // A disk, real or simulated.
 pub mod env;
+// Paths from outside the process, kept inside one directory.
+pub mod beneath;
 // Names of things: chunks, recipes, files, packs, stores.
 pub mod id;
 // Which chunks make up a content.

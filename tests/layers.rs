@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[(&str, u32)] = &[
     ("id", 0),
     ("env", 0),
+    ("beneath", 0),
     ("recipe", 1),
     ("db", 2),
     ("chunk", 10),

@@ -1,13 +1,14 @@
 //! Conflicts that wait to be settled: they are in the tree itself, as names, so every device sees the same.
 
-use super::beneath::{self, Root};
 use super::error::SyncError;
+use super::error::{self, open_root};
 use super::group::{BESIDE, Groups};
 use super::look::Seen;
 use super::memory::Memory;
 use super::merge::parse_conflict_name;
 use super::scan::scan;
 use super::tree::{Kind, Time, Tree, TreePath, join, shown, split};
+use crate::beneath::Root;
 use rustix::fs::{FileType, Mode, OFlags, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -44,7 +45,7 @@ pub enum Keep {
 pub fn list(root: &Path, state: &Path, groups: &Groups) -> Result<Vec<Pending>, SyncError> {
     let memory = Memory::open(state)?;
     let known = &memory.cache;
-    let (root, last, usual) = (Root::open(root)?, Tree::default(), Groups::default());
+    let (root, last, usual) = (open_root(root)?, Tree::default(), Groups::default());
     let seen = scan(&root, &last, known, &usual, &mut |_, _, _| None, &mut |_, _| {})?.seen;
     Ok(pending(&seen, &memory, groups))
 }
@@ -78,7 +79,7 @@ fn pending(seen: &BTreeMap<TreePath, Seen>, memory: &Memory, groups: &Groups) ->
 /// Settles one: what is kept has the name, the other is removed. What has the name is replaced by one rename; the files beside
 /// a database are moved after it.
 pub fn settle(root: &Path, conflict: &Pending, keep: Keep) -> Result<(), SyncError> {
-    let root = Root::open(root)?;
+    let root = open_root(root)?;
     let ours = match keep {
         Keep::Ours => true,
         Keep::Theirs => false,
@@ -86,7 +87,7 @@ pub fn settle(root: &Path, conflict: &Pending, keep: Keep) -> Result<(), SyncErr
     };
     let (path, copy) = (&conflict.path, &conflict.copy);
     let kept = if ours { &conflict.ours } else { &conflict.theirs };
-    let failed = |operation| move |e| beneath::error(operation, copy, e);
+    let failed = |operation| move |e| error::on(operation, copy, e);
     let kind = |path: &TreePath| {
         let stat = root.stat(path).map_err(failed("look at"))?;
         Ok::<_, SyncError>(stat.map(|stat| FileType::from_raw_mode(stat.st_mode)))

@@ -1,8 +1,18 @@
 //! Why a sync ended early. Whatever it was, both trees are whole, and the next sync goes on from there.
 
-use super::tree::TreeError;
+use super::tree::{TreeError, shown};
 use super::version::VersionError;
 use std::io;
+
+/// `e` about what was tried on `path`.
+pub fn on(operation: &'static str, path: &[u8], e: rustix::io::Errno) -> SyncError {
+    SyncError::io(operation, shown(path), e)
+}
+
+/// Opens the directory at `path`, which the user named.
+pub fn open_root(path: &std::path::Path) -> Result<crate::beneath::Root, SyncError> {
+    crate::beneath::Root::open(path).map_err(|e| SyncError::io("open", path.display().to_string(), e))
+}
 
 /// An error of this side, or one that the peer made.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@
 //! rename (which exchanges it with the new), looked at again, and put back if it is not what it was. Where nothing should be,
 //! something is put only if nothing is (`RENAME_NOREPLACE`). A step that finds something else is skipped and named.
 
-use super::beneath::{self, Root};
+use super::error;
 use super::error::SyncError;
 use super::memory::Print;
 use super::plan::Op;
@@ -12,6 +12,7 @@ use super::scan::{self, is_ignored, print, unchanged};
 use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
 use super::wal_index::is_wal_index;
+use crate::beneath::Root;
 use ignore::gitignore::Gitignore;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
@@ -64,9 +65,7 @@ fn changed() -> Skip {
 fn refused(path: &[u8], operation: &'static str) -> impl FnOnce(Errno) -> Skip {
     let path = path.to_vec();
     move |e| match e {
-        Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS => {
-            Skip::Fatal(beneath::error(operation, &path, e))
-        }
+        Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS => Skip::Fatal(error::on(operation, &path, e)),
         Errno::NOENT | Errno::EXIST | Errno::NOTDIR | Errno::LOOP | Errno::NOTEMPTY => changed(),
         e => Skip::Because(format!("{operation}: {e}")),
     }
@@ -119,7 +118,7 @@ impl<'a> Executor<'a> {
             }
         }
         for dir in &self.touched {
-            self.root.sync_dir(dir).map_err(|e| beneath::error("sync", dir, e))?;
+            self.root.sync_dir(dir).map_err(|e| error::on("sync", dir, e))?;
         }
         Ok(skipped)
     }

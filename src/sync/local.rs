@@ -2,9 +2,9 @@
 //! it may be plain or stubs, and the store stays the daemon's.
 
 use super::adopt::{self, Steps};
-use super::beneath::{self, Root};
 use super::content::{Sink, Source, Tag};
 use super::error::SyncError;
+use super::error::{self, open_root};
 use super::execute::Executor;
 use super::group::Groups;
 use super::guard;
@@ -17,6 +17,7 @@ use super::scan::{Report, scan};
 use super::staging::{self, Staging};
 use super::tree::{ContentId, Tree, TreePath, shown};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
+use crate::beneath::Root;
 use crate::id::RecipeId;
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +61,7 @@ impl<'a> Local<'a> {
         past: Option<Box<dyn Past + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
-        let mut local = Local::new(Root::open(path)?, Memory::open(state)?, store, past, report);
+        let mut local = Local::new(open_root(path)?, Memory::open(state)?, store, past, report);
         local.groups = groups.clone();
         local.staging.recover(&local.root)?;
         local.rescue()?;
@@ -80,7 +81,7 @@ impl<'a> Local<'a> {
         past: Option<Box<dyn Past + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
-        let mut local = Local::new(Root::open(path)?, Memory::look(state)?, store, past, report);
+        let mut local = Local::new(open_root(path)?, Memory::look(state)?, store, past, report);
         local.groups = groups.clone();
         let agreed = match local.memory.taking.take() {
             Some(snapshot) => local.memory.tree(snapshot.id())?,
@@ -153,7 +154,7 @@ impl<'a> Local<'a> {
                     (name.into_bytes(), RenameFlags::NOREPLACE)
                 }
             };
-            self.root.rename(&swap, &to, flags).map_err(|e| beneath::error("rename", &swap, e))?;
+            self.root.rename(&swap, &to, flags).map_err(|e| error::on("rename", &swap, e))?;
         }
         Ok(())
     }
@@ -165,7 +166,7 @@ impl<'a> Local<'a> {
         agreed: &dyn Fn(ContentId) -> bool,
         last: &dyn Fn(ContentId) -> bool,
     ) -> Result<(), SyncError> {
-        let failed = |e| beneath::error("rename", swap, e);
+        let failed = |e| error::on("rename", swap, e);
         let mut contents = Vec::new();
         for path in staging::files_below(&self.root, swap)? {
             contents.extend(staging::hash(&self.root, &path)?.map(|content| (path, content)));
@@ -460,7 +461,7 @@ impl Replica for Local<'_> {
         if !ops.is_empty() {
             // Staged files are durable; now their names.
             let staging = super::tree::STAGING.as_bytes();
-            self.root.sync_dir(staging).map_err(|e| beneath::error("sync", staging, e))?;
+            self.root.sync_dir(staging).map_err(|e| error::on("sync", staging, e))?;
         }
         self.memory.put_tree(id, target)?;
         self.memory.taking = Some(snapshot.clone());

@@ -9,7 +9,7 @@
 //!   |     merge, plan, guard                   pure: three trees -> one; one tree -> another, in steps
 //!   |     version, tree, look                  pure: what came from what; what a directory holds
 //!   v
-//!  local     a directory as a replica          -- scan, memory, past, staging, execute, beneath
+//!  local     a directory as a replica          -- scan, memory, past, staging, execute
 //! ```
 //!
 //! [`delta`] says contents in fewer bytes, against what the receiver has; `batch` stands between it and a session.
@@ -20,7 +20,6 @@
 
 pub mod adopt;
 pub mod batch;
-pub mod beneath;
 pub mod conflicts;
 pub mod content;
 pub mod delta;

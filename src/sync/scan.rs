@@ -4,13 +4,14 @@
 //! logs, and what another filesystem is mounted on. What is left out and was synced before stands in the tree as it was: ignoring a file is not
 //! deleting it. The same is true of a file that is written to all the time while it is read.
 
-use super::beneath::{self, Root, Stats, read_link};
+use super::error;
 use super::error::SyncError;
 use super::group::Groups;
 use super::look::Seen;
 use super::memory::Print;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::wal_index::is_wal_index;
+use crate::beneath::{Root, Stats, read_link};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -76,7 +77,7 @@ pub fn patterns(root: &Root) -> Result<Gitignore, SyncError> {
             }
         }
         Err(Errno::NOENT) => {}
-        Err(e) => return Err(beneath::error("open", IGNORE.as_bytes(), e)),
+        Err(e) => return Err(error::on("open", IGNORE.as_bytes(), e)),
     }
     builder.build().map_err(|e| SyncError::State { object: IGNORE.to_owned(), reason: e.to_string() })
 }
@@ -126,7 +127,7 @@ pub fn scan(
     report: &mut Report<'_>,
 ) -> Result<Scan, SyncError> {
     let patterns = patterns(root)?;
-    let device = rustix::fs::fstat(root.fd()).map_err(|e| beneath::error("look at", b".", e))?.st_dev;
+    let device = rustix::fs::fstat(root.fd()).map_err(|e| error::on("look at", b".", e))?.st_dev;
     let look = Look { root, known, patterns: &patterns, device };
     let mut scan = Scan::default();
     scan.walk(&look, TreePath::new(), report)?;
@@ -153,10 +154,10 @@ impl Scan {
         while let Some(dir) = dirs.pop() {
             let names = match self.names_again(&dir).map_or_else(|| look.root.list(&dir), Ok) {
                 Ok(names) => names,
-                Err(e) if dir.is_empty() => return Err(beneath::error("read", b".", e)),
+                Err(e) if dir.is_empty() => return Err(error::on("read", b".", e)),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 // Not read is not empty.
-                Err(e) => return Err(beneath::error("read the directory", &dir, e)),
+                Err(e) => return Err(error::on("read the directory", &dir, e)),
             };
             for name in names {
                 let path = join(&dir, &name);
@@ -193,7 +194,7 @@ impl Scan {
                 self.leave_out(path.clone());
                 return Ok(false);
             }
-            Err(e) => return Err(beneath::error("look at", path, e)),
+            Err(e) => return Err(error::on("look at", path, e)),
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if stat.st_dev != look.device || is_ignored(look.patterns, path, is_dir) {
@@ -285,9 +286,9 @@ impl Scan {
             let fd = match root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
                 Ok(fd) => fd,
                 Err(Errno::NOENT) => return Ok(None),
-                Err(e) => return Err(beneath::error("open", path, e)),
+                Err(e) => return Err(error::on("open", path, e)),
             };
-            let stat = |fd: &File| rustix::fs::fstat(fd).map_err(|e| beneath::error("look at", path, e));
+            let stat = |fd: &File| rustix::fs::fstat(fd).map_err(|e| error::on("look at", path, e));
             let mut file = File::from(fd);
             let before = print(&stat(&file)?, None);
             let mut hasher = blake3::Hasher::new();
@@ -336,21 +337,21 @@ fn xattrs(root: &Root, path: &TreePath) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Sy
     let fd = match root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::NOENT | Errno::LOOP) => return Ok(BTreeMap::new()),
-        Err(e) => return Err(beneath::error("open", path, e)),
+        Err(e) => return Err(error::on("open", path, e)),
     };
     let mut xattrs = BTreeMap::new();
     let mut names = vec![0; 64 << 10];
     let len = match rustix::fs::flistxattr(&fd, &mut names[..]) {
         Ok(len) => len,
         Err(Errno::NOTSUP) => return Ok(xattrs),
-        Err(e) => return Err(beneath::error("list the xattrs of", path, e)),
+        Err(e) => return Err(error::on("list the xattrs of", path, e)),
     };
     let mut value = vec![0; 64 << 10];
     for name in names[..len].split(|byte| *byte == 0).filter(|name| is_xattr(name)) {
         match rustix::fs::fgetxattr(&fd, name, &mut value[..]) {
             Ok(len) => drop(xattrs.insert(name.to_vec(), value[..len].to_vec())),
             Err(Errno::NODATA) => {}
-            Err(e) => return Err(beneath::error("read an xattr of", path, e)),
+            Err(e) => return Err(error::on("read an xattr of", path, e)),
         }
     }
     Ok(xattrs)

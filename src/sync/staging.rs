@@ -8,10 +8,11 @@
 //! | `.new` after them | being written |
 //! | `swap-` and a number | what was taken out of the tree a moment ago, until it was looked at again |
 
-use super::beneath::{self, Root};
 use super::content::{Cutter, Tag};
+use super::error;
 use super::error::SyncError;
 use super::tree::{ContentId, STAGING, TreePath, join, shown};
+use crate::beneath::Root;
 use rustix::fs::{FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -45,13 +46,13 @@ pub fn whole(content: ContentId) -> TreePath {
 /// Whether a content is staged.
 pub fn has(root: &Root, content: ContentId) -> Result<bool, SyncError> {
     let path = whole(content);
-    Ok(root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_some())
+    Ok(root.stat(&path).map_err(|e| error::on("look at", &path, e))?.is_some())
 }
 
 /// Whether a cut attempt has left a part of a content.
 pub fn has_part(root: &Root, content: ContentId) -> Result<bool, SyncError> {
     let path = staged(&format!("{content}.part"));
-    Ok(root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_some())
+    Ok(root.stat(&path).map_err(|e| error::on("look at", &path, e))?.is_some())
 }
 
 /// The paths of all that is staged; `None` if the directory is not there.
@@ -59,7 +60,7 @@ fn all(root: &Root) -> Result<Option<Vec<TreePath>>, SyncError> {
     match root.list(STAGING.as_bytes()) {
         Ok(names) => Ok(Some(names.iter().map(|name| join(STAGING.as_bytes(), name)).collect())),
         Err(Errno::NOENT) => Ok(None),
-        Err(e) => Err(beneath::error("read", STAGING.as_bytes(), e)),
+        Err(e) => Err(error::on("read", STAGING.as_bytes(), e)),
     }
 }
 
@@ -83,11 +84,11 @@ pub fn files_below(root: &Root, path: &TreePath) -> Result<Vec<TreePath>, SyncEr
         let names = match root.list(&dir) {
             Ok(names) => names,
             Err(Errno::NOTDIR | Errno::LOOP) => continue,
-            Err(e) => return Err(beneath::error("read", &dir, e)),
+            Err(e) => return Err(error::on("read", &dir, e)),
         };
         for name in names {
             let path = join(&dir, &name);
-            let stat = root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?;
+            let stat = root.stat(&path).map_err(|e| error::on("look at", &path, e))?;
             match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
                 Some(FileType::Directory) => next.push(path),
                 Some(FileType::RegularFile) => files.push(path),
@@ -119,13 +120,13 @@ fn create(root: &Root, path: &TreePath) -> Result<File, SyncError> {
         Ok(fd) => Ok(File::from(fd)),
         Err(Errno::NOENT) => {
             let (dir, name) =
-                root.parent(STAGING.as_bytes()).map_err(|e| beneath::error("open", STAGING.as_bytes(), e))?;
+                root.parent(STAGING.as_bytes()).map_err(|e| error::on("open", STAGING.as_bytes(), e))?;
             rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700))
-                .map_err(|e| beneath::error("make", STAGING.as_bytes(), e))?;
+                .map_err(|e| error::on("make", STAGING.as_bytes(), e))?;
             let fd = root.open_at(path, flags, Mode::from_raw_mode(0o600));
-            Ok(File::from(fd.map_err(|e| beneath::error("create", path, e))?))
+            Ok(File::from(fd.map_err(|e| error::on("create", path, e))?))
         }
-        Err(e) => Err(beneath::error("create", path, e)),
+        Err(e) => Err(error::on("create", path, e)),
     }
 }
 
@@ -158,11 +159,11 @@ fn finish(root: &Root, file: &File, begun: ContentId, content: ContentId) -> Res
     let new = staged(&format!("{begun}.new"));
     file.sync_data().map_err(|e| SyncError::io("sync", shown(&new), e))?;
     let done = root.rename(&new, &whole(content), RenameFlags::empty());
-    done.map_err(|e| beneath::error("rename", &new, e))?;
+    done.map_err(|e| error::on("rename", &new, e))?;
     let part = staged(&format!("{content}.part"));
     match root.remove(&part, false) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(e) => Err(beneath::error("remove", &part, e)),
+        Err(e) => Err(error::on("remove", &part, e)),
     }
 }
 
@@ -177,7 +178,7 @@ impl Staging {
                     true => root.rename(&path, &part, RenameFlags::empty()),
                     false => root.remove(&path, false),
                 };
-                done.map_err(|e| beneath::error("rename", &path, e))?;
+                done.map_err(|e| error::on("rename", &path, e))?;
             }
         }
         Ok(())
@@ -272,11 +273,11 @@ impl Staging {
         loop {
             self.swaps += 1;
             let path = staged(&format!("swap-{}", self.swaps));
-            if root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_none() {
+            if root.stat(&path).map_err(|e| error::on("look at", &path, e))?.is_none() {
                 // The directory is there.
                 if self.swaps == 1 {
                     drop(create(root, &path)?);
-                    root.remove(&path, false).map_err(|e| beneath::error("remove", &path, e))?;
+                    root.remove(&path, false).map_err(|e| error::on("remove", &path, e))?;
                 }
                 return Ok(path);
             }
@@ -287,9 +288,9 @@ impl Staging {
     pub fn clear(&mut self, root: &Root) -> Result<(), SyncError> {
         let Some(paths) = all(root)? else { return Ok(()) };
         for path in paths {
-            root.remove_all(&path).map_err(|e| beneath::error("remove", &path, e))?;
+            root.remove_all(&path).map_err(|e| error::on("remove", &path, e))?;
         }
-        root.remove(STAGING.as_bytes(), true).map_err(|e| beneath::error("remove", STAGING.as_bytes(), e))?;
+        root.remove(STAGING.as_bytes(), true).map_err(|e| error::on("remove", STAGING.as_bytes(), e))?;
         *self = Staging::default();
         Ok(())
     }

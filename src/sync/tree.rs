@@ -10,6 +10,8 @@
 //! rights.
 
 use super::version::Device;
+use crate::beneath;
+pub use crate::beneath::{join, split};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -200,28 +202,9 @@ pub fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// The directory part of a path (empty for the root) and its last component.
-pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (b"", path),
-    }
-}
-
-/// A path of a directory and a name in it.
-pub fn join(dir: &[u8], name: &[u8]) -> TreePath {
-    match dir.is_empty() {
-        true => name.to_vec(),
-        false => [dir, b"/", name].concat(),
-    }
-}
-
 /// Whether a name can stand in a directory and means itself, and is none of our own.
 pub fn is_name(name: &[u8]) -> bool {
-    !matches!(name, b"" | b"." | b"..")
-        && name.len() <= NAME_BYTES_MAX
-        && !name.contains(&0)
-        && !name.contains(&b'/')
+    beneath::is_name(name) && name.len() <= NAME_BYTES_MAX
 }
 
 /// Names in the root that belong to the overlay or to a sync under way, and are never part of a tree.

@@ -1,7 +1,7 @@
 //! The index of an SQLite log (`-shm`): memory that programs share while they have the database open, and make anew from the log
 //! when nobody has. It changes without its time changing, so it is not synced.
 
-use super::beneath::Root;
+use crate::beneath::Root;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -6,7 +6,7 @@
 //! was done is undone.
 
 use super::{Executor, Skip, Step, changed, refused};
-use crate::sync::beneath;
+use crate::sync::error;
 use crate::sync::group::{BESIDE, ITSELF, Rows, stays};
 use crate::sync::staging::whole;
 use crate::sync::tree::{ContentId, Entry, Ident, STAGING, TreePath, join};
@@ -177,7 +177,7 @@ impl Executor<'_> {
         }
         for (suffix, row) in is.iter().rev().filter(|(_, row)| row.kind.is_dir()) {
             let dir = at(new, suffix);
-            self.root.sync_dir(&dir).map_err(|e| beneath::error("sync", &dir, e))?;
+            self.root.sync_dir(&dir).map_err(|e| error::on("sync", &dir, e))?;
             self.put_metadata(&dir, row, FileType::Directory)?;
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! Directories, without a mount: what a mount shows is a directory too. Each sync has its two sides in two threads, with
 //! pipes between them.
 
-use super::super::beneath::Root;
 use super::super::delta::Encoder;
 use super::super::known::{Known, Told};
 use super::super::link;
@@ -14,6 +13,7 @@ use super::super::session::{Outcome, Session};
 use super::super::tree::{Entry, Kind, Time, join};
 use super::super::{diff, tree};
 use super::*;
+use crate::beneath::Root;
 use std::fs;
 use std::io::{Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;

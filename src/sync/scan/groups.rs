@@ -1,7 +1,7 @@
 //! Groups as of one moment: each is read, and looked at again. One in which something has changed meanwhile is looked at by whoever
 //! can hold up programs, the daemon, which gives what has changed along: when that is sent it has changed again.
 
-use super::super::beneath::{self, Stats};
+use super::super::error;
 use super::super::error::SyncError;
 use super::super::group::{BESIDE, Groups};
 use super::super::look::Seen;
@@ -9,6 +9,7 @@ use super::super::past::{Row, RowKind};
 use super::super::tree::{ContentId, Kind, Time, Tree, TreePath, join, shown};
 use super::super::wal_index;
 use super::{FRESH, Look, Report, Scan, is_fresh, is_ignored, print, time, unchanged};
+use crate::beneath::Stats;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Seek;
@@ -249,7 +250,7 @@ impl Scan {
         let git = self.seen.contains_key(&join(first, b"HEAD"));
         let mut stats = Stats::default();
         for path in members {
-            let stat = stats.stat(look.root, path).map_err(|e| beneath::error("look at", path, e))?;
+            let stat = stats.stat(look.root, path).map_err(|e| error::on("look at", path, e))?;
             let (Some(stat), Some(known)) = (stat, self.prints.get(path)) else { return Ok(false) };
             // A lock of git: it is at work.
             if known.fresh || !unchanged(known, &print(&stat, None)) || (git && path.ends_with(LOCK)) {
@@ -260,7 +261,7 @@ impl Scan {
         let dir = self.seen.get(first).is_some_and(|seen| seen.kind.is_dir());
         for suffix in BESIDE.iter().filter(|_| !dir) {
             let path = [&first[..], suffix].concat();
-            let there = look.root.stat(&path).map_err(|e| beneath::error("look at", &path, e))?.is_some();
+            let there = look.root.stat(&path).map_err(|e| error::on("look at", &path, e))?.is_some();
             if there && !members.contains(&path) && !self.is_left_out(&path) {
                 return Ok(false);
             }

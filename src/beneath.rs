@@ -1,11 +1,11 @@
-//! System calls on paths that a peer may have named: none leaves the root, follows a symlink or crosses into another
-//! filesystem, whatever anybody renames meanwhile. The kernel sees to it (`openat2`).
+//! System calls on paths that come from outside the process: a peer, a client of the control socket, a stored snapshot.
+//!
+//! What must always be true: no call leaves the root, follows a symlink or crosses into another mount, whatever other
+//! processes rename meanwhile. The kernel guarantees it (`openat2`). A path that leads out gives EXDEV, a symlink ELOOP.
 
-use super::error::SyncError;
-use super::tree::{shown, split};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Bytes of a path in one call; the kernel takes 4096.
@@ -16,25 +16,53 @@ pub struct Root {
     fd: OwnedFd,
 }
 
-/// `e` about what was tried on `path`.
-pub fn error(operation: &'static str, path: &[u8], e: Errno) -> SyncError {
-    SyncError::io(operation, shown(path), e)
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// Opens `name` in `dir`, one component: never what lies in another mount, and a symlink as itself.
+pub fn open_child(dir: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    if is_name(name) {
+        rustix::fs::openat2(dir, name, flags, Mode::empty(), WITHIN)
+    } else {
+        Err(Errno::XDEV)
+    }
+}
+
+/// Whether `name` can be that of an entry of a directory.
+pub fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
+}
+
+/// The directory part of a path (empty for the root) and its last component.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&[], path),
+    }
+}
+
+/// A path of a directory and a name in it.
+pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
 impl Root {
     /// Opens the directory at `path`, which the user named: here symlinks are followed.
-    pub fn open(path: &Path) -> Result<Root, SyncError> {
+    pub fn open(path: &Path) -> Result<Root, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty());
-        Ok(Root { fd: fd.map_err(|e| SyncError::io("open", path.display().to_string(), e))? })
+        Ok(Root { fd: rustix::fs::open(path, flags, Mode::empty())? })
+    }
+
+    /// Another descriptor of the root.
+    pub fn try_clone(&self) -> std::io::Result<Root> {
+        Ok(Root { fd: self.fd.try_clone()? })
     }
 
     /// Opens what is at `path`.
     pub fn open_at(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::BENEATH
-            | ResolveFlags::NO_SYMLINKS
-            | ResolveFlags::NO_MAGICLINKS
-            | ResolveFlags::NO_XDEV;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mut dir: Option<OwnedFd> = None;
         let mut rest = path;
@@ -43,11 +71,11 @@ impl Root {
                 rest[..STEP_BYTES_MAX].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?;
             let from = dir.as_ref().unwrap_or(&self.fd);
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            dir = Some(rustix::fs::openat2(from, &rest[..cut], flags, Mode::empty(), resolve)?);
+            dir = Some(rustix::fs::openat2(from, &rest[..cut], flags, Mode::empty(), WITHIN)?);
             rest = &rest[cut + 1..];
         }
         let rest = if rest.is_empty() { b"." } else { rest };
-        rustix::fs::openat2(dir.as_ref().unwrap_or(&self.fd), rest, flags, mode, resolve)
+        rustix::fs::openat2(dir.as_ref().unwrap_or(&self.fd), rest, flags, mode, WITHIN)
     }
 
     /// The directory that `path` is in, and its name there.
@@ -100,7 +128,7 @@ impl Root {
                 continue;
             }
             all.push(path.clone());
-            all.extend(names.iter().map(|name| super::tree::join(&path, name)));
+            all.extend(names.iter().map(|name| join(&path, name)));
         }
         Ok(())
     }
@@ -130,8 +158,14 @@ impl Root {
     }
 
     /// The root itself.
-    pub fn fd(&self) -> impl AsFd + '_ {
-        &self.fd
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Root {
+    fn from(fd: OwnedFd) -> Root {
+        Root { fd }
     }
 }
 
