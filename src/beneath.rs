@@ -102,6 +102,30 @@ impl Root {
         rustix::fs::renameat_with(from_dir, from, to_dir, to, flags)
     }
 
+    /// Makes the directory at `path` and those above it, as far as they are missing.
+    pub fn make_dirs(&self, path: &[u8]) -> Result<(), Errno> {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        for end in ends.chain([path.len()]).filter(|end| *end > 0) {
+            match self.make_dir(&path[..end], Mode::from_raw_mode(0o777)) {
+                Err(Errno::EXIST) => {}
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one directory.
+    pub fn make_dir(&self, path: &[u8], mode: Mode) -> Result<(), Errno> {
+        let (dir, name) = self.parent(path)?;
+        rustix::fs::mkdirat(dir, name, mode)
+    }
+
+    /// Gives what is at `from` another name.
+    pub fn link(&self, from: &[u8], to: &[u8]) -> Result<(), Errno> {
+        let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
+        rustix::fs::linkat(from_dir, from, to_dir, to, AtFlags::empty())
+    }
+
     /// Removes a file, or an empty directory.
     pub fn remove(&self, path: &[u8], dir: bool) -> Result<(), Errno> {
         let (parent, name) = self.parent(path)?;
@@ -197,4 +221,28 @@ impl Stats {
 pub fn read_link(root: &Root, path: &[u8]) -> Result<Vec<u8>, Errno> {
     let (dir, name) = root.parent(path)?;
     Ok(rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_made_or_moved_behind_a_symlink() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = dir.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::create_dir(dir.path().join("tree")).unwrap();
+        let root = Root::open(&dir.path().join("tree")).unwrap();
+        root.make_dirs(b"a/b/c").unwrap();
+        root.make_dirs(b"a/b/c").unwrap();
+        root.make_dirs(b"").unwrap();
+        std::os::unix::fs::symlink(&outside, dir.path().join("tree/a/away")).unwrap();
+        assert_eq!(root.make_dirs(b"a/away/x"), Err(Errno::LOOP));
+        assert_eq!(root.make_dirs(b"../x"), Err(Errno::XDEV));
+        assert_eq!(root.make_dirs(outside.join("x").as_os_str().as_encoded_bytes()), Err(Errno::XDEV));
+        assert_eq!(root.rename(b"a/b", b"a/away/b", RenameFlags::empty()), Err(Errno::LOOP));
+        assert_eq!(root.link(b"a/away", b"../away"), Err(Errno::XDEV));
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    }
 }

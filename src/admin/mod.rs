@@ -27,6 +27,7 @@ mod snapshot;
 mod status;
 mod template;
 pub(crate) mod text;
+mod tree;
 mod would_free;
 
 pub use by_method::{

@@ -5,14 +5,14 @@
 //! knows.
 
 use super::text::shown;
+use super::tree::Tree;
 use super::{AdminError, Context, Progress, Report, catch_up, text};
 use crate::history::HistoryError;
 use crate::id::RecipeId;
 use crate::overlay::{Committed, Held, OverlayError, write_file};
 use crate::overlay::{Kind, Meta};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Which version to bring back, and where to.
@@ -63,7 +63,8 @@ pub(super) fn restore(
     let version = history.version(&request.path, n)?.version;
     let to = match &request.to {
         Some(To(to)) => {
-            write_out(context, to, version.recipe, &version.meta)?;
+            let (tree, at) = Tree::around(to)?;
+            write_out(context, &tree, &at, version.recipe, &version.meta)?;
             shown(to)
         }
         None => {
@@ -82,31 +83,33 @@ pub(super) fn restore(
     Ok(RestoreReport { path: shown(&request.path), n, to, bytes: version.size })
 }
 
-/// Writes a content to a new file anywhere.
+/// Writes a content to a new file `at` in `tree`.
 pub(super) fn write_out(
     context: Context<'_>,
-    to: &Path,
+    tree: &Tree,
+    at: &Path,
     recipe: RecipeId,
     meta: &Meta,
 ) -> Result<(), AdminError> {
     let store = context.repo.overlay().store();
     let recipe = store.recipe(&recipe)?;
-    let io = |operation, e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::AlreadyExists => AdminError::refused(
-            format!("{} exists", to.display()),
-            "name a file that does not, or remove that one".to_owned(),
-        ),
-        _ => OverlayError::io(operation, to, e).into(),
-    };
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o600);
-    let file: File = options.open(to).map_err(|e| io("create", e))?;
+    let file = tree.create(at).map_err(|e| match e {
+        Errno::EXIST => exists(&tree.shown(at)),
+        e => tree.error("create", at, e).into(),
+    })?;
     if let Err(e) = write_file(store, &file, &recipe, meta) {
-        let _ = std::fs::remove_file(to);
+        let _ = tree.remove(at, false);
         return Err(e.into());
     }
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| io("fsync the directory of", e))
+    Ok(tree.sync_dir_of(at).map_err(|e| tree.error("fsync the directory of", at, e))?)
+}
+
+/// What is to be written out must not replace anything.
+pub(super) fn exists(path: &Path) -> AdminError {
+    AdminError::refused(
+        format!("{} exists", path.display()),
+        "name a path that does not exist, or remove that one".to_owned(),
+    )
 }
 
 /// Puts a content in the place of what is at `path` below the root, which becomes a version. What was closed before has
@@ -127,15 +130,10 @@ pub(super) fn put_back(
     let size = overlay.store().recipe(&recipe)?.size();
     keep_present(context, path)?;
     let dir = path.parent().unwrap_or(Path::new(""));
-    let base = match context.mountpoint {
-        Some(mountpoint) => mountpoint.to_owned(),
-        None => overlay.backing().root_path()?,
-    };
-    std::fs::create_dir_all(base.join(dir))
-        .map_err(|e| target(&format!("its directory could not be made: {e}")))?;
+    let tree = Tree::of(context)?;
+    tree.make_dirs(dir)?;
     let placed = overlay.place(dir, path, recipe, meta)?;
-    let renamed = std::fs::rename(base.join(&placed), base.join(path));
-    if let Err(e) = renamed.and_then(|()| File::open(base.join(dir))?.sync_all()) {
+    if let Err(e) = tree.replace(&placed, path) {
         overlay.remove_placed(&placed);
         return Err(target(&format!("it could not be put in its place: {e}")).into());
     }

@@ -4,16 +4,16 @@
 //! what the snapshot does not have stays, unless `delete` is asked for, and then its content is a version too.
 
 use super::log::time_text;
-use super::restore::{To, keep_present, put_back, write_out};
+use super::restore::{To, exists, keep_present, put_back, write_out};
 use super::text::shown;
+use super::tree::Tree;
 use super::{AdminError, Context, Progress, Report, catch_up, text};
 use crate::history::{Difference, Entry, HistoryError, How, Node, Snapshot, short_id};
 use crate::id::DocumentId;
-use crate::overlay::{Kind, Meta, OverlayError, set_attributes};
+use crate::overlay::{Kind, Meta, OverlayError, placed_name, set_attributes};
+use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// What to do with snapshots.
@@ -315,12 +315,9 @@ fn restore(
     let entry = history.entry_in(&id, &snapshot, path)?;
     // Nothing that it needs is collected meanwhile, also if it is removed.
     let _pin = repo.overlay().store().pin();
-    let base = match to {
-        Some(To(to)) => to.clone(),
-        None => match context.mountpoint {
-            Some(mountpoint) => mountpoint.join(path),
-            None => repo.overlay().backing().root_path()?.join(path),
-        },
+    let (tree, base) = match to {
+        Some(To(to)) => Tree::around(to)?,
+        None => (Tree::of(context)?, path.to_owned()),
     };
     if to.is_none() {
         if repo.overlay().read_only() {
@@ -330,20 +327,18 @@ fn restore(
             return Err(AdminError::Interrupted);
         }
         if let Some(parent) = base.parent() {
-            std::fs::create_dir_all(parent).map_err(|e| OverlayError::io("create", parent, e))?;
+            tree.make_dirs(parent)?;
         }
-    } else if base.symlink_metadata().is_ok() {
-        return Err(AdminError::refused(
-            format!("{} exists", base.display()),
-            "name a path that does not, or remove that one".to_owned(),
-        ));
+    } else if tree.stat(&base)?.is_some() {
+        return Err(exists(&tree.shown(&base)));
     }
     let mut restorer = Restorer {
         context,
         in_place: to.is_none(),
         delete,
         links: HashMap::new(),
-        done: Restored { to: shown(&base), ..Restored::default() },
+        done: Restored { to: shown(&tree.shown(&base)), ..Restored::default() },
+        tree,
         report,
     };
     restorer.entry(&entry, path, &base)?;
@@ -358,6 +353,8 @@ fn restore(
 
 struct Restorer<'a> {
     context: Context<'a>,
+    /// Where it goes.
+    tree: Tree,
     in_place: bool,
     delete: bool,
     /// Files with several names, and the first of them that is there again.
@@ -367,7 +364,7 @@ struct Restorer<'a> {
 }
 
 impl Restorer<'_> {
-    /// Brings back what an entry has, at `base`, which is `path` below the root if it is in place. What fails is told of
+    /// Brings back what an entry has, at `base` in the tree, which is `path` below the root if it is in place. What fails is told of
     /// and passed over.
     fn entry(&mut self, entry: &Entry, path: &Path, base: &Path) -> Result<(), AdminError> {
         if !(self.report)(Progress::files("restoring", self.done.files, 0)) {
@@ -397,19 +394,17 @@ impl Restorer<'_> {
         path: &Path,
         base: &Path,
     ) -> Result<(), AdminError> {
-        let io = |operation| move |e| OverlayError::io(operation, base, e);
-        match base.symlink_metadata() {
-            Ok(there) if there.is_dir() => {}
-            Ok(_) => {
+        match self.tree.kind(base)? {
+            Some(FileType::Directory) => {}
+            Some(_) => {
                 self.clear(path, base)?;
-                std::fs::create_dir(base).map_err(io("create"))?;
+                self.tree.make_dir(base)?;
             }
-            Err(_) => std::fs::create_dir(base).map_err(io("create"))?,
+            None => self.tree.make_dir(base)?,
         }
         let entries = self.context.repo.history().entries_of(id)?;
         if self.in_place && self.delete {
-            for there in std::fs::read_dir(base).map_err(io("read"))? {
-                let name = there.map_err(io("read"))?.file_name();
+            for name in self.tree.names(base)? {
                 let hidden = path.as_os_str().is_empty() && crate::overlay::is_hidden(&name);
                 let known = entries.binary_search_by(|entry| entry.name.cmp(&name)).is_ok();
                 let left_out = !self.context.repo.overlay().keeps_history(&path.join(&name));
@@ -422,7 +417,7 @@ impl Restorer<'_> {
             self.entry(entry, &path.join(&entry.name), &base.join(&entry.name))?;
         }
         // Last: what is made in it changes its times.
-        Ok(set_attributes(base, meta)?)
+        self.furnish(base, meta)
     }
 
     fn file(
@@ -436,9 +431,9 @@ impl Restorer<'_> {
         let overlay = self.context.repo.overlay();
         let Node::File { recipe, .. } = &entry.node else { return Ok(()) };
         if let Some(first) = self.links.get(&link).filter(|_| link != 0)
-            && (!self.in_place || base.symlink_metadata().is_err())
+            && (!self.in_place || self.tree.stat(base)?.is_none())
         {
-            std::fs::hard_link(first, base).map_err(|e| OverlayError::io("link", base, e))?;
+            self.tree.link(first, base)?;
             self.done.files += 1;
             return Ok(());
         }
@@ -457,18 +452,30 @@ impl Restorer<'_> {
         }
         match recipe {
             Some(recipe) if self.in_place => put_back(self.context, path, *recipe, &entry.meta)?,
-            Some(recipe) => write_out(self.context, base, *recipe, &entry.meta)?,
+            Some(recipe) => write_out(self.context, &self.tree, base, *recipe, &entry.meta)?,
             None => {
                 if self.in_place {
                     keep_present(self.context, path)?;
                 }
-                std::fs::File::create(base).map_err(|e| OverlayError::io("create", base, e))?;
-                set_attributes(base, &entry.meta)?;
+                self.make_empty(base, &entry.meta)?;
             }
         }
         self.done.files += 1;
         self.done.bytes += size;
         Ok(())
+    }
+
+    /// Makes an empty file, in the place of what is there.
+    fn make_empty(&self, base: &Path, meta: &Meta) -> Result<(), AdminError> {
+        let placed = base.with_file_name(placed_name()?);
+        self.tree.create(&placed).map_err(|e| self.tree.error("create", base, e))?;
+        let made = self.furnish(&placed, meta).and_then(|()| {
+            Ok(self.tree.replace(&placed, base).map_err(|e| self.tree.error("rename", base, e))?)
+        });
+        if made.is_err() {
+            let _ = self.tree.remove(&placed, false);
+        }
+        made
     }
 
     /// Whether the file at a path has this content.
@@ -484,34 +491,23 @@ impl Restorer<'_> {
     }
 
     fn special(&mut self, node: &Node, meta: &Meta, base: &Path) -> Result<(), AdminError> {
-        use rustix::fs::{CWD, FileType, Mode, mknodat};
-        let io = |e| OverlayError::io("create", base, e);
-        if let Ok(there) = base.symlink_metadata() {
+        if let Some(there) = self.tree.kind(base)? {
             if let Node::Symlink(target) = node
-                && there.is_symlink()
-                && std::fs::read_link(base)
-                    .is_ok_and(|there| there.as_os_str().as_bytes() == target.as_slice())
+                && there == FileType::Symlink
+                && self.tree.read_link(base)? == *target
             {
                 self.done.unchanged += 1;
                 return Ok(());
             }
-            if there.is_dir() || there.is_file() {
-                return Err(OverlayError::io(
-                    "create",
-                    base,
-                    std::io::Error::other("a file or directory is in its place; move it away first"),
-                )
-                .into());
+            if matches!(there, FileType::Directory | FileType::RegularFile) {
+                let reason = std::io::Error::other("a file or directory is in its place; move it away first");
+                return Err(OverlayError::io("create", self.tree.shown(base), reason).into());
             }
-            std::fs::remove_file(base).map_err(|e| OverlayError::io("remove", base, e))?;
+            self.tree.remove(base, false)?;
         }
-        let make = |kind, number| {
-            mknodat(CWD, base, kind, Mode::from_raw_mode(0o600), number).map_err(|e| io(e.into()))
-        };
+        let make = |kind, number| self.tree.make_node(base, kind, number);
         match node {
-            Node::Symlink(target) => {
-                std::os::unix::fs::symlink(OsStr::from_bytes(target), base).map_err(io)?
-            }
+            Node::Symlink(target) => self.tree.symlink(target, base)?,
             Node::Fifo => make(FileType::Fifo, 0)?,
             Node::Socket => make(FileType::Socket, 0)?,
             Node::CharDevice(number) => make(FileType::CharacterDevice, *number)?,
@@ -519,7 +515,12 @@ impl Restorer<'_> {
             Node::File { .. } | Node::Directory(_) => {}
         }
         self.done.files += 1;
-        Ok(set_attributes(base, meta)?)
+        self.furnish(base, meta)
+    }
+
+    /// Applies owner, mode, xattrs and times.
+    fn furnish(&self, base: &Path, meta: &Meta) -> Result<(), AdminError> {
+        Ok(set_attributes(&self.tree.open_path(base)?, &self.tree.shown(base), meta)?)
     }
 
     /// Takes away what is in the place of something of another kind. Only on request: it may be much.
@@ -536,20 +537,16 @@ impl Restorer<'_> {
 
     /// Removes what is there; contents of files become versions first.
     fn remove(&mut self, path: &Path, base: &Path) -> Result<(), AdminError> {
-        let io = |e| OverlayError::io("remove", base, e);
-        let there = base.symlink_metadata().map_err(io)?;
-        if there.is_dir() {
-            for inner in std::fs::read_dir(base).map_err(io)? {
-                let name = inner.map_err(io)?.file_name();
+        let there = self.tree.kind(base)?;
+        let is_dir = there == Some(FileType::Directory);
+        if is_dir {
+            for name in self.tree.names(base)? {
                 self.remove(&path.join(&name), &base.join(&name))?;
             }
-            std::fs::remove_dir(base).map_err(io)?;
-        } else {
-            if there.is_file() {
-                keep_present(self.context, path)?;
-            }
-            std::fs::remove_file(base).map_err(io)?;
+        } else if there == Some(FileType::RegularFile) {
+            keep_present(self.context, path)?;
         }
+        self.tree.remove(base, is_dir)?;
         self.done.removed += 1;
         Ok(())
     }

@@ -12,6 +12,7 @@ pub(super) fn errno(error: &OverlayError) -> Errno {
         OverlayError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         OverlayError::Stale(_) => libc::ESTALE,
         OverlayError::Reserved(_) => return Errno::EPERM,
+        OverlayError::Outside { .. } => libc::EXDEV,
         OverlayError::ReadOnly => return Errno::EROFS,
         OverlayError::Store(StoreError::Full { .. }) => libc::ENOSPC,
         OverlayError::BadStub { .. }

@@ -7,6 +7,7 @@
 use super::error::{OverlayError, Result};
 use super::stub::Time;
 use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetTime};
+use crate::beneath::Root;
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use rustix::process::umask as umask_of_thread;
@@ -27,7 +28,7 @@ const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// A directory tree that an overlay lies over.
 pub struct Backing {
-    root: OwnedFd,
+    root: Root,
     dev: u64,
     ino: u64,
     /// Whether this process may act in other users' names.
@@ -51,12 +52,17 @@ impl Backing {
             .map_err(|e| OverlayError::io("open directory", path, e))?;
         let stat = fs::fstat(&root)?;
         let privileged = rustix::process::geteuid().is_root();
-        Ok(Backing { root, dev: stat.st_dev, ino: stat.st_ino, privileged })
+        Ok(Backing { root: root.into(), dev: stat.st_dev, ino: stat.st_ino, privileged })
     }
 
     /// The root's descriptor.
     pub fn root(&self) -> BorrowedFd<'_> {
-        self.root.as_fd()
+        self.root.fd()
+    }
+
+    /// The tree, by paths.
+    pub fn tree(&self) -> &Root {
+        &self.root
     }
 
     /// The root's identity.
@@ -71,7 +77,7 @@ impl Backing {
 
     /// Where the root is now.
     pub fn root_path(&self) -> Result<PathBuf> {
-        Ok(path_of(&self.root)?)
+        Ok(path_of(self.root())?)
     }
 
     /// Path below the root of the file that `fd` refers to; `None` if it has no name there any more.
@@ -83,7 +89,7 @@ impl Backing {
         };
         let here = fs::fstat(&fd)?;
         // The kernel marks unlinked files by a suffix that a name may have too: ask whether it is the same.
-        match stat_at(&self.root, relative.as_os_str()) {
+        match stat_at(self.root(), relative.as_os_str()) {
             Ok(there) if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) => {
                 Ok(Some(relative.to_owned()))
             }

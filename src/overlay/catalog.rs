@@ -9,7 +9,7 @@
 //! Changes gather in memory and are merged in bulk; after a crash the last of them are missing until the
 //! tree is scanned again.
 
-use super::backing::{self, Backing};
+use super::backing::Backing;
 use super::error::Result;
 use super::stub::Time;
 use crate::db::{Db, Layout, Runs, Table};
@@ -175,7 +175,7 @@ impl Catalog {
         let mut path = PathBuf::new();
         for component in dir.components() {
             path.push(component);
-            let id = FileId(backing::stat_at(backing.root(), path.as_os_str())?.st_ino);
+            let id = FileId(backing.stat(&path)?.st_ino);
             self.add_parent(id, parent)?;
             parent = id;
         }
@@ -453,7 +453,6 @@ fn names_in(backing: &Backing, path: PathBuf) -> Option<Arc<Dir>> {
 mod tests {
     use super::*;
     use crate::db::MemDb;
-    use std::ffi::OsStr;
 
     fn row(n: u8) -> FileRow {
         FileRow { recipe: RecipeId([n; 16]), size: n.into(), mtime: Time { sec: -5, nsec: 7 } }
@@ -492,7 +491,7 @@ mod tests {
         std::fs::write(dir.path().join("a/b/f"), "x").unwrap();
         let backing = Backing::open(dir.path()).unwrap();
         let catalog = Catalog::new(Arc::new(MemDb::new()));
-        let id = |path: &str| FileId(backing::stat_at(backing.root(), OsStr::new(path)).unwrap().st_ino);
+        let id = |path: &str| FileId(backing.stat(Path::new(path)).unwrap().st_ino);
         let file = id("a/b/f");
         catalog.place(&backing, file, Path::new("a/b/f")).unwrap();
         catalog.flush().unwrap();

@@ -275,8 +275,7 @@ impl Overlay {
             }
             names.sort();
             names.dedup();
-            let first =
-                names.first().and_then(|name| backing::stat_at(self.backing.root(), name.as_os_str()).ok());
+            let first = names.first().and_then(|name| self.backing.stat(name).ok());
             let is_dir = |stat: &rustix::fs::Stat| backing::kind(stat.st_mode) == Kind::Directory;
             if first.is_some_and(|stat| !is_dir(&stat) && stat.st_nlink > names.len() as u64) {
                 return Ok(None);

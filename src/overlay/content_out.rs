@@ -29,14 +29,14 @@ enum From {
 }
 
 impl Overlay {
-    /// What the store has of the regular file behind an `O_PATH` descriptor, met at `path`; `None` if the file has its
-    /// own bytes. Changes nothing.
-    pub fn stored_content(&self, fd: OwnedFd, path: &Path) -> Result<Option<StoredContent<'_>>> {
-        let stat = rustix::fs::fstat(&fd)?;
-        if stat.st_dev != self.backing.identity().dev {
-            return Ok(None);
-        }
-        let inode = self.inodes.enter(&self.backing, fd, &stat, 0)?;
+    /// What the store has of the regular file at `path` below the root; `None` if the file has its own bytes, or another
+    /// filesystem is mounted there. Changes nothing.
+    pub fn stored_content(&self, path: &Path) -> Result<Option<StoredContent<'_>>> {
+        let found = match self.backing.resolve_named("open", path) {
+            Err(OverlayError::Outside { .. }) => return Ok(None),
+            found => found?,
+        };
+        let inode = self.inodes.enter(&self.backing, found, 0)?;
         match self.content_of_inode(&inode, path) {
             Ok(Some((from, size, blocks))) => {
                 Ok(Some(StoredContent { overlay: self, inode: Some(inode), from, size, blocks }))

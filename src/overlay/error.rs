@@ -20,6 +20,14 @@ pub enum OverlayError {
         /// What the system answered.
         source: std::io::Error,
     },
+    /// A path does not stay inside the overlay.
+    #[error(
+        "{path}: leads out of this overlay (an absolute path, `..` or another mount); give a path below its directory"
+    )]
+    Outside {
+        /// The path.
+        path: PathBuf,
+    },
     /// No inode is known under the number that was given.
     #[error("no inode is known under number {0}")]
     Stale(u64),

@@ -133,12 +133,7 @@ impl Overlay {
 
     /// Whether `path` is a directory.
     pub fn is_directory(&self, path: &Path) -> Result<bool> {
-        if path.as_os_str().is_empty() {
-            return Ok(true);
-        }
-        let stat = backing::stat_at(self.backing.root(), path.as_os_str())
-            .map_err(|e| OverlayError::io("look at", path, e))?;
-        Ok(backing::kind(stat.st_mode) == Kind::Directory)
+        Ok(self.backing.resolve_named("look at", path)?.kind() == Kind::Directory)
     }
 
     /// Makes every file at and below `path` plain. The policies have to leave them so. Ends early with ECANCELED if

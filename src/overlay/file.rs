@@ -29,7 +29,6 @@ use rustix::fs::{FallocateFlags, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::MutexGuard;
@@ -184,7 +183,7 @@ impl Overlay {
             }
             Err(e) => return Err(e.into()),
         };
-        let inode = self.enter_new(&file, &dir, name)?;
+        let inode = self.inodes.enter(&self.backing, parent_inode.created(name, &file)?, 1)?;
         self.touched(&parent_inode);
         self.moved(inode.file_id());
         self.unrest.forget(inode.file_id());
@@ -195,17 +194,6 @@ impl Overlay {
         let opened =
             self.open_locked(&inode, state, OpenFlags { write: true, ..flags }, Some(file), register)?;
         Ok((self.attr_of(&inode)?, opened))
-    }
-
-    fn enter_new(&self, file: &File, dir: &OwnedFd, name: &OsStr) -> Result<Arc<Inode>> {
-        let stat = rustix::fs::fstat(file)?;
-        let path_fd = match backing::open_path(dir, name) {
-            // As long as it is open here no other file has its number.
-            Ok(fd) if backing::identity(&rustix::fs::fstat(&fd)?) == backing::identity(&stat) => fd,
-            // Renamed or removed since.
-            _ => backing::reopen_path(file)?,
-        };
-        self.inodes.enter(&self.backing, path_fd, &stat, 1)
     }
 
     fn open_locked(

@@ -15,6 +15,7 @@ use super::error::{OverlayError, Result};
 use super::growing::Growing;
 use super::heat::Share;
 use super::hybrid::Hybrid;
+use super::resolved::Resolved;
 use super::stub::{Stub, Time};
 use super::types::{Kind, NodeId};
 use crate::id::FileId;
@@ -383,15 +384,10 @@ impl Inodes {
         known.into_iter().find(|inode| inode.identity == identity && inode.path_fd().is_ok())
     }
 
-    /// The inode that `path_fd` refers to, known from now on. Counts `lookups` more look-ups on it.
-    pub fn enter(
-        &self,
-        backing: &Backing,
-        path_fd: OwnedFd,
-        stat: &rustix::fs::Stat,
-        lookups: u64,
-    ) -> Result<Arc<Inode>> {
-        let identity = backing::identity(stat);
+    /// The inode that was found, known from now on. Counts `lookups` more look-ups on it.
+    pub fn enter(&self, backing: &Backing, found: Resolved, lookups: u64) -> Result<Arc<Inode>> {
+        let (path_fd, stat) = found.into_parts();
+        let identity = backing::identity(&stat);
         let own = backing.node(identity);
         let mut shard = self.shard(own);
         let known = shard
@@ -428,7 +424,7 @@ impl Inodes {
                 attempts: 0,
                 passed: false,
                 // Whoever had it open is not known. Nobody has changed it since.
-                closed: Instant::now().checked_sub(backing::ctime(stat).age()).unwrap_or_else(Instant::now),
+                closed: Instant::now().checked_sub(backing::ctime(&stat).age()).unwrap_or_else(Instant::now),
                 taken_in: false,
                 // It has none yet.
                 pages_stale: false,
@@ -520,6 +516,7 @@ impl Inodes {
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
 
     /// Who had a file open before it is met is not known, only when it was changed last.
     #[test]
@@ -529,9 +526,7 @@ mod tests {
         let inodes = Inodes::new(backing.root().try_clone_to_owned().unwrap());
         std::fs::write(dir.path().join("file"), "old").unwrap();
         std::thread::sleep(Duration::from_millis(300));
-        let fd = backing::open_path(backing.root(), OsStr::new("file")).unwrap();
-        let stat = rustix::fs::fstat(&fd).unwrap();
-        let inode = inodes.enter(&backing, fd, &stat, 1).unwrap();
+        let inode = inodes.enter(&backing, backing.resolve(Path::new("file")).unwrap(), 1).unwrap();
         assert!(inode.lock().closed.elapsed() >= Duration::from_millis(250));
     }
 
@@ -543,11 +538,7 @@ mod tests {
         let backing = Backing::open(dir.path()).unwrap();
         let inodes = Inodes::new(backing.root().try_clone_to_owned().unwrap());
         let path = dir.path().join("file");
-        let enter = || {
-            let fd = backing::open_path(backing.root(), OsStr::new("file")).unwrap();
-            let stat = rustix::fs::fstat(&fd).unwrap();
-            inodes.enter(&backing, fd, &stat, 1).unwrap()
-        };
+        let enter = || inodes.enter(&backing, backing.resolve(Path::new("file")).unwrap(), 1).unwrap();
         let mut met = 0;
         for round in 0..100 {
             std::fs::write(&path, "old").unwrap();

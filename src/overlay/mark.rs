@@ -15,6 +15,7 @@
 use super::backing;
 use super::error::{OverlayError, Result};
 use super::inode::Content;
+use super::resolved::{Directory, Resolved};
 use super::stub::{RECORD_LEN, State, Stub, Time, XATTR};
 use super::types::Kind;
 use super::{Overlay, scan};
@@ -23,7 +24,6 @@ use crate::store::StoreError;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl Overlay {
         };
         for round in 0.. {
             marker.changed = false;
-            let root = backing::open_dir(self.backing.root())?;
+            let root = self.backing.directory()?;
             marker.dir(root, &mut PathBuf::new())?;
             if marker.stopped {
                 return Ok(None);
@@ -167,7 +167,7 @@ impl Overlay {
 }
 
 impl Marker<'_> {
-    fn dir(&mut self, dir: OwnedFd, path: &mut PathBuf) -> Result<()> {
+    fn dir(&mut self, dir: Directory, path: &mut PathBuf) -> Result<()> {
         let stat = rustix::fs::fstat(&dir)?;
         let (ctime, now) = (backing::ctime(&stat), Time::now().millis());
         let known = self.dirs.get(&stat.st_ino);
@@ -185,15 +185,13 @@ impl Marker<'_> {
                 break;
             }
             path.push(&name);
-            let inner = backing::open_path(&dir, &name).and_then(|fd| {
-                let stat = rustix::fs::fstat(&fd)?;
-                let ours = stat.st_dev == self.overlay.backing.identity().dev
-                    && backing::kind(stat.st_mode) == Kind::Directory;
-                if ours { backing::open_dir(&fd).map(Some) } else { Ok(None) }
+            let inner = dir.child(&name).and_then(|found| match found.kind() {
+                Kind::Directory => found.open_dir().map(Some),
+                _ => Ok(None),
             });
             match inner {
                 Ok(Some(inner)) => self.dir(inner, path)?,
-                Ok(None) => {}
+                Ok(None) | Err(Errno::XDEV) => {}
                 Err(Errno::NOENT) => self.changed = true,
                 Err(e) => return Err(OverlayError::io("read", path.clone(), e)),
             }
@@ -203,7 +201,7 @@ impl Marker<'_> {
     }
 
     /// Marks the files of a directory; returns the names of those in it.
-    fn read(&mut self, dir: &OwnedFd, path: &Path) -> Result<Vec<OsString>> {
+    fn read(&mut self, dir: &Directory, path: &Path) -> Result<Vec<OsString>> {
         let failed = |name: &OsString, e: Errno| OverlayError::io("read", path.join(name), e);
         let names = scan::names_in(dir).map_err(|e| OverlayError::io("read", path, e))?;
         let mut dirs = Vec::new();
@@ -211,22 +209,18 @@ impl Marker<'_> {
             if path.as_os_str().is_empty() && backing::is_hidden(&name) {
                 continue;
             }
-            let found = backing::open_path(dir, &name).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
-            let (stat, fd) = match found {
+            let found = match dir.child(&name) {
                 Ok(found) => found,
-                Err(Errno::NOENT) => continue,
+                Err(Errno::NOENT | Errno::XDEV) => continue,
                 Err(e) => return Err(failed(&name, e)),
             };
-            if stat.st_dev != self.overlay.backing.identity().dev {
-                continue;
-            }
             if self.except.is_some_and(|except| path.join(&name) == except) {
                 continue;
             }
-            match backing::kind(stat.st_mode) {
+            match found.kind() {
                 Kind::Directory => dirs.push(name),
                 // A stub is empty; but one that is being written back is not.
-                Kind::File => self.file(fd, &stat, &path.join(&name))?,
+                Kind::File => self.file(found, &path.join(&name))?,
                 _ => {}
             }
             if self.stopped {
@@ -236,9 +230,9 @@ impl Marker<'_> {
         Ok(dirs)
     }
 
-    fn file(&mut self, fd: OwnedFd, stat: &rustix::fs::Stat, path: &Path) -> Result<()> {
+    fn file(&mut self, found: Resolved, path: &Path) -> Result<()> {
         let overlay = self.overlay;
-        let inode = overlay.inodes.enter(&overlay.backing, fd, stat, 0)?;
+        let inode = overlay.inodes.enter(&overlay.backing, found, 0)?;
         let found = overlay.lock_loaded(&inode).map(|state| (state.content, state.hot_record()));
         if let Ok((_, Some(record))) = found {
             self.hot(&record)?;

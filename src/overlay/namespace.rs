@@ -2,7 +2,7 @@
 //! look like.
 
 use super::Overlay;
-use super::backing::{self, Backing};
+use super::backing;
 use super::error::{OverlayError, Result};
 use super::file::may_be_mapped;
 use super::inode::{Content, Inode, OpenFile, State as InodeState};
@@ -26,9 +26,9 @@ impl Overlay {
             return Err(Errno::NOENT.into());
         }
         let dir = self.inode(parent)?;
-        let path_fd = backing::open_path(&dir.path_fd()?, name)?;
-        let stat = rustix::fs::fstat(&path_fd)?;
-        let inode = self.inodes.enter(&self.backing, path_fd, &stat, 1)?;
+        let found = dir.child(name)?;
+        let stat = *found.stat();
+        let inode = self.inodes.enter(&self.backing, found, 1)?;
         dir.has(name, &inode);
         if inode.is_home_file() {
             return self.attr_of_file(&inode).inspect_err(|_| self.forget(inode.node, 1));
@@ -41,9 +41,9 @@ impl Overlay {
     pub fn lookup_listed(&self, parent: NodeId, name: &OsStr) -> Result<Attr> {
         match self.lookup(parent, name) {
             Err(OverlayError::BadStub { .. }) => {
-                let path_fd = backing::open_path(self.inode(parent)?.path_fd()?, name)?;
-                let stat = rustix::fs::fstat(&path_fd)?;
-                let inode = self.inodes.enter(&self.backing, path_fd, &stat, 1)?;
+                let found = self.inode(parent)?.child(name)?;
+                let stat = *found.stat();
+                let inode = self.inodes.enter(&self.backing, found, 1)?;
                 Ok(Attr { settled: false, ..backing::attr(inode.node, &stat) })
             }
             other => other,
@@ -565,9 +565,7 @@ impl Overlay {
     /// The inode known under a number; the root always is.
     pub(super) fn inode(&self, node: NodeId) -> Result<Arc<Inode>> {
         if node == ROOT && self.inodes.find(ROOT).is_none() {
-            let path_fd = Backing::root(&self.backing).try_clone_to_owned().map_err(|_| Errno::MFILE)?;
-            let stat = rustix::fs::fstat(&path_fd)?;
-            return self.inodes.enter(&self.backing, path_fd, &stat, 1);
+            return self.inodes.enter(&self.backing, self.backing.resolve(Path::new(""))?, 1);
         }
         self.inodes.get(node)
     }

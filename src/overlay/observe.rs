@@ -193,7 +193,7 @@ impl Overlay {
         if stat.st_nlink > 1 || opened.is_none() {
             finder.paths_of(inode.file_id(), &mut names)?;
             names.retain(|name| {
-                let there = backing::stat_at(self.backing.root(), name.as_os_str());
+                let there = self.backing.stat(name);
                 there.is_ok_and(|there| backing::identity(&there) == inode.identity)
             });
         }

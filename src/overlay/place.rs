@@ -8,11 +8,12 @@ use super::backing;
 use super::error::{OverlayError, Result};
 use super::inode::{Content, Inode};
 use super::observe::Meta;
+use super::resolved::Directory;
 use super::stub::{State, Stub, Time};
 use super::types::{Kind, SetTime};
 use crate::id::{FileId, RecipeId};
 use crate::recipe::Recipe;
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,6 +24,13 @@ use std::path::{Path, PathBuf};
 /// Names of files that are not where they belong yet begin like this.
 pub const PLACED_PREFIX: &str = ".dedupfs-restore-";
 
+/// A new name for a file that is not where it belongs yet.
+pub(crate) fn placed_name() -> Result<OsString> {
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok(OsString::from(format!("{PLACED_PREFIX}{:016x}", u64::from_le_bytes(random))))
+}
+
 impl Overlay {
     /// The regular file at `path` below the root.
     pub fn file_at(&self, path: &Path) -> Result<Option<FileId>> {
@@ -31,28 +39,18 @@ impl Overlay {
 
     /// As [`Overlay::file_at`], and when its inode was made, where the filesystem says so.
     pub fn file_and_birth_at(&self, path: &Path) -> Result<Option<(FileId, Option<Time>)>> {
-        if path.as_os_str().is_empty() {
-            return Ok(None);
-        }
-        let fd = match backing::open_path(self.backing.root(), path.as_os_str()) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP) => return Ok(None),
-            Err(e) => return Err(OverlayError::io("open", path, e)),
-        };
-        let stat = rustix::fs::fstat(&fd)?;
-        let is_file = backing::kind(stat.st_mode) == Kind::File && stat.st_dev == self.backing.identity().dev;
-        Ok(is_file.then_some((FileId(stat.st_ino), backing::birth(&fd)?)))
+        let found = self.backing.resolve_if_any("open", path)?;
+        let Some(found) = found.filter(|found| found.kind() == Kind::File) else { return Ok(None) };
+        Ok(Some((FileId(found.stat().st_ino), backing::birth(&found)?)))
     }
 
     /// Whether the file at `path` is empty below and has that mtime, to the second: it may be one that lost its record.
     pub fn may_have_lost(&self, path: &Path, mtime: Time) -> Result<bool> {
-        match backing::stat_at(self.backing.root(), path.as_os_str()) {
-            Ok(stat) => Ok(backing::kind(stat.st_mode) == Kind::File
-                && stat.st_size == 0
-                && stat.st_mtime == mtime.sec),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(e) => Err(OverlayError::io("look at", path, e)),
-        }
+        let found = self.backing.resolve_if_any("look at", path)?;
+        Ok(found.is_some_and(|found| {
+            let stat = found.stat();
+            found.kind() == Kind::File && stat.st_size == 0 && stat.st_mtime == mtime.sec
+        }))
     }
 
     /// Makes a file with a content of the store in directory `dir` below the root, durably, and returns where. It is a stub
@@ -62,10 +60,9 @@ impl Overlay {
             return Err(OverlayError::ReadOnly);
         }
         let recipe = self.contents.store.recipe(&id)?;
-        let dir_fd = self.open_beneath(dir)?;
-        let mut random = [0; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let name = OsString::from(format!("{PLACED_PREFIX}{:016x}", u64::from_le_bytes(random)));
+        let parent = self.backing.resolve_named("open directory", dir)?;
+        let dir_fd = parent.open_dir().map_err(|e| OverlayError::io("open directory", dir, e))?;
+        let name = placed_name()?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let file = rustix::fs::openat(&dir_fd, &name, flags, mode)
@@ -79,23 +76,15 @@ impl Overlay {
         Ok(dir.join(name))
     }
 
-    /// Removes what [`Overlay::place`] made and nobody wants any more.
+    /// Removes a file that [`Overlay::place`] made and that did not get its place.
     pub fn remove_placed(&self, placed: &Path) {
-        let _ = rustix::fs::unlinkat(self.backing.root(), placed, AtFlags::empty());
-    }
-
-    fn open_beneath(&self, dir: &Path) -> Result<OwnedFd> {
-        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        rustix::fs::openat2(self.backing.root(), dir, flags, Mode::empty(), within)
-            .map_err(|e| OverlayError::io("open directory", dir, e))
+        let _ = self.backing.tree().remove(placed.as_os_str().as_bytes(), false);
     }
 
     #[expect(clippy::too_many_arguments, reason = "all of what a file is made of")]
     fn fill(
         &self,
-        dir: &OwnedFd,
+        dir: &Directory,
         name: &OsStr,
         file: &File,
         path: &Path,
@@ -104,9 +93,7 @@ impl Overlay {
         meta: &Meta,
     ) -> Result<()> {
         set_meta(file, meta)?;
-        let fd = backing::open_path(dir, name)?;
-        let stat = rustix::fs::fstat(&fd)?;
-        let inode = self.inodes.enter(&self.backing, fd, &stat, 0)?;
+        let inode = self.inodes.enter(&self.backing, dir.child(name)?, 0)?;
         let done = self.fill_inode(&inode, file, path, id, recipe, meta);
         self.inodes.release(inode);
         done
@@ -184,13 +171,12 @@ fn set_meta(file: &File, meta: &Meta) -> Result<()> {
     Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(meta.mode))?)
 }
 
-/// Gives something, which exists and is not followed if it is a symlink, all that it is besides its content.
-pub(crate) fn set_attributes(path: &Path, meta: &Meta) -> Result<()> {
+/// Applies owner, mode, xattrs and times to the inode behind an `O_PATH` descriptor. `path` is for messages.
+pub(crate) fn set_attributes(fd: &OwnedFd, path: &Path, meta: &Meta) -> Result<()> {
     let failed = |operation| move |e: Errno| OverlayError::io(operation, path, e);
-    let fd = backing::open_path(rustix::fs::CWD, path.as_os_str()).map_err(failed("open"))?;
-    let stat = rustix::fs::fstat(&fd)?;
+    let stat = rustix::fs::fstat(fd)?;
     let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
-    let owner = rustix::fs::chownat(&fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
+    let owner = rustix::fs::chownat(fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
     if rustix::process::geteuid().is_root() {
         owner.map_err(failed("chown"))?;
     }
@@ -202,10 +188,10 @@ pub(crate) fn set_attributes(path: &Path, meta: &Meta) -> Result<()> {
                 tv_nsec: meta.mtime.nsec.into(),
             },
         };
-        return rustix::fs::utimensat(rustix::fs::CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+        return rustix::fs::utimensat(fd, "", &times, AtFlags::EMPTY_PATH)
             .map_err(failed("set the times of"));
     }
-    let through = backing::proc_path(&fd);
+    let through = backing::proc_path(fd);
     for (name, value) in meta.xattrs.iter().flatten() {
         let set = rustix::fs::setxattr(&through, OsStr::from_bytes(name), value, XattrFlags::empty());
         match set {
@@ -221,7 +207,7 @@ pub(crate) fn set_attributes(path: &Path, meta: &Meta) -> Result<()> {
     }
     rustix::fs::chmodat(rustix::fs::CWD, &through, Mode::from_raw_mode(meta.mode), AtFlags::empty())
         .map_err(failed("chmod"))?;
-    backing::set_times(&fd, None, Some(SetTime::At(meta.mtime))).map_err(failed("set the times of"))
+    backing::set_times(fd, None, Some(SetTime::At(meta.mtime))).map_err(failed("set the times of"))
 }
 
 /// Writes a content of `store` into `file`, which is empty, with what it is besides; durably.

@@ -365,9 +365,8 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlay::backing::{self, Backing};
+    use crate::overlay::backing::Backing;
     use crate::overlay::inode::Inodes;
-    use std::ffi::OsStr;
     use std::sync::mpsc::{Receiver, channel};
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -386,9 +385,8 @@ mod tests {
             let enter = |i: usize| {
                 let name = i.to_string();
                 std::fs::write(dir.path().join(&name), "x").unwrap();
-                let fd = backing::open_path(backing.root(), OsStr::new(&name)).unwrap();
-                let stat = rustix::fs::fstat(&fd).unwrap();
-                table.enter(&backing, fd, &stat, 1).unwrap()
+                let found = backing.resolve(std::path::Path::new(&name)).unwrap();
+                table.enter(&backing, found, 1).unwrap()
             };
             let inodes = (0..files).map(enter).collect();
             World { queue: Queue::default(), inodes, _dir: dir }

@@ -62,11 +62,8 @@ impl Overlay {
         let path = |(dir, name): (&Inode, &OsStr)| Some(self.path_of(dir)?.join(name));
         let (Some(old), Some(new)) = (path(from), path(to)) else { return };
         if self.policies().differ_below(&old, &new) {
-            let fd = to.0.path_fd().and_then(|dir| backing::open_path(&dir, to.1));
-            let known = fd.map_err(OverlayError::from).and_then(|fd| {
-                let stat = rustix::fs::fstat(&fd)?;
-                self.inodes.enter(&self.backing, fd, &stat, 0)
-            });
+            let found = to.0.child(to.1).map_err(OverlayError::from);
+            let known = found.and_then(|found| self.inodes.enter(&self.backing, found, 0));
             match known {
                 Ok(dir) => self.renamed.add(dir),
                 Err(e) => tracing::warn!("{}: what is below keeps its policy: {e}", new.display()),

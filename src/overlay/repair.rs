@@ -255,9 +255,7 @@ impl Overlay {
             return self.former_by_history(inode, path, &stat, old);
         };
         let dir = path.parent().unwrap_or(Path::new(""));
-        let here = self
-            .catalog
-            .is_in(file, crate::id::FileId(backing::stat_at(self.backing.root(), dir.as_os_str())?.st_ino))?;
+        let here = self.catalog.is_in(file, crate::id::FileId(self.backing.stat(dir)?.st_ino))?;
         let fits = Stub::fits(size, mtime, mtime) && size > 0;
         if mtime != backing::mtime(&stat) || !here || !fits {
             return self.former_by_history(inode, path, &stat, old);
@@ -301,10 +299,7 @@ impl Overlay {
     }
 
     fn inode_at(&self, path: &Path) -> Result<Arc<Inode>> {
-        let fd = backing::open_path(self.backing.root(), path.as_os_str())
-            .map_err(|e| OverlayError::io("open", path, e))?;
-        let stat = rustix::fs::fstat(&fd)?;
-        self.inodes.enter(&self.backing, fd, &stat, 0)
+        self.inodes.enter(&self.backing, self.backing.resolve_named("open", path)?, 0)
     }
 }
 

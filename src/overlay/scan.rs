@@ -6,6 +6,7 @@ use super::contents::Stored;
 use super::error::{OverlayError, Result};
 use super::inode::{Content, Inode};
 use super::pace::Priority;
+use super::resolved::{Directory, Resolved};
 use super::stub::Stub;
 use super::types::{Attr, Kind};
 use super::{FileRow, Overlay};
@@ -15,7 +16,7 @@ use rustix::fs::RawDir;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -330,7 +331,7 @@ impl Overlay {
     }
 
     /// Calls `visit` with every regular file of this overlay at or below `path` (below the root). The
-    /// visitor has to give each inode back to `inodes.release`. Does not cross into other filesystems. ECANCELED when
+    /// visitor has to give each inode back to `inodes.release`. Does not enter other mounts. ECANCELED when
     /// the overlay ends meanwhile.
     pub(super) fn walk(
         &self,
@@ -338,34 +339,27 @@ impl Overlay {
         visit: &mut dyn FnMut(&Path, rustix::io::Result<Arc<Inode>>),
     ) -> Result<()> {
         if path.as_os_str().is_empty() {
-            let dir = backing::open_dir_quietly(self.backing.root())?;
-            return self.walk_dir(dir, Path::new(""), visit);
+            return self.walk_dir(self.backing.directory()?, Path::new(""), visit);
         }
-        let fd = backing::open_path(self.backing.root(), path.as_os_str())
-            .map_err(|e| OverlayError::io("open", path, e))?;
-        self.walk_entry(fd, path, visit)
+        self.walk_entry(self.backing.resolve_named("open", path)?, path, visit)
     }
 
     fn walk_entry(
         &self,
-        fd: OwnedFd,
+        found: Resolved,
         path: &Path,
         visit: &mut dyn FnMut(&Path, rustix::io::Result<Arc<Inode>>),
     ) -> Result<()> {
-        let stat = rustix::fs::fstat(&fd)?;
-        if stat.st_dev != self.backing.identity().dev {
-            return Ok(());
-        }
-        match backing::kind(stat.st_mode) {
-            Kind::Directory => match backing::open_dir_quietly(&fd) {
+        match found.kind() {
+            Kind::Directory => match found.open_dir() {
                 Ok(dir) => {
-                    drop(fd);
+                    drop(found);
                     self.walk_dir(dir, path, visit)?;
                 }
                 Err(e) => visit(path, Err(e)),
             },
             Kind::File => {
-                let inode = self.inodes.enter(&self.backing, fd, &stat, 0)?;
+                let inode = self.inodes.enter(&self.backing, found, 0)?;
                 visit(path, Ok(inode));
             }
             _ => {}
@@ -375,7 +369,7 @@ impl Overlay {
 
     fn walk_dir(
         &self,
-        dir: OwnedFd,
+        dir: Directory,
         path: &Path,
         visit: &mut dyn FnMut(&Path, rustix::io::Result<Arc<Inode>>),
     ) -> Result<()> {
@@ -393,10 +387,10 @@ impl Overlay {
             if path.as_os_str().is_empty() && backing::is_hidden(&name) {
                 continue;
             }
-            match backing::open_path(&dir, &name) {
-                Ok(fd) => self.walk_entry(fd, &path.join(&name), visit)?,
-                // It went while we walked.
-                Err(Errno::NOENT) => {}
+            match dir.child(&name) {
+                Ok(found) => self.walk_entry(found, &path.join(&name), visit)?,
+                // Gone since the directory was read, or another filesystem is mounted there.
+                Err(Errno::NOENT | Errno::XDEV) => {}
                 Err(e) => visit(&path.join(&name), Err(e)),
             }
         }

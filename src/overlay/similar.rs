@@ -312,13 +312,11 @@ impl Overlay {
 
     /// The content of the regular file at `path` below the root.
     pub fn source(&self, path: &Path) -> Result<(Box<dyn Source>, FileId)> {
-        let path_fd = backing::open_path(self.backing.root(), path.as_os_str())
-            .map_err(|e| OverlayError::io("open", path, e))?;
-        let stat = rustix::fs::fstat(&path_fd)?;
-        if backing::kind(stat.st_mode) != Kind::File {
+        let found = self.backing.resolve_named("open", path)?;
+        if found.kind() != Kind::File {
             return Err(OverlayError::io("open", path, io::Error::other("not a regular file")));
         }
-        let inode = self.inodes.enter(&self.backing, path_fd, &stat, 0)?;
+        let inode = self.inodes.enter(&self.backing, found, 0)?;
         let id = inode.file_id();
         let content = self.lock_loaded(&inode).map(|state| state.content);
         let source = content.and_then(|content| match content {

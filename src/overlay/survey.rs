@@ -6,6 +6,7 @@ use super::error::{OverlayError, Result};
 use super::ingest::Round;
 use super::inode::{Content, Inode, State as InodeState};
 use super::observe::Meta;
+use super::resolved::Resolved;
 use super::scan::names_in;
 use super::stub::Time;
 use super::types::Kind;
@@ -18,7 +19,6 @@ use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,14 +81,9 @@ impl Overlay {
     /// What is at `path` below the root, if anything is.
     pub fn survey_at(&self, path: &Path) -> Result<Option<Met>> {
         let name = path.file_name().unwrap_or_default();
-        let opened = match path.as_os_str().is_empty() {
-            true => backing::reopen_path(self.backing.root()),
-            false => backing::open_path(self.backing.root(), path.as_os_str()),
-        };
-        match opened {
-            Ok(fd) => self.survey_entry(fd, name),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-            Err(e) => Err(OverlayError::io("open", path, e)),
+        match self.backing.resolve_if_any("open", path)? {
+            Some(found) => self.survey_entry(found, name),
+            None => Ok(None),
         }
     }
 
@@ -96,36 +91,22 @@ impl Overlay {
     /// filesystems is left out, and what is hidden.
     pub fn survey_names(&self, path: &Path) -> Result<Option<Vec<OsString>>> {
         let failed = |e| OverlayError::io("read", path, e);
-        let opened = match path.as_os_str().is_empty() {
-            true => backing::reopen_path(self.backing.root()),
-            false => backing::open_path(self.backing.root(), path.as_os_str()),
-        };
-        let fd = match opened {
-            Ok(fd) => fd,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(e) => return Err(failed(e)),
-        };
-        if backing::kind(rustix::fs::fstat(&fd)?.st_mode) != Kind::Directory {
-            return Ok(None);
-        }
-        let mut names = names_in(backing::open_dir(&fd).map_err(failed)?).map_err(failed)?;
+        let found = self.backing.resolve_if_any("read", path)?;
+        let Some(found) = found.filter(|found| found.kind() == Kind::Directory) else { return Ok(None) };
+        let mut names = names_in(found.open_dir().map_err(failed)?).map_err(failed)?;
         if path.as_os_str().is_empty() {
             names.retain(|name| !backing::is_hidden(name));
         }
         Ok(Some(names))
     }
 
-    fn survey_entry(&self, fd: OwnedFd, name: &OsStr) -> Result<Option<Met>> {
-        let stat = rustix::fs::fstat(&fd)?;
-        if stat.st_dev != self.backing.identity().dev {
-            return Ok(None);
-        }
-        let kind = backing::kind(stat.st_mode);
+    fn survey_entry(&self, found: Resolved, name: &OsStr) -> Result<Option<Met>> {
+        let kind = found.kind();
         let target = match kind {
-            Kind::Symlink => rustix::fs::readlinkat(&fd, "", Vec::new())?.into_bytes(),
+            Kind::Symlink => rustix::fs::readlinkat(&found, "", Vec::new())?.into_bytes(),
             _ => Vec::new(),
         };
-        let inode = self.inodes.enter(&self.backing, fd, &stat, 0)?;
+        let inode = self.inodes.enter(&self.backing, found, 0)?;
         let met = self.survey_inode(&inode, name, kind, target);
         self.inodes.release(inode);
         met
@@ -228,12 +209,8 @@ impl Overlay {
 
     /// Reads a plain file into a round.
     fn read_plain(&self, path: &Path, round: &mut Round<'_>) -> Result<Begun<'_>> {
-        let fd = match backing::open_path(self.backing.root(), path.as_os_str()) {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Begun::Known(None)),
-            opened => opened.map_err(|e| OverlayError::io("open", path, e))?,
-        };
-        let stat = rustix::fs::fstat(&fd)?;
-        let inode = Entered { overlay: self, inode: self.inodes.enter(&self.backing, fd, &stat, 0)? };
+        let Some(found) = self.backing.resolve_if_any("open", path)? else { return Ok(Begun::Known(None)) };
+        let inode = Entered { overlay: self, inode: self.inodes.enter(&self.backing, found, 0)? };
         let file = {
             let mut state = self.lock_loaded(&inode.inode)?;
             if let Some(Content::Stub(stub)) = state.content {

@@ -37,8 +37,7 @@ impl<'a> Content<'a> {
             }
         };
         if let Some(overlay) = tree.overlay {
-            let known = fd.try_clone().map_err(|e| OverlayError::io("open", path, e))?;
-            if let Some(stored) = overlay.stored_content(known, &tree.below_root.join(path))? {
+            if let Some(stored) = overlay.stored_content(&tree.below_root.join(path))? {
                 let (size, sparse, room_bytes) = (stored.size(), stored.is_sparse(), stored.room_bytes());
                 return Ok(Content { from: From::Store(stored), size, room_bytes, sparse });
             }

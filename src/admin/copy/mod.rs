@@ -82,7 +82,7 @@ pub struct Tree<'a> {
     name: OsString,
     /// What reads stubs; none for a mount.
     overlay: Option<&'a Overlay>,
-    /// Where the top is below the root of the overlay.
+    /// Where the directory that paths start from is below the root of the overlay.
     below_root: PathBuf,
     dev: u64,
 }
@@ -96,9 +96,12 @@ impl<'a> Tree<'a> {
 
     /// What is at `path` below the root of an overlay that nobody has mounted.
     pub fn bare(overlay: &'a Overlay, path: &Path) -> Result<Tree<'a>> {
-        let name = if path.as_os_str().is_empty() { OsStr::new(".") } else { path.as_os_str() };
-        let top = open_path(overlay.backing().root(), name).map_err(|e| OverlayError::io("open", path, e))?;
-        Tree::new(top, path, Some(overlay), path.to_owned())
+        let found = overlay.backing().resolve_named("open", path)?;
+        let below_root = match found.kind() {
+            Kind::Directory => path,
+            _ => path.parent().unwrap_or(Path::new("")),
+        };
+        Tree::new(found.into_parts().0, path, Some(overlay), below_root.to_owned())
     }
 
     fn new(top: OwnedFd, path: &Path, overlay: Option<&'a Overlay>, below_root: PathBuf) -> Result<Tree<'a>> {
