@@ -2,6 +2,7 @@ use super::proto::{self, REPLY_BYTES_MAX, Reply};
 use super::{ControlError, DaemonInfo};
 use crate::admin::{Progress, Request, Response};
 use std::io::{BufReader, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -12,10 +13,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects; `None` if no daemon listens there (any more).
+    /// Connects; `None` if no daemon listens there (any more). The other end has to be run by root, by this user or by the
+    /// owner of the overlaid directory: any other user could answer with anything.
     pub fn connect(info: &DaemonInfo) -> Result<Option<Client>, ControlError> {
         match UnixStream::connect(&info.socket) {
-            Ok(stream) => Ok(Some(Client { socket: info.socket.clone(), stream: BufReader::new(stream) })),
+            Ok(stream) => check_server(&stream, info)
+                .map(|()| Some(Client { socket: info.socket.clone(), stream: BufReader::new(stream) })),
             Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(None),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(ControlError::Denied(info.root.clone())),
             Err(e) => Err(ControlError::io("connect to", &info.socket, e)),
@@ -54,5 +57,34 @@ impl Client {
     pub fn wait_gone(mut self) {
         let mut rest = [0; 512];
         while matches!(self.stream.read(&mut rest), Ok(len) if len > 0) {}
+    }
+}
+
+fn check_server(stream: &UnixStream, info: &DaemonInfo) -> Result<(), ControlError> {
+    let server = rustix::net::sockopt::socket_peercred(stream)
+        .map_err(|e| ControlError::io("look who answers at", &info.socket, e))?
+        .uid;
+    let owner = info.root.metadata().map(|root| root.uid());
+    if is_trusted(server.as_raw(), rustix::process::geteuid().as_raw(), owner.ok()) {
+        return Ok(());
+    }
+    Err(ControlError::Server { socket: info.socket.clone(), user: server.as_raw(), root: info.root.clone() })
+}
+
+fn is_trusted(server: u32, client: u32, owner: Option<u32>) -> bool {
+    server == 0 || server == client || owner == Some(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_the_user_and_the_owner_are_believed() {
+        assert!(is_trusted(0, 1000, Some(1001)));
+        assert!(is_trusted(1000, 1000, None));
+        assert!(is_trusted(1000, 0, Some(1000)));
+        assert!(!is_trusted(1001, 0, Some(1000)));
+        assert!(!is_trusted(1001, 1000, None));
     }
 }

@@ -31,6 +31,16 @@ pub enum ControlError {
     /// The socket is another user's.
     #[error("the daemon of {0} belongs to another user")]
     Denied(PathBuf),
+    /// A user who has no say in this directory listens on the daemon's socket.
+    #[error("{socket}: user {user} answers there, expected root, this user or the owner of {root}")]
+    Server {
+        /// The socket.
+        socket: PathBuf,
+        /// Who listens.
+        user: u32,
+        /// The overlaid directory.
+        root: PathBuf,
+    },
     /// The connection ended before the answer.
     #[error("the daemon ended before it answered")]
     Ended,
@@ -75,6 +85,10 @@ impl ControlError {
                 path.display()
             )),
             ControlError::Denied(_) => Some("run this as that user, or as root".to_owned()),
+            ControlError::Server { socket, .. } => Some(format!(
+                "find out which program that is (`ss -lxp src {}`); nothing was sent to it",
+                socket.display()
+            )),
             ControlError::Runtime { path, .. } => {
                 Some(format!("remove {}, or set XDG_RUNTIME_DIR", path.display()))
             }

@@ -1,5 +1,10 @@
-//! The daemon's end. Always true: nothing a client sends, and no number of clients, costs more than a
-//! bounded amount of memory and threads; who is not the daemon's user or root is answered but not served.
+//! The daemon's end of the control socket.
+//!
+//! Invariants:
+//! - No client, and no number of clients, costs more than a bounded amount of memory and threads.
+//! - Only root and the daemon's own user are served; others get an error.
+//! - A client that sends nothing does not keep others out: it makes room for the next one.
+//! - A request that panics frees its place and is answered with an error.
 
 use super::ControlError;
 use super::proto::{self, Fault, REQUEST_BYTES_MAX, Reply};
@@ -7,21 +12,22 @@ use crate::admin::{Progress, Request, Response};
 use crate::id::StoreId;
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests served at a time.
+/// Clients connected at a time.
 const CONNECTIONS_MAX: usize = 32;
 /// A client sends its request within this time and takes each line of the answer within it.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// An answered client may stay connected for so long, to see the daemon end.
+/// A client whose request to unmount was answered may stay connected for so long, to see the daemon end.
 const LINGER: Duration = Duration::from_secs(600);
-/// Progress is told no more often.
+/// Progress is sent no more often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Does what is requested. The callback is told progress and answers whether the client still waits.
+/// Does what is requested. The callback takes progress and returns whether the client still waits.
 pub type Handler = dyn Fn(Request, &mut dyn FnMut(Progress) -> bool) -> Result<Response, Fault> + Send + Sync;
 
 /// A listening socket.
@@ -34,10 +40,81 @@ pub struct Server {
 #[derive(Default)]
 struct Shared {
     stopped: AtomicBool,
-    connections: AtomicUsize,
-    /// Requests that have not been answered yet.
-    busy: Mutex<usize>,
-    idle: Condvar,
+    connections: Mutex<Connections>,
+    /// A request was answered, or a client has gone.
+    changed: Condvar,
+}
+
+/// Clients, the one that connected first at the front.
+#[derive(Default)]
+struct Connections {
+    next: u64,
+    open: Vec<Connection>,
+}
+
+struct Connection {
+    id: u64,
+    stream: Arc<UnixStream>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Has sent no request yet.
+    Waiting,
+    /// Its request is under way.
+    Busy,
+    /// Has its answer.
+    Answered,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a client; `None` if all are taken by clients that have sent their requests.
+    fn admit(self: &Arc<Self>, stream: &Arc<UnixStream>) -> Option<Place> {
+        let mut connections = self.lock();
+        if connections.open.len() >= CONNECTIONS_MAX {
+            let waiting =
+                connections.open.iter().position(|connection| connection.stage == Stage::Waiting)?;
+            // Its thread sees the end of the connection, and goes.
+            let _ = connections.open.remove(waiting).stream.shutdown(std::net::Shutdown::Both);
+        }
+        let id = connections.next;
+        connections.next += 1;
+        connections.open.push(Connection { id, stream: stream.clone(), stage: Stage::Waiting });
+        Some(Place { shared: self.clone(), id })
+    }
+
+    fn is_busy(connections: &Connections) -> bool {
+        connections.open.iter().any(|connection| connection.stage == Stage::Busy)
+    }
+}
+
+/// The place of a client among the connections, until dropped.
+struct Place {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Place {
+    /// Says how far the client has got; false if its place went to another one.
+    fn set(&self, stage: Stage) -> bool {
+        let mut connections = self.shared.lock();
+        let own = connections.open.iter_mut().find(|connection| connection.id == self.id);
+        let held = own.map(|connection| connection.stage = stage).is_some();
+        self.shared.changed.notify_all();
+        held
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.lock().open.retain(|connection| connection.id != self.id);
+        self.shared.changed.notify_all();
+    }
 }
 
 impl Server {
@@ -88,8 +165,9 @@ impl Server {
         self.shared.stopped.store(true, Ordering::Release);
         let _ = std::fs::remove_file(&self.path);
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
-        let busy = self.shared.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.shared.idle.wait_timeout_while(busy, time, |busy| *busy > 0));
+        let connections = self.shared.lock();
+        let is_busy = |connections: &mut Connections| Shared::is_busy(connections);
+        drop(self.shared.changed.wait_timeout_while(connections, time, is_busy));
     }
 }
 
@@ -99,66 +177,75 @@ impl Drop for Server {
     }
 }
 
-fn admit(mut stream: UnixStream, shared: &Arc<Shared>, handler: &Arc<Handler>) {
+fn admit(stream: UnixStream, shared: &Arc<Shared>, handler: &Arc<Handler>) {
+    let stream = Arc::new(stream);
     let _ = stream.set_write_timeout(Some(CLIENT_TIMEOUT));
-    let refuse = match rustix::net::sockopt::socket_peercred(&stream) {
-        Ok(peer) if peer.uid.is_root() || peer.uid == rustix::process::geteuid() => None,
-        Ok(peer) => Some(format!("user {} may not control this daemon", peer.uid)),
-        Err(e) => Some(format!("it is not known who asks: {e}")),
+    let place = match rustix::net::sockopt::socket_peercred(&stream) {
+        Ok(peer) if peer.uid.is_root() || peer.uid == rustix::process::geteuid() => {
+            shared.admit(&stream).ok_or_else(|| {
+                format!("the daemon is busy with {CONNECTIONS_MAX} other requests; try again later")
+            })
+        }
+        Ok(peer) => Err(format!("user {} may not control this daemon", peer.uid)),
+        Err(e) => Err(format!("the daemon cannot find out which user asks: {e}")),
     };
-    let refuse = refuse.or_else(|| {
-        let full = shared.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX;
-        full.then(|| {
-            shared.connections.fetch_sub(1, Ordering::AcqRel);
-            "the daemon is busy with too many requests".to_owned()
-        })
-    });
-    if let Some(reason) = refuse {
-        let _ = proto::write_line(&mut stream, &Reply::Error(Fault::new(reason)));
-        return;
-    }
-    let (own, handler) = (shared.clone(), handler.clone());
-    let serve = move || {
-        serve(stream, &own, &*handler);
-        own.connections.fetch_sub(1, Ordering::AcqRel);
+    let place = match place {
+        Ok(place) => place,
+        Err(reason) => return send(&stream, &Reply::Error(Fault::new(reason))),
     };
+    let handler = handler.clone();
+    let serve = move || serve(&stream, &place, &*handler);
     if let Err(e) = std::thread::Builder::new().name("request".to_owned()).spawn(serve) {
-        shared.connections.fetch_sub(1, Ordering::AcqRel);
         tracing::warn!("the control socket: {e}");
     }
 }
 
-fn serve(stream: UnixStream, shared: &Shared, handler: &Handler) {
+/// A client that takes no answer is gone.
+fn send(mut stream: &UnixStream, reply: &Reply) {
+    let _ = proto::write_line(&mut stream, reply);
+}
+
+fn serve(stream: &UnixStream, place: &Place, handler: &Handler) {
     let _ = stream.set_read_timeout(Some(CLIENT_TIMEOUT));
-    let Ok(mut to) = stream.try_clone() else { return };
     let mut from = BufReader::new(stream);
     let request = match proto::read_line::<Request>(&mut from, REQUEST_BYTES_MAX) {
         Ok(Some(request)) => request,
         Ok(None) => return,
         Err(e) => {
             let fault = Fault::new(format!("the request was not understood: {e}"));
-            let _ = proto::write_line(&mut to, &Reply::Error(fault));
-            return;
+            return send(stream, &Reply::Error(fault));
         }
     };
-    *shared.busy.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-    let mut told = Instant::now();
-    let mut waiting = true;
-    let result = handler(request, &mut |progress| {
-        if waiting && told.elapsed() >= PROGRESS_INTERVAL {
-            told = Instant::now();
-            waiting = proto::write_line(&mut to, &Reply::Progress(progress)).is_ok();
+    if !place.set(Stage::Busy) {
+        return;
+    }
+    let unmounts = matches!(request, Request::Unmount);
+    let shared = &place.shared;
+    let (mut sent, mut waits) = (Instant::now(), true);
+    let mut progress = |progress| {
+        if waits && sent.elapsed() >= PROGRESS_INTERVAL {
+            sent = Instant::now();
+            waits = proto::write_line(&mut &*stream, &Reply::Progress(progress)).is_ok();
         }
-        waiting && !shared.stopped.load(Ordering::Acquire)
+        waits && !shared.stopped.load(Ordering::Acquire)
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| handler(request, &mut progress))).unwrap_or_else(|_| {
+        let message =
+            "the daemon failed in the middle of this request, which is a bug; its other work goes on";
+        Err(Fault {
+            message: message.to_owned(),
+            hint: Some("dedupfs.log in the store says where".to_owned()),
+        })
     });
     let reply = result.map_or_else(Reply::Error, Reply::Ok);
-    if waiting {
-        let _ = proto::write_line(&mut to, &reply);
+    if waits {
+        send(stream, &reply);
     }
-    *shared.busy.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-    shared.idle.notify_all();
-    let _ = from.get_ref().set_read_timeout(Some(LINGER));
-    let _ = from.read(&mut [0; 1]);
+    place.set(Stage::Answered);
+    if unmounts && matches!(reply, Reply::Ok(_)) {
+        let _ = stream.set_read_timeout(Some(LINGER));
+        let _ = from.read(&mut [0; 1]);
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +263,7 @@ mod tests {
                 progress(Progress::files("settling", 1, 2));
                 Ok(Response::Settle(SettleReport { pending: 3 }))
             }
+            Request::Gc { .. } => panic!("as a bug would"),
             _ => Err(Fault { message: "no".to_owned(), hint: Some("ask nicely".to_owned()) }),
         });
         server.start(handler).unwrap();
@@ -215,5 +303,29 @@ mod tests {
         }
         let mut client = Client::connect(&info).unwrap().unwrap();
         assert!(client.ask(&Request::Settle, &mut |_| {}).is_ok(), "and the next one is served");
+    }
+
+    #[test]
+    fn clients_that_send_nothing_keep_nobody_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_server, info) = server(dir.path());
+        let idle: Vec<_> =
+            (0..2 * CONNECTIONS_MAX).map(|_| UnixStream::connect(&info.socket).unwrap()).collect();
+        let mut client = Client::connect(&info).unwrap().unwrap();
+        assert!(client.ask(&Request::Settle, &mut |_| {}).is_ok());
+        drop(idle);
+    }
+
+    #[test]
+    fn a_request_that_panics_is_answered_and_frees_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, info) = server(dir.path());
+        for _ in 0..CONNECTIONS_MAX + 1 {
+            let mut client = Client::connect(&info).unwrap().unwrap();
+            let error = client.ask(&Request::Gc { dry_run: true }, &mut |_| {}).unwrap_err();
+            assert!(error.to_string().contains("bug"), "{error}");
+        }
+        assert!(Client::connect(&info).unwrap().unwrap().ask(&Request::Settle, &mut |_| {}).is_ok());
+        assert!(!Shared::is_busy(&server.shared.lock()));
     }
 }
