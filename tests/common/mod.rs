@@ -120,7 +120,7 @@ pub struct Mount {
     pub user: As,
     pub flags: Vec<String>,
     bin: PathBuf,
-    in_place: bool,
+    pub in_place: bool,
 }
 
 impl Mount {
