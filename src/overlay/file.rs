@@ -29,6 +29,7 @@ use rustix::fs::{FallocateFlags, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -110,10 +111,18 @@ impl Handle {
     pub fn node(&self) -> NodeId {
         self.inode.node
     }
+
+    /// Whether the kernel was given the file to do its I/O by itself.
+    pub fn is_passed(&self) -> bool {
+        matches!(self.inode.lock().mode, Mode::Pass(_))
+    }
 }
 
-/// Has the kernel drop the pages of a file that nobody has open; says whether it did.
-pub type DropPages = dyn Fn(NodeId) -> bool + Send + Sync;
+/// Has the kernel drop pages of a file; says whether it did.
+pub type DropPages = dyn Fn(NodeId, Range<u64>) -> bool + Send + Sync;
+
+/// All pages of a file: only while nobody has it open.
+pub(super) const ALL: Range<u64> = 0..u64::MAX;
 
 /// Registers a backing file (open for reading and writing) for passthrough; `None` if that cannot be.
 pub type Register<'a> = dyn Fn(&File) -> Option<PassToken> + 'a;
@@ -274,13 +283,20 @@ impl Overlay {
             state.pages_stale |= of != version(&rustix::fs::fstat(&inode.path_fd()?)?);
         }
         let stale = std::mem::take(&mut state.pages_stale);
-        Ok(Io::Cached { keep_pages: !stale || self.drop_pages.get().is_some_and(|drop| drop(inode.node)) })
+        Ok(Io::Cached {
+            keep_pages: !stale || self.drop_pages.get().is_some_and(|drop| drop(inode.node, ALL)),
+        })
     }
 
-    /// Lets the kernel's pages be dropped by `drop`, while nobody has their file open.
+    /// Lets the kernel's pages be dropped by `drop`.
     pub fn drop_pages_by(&self, drop: Box<DropPages>) {
         // A second kernel is none that this overlay knows of.
         let _ = self.drop_pages.set(drop);
+    }
+
+    /// Drops pages of a file that is read and written past them.
+    pub fn drop_pages(&self, node: NodeId, range: Range<u64>) {
+        self.drop_pages.get().map(|drop| drop(node, range));
     }
 
     /// Makes sure that an inode about to be open has its backing file open, writable if need be.
@@ -475,15 +491,13 @@ impl Overlay {
         }
     }
 
-    /// Writes `data` at `offset`, all of it or an error.
-    pub fn write(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes `data` at `offset`; returns how many bytes were written: fewer than all if there was no room for the rest.
+    pub fn write(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let _changing = self.changes.changing_content();
         if handle.write && self.write_hybrid(handle, offset, data)? {
-            return Ok(());
+            return Ok(data.len());
         }
-        let file = self.plain_file(handle)?;
-        let written = file.write_all_at(data, offset);
-        written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO).into())
+        write_full(&*self.plain_file(handle)?, data, offset)
     }
 
     /// Makes a file's content and size durable, and with `data_only` false its attributes too.
@@ -591,6 +605,21 @@ fn is_unused(inode: &Inode) -> rustix::io::Result<bool> {
     let granted = backing::lease(&file).is_ok();
     backing::unlease(&file);
     Ok(granted)
+}
+
+/// Writes all of `data`, or as much as there is room for; an error only if that is nothing.
+fn write_full(file: &File, data: &[u8], offset: u64) -> Result<usize> {
+    let mut len = 0;
+    while len < data.len() {
+        match file.write_at(&data[len..], offset + len as u64) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) if len > 0 => break,
+            Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::IO).into()),
+        }
+    }
+    Ok(len)
 }
 
 /// Reads until `buffer` is full or the file ends: a short read in the middle is not the end.
