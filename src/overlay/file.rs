@@ -23,6 +23,7 @@ use super::hybrid::Hybrid;
 use super::inode::{Content, Inode, Mode, OpenFile, PassToken, Phase, State as InodeState};
 use super::stub::Time;
 use super::types::{Attr, Caller, Kind, NodeId};
+use super::write_errors::{Seen, WriteErrors};
 use super::{Overlay, backing};
 use crate::recipe::Recipe;
 use rustix::fs::{FallocateFlags, OFlags, Stat};
@@ -79,6 +80,8 @@ pub struct Handle {
     execute: bool,
     /// Whether the file's atime knows that it was read by this open.
     accessed: AtomicBool,
+    write_errors: Arc<WriteErrors>,
+    seen_errors: Seen,
     next_offset: AtomicU64,
     ahead: AtomicUsize,
 }
@@ -267,6 +270,8 @@ impl Overlay {
             write: flags.write,
             execute: flags.execute,
             accessed: AtomicBool::new(flags.no_atime || self.read_only),
+            write_errors: state.write_errors.clone(),
+            seen_errors: state.write_errors.open(),
             next_offset: AtomicU64::new(0),
             ahead: AtomicUsize::new(0),
         };
@@ -368,6 +373,8 @@ impl Overlay {
             }
             state.mode = Mode::None;
             state.io = None;
+            // The next descriptor is told of what this one was not.
+            state.write_errors = Arc::default();
             state.recipe = None;
             state.closed = Instant::now();
             if let Some(hybrid) = &state.hybrid {
@@ -494,13 +501,16 @@ impl Overlay {
     /// Writes `data` at `offset`; returns how many bytes were written: fewer than all if there was no room for the rest.
     pub fn write(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let _changing = self.changes.changing_content();
-        if handle.write && self.write_hybrid(handle, offset, data)? {
+        // A hybrid file's writes also sync, by the descriptor of all handles.
+        let keep_error = |e: &OverlayError| handle.write_errors.keep_lost(e.number());
+        if handle.write && self.write_hybrid(handle, offset, data).inspect_err(keep_error)? {
             return Ok(data.len());
         }
         write_full(&*self.plain_file(handle)?, data, offset)
     }
 
-    /// Makes a file's content and size durable, and with `data_only` false its attributes too.
+    /// Makes a file's content and size durable, and with `data_only` false its attributes too. Fails once for each
+    /// write-back error since the handle was opened.
     pub fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         let _changing = self.changes.changing_content();
         let (io, hybrid) = {
@@ -512,14 +522,16 @@ impl Overlay {
             // A stub's bytes are durable, but the record that says so may not be yet.
             None => Arc::new(handle.inode.open_io(OFlags::RDONLY)?),
         };
-        if let Some(hybrid) = hybrid.filter(|_| !self.read_only) {
-            hybrid.sync(&file, data_only)?
-        } else if data_only {
-            rustix::fs::fdatasync(&*file)?
-        } else {
-            rustix::fs::fsync(&*file)?
-        }
-        Ok(())
+        handle.write_errors.sync(&handle.seen_errors, || {
+            if let Some(hybrid) = hybrid.filter(|_| !self.read_only) {
+                hybrid.sync(&file, data_only)?
+            } else if data_only {
+                rustix::fs::fdatasync(&*file)?
+            } else {
+                rustix::fs::fsync(&*file)?
+            }
+            Ok(())
+        })
     }
 
     /// Allocates, punches or zeroes a range, as fallocate(2) does.

@@ -17,6 +17,7 @@ use super::heat::Share;
 use super::hybrid::Hybrid;
 use super::stub::{Stub, Time};
 use super::types::{Kind, NodeId};
+use super::write_errors::WriteErrors;
 use crate::id::FileId;
 use crate::recipe::Recipe;
 use rustix::fs::OFlags;
@@ -118,6 +119,8 @@ pub struct State {
     pub pages_of: Option<(Time, u64)>,
     /// The backing file, while open.
     pub io: Option<OpenFile>,
+    /// Write-back errors that not every handle has been given yet, while open.
+    pub write_errors: Arc<WriteErrors>,
     /// The stub's or hybrid file's recipe, while open.
     pub recipe: Option<Arc<Recipe>>,
     /// Of a hybrid file, where its bytes are.
@@ -439,6 +442,7 @@ impl Inodes {
                 growing: None,
                 stepping: false,
                 hot: None,
+                write_errors: Arc::default(),
                 yields: None,
             }),
             changed: Condvar::new(),
