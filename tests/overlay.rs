@@ -241,7 +241,7 @@ fn pages_are_dropped_after_what_passed_them_by_and_only_of_a_file_that_nobody_ha
     let world = World::new();
     let dropped = Arc::new(AtomicU64::new(0));
     let count = dropped.clone();
-    world.overlay.drop_pages_by(Box::new(move |_| {
+    world.overlay.drop_pages_by(Box::new(move |_, _| {
         count.fetch_add(1, Ordering::Relaxed);
         true
     }));

@@ -8,6 +8,8 @@ mod common;
 
 #[path = "semantics/bits.rs"]
 mod bits;
+#[path = "semantics/flags.rs"]
+mod flags;
 #[path = "semantics/io.rs"]
 mod io;
 #[path = "semantics/limits.rs"]

@@ -4,8 +4,9 @@ use super::convert::{self, attr, kind, node};
 use super::errno::errno;
 use super::keeper::Keeper;
 use super::listings::Listings;
-use super::request::{cached_flags, caller, empty, open_flags, shown_to, sized};
+use super::request::{cached_flags, caller, empty, open_flags, passed_flags, shown_to, sized};
 use super::setid::Change;
+use super::spliced::Spliced;
 use super::table::Table;
 use super::turns::{Turn, Turns};
 use super::{privilege, setid};
@@ -61,6 +62,7 @@ pub(super) struct OverlayFs {
     control_info: Vec<u8>,
     listings: Listings,
     turns: Turns,
+    spliced: Spliced,
 }
 
 impl OverlayFs {
@@ -89,6 +91,7 @@ impl OverlayFs {
             control_info,
             listings: Listings::default(),
             turns,
+            spliced: Spliced::default(),
         }
     }
 
@@ -381,7 +384,7 @@ impl Filesystem for OverlayFs {
                 match &io {
                     Io::Cached { keep_pages } => reply.opened(fh, cached_flags(*keep_pages)),
                     Io::Pass(token) => match token.downcast_ref::<BackingId>() {
-                        Some(id) => reply.opened_passthrough(fh, FopenFlags::empty(), id),
+                        Some(id) => reply.opened_passthrough(fh, passed_flags(flags.0), id),
                         None => reply.error(Errno::EIO),
                     },
                 }
@@ -405,19 +408,19 @@ impl Filesystem for OverlayFs {
         }
         let _turn = self.turns.take();
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
-        let (caller, flags) = (caller(request, umask), open_flags(flags));
-        match self.overlay.create(node(parent), name, mode, caller, flags, &register) {
+        let (caller, passed) = (caller(request, umask), passed_flags(flags));
+        match self.overlay.create(node(parent), name, mode, caller, open_flags(flags), &register) {
             Ok((made, Opened { handle, io })) => {
                 let fh = self.files.add(handle);
                 // The creator writes to it next, past us. The kernel knows when it does, but for mappings.
                 let ttl = if self.may_lose_bits(&made) { Duration::ZERO } else { self.ttl.min(TTL_CHANGED) };
-                let (made, none) = (attr(&made), FopenFlags::empty());
+                let made = attr(&made);
                 match &io {
                     Io::Cached { keep_pages } => {
                         reply.created(&ttl, &made, GENERATION, fh, cached_flags(*keep_pages));
                     }
                     Io::Pass(token) => match token.downcast_ref::<BackingId>() {
-                        Some(id) => reply.created_passthrough(&ttl, &made, GENERATION, fh, none, id),
+                        Some(id) => reply.created_passthrough(&ttl, &made, GENERATION, fh, passed, id),
                         None => reply.error(Errno::EIO),
                     },
                 }
@@ -434,19 +437,29 @@ impl Filesystem for OverlayFs {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let _turn = self.turn_to_read(size as usize);
-        let read = match Browse::owns(node(ino)) {
-            true => {
-                let file = self.snapshot_files.get(fh);
-                file.and_then(|file| self.snapshots.read(&file, offset, size as usize))
-            }
-            false => self.files.get(fh).and_then(|handle| self.overlay.read(&handle, offset, size as usize)),
-        };
+        if Browse::owns(node(ino)) {
+            let file = self.snapshot_files.get(fh);
+            return match file.and_then(|file| self.snapshots.read(&file, offset, size as usize)) {
+                Ok(data) => reply.data(&data),
+                Err(e) => reply.error(errno(&e)),
+            };
+        }
+        let read = self.files.get(fh).and_then(|handle| {
+            // Only what goes past the page cache is read in the name of somebody.
+            let spliced = lock_owner.is_none() && handle.is_passed();
+            Ok((self.overlay.read(&handle, offset, size as usize)?, spliced))
+        });
         match read {
-            Ok(data) => reply.data(&data),
+            Ok((data, spliced)) => {
+                reply.data(&data);
+                if spliced {
+                    self.spliced.read(&self.overlay, node(ino), offset..offset + u64::from(size));
+                }
+            }
             Err(e) => reply.error(errno(&e)),
         }
     }
@@ -459,18 +472,27 @@ impl Filesystem for OverlayFs {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turns.take();
+        let syncs = flags.0 & libc::O_DSYNC != 0;
+        let _turn = if syncs { self.turns.take_long() } else { self.turns.take() };
         let dropped = match self.bits_stay && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             true => setid::drop_bits(&self.overlay, request, ino, Change::Marked),
             false => Ok(()),
         };
         let handle = dropped.and_then(|()| self.files.get(fh));
-        match handle.and_then(|handle| self.overlay.write(&handle, offset, data)) {
-            Ok(()) => reply.written(data.len() as u32),
+        let written = handle.and_then(|handle| {
+            let written = self.overlay.write(&handle, offset, data)?;
+            // Of a file that it was not given the kernel asks for the sync by itself.
+            if syncs && handle.is_passed() {
+                self.overlay.fsync(&handle, flags.0 & libc::O_SYNC != libc::O_SYNC)?;
+            }
+            Ok(written)
+        });
+        match written {
+            Ok(len) => reply.written(len as u32),
             Err(e) => reply.error(errno(&e)),
         }
     }

@@ -10,6 +10,7 @@ mod privilege;
 mod request;
 mod session;
 mod setid;
+mod spliced;
 mod table;
 mod turns;
 

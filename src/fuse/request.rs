@@ -30,6 +30,16 @@ pub(super) fn open_flags(flags: i32) -> Open {
     }
 }
 
+/// How a file that the kernel was given is opened. The kernel opens it below with the flags of this open, and keeps those
+/// whatever fcntl(2) and pwritev2(2) say later. So it sends here the I/O of opens that append or read and write directly.
+pub(super) fn passed_flags(flags: i32) -> FopenFlags {
+    let appends = flags & libc::O_APPEND != 0 && OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
+    match appends || flags & libc::O_DIRECT != 0 {
+        true => FopenFlags::FOPEN_DIRECT_IO,
+        false => FopenFlags::empty(),
+    }
+}
+
 pub(super) fn caller(request: &Request, umask: u32) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), umask }
 }

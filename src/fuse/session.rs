@@ -129,7 +129,11 @@ pub fn mount(
     let failed = |e| MountError::of(&path, e);
     let session = Session::new(filesystem, &path, &config).map_err(failed)?;
     let notifier = session.notifier();
-    overlay.drop_pages_by(Box::new(move |node| notifier.inval_inode(INodeNo(node.0), 0, 0).is_ok()));
+    overlay.drop_pages_by(Box::new(move |node, range| {
+        // No length means to the end.
+        let len = (range.end - range.start).try_into().unwrap_or(0);
+        notifier.inval_inode(INodeNo(node.0), range.start as i64, len).is_ok()
+    }));
     let gone: Gone = Arc::default();
     let tell = gone.clone();
     let serve = move || {

@@ -83,6 +83,16 @@ impl OverlayError {
     pub fn io(operation: &'static str, path: impl Into<PathBuf>, source: impl Into<std::io::Error>) -> Self {
         OverlayError::Io { operation, path: path.into(), source: source.into() }
     }
+
+    /// The system's number of the error; EIO if it is not the system's.
+    pub fn number(&self) -> rustix::io::Errno {
+        let number = match self {
+            OverlayError::Os(number) => Some(*number),
+            OverlayError::Io { source, .. } => rustix::io::Errno::from_io_error(source),
+            _ => None,
+        };
+        number.unwrap_or(rustix::io::Errno::IO)
+    }
 }
 
 /// Result of an overlay operation.

@@ -23,12 +23,14 @@ use super::hybrid::Hybrid;
 use super::inode::{Content, Inode, Mode, OpenFile, PassToken, Phase, State as InodeState};
 use super::stub::Time;
 use super::types::{Attr, Caller, Kind, NodeId};
+use super::write_errors::{Seen, WriteErrors};
 use super::{Overlay, backing};
 use crate::recipe::Recipe;
 use rustix::fs::{FallocateFlags, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::MutexGuard;
@@ -77,6 +79,8 @@ pub struct Handle {
     execute: bool,
     /// Whether the file's atime knows that it was read by this open.
     accessed: AtomicBool,
+    write_errors: Arc<WriteErrors>,
+    seen_errors: Seen,
     next_offset: AtomicU64,
     ahead: AtomicUsize,
 }
@@ -109,10 +113,18 @@ impl Handle {
     pub fn node(&self) -> NodeId {
         self.inode.node
     }
+
+    /// Whether the kernel was given the file to do its I/O by itself.
+    pub fn is_passed(&self) -> bool {
+        matches!(self.inode.lock().mode, Mode::Pass(_))
+    }
 }
 
-/// Has the kernel drop the pages of a file that nobody has open; says whether it did.
-pub type DropPages = dyn Fn(NodeId) -> bool + Send + Sync;
+/// Has the kernel drop pages of a file; says whether it did.
+pub type DropPages = dyn Fn(NodeId, Range<u64>) -> bool + Send + Sync;
+
+/// All pages of a file: only while nobody has it open.
+pub(super) const ALL: Range<u64> = 0..u64::MAX;
 
 /// Registers a backing file (open for reading and writing) for passthrough; `None` if that cannot be.
 pub type Register<'a> = dyn Fn(&File) -> Option<PassToken> + 'a;
@@ -246,6 +258,8 @@ impl Overlay {
             write: flags.write,
             execute: flags.execute,
             accessed: AtomicBool::new(flags.no_atime || self.read_only),
+            write_errors: state.write_errors.clone(),
+            seen_errors: state.write_errors.open(),
             next_offset: AtomicU64::new(0),
             ahead: AtomicUsize::new(0),
         };
@@ -262,13 +276,20 @@ impl Overlay {
             state.pages_stale |= of != version(&rustix::fs::fstat(&inode.path_fd()?)?);
         }
         let stale = std::mem::take(&mut state.pages_stale);
-        Ok(Io::Cached { keep_pages: !stale || self.drop_pages.get().is_some_and(|drop| drop(inode.node)) })
+        Ok(Io::Cached {
+            keep_pages: !stale || self.drop_pages.get().is_some_and(|drop| drop(inode.node, ALL)),
+        })
     }
 
-    /// Lets the kernel's pages be dropped by `drop`, while nobody has their file open.
+    /// Lets the kernel's pages be dropped by `drop`.
     pub fn drop_pages_by(&self, drop: Box<DropPages>) {
         // A second kernel is none that this overlay knows of.
         let _ = self.drop_pages.set(drop);
+    }
+
+    /// Drops pages of a file that is read and written past them.
+    pub fn drop_pages(&self, node: NodeId, range: Range<u64>) {
+        self.drop_pages.get().map(|drop| drop(node, range));
     }
 
     /// Makes sure that an inode about to be open has its backing file open, writable if need be.
@@ -340,6 +361,8 @@ impl Overlay {
             }
             state.mode = Mode::None;
             state.io = None;
+            // The next descriptor is told of what this one was not.
+            state.write_errors = Arc::default();
             state.recipe = None;
             state.closed = Instant::now();
             if let Some(hybrid) = &state.hybrid {
@@ -463,18 +486,19 @@ impl Overlay {
         }
     }
 
-    /// Writes `data` at `offset`, all of it or an error.
-    pub fn write(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes `data` at `offset`; returns how many bytes were written: fewer than all if there was no room for the rest.
+    pub fn write(&self, handle: &Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let _changing = self.changes.changing_content();
-        if handle.write && self.write_hybrid(handle, offset, data)? {
-            return Ok(());
+        // A hybrid file's writes also sync, by the descriptor of all handles.
+        let keep_error = |e: &OverlayError| handle.write_errors.keep_lost(e.number());
+        if handle.write && self.write_hybrid(handle, offset, data).inspect_err(keep_error)? {
+            return Ok(data.len());
         }
-        let file = self.plain_file(handle)?;
-        let written = file.write_all_at(data, offset);
-        written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO).into())
+        write_full(&*self.plain_file(handle)?, data, offset)
     }
 
-    /// Makes a file's content and size durable, and with `data_only` false its attributes too.
+    /// Makes a file's content and size durable, and with `data_only` false its attributes too. Fails once for each
+    /// write-back error since the handle was opened.
     pub fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         let _changing = self.changes.changing_content();
         let (io, hybrid) = {
@@ -486,14 +510,16 @@ impl Overlay {
             // A stub's bytes are durable, but the record that says so may not be yet.
             None => Arc::new(handle.inode.open_io(OFlags::RDONLY)?),
         };
-        if let Some(hybrid) = hybrid.filter(|_| !self.read_only) {
-            hybrid.sync(&file, data_only)?
-        } else if data_only {
-            rustix::fs::fdatasync(&*file)?
-        } else {
-            rustix::fs::fsync(&*file)?
-        }
-        Ok(())
+        handle.write_errors.sync(&handle.seen_errors, || {
+            if let Some(hybrid) = hybrid.filter(|_| !self.read_only) {
+                hybrid.sync(&file, data_only)?
+            } else if data_only {
+                rustix::fs::fdatasync(&*file)?
+            } else {
+                rustix::fs::fsync(&*file)?
+            }
+            Ok(())
+        })
     }
 
     /// Allocates, punches or zeroes a range, as fallocate(2) does.
@@ -579,6 +605,21 @@ fn is_unused(inode: &Inode) -> rustix::io::Result<bool> {
     let granted = backing::lease(&file).is_ok();
     backing::unlease(&file);
     Ok(granted)
+}
+
+/// Writes all of `data`, or as much as there is room for; an error only if that is nothing.
+fn write_full(file: &File, data: &[u8], offset: u64) -> Result<usize> {
+    let mut len = 0;
+    while len < data.len() {
+        match file.write_at(&data[len..], offset + len as u64) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) if len > 0 => break,
+            Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::IO).into()),
+        }
+    }
+    Ok(len)
 }
 
 /// Reads until `buffer` is full or the file ends: a short read in the middle is not the end.

@@ -18,6 +18,7 @@ use super::hybrid::Hybrid;
 use super::resolved::Resolved;
 use super::stub::{Stub, Time};
 use super::types::{Kind, NodeId};
+use super::write_errors::WriteErrors;
 use crate::id::FileId;
 use crate::recipe::Recipe;
 use rustix::fs::OFlags;
@@ -119,6 +120,8 @@ pub struct State {
     pub pages_of: Option<(Time, u64)>,
     /// The backing file, while open.
     pub io: Option<OpenFile>,
+    /// Write-back errors that not every handle has been given yet, while open.
+    pub write_errors: Arc<WriteErrors>,
     /// The stub's or hybrid file's recipe, while open.
     pub recipe: Option<Arc<Recipe>>,
     /// Of a hybrid file, where its bytes are.
@@ -435,6 +438,7 @@ impl Inodes {
                 growing: None,
                 stepping: false,
                 hot: None,
+                write_errors: Arc::default(),
                 yields: None,
             }),
             changed: Condvar::new(),

@@ -62,6 +62,7 @@ mod types;
 mod unrest;
 mod views;
 mod warm;
+mod write_errors;
 
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
 pub use catalog::{Catalog, FileRow};

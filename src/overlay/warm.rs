@@ -8,6 +8,7 @@
 //! queue that nobody waits for. When it has not been open for long enough it is committed as any closed file; unless it
 //! was changed, to the recipe that it had. Whoever opens it to write makes it an ordinary plain file at once.
 
+use super::file::ALL;
 use super::heat::{leaves_enough, room_of};
 use super::inode::{Content, Inode, Phase, State as InodeState};
 use super::pace::Priority;
@@ -136,7 +137,7 @@ impl Overlay {
                 state.dirty = false;
                 if state.opens == 0 {
                     // Of no use any more, and as much memory as the file is long.
-                    state.pages_stale = !self.drop_pages.get().is_some_and(|drop| drop(inode.node));
+                    state.pages_stale = !self.drop_pages.get().is_some_and(|drop| drop(inode.node, ALL));
                 }
                 self.keep_hot(inode, &mut state);
                 tracing::debug!("{}: plain for a while, as it is read again and again", self.name_of(inode));

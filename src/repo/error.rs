@@ -158,8 +158,8 @@ impl RepoError {
                 format!("finish it with `dedupctl export --remove-store {}`", root.display())
             }
             RepoError::Locked { .. } => {
-                "if it is mounted, `dedupctl status` shows where and `dedupctl unmount` ends it; \
-                 otherwise wait for the other command to end"
+                "if it is mounted, `dedupctl status` shows where and `dedupctl unmount` ends it; after `umount -l` it ends \
+                 when programs have closed their files; otherwise wait for the other command to end"
                     .to_owned()
             }
             RepoError::NewerFormat { .. } => "use a newer dedupfs; nothing was changed".to_owned(),

@@ -121,7 +121,7 @@ impl Session {
         let written = overlay.write(&opened.handle, 0, bytes);
         overlay.release(&opened.handle);
         overlay.forget(attr.node, 1);
-        written
+        written.map(drop)
     }
 
     /// Waits for all commits; false if there are some after 20 seconds, as when the store refuses writes.

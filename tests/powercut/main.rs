@@ -44,6 +44,7 @@ mod neighbour;
 mod random;
 mod recorder;
 mod workload;
+mod write_errors;
 
 use common::{As, Mount, root_and_fuse_available};
 use dedupfs::admin::{self, Context, Damaged, RepairRequest, Request, Response};

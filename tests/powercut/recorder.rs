@@ -34,6 +34,8 @@ struct Disk {
     /// As it was when the recording began, if it has.
     base: Option<Vec<u8>>,
     events: Vec<Event>,
+    /// Writes with these bytes in them fail.
+    refused: Option<&'static [u8]>,
 }
 
 /// The disk, while it is there.
@@ -65,6 +67,11 @@ impl Recorder {
     pub fn start(&self) {
         let mut disk = lock(&self.disk);
         disk.base = Some(disk.bytes.clone());
+    }
+
+    /// Makes writes with these bytes in them fail, or none any more.
+    pub fn refuse(&self, bytes: Option<&'static [u8]>) {
+        lock(&self.disk).refused = bytes;
     }
 
     /// How many events there were so far.
@@ -211,6 +218,10 @@ impl Filesystem for DiskFs {
         let mut disk = lock(&self.0);
         if offset + data.len() > disk.bytes.len() {
             return reply.error(Errno::ENOSPC);
+        }
+        let is_refused = |refused: &[u8]| data.windows(refused.len()).any(|bytes| bytes == refused);
+        if disk.refused.is_some_and(is_refused) {
+            return reply.error(Errno::EIO);
         }
         disk.bytes[offset..offset + data.len()].copy_from_slice(data);
         if disk.base.is_some() {

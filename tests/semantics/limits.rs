@@ -1,6 +1,6 @@
 //! Limits, locks, events, and what is refused.
 
-use crate::common::as_both;
+use crate::common::{As, Mount, as_both, root_and_fuse_available};
 use crate::twin::Twin;
 use rustix::fs::{CWD, Mode, OFlags, inotify};
 use rustix::io::Errno;
@@ -161,4 +161,52 @@ fn what_cannot_be_is_refused_cleanly() {
             "{said}"
         );
     });
+}
+
+/// docs/semantics.md: what asks where a file's blocks are on the disk.
+#[test]
+fn blocks_on_the_disk_are_not_told() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    for flags in [&[][..], &["--no-passthrough"]] {
+        let twin = Twin::with_flags(As::Root, flags);
+        let said = twin.on_mount(
+            "head -c 400000 /dev/zero > f; chmod 600 f; mkswap f > /dev/null 2>&1; swapon f
+            /usr/bin/python3 -c 'import fcntl; fcntl.ioctl(open(\"f\"), 0xC020660B, bytes(32))' 2>&1 | tail -1",
+        );
+        assert!(said.contains("swapon failed: Invalid argument"), "{said}");
+        assert!(said.contains("Operation not supported"), "{said}");
+    }
+}
+
+/// Without the helper of mount(8), which takes the directory for a program.
+#[test]
+fn the_kernel_makes_a_mount_read_only() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let twin = Twin::new(As::Root);
+    let said = twin.on_mount(
+        "mount -i -o remount,ro \"$PWD\" && touch f; mount -i -o remount,rw \"$PWD\" && touch f && ls f",
+    );
+    assert!(said.contains("Read-only file system") && said.starts_with("f\n"), "{said}");
+}
+
+/// An unmount that leaves files open: the next daemon says which process has the store.
+#[test]
+fn a_store_in_use_after_a_lazy_unmount_names_its_process() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    let file = File::create(mount.at("file")).unwrap();
+    let pid = mount.pid();
+    rustix::mount::unmount(mount.mnt(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    let refused = mount.dedupfs().arg(mount.dir()).arg(mount.mnt()).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains(&format!("the store is in use by process {pid}")), "{said}");
+    assert!(said.contains("after `umount -l`"), "{said}");
+    drop(file);
+    mount.start();
 }

@@ -27,7 +27,19 @@ impl Twin {
     }
 
     pub fn with_flags(user: As, flags: &[&str]) -> Twin {
-        let mount = Mount::with_flags(user, flags);
+        Twin::on(Mount::with_flags(user, flags))
+    }
+
+    /// With a line in the configuration of the store.
+    pub fn with_setting(user: As, flags: &[&str], setting: &str) -> Twin {
+        let mut mount = Mount::prepare(user);
+        mount.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        mount.init(setting);
+        mount.start();
+        Twin::on(mount)
+    }
+
+    fn on(mount: Mount) -> Twin {
         fs::set_permissions(mount.root.path(), PermissionsExt::from_mode(0o755)).unwrap();
         fs::create_dir(mount.root.path().join("plain")).unwrap();
         Twin { mount }
