@@ -9,7 +9,7 @@ use super::layout::{INDEX, Layout};
 use super::{CLEAN, Memory, OpenOptions, Opening};
 use crate::db::{Batch, Beside, Compacted, Db, DbError, DbResult, MemDb, SledDb, Table};
 use crate::id::StoreId;
-use crate::overlay::Views;
+use crate::overlay::{Amount, Views, keep_free_bytes};
 use crate::similarity::{Similarity, SimilarityError, SimilarityOptions};
 use crate::store::{Store, StoreError, StoreOptions};
 use rustix::io::Errno;
@@ -31,6 +31,13 @@ pub(super) struct Parts {
     pub left: Vec<PathBuf>,
 }
 
+/// What of the settings the parts are made with.
+#[derive(Clone, Copy)]
+pub(super) struct Tuning {
+    pub memory: Memory,
+    pub keep_free: Option<Amount>,
+}
+
 enum Failure {
     /// The index is of no use.
     Index(String),
@@ -41,7 +48,7 @@ pub(super) fn open_parts(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    memory: Memory,
+    tuning: Tuning,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, RepoError> {
@@ -49,12 +56,12 @@ pub(super) fn open_parts(
     if options.rebuild && index.exists() {
         move_aside(layout, &index, "old")?;
     }
-    match attempt(layout, dir, id, memory, options, progress) {
+    match attempt(layout, dir, id, tuning, options, progress) {
         Ok(parts) => Ok(parts),
         Err(Failure::Other(e)) => Err(e),
         Err(Failure::Index(reason)) if options.read_only => {
             tracing::warn!("the index is damaged ({reason}); it stays, and the packs are read in its place");
-            match parts(layout, dir, id, memory, options, Arc::new(MemDb::new()), progress) {
+            match parts(layout, dir, id, tuning, options, Arc::new(MemDb::new()), progress) {
                 Ok(parts) => Ok(parts),
                 Err(Failure::Other(e)) => Err(e),
                 Err(Failure::Index(reason)) => Err(part(layout, "the index", reason)),
@@ -66,7 +73,7 @@ pub(super) fn open_parts(
                 "the index is damaged ({reason}); it was moved to {} and is made anew",
                 aside.display()
             );
-            attempt(layout, dir, id, memory, options, progress).map_err(|failure| match failure {
+            attempt(layout, dir, id, tuning, options, progress).map_err(|failure| match failure {
                 Failure::Other(e) => e,
                 Failure::Index(reason) => part(layout, "the index", reason),
             })
@@ -78,11 +85,11 @@ fn attempt(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    memory: Memory,
+    tuning: Tuning,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
-    let db: Arc<dyn Db> = match open_index(&dir.join(INDEX), memory.index_cache_bytes, options) {
+    let db: Arc<dyn Db> = match open_index(&dir.join(INDEX), tuning.memory.index_cache_bytes, options) {
         Ok(db) => Arc::new(db),
         Err(DbError::Locked { .. }) => {
             let holder = "another process".to_owned();
@@ -99,18 +106,19 @@ fn attempt(
         Err(e) if options.read_only => return Err(Failure::Index(e.to_string())),
         Err(e) => return Err(index(layout, e)),
     };
-    parts(layout, dir, id, memory, options, db, progress)
+    parts(layout, dir, id, tuning, options, db, progress)
 }
 
 fn parts(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    memory: Memory,
+    tuning: Tuning,
     options: &OpenOptions,
     db: Arc<dyn Db>,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
+    let Tuning { memory, keep_free } = tuning;
     let mut clean = db.get(Table::Meta, CLEAN).map_err(|e| index(layout, e))?.is_some();
     let mut left = Vec::new();
     db.scan(Table::Pending, &[], &mut |path, _| {
@@ -126,6 +134,7 @@ fn parts(
         read_only: options.read_only,
         pack_bytes_max: pack_bytes(dir).unwrap_or(defaults.pack_bytes_max),
         reserve_bytes: if options.read_only { 0 } else { RESERVE_BYTES },
+        keep_free_bytes: keep_free_bytes(keep_free, total_bytes(dir).unwrap_or(u64::MAX)),
         ..defaults
     };
     let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {
@@ -166,9 +175,13 @@ fn parts(
 
 /// How large packs are: small enough that the reserve, a fiftieth of the filesystem, has room to rewrite one.
 fn pack_bytes(dir: &Path) -> Option<u32> {
-    let space = rustix::fs::statvfs(dir).ok()?;
-    let share = space.f_blocks * space.f_frsize / 128;
+    let share = total_bytes(dir)? / 128;
     Some(share.clamp(1 << 20, 64 << 20) as u32)
+}
+
+/// The size of the filesystem.
+fn total_bytes(dir: &Path) -> Option<u64> {
+    rustix::fs::statvfs(dir).ok().map(|space| space.f_blocks * space.f_frsize)
 }
 
 fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<SledDb> {
