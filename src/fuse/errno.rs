@@ -13,6 +13,7 @@ pub(super) fn errno(error: &OverlayError) -> Errno {
         OverlayError::Stale(_) => libc::ESTALE,
         OverlayError::Reserved(_) => return Errno::EPERM,
         OverlayError::ReadOnly => return Errno::EROFS,
+        OverlayError::Unmarked => return Errno::EAGAIN,
         OverlayError::Store(StoreError::Full { .. }) => libc::ENOSPC,
         OverlayError::BadStub { .. }
         | OverlayError::Unsure { .. }

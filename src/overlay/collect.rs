@@ -67,6 +67,17 @@ impl Overlay {
     /// The mount is not held up: whoever finds a chunk stored meanwhile keeps it by that. O(files + frames) time;
     /// memory: the names of all directories, and what [`crate::store::Collection`] takes. The catalog has to be complete.
     pub fn gc(&self, dry_run: bool, progress: &mut dyn FnMut(GcStep) -> bool) -> Result<Option<GcOutcome>> {
+        self.gc_with(dry_run, true, progress)
+    }
+
+    /// As [`Overlay::gc`], also while the catalog is not `complete`: then it fails if the tree does not rest, or has files
+    /// whose record cannot be believed.
+    pub fn gc_with(
+        &self,
+        dry_run: bool,
+        complete: bool,
+        progress: &mut dyn FnMut(GcStep) -> bool,
+    ) -> Result<Option<GcOutcome>> {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
         }
@@ -83,6 +94,9 @@ impl Overlay {
         let marked = self
             .mark(&mut keep, &mut |stubs| !stubs.is_multiple_of(256) || progress(GcStep::Marking(stubs)))?;
         let Some(marked) = marked else { return Ok(None) };
+        if !complete && (!marked.all || marked.unknown > 0) {
+            return Err(OverlayError::Unmarked);
+        }
         let history_room = if short { self.history_room(live_bytes) } else { u64::MAX };
         let history = match self.observer() {
             Some(observer) => {

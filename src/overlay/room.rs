@@ -8,6 +8,7 @@
 
 use super::Overlay;
 use super::backing;
+use super::error::Result;
 use super::inode::{Inode, State as InodeState};
 use super::queue::Entry;
 use super::stub::Time;
@@ -81,7 +82,7 @@ pub(super) enum NoRoom {
 }
 
 impl Room {
-    fn claim(&self, bytes: u64, free: u64) -> Result<Claim, NoRoom> {
+    fn claim(&self, bytes: u64, free: u64) -> std::result::Result<Claim, NoRoom> {
         if bytes > free {
             return Err(NoRoom::Full);
         }
@@ -108,7 +109,7 @@ impl Overlay {
     }
 
     /// Claims space for a conversion that adds at most `bytes`.
-    pub(super) fn claim(&self, bytes: u64) -> Result<Claim, NoRoom> {
+    pub(super) fn claim(&self, bytes: u64) -> std::result::Result<Claim, NoRoom> {
         self.room.claim(bytes, self.room())
     }
 
@@ -128,6 +129,19 @@ impl Overlay {
         store.space().free < store.keep_free_bytes() / 2 * 3
     }
 
+    /// Bytes of the files whose content is not in the store. Reads the whole catalog: O(files).
+    pub fn plain_bytes(&self) -> Result<u64> {
+        let (mut bytes, mut failed) = (0, None);
+        self.catalog.for_each(|_, row| {
+            match self.contents.store.knows_recipe(&row.recipe) {
+                Ok(known) => bytes += if known { 0 } else { row.size },
+                Err(e) => failed = Some(e),
+            }
+            failed.is_none()
+        })?;
+        failed.map_or(Ok(bytes), |e| Err(e.into()))
+    }
+
     /// Leaves a file plain until there is space for its content.
     pub(super) fn wait_for_space(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         state.dirty = true;
@@ -139,7 +153,7 @@ impl Overlay {
     }
 
     /// Bytes of the chunks of a recipe that the store does not have.
-    pub(super) fn bytes_not_stored(&self, recipe: &Recipe) -> Result<u64, StoreError> {
+    pub(super) fn bytes_not_stored(&self, recipe: &Recipe) -> std::result::Result<u64, StoreError> {
         let (mut seen, mut bytes) = (HashSet::new(), 0);
         for chunk in recipe.chunks() {
             if seen.insert(chunk.id) && !self.contents.store.known(&chunk.id)? {
