@@ -5,7 +5,7 @@
 //! that would be; nothing is guessed.
 
 use crate::history::Rules;
-use crate::overlay::{BadGlob, Dedup, Policies, Policy, Rule};
+use crate::overlay::{Amount, BadGlob, Dedup, Policies, Policy, Rule};
 use crate::similarity::methods::{self, BadMethod, Chosen};
 use crate::view::View;
 use globset::GlobBuilder;
@@ -35,6 +35,9 @@ pub enum ConfigError {
     /// Not how much room files may take that are kept plain because they are read.
     #[error("hot_bytes {0:?}: expected a size, like \"1GiB\", or \"off\"")]
     HotBytes(String),
+    /// Not a part of a filesystem.
+    #[error("{0} {1:?}: expected a size or a share of the filesystem, like \"5GiB\" or \"10%\"")]
+    Amount(&'static str, String),
     /// Not a way to collect garbage.
     #[error("gc {0:?}: expected auto or off")]
     Gc(String),
@@ -115,6 +118,8 @@ pub struct Config {
     pub hot_time: Option<Duration>,
     /// Settings for files of certain names: the last that matches counts.
     pub rules: Vec<Rule>,
+    /// How much of the filesystem conversions leave free.
+    pub keep_free: Option<Amount>,
     /// Through which views files are indexed beside their bytes.
     pub views: Option<Vec<View>>,
     /// Which versions are kept.
@@ -138,6 +143,7 @@ struct Form {
     hybrid_min: Option<Spanned<Size>>,
     hot_bytes: Option<Spanned<Size>>,
     hot_time: Option<Spanned<String>>,
+    keep_free: Option<Spanned<Size>>,
     views: Option<Spanned<Names>>,
     methods: Option<Spanned<Names>>,
     #[serde(default)]
@@ -162,6 +168,7 @@ struct HistoryForm {
     daily: Option<u32>,
     weekly: Option<u32>,
     monthly: Option<u32>,
+    max: Option<Spanned<Size>>,
 }
 
 #[derive(Deserialize)]
@@ -260,7 +267,9 @@ impl Source<'_> {
             _ => Err(ConfigError::HistoryKeep(text)),
         })?;
         let all = self.optional(form.all, |text| parse_duration(&text))?;
-        let Rules { all: all_by_default, hourly, daily, weekly, monthly, .. } = Rules::default();
+        let max = self.optional(form.max, |size| size.amount("max"))?;
+        let Rules { all: all_by_default, hourly, daily, weekly, monthly, max: max_by_default, .. } =
+            Rules::default();
         Ok(Rules {
             none: none.unwrap_or(false),
             all: all.unwrap_or(all_by_default),
@@ -268,6 +277,7 @@ impl Source<'_> {
             daily: form.daily.unwrap_or(daily),
             weekly: form.weekly.unwrap_or(weekly),
             monthly: form.monthly.unwrap_or(monthly),
+            max: max.unwrap_or(max_by_default),
         })
     }
 }
@@ -278,6 +288,20 @@ impl Size {
             Size::Bytes(bytes) => Ok(bytes),
             Size::Text(text) => parse_size(&text),
         }
+    }
+
+    /// A size, or a share of the filesystem.
+    fn amount(self, setting: &'static str) -> Result<Amount, ConfigError> {
+        let text = match self {
+            Size::Bytes(bytes) => return Ok(Amount::Bytes(bytes)),
+            Size::Text(text) => text,
+        };
+        let percent = text.strip_suffix('%').map(|number| number.parse().ok().filter(|share| *share <= 100));
+        let amount = match percent {
+            Some(percent) => percent.map(Amount::Percent),
+            None => parse_size(&text).ok().map(Amount::Bytes),
+        };
+        amount.ok_or(ConfigError::Amount(setting, text))
     }
 }
 
@@ -316,6 +340,7 @@ impl Config {
             hybrid_min_bytes: source.optional(form.hybrid_min, hybrid_min)?,
             hot_bytes: source.optional(form.hot_bytes, hot_bytes)?,
             hot_time: source.optional(form.hot_time, |text| parse_duration(&text))?,
+            keep_free: source.optional(form.keep_free, |size| size.amount("keep_free"))?,
             views: source.optional(form.views, parse_views)?,
             methods: source.optional(form.methods, parse_methods)?,
             history: form.history.map(|history| source.history(history)).transpose()?,
@@ -509,13 +534,14 @@ mod tests {
             hybrid_min_bytes: Some(u64::MAX),
             hot_bytes: Some(0),
             hot_time: Some(Duration::from_secs(90)),
+            keep_free: Some(Amount::Percent(7)),
             views: Some(vec![View::Pdf, View::Source]),
             methods: Some(vec![
                 "sif".parse().unwrap(),
                 "simhash:key=uniform,tolerance.ps=0.0005".parse().unwrap(),
             ]),
             groups: vec!["*.bundle".to_owned(), "/a \"b\"/".to_owned()],
-            history: Some(Rules { none: true, hourly: 3, ..Rules::default() }),
+            history: Some(Rules { none: true, hourly: 3, max: Amount::Bytes(5 << 30), ..Rules::default() }),
             rules: vec![
                 rule(&["*.sqlite", "a \"b\"\n\t\\*"], Some(Dedup::Off), None),
                 rule(&["/é/"], Some(Dedup::Idle(Duration::from_secs(60))), Some(u64::MAX)),
@@ -537,6 +563,13 @@ mod tests {
         let error = Config::parse("hot_bytes = \"much\"").unwrap_err().to_string();
         assert_eq!(error, "hot_bytes \"much\": expected a size, like \"1GiB\", or \"off\", on line 1");
         assert!(Config::parse("hot_time = \"1\"").is_err());
+        assert_eq!(Config::parse("keep_free = \"2GiB\"").unwrap().keep_free, Some(Amount::Bytes(2 << 30)));
+        let rules = Config::parse("[history]\nmax = \"25%\"").unwrap().history.unwrap();
+        assert_eq!(rules, Rules { max: Amount::Percent(25), ..Rules::default() });
+        for text in ["101%", "-1%", "%", "1.5%", "much"] {
+            let error = Config::parse(&format!("[history]\nmax = \"{text}\"")).unwrap_err().to_string();
+            assert!(error.contains(text) && error.contains("\"10%\", on line 2"), "{error}");
+        }
     }
 
     #[test]

@@ -481,3 +481,122 @@ fn an_export_that_does_not_fit() {
     assert!(!dir.join(".dedupfs").exists());
     drop(disk);
 }
+
+/// The daemon's own answer to a file that is written again and again as a whole: versions take no more than their budget.
+/// Seen to fail before there was a budget: after eight writes the disk was full, and `settle` and `unmount` failed.
+#[test]
+fn versions_of_a_rewritten_file_leave_room_for_programs() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    let (image, dir) = (mount.root.path().join("image"), mount.dir());
+    let disk = SmallDisk::new(&image, &dir);
+    mount.init("[history]\nmax = \"20%\"");
+    mount.start();
+    succeed(mount.dedupctl().args(["snapshot", "create"]).arg(mount.mnt()));
+    const BYTES: usize = 15 << 20;
+    for seed in 0..16 {
+        assert!(write(&mount.at("out"), &noise(seed, BYTES)), "write {seed} was refused");
+        mount.settle();
+    }
+    let collected = mount.ctl(&["gc"]);
+    let kept = collected["kept_for_history_bytes"].as_u64().unwrap();
+    assert!(kept <= DISK_BYTES / 5, "{collected}");
+    assert!(kept >= BYTES as u64, "the newest version is kept: {collected}");
+    let versions = mount.ctl(&["log", "out"])["versions"].as_array().unwrap().clone();
+    // The kernel says a little late that a file was closed, so not every write is a version.
+    let numbered = versions.last().unwrap()["n"].as_u64().unwrap();
+    assert!(numbered > versions.len() as u64, "some were given up: {versions:?}");
+    let restored = format!("out@{}", versions[0]["n"]);
+    mount.ctl(&["restore", &restored, "-o", "old"]);
+    let old = fs::read(mount.at("old")).unwrap();
+    assert!((0..16).any(|seed| old == noise(seed, BYTES)), "what is listed can be restored");
+    assert!(fs::read(mount.at("out")).unwrap() == noise(15, BYTES));
+    let status = mount.ctl(&["status"]);
+    assert!(status["history_max_bytes"].as_u64().unwrap() <= DISK_BYTES / 5, "{status}");
+    assert!(disk.free() > 40 << 20, "{} bytes are free: {status}", disk.free());
+    mount.unmount();
+    drop(disk);
+}
+
+/// A file that does not fit twice stays plain and is indexed, other programs' writes succeed, and it is converted once there
+/// is space. Seen to fail without a margin: writes were refused while it was converted.
+#[test]
+fn a_conversion_leaves_the_margin_to_programs() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    let (image, dir) = (mount.root.path().join("image"), mount.dir());
+    let disk = SmallDisk::new(&image, &dir);
+    mount.init(common::NO_HISTORY);
+    mount.start();
+    fill_at_once(&dir.join("others"), disk.free() - (72 << 20));
+    let big = noise(1, 40 << 20);
+    assert!(write(&mount.at("big"), &big));
+    mount.settle();
+    assert!(!mount.is_stub("big"), "it does not fit twice");
+    let status = mount.ctl(&["status"]);
+    assert_eq!(status["waiting_for_space"], 1, "{status}");
+    assert!(status["plain_bytes"].as_u64().unwrap() >= 40 << 20, "{status}");
+    for seed in 10..20 {
+        assert!(write(&mount.at(&format!("f{seed}")), &noise(seed, 300_000)), "write {seed} was refused");
+    }
+    mount.settle();
+    assert!(mount.is_stub("f10"), "what fits is converted");
+    assert!(disk.free() >= DISK_BYTES / 25, "{} bytes are free", disk.free());
+    assert!(fs::read(mount.at("big")).unwrap() == big);
+    fs::remove_file(dir.join("others")).unwrap();
+    mount.settle();
+    assert!(mount.is_stub("big"), "there is space now");
+    assert!(fs::read(mount.at("big")).unwrap() == big);
+    mount.unmount();
+    drop(disk);
+}
+
+/// An overlay that was closed well, on a disk that something else filled to the last block: it can be mounted, collected and
+/// unmounted, and the index stays. Seen to fail: it could not be mounted, and its index was moved aside as damaged.
+#[test]
+fn a_disk_that_others_filled_can_be_mounted_collected_and_unmounted() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    let (image, dir) = (mount.root.path().join("image"), mount.dir());
+    let disk = SmallDisk::new(&image, &dir);
+    mount.init(common::NO_HISTORY);
+    mount.start();
+    for seed in 0..20 {
+        assert!(write(&mount.at(&format!("f{seed}")), &noise(seed, FILE_BYTES)));
+    }
+    mount.settle();
+    mount.unmount();
+    let all: Vec<u64> = (0..20).collect();
+    fill_at_once(&dir.join("others"), u64::MAX);
+    mount.start();
+    all_whole(&mount, &all, "on the full disk");
+    mount.ctl(&["gc"]);
+    mount.unmount();
+    // Without anything set aside it can still be read.
+    fill_at_once(&dir.join("more"), u64::MAX);
+    let mut rest = File::options().append(true).open(dir.join("more")).unwrap();
+    while rest.write_all(&[7; 1024]).is_ok() {}
+    let _ = fs::remove_file(dir.join(".dedupfs/reserve"));
+    let _ = fs::remove_file(dir.join(".dedupfs/index/reserve"));
+    fill_at_once(&dir.join("last"), u64::MAX);
+    let mut command = mount.dedupfs();
+    let output = succeed(command.arg(&dir).arg(mount.mnt()));
+    assert!(text(&output).contains("mounted read-only"), "{}", text(&output));
+    all_whole(&mount, &all, "read-only");
+    mount.unmount();
+    let aside = fs::read_dir(dir.join(".dedupfs")).unwrap();
+    let aside: Vec<_> = aside.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(aside.iter().all(|name| !name.to_string_lossy().contains("damaged")), "{aside:?}");
+    ["others", "more", "last"].iter().for_each(|name| fs::remove_file(dir.join(name)).unwrap());
+    mount.start();
+    all_whole(&mount, &all, "once there is room");
+    assert!(write(&mount.at("again"), b"again"));
+    mount.unmount();
+    drop(disk);
+}

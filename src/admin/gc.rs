@@ -14,6 +14,12 @@ pub struct GcReport {
     pub left_bytes: u64,
     /// Of them such as only versions and snapshots need.
     pub kept_for_history_bytes: u64,
+    /// Of those, bytes that snapshots with a name need: nothing but `snapshot remove` frees them.
+    #[serde(default)]
+    pub kept_for_named_snapshots_bytes: u64,
+    /// Versions and snapshots given up to make room though the rules keep them, or that would be.
+    #[serde(default)]
+    pub thinned: u64,
     /// Versions that are kept.
     pub versions: u64,
     /// Versions that the rules gave up, or would.
@@ -42,8 +48,13 @@ pub struct GcReport {
 
 /// Gives back what no file needs, or says what there is.
 pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcReport, AdminError> {
-    catch_up(repo, report)?;
-    let outcome = repo.overlay().gc(dry_run, &mut |step| {
+    let complete = match catch_up(repo, report) {
+        Ok(()) => true,
+        // A collection is what makes room for it.
+        Err(e) if e.is_full() => false,
+        Err(e) => return Err(e),
+    };
+    let outcome = repo.overlay().gc_with(dry_run, complete, &mut |step| {
         report(match step {
             GcStep::Waiting => Progress::files("waiting for commits", 0, 0),
             GcStep::Marking(stubs) => Progress::files("marking", stubs, 0),
@@ -58,6 +69,8 @@ pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcRep
     let common = GcReport {
         left_bytes: plan.left_bytes,
         kept_for_history_bytes: outcome.history.bytes,
+        kept_for_named_snapshots_bytes: outcome.history.bytes - outcome.history.yielding_bytes,
+        thinned: outcome.history.thinned,
         versions: outcome.history.versions,
         versions_dropped: outcome.history.dropped,
         snapshots: outcome.history.snapshots,

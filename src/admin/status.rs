@@ -46,6 +46,30 @@ pub struct StatusReport {
     /// Bytes by which they became smaller in groups, as far as the index remembers.
     #[serde(default)]
     pub saved_by_grouping: u64,
+    /// Bytes that all of it takes on disk: packs with versions and snapshots, the index, and files that are plain.
+    #[serde(default)]
+    pub disk_bytes: u64,
+    /// Bytes of files whose content is not in the store, or is there besides.
+    #[serde(default)]
+    pub plain_bytes: u64,
+    /// Bytes of packs that only versions and snapshots need, as of the last collection.
+    #[serde(default)]
+    pub history_bytes: u64,
+    /// Of those, bytes that snapshots with a name need: only their removal frees them.
+    #[serde(default)]
+    pub named_snapshots_bytes: u64,
+    /// Most bytes of the rest: then the oldest and least valuable versions are given up.
+    #[serde(default)]
+    pub history_max_bytes: u64,
+    /// Free bytes of the filesystem.
+    #[serde(default)]
+    pub free_bytes: u64,
+    /// Bytes of it that conversions leave free.
+    #[serde(default)]
+    pub keep_free_bytes: u64,
+    /// Files that stay plain until there is space for their content.
+    #[serde(default)]
+    pub waiting_for_space: u64,
     /// `logical_bytes` over `stored_bytes`; 1 while nothing is stored.
     pub ratio: f64,
     /// Distinct chunks.
@@ -105,6 +129,9 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         let parameters = index.method().settings();
         kept.push(KeptStatus { name, parameters, contents: index.stats().contents, bytes });
     }
+    let plain_bytes = overlay.plain_bytes()? + hot_bytes;
+    let (held, space, index_bytes) =
+        (overlay.held_for_history(), overlay.store().space(), repo.index_bytes());
     let ratio = if stats.stored_bytes == 0 { 1.0 } else { logical_bytes as f64 / stats.stored_bytes as f64 };
     Ok(StatusReport {
         root: shown(&repo.layout().root),
@@ -125,9 +152,17 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         saved_by_dedup: logical_bytes.saturating_sub(stats.unique_bytes),
         saved_by_compression: stats.unique_bytes.saturating_sub(stats.stored_bytes + saved_by_grouping),
         saved_by_grouping,
+        disk_bytes: stats.stored_bytes + index_bytes + plain_bytes,
+        plain_bytes,
+        history_bytes: held.bytes,
+        named_snapshots_bytes: held.bytes - held.yielding_bytes,
+        history_max_bytes: overlay.history_bytes_max(),
+        free_bytes: space.free,
+        keep_free_bytes: overlay.store().keep_free_bytes(),
+        waiting_for_space: overlay.waiting_for_room() as u64,
         ratio,
         chunks: stats.chunks,
-        index_bytes: repo.index_bytes(),
+        index_bytes,
         views: overlay.views().map_or(0, Views::len),
         kept,
         pending: overlay.pending() as u64,

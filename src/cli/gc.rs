@@ -53,6 +53,13 @@ impl Gc {
                 report.snapshots
             ));
         }
+        if report.thinned > 0 {
+            out.note(&format!(
+                "{} versions and snapshots without a name were given up, as the history may take no more room (`max` in \
+                 [history] of config.toml)",
+                report.thinned
+            ));
+        }
         if report.unreadable > 0 {
             out.note(&format!(
                 "{} versions or directories of snapshots cannot be read, so nothing that was stored when that was found is \

@@ -126,6 +126,9 @@ fn serve(options: &Options, ready: Option<&Ready>) -> CliResult {
     let mut told = Instant::now();
     let daemon = Daemon::start(options, &mut |step| match step {
         Starting::Created(layout) => tracing::info!("a new store was made in {}", layout.state.display()),
+        Starting::Full(error) => tracing::warn!(
+            "{error}; mounted read-only: make room on that filesystem, unmount, and mount again"
+        ),
         Starting::Opening(step) => {
             if told.elapsed() > OPENING_INTERVAL {
                 told = Instant::now();
@@ -135,7 +138,7 @@ fn serve(options: &Options, ready: Option<&Ready>) -> CliResult {
             }
         }
         Starting::Opened(repo) => {
-            if ready.is_some() && !options.read_only {
+            if ready.is_some() && !repo.read_only() {
                 log = background::open_log(&repo.state_file(LOG));
             }
         }

@@ -7,7 +7,7 @@ use crate::admin::{self, Context, Progress, Request, Response};
 use crate::control::{self, Client, ControlError, DaemonInfo, Found};
 use crate::daemon;
 use crate::overlay::Background;
-use crate::repo::{Layout, OpenOptions, Repo};
+use crate::repo::{Layout, OpenOptions, Repo, RepoError};
 use std::path::{Path, PathBuf};
 
 /// What a command is about to do if it has to open the store itself.
@@ -131,9 +131,18 @@ impl Direct {
     ) -> Result<Direct, CliError> {
         daemon::raise_limits();
         let mut meter = out.meter();
-        let repo = Repo::open(layout, options, &mut |step| {
-            meter.show(&Progress::bytes("reading packs", step.done_bytes, step.total_bytes));
-        })?;
+        let mut open = |options: &OpenOptions| {
+            Repo::open(layout, options, &mut |step| {
+                meter.show(&Progress::bytes("reading packs", step.done_bytes, step.total_bytes));
+            })
+        };
+        let repo = match open(options) {
+            Err(full @ RepoError::NoRoom { .. }) if !options.read_only => {
+                out.note(&full.to_string());
+                open(&OpenOptions { read_only: true, ..*options })?
+            }
+            opened => opened?,
+        };
         drop(meter);
         if work == Work::Ask && repo.behind() {
             out.note("the index may be behind the files; `dedupctl scan` brings it up to date");

@@ -74,6 +74,31 @@ fn text(report: &StatusReport) -> String {
     table(&rows, &[])
 }
 
+/// What the files would take by themselves, and what they take.
+fn disk(report: &StatusReport) -> String {
+    let (plain, all) = (report.logical_bytes, report.disk_bytes);
+    let both = format!("plain: {}, with dedupfs: {}, all included", size(plain), size(all));
+    match all.checked_sub(plain) {
+        None | Some(0) => both,
+        Some(more) => format!("{both}; dedupfs costs {} more than it saves", size(more)),
+    }
+}
+
+fn history(report: &StatusReport) -> String {
+    let named = report.named_snapshots_bytes;
+    let versions = report.history_bytes.saturating_sub(named);
+    let text = format!(
+        "{} of at most {} for versions, {} for snapshots with a name",
+        size(versions),
+        size(report.history_max_bytes),
+        size(named)
+    );
+    if named > report.keep_free_bytes && report.free_bytes < 2 * report.keep_free_bytes {
+        return text + "; the disk is nearly full: `dedupctl snapshot remove` frees what snapshots keep";
+    }
+    text
+}
+
 /// What there is to know, by its name.
 pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
     let mounted = match &report.mountpoint {
@@ -94,6 +119,13 @@ pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
         hot => format!(
             "{pending}; {hot} plain for now, as they are read again and again ({})",
             size(report.hot_bytes)
+        ),
+    };
+    let pending = match report.waiting_for_space {
+        0 => pending,
+        waiting => format!(
+            "{pending}; {waiting} stay plain until there is space, as conversions keep {} free",
+            size(report.keep_free_bytes)
         ),
     };
     let mut policy = report.policy.clone();
@@ -119,6 +151,7 @@ pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
         false => report.kept.iter().map(of_method).collect::<Vec<_>>().join("; "),
     };
     vec![
+        ("disk", disk(report)),
         ("directory", plain(&report.root)),
         ("store", plain(&report.store)),
         ("mounted", mounted),
@@ -135,6 +168,7 @@ pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
                 size(report.saved_by_grouping)
             ),
         ),
+        ("history", history(report)),
         ("index", format!("{}, {} contents seen through a view", size(report.index_bytes), report.views)),
         ("kept", kept),
         ("queue", pending),

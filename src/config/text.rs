@@ -2,7 +2,7 @@
 
 use super::Config;
 use crate::history::Rules;
-use crate::overlay::{Dedup, Rule};
+use crate::overlay::{Amount, Dedup, Rule};
 use crate::similarity::methods::Chosen;
 use crate::view::View;
 use std::time::Duration;
@@ -54,6 +54,10 @@ impl Config {
         let hot_time = match self.hot_time {
             None => "# hot_time = \"1h\"".to_owned(),
             Some(time) => format!("hot_time = \"{}\"", duration_text(time)),
+        };
+        let keep_free = match self.keep_free {
+            None => "# keep_free = \"5%\"".to_owned(),
+            Some(amount) => format!("keep_free = \"{}\"", amount_text(amount)),
         };
         let views = match &self.views {
             None => "# views = \"auto\"".to_owned(),
@@ -127,13 +131,18 @@ impl Config {
              # It goes back into the store when nobody has had it open for so long.\n\
              {hot_time}\n\
              \n\
+             # Conversions leave so much of the filesystem free for programs: a size, or a share like \"5%\". Without it the\n\
+             # smaller of 5% and 1 GiB. A file that does not fit stays plain until there is space.\n\
+             {keep_free}\n\
+             \n\
              # Rules for files of certain names: `match` is one pattern or several, as in .gitignore, from the root of\n\
              # the overlay on. Of the rules that match a file the last counts, for `dedup` and `min_size` each.\n\
              {rules}\
              \n\
              # Versions of files are kept beside their present content: all that were there within `all`, then what was\n\
              # there at the end of each of so many hours, days, weeks and months. With \"none\" for `keep` there are no\n\
-             # versions; a rule with \"off\" for `history` leaves files out.\n\
+             # versions; a rule with \"off\" for `history` leaves files out. `max` is how much of the filesystem all that\n\
+             # may take, a share or a size: the oldest and least valuable versions go first. Snapshots with a name stay.\n\
              {history}\
              \n\
              # Directories that `dedupctl sync` reads at one moment, changes as a whole, and keeps twice as a whole where both sides\n\
@@ -148,7 +157,7 @@ fn history_text(rules: Option<&Rules>) -> String {
     let default = Rules::default();
     let (mark, rules) = rules.map_or(("# ", &default), |rules| ("", rules));
     let all = rules.all.as_secs();
-    let Rules { none, hourly, daily, weekly, monthly, .. } = rules;
+    let Rules { none, hourly, daily, weekly, monthly, max, .. } = rules;
     let keep = if *none { "none" } else { "rules" };
     [
         "[history]".to_owned(),
@@ -162,6 +171,7 @@ fn history_text(rules: Option<&Rules>) -> String {
         format!("daily = {daily}"),
         format!("weekly = {weekly}"),
         format!("monthly = {monthly}"),
+        format!("max = \"{}\"", amount_text(*max)),
     ]
     .map(|line| format!("{mark}{line}\n"))
     .concat()
@@ -198,6 +208,13 @@ pub fn dedup_text(dedup: Dedup) -> String {
         return if dedup == Dedup::Off { "off" } else { "on-close" }.to_owned();
     };
     format!("idle:{}", duration_text(time))
+}
+
+fn amount_text(amount: Amount) -> String {
+    match amount {
+        Amount::Percent(percent) => format!("{percent}%"),
+        Amount::Bytes(bytes) => bytes.to_string(),
+    }
 }
 
 /// Writes a duration in whole seconds as [`super::parse_duration`] reads it.

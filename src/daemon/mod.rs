@@ -71,6 +71,8 @@ pub struct Daemon {
 pub enum Starting<'a> {
     /// The store was made.
     Created(&'a Layout),
+    /// The disk is full: the overlay is mounted read-only, as this says.
+    Full(&'a RepoError),
     /// The index catches up with the packs.
     Opening(Opening),
     /// The store is open and nothing is mounted: the last chance to open files next to it.
@@ -103,10 +105,18 @@ impl Daemon {
             cache_bytes: options.cache_bytes,
             rebuild: false,
         };
-        let repo = open_store(&layout, &open, told)?;
+        let mut options = options.clone();
+        let repo = match open_store(&layout, &open, told) {
+            Err(DaemonError::Repo(full @ RepoError::NoRoom { .. })) if !options.read_only => {
+                options.read_only = true;
+                told(Starting::Full(&full));
+                open_store(&layout, &OpenOptions { read_only: true, ..open }, told)?
+            }
+            opened => opened?,
+        };
         told(Starting::Opened(&repo));
         let background = repo.overlay().start();
-        match mount(options, &repo, &mountpoint) {
+        match mount(&options, &repo, &mountpoint) {
             Ok((server, mounted)) => Ok(Daemon {
                 repo: Arc::new(repo),
                 background,

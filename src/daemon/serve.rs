@@ -133,9 +133,12 @@ fn unmount(
         most = most.max(pending as u64);
         progress(Progress::files("settling", most - pending as u64, most))
     });
-    // Who asked has gone: then it is not wanted any more.
-    if !settled.map_err(|e| fault(repo, &e.into()))? {
-        return Err(Fault::new("interrupted; it stays mounted"));
+    match settled {
+        Ok(true) => {}
+        // Who asked has gone: then it is not wanted any more.
+        Ok(false) => return Err(Fault::new("interrupted; it stays mounted")),
+        // On a full disk: no content depends on it, and the next mount brings the index up to date.
+        Err(e) => tracing::warn!("unmounting though the index could not be written: {}", repo.readable(&e)),
     }
     match unmount_until(mounted, Instant::now() + BUSY_REQUEST) {
         Ok(()) => Ok(Response::Unmount),

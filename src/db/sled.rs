@@ -113,7 +113,7 @@ impl SledDb {
             stuck: AtomicBool::new(false),
             suspect: AtomicBool::new(path.join(SUSPECT).exists()),
             lost: OnceLock::new(),
-            reserve: Reserve::new(path, RESERVE_BYTES),
+            reserve: Reserve::new(path, RESERVE_BYTES, 0),
             file,
             room_bytes,
             cache_bytes,

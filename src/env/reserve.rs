@@ -1,7 +1,8 @@
 //! Room that is set aside, so that what is needed to go on can be written when the disk is full.
 //!
-//! A file of allocated blocks in a directory, there only while the disk fills up. Who finds the disk full gives it
-//! up, and sets it aside again when there is room. It holds nothing; whoever needs the room may delete it.
+//! A file of allocated blocks in a directory: a little of it always, so that a disk that something else filled can still
+//! be mounted, the rest while the disk fills up. Who finds the disk full gives it up, and sets it aside again when there is
+//! room. It holds nothing; whoever needs the room may delete it.
 //!
 //! A collection of garbage borrows it: it gives back more than it takes, if nobody else takes the room meanwhile. So
 //! until it has ended, others who write to the same store do without ([`Reserve::is_lent`]), and what it has made free
@@ -24,6 +25,8 @@ const FREE_MIN: u64 = 4;
 pub(crate) struct Reserve {
     path: PathBuf,
     bytes: u64,
+    /// So much of it is always set aside.
+    base: u64,
     /// Half of the filesystem.
     half: u64,
     loans: AtomicU32,
@@ -37,20 +40,28 @@ impl Drop for Loan {
         let reserve = &self.0;
         if reserve.loans.fetch_sub(1, Ordering::AcqRel) == 1 && reserve.held() == 0 {
             let free = reserve.free();
-            reserve.set_aside(free, reserve.bytes.min(free / 4 * 3));
+            reserve.set_aside(free, free / 4 * 3);
         }
     }
 }
 
 impl Reserve {
-    /// Sets `bytes` aside in `dir`, or as much as is decent; with 0 nothing.
-    pub(crate) fn new(dir: &Path, bytes: u64) -> Reserve {
+    /// Sets `bytes` aside in `dir` while the disk fills up, and `base` of them always, or as much as is decent; with 0
+    /// nothing.
+    pub(crate) fn new(dir: &Path, bytes: u64, base: u64) -> Reserve {
         let all = space(dir).map_or(0, |space| space.f_blocks * space.f_frsize);
         let path = dir.join(NAME);
         let (bytes, loans) = (bytes.min(all / SHARE_MAX), AtomicU32::new(0));
-        let reserve = Reserve { path, bytes, half: all / 2, loans };
+        let reserve = Reserve { path, bytes, base: base.min(bytes), half: all / 2, loans };
         reserve.take();
         reserve
+    }
+
+    /// Gives up what is set aside in `dir`, if less than `needed` is free there: for whoever opens what lies in it.
+    pub(crate) fn release(dir: &Path, needed: u64) {
+        if space(dir).is_some_and(|space| space.f_bavail * space.f_frsize < needed) {
+            let _ = std::fs::remove_file(dir.join(NAME));
+        }
     }
 
     /// How many bytes are set aside, when they all are.
@@ -84,12 +95,12 @@ impl Reserve {
     pub(crate) fn take(&self) {
         let free = self.free();
         let held = self.held();
-        if free > 2 * self.plenty() && held > 0 {
+        if free > 2 * self.plenty() && held > self.base {
             let _ = std::fs::remove_file(&self.path);
         }
-        let lent = self.loans.load(Ordering::Acquire) > 0;
-        if !lent && free >= self.bytes * FREE_MIN && held < self.bytes {
-            self.set_aside(free, self.bytes);
+        let (lent, wanted) = (self.loans.load(Ordering::Acquire) > 0, self.wanted(free));
+        if !lent && free >= wanted * FREE_MIN && self.held() < wanted {
+            self.allocate(wanted);
         }
     }
 
@@ -103,8 +114,14 @@ impl Reserve {
         (self.bytes * FREE_MAX).min(self.half)
     }
 
-    fn set_aside(&self, free: u64, bytes: u64) {
-        if bytes > 0 && free <= self.plenty() {
+    /// How many bytes are to be set aside while so much is free.
+    fn wanted(&self, free: u64) -> u64 {
+        if free <= self.plenty() { self.bytes } else { self.base }
+    }
+
+    fn set_aside(&self, free: u64, most: u64) {
+        let bytes = self.wanted(free).min(most);
+        if bytes > 0 {
             self.allocate(bytes);
         }
     }
@@ -140,12 +157,13 @@ mod tests {
     fn is_real_room_and_comes_back() {
         use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir().unwrap();
-        let reserve = Reserve::new(dir.path(), 1 << 20);
-        assert_eq!(
-            reserve.path.exists(),
-            reserve.free() < reserve.half.min(32 << 20),
-            "only on a disk that fills up"
-        );
+        let reserve = Reserve::new(dir.path(), 1 << 20, 4096);
+        let plenty = reserve.free() > 2 * reserve.half.min(32 << 20);
+        assert!(reserve.held() == 4096 || !plenty, "more only on a disk that fills up");
+        Reserve::release(dir.path(), 0);
+        assert!(reserve.path.exists(), "nothing needs it");
+        Reserve::release(dir.path(), u64::MAX);
+        assert!(!reserve.path.exists());
         let _ = std::fs::remove_file(&reserve.path);
         reserve.allocate(reserve.bytes);
         let blocks = || std::fs::metadata(dir.path().join(NAME)).map_or(0, |meta| meta.blocks() * 512);
@@ -156,7 +174,7 @@ mod tests {
         reserve.allocate(reserve.bytes);
         assert_eq!(reserve.held(), reserve.bytes, "it grows");
         let none = tempfile::tempdir().unwrap();
-        Reserve::new(none.path(), 0);
+        Reserve::new(none.path(), 0, 4096);
         assert!(!none.path().join(NAME).exists());
     }
 }

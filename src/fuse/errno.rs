@@ -14,6 +14,7 @@ pub(super) fn errno(error: &OverlayError) -> Errno {
         OverlayError::Reserved(_) => return Errno::EPERM,
         OverlayError::Outside { .. } => libc::EXDEV,
         OverlayError::ReadOnly => return Errno::EROFS,
+        OverlayError::Unmarked => return Errno::EAGAIN,
         OverlayError::Store(StoreError::Full { .. }) => libc::ENOSPC,
         OverlayError::BadStub { .. }
         | OverlayError::Unsure { .. }

@@ -4,8 +4,12 @@
 //! and only then does the collection go on without it. Of one whose recipe is damaged it is not known what it needs, so all
 //! that was stored when that was found is left (`unread`).
 //!
-//! O(events) time; memory: one batch, and the directories of one snapshot after the other.
+//! If the store is larger than what the history may take, the versions that are not the present ones are first gathered and
+//! then kept by their value ([`super::budget`]).
+//!
+//! O(events) time; memory: one batch, what the budget needs, and the directories of one snapshot after the other.
 
+use super::budget::Budget;
 use super::error::{HistoryError, Result};
 use super::event::{Batch, Event, EventId, Version, What};
 use super::lineage::{moved, other_end};
@@ -13,10 +17,11 @@ use super::log::{Log, Role, Row, is_missing};
 use super::retention::Moments;
 use super::unread::Unread;
 use crate::db::DbError;
+use crate::id::RecipeId;
 use crate::overlay::stub::Time;
 use crate::overlay::{KeptForHistory, Overlay, OverlayError};
 use crate::store::{Collection, StoreError};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 /// Renames followed one after the other.
@@ -40,13 +45,15 @@ pub(super) struct Keeper<'a> {
     log: &'a Log,
     overlay: &'a Overlay,
     moments: Moments,
+    /// Places of versions that are given up, by their batches, until that is written down.
+    given_up: BTreeMap<u64, Vec<usize>>,
     /// Of each directory: its renames and removals.
     dirs: HashMap<PathBuf, Vec<Row>>,
 }
 
 impl<'a> Keeper<'a> {
     pub(super) fn new(log: &'a Log, overlay: &'a Overlay, moments: Moments) -> Keeper<'a> {
-        Keeper { log, overlay, moments, dirs: HashMap::new() }
+        Keeper { log, overlay, moments, given_up: BTreeMap::new(), dirs: HashMap::new() }
     }
 
     /// Goes through all versions, gives up what the rules do not keep, unless `dry_run`, and tells the collection of the rest.
@@ -54,13 +61,14 @@ impl<'a> Keeper<'a> {
         &mut self,
         collection: &Collection<'_>,
         unread: &mut Unread<'_>,
+        budget: &mut Budget,
         dry_run: bool,
         kept: &mut KeptForHistory,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
         let end = with_room(collection, || self.log.write())?;
         let mut unseen: Vec<PathBuf> = Vec::new();
-        let mut replaced: Vec<Batch> = Vec::new();
+        let (choose, now) = (!budget.exceeds(collection.stored_bytes()), Time::now().sec);
         for number in 0..end {
             let batch = match self.log.use_batch(number) {
                 Ok(Some(batch)) => batch,
@@ -71,7 +79,6 @@ impl<'a> Keeper<'a> {
                     continue;
                 }
             };
-            let mut given_up = Vec::new();
             for (place, event) in batch.events.iter().enumerate() {
                 let What::Version(version) = &event.what else { continue };
                 if !version.kept {
@@ -82,47 +89,45 @@ impl<'a> Keeper<'a> {
                     End::At(time) => Some(time),
                     End::Unseen(path) => {
                         unseen.push(path);
-                        Some(Time::now().sec)
+                        Some(now)
                     }
                 };
                 let wanted = self.overlay.keeps_history(&version.path);
-                if wanted && self.moments.keep(event.time.sec, until) {
-                    match collection.keep_more(&version.recipe) {
-                        Ok(bytes) => {
-                            kept.bytes += bytes;
-                            kept.versions += 1;
-                            continue;
-                        }
-                        Err(e) if is_missing(&e) => tracing::warn!(
-                            "{}: its version of {} cannot be had any more: {e}",
-                            version.path.display(),
-                            event.time.sec
-                        ),
-                        Err(e) => {
-                            let what = version.path.display();
-                            let left = unread.leave(&what, &version.recipe.0, e.into());
-                            left.map_err(|e| unsure(what.to_string(), e))?;
-                            kept.versions += 1;
-                            continue;
-                        }
-                    }
+                let id = EventId::new(number, place);
+                if !(wanted && self.moments.keep(event.time.sec, until)) {
+                    self.give_up(id, kept);
+                } else if let Some(until) = until.filter(|_| choose) {
+                    budget.add(id, version.recipe, event.time.sec, until, now);
+                } else {
+                    let what = || version.path.display().to_string();
+                    self.keep(collection, unread, budget, (id, &version.recipe), &what, kept)?;
                 }
-                given_up.push(place);
             }
-            kept.dropped += given_up.len() as u64;
-            if !given_up.is_empty() {
-                replaced.push(without(&batch, &given_up));
-            }
-            if replaced.len() >= REPLACED_MAX && !dry_run {
-                let some = std::mem::take(&mut replaced);
-                with_room(collection, || self.log.replace(some.clone()))?;
+            if self.given_up.len() >= REPLACED_MAX {
+                self.write_given_up(collection, dry_run)?;
             }
             if !go_on() {
                 return Ok(false);
             }
         }
+        for one in budget.take_candidates() {
+            let cost = collection.bytes_more(&one.recipe);
+            if cost.is_ok_and(|bytes| !budget.fits(bytes)) {
+                self.give_up(one.event, kept);
+                kept.thinned += 1;
+            } else {
+                let what = || format!("a version of {}", one.recipe);
+                self.keep(collection, unread, budget, (one.event, &one.recipe), &what, kept)?;
+            }
+            if self.given_up.len() >= REPLACED_MAX {
+                self.write_given_up(collection, dry_run)?;
+            }
+            if !go_on() {
+                return Ok(false);
+            }
+        }
+        self.write_given_up(collection, dry_run)?;
         if !dry_run {
-            with_room(collection, || self.log.replace(replaced.clone()))?;
             // From now on their time runs.
             for path in unseen {
                 let what = What::Removed { path, directory: false };
@@ -130,6 +135,54 @@ impl<'a> Keeper<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// Tells the collection of a version, or gives it up if it cannot be had.
+    fn keep(
+        &mut self,
+        collection: &Collection<'_>,
+        unread: &mut Unread<'_>,
+        budget: &mut Budget,
+        (id, recipe): (EventId, &RecipeId),
+        what: &dyn Fn() -> String,
+        kept: &mut KeptForHistory,
+    ) -> Result<()> {
+        match collection.keep_more(recipe) {
+            Ok(bytes) => {
+                budget.spend(bytes);
+                kept.bytes += bytes;
+                kept.yielding_bytes += bytes;
+            }
+            Err(e) if is_missing(&e) => {
+                tracing::warn!("{}: a version of it cannot be had any more: {e}", what());
+                self.give_up(id, kept);
+                return Ok(());
+            }
+            Err(e) => {
+                let left = unread.leave(&what(), &recipe.0, e.into());
+                left.map_err(|e| unsure(what(), e))?;
+            }
+        }
+        kept.versions += 1;
+        Ok(())
+    }
+
+    fn give_up(&mut self, id: EventId, kept: &mut KeptForHistory) {
+        kept.dropped += 1;
+        self.given_up.entry(id.batch()).or_default().push(id.place());
+    }
+
+    /// Writes down, durably, which versions are given up.
+    fn write_given_up(&mut self, collection: &Collection<'_>, dry_run: bool) -> Result<()> {
+        let mut given_up = std::mem::take(&mut self.given_up).into_iter().peekable();
+        while !dry_run && given_up.peek().is_some() {
+            let mut batches = Vec::new();
+            for (number, places) in given_up.by_ref().take(REPLACED_MAX) {
+                batches.extend(self.log.use_batch(number)?.map(|batch| without(&batch, &places)));
+            }
+            with_room(collection, || self.log.replace(batches.clone()))?;
+        }
+        Ok(())
     }
 
     /// How many versions are kept that are not what is there. `None` if `go_on` said no.

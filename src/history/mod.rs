@@ -16,6 +16,7 @@
 //! durable when it has been made.
 
 mod browse;
+mod budget;
 mod compact;
 mod error;
 mod event;

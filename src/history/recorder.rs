@@ -1,5 +1,6 @@
 //! Takes down what the overlay tells of, and says to collections what is still needed.
 
+use super::budget::Budget;
 use super::compact;
 use super::event::{Event, Version, What};
 use super::keep::Keeper;
@@ -101,6 +102,7 @@ impl Recorder {
         collection: &Collection<'_>,
         dry_run: bool,
         except: Option<&DocumentId>,
+        room: u64,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<KeptForHistory>> {
         let Some(overlay) = self.overlay.upgrade() else { return Err(HistoryError::Interrupted) };
@@ -111,12 +113,22 @@ impl Recorder {
         if !dry_run && !self.compact(&overlay, go_on)? {
             return Ok(None);
         }
+        let wanted = Wanted { moments: &moments, dry_run, except };
+        let mut budget = {
+            let snapshots = &self.snapshots;
+            let _changing = snapshots.change();
+            if !snapshots.mark_named(collection, &mut unread, wanted, &mut kept, go_on)? {
+                return Ok(None);
+            }
+            let mut budget = Budget::new(self.bytes_max().min(room.saturating_sub(kept.bytes)));
+            let unnamed = (&mut budget, &mut kept);
+            if !snapshots.mark_unnamed(&self.log, collection, &mut unread, unnamed, wanted, go_on)? {
+                return Ok(None);
+            }
+            budget
+        };
         let mut keeper = Keeper::new(&self.log, &overlay, moments.clone());
-        if !keeper.versions(collection, &mut unread, dry_run, &mut kept, go_on)? {
-            return Ok(None);
-        }
-        let what = Wanted { moments: &moments, dry_run, except };
-        if !self.snapshots.mark(&self.log, collection, &mut unread, what, &mut kept, go_on)? {
+        if !keeper.versions(collection, &mut unread, &mut budget, dry_run, &mut kept, go_on)? {
             return Ok(None);
         }
         kept.unreadable = unread.count;
@@ -178,9 +190,14 @@ impl Observer for Recorder {
         collection: &Collection<'_>,
         dry_run: bool,
         except: Option<&DocumentId>,
+        room: u64,
         go_on: &mut dyn FnMut() -> bool,
     ) -> std::result::Result<Option<KeptForHistory>, OverlayError> {
-        self.mark_all(collection, dry_run, except, go_on).map_err(OverlayError::from)
+        self.mark_all(collection, dry_run, except, room, go_on).map_err(OverlayError::from)
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.rules.max.of(self.store.space().total)
     }
 
     fn left_until(&self) -> std::result::Result<Option<u32>, OverlayError> {

@@ -5,6 +5,7 @@
 //! one of the last so many hours, days, weeks or months. So what was overwritten today can be had today, however
 //! old it was; and what was there at midnight can be had for as many days as there are rules for.
 
+use crate::overlay::Amount;
 use std::time::Duration;
 
 /// Hours, days, weeks and months are told apart in UTC; a week begins on Monday.
@@ -31,12 +32,15 @@ pub struct Rules {
     pub weekly: u32,
     /// So many months.
     pub monthly: u32,
+    /// No more of the disk than this is kept for what only versions, and snapshots without a name, need.
+    pub max: Amount,
 }
 
 impl Default for Rules {
     fn default() -> Rules {
         let all = Duration::from_secs(DAY as u64);
-        Rules { none: false, all, hourly: 48, daily: 30, weekly: 12, monthly: 12 }
+        let max = Amount::Percent(10);
+        Rules { none: false, all, hourly: 48, daily: 30, weekly: 12, monthly: 12, max }
     }
 }
 

@@ -10,6 +10,7 @@
 //! once its document is durable, which is after all that it needs is. One that is removed is gone for good once that event is
 //! durable ([`super::event::What::SnapshotRemoved`]); only then a collection goes on without it.
 
+use super::budget::Budget;
 use super::error::{HistoryError, Result};
 use super::event::{Event, What};
 use super::keep::unsure;
@@ -19,11 +20,11 @@ use super::retention::Moments;
 use super::unread::Unread;
 use super::wire::{Input, put_bytes, put_time};
 use crate::db::{Db, Layout, Runs, Table};
-use crate::id::{DocumentId, StoreId};
+use crate::id::{DocumentId, RecipeId, StoreId};
 use crate::overlay::KeptForHistory;
 use crate::overlay::stub::Time;
 use crate::recipe::put_varint;
-use crate::store::{Collection, DocumentKind, Store};
+use crate::store::{Collection, DocumentKind, Store, StoreError};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -134,11 +135,17 @@ pub(super) struct Wanted<'a> {
     pub(super) except: Option<&'a DocumentId>,
 }
 
+impl Wanted<'_> {
+    fn counts(&self, id: &DocumentId) -> bool {
+        self.except != Some(id)
+    }
+}
+
 /// The snapshots of one overlay.
 pub(super) struct Snapshots {
     store: Arc<Store>,
     db: Arc<dyn Db>,
-    /// Held by who makes, removes or marks snapshots: what one is made from is not taken away meanwhile.
+    /// Held by who makes, removes or marks snapshots ([`Snapshots::change`]): what one is made from is not taken away meanwhile.
     changing: Mutex<()>,
     listed: Mutex<BTreeMap<u64, (DocumentId, Arc<Snapshot>)>>,
 }
@@ -240,65 +247,110 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Gives up snapshots without a name that the rules do not keep, unless `dry_run`, and tells the collection of the rest.
-    pub(super) fn mark(
+    /// Tells the collection of snapshots with a name. The caller holds [`Snapshots::change`] until after
+    /// [`Snapshots::mark_unnamed`]. False if `go_on` said no.
+    pub(super) fn mark_named(
         &self,
-        log: &Log,
         collection: &Collection<'_>,
         unread: &mut Unread<'_>,
-        Wanted { moments, dry_run, except }: Wanted<'_>,
+        wanted: Wanted<'_>,
         kept: &mut KeptForHistory,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
-        let _changing = self.change();
-        let mut seen = HashSet::new();
         let all = self.all();
-        let unnamed = all.iter().filter(|(_, snapshot)| !snapshot.is_pinned());
-        let followers: Vec<Option<i64>> =
-            unnamed.clone().skip(1).map(|(_, next)| Some(next.time.sec)).chain([None]).collect();
-        let mut given_up = HashSet::new();
-        for ((id, snapshot), next) in unnamed.zip(followers) {
-            if !moments.keep_snapshot(snapshot.time.sec, next) {
-                given_up.insert(*id);
-                if !dry_run {
-                    self.remove(log, id)?;
-                }
-            }
-        }
-        for (id, snapshot) in all.iter().filter(|(id, _)| !given_up.contains(id) && Some(id) != except) {
-            self.store.knows_document(DocumentKind::Snapshot, id)?;
-            if !self
-                .mark_directory(&snapshot.root_node(), collection, unread, &mut seen, kept, go_on)
-                .map_err(|e| unsure(format!("snapshot {}", short_id(id)), e))?
-            {
-                return Ok(false);
+        let named = all.iter().filter(|(id, snapshot)| snapshot.is_pinned() && wanted.counts(id));
+        let mut seen = HashSet::new();
+        for (id, snapshot) in named {
+            match self.mark_one((id, snapshot), collection, unread, &mut seen, go_on)? {
+                Some(bytes) => kept.bytes += bytes,
+                None => return Ok(false),
             }
             kept.snapshots += 1;
         }
         Ok(true)
     }
 
-    fn mark_directory(
+    /// Gives up snapshots without a name that the rules do not keep or for which there is no budget, unless `dry_run`, and
+    /// tells the collection of the rest, the newest first. That one stays. False if `go_on` said no.
+    pub(super) fn mark_unnamed(
         &self,
-        id: &DocumentId,
+        log: &Log,
+        collection: &Collection<'_>,
+        unread: &mut Unread<'_>,
+        (budget, kept): (&mut Budget, &mut KeptForHistory),
+        wanted: Wanted<'_>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool> {
+        let choose = !budget.exceeds(collection.stored_bytes());
+        let mut unnamed = self.all();
+        unnamed.retain(|(_, snapshot)| !snapshot.is_pinned());
+        let (mut seen, mut next) = (HashSet::new(), None);
+        for (id, snapshot) in unnamed.iter().rev() {
+            let newest = next.is_none();
+            let ruled = wanted.moments.keep_snapshot(snapshot.time.sec, next.replace(snapshot.time.sec));
+            let mut stays = ruled;
+            if ruled && choose && !newest && wanted.counts(id) {
+                let add = &mut |recipe: &RecipeId| collection.bytes_more(recipe);
+                let Some(cost) = self.walk(&snapshot.root_node(), unread, &mut HashSet::new(), add, go_on)?
+                else {
+                    return Ok(false);
+                };
+                stays = budget.fits(cost);
+                kept.thinned += u64::from(!stays);
+            }
+            if !stays {
+                if !wanted.dry_run {
+                    self.remove(log, id)?;
+                }
+            } else if wanted.counts(id) {
+                let Some(bytes) = self.mark_one((id, snapshot), collection, unread, &mut seen, go_on)? else {
+                    return Ok(false);
+                };
+                budget.spend(bytes);
+                kept.bytes += bytes;
+                kept.yielding_bytes += bytes;
+                kept.snapshots += 1;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tells the collection of one; how many bytes on disk it needs more. `None` if `go_on` said no.
+    fn mark_one(
+        &self,
+        (id, snapshot): (&DocumentId, &Snapshot),
         collection: &Collection<'_>,
         unread: &mut Unread<'_>,
         seen: &mut HashSet<[u8; 16]>,
-        kept: &mut KeptForHistory,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<bool> {
-        let mut left = vec![*id];
+    ) -> Result<Option<u64>> {
+        self.store.knows_document(DocumentKind::Snapshot, id)?;
+        let add = &mut |recipe: &RecipeId| collection.keep_more(recipe);
+        self.walk(&snapshot.root_node(), unread, seen, add, go_on)
+            .map_err(|e| unsure(format!("snapshot {}", short_id(id)), e))
+    }
+
+    /// Goes through the directories from `id` on that are not in `seen`, and adds up what `add` says of the contents.
+    fn walk(
+        &self,
+        id: &DocumentId,
+        unread: &mut Unread<'_>,
+        seen: &mut HashSet<[u8; 16]>,
+        add: &mut dyn FnMut(&RecipeId) -> std::result::Result<u64, StoreError>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<u64>> {
+        let (mut left, mut sum) = (vec![*id], 0);
         while let Some(id) = left.pop() {
             if !go_on() {
-                return Ok(false);
+                return Ok(None);
             }
             let mut new = |id: &DocumentId| seen.insert(id.0.first_chunk().copied().unwrap_or_default());
             let mut visit = |entries: Vec<Entry>| {
                 for entry in entries {
                     match entry.node {
                         Node::Directory(below) => left.push(below),
-                        Node::File { recipe: Some(recipe), .. } => match collection.keep_more(&recipe) {
-                            Ok(bytes) => kept.bytes += bytes,
+                        Node::File { recipe: Some(recipe), .. } => match add(&recipe) {
+                            Ok(bytes) => sum += bytes,
                             Err(e) => {
                                 let what = format!("{:?} in a snapshot", entry.name);
                                 unread.leave(&what, &recipe.0, e.into())?;
@@ -314,7 +366,7 @@ impl Snapshots {
                 unread.leave(&"a directory of a snapshot", &id.0, e)?;
             }
         }
-        Ok(true)
+        Ok(Some(sum))
     }
 }
 

@@ -4,7 +4,7 @@ use super::Overlay;
 use super::backing;
 use super::error::{OverlayError, Result};
 use super::inode::Content;
-use super::observe::KeptForHistory;
+use super::observe::{KeptForHistory, Observer};
 use super::stub::Time;
 use crate::id::{ChunkId, DocumentId, RecipeId};
 use crate::store::{GcDone, GcPlan};
@@ -67,6 +67,17 @@ impl Overlay {
     /// The mount is not held up: whoever finds a chunk stored meanwhile keeps it by that. O(files + frames) time;
     /// memory: the names of all directories, and what [`crate::store::Collection`] takes. The catalog has to be complete.
     pub fn gc(&self, dry_run: bool, progress: &mut dyn FnMut(GcStep) -> bool) -> Result<Option<GcOutcome>> {
+        self.gc_with(dry_run, true, progress)
+    }
+
+    /// As [`Overlay::gc`], also while the catalog is not `complete`: then it fails if the tree does not rest, or has files
+    /// whose record cannot be believed.
+    pub fn gc_with(
+        &self,
+        dry_run: bool,
+        complete: bool,
+        progress: &mut dyn FnMut(GcStep) -> bool,
+    ) -> Result<Option<GcOutcome>> {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
         }
@@ -75,13 +86,22 @@ impl Overlay {
         };
         // Those made from here on are of files that the mark may not meet.
         let lists = self.lists()?;
-        let marked = self.mark(&mut |recipe| collection.keep(recipe), &mut |stubs| {
-            !stubs.is_multiple_of(256) || progress(GcStep::Marking(stubs))
-        })?;
+        let (short, mut live_bytes) = (self.is_short(), 0);
+        let mut keep = |recipe: &RecipeId| match short {
+            true => collection.keep_more(recipe).map(|bytes| live_bytes += bytes),
+            false => collection.keep(recipe),
+        };
+        let marked = self
+            .mark(&mut keep, &mut |stubs| !stubs.is_multiple_of(256) || progress(GcStep::Marking(stubs)))?;
         let Some(marked) = marked else { return Ok(None) };
+        if !complete && (!marked.all || marked.unknown > 0) {
+            return Err(OverlayError::Unmarked);
+        }
+        let history_room = if short { self.history_room(live_bytes) } else { u64::MAX };
         let history = match self.observer() {
             Some(observer) => {
-                observer.mark(&collection, dry_run, None, &mut || progress(GcStep::MarkingHistory))?
+                let go_on = &mut || progress(GcStep::MarkingHistory);
+                observer.mark(&collection, dry_run, None, history_room, go_on)?
             }
             None => Some(KeptForHistory::default()),
         };
@@ -105,10 +125,15 @@ impl Overlay {
             !stopped
         })?;
         outcome.done = Some(done);
-        let note = || self.set_garbage(0).and_then(|()| self.set_held(history.bytes, Time::now().sec));
+        let held = self.held_now(history);
+        let note = || self.set_garbage(0).and_then(|()| self.set_held(held));
         if !stopped && let Err(e) = note() {
             tracing::warn!("how much garbage there is could not be noted: {e}");
         }
+        if done.reclaimed_bytes > 0 {
+            self.queue.retry_waiting();
+        }
+        self.tell_of_thinning(&history);
         Ok((!stopped).then_some(outcome))
     }
 
@@ -160,7 +185,8 @@ impl Overlay {
         found.after_history_bytes = collection.bytes_not_kept(&chunks)?;
         let kept = match self.observer() {
             Some(observer) => {
-                observer.mark(&collection, true, snapshot.map(|(id, _)| id), &mut || go_on(0))?
+                let except = snapshot.map(|(id, _)| id);
+                observer.mark(&collection, true, except, u64::MAX, &mut || go_on(0))?
             }
             None => Some(KeptForHistory::default()),
         };
@@ -176,17 +202,25 @@ impl Overlay {
         self.auto_gc.store(on, Ordering::Relaxed);
     }
 
-    /// Collects garbage if a quarter of the store seems to be, or if there was no room for a commit.
+    /// Collects garbage if a quarter of the store seems to be, if there was no room for a commit, or if the history takes
+    /// more than it may.
     pub(super) fn gc_if_due(&self) {
         if !self.auto_gc.load(Ordering::Relaxed) {
             return;
         }
         let no_room = self.no_room.swap(false, Ordering::Relaxed);
-        let share = (self.contents.store.stats().unique_bytes / GARBAGE_SHARE).max(GARBAGE_BYTES_MIN);
+        let (held, garbage, stats) = (self.held_for_history(), self.garbage(), self.contents.store.stats());
+        let share = (stats.unique_bytes / GARBAGE_SHARE).max(GARBAGE_BYTES_MIN);
         // What only versions need becomes garbage by the passing of time.
-        let (held, since) = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let aged = held >= share && Time::now().sec.saturating_sub(since) >= HELD_SECONDS;
-        if !no_room && !aged && self.garbage() < share {
+        let age = Time::now().sec.saturating_sub(held.time);
+        let aged = held.bytes >= share && age >= HELD_SECONDS;
+        // A collection that finds what the last one found gives nothing back.
+        let news = garbage > 0 || stats.stored_bytes != held.stored_bytes || age >= AGAIN_SECONDS;
+        let history = held.yielding_bytes.saturating_add(garbage);
+        let max = self.observer().map_or(u64::MAX, Observer::bytes_max);
+        let over = history > max && (held.yielding_bytes > max || garbage >= max / GARBAGE_SHARE);
+        let short = self.is_short() && history > self.contents.store.keep_free_bytes() / GARBAGE_SHARE;
+        if !(aged || garbage >= share || news && (no_room || over || short)) {
             return;
         }
         match self.gc(false, &mut |_| !self.stop.stopped()) {
@@ -199,7 +233,8 @@ impl Overlay {
             Err(e) => {
                 tracing::error!("garbage was not collected: {e}");
                 // What fails now fails again at once: not before as much has come again.
-                let _ = self.set_garbage(0).and_then(|()| self.set_held(held, Time::now().sec));
+                let held = Held { time: Time::now().sec, stored_bytes: stats.stored_bytes, ..held };
+                let _ = self.set_garbage(0).and_then(|()| self.set_held(held));
             }
         }
     }
@@ -214,11 +249,78 @@ impl Overlay {
         Ok(self.db.put(crate::db::Table::Meta, GARBAGE, &bytes.to_be_bytes())?)
     }
 
-    /// Notes how many bytes a collection kept for the history alone, and when, in seconds since 1970.
-    fn set_held(&self, bytes: u64, time: i64) -> Result<()> {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (bytes, time);
-        let row = [bytes.to_be_bytes(), time.to_be_bytes()].concat();
-        Ok(self.db.put(crate::db::Table::Meta, HELD, &row)?)
+    /// What the last collection kept for the history alone.
+    pub fn held_for_history(&self) -> Held {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Most bytes that the history may take, snapshots with a name not counted.
+    pub fn history_bytes_max(&self) -> u64 {
+        self.observer().map_or(u64::MAX, Observer::bytes_max)
+    }
+
+    fn held_now(&self, kept: KeptForHistory) -> Held {
+        Held {
+            bytes: kept.bytes,
+            yielding_bytes: kept.yielding_bytes,
+            time: Time::now().sec,
+            stored_bytes: self.contents.store.stats().stored_bytes,
+        }
+    }
+
+    fn set_held(&self, held: Held) -> Result<()> {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+        Ok(self.db.put(crate::db::Table::Meta, HELD, &held.encode())?)
+    }
+
+    /// How many bytes the history may keep so that enough is free after a collection, beside `live_bytes` that files need.
+    fn history_room(&self, live_bytes: u64) -> u64 {
+        let store = &self.contents.store;
+        let for_store = store.space().free.saturating_add(store.stats().stored_bytes);
+        for_store.saturating_sub(live_bytes).saturating_sub(2 * store.keep_free_bytes())
+    }
+
+    fn tell_of_thinning(&self, history: &KeptForHistory) {
+        if history.thinned > 0 {
+            tracing::info!("{} versions and snapshots were given up to make room", history.thinned);
+        }
+        let pinned_bytes = history.bytes - history.yielding_bytes;
+        if self.is_short() && pinned_bytes > self.contents.store.keep_free_bytes() {
+            tracing::warn!(
+                "the disk is nearly full, and snapshots with a name keep {pinned_bytes} bytes of it: remove some with \
+                 `dedupctl snapshot remove`"
+            );
+        }
+    }
+}
+
+/// What a collection kept for the history alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Of them, bytes that can be given up for space: snapshots with a name do not need them.
+    pub yielding_bytes: u64,
+    /// When, in seconds since 1970.
+    pub time: i64,
+    /// Bytes of the packs then.
+    pub stored_bytes: u64,
+}
+
+impl Held {
+    fn encode(&self) -> Vec<u8> {
+        let time = self.time.to_be_bytes();
+        let [bytes, yielding, stored] =
+            [self.bytes, self.yielding_bytes, self.stored_bytes].map(u64::to_be_bytes);
+        [bytes, time, yielding, stored].concat()
+    }
+
+    /// Reads [`HELD`]; a row of an older program ends after the time.
+    pub(super) fn decode(row: &[u8]) -> Option<Held> {
+        let number = |at: usize| row.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
+        let (bytes, time) = (number(0)?, number(8)? as i64);
+        let (yielding_bytes, stored_bytes) = (number(16).unwrap_or_default(), number(24).unwrap_or_default());
+        Some(Held { bytes, yielding_bytes, time, stored_bytes })
     }
 }
 
@@ -228,12 +330,9 @@ const GARBAGE_SHARE: u64 = 4;
 const GARBAGE_BYTES_MIN: u64 = 64 << 20;
 /// So long after a collection that kept much for the history alone the next is made.
 const HELD_SECONDS: i64 = 6 * 3600;
-/// Row of `Table::Meta`: what the last collection kept for the history alone, bytes 8 | when, seconds since 1970, 8.
+/// So long after a collection another one for the sake of room is made though nothing is known to have changed.
+const AGAIN_SECONDS: i64 = 600;
+/// Row of `Table::Meta`: [`Held`], as bytes 8 | time 8 | yielding bytes 8 | stored bytes 8.
 pub(super) const HELD: &[u8] = b"overlay.held";
-/// Bytes and time of [`HELD`].
-pub(super) fn decode_held(row: &[u8]) -> Option<(u64, i64)> {
-    let (bytes, time) = row.split_first_chunk()?;
-    Some((u64::from_be_bytes(*bytes), i64::from_be_bytes(time.try_into().ok()?)))
-}
 /// Row of `Table::Meta`: [`Overlay::garbage`].
 pub(super) const GARBAGE: &[u8] = b"overlay.garbage";

@@ -20,6 +20,7 @@ use super::inode::{Content, Inode, Phase, State as InodeState};
 use super::pace::Priority;
 use super::policy::Policy;
 use super::queue::{Batch, Entry, GATHER};
+use super::room::{Claim, Needed, NoRoom, needed};
 use super::round_size::{Outcome, RoundSize};
 use super::stub::{State, Stub, Time};
 use super::types::SetTime;
@@ -51,6 +52,10 @@ struct Taken {
     before: Stat,
     convert: bool,
     retry: bool,
+    /// The space that its content may take in the store.
+    _claim: Option<Claim>,
+    /// Whether it stays plain for want of space, and is only indexed meanwhile.
+    waits: bool,
     prefix: Growing,
     /// The view to be indexed beside the bytes.
     view: Option<View>,
@@ -74,7 +79,7 @@ impl Overlay {
             let size = |inode: &Inode| {
                 inode.path_fd().and_then(rustix::fs::fstat).map_or(0, |stat| stat.st_size as u64)
             };
-            let round_bytes = self.pace.round_bytes(round_size.bytes());
+            let round_bytes = self.pace.round_bytes(round_size.bytes()).min(self.round_room());
             let fits = files.iter().take_while(|entry| {
                 bytes += size(&entry.inode);
                 bytes <= round_bytes
@@ -148,9 +153,10 @@ impl Overlay {
             Ok(recipes) => recipes,
             Err(e) => {
                 let full = matches!(e, OverlayError::Store(StoreError::Full { .. }));
-                self.no_room.fetch_or(full, Ordering::Relaxed);
                 tracing::error!("{} files stay plain and will be tried again: {e}", read.len());
-                read.into_iter().for_each(|read| self.give_up(read.taken));
+                for Read { taken, .. } in read {
+                    if full { self.give_up_for_now(taken) } else { self.give_up(taken) }
+                }
                 return 0;
             }
         };
@@ -245,7 +251,23 @@ impl Overlay {
         if !wanted {
             state.hot = None;
         }
-        let (file, convert, retry) = open_leased(inode, wanted)?;
+        let known = state.needed.take().filter(|known| known.is_of(&stat));
+        let claim = wanted.then(|| self.claim(needed(known.as_deref(), &stat)));
+        let waits = match &claim {
+            Some(Err(NoRoom::Full)) if known.is_some() => {
+                state.needed = known;
+                self.wait_for_space(inode, &mut state);
+                return Ok(None);
+            }
+            Some(Err(NoRoom::Full)) => true,
+            Some(Err(NoRoom::Claimed)) => {
+                state.needed = known;
+                self.try_again(inode, &mut state);
+                return Ok(None);
+            }
+            Some(Ok(_)) | None => false,
+        };
+        let (file, convert, retry) = open_leased(inode, wanted && !waits)?;
         if retry && state.attempts != ATTEMPTS_BEFORE_INDEXING {
             self.try_again(inode, &mut state);
             return Ok(None);
@@ -257,13 +279,24 @@ impl Overlay {
             state.passed = false;
         }
         // One that is only indexed because somebody is in the way is to become a stub still.
-        state.dirty = retry;
+        state.dirty = retry || waits;
         let mut prefix = state.growing.take().unwrap_or_default();
         drop(state);
         if !prefix.still_true(&file) {
             prefix = Growing::default();
         }
-        Ok(Some(Taken { inode: inode.clone(), file, before, convert, retry, prefix, view: None }))
+        let _claim = claim.and_then(|claim| claim.ok());
+        Ok(Some(Taken {
+            inode: inode.clone(),
+            file,
+            before,
+            convert,
+            retry,
+            _claim,
+            waits,
+            prefix,
+            view: None,
+        }))
     }
 
     /// Emptying a file takes an ordinary user's setuid and setgid bits away.
@@ -300,12 +333,21 @@ impl Overlay {
 
     /// Leaves a file as it is, to be tried again later.
     fn give_up(&self, taken: Taken) {
+        self.leave(taken, Overlay::try_again);
+    }
+
+    /// Leaves a file as it is, to be tried again when there is space.
+    fn give_up_for_now(&self, taken: Taken) {
+        self.leave(taken, Overlay::wait_for_space);
+    }
+
+    fn leave(&self, taken: Taken, then: fn(&Overlay, &Arc<Inode>, &mut InodeState)) {
         let mut state = taken.inode.lock();
         if is_ours(&state, &taken) {
             state.interrupt_conversion();
         }
         state.dirty = true;
-        self.try_again(&taken.inode, &mut state);
+        then(self, &taken.inode, &mut state);
         drop(state);
         drop(taken.file);
         self.inodes.release(taken.inode);
@@ -336,6 +378,7 @@ impl Overlay {
         finder: &mut Finder<'_>,
     ) -> Result<bool> {
         let Taken { inode, file, before, .. } = taken;
+        let lacks = taken.waits.then(|| self.bytes_not_stored(recipe)).transpose()?;
         let known;
         {
             let mut state = inode.lock();
@@ -366,6 +409,13 @@ impl Overlay {
                 self.converted.fetch_add(u64::from(made?), Ordering::Relaxed);
                 state.attempts = 0;
                 state.hot = None;
+            } else if let Some(bytes) = lacks {
+                state.needed = Some(Box::new(Needed::new(&now, bytes)));
+                state.attempts = 0;
+                // What the store has already needs no space.
+                let fits = self.claim(bytes).is_ok();
+                let again = if fits { Overlay::try_again } else { Overlay::wait_for_space };
+                again(self, inode, &mut state);
             } else if taken.retry {
                 self.try_again(inode, &mut state);
             }

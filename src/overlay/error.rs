@@ -61,6 +61,11 @@ pub enum OverlayError {
     /// The overlay was opened for reading only.
     #[error("the overlay is read-only")]
     ReadOnly,
+    /// A collection has nothing but the tree to go by, and it changed all the time or has files of unknown content.
+    #[error(
+        "the index does not know all files, and the tree alone does not say what they need: make room and run this again"
+    )]
+    Unmarked,
     /// The content could not be read from or written to the store.
     #[error(transparent)]
     Store(#[from] StoreError),

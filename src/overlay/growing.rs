@@ -78,7 +78,8 @@ impl Overlay {
         }
         let policy = self.policy_of(inode, stat.st_nlink, &mut self.catalog.finder(&self.backing))?;
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDONLY)?;
-        let keep = policy.is_some_and(|policy| policy.converts(stat.st_size as u64));
+        let size = stat.st_size as u64;
+        let keep = policy.is_some_and(|policy| policy.converts(size)) && self.has_room_to_grow(size);
         let mut round = self.contents.ingest.round(keep);
         round.set_background(self.pace.is_background());
         let mut offset = before.bytes;

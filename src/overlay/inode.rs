@@ -16,6 +16,7 @@ use super::growing::Growing;
 use super::heat::Share;
 use super::hybrid::Hybrid;
 use super::resolved::Resolved;
+use super::room::Needed;
 use super::stub::{Stub, Time};
 use super::types::{Kind, NodeId};
 use super::write_errors::WriteErrors;
@@ -128,6 +129,8 @@ pub struct State {
     pub hybrid: Option<Arc<Hybrid>>,
     /// Chunks already taken from a file that is still open for writing.
     pub growing: Option<Growing>,
+    /// Of a file that waits for space: what it would add to the store.
+    pub needed: Option<Box<Needed>>,
     /// Whether chunks are just being taken from it: our own descriptor keeps a lease from being granted.
     pub stepping: bool,
     /// Of a file that is plain because it is read again and again: its share of the room for those. Its record names its
@@ -436,6 +439,7 @@ impl Inodes {
                 recipe: None,
                 hybrid: None,
                 growing: None,
+                needed: None,
                 stepping: false,
                 hot: None,
                 write_errors: Arc::default(),

@@ -52,6 +52,7 @@ mod recover;
 mod renamed;
 mod repair;
 mod resolved;
+mod room;
 mod round_size;
 mod scan;
 mod similar;
@@ -67,7 +68,7 @@ mod write_errors;
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
 pub use catalog::{Catalog, FileRow};
 pub use changes::{Change, Still};
-pub use collect::{GcOutcome, GcStep, WouldFree};
+pub use collect::{GcOutcome, GcStep, Held as HeldForHistory, WouldFree};
 pub use contained::{FileContained, Place, TreeContained};
 pub use content_out::{StoredContent, xattrs_of};
 pub use contents::{Contents, Shares};
@@ -88,6 +89,7 @@ pub(crate) use place::{placed_name, set_attributes, write_file};
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use resolved::{Directory, Resolved};
+pub use room::{Amount, keep_free_bytes};
 pub use scan::{Finding, ScanReport, Trouble};
 pub use similar::{Match, Matches, Ranking, SimilarOptions};
 pub use survey::{Held, Met};
@@ -171,10 +173,11 @@ pub struct Overlay {
     converted: AtomicU64,
     /// About how many bytes of contents have lost their last file.
     garbage: AtomicU64,
-    /// What the last collection kept for the history alone, in bytes, and when that was, in seconds since 1970.
-    held: Mutex<(u64, i64)>,
+    /// What the last collection kept for the history alone.
+    held: Mutex<collect::Held>,
     /// A commit found no room in the store.
     no_room: AtomicBool,
+    room: room::Room,
     /// Whether garbage is collected without being asked.
     auto_gc: AtomicBool,
     idle: optimize::Idle,
@@ -201,7 +204,7 @@ impl Overlay {
         let garbage = parts.db.get(crate::db::Table::Meta, collect::GARBAGE)?;
         let garbage = garbage.and_then(|row| row[..].try_into().ok()).map_or(0, u64::from_be_bytes);
         let held = parts.db.get(crate::db::Table::Meta, collect::HELD)?;
-        let held = held.as_deref().and_then(collect::decode_held).unwrap_or_default();
+        let held = held.as_deref().and_then(collect::Held::decode).unwrap_or_default();
         let Parts { store, similarity, .. } = &parts;
         let contents =
             Contents::new(store.clone(), similarity.clone(), parts.db.clone(), parts.params, parts.threads);
@@ -229,6 +232,7 @@ impl Overlay {
             garbage: AtomicU64::new(garbage),
             held: Mutex::new(held),
             no_room: AtomicBool::new(false),
+            room: room::Room::default(),
             auto_gc: AtomicBool::new(false),
             idle: optimize::Idle::default(),
             templates_dir: OnceLock::new(),
@@ -351,6 +355,11 @@ impl Overlay {
     /// Files that rest for longer because they are written again and again.
     pub fn resting(&self) -> usize {
         self.queue.resting()
+    }
+
+    /// Files that stay plain until there is space for their content.
+    pub fn waiting_for_room(&self) -> usize {
+        self.queue.waiting()
     }
 
     /// Files that were closed and are not committed yet.

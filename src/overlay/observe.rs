@@ -62,6 +62,10 @@ pub struct Committed {
 pub struct KeptForHistory {
     /// Bytes on disk.
     pub bytes: u64,
+    /// Of them, bytes that only versions and snapshots without a name need: what can be given up for space.
+    pub yielding_bytes: u64,
+    /// Versions and snapshots without a name that the rules keep and that were given up for space, or would be.
+    pub thinned: u64,
     /// Versions that are kept.
     pub versions: u64,
     /// Versions that are given up, or would be.
@@ -99,14 +103,19 @@ pub trait Observer: Send + Sync {
     fn last_at(&self, path: &Path) -> Result<Option<Committed>>;
 
     /// Says to a collection what the history needs, after giving up what it need not keep, unless `dry_run`; without the
-    /// snapshot `except`, if there is one. `None` if `go_on` said no. Called after the files' own needs were said.
+    /// snapshot `except`, if there is one. Keeps at most `room` bytes on disk, or what snapshots with a name need.
+    /// `None` if `go_on` said no. Called after the files' own needs were said.
     fn mark(
         &self,
         collection: &Collection<'_>,
         dry_run: bool,
         except: Option<&DocumentId>,
+        room: u64,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<KeptForHistory>>;
+
+    /// Most bytes on disk for what only versions and snapshots need; snapshots with a name may take more.
+    fn bytes_max(&self) -> u64;
 
     /// The newest pack that stays as it is, because something that cannot be read may need a part of it.
     fn left_until(&self) -> Result<Option<u32>>;

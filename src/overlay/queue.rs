@@ -37,6 +37,8 @@ struct Waiting {
     later: Line,
     /// Written again and again, so they rest for longer: nobody waits for those but who asks for all.
     resting: Line,
+    /// Plain until there is space for their content: `settle` has them tried once more and does not wait for them.
+    waiting: Line,
     /// Plain because they are read again and again, and in the store: nobody waits for those, whatever he asks for.
     hot: Line,
     /// What is ready, soon or in work, by the generations that it came in.
@@ -102,6 +104,24 @@ impl Queue {
         self.changed.notify_all();
     }
 
+    /// Adds an inode that stays plain until there is space for its content.
+    pub fn push_waiting(&self, entry: Entry) {
+        self.lock().waiting.push(entry, Instant::now() + LATER);
+        self.changed.notify_all();
+    }
+
+    /// Takes those that wait for space at once.
+    pub fn retry_waiting(&self) {
+        let mut state = self.lock();
+        state.retry_waiting(Instant::now());
+        self.changed.notify_all();
+    }
+
+    /// Files that wait for space.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
     /// Adds an inode that stays plain until `due` because it is read again and again.
     pub fn push_hot(&self, entry: Entry, due: Instant) {
         self.lock().hot.push(entry, due);
@@ -135,7 +155,7 @@ impl Queue {
                 state.count(entry.generation, -1);
                 entry
             }
-            None => state.later.remove(inode)?,
+            None => state.later.remove(inode).or_else(|| state.waiting.remove(inode))?,
         };
         let generation = state.generation;
         state.push_ready(Entry { generation, ..entry }, Instant::now() + after);
@@ -155,7 +175,8 @@ impl Queue {
         for entry in moved(&mut state.ready) {
             state.ready.push(entry, due);
         }
-        for entry in moved(&mut state.resting).into_iter().chain(moved(&mut state.later)) {
+        let rest = [moved(&mut state.resting), moved(&mut state.later), moved(&mut state.waiting)];
+        for entry in rest.into_iter().flatten() {
             state.push_ready(entry, due);
         }
         self.changed.notify_all();
@@ -175,7 +196,7 @@ impl Queue {
             if !files.is_empty() {
                 return Some(Batch { files, hurry: state.hurry > 0 });
             }
-            let lines = [&state.ready, &state.soon, &state.later, &state.resting, &state.hot];
+            let lines = [&state.ready, &state.soon, &state.later, &state.resting, &state.waiting, &state.hot];
             let next = lines.iter().filter_map(|line| line.due()).min();
             let wait =
                 next.map_or(WAIT_MAX, |due| due.saturating_duration_since(now).clamp(WAIT_MIN, WAIT_MAX));
@@ -226,6 +247,7 @@ impl Queue {
         for ((due, _), entry) in std::mem::take(&mut state.resting.entries) {
             state.push_ready(entry, due.min(now));
         }
+        state.retry_waiting(now);
         self.changed.notify_all();
         Hurry(self)
     }
@@ -291,6 +313,12 @@ impl Waiting {
         self.ready.push(entry, due);
     }
 
+    fn retry_waiting(&mut self, now: Instant) {
+        for (_, entry) in std::mem::take(&mut self.waiting.entries) {
+            self.push_ready(entry, now);
+        }
+    }
+
     /// Files pending that came in the generation `last` or before. There are few generations: those that somebody
     /// waits for, and the one after.
     fn pending_until(&self, last: u64) -> usize {
@@ -312,13 +340,15 @@ impl Waiting {
         let mut taken = Vec::new();
         while taken.len() < count {
             let ready = self.ready.due().filter(|due| hurry || *due <= now + slack);
-            let [soon, later, resting, hot] = [&self.soon, &self.later, &self.resting, &self.hot]
-                .map(|line| line.due().filter(|due| *due <= now));
-            let Some(first) = [ready, soon, later, resting, hot].into_iter().flatten().min() else { break };
+            let lines = [&self.soon, &self.later, &self.resting, &self.waiting, &self.hot];
+            let [soon, later, resting, waiting, hot] = lines.map(|line| line.due().filter(|due| *due <= now));
+            let all = [ready, soon, later, resting, waiting, hot];
+            let Some(first) = all.into_iter().flatten().min() else { break };
             let (line, counted) = match Some(first) {
                 due if due == ready => (&mut self.ready, true),
                 due if due == soon => (&mut self.soon, true),
                 due if due == later => (&mut self.later, false),
+                due if due == waiting => (&mut self.waiting, false),
                 due if due == hot => (&mut self.hot, false),
                 _ => (&mut self.resting, false),
             };

@@ -117,6 +117,12 @@ pub enum RepoError {
         /// What the system answered.
         source: io::Error,
     },
+    /// The filesystem of the store has no space for the changes that opening it makes.
+    #[error("{path}: the disk is full, so the store can only be read")]
+    NoRoom {
+        /// Where the store is.
+        path: PathBuf,
+    },
     /// A part of the store could not be opened.
     #[error("{path}: {part} could not be opened: {reason}")]
     Part {
@@ -193,6 +199,10 @@ impl RepoError {
                 "give a path that exists".to_owned()
             }
             RepoError::Io { .. } => return None,
+            RepoError::NoRoom { .. } => {
+                "remove or move something on that filesystem outside the overlay (1 MiB is enough), and try again"
+                    .to_owned()
+            }
             RepoError::Part { .. } => {
                 "`dedupctl check --rebuild` makes a new index from the packs".to_owned()
             }

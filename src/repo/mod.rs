@@ -149,7 +149,8 @@ impl Repo {
             options.memory_bytes.or(config.memory_bytes),
             options.cache_bytes.or(config.cache_bytes),
         );
-        let opened = open::open_parts(layout, &dir, format.id, memory, options, progress)
+        let tuning = open::Tuning { memory, keep_free: config.keep_free };
+        let opened = open::open_parts(layout, &dir, format.id, tuning, options, progress)
             .map_err(|e| readable(e, &dir, &layout.state))?;
         let hot = HotOptions::default();
         let overlay = Overlay::new(overlay::Parts {

@@ -8,8 +8,9 @@ use super::error::RepoError;
 use super::layout::{INDEX, Layout};
 use super::{CLEAN, Memory, OpenOptions, Opening};
 use crate::db::{Batch, Beside, Compacted, Db, DbError, DbResult, MemDb, SledDb, Table};
+use crate::env::Reserve;
 use crate::id::StoreId;
-use crate::overlay::Views;
+use crate::overlay::{Amount, Views, keep_free_bytes};
 use crate::similarity::{Similarity, SimilarityError, SimilarityOptions};
 use crate::store::{Store, StoreError, StoreOptions};
 use rustix::io::Errno;
@@ -31,6 +32,18 @@ pub(super) struct Parts {
     pub left: Vec<PathBuf>,
 }
 
+/// What of the settings the parts are made with.
+#[derive(Clone, Copy)]
+pub(super) struct Tuning {
+    pub memory: Memory,
+    pub keep_free: Option<Amount>,
+}
+
+/// Opening the index for changes takes about so much space; what is set aside is given up for it.
+const OPEN_BYTES: u64 = 2 << 20;
+/// With less than this sled is not even tried.
+const OPEN_BYTES_MIN: u64 = 128 << 10;
+
 enum Failure {
     /// The index is of no use.
     Index(String),
@@ -41,7 +54,7 @@ pub(super) fn open_parts(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    memory: Memory,
+    tuning: Tuning,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, RepoError> {
@@ -49,12 +62,21 @@ pub(super) fn open_parts(
     if options.rebuild && index.exists() {
         move_aside(layout, &index, "old")?;
     }
-    match attempt(layout, dir, id, memory, options, progress) {
+    match attempt(layout, dir, id, tuning, options, progress) {
         Ok(parts) => Ok(parts),
         Err(Failure::Other(e)) => Err(e),
+        // What fails for want of space says nothing of the index.
+        Err(Failure::Index(_)) if !options.read_only && free_bytes(dir) < OPEN_BYTES => {
+            Err(RepoError::NoRoom { path: layout.state.clone() })
+        }
         Err(Failure::Index(reason)) if options.read_only => {
-            tracing::warn!("the index is damaged ({reason}); it stays, and the packs are read in its place");
-            match parts(layout, dir, id, memory, options, Arc::new(MemDb::new()), progress) {
+            match free_bytes(dir) < OPEN_BYTES {
+                true => tracing::warn!("the disk is full: the packs are read in place of the index"),
+                false => tracing::warn!(
+                    "the index is damaged ({reason}); it stays, and the packs are read in its place"
+                ),
+            }
+            match parts(layout, dir, id, tuning, options, Arc::new(MemDb::new()), progress) {
                 Ok(parts) => Ok(parts),
                 Err(Failure::Other(e)) => Err(e),
                 Err(Failure::Index(reason)) => Err(part(layout, "the index", reason)),
@@ -66,7 +88,7 @@ pub(super) fn open_parts(
                 "the index is damaged ({reason}); it was moved to {} and is made anew",
                 aside.display()
             );
-            attempt(layout, dir, id, memory, options, progress).map_err(|failure| match failure {
+            attempt(layout, dir, id, tuning, options, progress).map_err(|failure| match failure {
                 Failure::Other(e) => e,
                 Failure::Index(reason) => part(layout, "the index", reason),
             })
@@ -78,18 +100,22 @@ fn attempt(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    memory: Memory,
+    tuning: Tuning,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
-    let db: Arc<dyn Db> = match open_index(&dir.join(INDEX), memory.index_cache_bytes, options) {
+    let full = is_full_for_opening(dir);
+    if full && !options.read_only {
+        return Err(Failure::Other(RepoError::NoRoom { path: layout.state.clone() }));
+    }
+    let db: Arc<dyn Db> = match open_index(&dir.join(INDEX), tuning.memory.index_cache_bytes, options) {
         Ok(db) => Arc::new(db),
         Err(DbError::Locked { .. }) => {
             let holder = "another process".to_owned();
             return Err(Failure::Other(RepoError::Locked { path: layout.state.clone(), holder }));
         }
-        // A read-only filesystem: everything can be read from the packs again, only not kept.
-        Err(_) if options.read_only && !writable(dir) => Arc::new(MemDb::new()),
+        // A read-only or a full filesystem: everything can be read from the packs again, only not kept.
+        Err(_) if options.read_only && (full || !writable(dir)) => Arc::new(MemDb::new()),
         Err(_) if !writable(dir) => {
             let denied = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).err();
             let denied = denied.unwrap_or(Errno::ACCESS);
@@ -99,18 +125,19 @@ fn attempt(
         Err(e) if options.read_only => return Err(Failure::Index(e.to_string())),
         Err(e) => return Err(index(layout, e)),
     };
-    parts(layout, dir, id, memory, options, db, progress)
+    parts(layout, dir, id, tuning, options, db, progress)
 }
 
 fn parts(
     layout: &Layout,
     dir: &Path,
     id: StoreId,
-    memory: Memory,
+    tuning: Tuning,
     options: &OpenOptions,
     db: Arc<dyn Db>,
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
+    let Tuning { memory, keep_free } = tuning;
     let mut clean = db.get(Table::Meta, CLEAN).map_err(|e| index(layout, e))?.is_some();
     let mut left = Vec::new();
     db.scan(Table::Pending, &[], &mut |path, _| {
@@ -126,6 +153,7 @@ fn parts(
         read_only: options.read_only,
         pack_bytes_max: pack_bytes(dir).unwrap_or(defaults.pack_bytes_max),
         reserve_bytes: if options.read_only { 0 } else { RESERVE_BYTES },
+        keep_free_bytes: keep_free_bytes(keep_free, total_bytes(dir).unwrap_or(u64::MAX)),
         ..defaults
     };
     let store = Store::open(dir, id, db.clone(), store_options, &mut |done, total| {
@@ -166,9 +194,25 @@ fn parts(
 
 /// How large packs are: small enough that the reserve, a fiftieth of the filesystem, has room to rewrite one.
 fn pack_bytes(dir: &Path) -> Option<u32> {
-    let space = rustix::fs::statvfs(dir).ok()?;
-    let share = space.f_blocks * space.f_frsize / 128;
+    let share = total_bytes(dir)? / 128;
     Some(share.clamp(1 << 20, 64 << 20) as u32)
+}
+
+/// Whether the index cannot be opened for changes for want of space, also after what was set aside was given up for it.
+fn is_full_for_opening(dir: &Path) -> bool {
+    for reserved in [dir.join(INDEX), dir.to_owned()] {
+        Reserve::release(&reserved, OPEN_BYTES);
+    }
+    free_bytes(dir) < OPEN_BYTES_MIN
+}
+
+fn free_bytes(dir: &Path) -> u64 {
+    rustix::fs::statvfs(dir).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize)
+}
+
+/// The size of the filesystem.
+fn total_bytes(dir: &Path) -> Option<u64> {
+    rustix::fs::statvfs(dir).ok().map(|space| space.f_blocks * space.f_frsize)
 }
 
 fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<SledDb> {
@@ -191,7 +235,9 @@ fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<
 fn index(layout: &Layout, error: DbError) -> Failure {
     let refused = match error {
         DbError::Refused { source, .. } => source,
-        DbError::Full { .. } => Errno::NOSPC.into(),
+        DbError::Full { .. } => {
+            return Failure::Other(RepoError::NoRoom { path: layout.state.clone() });
+        }
         error => return Failure::Index(error.to_string()),
     };
     Failure::Other(RepoError::io("use", &layout.file(INDEX), refused))

@@ -96,6 +96,18 @@ pub struct StoreOptions {
     pub filter_bytes: u64,
     /// Bytes of disk set aside, so that garbage can be collected when it is full; at most a fiftieth of it.
     pub reserve_bytes: u64,
+    /// Contents are refused that would leave less than this free on the filesystem. What a collection copies and what is
+    /// noted is not.
+    pub keep_free_bytes: u64,
+}
+
+/// A filesystem's space in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Its size.
+    pub total: u64,
+    /// What this user may still write.
+    pub free: u64,
 }
 
 impl Default for StoreOptions {
@@ -110,6 +122,7 @@ impl Default for StoreOptions {
             recent_rows: 128 << 10,
             filter_bytes: 32 << 20,
             reserve_bytes: 0,
+            keep_free_bytes: 0,
         }
     }
 }
@@ -272,7 +285,10 @@ impl Store {
         self.reserve.take();
         // Only contents: what is noted of them is little, and a collection notes too.
         let has_contents = || frames.headers.iter().any(|header| header.kind == Kind::Chunk as u8);
-        if self.reserve.is_lent(frames.bytes.len() as u64) && has_contents() {
+        let bytes = frames.bytes.len() as u64;
+        let margin = self.options.keep_free_bytes;
+        let kept_free = || margin > 0 && self.space().free < margin.saturating_add(bytes);
+        if (self.reserve.is_lent(bytes) || kept_free()) && has_contents() {
             return Err(StoreError::Full { path: self.reader.packs.dir.clone() });
         }
         self.appender.append(&mut tail, frames, |entries| {
@@ -287,9 +303,18 @@ impl Store {
         })
     }
 
-    /// Room on the filesystem of the packs; without end where it cannot be told.
-    fn free_bytes(&self) -> u64 {
-        rustix::fs::statvfs(&self.reader.packs.dir).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize)
+    /// The filesystem of the packs; without end where it cannot be told.
+    pub fn space(&self) -> Space {
+        let unknown = Space { total: u64::MAX, free: u64::MAX };
+        rustix::fs::statvfs(&self.reader.packs.dir).map_or(unknown, |space| Space {
+            total: space.f_blocks * space.f_frsize,
+            free: space.f_bavail * space.f_frsize,
+        })
+    }
+
+    /// What contents leave free ([`StoreOptions::keep_free_bytes`]).
+    pub fn keep_free_bytes(&self) -> u64 {
+        self.options.keep_free_bytes
     }
 
     /// Sets room aside for a collection if the disk fills up. To be called now and then; cheap.

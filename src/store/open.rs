@@ -35,6 +35,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
+/// Always set aside: enough to open the index and to begin a collection.
+const RESERVE_BASE_BYTES: u64 = 4 << 20;
 /// Findings kept from opening. More are only logged.
 const DAMAGE_MAX: usize = 10_000;
 
@@ -125,7 +127,7 @@ pub(super) fn open(
             position
         }
     };
-    let reserve = Arc::new(Reserve::new(dir, options.reserve_bytes));
+    let reserve = Arc::new(Reserve::new(dir, options.reserve_bytes, RESERVE_BASE_BYTES));
     let reader = Arc::new(Reader::new(index, packs, options.cache_bytes));
     let prefetcher = Prefetcher::start(&reader, options.prefetch_threads);
     Ok(Store {

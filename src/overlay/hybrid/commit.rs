@@ -17,6 +17,7 @@ use crate::overlay::commit::open_leased;
 use crate::overlay::error::{OverlayError, Result};
 use crate::overlay::ingest::Round;
 use crate::overlay::inode::{Content, Inode, Phase, State as InodeState};
+use crate::overlay::room::{Claim, NoRoom, needed};
 use crate::overlay::stub::{State, Stub, Time};
 use crate::overlay::types::SetTime;
 use crate::recipe::{ChunkRef, Recipe};
@@ -31,6 +32,8 @@ struct Taken {
     before: Stat,
     stub: Stub,
     hybrid: Arc<Hybrid>,
+    /// The space that its changes may take in the store.
+    _claim: Claim,
 }
 
 /// Where a chunk of the new recipe comes from.
@@ -97,6 +100,17 @@ impl Overlay {
             self.enqueue_if_due(inode, &mut inode.lock());
             return Ok(None);
         }
+        let _claim = match self.claim(needed(None, &stat)) {
+            Ok(claim) => claim,
+            Err(full) => {
+                state.dirty = true;
+                match full {
+                    NoRoom::Full => self.wait_for_space(inode, &mut state),
+                    NoRoom::Claimed => self.try_again(inode, &mut state),
+                }
+                return Ok(None);
+            }
+        };
         let (file, convert, _) = open_leased(inode, true)?;
         if !convert {
             // Open or mapped elsewhere, or not ours to lease: it stays as it is, and whole.
@@ -108,7 +122,7 @@ impl Overlay {
         let before = rustix::fs::fstat(&*file)?;
         state.phase = Phase::Converting(file.clone());
         state.dirty = false;
-        Ok(Some(Taken { file, before, stub, hybrid }))
+        Ok(Some(Taken { file, before, stub, hybrid, _claim }))
     }
 
     /// The new recipe, stored and durable with all its chunks.
@@ -144,7 +158,7 @@ impl Overlay {
         (id, recipe): (RecipeId, &Recipe),
         finder: &mut Finder<'_>,
     ) -> Result<()> {
-        let Taken { file, before, stub, hybrid } = taken;
+        let Taken { file, before, stub, hybrid, .. } = taken;
         {
             let mut state = inode.lock();
             if !matches!(&state.phase, Phase::Converting(ours) if Arc::ptr_eq(ours, &file)) {

@@ -161,10 +161,22 @@ impl Collection<'_> {
 
     /// As [`Collection::keep`]; returns how many bytes on disk are needed that were not, as far as is known.
     pub fn keep_more(&self, recipe: &RecipeId) -> Result<u64, StoreError> {
+        let bytes = self.bytes_more(recipe)?;
+        self.keep(recipe)?;
+        Ok(bytes)
+    }
+
+    /// Bytes of all packs.
+    pub fn stored_bytes(&self) -> u64 {
+        self.store.appender.stored_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What [`Collection::keep_more`] would return; keeps nothing.
+    pub fn bytes_more(&self, recipe: &RecipeId) -> Result<u64, StoreError> {
         let reader = &self.store.reader;
         let recipe = reader.recipe(recipe)?;
-        let mut bytes = 0;
-        for chunk in recipe.chunks() {
+        let (mut seen, mut bytes) = (HashSet::new(), 0);
+        for chunk in recipe.chunks().iter().filter(|chunk| seen.insert(chunk.id)) {
             let key = Key::chunk(&chunk.id);
             if !self.live.contains(&key)
                 && let Some(address) = reader.index.find(&key)?
@@ -172,7 +184,6 @@ impl Collection<'_> {
                 bytes += HEADER_BYTES as u64 + u64::from(address.stored_len);
             }
         }
-        reader.use_recipe(&recipe);
         Ok(bytes)
     }
 

@@ -17,7 +17,7 @@ impl Collection<'_> {
     /// Copies what is needed of a pack and retires it; the keys whose only frames it had. `None` if it has to
     /// stay.
     pub(super) fn rewrite(&self, one: &PackPlan, done: &mut GcDone) -> Result<Option<Vec<Key>>, StoreError> {
-        if self.store.free_bytes() < one.live_bytes {
+        if self.store.space().free < one.live_bytes {
             return Err(StoreError::Full { path: self.store.reader.packs.path(one.pack) });
         }
         let mut copier = Copier::new(self, done);

@@ -88,7 +88,7 @@ impl Store {
         index_may_fail(self.note_removing(packs.iter().map(|one| one.pack)))?;
         let result = self.appender.begin_pack_after(newest, GROUPED).and_then(|()| {
             let (mut at, total) = (0, 2 * packs.iter().map(|one| one.raw_bytes).sum::<u64>());
-            for round in rounds(packs.clone(), self.free_bytes()) {
+            for round in rounds(packs.clone(), self.space().free) {
                 let bytes: u64 = round.iter().map(|one| one.raw_bytes).sum();
                 self.regroup_round(&collection, &round, options, &mut done, &mut |more| {
                     go_on(at + more, total)
@@ -115,7 +115,7 @@ impl Store {
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), StoreError> {
         let needed = round.iter().map(|one| one.live_bytes).sum();
-        if self.free_bytes() < needed {
+        if self.space().free < needed {
             return Err(StoreError::Full { path: self.reader.packs.dir.clone() });
         }
         let mut listed = Vec::new();

@@ -1,0 +1,210 @@
+//! Free space: what conversions leave to programs, and what they wait for.
+//!
+//! - Contents enter the store only while the margin stays free
+//!   ([`crate::store::StoreOptions::keep_free_bytes`]); the store itself refuses what would take of it.
+//! - A conversion claims the bytes that it may add before it reads the file, so two conversions never count on
+//!   the same space. The claim is an upper bound: the file's blocks, or its chunks that the store does not have.
+//! - A file that does not fit stays plain, is indexed, and waits in the queue until there is space.
+
+use super::Overlay;
+use super::backing;
+use super::error::Result;
+use super::inode::{Inode, State as InodeState};
+use super::queue::Entry;
+use super::stub::Time;
+use crate::recipe::Recipe;
+use crate::store::StoreError;
+use rustix::fs::Stat;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Unless set, conversions keep the smaller of these free.
+const KEEP_FREE: Amount = Amount::Percent(5);
+const KEEP_FREE_BYTES: u64 = 1 << 30;
+/// A round of several files uses at most this part of the free space.
+const ROUND_SHARE: u64 = 4;
+/// A round may always have so many bytes.
+const ROUND_BYTES_MIN: u64 = 1 << 20;
+/// A file that grows is chunked meanwhile only while it is smaller than this part of the free space: its own
+/// program needs the rest.
+const GROWING_SHARE: u64 = 4;
+
+/// A part of a filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// Of its size.
+    Percent(u8),
+    /// Whatever its size.
+    Bytes(u64),
+}
+
+impl Amount {
+    /// In bytes, on a filesystem of `total` bytes.
+    pub fn of(self, total: u64) -> u64 {
+        match self {
+            Amount::Percent(percent) => total / 100 * u64::from(percent),
+            Amount::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// How much conversions keep free on a filesystem of `total` bytes, by the setting if there is one.
+pub fn keep_free_bytes(setting: Option<Amount>, total: u64) -> u64 {
+    setting.map_or_else(|| KEEP_FREE.of(total).min(KEEP_FREE_BYTES), |amount| amount.of(total))
+}
+
+/// Space that conversions under way may still use.
+#[derive(Default)]
+pub(super) struct Room {
+    claimed: Arc<AtomicU64>,
+}
+
+/// A conversion's part of the free space, until it is dropped.
+pub(super) struct Claim {
+    bytes: u64,
+    claimed: Arc<AtomicU64>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.claimed.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// Why there is no space for a conversion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// Other conversions have claimed it: for a moment.
+    Claimed,
+    /// The disk does not have it.
+    Full,
+}
+
+impl Room {
+    fn claim(&self, bytes: u64, free: u64) -> std::result::Result<Claim, NoRoom> {
+        if bytes > free {
+            return Err(NoRoom::Full);
+        }
+        let fits = |claimed: u64| claimed.checked_add(bytes).filter(|all| *all <= free);
+        match self.claimed.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits) {
+            Ok(_) => Ok(Claim { bytes, claimed: self.claimed.clone() }),
+            Err(_) => Err(NoRoom::Claimed),
+        }
+    }
+}
+
+/// What a file that waits for space would add to the store, as long as it is as it was when that was counted.
+pub struct Needed {
+    mtime: Time,
+    size: u64,
+    bytes: u64,
+}
+
+impl Overlay {
+    /// Free bytes that conversions may use.
+    fn room(&self) -> u64 {
+        let store = &self.contents.store;
+        store.space().free.saturating_sub(store.keep_free_bytes())
+    }
+
+    /// Claims space for a conversion that adds at most `bytes`.
+    pub(super) fn claim(&self, bytes: u64) -> std::result::Result<Claim, NoRoom> {
+        self.room.claim(bytes, self.room())
+    }
+
+    /// How many bytes a round of several files may have.
+    pub(super) fn round_room(&self) -> u64 {
+        (self.room() / ROUND_SHARE).max(ROUND_BYTES_MIN)
+    }
+
+    /// Whether a file of so many bytes may be chunked while it grows.
+    pub(super) fn has_room_to_grow(&self, bytes: u64) -> bool {
+        bytes <= self.room() / GROWING_SHARE
+    }
+
+    /// Whether so little is free that the history has to shrink.
+    pub(super) fn is_short(&self) -> bool {
+        let store = &self.contents.store;
+        store.space().free < store.keep_free_bytes() / 2 * 3
+    }
+
+    /// Bytes of the files whose content is not in the store. Reads the whole catalog: O(files).
+    pub fn plain_bytes(&self) -> Result<u64> {
+        let (mut bytes, mut failed) = (0, None);
+        self.catalog.for_each(|_, row| {
+            match self.contents.store.knows_recipe(&row.recipe) {
+                Ok(known) => bytes += if known { 0 } else { row.size },
+                Err(e) => failed = Some(e),
+            }
+            failed.is_none()
+        })?;
+        failed.map_or(Ok(bytes), |e| Err(e.into()))
+    }
+
+    /// Leaves a file plain until there is space for its content.
+    pub(super) fn wait_for_space(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        state.dirty = true;
+        self.no_room.store(true, Ordering::Relaxed);
+        if !state.queued {
+            state.queued = true;
+            self.queue.push_waiting(Entry { inode: inode.clone(), generation: state.generation });
+        }
+    }
+
+    /// Bytes of the chunks of a recipe that the store does not have.
+    pub(super) fn bytes_not_stored(&self, recipe: &Recipe) -> std::result::Result<u64, StoreError> {
+        let (mut seen, mut bytes) = (HashSet::new(), 0);
+        for chunk in recipe.chunks() {
+            if seen.insert(chunk.id) && !self.contents.store.known(&chunk.id)? {
+                bytes += u64::from(chunk.len);
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+impl Needed {
+    /// What a file of this state needs, once its chunks were looked up.
+    pub(super) fn new(stat: &Stat, bytes: u64) -> Needed {
+        Needed { mtime: backing::mtime(stat), size: stat.st_size as u64, bytes }
+    }
+
+    /// Whether it is of the file as it is now.
+    pub(super) fn is_of(&self, stat: &Stat) -> bool {
+        self.size == stat.st_size as u64 && self.mtime == backing::mtime(stat)
+    }
+}
+
+/// At most how many bytes a file adds to the store.
+pub(super) fn needed(known: Option<&Needed>, stat: &Stat) -> u64 {
+    let blocks = stat.st_blocks as u64 * 512;
+    let most = blocks.min(stat.st_size as u64);
+    known.filter(|known| known.is_of(stat)).map_or(most, |known| known.bytes.min(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversions_never_count_on_the_same_space() {
+        let room = Room::default();
+        assert_eq!(room.claim(11, 10).err(), Some(NoRoom::Full));
+        let first = room.claim(6, 10).ok().unwrap();
+        assert_eq!(room.claim(6, 10).err(), Some(NoRoom::Claimed));
+        let second = room.claim(4, 10).ok().unwrap();
+        drop(first);
+        assert!(room.claim(6, 10).is_ok());
+        drop(second);
+        assert!(room.claim(10, 10).is_ok());
+    }
+
+    #[test]
+    fn the_margin_is_the_smaller_of_a_share_and_a_size_unless_it_is_set() {
+        assert_eq!(keep_free_bytes(None, 100 << 20), 5 << 20);
+        assert_eq!(keep_free_bytes(None, 1 << 40), 1 << 30);
+        assert_eq!(keep_free_bytes(Some(Amount::Percent(50)), 1 << 40), (1 << 40) / 100 * 50);
+        assert_eq!(keep_free_bytes(Some(Amount::Bytes(0)), 1 << 40), 0);
+    }
+}
