@@ -19,6 +19,7 @@ use super::ingest::Round;
 use super::inode::{Content, Inode, Phase, State as InodeState};
 use super::pace::Priority;
 use super::policy::Policy;
+use super::proof::{Doubt, Inside};
 use super::queue::{Batch, Entry, GATHER};
 use super::room::{Claim, Needed, NoRoom, needed};
 use super::round_size::{Outcome, RoundSize};
@@ -34,8 +35,8 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 const ROUND_FILES: usize = 512;
@@ -88,6 +89,8 @@ impl Overlay {
             self.queue.put_back(files.drain(count..));
             let (files, generations): (Vec<_>, Vec<_>) =
                 files.into_iter().map(|entry| (entry.inode, entry.generation)).unzip();
+            // Weak: who lets go of an inode has to see whether others hold it.
+            let taken: Vec<_> = files.iter().map(Arc::downgrade).collect();
             // Whatever happens to one round, the next is taken up, and nobody waits for this one for ever.
             let round = std::panic::AssertUnwindSafe(|| self.commit_round(files, hurry));
             let start = Instant::now();
@@ -99,15 +102,28 @@ impl Overlay {
                 }
                 Err(_) => {
                     tracing::error!(
-                        "{count} files stay plain until they are next closed: their commit panicked"
-                    )
+                        "{count} files stay plain and will be tried again: their commit panicked"
+                    );
+                    taken.iter().filter_map(Weak::upgrade).for_each(|inode| self.after_panic(inode));
                 }
             }
             self.queue.done(&generations);
         }
     }
 
-    fn commit_round(&self, files: Vec<Arc<Inode>>, hurry: bool) -> Outcome {
+    /// Puts a file of a round that panicked back to the end of the queue, wherever the round had come with it.
+    fn after_panic(&self, inode: Arc<Inode>) {
+        let mut state = inode.lock();
+        state.interrupt_conversion();
+        state.dirty = true;
+        // Nobody waits for it: it may panic again.
+        state.attempts = u8::MAX;
+        self.try_again(&inode, &mut state);
+        drop(state);
+        self.inodes.release(inode);
+    }
+
+    pub(super) fn commit_round(&self, files: Vec<Arc<Inode>>, hurry: bool) -> Outcome {
         let (hybrid, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|inode| self.is_hybrid(inode));
         let mut finder = self.catalog.finder(&self.backing);
         hybrid.into_iter().for_each(|inode| self.commit_hybrid(inode, hurry, &mut finder));
@@ -248,6 +264,16 @@ impl Overlay {
         let wanted = policy.is_some_and(|policy| policy.converts(stat.st_size as u64))
             && self.can_be_emptied(&stat)
             && saves_space(inode, &stat);
+        // Looked at here too: what lies elsewhere is not to be read into the store.
+        let wanted = wanted
+            && match self.prove_inside(inode, &*inode.path_fd()?, finder) {
+                Ok(_) => true,
+                Err(Doubt::Mount) => false,
+                Err(doubt) => {
+                    self.leave_plain(inode, &mut state, doubt);
+                    return Ok(None);
+                }
+            };
         if !wanted {
             state.hot = None;
         }
@@ -403,7 +429,14 @@ impl Overlay {
                 record.recipe == id && record.is_of(backing::mtime(&now), now.st_size as u64)
             });
             if taken.convert {
-                let made = self.make_stub(inode, &mut state, file, &now, id);
+                let inside = match self.prove_inside(inode, &**file, finder) {
+                    Ok(inside) => inside,
+                    Err(doubt) => {
+                        self.leave_plain(inode, &mut state, doubt);
+                        return Ok(true);
+                    }
+                };
+                let made = self.make_stub(inode, &mut state, &inside, &now, id);
                 backing::unlease(file);
                 state.phase = Phase::Idle;
                 self.converted.fetch_add(u64::from(made?), Ordering::Relaxed);
@@ -435,6 +468,21 @@ impl Overlay {
         Ok(true)
     }
 
+    /// Leaves a file as it is that was not proven to lie in the tree. The caller holds the lease.
+    pub(super) fn leave_plain(&self, inode: &Arc<Inode>, state: &mut InodeState, doubt: Doubt) {
+        state.interrupt_conversion();
+        state.dirty = false;
+        match doubt {
+            Doubt::Outside => self.log_outside(inode),
+            Doubt::Mount => tracing::info!("{}: stays as it is, below another mount", self.name_of(inode)),
+            Doubt::Nameless => {}
+            Doubt::NotFound => {
+                state.dirty = true;
+                self.try_again(inode, state);
+            }
+        }
+    }
+
     fn read_file(&self, round: &mut Round, taken: &mut Taken) -> std::io::Result<Range<usize>> {
         let mut offset = taken.prefix.bytes;
         round.add(true, |buffer| {
@@ -456,7 +504,7 @@ impl Overlay {
         &self,
         inode: &Inode,
         state: &mut InodeState,
-        file: &File,
+        inside: &Inside<'_>,
         stat: &Stat,
         recipe: RecipeId,
     ) -> Result<bool> {
@@ -487,11 +535,15 @@ impl Overlay {
         }
         // From here the recipe is the content. What fails now is taken up again when the file is next met.
         state.content = None;
-        rustix::fs::ftruncate(file, 0)?;
-        backing::set_times(file, None, Some(SetTime::At(mtime)))?;
+        self.steps.step();
+        inside.empty()?;
+        self.steps.step();
+        backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(mtime)))?;
+        self.steps.step();
         let settled = stub.stamped(State::Settled);
         self.write_record(inode, &settled)?;
         state.content = Some(Content::Stub(settled));
+        self.steps.step();
         Ok(true)
     }
 

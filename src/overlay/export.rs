@@ -16,6 +16,7 @@ use super::Overlay;
 use super::backing;
 use super::error::{OverlayError, Result};
 use super::hydrate::as_shown;
+use super::hydrating::Hydrating;
 use super::inode::{Content, Inode, Phase};
 use super::stub::Stub;
 use super::types::{Kind, NodeId};
@@ -78,11 +79,13 @@ type Failed<'a> = &'a mut dyn FnMut(PathBuf, OverlayError);
 /// Is told bytes done; false ends the work.
 type Step<'a> = &'a mut dyn FnMut(u64) -> bool;
 
-/// A stub of a batch; while that is under way in the phase `Hydrating` by us.
-struct Leaving {
+/// A stub of a batch.
+struct Leaving<'a> {
     inode: Arc<Inode>,
     path: PathBuf,
     stub: Stub,
+    /// While the batch is under way.
+    hydrating: Option<Hydrating<'a, Arc<Inode>>>,
     /// What it is now, and where its bytes are once they are written.
     file: Option<File>,
 }
@@ -263,9 +266,9 @@ struct Export<'a> {
     overlay: &'a Overlay,
     options: ExportOptions,
     root: OwnedFd,
-    batch: Vec<Leaving>,
+    batch: Vec<Leaving<'a>>,
     in_batch: HashSet<NodeId>,
-    alone: Vec<Leaving>,
+    alone: Vec<Leaving<'a>>,
     batch_bytes: u64,
     done: Exported,
     step: Step<'a>,
@@ -273,7 +276,7 @@ struct Export<'a> {
     stopped: bool,
 }
 
-impl Export<'_> {
+impl<'a> Export<'a> {
     fn fail(&mut self, path: &Path, error: OverlayError) {
         self.done.failed += 1;
         (self.failed)(path.to_owned(), error);
@@ -288,7 +291,8 @@ impl Export<'_> {
             Ok(Met::Stub(stub)) => {
                 self.batch_bytes += stub.size;
                 self.in_batch.insert(inode.node);
-                self.batch.push(Leaving { inode, path: path.to_owned(), stub, file: None });
+                let path = path.to_owned();
+                self.batch.push(Leaving { inode, path, stub, hydrating: None, file: None });
                 let files = self.options.batch_files.min(self.overlay.inodes.descriptors_max() / 4).max(1);
                 if self.batch.len() >= files || self.batch_bytes >= self.options.batch_bytes {
                     self.flush();
@@ -349,7 +353,9 @@ impl Export<'_> {
                     Some(Content::Stub(stub)) if matches!(state.phase, Phase::Idle) => {
                         let shown = as_shown(&one.inode, stub);
                         if let Ok(stub) = &shown {
-                            (state.phase, one.stub) = (Phase::Hydrating, *stub);
+                            one.stub = *stub;
+                            let inode = one.inode.clone();
+                            one.hydrating = Some(Hydrating::begin(self.overlay, inode, &mut state, *stub));
                         }
                         shown.is_ok()
                     }
@@ -371,7 +377,7 @@ impl Export<'_> {
         }
     }
 
-    fn export_batch(&mut self, mut batch: Vec<Leaving>) {
+    fn export_batch(&mut self, mut batch: Vec<Leaving<'a>>) {
         let mut errors: Vec<Option<OverlayError>> = batch.iter().map(|_| None).collect();
         self.fill(&mut batch, &mut errors);
         self.sync(&mut batch, &mut errors);
@@ -384,16 +390,17 @@ impl Export<'_> {
             }
         }
         self.sync(&mut batch, &mut errors);
-        for (one, error) in batch.into_iter().zip(errors) {
+        for (mut one, error) in batch.into_iter().zip(errors) {
             {
                 let mut state = one.inode.lock();
-                state.phase = Phase::Idle;
+                if let Some(hydrating) = one.hydrating.take() {
+                    hydrating.end(&mut state);
+                }
                 if error.is_none() {
                     state.content = Some(Content::Plain(Some(one.stub)));
                     (state.recipe, state.hybrid, state.growing) = (None, None, None);
                     state.taken_in = true;
                 }
-                one.inode.notify();
             }
             self.overlay.inodes.release(one.inode);
             match error {
@@ -409,7 +416,7 @@ impl Export<'_> {
     }
 
     /// Writes the bytes of all files of the batch, by several threads.
-    fn fill(&mut self, batch: &mut [Leaving], errors: &mut [Option<OverlayError>]) {
+    fn fill(&mut self, batch: &mut [Leaving<'_>], errors: &mut [Option<OverlayError>]) {
         let (overlay, before) = (self.overlay, self.done.bytes);
         let (next, bytes, stopped) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(batch.len());
@@ -455,13 +462,13 @@ impl Export<'_> {
     }
 
     /// Makes what was done to the batch durable.
-    fn sync(&self, batch: &mut [Leaving], errors: &mut [Option<OverlayError>]) {
+    fn sync(&self, batch: &mut [Leaving<'_>], errors: &mut [Option<OverlayError>]) {
         if batch.len() > FEW && rustix::fs::syncfs(&self.root).is_ok() {
             return;
         }
         for (one, error) in batch.iter_mut().zip(errors) {
             let synced = match (&one.file, &error) {
-                (Some(file), None) => file.sync_all(),
+                (Some(file), None) => self.overlay.steps.io(|| file.sync_all()),
                 _ => continue,
             };
             if let Err(e) = synced {
@@ -471,7 +478,7 @@ impl Export<'_> {
         }
     }
 
-    fn take_back(&self, one: &mut Leaving, reason: OverlayError, error: &mut Option<OverlayError>) {
+    fn take_back(&self, one: &mut Leaving<'_>, reason: OverlayError, error: &mut Option<OverlayError>) {
         if let Some(file) = &one.file {
             self.overlay.take_back(&one.inode, file, one.stub);
         }

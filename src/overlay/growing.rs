@@ -50,7 +50,7 @@ impl Drop for Step<'_> {
 impl Overlay {
     /// Takes a step on every file that is open for writing and has grown enough. Returns how many.
     pub(super) fn step_growing_files(&self) -> usize {
-        let open = self.inodes.collect(|inode| inode.home && inode.lock().writers > 0);
+        let open = self.inodes.collect(|inode, state| inode.home && state.writers > 0);
         let mut steps = 0;
         for inode in open {
             match self.step(&inode) {

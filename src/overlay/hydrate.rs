@@ -3,9 +3,13 @@
 //! Order: record HYDRATING -> bytes -> fdatasync -> times -> record PLAIN -> fsync -> answer. From the first
 //! step to the last the recipe is the truth, so a crash in between costs nothing; and the change to plain
 //! is durable before anybody is let in to write, since what they sync themselves never passes here.
+//!
+//! After a failure: record HYDRATING -> `ftruncate(0)` -> times -> record SETTLED. The record comes first because it may say
+//! PLAIN by then. `docs/durability.md` lists every truncation in this program, with the reason why it loses nothing.
 
 use super::error::{OverlayError, Result};
-use super::inode::{Content, Inode, Phase, State as InodeState};
+use super::hydrating::Hydrating;
+use super::inode::{Content, Inode, State as InodeState};
 use super::stub::{State, Stub, XATTR};
 use super::types::SetTime;
 use super::{Overlay, backing};
@@ -56,15 +60,14 @@ impl Overlay {
                 (Some(Content::Unknown(reason)), _) => return Err(self.bad_stub(inode, reason)),
                 _ => return Ok(state),
             };
-            state.phase = Phase::Hydrating;
+            let hydrating = Hydrating::begin(self, inode, &mut state, stub);
             drop(state);
             let result = match hybrid {
                 None => self.write_back(inode, stub, step),
                 Some(hybrid) => self.fill_hybrid(inode, stub, &hybrid),
             };
             state = inode.lock();
-            state.phase = Phase::Idle;
-            state.yields = None;
+            hydrating.end(&mut state);
             if result.is_err()
                 && matches!(state.content, Some(Content::Stub(_)))
                 && let Ok((content, _)) = self.load(inode)
@@ -80,7 +83,6 @@ impl Overlay {
                 // Also if whoever wanted it so does not get to open it.
                 state.dirty = true;
             }
-            inode.notify();
             result?;
         }
     }
@@ -88,6 +90,7 @@ impl Overlay {
     /// Makes a stub or hybrid file an empty plain one, without writing anything back.
     pub(super) fn discard_content(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+        let inside = self.not_outside(inode, &file)?;
         if let Some(hybrid) = &state.hybrid {
             // Without its record what is local would be all of it.
             self.empty_hybrid(inode, hybrid, &file)?;
@@ -95,9 +98,17 @@ impl Overlay {
         // First: an empty file without a record whose mtime is the old one is taken for one that lost its record.
         backing::set_times(&file, None, Some(SetTime::Now))?;
         rustix::fs::fremovexattr(&file, XATTR)?;
+        self.steps.step();
         // Durable before any write can be: else recovery would take such a write for our own leftovers.
-        file.sync_all().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))?;
-        rustix::fs::ftruncate(&file, 0)?;
+        if let Err(e) = self.steps.io(|| file.sync_all()) {
+            // Refused, it stays what it was.
+            if let Some(Content::Stub(stub) | Content::Hybrid(stub)) = state.content {
+                self.write_record(inode, &stub)?;
+            }
+            return Err(OverlayError::io("fsync", self.name_of(inode), e));
+        }
+        self.steps.step();
+        inside.empty()?;
         if let Some(hybrid) = state.hybrid.take() {
             self.remove_list(inode, hybrid.header().number);
         }
@@ -125,9 +136,9 @@ impl Overlay {
     fn write_back(&self, inode: &Inode, stub: Stub, step: &dyn Fn(u64) -> bool) -> Result<Stub> {
         let file = self.fill_stub(inode, &stub, step)?;
         let fsync = |e| OverlayError::io("fsync", self.name_of(inode), e);
-        let written = file.sync_data().map_err(fsync).and_then(|()| {
+        let written = self.steps.io(|| file.sync_data()).map_err(fsync).and_then(|()| {
             let plain = self.write_plain_record(inode, stub)?;
-            file.sync_all().map_err(fsync)?;
+            self.steps.io(|| file.sync_all()).map_err(fsync)?;
             Ok(plain)
         });
         if let Err(e) = &written {
@@ -145,9 +156,16 @@ impl Overlay {
         }
         let recipe = self.recipe_of(inode, stub)?;
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+        let inside = self.not_outside(inode, &file)?;
+        let left = rustix::fs::fstat(&file)?.st_size != 0;
         self.write_record(inode, &stub.stamped(State::Hydrating))?;
         self.steps.step();
-        match self.write_bytes(inode, &file, &recipe, stub.blocks, step) {
+        // What another attempt left is not to show where this one writes no zeros.
+        let emptied = if left { inside.empty() } else { Ok(()) };
+        match emptied
+            .map_err(OverlayError::from)
+            .and_then(|()| self.write_bytes(inode, &file, &recipe, stub.blocks, step))
+        {
             Ok(()) => {
                 self.steps.step();
                 Ok(file)
@@ -191,11 +209,11 @@ impl Overlay {
             let bytes = self.contents.store.read(&chunk.id)?;
             self.check_chunk(inode, chunk, &bytes)?;
             let start = recipe.start_of(i);
-            if sparse {
-                write_sparse(file, &bytes, start).map_err(io)?;
-            } else {
-                file.write_all_at(&bytes, start).map_err(io)?;
-            }
+            let write = || match sparse {
+                true => write_sparse(file, &bytes, start),
+                false => file.write_all_at(&bytes, start),
+            };
+            self.steps.io(write).map_err(io)?;
             if !step(bytes.len() as u64) {
                 return Err(Errno::CANCELED.into());
             }
@@ -217,18 +235,30 @@ impl Overlay {
         Err(OverlayError::Unreadable { path: self.name_of(inode).into(), reason })
     }
 
-    /// After a failure (a full disk, a damaged chunk): a stub again, with nothing lost.
+    /// After a failure (a full disk, a damaged chunk, an fsync): a stub again, with nothing lost.
     pub(super) fn take_back(&self, inode: &Inode, file: &File, stub: Stub) {
-        let undone = rustix::fs::ftruncate(file, 0)
-            .and_then(|()| backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime))))
-            .and_then(|()| self.write_record(inode, &stub.stamped(State::Settled)));
-        if let Err(e) = undone {
-            // The record still says HYDRATING, which the next mount takes back in the same way.
+        if let Err(e) = self.try_take_back(inode, file, stub) {
+            // The record says HYDRATING, which the next mount takes back in the same way, or PLAIN of a whole file.
             tracing::error!(
                 "{}: an unfinished write-back stays until the next mount: {e}",
                 self.name_of(inode)
             );
         }
+    }
+
+    fn try_take_back(&self, inode: &Inode, file: &File, stub: Stub) -> Result<()> {
+        let inside = self.not_outside(inode, file)?;
+        // If it says PLAIN by now, a crash after the next step would leave an empty plain file. No filesystem writes the
+        // truncation to disk before a record that was set earlier; an fsync may have failed just now and is no help.
+        self.write_record(inode, &stub.stamped(State::Hydrating))?;
+        self.steps.step();
+        inside.empty()?;
+        self.steps.step();
+        backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
+        self.steps.step();
+        self.write_record(inode, &stub.stamped(State::Settled))?;
+        self.steps.step();
+        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ use crate::store::{Store, Writer};
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
 use std::io;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -110,11 +111,21 @@ fn work(store: &Arc<Store>, similarity: &Similarity, segments: &Receiver<Segment
     let mut priority = Priority::default();
     for segment in segments {
         priority.set_low(segment.background);
-        let chunks = ingest_segment(&mut writer, similarity, &segment);
-        let Segment { first_slot, bytes, done, .. } = segment;
-        // A round that was given up does not listen any more.
-        let _ = done.send(Done { first_slot, chunks, bytes });
+        if !answer(segment, |segment| ingest_segment(&mut writer, similarity, segment)) {
+            writer = store.writer();
+        }
     }
+}
+
+/// Answers a segment, also if `work` panics: the round waits for an answer to each. False if it did.
+fn answer(segment: Segment, work: impl FnOnce(&Segment) -> Result<Vec<ChunkRef>>) -> bool {
+    let chunks = catch_unwind(AssertUnwindSafe(|| work(&segment)));
+    let worked = chunks.is_ok();
+    let chunks = chunks.unwrap_or(Err(OverlayError::WorkerGone));
+    let Segment { first_slot, bytes, done, .. } = segment;
+    // A round that was given up does not listen any more.
+    let _ = done.send(Done { first_slot, chunks, bytes });
+    worked
 }
 
 fn ingest_segment(writer: &mut Writer, similarity: &Similarity, segment: &Segment) -> Result<Vec<ChunkRef>> {
@@ -270,5 +281,30 @@ impl Round<'_> {
             }
             Err(e) => self.failed = Some(e),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_panic_over_a_segment_is_an_error_of_its_round() {
+        let (done, results) = unbounded();
+        let segment = |first_slot| Segment {
+            bytes: vec![1; 10],
+            lens: vec![10],
+            keep: false,
+            background: false,
+            first_slot,
+            done: done.clone(),
+        };
+        assert!(!answer(segment(0), |_| panic!("as a bug would")));
+        assert!(answer(segment(1), |_| Ok(Vec::new())));
+        let next = || {
+            results.recv_timeout(Duration::from_secs(10)).map(|done| (done.first_slot, done.chunks.is_ok()))
+        };
+        assert_eq!([next(), next()], [Ok((0, false)), Ok((1, true))]);
     }
 }

@@ -122,8 +122,7 @@ impl Overlay {
         &self,
         keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
     ) -> Result<()> {
-        let in_use = self.inodes.collect(|inode| {
-            let state = inode.lock();
+        let in_use = self.inodes.collect(|_, state| {
             let is_stub = matches!(state.content, Some(Content::Stub(_) | Content::Hybrid(_)));
             (state.opens > 0 || state.is_hydrating()) && is_stub
         });

@@ -11,6 +11,10 @@
 //!
 //! Durability: a stub is only made of a recipe that is durable in the store; a write to a former stub is
 //! only allowed once the file is durable as plain. Closing a file does not make it durable, as below.
+//!
+//! Truncations: a file's record says that its content is elsewhere before its bytes go, and a conversion proves that the file lies
+//! in the tree (`proof`). `docs/durability.md` lists every truncation and replacement of a file in this program, and why
+//! each is safe (`tests/truncations.rs` checks that none is missing).
 
 mod anchor;
 mod backing;
@@ -34,6 +38,7 @@ mod growing;
 mod heat;
 mod hybrid;
 mod hydrate;
+mod hydrating;
 mod ingest;
 mod inode;
 mod kept;
@@ -47,6 +52,7 @@ mod optimize;
 mod pace;
 mod place;
 mod policy;
+mod proof;
 mod queue;
 mod recover;
 mod renamed;
@@ -59,6 +65,8 @@ mod similar;
 pub mod stub;
 mod survey;
 pub mod templates;
+#[cfg(test)]
+mod testing;
 mod types;
 mod unrest;
 mod views;
@@ -274,36 +282,42 @@ impl Overlay {
             spawn("warm", Overlay::warm_files);
             spawn("growing", |overlay| {
                 while overlay.stop.wait(STEP_INTERVAL) {
-                    overlay.step_growing_files();
+                    turn(|| {
+                        overlay.step_growing_files();
+                    });
                     overlay.inodes.sweep();
                 }
             });
             spawn("history", |overlay| {
                 while overlay.stop.wait(STEP_INTERVAL) {
                     if let Some(observer) = overlay.observer() {
-                        observer.tick();
+                        turn(|| observer.tick());
                     }
                 }
             });
             spawn("renamed", |overlay| {
                 while overlay.stop.wait(STEP_INTERVAL) {
-                    overlay.look_below_renamed();
+                    turn(|| overlay.look_below_renamed());
                 }
             });
             spawn("gc", |overlay| {
                 let mut compact_not_before = Instant::now();
                 while overlay.stop.wait(GC_INTERVAL) {
-                    overlay.contents.store.watch_disk();
-                    overlay.gc_if_due();
-                    overlay.optimize_if_due();
-                    overlay.compact_if_due(&mut compact_not_before);
+                    turn(|| {
+                        overlay.contents.store.watch_disk();
+                        overlay.gc_if_due();
+                        overlay.optimize_if_due();
+                        overlay.compact_if_due(&mut compact_not_before);
+                    });
                 }
             });
             spawn("persist", |overlay| {
                 while overlay.stop.wait(PERSIST_INTERVAL) {
-                    if let Err(e) = overlay.persist() {
-                        tracing::error!("the index could not be written: {e}");
-                    }
+                    turn(|| {
+                        if let Err(e) = overlay.persist() {
+                            tracing::error!("the index could not be written: {e}");
+                        }
+                    });
                 }
             });
         }
@@ -499,9 +513,8 @@ impl Background {
         }
         // Not what stood in the queue: the kernel does not say that a file was closed if it is unmounted just then,
         // and rounds that end after the queue put back what they could not commit.
-        self.overlay.inodes.collect(|inode| {
-            let waits = |state: &inode::State| state.dirty || state.queued || state.writers > 0;
-            inode.home && inode.kind == types::Kind::File && waits(&inode.lock())
+        self.overlay.inodes.collect(|inode, state| {
+            inode.is_home_file() && (state.dirty || state.queued || state.writers > 0)
         })
     }
 }
@@ -509,6 +522,14 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Does one turn of a background thread's work. A panic ends the turn, not the thread: what is left is met at the next.
+fn turn(work: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+        let thread = std::thread::current();
+        tracing::error!("thread {} panicked, and goes on", thread.name().unwrap_or_default());
     }
 }
 

@@ -166,9 +166,18 @@ impl Overlay {
                 Ok(Content::Plain(None))
             }
             Action::Empty(stub) => {
-                tracing::info!("{}: an interrupted conversion is taken back", self.name_of(inode));
+                if !self.contents.store.knows_recipe(&stub.recipe)? {
+                    let name = self.name_of(inode);
+                    tracing::error!(
+                        "{name}: its content is not in the store, so its file stays as it is; run `dedupctl check`"
+                    );
+                    return Ok(Content::Stub(stub));
+                }
                 let file = backing::open_io(&inode.path_fd()?, rustix::fs::OFlags::RDWR)?;
-                rustix::fs::ftruncate(&file, 0)?;
+                // Logged; it is what its record says, and its file stays as it is.
+                let Ok(inside) = self.not_outside(inode, &file) else { return Ok(Content::Stub(stub)) };
+                tracing::info!("{}: an interrupted conversion is taken back", self.name_of(inode));
+                inside.empty()?;
                 self.settle_record(inode, stub)
             }
             Action::Settle(stub) => self.settle_record(inode, stub),

@@ -217,6 +217,9 @@ impl Overlay {
         if found.is_none_or(|found| found.former != *former || !found.certain) {
             return Ok(false);
         }
+        let mut finder = self.catalog.finder(&self.backing);
+        let fd = inode.path_fd()?;
+        self.prove_inside(inode, &*fd, &mut finder).map_err(|doubt| self.refused(inode, doubt))?;
         keep(former)?;
         let stub = Stub {
             state: State::Settled,

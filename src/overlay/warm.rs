@@ -90,7 +90,7 @@ impl Overlay {
     pub(super) fn warm_files(&self) {
         let priority = RefCell::default();
         while let Some(inode) = self.warming.take() {
-            self.warm(&inode, &priority);
+            super::turn(|| self.warm(&inode, &priority));
             self.inodes.release(inode);
         }
     }

@@ -34,3 +34,4 @@ mod model;
 mod mounted;
 mod states;
 mod world;
+mod write_back;

@@ -18,6 +18,7 @@ use crate::overlay::error::{OverlayError, Result};
 use crate::overlay::ingest::Round;
 use crate::overlay::inode::{Content, Inode, Phase, State as InodeState};
 use crate::overlay::room::{Claim, NoRoom, needed};
+use crate::overlay::proof::Inside;
 use crate::overlay::stub::{State, Stub, Time};
 use crate::overlay::types::SetTime;
 use crate::recipe::{ChunkRef, Recipe};
@@ -174,7 +175,14 @@ impl Overlay {
                 self.enqueue_if_due(inode, &mut state);
                 return Ok(());
             }
-            let made = self.settle_hybrid(inode, &mut state, &file, &now, &stub, &hybrid, id);
+            let inside = match self.prove_inside(inode, &*file, finder) {
+                Ok(inside) => inside,
+                Err(doubt) => {
+                    self.leave_plain(inode, &mut state, doubt);
+                    return Ok(());
+                }
+            };
+            let made = self.settle_hybrid(inode, &mut state, &file, &inside, &now, &stub, &hybrid, id);
             backing::unlease(&file);
             state.phase = Phase::Idle;
             made?;
@@ -200,6 +208,7 @@ impl Overlay {
         inode: &Inode,
         state: &mut InodeState,
         file: &File,
+        inside: &Inside<'_>,
         stat: &Stat,
         base: &Stub,
         hybrid: &Hybrid,
@@ -219,7 +228,7 @@ impl Overlay {
         // From here the new recipe is the content. What fails now is taken up again when the file is next met.
         (state.content, state.hybrid, state.recipe) = (None, None, None);
         self.steps.step();
-        rustix::fs::ftruncate(file, 0)?;
+        inside.empty()?;
         self.steps.step();
         backing::set_times(file, None, Some(SetTime::At(mtime)))?;
         self.steps.step();

@@ -64,6 +64,18 @@ impl Overlay {
         self.steps.abort_at(count);
     }
 
+    /// Lets the `count`th such step panic: for tests of what a panic leaves.
+    #[doc(hidden)]
+    pub fn panic_at_step(&self, count: u64) {
+        self.steps.panic_at(count);
+    }
+
+    /// Lets the `count`th write or fsync of a write-back fail with EIO: for tests of failing disks.
+    #[doc(hidden)]
+    pub fn fail_at_call(&self, count: u64) {
+        self.steps.fail_at(count);
+    }
+
     /// Whether a stub that is written to becomes hybrid instead of plain.
     fn is_large(&self, inode: &Inode, stub: &Stub) -> bool {
         !self.read_only && stub.size >= self.hybrid.bytes_min && self.may_convert(inode, stub.size)
@@ -209,6 +221,7 @@ impl Overlay {
         }
         let merged = self.merged(inode, &stub, hybrid)?;
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+        self.not_outside(inode, &file)?;
         let io = |e| OverlayError::io("write", self.name_of(inode), e);
         let extents = hybrid.extents();
         // Before the bytes, so that they do not lie beyond the end.
@@ -226,24 +239,25 @@ impl Overlay {
                     while at < range.end {
                         let part = &mut buffer[..(range.end - at).min(1 << 20) as usize];
                         merged.read(at, part)?;
-                        file.write_all_at(part, at).map_err(io)?;
+                        self.steps.io(|| file.write_all_at(part, at)).map_err(io)?;
                         at += part.len() as u64;
                     }
                 }
             }
         }
         self.steps.step();
-        file.sync_data().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))?;
+        let fsync = |e| OverlayError::io("fsync", self.name_of(inode), e);
+        self.steps.io(|| file.sync_data()).map_err(fsync)?;
         backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
         // No recipe is that of its content.
         let recipe = crate::id::RecipeId([0; 16]);
         let plain = Stub { size: extents.size(), ctime: None, recipe, ..stub.stamped(State::Plain) };
         self.write_record(inode, &plain)?;
         self.steps.step();
-        if let Err(e) = file.sync_all() {
+        if let Err(e) = self.steps.io(|| file.sync_all()) {
             // Whoever goes on writing does so by the list.
             self.write_record(inode, &stub)?;
-            return Err(OverlayError::io("fsync", self.name_of(inode), e));
+            return Err(fsync(e));
         }
         self.remove_list(inode, hybrid.header().number);
         Ok(plain)
@@ -294,7 +308,7 @@ impl Overlay {
     /// Removes those of `lists` that no file needs: neither one of `needed` nor one that is in use.
     pub(super) fn remove_orphaned_lists(&self, lists: &[u64], needed: &HashSet<u64>) {
         let mut in_use = HashSet::new();
-        for inode in self.inodes.collect(|inode| inode.lock().hybrid.is_some()) {
+        for inode in self.inodes.collect(|_, state| state.hybrid.is_some()) {
             in_use.extend(inode.lock().hybrid.as_ref().map(|hybrid| hybrid.header().number));
             self.inodes.release(inode);
         }

@@ -3,13 +3,14 @@
 //! A directory is put together beside the tree, of what stays (by hard links) and of what is staged, and takes its place by one
 //! rename, which takes out what was there. That is looked at once more, and put back if anything in it is not what it was. The
 //! files of a database take their places one after the other, what is beside the old one first of all; whatever goes wrong, what
-//! was done is undone.
+//! was done is undone. A directory that replaces a database, or is replaced by one, is one of those files: it is put together
+//! first, and changes places with the other by one rename.
 
 use super::{Executor, Skip, Step, changed, refused};
 use crate::sync::error;
 use crate::sync::group::{BESIDE, ITSELF, Rows, stays};
 use crate::sync::staging::whole;
-use crate::sync::tree::{ContentId, Entry, Ident, STAGING, TreePath, join};
+use crate::sync::tree::{ContentId, Ident, STAGING, TreePath, join};
 use crate::sync::wal_index::{SUFFIX, is_wal_index};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
@@ -26,18 +27,30 @@ fn at(path: &TreePath, suffix: &[u8]) -> TreePath {
     [&path[..], suffix].concat()
 }
 
+/// The names that a group takes in its directory.
+fn names(rows: &Rows) -> Rows {
+    let is_name = |suffix: &Vec<u8>| suffix[..] == *ITSELF || !is_dir(rows);
+    rows.iter()
+        .filter(|(suffix, _)| is_name(suffix))
+        .map(|(suffix, row)| (suffix.clone(), row.clone()))
+        .collect()
+}
+
 fn is_dir(rows: &Rows) -> bool {
     rows.get(ITSELF).is_some_and(|row| row.kind.is_dir())
+}
+
+fn holds_others() -> Skip {
+    Skip::Because("it holds files that are not synced: move them away".to_owned())
 }
 
 impl Executor<'_> {
     pub(super) fn group(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
         match (is_dir(was), is_dir(is)) {
             (false, false) => self.put_files(path, was, is),
+            // A database where a directory was, or the other way round.
             _ if was.len() > 1 && !is_dir(was) || is.len() > 1 && !is_dir(is) => {
-                // A database where a directory was, or the other way round.
-                self.group(path, was, &Rows::new())?;
-                self.group(path, &Rows::new(), is)
+                self.put_files(path, was, is)
             }
             _ => self.put_directory(path, was, is),
         }
@@ -113,6 +126,9 @@ impl Executor<'_> {
             true => Vec::new(),
             false => self.check_rows(path, was)?,
         };
+        if !others.is_empty() && !is.is_empty() && !is_dir(is) {
+            return Err(holds_others());
+        }
         let new = self.staging.swap_name(self.root)?;
         let mut staged = Vec::new();
         if let Err(e) = self.build(&new, path, was, is, &mut staged) {
@@ -219,29 +235,22 @@ impl Executor<'_> {
         is.iter().try_for_each(|(suffix, row)| self.note(&at(path, suffix), row.kind.content()))
     }
 
-    /// The files of a database.
+    /// The files of a database, one of which may be a directory in its place.
     fn put_files(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
-        self.check_rows(path, was)?;
+        if !self.check_rows(path, was)?.is_empty() {
+            return Err(holds_others());
+        }
         let mut staged = Vec::new();
         let mut new: BTreeMap<Vec<u8>, TreePath> = BTreeMap::new();
-        let changes: Vec<(&Vec<u8>, &Entry)> =
-            is.iter().filter(|(suffix, row)| was.get(*suffix).is_none_or(|was| !stays(was, row))).collect();
-        for (suffix, row) in changes {
-            match self.prepare(&at(path, suffix), row, None) {
-                Ok(to) => {
-                    staged.extend(row.kind.content().map(|content| (to.clone(), content)));
-                    new.insert(suffix.clone(), to);
-                }
-                Err(e) => {
-                    self.undo(path, &[], &staged)?;
-                    return Err(e);
-                }
-            }
+        if let Err(e) = self.prepare_files(path, was, is, &mut new, &mut staged) {
+            self.undo(path, &[], &staged)?;
+            self.remove_directory(&new, is)?;
+            return Err(e);
         }
         #[cfg(test)]
         self.between.iter_mut().for_each(|happens| happens(path));
         let mut done = Vec::new();
-        let put = self.put_in_place(path, was, is, &new, &mut done);
+        let put = self.put_in_place(path, &names(was), &names(is), &new, &mut done);
         // What was taken out is at the other end of what was put in.
         let mut out = Vec::new();
         for Done { from, to, flags } in &done {
@@ -252,14 +261,19 @@ impl Executor<'_> {
             }
         }
         let mut same = put.is_ok();
-        for (out, path) in &out {
-            same = same && self.is_what_was(out, path)?;
+        for (out, from) in &out {
+            same = same
+                && match is_dir(was) {
+                    true => self.is_still(out, from, was)?,
+                    false => self.is_what_was(out, from)?,
+                };
         }
         if !same {
             self.undo(path, &done, &staged)?;
+            self.remove_directory(&new, is)?;
             return Err(put.err().unwrap_or_else(changed));
         }
-        out.iter().try_for_each(|(out, _)| self.root.remove(out, false)).map_err(refused(path, "remove"))?;
+        out.iter().try_for_each(|(out, _)| self.remove_all(out))?;
         // Of the old one; whoever opens the new one makes one of its own.
         let index = at(path, SUFFIX);
         if self.stat(&index)?.is_some_and(|stat| is_wal_index(self.root, &index, &stat)) {
@@ -267,6 +281,38 @@ impl Executor<'_> {
         }
         self.touch(path);
         self.note_rows(path, was, is)
+    }
+
+    /// Puts what is new in the staging: `new` says where, by suffix. `staged` are the contents that this takes.
+    fn prepare_files(
+        &mut self,
+        path: &TreePath,
+        was: &Rows,
+        is: &Rows,
+        new: &mut BTreeMap<Vec<u8>, TreePath>,
+        staged: &mut Vec<(TreePath, ContentId)>,
+    ) -> Step {
+        if is_dir(is) {
+            let dir = self.staging.swap_name(self.root)?;
+            new.insert(ITSELF.to_vec(), dir.clone());
+            return self.build(&dir, path, &Rows::new(), is, staged);
+        }
+        for (suffix, row) in
+            is.iter().filter(|(suffix, row)| was.get(*suffix).is_none_or(|was| !stays(was, row)))
+        {
+            let to = self.prepare(&at(path, suffix), row, None)?;
+            staged.extend(row.kind.content().map(|content| (to.clone(), content)));
+            new.insert(suffix.clone(), to);
+        }
+        Ok(())
+    }
+
+    /// Removes the directory that was put together and not put in place, if one was.
+    fn remove_directory(&mut self, new: &BTreeMap<Vec<u8>, TreePath>, is: &Rows) -> Step {
+        match new.get(ITSELF) {
+            Some(dir) if is_dir(is) => self.remove_all(dir),
+            _ => Ok(()),
+        }
     }
 
     fn put_in_place(

@@ -883,6 +883,59 @@ fn a_group_is_taken_whole_or_not_at_all() {
     }
 }
 
+/// Who looks at a path whose database becomes a directory, or the other way round, finds one of the two, also if that fails.
+#[test]
+fn a_database_and_a_directory_change_places_at_once() {
+    let rows = |rows: &[(&str, Entry)]| -> super::super::group::Rows {
+        rows.iter().map(|(suffix, row)| (suffix.as_bytes().to_vec(), row.clone())).collect()
+    };
+    let dir = |ident| Entry { kind: Kind::Dir, mode: 0o755, ..file(ident, "peer", "") };
+    for (to_dir, change) in
+        [(true, None), (false, None), (true, Some("x")), (true, Some("x-wal")), (false, Some("x/HEAD"))]
+    {
+        let a = Copy::new();
+        let (database, directory): (&[_], &[_]) = (&["x", "x-wal"], &["x/HEAD", "x/refs/one"]);
+        let (old, new) = if to_dir { (database, directory) } else { (directory, database) };
+        old.iter().for_each(|path| a.write(path, "old"));
+        let tree = a.tree();
+        let mut local = a.open(true).unwrap();
+        local.begin(ContentId::of(b"new")).unwrap();
+        local.write(b"new").unwrap();
+        local.finish(ContentId::of(b"new")).unwrap();
+        let was = tree.entries.iter().filter(|(path, _)| path[0] == b'x');
+        let was = was.map(|(path, row)| (path[1..].to_vec(), row.clone())).collect();
+        let is = match to_dir {
+            true => rows(&[
+                ("", dir(70)),
+                ("/HEAD", file(71, "peer", "new")),
+                ("/refs", dir(72)),
+                ("/refs/one", file(73, "peer", "new")),
+            ]),
+            false => rows(&[("", file(70, "peer", "new")), ("-wal", file(71, "peer", "new"))]),
+        };
+        let mut executor = Executor::new(&local.root, &mut local.staging, &mut local.memory.cache).unwrap();
+        executor.between = Some(Box::new(|_: &[u8]| {
+            assert!(old.iter().all(|path| a.at(path).exists()), "neither is there: {:?}", a.at("x").exists());
+            change.into_iter().for_each(|path| a.write(path, "written"));
+        }));
+        let skipped = executor.run(&[Op::Group { path: b"x".to_vec(), was, is }]).unwrap();
+        assert_eq!(skipped.len(), usize::from(change.is_some()), "{skipped:?}");
+        let (there, gone) = if change.is_some() { (old, new) } else { (new, old) };
+        for path in there {
+            let expected = match change {
+                Some(changed) if changed == *path => "written",
+                Some(_) => "old",
+                None => "new",
+            };
+            assert_eq!(a.read(path), expected.as_bytes(), "{path}, {change:?}");
+        }
+        assert!(gone.iter().all(|path| !a.at(path).exists()), "{change:?}");
+        assert!(staging::swaps(&local.root).unwrap().is_empty());
+        // What was not put in place is there for the next attempt.
+        assert_eq!(a.at(&shown(&staging::whole(ContentId::of(b"new")))).exists(), change.is_some());
+    }
+}
+
 /// What is ignored in a group, or cannot be synced, stays in it.
 #[test]
 fn what_is_not_synced_in_a_group_stays_there() {

@@ -1,0 +1,257 @@
+//! The proof that a file lies in the tree of this store, demanded before its bytes go.
+//!
+//! A conversion empties a file, because its content is in the store. Done to a file outside the tree, that takes the
+//! file away from every program that uses it. So a conversion needs an [`Inside`], however its descriptor was had (by a
+//! path, an inode number or a file handle). There is one way to get one:
+//!
+//! 1. The file has a name and lies on the device of the root.
+//! 2. The path that the kernel reports for it, or else one that the catalog knows, is opened again: from the root's
+//!    descriptor, beneath the root, through no symlink and across no mount.
+//! 3. The file found there is this inode.
+//!
+//! A program that writes to a stub cannot wait for a name that is just changing, and an unlinked file has none. So
+//! [`Overlay::not_outside`] lets a stub be emptied or written back unless it positively lies elsewhere: its
+//! content is a recipe of this store, which a write-back makes whole.
+//!
+//! Cost: two `readlink`, one `openat2` and two `fstat` a file, O(length of the path).
+
+use super::Overlay;
+use super::backing::{self, Identity};
+use super::catalog::Finder;
+use super::error::{OverlayError, Result};
+use super::inode::Inode;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+/// A file that is renamed just now is looked for this often.
+const TRIES: usize = 4;
+
+/// An open file that was proven to lie in the tree.
+pub(super) struct Inside<'a>(BorrowedFd<'a>);
+
+impl Inside<'_> {
+    /// Empties the file. Its record must say already that a recipe is the content.
+    pub(super) fn empty(&self) -> rustix::io::Result<()> {
+        rustix::fs::ftruncate(self.0, 0)
+    }
+}
+
+/// Why a file was not proven to lie in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doubt {
+    /// Its path is elsewhere, or its device is another.
+    Outside,
+    /// It lies below another mount in the tree.
+    Mount,
+    /// It has no name.
+    Nameless,
+    /// No name of it was found: it is being renamed, or a directory cannot be searched.
+    NotFound,
+}
+
+impl Overlay {
+    /// Proves that `file`, which is `inode`, lies in the tree.
+    pub(super) fn prove_inside<'a>(
+        &self,
+        inode: &Inode,
+        file: &'a impl AsFd,
+        finder: &mut Finder<'_>,
+    ) -> std::result::Result<Inside<'a>, Doubt> {
+        let fd = file.as_fd();
+        self.locate(inode, fd, finder).map(|()| Inside(fd))
+    }
+
+    /// The same for a stub or hybrid file that a program is about to change: refuses only what lies elsewhere.
+    pub(super) fn not_outside<'a>(&self, inode: &Inode, file: &'a impl AsFd) -> Result<Inside<'a>> {
+        match self.prove_inside(inode, file, &mut self.catalog.finder(&self.backing)) {
+            Err(Doubt::Outside) => {
+                self.log_outside(inode);
+                Err(self.refused(inode, Doubt::Outside))
+            }
+            Ok(inside) => Ok(inside),
+            Err(Doubt::Mount | Doubt::Nameless | Doubt::NotFound) => Ok(Inside(file.as_fd())),
+        }
+    }
+
+    /// The error that a file stays as it is.
+    pub(super) fn refused(&self, inode: &Inode, doubt: Doubt) -> OverlayError {
+        let why = match doubt {
+            Doubt::Outside => "outside this overlay",
+            Doubt::Mount => "below another mount",
+            Doubt::Nameless => "without a name",
+            Doubt::NotFound => "where it was not found; try again",
+        };
+        let reason = format!("dedupfs leaves it as it is, because it lies {why}");
+        OverlayError::Unreadable { path: self.name_of(inode).into(), reason }
+    }
+
+    /// Logs that a file outside the tree was to be changed.
+    pub(super) fn log_outside(&self, inode: &Inode) {
+        let path = inode.path_fd().and_then(backing::path_of);
+        let path = path.map_or_else(|_| self.name_of(inode), |path| path.display().to_string());
+        tracing::error!(
+            "{path}: it lies outside this overlay, so dedupfs leaves it as it is; \
+             please report how dedupfs came to it"
+        );
+    }
+
+    fn locate(
+        &self,
+        inode: &Inode,
+        fd: BorrowedFd<'_>,
+        finder: &mut Finder<'_>,
+    ) -> std::result::Result<(), Doubt> {
+        let Ok(stat) = rustix::fs::fstat(fd) else { return Err(Doubt::NotFound) };
+        let identity = backing::identity(&stat);
+        if identity.dev != self.backing.identity().dev {
+            return Err(Doubt::Outside);
+        }
+        if stat.st_nlink == 0 {
+            return Err(Doubt::Nameless);
+        }
+        let (mut doubt, mut elsewhere) = (Doubt::NotFound, None);
+        for _ in 0..TRIES {
+            let Ok(root) = self.backing.root_path() else { break };
+            let Ok(path) = backing::path_of(fd) else { break };
+            let Ok(relative) = path.strip_prefix(&root) else {
+                elsewhere = Some(path);
+                break;
+            };
+            match self.is_beneath(relative, identity) {
+                Ok(true) => return Ok(()),
+                Err(Errno::XDEV) => doubt = Doubt::Mount,
+                // Renamed meanwhile.
+                Ok(false) | Err(_) => {}
+            }
+        }
+        let mut names = Vec::new();
+        if finder.paths_of(inode.file_id(), &mut names).is_ok()
+            && names.iter().any(|name| self.is_beneath(name, identity) == Ok(true))
+        {
+            return Ok(());
+        }
+        let is_there = |path: &Path| {
+            let stat = backing::stat_at(rustix::fs::CWD, path.as_os_str());
+            stat.is_ok_and(|stat| backing::identity(&stat) == identity)
+        };
+        Err(if elsewhere.is_some_and(|path| is_there(&path)) { Doubt::Outside } else { doubt })
+    }
+
+    /// Whether the file with that identity is at `path` beneath the root.
+    fn is_beneath(&self, path: &Path, identity: Identity) -> rustix::io::Result<bool> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH
+            | ResolveFlags::NO_SYMLINKS
+            | ResolveFlags::NO_MAGICLINKS
+            | ResolveFlags::NO_XDEV;
+        let found = rustix::fs::openat2(self.backing.root(), path, flags, Mode::empty(), within)?;
+        Ok(backing::identity(&rustix::fs::fstat(&found)?) == identity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overlay::inode::Content;
+    use crate::overlay::testing::World;
+    use std::ffi::OsStr;
+    use std::sync::Arc;
+
+    /// An inode of a file outside the root, as a path that leads out of the root gives it.
+    fn enter(world: &World, path: &Path) -> Arc<Inode> {
+        let fd = backing::open_path(rustix::fs::CWD, path.as_os_str()).unwrap();
+        let stat = rustix::fs::fstat(&fd).unwrap();
+        world.overlay.inodes.enter(&world.overlay.backing, fd, &stat, 1).unwrap()
+    }
+
+    fn doubt_about(world: &World, inode: &Inode) -> Option<Doubt> {
+        let fd = inode.path_fd().unwrap();
+        let mut finder = world.overlay.catalog.finder(&world.overlay.backing);
+        world.overlay.prove_inside(inode, &*fd, &mut finder).err()
+    }
+
+    #[test]
+    fn a_conversion_leaves_a_file_outside_the_root_alone() {
+        let world = World::new();
+        // Beside the root, so on its filesystem.
+        let outside = world.temp.path().join("outside");
+        let bytes = vec![7; 50_000];
+        std::fs::write(&outside, &bytes).unwrap();
+        let inode = enter(&world, &outside);
+        assert!(inode.is_home_file(), "else it is not converted anyway");
+        assert_eq!(doubt_about(&world, &inode), Some(Doubt::Outside));
+        world.commit(&inode);
+        assert!(std::fs::read(&outside).unwrap() == bytes);
+        assert_eq!(backing::get_xattr(inode.path_fd().unwrap(), OsStr::new("user.dedupfs")), Ok(None));
+        assert!(!inode.lock().queued, "it is not tried again");
+    }
+
+    /// A record of this store on a file outside, as a conversion without the proof left it.
+    #[test]
+    fn an_interrupted_write_back_outside_the_root_is_left_alone() {
+        let world = World::new();
+        let inside = world.stub("file", &vec![8; 50_000]);
+        let Some(Content::Stub(stub)) = inside.lock().content else { panic!("no stub") };
+        let outside = world.temp.path().join("outside");
+        std::fs::write(&outside, "some bytes").unwrap();
+        let inode = enter(&world, &outside);
+        let record = stub.stamped(crate::overlay::stub::State::Hydrating);
+        world.overlay.write_record(&inode, &record).unwrap();
+        let state = world.overlay.lock_loaded(&inode).unwrap();
+        assert!(matches!(state.content, Some(Content::Stub(_))));
+        drop(state);
+        assert_eq!(std::fs::read(&outside).unwrap(), b"some bytes");
+        let state = world.overlay.lock_loaded(&inode).unwrap();
+        assert!(world.overlay.make_plain(&inode, state).is_err());
+        assert_eq!(std::fs::read(&outside).unwrap(), b"some bytes");
+    }
+
+    #[test]
+    fn every_name_proves_a_file_and_no_name_does_not() {
+        let world = World::new();
+        let root = world.overlay.backing.root_path().unwrap();
+        std::fs::create_dir(root.join("dir")).unwrap();
+        std::fs::write(root.join("dir/one"), "x").unwrap();
+        let inode = world.inode("dir/one");
+        assert_eq!(doubt_about(&world, &inode), None);
+        std::fs::rename(root.join("dir"), root.join("moved")).unwrap();
+        assert_eq!(doubt_about(&world, &inode), None, "the kernel follows a rename");
+        // The name by which it was opened goes; the catalog does not know the other yet.
+        std::fs::hard_link(root.join("moved/one"), root.join("two")).unwrap();
+        std::fs::remove_file(root.join("moved/one")).unwrap();
+        assert_eq!(doubt_about(&world, &inode), Some(Doubt::NotFound));
+        world.overlay.catalog.place(&world.overlay.backing, inode.file_id(), Path::new("two")).unwrap();
+        assert_eq!(doubt_about(&world, &inode), None);
+        std::fs::remove_file(root.join("two")).unwrap();
+        assert_eq!(doubt_about(&world, &inode), Some(Doubt::Nameless));
+    }
+
+    #[test]
+    fn a_symlink_and_a_way_up_prove_nothing() {
+        let world = World::new();
+        let root = world.overlay.backing.root_path().unwrap();
+        std::fs::write(world.temp.path().join("outside"), "x").unwrap();
+        std::os::unix::fs::symlink("..", root.join("up")).unwrap();
+        let identity = backing::identity(&rustix::fs::stat(world.temp.path().join("outside")).unwrap());
+        for path in ["up/outside", "../outside", "/proc/self/root"] {
+            assert_ne!(world.overlay.is_beneath(Path::new(path), identity), Ok(true), "{path}");
+        }
+    }
+
+    /// Prints what a proof costs: `cargo test --lib what_a_proof_costs -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "it measures"]
+    #[allow(clippy::print_stdout, reason = "it is asked for")]
+    fn what_a_proof_costs() {
+        let world = World::new();
+        let root = world.overlay.backing.root_path().unwrap();
+        std::fs::create_dir_all(root.join("a/b/c/d")).unwrap();
+        std::fs::write(root.join("a/b/c/d/file"), "x").unwrap();
+        let inode = world.inode("a/b/c/d/file");
+        let start = std::time::Instant::now();
+        (0..10_000).for_each(|_| assert_eq!(doubt_about(&world, &inode), None));
+        println!("{:?} each", start.elapsed() / 10_000);
+    }
+}
