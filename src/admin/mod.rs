@@ -255,7 +255,14 @@ pub enum Response {
     Export(ExportReport),
     Past(PastReport),
     Moment(MomentReport),
-    Unmount,
+    Unmount(UnmountReport),
+}
+
+/// What came of an unmount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnmountReport {
+    /// What the daemon could not finish before, and what that means.
+    pub unfinished: Option<String>,
 }
 
 /// How far long work has come.

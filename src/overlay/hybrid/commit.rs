@@ -90,6 +90,12 @@ impl Overlay {
         if !hurry && self.rests(inode, &mut state, policy) {
             return Ok(None);
         }
+        if policy.is_some_and(|policy| policy.withholds(hybrid.size())) {
+            // The file is whole as it is. The next mount makes it a stub.
+            self.withheld.fetch_add(1, Ordering::Relaxed);
+            state.dirty = false;
+            return Ok(None);
+        }
         let converts = policy.is_some_and(|policy| policy.converts(hybrid.size()));
         let fits = Stub::fits(hybrid.size(), backing::mtime(&stat), backing::ctime(&stat));
         if !converts || !fits || hybrid.size() == 0 || loses_capability(inode) {
