@@ -69,7 +69,7 @@ fn main() {
     for versions in [true, false] {
         let config = if versions { "" } else { "[history]\nkeep = \"none\"\n" };
         std::fs::write(layout.file("config.toml"), config).unwrap();
-        let session = Session::open(&layout, &OpenOptions::default());
+        let session = Session::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() });
         latencies(&session.overlay, if versions { "with versions" } else { "without versions" });
         session.close();
     }

@@ -5,8 +5,6 @@
 //! that were downloaded to build this. It works in a temporary directory of its own and removes that.
 
 use dedupfs::admin::{self, Context, Request, Response, SimilarMatch};
-use dedupfs::chunk::ChunkParams;
-use dedupfs::config::Config;
 use dedupfs::fuse::{self, MountOptions, Mounted};
 use dedupfs::overlay::{Background, Ranking, SimilarOptions};
 use dedupfs::repo::{InitOptions, Layout, OpenOptions, Repo};
@@ -50,8 +48,7 @@ fn demo() -> Result<()> {
     let (dir, mnt) = (work.path().join("dir"), work.path().join("mnt"));
     fs::create_dir(&dir)?;
     fs::create_dir(&mnt)?;
-    let layout =
-        Repo::init(&dir, None, &InitOptions { chunk: ChunkParams::default(), config: Config::default() })?;
+    let layout = Repo::init(&dir, None, &InitOptions::default())?;
     print(&format!("source     {}\n", shown));
 
     let begin = Instant::now();
@@ -137,7 +134,7 @@ struct Overlay {
 
 impl Overlay {
     fn mount(layout: &Layout, mountpoint: &Path) -> Result<Overlay> {
-        let repo = Repo::open(layout, &OpenOptions::default(), &mut |_| {})?;
+        let repo = Repo::open(layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {})?;
         let background = repo.overlay().start();
         let options = MountOptions {
             mountpoint: mountpoint.to_owned(),

@@ -357,7 +357,8 @@ impl Config {
         }
         let dedup = dedup.or(self.dedup).unwrap_or(Dedup::OnClose);
         let min_bytes = self.min_bytes.unwrap_or(0);
-        Policies::new(Policy { dedup, min_bytes, keep_history: true }, self.rules.clone())
+        let fallback = Policy { dedup, min_bytes, keep_history: true, withheld: false };
+        Policies::new(fallback, self.rules.clone())
     }
 }
 

@@ -62,7 +62,7 @@ fn documents_have_the_fields_that_scripts_rely_on() {
         let direct = json(ctl(&["status"]).arg(&dir), 0);
         has(&direct, STATUS);
         assert_eq!((&direct["mounted"], &direct["files"]), (&false.into(), &0.into()));
-        let scanned = json(ctl(&["scan"]).arg(&dir), 0);
+        let scanned = json(ctl(&["scan", "--offline", "--yes"]).arg(&dir), 0);
         has(&scanned, "files:n bytes:n converted:n skipped:n errors:n");
         assert_eq!((&scanned["files"], &scanned["bytes"]), (&1.into(), &100_000.into()));
         assert_eq!(scanned["converted"], 1);

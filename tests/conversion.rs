@@ -2,7 +2,7 @@
 //!
 //! Each was seen to fail with the named part switched off:
 //!
-//! - `a_new_index_..`: `Repo::owes_conversion` false.
+//! - `a_new_index_..`: the row `unconverted` not written.
 //! - `a_file_closed_just_before_an_unmount_..`: [`Background::stop`] that tells only what stood in the queue.
 //! - `a_file_that_was_held_..`: [`Queue::hasten`] that does nothing.
 //! - `a_file_that_is_being_read_..`: `dirty` cleared by a commit that only indexes.

@@ -277,7 +277,8 @@ impl Base {
         named.sort_by_key(|(name, _)| (*name != VICTIM, *name == "text"));
         fill_small_packs(&layout, params, PACK_BYTES_MAX, &named);
         // The index that the programs use, from those packs.
-        let repo = Repo::open(&layout, &OpenOptions::default(), &mut |_| {}).unwrap();
+        let repo = Repo::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {})
+            .unwrap();
         let background = repo.overlay().start();
         repo.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         repo.caught_up(repo.backlog()).unwrap();

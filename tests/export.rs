@@ -44,7 +44,7 @@ fn ok(dir: &Path, args: &[&str]) {
 /// A directory in which all is converted that can be.
 fn converted(dir: &Path) {
     ok(dir, &["init", "."]);
-    ok(dir, &["scan", "."]);
+    ok(dir, &["scan", ".", "--offline", "--yes"]);
 }
 
 fn stubs(dir: &Path) -> usize {
@@ -99,7 +99,7 @@ fn everything_is_as_it_was() {
     // Again: there is nothing to do. And it stays so.
     let again = export(dir.path(), &[], 0);
     assert_eq!((&again["files"], &again["bytes"]), (&0.into(), &0.into()));
-    ok(dir.path(), &["scan", "."]);
+    ok(dir.path(), &["scan", ".", "--offline", "--yes"]);
     assert_eq!(stubs(dir.path()), 0, "a scan leaves them plain");
     // An end to it, with the root's times kept too.
     set_mtime(dir.path(), 1_200_000_000, 77);
@@ -169,7 +169,7 @@ fn a_part_stays_plain_and_the_rest_is_left() {
     assert_eq!(stubs(dir.path()) as u64, all as u64 - report["files"].as_u64().unwrap());
     export(dir.path(), &["many/7"], 0);
     assert!(refused(dir.path(), &["--remove-store", "odd"]).contains("the store is that of"));
-    ok(dir.path(), &["scan", "."]);
+    ok(dir.path(), &["scan", ".", "--offline", "--yes"]);
     assert_eq!(stubs(&odd), 0, "a scan leaves them plain");
     assert!(!is_stub(&dir.path().join("many/7")) && is_stub(&dir.path().join("many/8")));
     // The same once more adds no rule.
@@ -181,7 +181,7 @@ fn a_part_stays_plain_and_the_rest_is_left() {
     // Without the rules all is as before.
     let kept = before.split("# These files were exported").next().unwrap();
     fs::write(dir.path().join(".dedupfs/config.toml"), kept).unwrap();
-    ok(dir.path(), &["scan", "."]);
+    ok(dir.path(), &["scan", ".", "--offline", "--yes"]);
     assert_eq!(stubs(dir.path()), all);
 }
 
@@ -312,7 +312,7 @@ fn a_store_elsewhere_goes_if_it_is_ours() {
         let store = place.path().join("store");
         fs::write(dir.path().join("file"), prose(1, 50_000)).unwrap();
         ok(dir.path(), &["init", ".", "--store", store.to_str().unwrap()]);
-        ok(dir.path(), &["scan", "."]);
+        ok(dir.path(), &["scan", ".", "--offline", "--yes"]);
         if !ours {
             fs::write(store.join("backing.toml"), "root = \"/another\"\n").unwrap();
         }
@@ -335,7 +335,8 @@ fn the_one_that_crashes() {
     let story = story.into_string().unwrap();
     let (step, dir) = story.split_once(' ').unwrap();
     let layout = Layout::of(Path::new(dir)).unwrap().unwrap();
-    let repo = Repo::open(&layout, &OpenOptions::default(), &mut |_| {}).unwrap();
+    let repo =
+        Repo::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {}).unwrap();
     repo.overlay().abort_at_step(step.parse().unwrap());
     let request = ExportRequest { path: PathBuf::new(), verify: false, force: false, remove_store: true };
     let context = Context { repo: &repo, mountpoint: None };
@@ -515,12 +516,13 @@ fn a_removal_that_was_cut_short() {
             true => ok(root, &["init", ".", "--store", store.to_str().unwrap()]),
             false => ok(root, &["init", "."]),
         }
-        ok(root, &["scan", "."]);
+        ok(root, &["scan", ".", "--offline", "--yes"]);
         export(root, &[], 0);
         rustix::fs::removexattr(root.join("file"), RECORD).unwrap();
         set_mtime(root, 1_200_000_000, 77);
         let layout = Layout::of(root).unwrap().unwrap();
-        let repo = Repo::open(&layout, &OpenOptions::default(), &mut |_| {}).unwrap();
+        let repo = Repo::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {})
+            .unwrap();
         assert_eq!(repo.begin_removal().unwrap(), None);
         repo.close(Vec::new()).unwrap();
         for args in [&["status"][..], &["scan"], &["init", "."], &["check", "--rebuild"], &["export"]] {

@@ -52,7 +52,7 @@ fn a_copy_is_a_twin_and_the_source_is_as_it_was() {
     make(dir.path());
     let before = without_root(look(dir.path()));
     ok(dir.path(), &["init", "."]);
-    ok(dir.path(), &["scan", "."]);
+    ok(dir.path(), &["scan", ".", "--offline", "--yes"]);
     set_mtime(dir.path(), 1_200_000_000, 77);
     let bare = look(dir.path());
     let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
@@ -84,7 +84,7 @@ fn python_reads_the_archive_too() {
     let (dir, place) = (fast_dir(), fast_dir());
     make(dir.path());
     ok(dir.path(), &["init", "."]);
-    ok(dir.path(), &["scan", "."]);
+    ok(dir.path(), &["scan", ".", "--offline", "--yes"]);
     let archive = place.path().join("a.tar");
     ok(dir.path(), &["export", "--tar", archive.to_str().unwrap()]);
     let script = "import sys, tarfile, hashlib, os\n\
@@ -114,7 +114,7 @@ fn only_an_empty_place_or_an_unfinished_copy() {
         fs::write(dir.path().join(format!("f{i}")), noise(i, 50_000)).unwrap();
     }
     ok(dir.path(), &["init", "."]);
-    ok(dir.path(), &["scan", "."]);
+    ok(dir.path(), &["scan", ".", "--offline", "--yes"]);
     let to = place.path().join("to");
     let target = to.to_str().unwrap();
     fs::create_dir(&to).unwrap();
@@ -154,7 +154,7 @@ fn a_damaged_file_is_named_and_in_no_copy() {
     // Longer than what is kept in memory.
     fs::write(dir.path().join("long"), noise(90, 9 << 20)).unwrap();
     ok(dir.path(), &["init", "."]);
-    ok(dir.path(), &["scan", "."]);
+    ok(dir.path(), &["scan", ".", "--offline", "--yes"]);
     for (seed, len, at) in [(2, 50_000, 30_000), (90, 9 << 20, 8 << 20)] {
         let bad = &noise(seed, len)[at..at + 64];
         let packs = files_below(&dir.path().join(".dedupfs/packs"));
@@ -222,7 +222,7 @@ fn a_full_target_is_an_error_and_leaves_no_half_file() {
     fs::write(dir.path().join("a"), noise(1, 200_000)).unwrap();
     fs::write(dir.path().join("b"), noise(2, 3_000_000)).unwrap();
     ok(dir.path(), &["init", "."]);
-    ok(dir.path(), &["scan", "."]);
+    ok(dir.path(), &["scan", ".", "--offline", "--yes"]);
     succeed(Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(place.path()));
     let to = place.path().join("to");
     let said = refused(dir.path(), &["export", "--to", to.to_str().unwrap()]);

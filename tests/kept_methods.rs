@@ -58,7 +58,8 @@ impl World {
             ..Config::default()
         };
         let chunk = ChunkParams::with_average(4096).unwrap();
-        let layout = Repo::init(dir.path(), None, &InitOptions { chunk, config }).unwrap();
+        let layout =
+            Repo::init(dir.path(), None, &InitOptions { chunk, config, ..InitOptions::default() }).unwrap();
         World { dir, mirror, layout }
     }
 

@@ -64,7 +64,12 @@ impl World {
     fn with_average(avg: u64) -> World {
         let dir = tempfile::tempdir().unwrap();
         let chunk = ChunkParams::with_average(avg).unwrap();
-        let layout = Repo::init(dir.path(), None, &InitOptions { chunk, config: without_history() }).unwrap();
+        let layout = Repo::init(
+            dir.path(),
+            None,
+            &InitOptions { chunk, config: without_history(), ..InitOptions::default() },
+        )
+        .unwrap();
         World { dir, layout }
     }
 
@@ -93,7 +98,11 @@ impl World {
     fn open(&self) -> Open {
         let end = Instant::now() + Duration::from_secs(10);
         let repo = loop {
-            match Repo::open(&self.layout, &OpenOptions::default(), &mut |_| {}) {
+            match Repo::open(
+                &self.layout,
+                &OpenOptions { convert: true, ..OpenOptions::default() },
+                &mut |_| {},
+            ) {
                 // A process that another test is just starting has our descriptors until it runs its program.
                 Err(RepoError::Locked { .. }) if Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(5));

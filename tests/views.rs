@@ -57,7 +57,8 @@ impl World {
     fn with(config: Config) -> World {
         let dir = fast_dir();
         let chunk = ChunkParams::with_average(4096).unwrap();
-        let layout = Repo::init(dir.path(), None, &InitOptions { chunk, config }).unwrap();
+        let layout =
+            Repo::init(dir.path(), None, &InitOptions { chunk, config, ..InitOptions::default() }).unwrap();
         World { dir, layout }
     }
 

@@ -52,7 +52,7 @@ take_in() {
     else
         "$ctl" init "$dir"
     fi
-    "$ctl" scan "$dir"
+    "$ctl" scan "$dir" --offline --yes
 }
 
 cp -a "$corpus" "$plain"

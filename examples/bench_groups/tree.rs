@@ -14,7 +14,8 @@ pub fn run(dir: &Path, scratch: &Path) {
     let config = Config { dedup: Some(Dedup::Off), ..Config::default() };
     let options = InitOptions { config, ..InitOptions::default() };
     let layout = Repo::init(dir, Some(&store), &options).unwrap();
-    let repo = Repo::open(&layout, &OpenOptions::default(), &mut |_| {}).unwrap();
+    let repo =
+        Repo::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {}).unwrap();
     let background = repo.overlay().start();
     let meter = PhaseMeter::start("index");
     let scanned = repo.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();

@@ -135,7 +135,7 @@ def sync(run, old, new, renames):
     run.quiet("cp", "-a", old, here), os.makedirs(there)
     ctl = f"{BIN}/dedupctl"
     command = [ctl, "--json", "sync", "--ssh", RSH, "--remote-program", ctl, f"host:{there}", here]
-    run.quiet(ctl, "init", here), run.quiet(ctl, "scan", here)
+    run.quiet(ctl, "init", here), run.quiet(ctl, "scan", here, "--offline", "--yes")
     run.quiet(*command)
     run.quiet(f"{BIN}/dedupfs", here)
     try:

@@ -256,7 +256,14 @@ pub enum Response {
     Export(ExportReport),
     Past(PastReport),
     Moment(MomentReport),
-    Unmount,
+    Unmount(UnmountReport),
+}
+
+/// What came of an unmount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnmountReport {
+    /// What the daemon could not finish before, and what that means.
+    pub unfinished: Option<String>,
 }
 
 /// How far long work has come.
@@ -372,7 +379,7 @@ const ROOM_HINT: &str = "make room on that filesystem, outside the mount or by r
 
 impl AdminError {
     /// Whether the disk is full.
-    fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         let overlay = match self {
             AdminError::Overlay(error) | AdminError::History(HistoryError::Overlay(error)) => Some(error),
             _ => None,

@@ -4,7 +4,6 @@ use super::session::{Direct, Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Action, CheckReport, Damaged, Peer, RepairRequest, Request, Response};
 use crate::control::Found;
-use crate::overlay::Dedup;
 use crate::repo::{Layout, OpenOptions};
 use std::path::PathBuf;
 
@@ -155,10 +154,9 @@ fn repair_with_new_index(
     Ok(report)
 }
 
-/// Files that are plain are only indexed here: to convert them is not what was asked for.
 fn rebuild(layout: &Layout, request: Request, out: &Output) -> Result<CheckReport, CliError> {
-    let options = OpenOptions { rebuild: true, dedup: Some(Dedup::Off), ..OpenOptions::default() };
-    let direct = Direct::open(layout, &options, Work::Convert, out)?;
+    let options = OpenOptions { rebuild: true, ..OpenOptions::default() };
+    let direct = Direct::open(layout, &options, Work::Change, out)?;
     direct.catch_up(out)?;
     expect(direct.ask(request, out)?)
 }

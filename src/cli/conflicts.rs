@@ -76,7 +76,7 @@ impl ConflictsReport {
 impl Conflicts {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let path = global.store.as_deref().filter(|_| self.at.is_none()).or(self.at.as_deref());
-        let mounted = replica::open(path.unwrap_or(Path::new(".")), false)?;
+        let mounted = replica::open(path.unwrap_or(Path::new(".")), None)?;
         let mut all = list(&mounted.tree, &mounted.memory, &mounted.groups()?)?;
         let mut resolved = 0;
         if let Some(Action::Resolve(resolve)) = &self.action {

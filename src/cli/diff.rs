@@ -41,7 +41,7 @@ impl Diff {
             Some(found) => found,
             None => find(global, None)?,
         };
-        let (session, _) = Session::open(found, Work::Convert, out)?;
+        let (session, _) = Session::open(found, Work::Change, out)?;
         let all = global.json || self.html.is_some();
         let limit = self.limit.unwrap_or(if all { usize::MAX } else { SHOWN });
         let excerpt_bytes = if self.html.is_some() { PAGE_BYTES } else { 0 };

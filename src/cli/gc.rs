@@ -20,7 +20,7 @@ pub(super) struct Gc {
 
 impl Gc {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Convert, out)?;
+        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Change, out)?;
         let report = match session.ask(Request::Gc { dry_run: self.dry_run }, out)? {
             Response::Gc(report) => report,
             other => return Err(unexpected(&other)),

@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 
 /// Create the store of a directory without mounting it
 #[derive(clap::Args)]
-#[command(after_help = "Nothing in DIR is touched; `dedupctl scan DIR` takes in what is there.\n\
-    Example: dedupctl init /data --chunk-avg 8KiB")]
+#[command(
+    after_help = "Nothing in DIR is touched. `dedupctl scan DIR` indexes what is there; `dedupfs DIR` mounts it and converts files.\n\
+    Example: dedupctl init /data --chunk-avg 8KiB"
+)]
 pub(super) struct Init {
     /// The directory to overlay
     dir: PathBuf,
@@ -28,6 +30,9 @@ pub(super) struct Init {
     /// Memory for decoded data, when mounted [default: a quarter of --memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_bytes: Option<u64>,
+    /// Make it even in a directory of the system, in another user's home, or where mounts lie below
+    #[arg(long)]
+    force_root: bool,
 }
 
 #[derive(Serialize)]
@@ -68,6 +73,8 @@ impl Init {
                 cache_bytes: self.cache_bytes,
                 ..Config::default()
             },
+            force_root: self.force_root,
+            home: super::home(),
         };
         let layout = Repo::init(&self.dir, global.store.as_deref(), &options)?;
         let policy = dedup_text(dedup.unwrap_or(Dedup::OnClose));

@@ -20,7 +20,7 @@ pub(super) struct Log {
 
 impl Log {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let (session, path) = Session::open(find_gone(global, &self.file)?, Work::Convert, out)?;
+        let (session, path) = Session::open(find_gone(global, &self.file)?, Work::Change, out)?;
         match session.ask(Request::Log { path }, out)? {
             Response::Log(report) => out.result(&report, text)?,
             other => return Err(unexpected(&other)),

@@ -208,6 +208,11 @@ fn end(result: CliResult, out: &Output) -> ExitCode {
     }
 }
 
+/// The user's home directory, as the environment says.
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
+}
+
 /// The parser of a program, for help in other forms.
 fn parser(program: Program) -> clap::Command {
     match program {

@@ -56,9 +56,15 @@ pub(super) struct Mount {
     /// Memory for decoded data [default: a quarter of --memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_bytes: Option<u64>,
+    /// Overlay even a directory of the system, another user's home, or one with mounts below
+    #[arg(long)]
+    force_root: bool,
     /// This process is the one in the background, and tells by stdout when it is ready
     #[arg(long, hide = true)]
     background_child: bool,
+    /// Index files only: a mount that is there for a sync
+    #[arg(long, hide = true)]
+    index_only: bool,
     /// Flags that mount(8) gives to its helpers
     #[arg(short = 'n', hide = true)]
     _no_mtab: bool,
@@ -99,6 +105,9 @@ impl Mount {
             mountpoint: self.mountpoint.as_ref().map(absolute).transpose()?,
             store: None,
             dedup: None,
+            index_only: self.index_only,
+            force_root: self.force_root,
+            home: super::home(),
             read_only: false,
             allow_other: false,
             passthrough: true,

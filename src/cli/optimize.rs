@@ -58,7 +58,7 @@ impl Optimize {
                 "archives inflated to {archive_bytes} bytes: expected 64 KiB to 8 MiB, or 0"
             ))
         })?;
-        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Convert, out)?;
+        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Change, out)?;
         let level = self.level.unwrap_or(tier.level);
         let request = OptimizeRequest { dry_run: self.dry_run, level, group_bytes, archive_bytes };
         let report = match session.ask(Request::Optimize(request), out)? {

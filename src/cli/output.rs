@@ -87,6 +87,17 @@ impl Output {
         let _ = writeln!(anstream::stderr(), "{YELLOW}note:{YELLOW:#} {text}");
     }
 
+    /// Asks for a yes on the terminal after a warning; `None` if stdin is no terminal.
+    pub(super) fn confirm(&self, warning: &str) -> Result<Option<bool>, CliError> {
+        if !io::stdin().is_terminal() {
+            return Ok(None);
+        }
+        let _ = write!(anstream::stderr(), "{YELLOW}warning:{YELLOW:#} {warning}\nGo on? [y/N] ");
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).map_err(|e| CliError::new(format!("read the answer: {e}")))?;
+        Ok(Some(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")))
+    }
+
     pub(super) fn error(&self, error: &CliError) {
         if error.silent {
             return;

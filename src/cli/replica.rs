@@ -5,7 +5,7 @@ use super::past::StorePast;
 use crate::config::Config;
 use crate::control::{self, ControlError, DaemonInfo, Found};
 use crate::overlay::STATE_DIR;
-use crate::repo::Layout;
+use crate::repo::{InitOptions, Layout, Repo};
 use crate::sync::Local;
 use crate::sync::group::Groups;
 use crate::sync::proto::{NEW_DIRECTORY, NEW_OVERLAY};
@@ -86,14 +86,19 @@ fn below_mount(info: &DaemonInfo) -> Result<Below, CliError> {
     Err(CliError::new(message).hint("run this as the user whose daemon it is, or as root"))
 }
 
-/// The overlay around `path`. One that is not mounted is mounted in a place of its own until [`Mounted::end`]; with `make`
+/// The overlay around `path`. One that is not mounted is mounted in a place of its own until [`Mounted::end`]; with `init`
 /// a directory that is no overlay yet becomes one, and one that is missing is made.
-pub(super) fn open(path: &Path, make: bool) -> Result<Mounted, CliError> {
-    if make && !path.exists() {
+pub(super) fn open(path: &Path, init: Option<&InitOptions>) -> Result<Mounted, CliError> {
+    let make = init.is_some();
+    if let Some(init) = init.filter(|_| !path.exists()) {
         match control::find(parent_of(path)) {
             Ok(_) => return Err(inside(path)),
             Err(_) if parent_of(path).is_dir() => {
                 std::fs::create_dir(path).map_err(|e| CliError::io("make", path, &e))?;
+                if let Err(e) = Repo::check_directory(path, init) {
+                    let _ = std::fs::remove_dir(path);
+                    return Err(e.into());
+                }
             }
             Err(_) => {}
         }
@@ -107,10 +112,10 @@ pub(super) fn open(path: &Path, make: bool) -> Result<Mounted, CliError> {
             check_root(path, &below, make)?;
             layout.root
         }
-        Err(ControlError::NoStore(_)) if make => {
-            path.canonicalize().map_err(|e| CliError::io("find", path, &e))?
-        }
-        Err(e) => return Err(e.into()),
+        Err(e) => match (e, init) {
+            (ControlError::NoStore(_), Some(init)) => Repo::init(path, None, init)?.root,
+            (e, _) => return Err(e.into()),
+        },
     };
     let base = control::runtime_dir(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref())?;
     let mountpoint = base.join(format!("{TEMPORARY}{}", std::process::id()));
@@ -130,12 +135,15 @@ pub(super) struct Plain {
 
 impl Plain {
     /// `None` if `path` is in an overlay.
-    pub(super) fn find(path: &Path) -> Result<Option<Plain>, CliError> {
+    pub(super) fn find(path: &Path, init: &InitOptions) -> Result<Option<Plain>, CliError> {
         if path.exists() {
             let plain = || Plain { tree: path.to_owned(), feature: NEW_OVERLAY };
             return match control::find(path) {
                 Ok(_) => Ok(None),
-                Err(ControlError::NoStore(_)) => Ok(Some(plain())),
+                Err(ControlError::NoStore(_)) => {
+                    Repo::check_directory(path, init)?;
+                    Ok(Some(plain()))
+                }
                 Err(e) => Err(e.into()),
             };
         }
@@ -188,7 +196,7 @@ fn mount(root: &Path, mountpoint: &Path) -> Result<Mounted, CliError> {
     let this = std::env::current_exe().map_err(|e| CliError::new(format!("find this program: {e}")))?;
     let dedupfs = this.with_file_name("dedupfs");
     let mut command = Command::new(&dedupfs);
-    command.arg(root).arg(mountpoint).stdin(Stdio::null()).stdout(Stdio::null());
+    command.arg("--index-only").arg(root).arg(mountpoint).stdin(Stdio::null()).stdout(Stdio::null());
     let status = command.status().map_err(|e| CliError::io("start", &dedupfs, &e))?;
     if !status.success() {
         return Err(CliError::new(format!("{}: could not be mounted for the sync", root.display())));

@@ -28,7 +28,7 @@ impl Restore {
         let file = FileVersion::of(&self.file);
         let to = self.output.as_deref().map(std::path::absolute).transpose();
         let to = to.map_err(|e| CliError::new(format!("-o: {e}")))?;
-        let (session, path) = Session::open(file.find(global)?, Work::Convert, out)?;
+        let (session, path) = Session::open(file.find(global)?, Work::Change, out)?;
         let request = RestoreRequest { path, n: file.n, to: to.map(To) };
         match session.ask(Request::Restore(request), out)? {
             Response::Restore(report) => out.result(&report, text)?,

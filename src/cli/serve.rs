@@ -1,6 +1,7 @@
 use super::error::CliError;
 use super::output::Output;
 use super::{CliResult, Global, Outcome, replica};
+use crate::repo::InitOptions;
 use crate::sync::plan::Summary;
 use crate::sync::proto::{self, Failure, Message};
 use crate::sync::{Local, Session, link, pipe};
@@ -27,6 +28,9 @@ pub(super) struct Serve {
     /// Compare only, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Make the overlay even in a directory of the system, in another user's home, or where mounts lie below
+    #[arg(long)]
+    force_root: bool,
     /// Give up when the other side was silent for so long
     #[arg(long, value_name = "SECONDS", default_value_t = pipe::SILENCE_SECONDS, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
@@ -51,14 +55,19 @@ impl Serve {
         Ok(Outcome::Clean)
     }
 
+    /// How the overlay is made if there is none.
+    fn init(&self) -> InitOptions {
+        InitOptions { force_root: self.force_root, home: super::home(), ..InitOptions::default() }
+    }
+
     fn serve(&self, from: &mut impl Read, to: &mut impl Write) -> Result<(), CliError> {
         if self.dry_run
-            && let Some(plain) = replica::Plain::find(&self.dir)?
+            && let Some(plain) = replica::Plain::find(&self.dir, &self.init())?
         {
             let mut local = plain.replica(self.force, Box::new(|_, _| {}))?;
             return answer(&mut local, from, to).map(drop);
         }
-        let mounted = replica::open(&self.dir, true)?;
+        let mounted = replica::open(&self.dir, Some(&self.init()))?;
         let mut local = mounted.replica(self.force, self.dry_run, Box::new(|_, _| {}))?;
         let session = answer(&mut local, from, to)?;
         if session.outcome().here != Summary::default() && !self.dry_run {

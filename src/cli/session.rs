@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 pub(super) enum Work {
     /// Only ask.
     Ask,
-    /// Files may be converted and indexed.
+    /// Files are indexed, and their contents stored. They stay plain: only a mount converts them.
+    Change,
+    /// As the last, and files are converted, which the user was asked about.
     Convert,
     /// Read or write back contents, for which the index only has to find chunks.
     Copy,
@@ -72,6 +74,11 @@ impl Session {
                 Ok((Session::Direct(Box::new(direct)), path))
             }
         }
+    }
+
+    /// Whether files stay plain that would be converted if the overlay were mounted.
+    pub(super) fn withholds(&self) -> bool {
+        matches!(self, Session::Direct(direct) if direct.repo.withholds())
     }
 
     /// Does what is requested, and ends the session.
@@ -131,15 +138,16 @@ impl Direct {
     ) -> Result<Direct, CliError> {
         daemon::raise_limits();
         let mut meter = out.meter();
+        let options = OpenOptions { convert: work == Work::Convert, ..*options };
         let mut open = |options: &OpenOptions| {
             Repo::open(layout, options, &mut |step| {
                 meter.show(&Progress::bytes("reading packs", step.done_bytes, step.total_bytes));
             })
         };
-        let repo = match open(options) {
+        let repo = match open(&options) {
             Err(full @ RepoError::NoRoom { .. }) if !options.read_only => {
                 out.note(&full.to_string());
-                open(&OpenOptions { read_only: true, ..*options })?
+                open(&OpenOptions { read_only: true, ..options })?
             }
             opened => opened?,
         };
@@ -147,7 +155,7 @@ impl Direct {
         if work == Work::Ask && repo.behind() {
             out.note("the index may be behind the files; `dedupctl scan` brings it up to date");
         }
-        let background = (work == Work::Convert).then(|| repo.overlay().start());
+        let background = matches!(work, Work::Change | Work::Convert).then(|| repo.overlay().start());
         Ok(Direct { repo, background })
     }
 

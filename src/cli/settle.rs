@@ -17,7 +17,8 @@ pub(super) struct Settle {
 
 impl Settle {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Convert, out)?;
+        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Change, out)?;
+        let withholds = session.withholds();
         let report = match session.ask(Request::Settle, out)? {
             Response::Settle(report) => report,
             other => return Err(unexpected(&other)),
@@ -26,6 +27,9 @@ impl Settle {
             0 => "settled\n".to_owned(),
             pending => format!("settled; {pending} files were closed meanwhile\n"),
         })?;
+        if withholds {
+            out.note("nothing is mounted: files were indexed, and stay plain until the overlay is mounted");
+        }
         Ok(Outcome::Clean)
     }
 }

@@ -81,7 +81,7 @@ impl Snapshots {
         let here = |path: &Option<PathBuf>| find(global, path.as_deref());
         let (found, work, request) = match &self.what {
             What::Create { path, name, walk } => {
-                (here(path)?, Work::Convert, SnapshotRequest::Create { name: name.clone(), walk: *walk })
+                (here(path)?, Work::Change, SnapshotRequest::Create { name: name.clone(), walk: *walk })
             }
             What::List { path } => (here(path)?, Work::Ask, SnapshotRequest::List),
             What::Show { id, path } => {
@@ -90,14 +90,14 @@ impl Snapshots {
             }
             What::Diff { a, b } => {
                 let request = SnapshotRequest::Diff { a: a.clone(), b: b.clone() };
-                (find(global, None)?, if b.is_none() { Work::Convert } else { Work::Ask }, request)
+                (find(global, None)?, if b.is_none() { Work::Change } else { Work::Ask }, request)
             }
             What::Restore { id, path, output, delete } => {
                 let (found, path) = inside(global, path.as_deref())?;
                 let to = output.as_deref().map(std::path::absolute).transpose();
                 let to = to.map_err(|e| CliError::new(format!("-o: {e}")))?.map(To);
                 let request = SnapshotRequest::Restore { id: id.clone(), path, to, delete: *delete };
-                (found, Work::Convert, request)
+                (found, Work::Change, request)
             }
             What::Remove { id } => {
                 (find(global, None)?, Work::Ask, SnapshotRequest::Remove { id: id.clone() })

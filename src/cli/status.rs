@@ -28,7 +28,7 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         if let Some(of) = &self.of {
-            let (session, path) = Session::open(find_gone(global, of)?, Work::Convert, out)?;
+            let (session, path) = Session::open(find_gone(global, of)?, Work::Change, out)?;
             match session.ask(Request::WouldFree { path }, out)? {
                 Response::WouldFree(report) => out.result(&report, would_free)?,
                 other => return Err(unexpected(&other)),

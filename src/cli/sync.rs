@@ -49,6 +49,9 @@ pub(super) struct Sync {
     /// Also where a directory is empty that was not, or where more than half would be deleted
     #[arg(long)]
     force: bool,
+    /// Make the overlay of PEER even in a directory of the system, in another user's home, or where mounts lie below
+    #[arg(long)]
+    force_root: bool,
     /// The program for connections, with arguments
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     ssh: String,
@@ -178,7 +181,7 @@ impl Sync {
         drop(found);
         let path = global.store.as_deref().filter(|_| self.path.is_none()).or(self.path.as_deref());
         let command = self.command(&peer)?;
-        let mut mounted = replica::open(path.unwrap_or(Path::new(".")), false)?;
+        let mut mounted = replica::open(path.unwrap_or(Path::new(".")), None)?;
         let mut meter = out.meter();
         let report = Box::new(move |entries, bytes| {
             let step = match bytes {
@@ -272,7 +275,7 @@ impl Sync {
 
     /// What speaks for the other side.
     fn command(&self, peer: &str) -> Result<Command, CliError> {
-        let flags = [("--force", self.force), ("--dry-run", self.dry_run)];
+        let flags = [("--force", self.force), ("--dry-run", self.dry_run), ("--force-root", self.force_root)];
         let flags = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned());
         let flags: Vec<String> = flags.chain([format!("--timeout={}", self.timeout)]).collect();
         if let Some((host, dir)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) {

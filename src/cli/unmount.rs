@@ -1,8 +1,8 @@
 use super::error::CliError;
 use super::output::Output;
-use super::session::find;
+use super::session::{find, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::Request;
+use crate::admin::{Request, Response};
 use crate::control::{self, ControlError, Found};
 use crate::fuse;
 use serde::Serialize;
@@ -21,24 +21,32 @@ pub(super) struct Unmount {
 #[derive(Serialize)]
 struct Unmounted {
     unmounted: PathBuf,
+    /// What the daemon could not finish before.
+    unfinished: Option<String>,
 }
 
 impl Unmount {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let mountpoint = match control::daemon_at(&self.path) {
+        let (mountpoint, unfinished) = match control::daemon_at(&self.path) {
             // Its daemon is gone: there is nothing to wait for.
             Err(ControlError::DeadMount(path)) => {
                 fuse::clear_dead_mount(&path).map_err(|e| CliError::new(e.to_string()))?;
-                path
+                (path, None)
             }
             _ => self.ask(global, out)?,
         };
         let text = format!("{}: unmounted\n", mountpoint.display());
-        out.result(&Unmounted { unmounted: mountpoint }, |_| text)?;
-        Ok(Outcome::Clean)
+        out.result(&Unmounted { unmounted: mountpoint, unfinished: unfinished.clone() }, |_| text)?;
+        Ok(match unfinished {
+            Some(unfinished) => {
+                out.note(&unfinished);
+                Outcome::Findings
+            }
+            None => Outcome::Clean,
+        })
     }
 
-    fn ask(&self, global: &Global, out: &Output) -> Result<PathBuf, CliError> {
+    fn ask(&self, global: &Global, out: &Output) -> Result<(PathBuf, Option<String>), CliError> {
         let (mut client, info) = match find(global, Some(&self.path))? {
             Found::Daemon { client, info, .. } => (client, info),
             Found::Direct { layout, .. } => {
@@ -48,17 +56,19 @@ impl Unmount {
             }
         };
         let mut meter = out.meter();
-        match client.ask(&Request::Unmount, &mut |step| meter.show(&step)) {
-            Ok(_) | Err(ControlError::Ended) => {}
+        let unfinished = match client.ask(&Request::Unmount, &mut |step| meter.show(&step)) {
+            Ok(Response::Unmount(report)) => report.unfinished,
+            Ok(other) => return Err(unexpected(&other)),
+            Err(ControlError::Ended) => None,
             Err(e) => return Err(e.into()),
-        }
+        };
         drop(meter);
         client.wait_gone();
         // However the daemon ended: what counts is whether the mount is gone.
         match control::daemon_at(&info.mountpoint) {
             Ok(Some(other)) if other.pid == info.pid => Err(ControlError::Ended.into()),
             Err(e @ ControlError::DeadMount(_)) => Err(e.into()),
-            _ => Ok(info.mountpoint),
+            _ => Ok((info.mountpoint, unfinished)),
         }
     }
 }

@@ -42,6 +42,12 @@ pub struct Options {
     pub store: Option<PathBuf>,
     /// When files are converted, if not as the store's settings say.
     pub dedup: Option<Dedup>,
+    /// Index files and leave them as they are: the mount is for a while only, and not what the user asked for.
+    pub index_only: bool,
+    /// Make the store even where that is refused otherwise ([`InitOptions::force_root`]).
+    pub force_root: bool,
+    /// `HOME` of the user.
+    pub home: Option<PathBuf>,
     /// Let nothing be changed.
     pub read_only: bool,
     /// Let other users in.
@@ -100,6 +106,7 @@ impl Daemon {
         process::clear_umask();
         let open = OpenOptions {
             dedup: options.dedup,
+            convert: !options.index_only,
             read_only: options.read_only,
             memory_bytes: options.memory_bytes,
             cache_bytes: options.cache_bytes,
@@ -226,7 +233,12 @@ fn find_or_init(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result
     if options.read_only {
         return Err(RepoError::NoStore { path: options.dir.clone() }.into());
     }
-    let init = InitOptions { chunk: ChunkParams::default(), config: Config::default() };
+    let init = InitOptions {
+        chunk: ChunkParams::default(),
+        config: Config::default(),
+        force_root: options.force_root,
+        home: options.home.clone(),
+    };
     let layout = Repo::init(&options.dir, wanted, &init)?;
     told(Starting::Created(&layout));
     Ok(layout)

@@ -1,6 +1,6 @@
 use super::error::busy_hint;
 use super::{Daemon, DaemonError, RETRY};
-use crate::admin::{self, AdminError, Context, Progress, Request, Response};
+use crate::admin::{self, AdminError, Context, Progress, Request, Response, UnmountReport};
 use crate::control::{Fault, Handler};
 use crate::fuse::{MountError, Mounted};
 use crate::repo::{DAEMON, Repo};
@@ -133,21 +133,48 @@ fn unmount(
         most = most.max(pending as u64);
         progress(Progress::files("settling", most - pending as u64, most))
     });
-    match settled {
-        Ok(true) => {}
-        // Who asked has gone: then it is not wanted any more.
+    let unfinished = match settled {
+        Ok(true) => None,
+        // The caller has gone, and does not want it any more.
         Ok(false) => return Err(Fault::new("interrupted; it stays mounted")),
-        // On a full disk: no content depends on it, and the next mount brings the index up to date.
-        Err(e) => tracing::warn!("unmounting though the index could not be written: {}", repo.readable(&e)),
-    }
+        Err(e) => match AdminError::from(e) {
+            // No content depends on the index, and the next mount brings it up to date.
+            full if full.is_full() => {
+                tracing::warn!("unmounting though the index could not be written: {}", repo.readable(&full));
+                None
+            }
+            // No reason to keep the mount: whatever is wrong with the store, no wait mends it.
+            other => Some(unfinished(repo, &other)),
+        },
+    };
     match unmount_until(mounted, Instant::now() + BUSY_REQUEST) {
-        Ok(()) => Ok(Response::Unmount),
+        Ok(()) => Ok(Response::Unmount(UnmountReport { unfinished })),
         Err(MountError::Busy(path)) => {
             let hint = Some(busy_hint(&path));
             Err(Fault { message: MountError::Busy(path).to_string(), hint })
         }
         Err(e) => Err(Fault::new(e.to_string())),
     }
+}
+
+/// What it means that the store could not be brought up to date before an unmount.
+fn unfinished(repo: &Repo, error: &AdminError) -> String {
+    let layout = repo.layout();
+    let message = match repo.is_gone() {
+        true => format!(
+            "{}: the store was removed while it was mounted, and what it held is lost with it. Files that were not converted yet \
+             are whole, in {}",
+            layout.state.display(),
+            layout.root.display()
+        ),
+        false => format!(
+            "{}: the index is not up to date ({}). No file is affected: the next mount brings it up to date",
+            layout.state.display(),
+            repo.readable(error)
+        ),
+    };
+    tracing::error!("{message}");
+    message
 }
 
 fn unmount_until(mounted: &Mounted, end: Instant) -> Result<(), MountError> {

@@ -261,7 +261,11 @@ impl Overlay {
             self.try_again(inode, &mut state);
             return Ok(None);
         }
-        let wanted = policy.is_some_and(|policy| policy.converts(stat.st_size as u64))
+        let bytes = stat.st_size as u64;
+        if policy.is_some_and(|policy| policy.withholds(bytes)) {
+            self.withheld.fetch_add(1, Ordering::Relaxed);
+        }
+        let wanted = policy.is_some_and(|policy| policy.converts(bytes))
             && self.can_be_emptied(&stat)
             && saves_space(inode, &stat);
         // Looked at here too: what lies elsewhere is not to be read into the store.

@@ -179,6 +179,8 @@ pub struct Overlay {
     hybrid: HybridOptions,
     steps: Arc<hybrid::Steps>,
     converted: AtomicU64,
+    /// Files that were met and stay plain because of [`Policy::withheld`].
+    withheld: AtomicU64,
     /// About how many bytes of contents have lost their last file.
     garbage: AtomicU64,
     /// What the last collection kept for the history alone.
@@ -237,6 +239,7 @@ impl Overlay {
             hybrid: parts.hybrid,
             steps: Arc::default(),
             converted: AtomicU64::new(0),
+            withheld: AtomicU64::new(0),
             garbage: AtomicU64::new(garbage),
             held: Mutex::new(held),
             no_room: AtomicBool::new(false),
@@ -385,6 +388,11 @@ impl Overlay {
     /// waits for them.
     pub fn hurry(&self) -> Hurry<'_> {
         Hurry { _pace: self.pace.hurry(), _queue: self.queue.hurry() }
+    }
+
+    /// Returns how many files were indexed and stay plain because only a mount converts them ([`Policy::withheld`]).
+    pub fn withheld(&self) -> u64 {
+        self.withheld.load(Ordering::Relaxed)
     }
 
     /// Waits until every file that was closed before this call is chunked, indexed and durable, also those that have

@@ -31,6 +31,8 @@ pub struct Policy {
     pub min_bytes: u64,
     /// Whether its versions are kept.
     pub keep_history: bool,
+    /// Whether it stays plain, whatever the rest says: only a mount converts files, or a user who asks for it.
+    pub withheld: bool,
 }
 
 /// Settings for the files that match one of some globs; `None` leaves what was decided before.
@@ -82,10 +84,16 @@ impl Policies {
     /// The same for all files.
     pub fn uniform(dedup: Dedup) -> Policies {
         Policies {
-            fallback: Policy { dedup, min_bytes: 0, keep_history: true },
+            fallback: Policy { dedup, min_bytes: 0, keep_history: true, withheld: false },
             rules: Vec::new(),
             places: false,
         }
+    }
+
+    /// The same, but no file is converted.
+    pub fn withholding(mut self) -> Policies {
+        self.fallback.withheld = true;
+        self
     }
 
     /// The same with one more rule after all others.
@@ -218,8 +226,17 @@ fn reason(error: &ignore::Error) -> String {
 }
 
 impl Policy {
-    /// Whether a file of that size is converted at all.
+    /// Whether a file of that size is converted here.
     pub fn converts(&self, bytes: u64) -> bool {
+        !self.withheld && self.wants(bytes)
+    }
+
+    /// Whether a file of that size stays plain only because of [`Policy::withheld`].
+    pub fn withholds(&self, bytes: u64) -> bool {
+        self.withheld && self.wants(bytes)
+    }
+
+    fn wants(&self, bytes: u64) -> bool {
         self.dedup != Dedup::Off && bytes >= self.min_bytes
     }
 
@@ -240,7 +257,8 @@ impl Policy {
         };
         let dedup = if rank(other.dedup) > rank(self.dedup) { other.dedup } else { self.dedup };
         let min_bytes = self.min_bytes.max(other.min_bytes);
-        Policy { dedup, min_bytes, keep_history: self.keep_history && other.keep_history }
+        let withheld = self.withheld || other.withheld;
+        Policy { dedup, min_bytes, keep_history: self.keep_history && other.keep_history, withheld }
     }
 }
 
@@ -256,7 +274,8 @@ mod tests {
     }
 
     fn policies(rules: Vec<Rule>) -> Policies {
-        Policies::new(Policy { dedup: Dedup::OnClose, min_bytes: 0, keep_history: true }, rules).unwrap()
+        let fallback = Policy { dedup: Dedup::OnClose, min_bytes: 0, keep_history: true, withheld: false };
+        Policies::new(fallback, rules).unwrap()
     }
 
     #[test]
@@ -368,7 +387,7 @@ mod tests {
 
     #[test]
     fn of_several_names_the_strictest_counts() {
-        let policy = |dedup, min_bytes| Policy { dedup, min_bytes, keep_history: true };
+        let policy = |dedup, min_bytes| Policy { dedup, min_bytes, keep_history: true, withheld: false };
         let idle = |seconds| Dedup::Idle(Duration::from_secs(seconds));
         let order = [Dedup::OnClose, idle(0), idle(5), idle(9), Dedup::Off];
         for (i, a) in order.into_iter().enumerate() {

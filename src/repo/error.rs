@@ -17,6 +17,14 @@ pub enum RepoError {
         /// What it is.
         found: String,
     },
+    /// A store in this directory would take in what is not one user's data.
+    #[error("{path}: no store is made here: {reason}")]
+    Guarded {
+        /// The directory.
+        path: PathBuf,
+        /// What it is.
+        reason: String,
+    },
     /// The directory has no store yet.
     #[error("{path}: no dedupfs store here (there is no .dedupfs)")]
     NoStore {
@@ -182,6 +190,10 @@ impl RepoError {
                 root.display(),
                 path.parent().unwrap_or(path).display()
             ),
+            RepoError::Guarded { .. } => {
+                "name a directory of your own files; --force-root makes the store here all the same"
+                    .to_owned()
+            }
             RepoError::StoreAway { store, .. } => {
                 format!(
                     "make {} available (is its filesystem mounted?), or correct the path",

@@ -11,7 +11,7 @@ use super::key::KeyCheck;
 use super::layout::{
     self, BACKING, BackPointer, CONFIG, FORMAT, INDEX, KEY, Layout, PACKS, POINTER, Pointer,
 };
-use super::{CLEAN, INDEX_CACHE_BYTES};
+use super::{CLEAN, INDEX_CACHE_BYTES, guard, trust};
 use crate::chunk::ChunkParams;
 use crate::config::Config;
 use crate::db::{Db, SledDb, Table};
@@ -22,7 +22,7 @@ use rustix::rand::GetRandomFlags;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const NOTE_TEXT: &str = "\
 This directory is managed by dedupfs, a deduplicating overlay filesystem.
@@ -46,11 +46,15 @@ pub struct InitOptions {
     pub chunk: ChunkParams,
     /// Settings to begin with.
     pub config: Config,
+    /// Make it even in a directory where that is refused otherwise: the system's, another user's home, one with mounts below.
+    pub force_root: bool,
+    /// The user's `HOME`: a warning is given if the store is made there.
+    pub home: Option<PathBuf>,
 }
 
 /// Makes the store of `dir`, in `store` or else in `dir` itself.
 pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> Result<Layout, RepoError> {
-    let root = check_directory(dir)?;
+    let root = check_directory(dir, options)?;
     match Layout::of(&root) {
         Ok(Some(Layout { state, .. })) => return Err(RepoError::Exists { path: root, state }),
         Ok(None) => {}
@@ -122,7 +126,7 @@ fn fill(state: &Path, options: &InitOptions) -> Result<Format, RepoError> {
 }
 
 /// The canonical path of `dir` if an overlay can lie over it.
-fn check_directory(dir: &Path) -> Result<std::path::PathBuf, RepoError> {
+pub(super) fn check_directory(dir: &Path, options: &InitOptions) -> Result<PathBuf, RepoError> {
     let unsuitable =
         |expected, found: String| RepoError::Unsuitable { path: dir.to_owned(), expected, found };
     let root = dir.canonicalize().map_err(|e| match e.kind() {
@@ -139,14 +143,17 @@ fn check_directory(dir: &Path) -> Result<std::path::PathBuf, RepoError> {
     if root.parent().is_none() {
         return Err(unsuitable("a directory below /", "the root of the whole system".to_owned()));
     }
+    guard::check(&root, options)?;
     Ok(root)
 }
 
 /// Neither inside another overlay nor inside a store.
 fn check_not_nested(path: &Path) -> Result<(), RepoError> {
     for dir in path.ancestors() {
-        let store_itself = layout::exists(&dir.join(FORMAT))? && layout::exists(&dir.join(PACKS))?;
-        let around = dir != path && Layout::of(dir)?.is_some();
+        let format = dir.join(FORMAT);
+        let store_itself =
+            layout::exists(&format)? && layout::exists(&dir.join(PACKS))? && trust::counts(dir, &format)?;
+        let around = dir != path && trust::counts(dir, &dir.join(STATE_DIR))? && Layout::of(dir)?.is_some();
         if store_itself || around {
             return Err(RepoError::Nested { path: path.to_owned(), outer: dir.to_owned() });
         }
@@ -155,7 +162,7 @@ fn check_not_nested(path: &Path) -> Result<(), RepoError> {
 }
 
 /// Checks the place of a store outside its directory, and returns its canonical path.
-fn prepare_elsewhere(root: &Path, store: &Path) -> Result<std::path::PathBuf, RepoError> {
+fn prepare_elsewhere(root: &Path, store: &Path) -> Result<PathBuf, RepoError> {
     let parent = match store.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -4,6 +4,7 @@
 //! elsewhere holds `backing.toml`, which points back. Nothing here changes anything.
 
 use super::error::RepoError;
+use super::trust;
 use crate::overlay::{NOTE, STATE_DIR};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -79,12 +80,15 @@ impl Layout {
         Ok(read_toml(&inside.join(POINTER))?.map(|Pointer { store }| store))
     }
 
-    /// The store whose overlay contains `path`, which need not be a directory and may be its root.
+    /// The store whose overlay contains `path`, which need not be a directory and may be its root. Stores that others have put
+    /// into shared directories are passed over (`trust.rs`).
     pub fn around(path: &Path) -> Result<Option<Layout>, RepoError> {
         let path = path.canonicalize().map_err(|e| RepoError::io("find", path, e))?;
         for dir in path.ancestors() {
             // A path inside the state directory belongs to the overlay too.
-            if let Some(layout) = Layout::of(dir)? {
+            if trust::counts(dir, &dir.join(STATE_DIR))?
+                && let Some(layout) = Layout::of(dir)?
+            {
                 return Ok(Some(layout));
             }
         }

@@ -13,6 +13,7 @@ mod error;
 mod format;
 #[doc(hidden)]
 pub mod fuzz;
+mod guard;
 mod init;
 mod key;
 mod layout;
@@ -23,6 +24,7 @@ mod open;
 mod plain;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub use error::RepoError;
 pub use init::InitOptions;
@@ -51,6 +53,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Row of [`Table::Meta`]: the index was closed in good order.
 const CLEAN: &[u8] = b"clean";
+/// Row of [`Table::Meta`]: files were only indexed that the next mount is to convert.
+const UNCONVERTED: &[u8] = b"unconverted";
 const INDEX_CACHE_BYTES: u64 = 32 << 20;
 
 /// How to open a store. What is `None` is read from its `config.toml`.
@@ -58,6 +62,9 @@ const INDEX_CACHE_BYTES: u64 = 32 << 20;
 pub struct OpenOptions {
     /// When files are converted.
     pub dedup: Option<Dedup>,
+    /// Whether files may become stubs, as the policies say. Without a mount a stub looks like an empty file, so only the
+    /// daemon asks for this, and a user who was told so.
+    pub convert: bool,
     /// Change nothing in the overlay.
     pub read_only: bool,
     /// About how many bytes of memory everything that is bounded may take together.
@@ -88,8 +95,8 @@ pub struct Repo {
     read_only: bool,
     /// Whether some file may not be in the index.
     behind: AtomicBool,
-    /// Whether plain files were only indexed though the overlay converts them: the next to open it scans the tree.
-    owes_conversion: bool,
+    /// Whether the policies convert files, and this use of the store does not.
+    withholds: bool,
     auto_gc: bool,
     /// What there is to catch up with; held by who does it.
     backlog: Mutex<Backlog>,
@@ -113,6 +120,11 @@ impl Repo {
         init::init(dir, store, options)
     }
 
+    /// An error if [`Repo::init`] would not make a store in `dir`, because of what that directory is.
+    pub fn check_directory(dir: &Path, options: &InitOptions) -> Result<(), RepoError> {
+        init::check_directory(dir, options).map(drop)
+    }
+
     /// Opens the store. `progress` is called while the index catches up with the packs.
     pub fn open(
         layout: &Layout,
@@ -134,16 +146,18 @@ impl Repo {
         leave::check_stays(&layout.root)?;
         let backing = Backing::open(&layout.root).map_err(|e| part(layout, "the directory", e))?;
         let bad_glob = |e: overlay::BadGlob| RepoError::form(&config_path, e.to_string());
-        let configured = config.policies(None).map_err(bad_glob)?;
         let mut policies = config.policies(options.dedup).map_err(bad_glob)?;
-        // The old index knew which plain files wait to be converted, and nothing else does.
-        let owes_conversion = options.rebuild && !policies.convert() && configured.convert();
         if policies.convert() && !options.read_only && !keeps_xattrs(&layout.root) {
             tracing::warn!(
                 "{}: this filesystem keeps no user xattrs, so files stay as they are and are only indexed",
                 layout.root.display()
             );
             policies = Policies::uniform(Dedup::Off);
+        }
+        let converts = policies.convert() && !options.read_only;
+        let withholds = converts && !options.convert;
+        if withholds {
+            policies = policies.withholding();
         }
         let memory = Memory::divide(
             options.memory_bytes.or(config.memory_bytes),
@@ -195,7 +209,10 @@ impl Repo {
         let history = History::open(&overlay, opened.db.clone(), rules, options.read_only)
             .map_err(|e| part(layout, "the history", replace(&e, &dir, &layout.state)))?;
         let is_new = is_new || history.is_new();
-        let backlog = Backlog { all: !opened.clean || is_new, files: opened.left };
+        let unconverted = converts
+            && opened.db.get(Table::Meta, UNCONVERTED).map_err(|e| part(layout, "the index", e))?.is_some();
+        let backlog =
+            Backlog { all: !opened.clean || is_new || unconverted && !withholds, files: opened.left };
         let behind = backlog.all || !backlog.files.is_empty();
         let auto_gc = config.gc.unwrap_or(true);
         overlay.set_auto_gc(auto_gc && !behind);
@@ -210,7 +227,7 @@ impl Repo {
             chunk: format.chunk,
             read_only: options.read_only,
             behind: AtomicBool::new(behind),
-            owes_conversion,
+            withholds,
             auto_gc,
             backlog: Mutex::new(backlog),
             state,
@@ -269,6 +286,11 @@ impl Repo {
         self.behind.load(Ordering::Acquire)
     }
 
+    /// Whether files stay plain that a mount converts ([`OpenOptions::convert`]).
+    pub fn withholds(&self) -> bool {
+        self.withholds
+    }
+
     /// What there is to catch up with. Who holds it does so, and then calls [`Repo::caught_up`].
     pub fn backlog(&self) -> MutexGuard<'_, Backlog> {
         self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
@@ -276,10 +298,21 @@ impl Repo {
 
     /// Says that the index knows every file again.
     pub fn caught_up(&self, mut backlog: MutexGuard<'_, Backlog>) -> DbResult<()> {
+        let all = backlog.all;
         *backlog = Backlog::default();
         self.behind.store(false, Ordering::Release);
         self.overlay.set_auto_gc(self.auto_gc);
+        if all && !self.withholds {
+            let mut batch = Batch::new();
+            batch.remove(Table::Meta, UNCONVERTED);
+            self.db.apply(batch)?;
+        }
         self.db.clear(Table::Pending)
+    }
+
+    /// Whether somebody removed the store since it was opened.
+    pub fn is_gone(&self) -> bool {
+        layout::exists(&self.state_file(layout::FORMAT)).is_ok_and(|exists| !exists)
     }
 
     /// Replaces the path by which the state directory is reached by its name: for messages.
@@ -304,7 +337,10 @@ impl Repo {
             for path in &left {
                 batch.put(Table::Pending, path.as_os_str().as_bytes(), Vec::new());
             }
-            if !behind_whole_tree && !self.owes_conversion {
+            if self.overlay.withheld() > 0 {
+                batch.put(Table::Meta, UNCONVERTED, vec![1]);
+            }
+            if !behind_whole_tree {
                 batch.put(Table::Meta, CLEAN, vec![1]);
             }
             self.db.apply(batch).and_then(|()| self.db.flush()).map_err(|e| e.to_string())

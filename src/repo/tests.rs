@@ -7,7 +7,7 @@ fn init(dir: &Path) -> Layout {
 }
 
 fn open(layout: &Layout) -> Result<Repo, RepoError> {
-    Repo::open(layout, &OpenOptions::default(), &mut |_| {})
+    Repo::open(layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {})
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Session {
         let layout = Layout::of(root)?.ok_or_else(|| RepoError::NoStore { path: root.to_owned() })?;
         let end = Instant::now() + LOCK_WAIT;
         let repo = loop {
-            match Repo::open(&layout, &OpenOptions::default(), &mut |_| {}) {
+            match Repo::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {}) {
                 Err(RepoError::Locked { .. }) if Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(2))
                 }

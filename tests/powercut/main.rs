@@ -193,7 +193,8 @@ fn examine(
 fn examine_store(recording: &Recording, place: usize, dir: &Path, tally: &mut Tally) -> Result<(), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let layout = Layout::of(dir).map_err(|e| text(&e))?.ok_or("there is no store")?;
-    let repo = Repo::open(&layout, &OpenOptions::default(), &mut |_| {}).map_err(|e| text(&e))?;
+    let repo = Repo::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {})
+        .map_err(|e| text(&e))?;
     let background = repo.overlay().start();
     let context = Context { repo: &repo, mountpoint: None };
     let mut wrong = Vec::new();

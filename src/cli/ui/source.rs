@@ -72,7 +72,7 @@ impl Source {
         if control::daemon_at(&self.base)?.is_none() {
             return Err(self.not_mounted());
         }
-        let mounted = replica::open(&self.base, false)?;
+        let mounted = replica::open(&self.base, None)?;
         Ok(list(&mounted.tree, &mounted.memory, &mounted.groups()?)?)
     }
 

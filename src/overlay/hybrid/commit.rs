@@ -17,8 +17,8 @@ use crate::overlay::commit::open_leased;
 use crate::overlay::error::{OverlayError, Result};
 use crate::overlay::ingest::Round;
 use crate::overlay::inode::{Content, Inode, Phase, State as InodeState};
-use crate::overlay::room::{Claim, NoRoom, needed};
 use crate::overlay::proof::Inside;
+use crate::overlay::room::{Claim, NoRoom, needed};
 use crate::overlay::stub::{State, Stub, Time};
 use crate::overlay::types::SetTime;
 use crate::recipe::{ChunkRef, Recipe};
@@ -92,6 +92,12 @@ impl Overlay {
         }
         let policy = self.policy_of(inode, stat.st_nlink, finder)?;
         if !hurry && self.rests(inode, &mut state, policy) {
+            return Ok(None);
+        }
+        if policy.is_some_and(|policy| policy.withholds(hybrid.size())) {
+            // The file is whole as it is. The next mount makes it a stub.
+            self.withheld.fetch_add(1, Ordering::Relaxed);
+            state.dirty = false;
             return Ok(None);
         }
         let converts = policy.is_some_and(|policy| policy.converts(hybrid.size()));

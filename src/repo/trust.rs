@@ -1,0 +1,44 @@
+//! Whose store counts for the directories around it.
+//!
+//! Anyone can put a `.dedupfs` into a directory that all may write to, like `/tmp`. It must not decide about what others have
+//! below. So one that is met on the way up from a path counts only if it belongs to root, to the owner of the directory
+//! that it lies in, or to whoever asks. One that is named counts always: then the user has decided.
+
+use super::error::RepoError;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Whether `entry`, which lies in `dir`, counts. Warns if it does not. What is not there does no harm.
+pub(super) fn counts(dir: &Path, entry: &Path) -> Result<bool, RepoError> {
+    let owner = match entry.symlink_metadata() {
+        Ok(meta) => meta.uid(),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(true),
+        Err(e) => return Err(RepoError::io("look at", entry, e)),
+    };
+    let dir_owner = dir.metadata().map_err(|e| RepoError::io("look at", dir, e))?.uid();
+    let counts = is_trusted(owner, dir_owner, rustix::process::geteuid().as_raw());
+    if !counts {
+        tracing::warn!(
+            "{}: passed over: it belongs to user {owner}, and its directory to user {dir_owner}; if you mean that store, name it \
+             with --store",
+            entry.display()
+        );
+    }
+    Ok(counts)
+}
+
+fn is_trusted(owner: u32, dir_owner: u32, user: u32) -> bool {
+    owner == 0 || owner == dir_owner || owner == user
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_counts_if_root_the_owner_of_the_directory_or_the_user_made_it() {
+        assert!(is_trusted(0, 1000, 1001) && is_trusted(1000, 1000, 0) && is_trusted(1000, 0, 1000));
+        assert!(!is_trusted(1001, 0, 0) && !is_trusted(1001, 1000, 1000) && !is_trusted(1001, 0, 1000));
+    }
+}
