@@ -579,9 +579,7 @@ mod tests {
             .map(|i| {
                 let name = i.to_string();
                 std::fs::write(dir.path().join(&name), "x").unwrap();
-                let fd = backing::open_path(backing.root(), OsStr::new(&name)).unwrap();
-                let stat = rustix::fs::fstat(&fd).unwrap();
-                inodes.enter(&backing, fd, &stat, 1).unwrap()
+                inodes.enter(&backing, backing.resolve(Path::new(&name)).unwrap(), 1).unwrap()
             })
             .collect();
         let shard_of = |inode: &Inode| {

@@ -20,7 +20,6 @@ use super::backing::{self, Identity};
 use super::catalog::Finder;
 use super::error::{OverlayError, Result};
 use super::inode::Inode;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -141,13 +140,7 @@ impl Overlay {
 
     /// Whether the file with that identity is at `path` beneath the root.
     fn is_beneath(&self, path: &Path, identity: Identity) -> rustix::io::Result<bool> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let within = ResolveFlags::BENEATH
-            | ResolveFlags::NO_SYMLINKS
-            | ResolveFlags::NO_MAGICLINKS
-            | ResolveFlags::NO_XDEV;
-        let found = rustix::fs::openat2(self.backing.root(), path, flags, Mode::empty(), within)?;
-        Ok(backing::identity(&rustix::fs::fstat(&found)?) == identity)
+        Ok(backing::identity(&self.backing.stat(path)?) == identity)
     }
 }
 
@@ -155,6 +148,7 @@ impl Overlay {
 mod tests {
     use super::*;
     use crate::overlay::inode::Content;
+    use crate::overlay::resolved::Resolved;
     use crate::overlay::testing::World;
     use std::ffi::OsStr;
     use std::sync::Arc;
@@ -162,8 +156,7 @@ mod tests {
     /// An inode of a file outside the root, as a path that leads out of the root gives it.
     fn enter(world: &World, path: &Path) -> Arc<Inode> {
         let fd = backing::open_path(rustix::fs::CWD, path.as_os_str()).unwrap();
-        let stat = rustix::fs::fstat(&fd).unwrap();
-        world.overlay.inodes.enter(&world.overlay.backing, fd, &stat, 1).unwrap()
+        world.overlay.inodes.enter(&world.overlay.backing, Resolved::unconfined(fd), 1).unwrap()
     }
 
     fn doubt_about(world: &World, inode: &Inode) -> Option<Doubt> {

@@ -76,6 +76,12 @@ impl Resolved {
         Ok(Resolved { fd, stat })
     }
 
+    /// One that breaks the invariant, to test what stands behind it.
+    #[cfg(test)]
+    pub(super) fn unconfined(fd: OwnedFd) -> Resolved {
+        Resolved::new(fd).unwrap()
+    }
+
     /// Its attributes when it was found.
     pub fn stat(&self) -> &Stat {
         &self.stat

@@ -1,6 +1,6 @@
 //! An overlay for unit tests: a root with files below a directory that has room for files outside the root.
 
-use super::backing::{self, Backing};
+use super::backing::Backing;
 use super::inode::{Content, Inode};
 use super::stub::GuardKey;
 use super::{Dedup, HybridOptions, Overlay, Parts};
@@ -47,9 +47,7 @@ impl World {
     /// The inode of a file below the root.
     pub(super) fn inode(&self, path: &str) -> Arc<Inode> {
         let backing = &self.overlay.backing;
-        let fd = backing::open_path(backing.root(), Path::new(path).as_os_str()).unwrap();
-        let stat = rustix::fs::fstat(&fd).unwrap();
-        self.overlay.inodes.enter(backing, fd, &stat, 1).unwrap()
+        self.overlay.inodes.enter(backing, backing.resolve(Path::new(path)).unwrap(), 1).unwrap()
     }
 
     /// Commits a file as the committer does.
