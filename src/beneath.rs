@@ -86,6 +86,9 @@ impl Root {
 
     /// What is at `path`, a symlink itself; `None` if nothing is, or no directory leads there.
     pub fn stat(&self, path: &[u8]) -> Result<Option<Stat>, Errno> {
+        if path.is_empty() {
+            return rustix::fs::fstat(&self.fd).map(Some);
+        }
         let found = self
             .parent(path)
             .and_then(|(dir, name)| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW));

@@ -79,8 +79,7 @@ struct World {
     mount: Mount,
     canary: PathBuf,
     before: BTreeMap<PathBuf, String>,
-    /// Mounted in the backing directory.
-    mounted: Vec<PathBuf>,
+    mounted: Below,
     info: DaemonInfo,
 }
 
@@ -102,9 +101,12 @@ impl World {
         symlink(canary.join("file"), dir.join("file-out")).unwrap();
         symlink("/proc/self/root", dir.join("magic")).unwrap();
         symlink("own", dir.join("within")).unwrap();
-        let mut mounted = Vec::new();
+        // Before the mounts, below which no store is made unasked.
+        mount.init("");
+        let mut mounted = Below(Vec::new());
         if user == As::Root {
             rustix::mount::mount_bind(&canary, dir.join("bind")).unwrap();
+            mounted.0.push(dir.join("bind"));
             rustix::mount::mount(
                 "none",
                 dir.join("other"),
@@ -113,13 +115,12 @@ impl World {
                 None::<&std::ffi::CStr>,
             )
             .unwrap();
+            mounted.0.push(dir.join("other"));
             fs::write(dir.join("other/file"), prose(9, 40_000)).unwrap();
-            mounted = vec![dir.join("bind"), dir.join("other")];
         }
-        mount.init("");
         mount.start();
         succeed(mount.dedupctl().arg("scan").arg(mount.mnt()));
-        succeed(mount.dedupctl().args(["snapshot", "create", "first"]).current_dir(mount.mnt()));
+        succeed(mount.dedupctl().args(["snapshot", "create", "--name", "first"]).current_dir(mount.mnt()));
         let info = daemon_at(&mount.mnt()).unwrap().unwrap();
         let before = manifest(&canary);
         World { mount, canary, before, mounted, info }
@@ -204,9 +205,24 @@ impl Drop for World {
         if self.mount.is_mounted() {
             let _ = self.mount.dedupctl().arg("unmount").arg(self.mount.mnt()).output();
         }
-        for at in self.mounted.iter().rev() {
+        self.mounted.unmount();
+    }
+}
+
+/// What is mounted in the backing directory.
+struct Below(Vec<PathBuf>);
+
+impl Below {
+    fn unmount(&mut self) {
+        for at in self.0.drain(..).rev() {
             let _ = rustix::mount::unmount(at, UnmountFlags::DETACH);
         }
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        self.unmount();
     }
 }
 
@@ -324,7 +340,9 @@ fn fuzz_for(seconds: u64, seed: u64) {
             let path = random_path(&world, &mut random);
             let request = with_path(random.of(&requests), OsStr::from_bytes(&path));
             asked += 1;
-            if random.below(4) == 0 {
+            // Garbled, a path to write to would be another, which the client then named.
+            let writes_out = request.get("to").is_some_and(|to| !to.is_null());
+            if random.below(4) == 0 && !writes_out {
                 let mut bytes = serde_json::to_vec(&request).unwrap();
                 for _ in 0..1 + random.below(4) {
                     let at = random.below(bytes.len());

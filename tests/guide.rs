@@ -163,7 +163,9 @@ impl Drop for Shell {
 }
 
 /// Lines that begin so, or have this in them: figures that hang on times, ids or the machine.
-const BY_FORM: [&str; 9] = [
+const BY_FORM: [&str; 11] = [
+    "disk ",
+    "history ",
     "stored ",
     "index ",
     "memory ",

@@ -438,7 +438,8 @@ fn scan_takes_in_what_was_there_and_goes_on_where_it_was() {
         // Without a daemon it works on the directory directly.
         let path = mount.dir().join("late");
         fs::write(&path, prose(99, 30_000)).unwrap();
-        let output = succeed(mount.dedupctl().arg("scan").arg(mount.dir()).arg("--json"));
+        let offline = ["scan", "--offline", "--yes", "--json"];
+        let output = succeed(mount.dedupctl().args(offline).arg(mount.dir()));
         let direct: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(direct["converted"], 1, "{}", text(&output));
         mount.start();

@@ -139,7 +139,7 @@ fn unmount(
         Ok(false) => return Err(Fault::new("interrupted; it stays mounted")),
         Err(e) => match AdminError::from(e) {
             // No content depends on the index, and the next mount brings it up to date.
-            full if full.is_full() => {
+            full if full.is_full() && !repo.is_gone() => {
                 tracing::warn!("unmounting though the index could not be written: {}", repo.readable(&full));
                 None
             }

@@ -2,7 +2,7 @@ use super::{Access, Disk, DiskFile};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,6 +60,11 @@ impl DiskFile for File {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        File::sync_data(self)
+        File::sync_data(self)?;
+        // Bytes in a file that no name leads to are lost when it is closed.
+        match self.metadata()?.nlink() {
+            0 => Err(io::Error::new(io::ErrorKind::NotFound, "the file was removed while it was written")),
+            _ => Ok(()),
+        }
     }
 }

@@ -51,10 +51,11 @@ impl Backing {
         })
     }
 
-    /// As [`Backing::resolve_named`]; `None` if nothing is there, or no directory of the tree leads there.
+    /// As [`Backing::resolve_named`]; `None` if nothing of this tree is there: no entry, no directory that leads there, or
+    /// what another mount shows.
     pub fn resolve_if_any(&self, operation: &'static str, path: &Path) -> Result<Option<Resolved>> {
         match self.resolve(path) {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP) => Ok(None),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP | Errno::XDEV) => Ok(None),
             _ => self.resolve_named(operation, path).map(Some),
         }
     }

@@ -25,10 +25,12 @@ struct Machine<'a> {
     uid: u32,
 }
 
-/// An error if no store is to be made in `root`, which is canonical. Warns if it is the user's own home directory.
+fn read(path: &str) -> String {
+    std::fs::read(path).map_or(String::new(), |text| String::from_utf8_lossy(&text).into_owned())
+}
+
+/// An error if no store is to be made in `root`, which is canonical.
 pub(super) fn check(root: &Path, options: &InitOptions) -> Result<(), RepoError> {
-    let read =
-        |path| std::fs::read(path).map_or(String::new(), |text| String::from_utf8_lossy(&text).into_owned());
     let (passwd, mounts) = (read("/etc/passwd"), read("/proc/self/mountinfo"));
     let machine = Machine { passwd: &passwd, mounts: &mounts, uid: rustix::process::geteuid().as_raw() };
     if !options.force_root
@@ -36,6 +38,13 @@ pub(super) fn check(root: &Path, options: &InitOptions) -> Result<(), RepoError>
     {
         return Err(RepoError::Guarded { path: root.to_owned(), reason });
     }
+    Ok(())
+}
+
+/// Warns if a store is made in the user's own home directory.
+pub(super) fn warn_of_home(root: &Path, options: &InitOptions) {
+    let passwd = read("/etc/passwd");
+    let machine = Machine { passwd: &passwd, mounts: "", uid: rustix::process::geteuid().as_raw() };
     let is_home = |home: &Path| home.canonicalize().is_ok_and(|home| home == root);
     if options.home.as_deref().is_some_and(is_home) || machine.own_homes().any(is_home) {
         tracing::warn!(
@@ -44,7 +53,6 @@ pub(super) fn check(root: &Path, options: &InitOptions) -> Result<(), RepoError>
             root.display()
         );
     }
-    Ok(())
 }
 
 impl<'a> Machine<'a> {

@@ -68,6 +68,7 @@ pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> R
         Some(store) => prepare_elsewhere(&root, store)?,
         None => inside.clone(),
     };
+    guard::warn_of_home(&root, options);
     make_dir(&inside)?;
     let note = || write_durable(&root.join(NOTE), NOTE_TEXT.as_bytes(), 0o644);
     if !layout::exists(&state.join(FORMAT))? {
