@@ -366,6 +366,42 @@ fn dedupctl(args: &[&str], path: &Path, code: i32) -> CheckReport {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Runs `dedupctl` with at most 100 open files.
+fn with_few_descriptors(args: &[&str], path: &Path) -> std::process::Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 100; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_dedupctl")]);
+    command.args(args).arg(path).output().unwrap()
+}
+
+#[test]
+fn a_file_that_no_descriptor_is_left_for_is_unchecked_and_not_damaged() {
+    // A walk has each directory above a file open.
+    let deep = "d/".repeat(150) + "file";
+    let bytes = noise(1, 900);
+    let world = World::of(&[(&deep, &bytes), ("whole", &noise(2, 900))]);
+    for args in
+        [&["check"][..], &["check", "--deep"], &["check", "--repair", "--dry-run"], &["check", "--repair"]]
+    {
+        let output = with_few_descriptors(&[args, &["--json"]].concat(), world.dir.path());
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output));
+        let report: CheckReport = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report.damaged.is_empty() && report.plan.is_empty(), "{args:?}: {report:#?}");
+        assert_eq!(
+            (report.stubs, report.repaired, report.unchecked.len()),
+            (1, 0, 1),
+            "{args:?}: {report:#?}"
+        );
+        let row = &report.unchecked[0];
+        assert!(row.kind == "file" && row.object.starts_with("d/d/"), "{row:?}");
+        assert!(row.reason.contains("Too many open files") && row.remedy.contains("ulimit -n"), "{row:?}");
+    }
+    let told = text(&with_few_descriptors(&["check"], world.dir.path()));
+    assert!(told.contains("could not be checked") && told.contains("ulimit -n"), "{told}");
+    assert!(!told.contains("--repair"), "{told}");
+    assert_eq!(world.read(&deep), Some(bytes));
+    assert_eq!(dedupctl(&["check"], world.dir.path(), 0).stubs, 2);
+}
+
 #[test]
 fn check_changes_nothing() {
     let world = damaged_world();

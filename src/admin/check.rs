@@ -4,6 +4,7 @@
 
 use super::text::shown;
 use super::{AdminError, Progress, Report};
+use crate::env::Refusal;
 use crate::id::{ChunkId, PackId};
 use crate::overlay::{Finding, Trouble};
 use crate::repo::Repo;
@@ -24,9 +25,12 @@ pub struct CheckReport {
     pub stubs: u64,
     /// What is wrong: one row for each finding and affected file. After a repair, what is left.
     pub damaged: Vec<Damaged>,
-    /// Rows that were left out of `damaged`, because there are too many.
+    /// Rows that were left out of `damaged` and `unchecked`, because there are too many.
     #[serde(default)]
     pub omitted: u64,
+    /// What could not be checked, because the system refused: nothing is known to be wrong with it.
+    #[serde(default)]
+    pub unchecked: Vec<Unchecked>,
     /// Damage of which a whole copy was stored later: nothing is lost.
     pub healed: Vec<Damaged>,
     /// Actions of the plan that were carried out and verified.
@@ -55,6 +59,21 @@ pub struct Damaged {
     pub offset: Option<u64>,
     /// What was found.
     pub reason: String,
+}
+
+/// Something that could not be checked. A repair leaves it alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unchecked {
+    /// What kind of thing: `pack` or `file`.
+    pub kind: String,
+    /// Which one.
+    pub object: String,
+    /// The file; none for a pack.
+    pub path: Option<String>,
+    /// What the system said.
+    pub reason: String,
+    /// What helps against that.
+    pub remedy: String,
 }
 
 /// One thing that a repair does, or cannot do.
@@ -101,13 +120,16 @@ pub(super) fn check(
 pub(super) fn survey(repo: &Repo, path: &Path, deep: bool, report: Report<'_>) -> Result<Survey, AdminError> {
     let store = repo.overlay().store();
     let mut rows = Rows::default();
-    let checked = store.verify(
+    let verified = store.verify(
         deep,
         &mut |done, total| {
             report(Progress::bytes("checking packs", done, total));
         },
         &mut |found| rows.add_damage(found, repo),
     )?;
+    for (pack, refusal) in &verified.unchecked {
+        rows.add_unchecked("pack", format!("pack {pack}"), None, *refusal);
+    }
     let mut waited_for = true;
     let stubs = repo.overlay().check_stubs(
         path,
@@ -121,8 +143,10 @@ pub(super) fn survey(repo: &Repo, path: &Path, deep: bool, report: Report<'_>) -
         return Err(AdminError::Interrupted);
     }
     rows.add_unneeded();
-    let Rows { damaged, healed, omitted, wanted, records, needed, .. } = rows;
-    let report = CheckReport { checked, stubs, deep, damaged, healed, omitted, ..CheckReport::default() };
+    let Rows { damaged, unchecked, healed, omitted, wanted, records, needed, .. } = rows;
+    let checked = verified.frames;
+    let report =
+        CheckReport { checked, stubs, deep, damaged, unchecked, healed, omitted, ..CheckReport::default() };
     Ok(Survey { report, wanted, records, needed })
 }
 
@@ -130,6 +154,7 @@ pub(super) fn survey(repo: &Repo, path: &Path, deep: bool, report: Report<'_>) -
 #[derive(Default)]
 struct Rows {
     damaged: Vec<Damaged>,
+    unchecked: Vec<Unchecked>,
     healed: Vec<Damaged>,
     omitted: u64,
     wanted: Wanted,
@@ -147,6 +172,15 @@ impl Rows {
             true => self.damaged.push(row),
             false => self.omitted += 1,
         }
+    }
+
+    fn add_unchecked(&mut self, kind: &str, object: String, path: Option<String>, refusal: Refusal) {
+        if self.unchecked.len() >= ROWS_MAX {
+            self.omitted += 1;
+            return;
+        }
+        let (reason, remedy) = (refusal.to_string(), refusal.remedy().to_owned());
+        self.unchecked.push(Unchecked { kind: kind.to_owned(), object, path, reason, remedy });
     }
 
     fn add_damage(&mut self, mut found: Damage, repo: &Repo) {
@@ -180,6 +214,9 @@ impl Rows {
     fn add_file(&mut self, found: Finding, repo: &Repo) {
         let Finding { path, trouble } = found;
         match trouble {
+            Trouble::Unchecked(refusal) => {
+                self.add_unchecked("file", shown(&path), Some(shown(&path)), refusal);
+            }
             Trouble::Unreadable(reason) => {
                 self.push(row("file", shown(&path), &path, repo.readable(&reason)))
             }

@@ -35,7 +35,7 @@ pub use by_method::{
     PairByMethod, PairsByMethod, SimilarByMethod, WinnowRequest, of_hex,
 };
 pub use catch_up::{catch_up, catch_up_quietly};
-pub use check::{Action, CheckReport, Damaged};
+pub use check::{Action, CheckReport, Damaged, Unchecked};
 pub use contained::{ContainedDirectory, ContainedFile, ContainedReport, Where};
 pub use diff::{DiffRegion, DiffReport, Side};
 pub use excerpt::Excerpt;
@@ -351,6 +351,7 @@ impl AdminError {
         let error = match self {
             AdminError::Overlay(error) | AdminError::History(HistoryError::Overlay(error)) => error,
             AdminError::History(error) => return history_hint(error).map(str::to_owned),
+            AdminError::Store(error) => return error.refusal().map(|refusal| refusal.remedy().to_owned()),
             _ => return None,
         };
         if let OverlayError::Unsure { .. } = error {
@@ -361,14 +362,14 @@ impl AdminError {
         let kind = match error {
             OverlayError::Io { source, .. } => source.kind(),
             OverlayError::Os(errno) => errno.kind(),
-            _ => return None,
+            _ => return error.refusal().map(|refusal| refusal.remedy().to_owned()),
         };
         match kind {
             ErrorKind::PermissionDenied => Some(
                 "the user of the store has to be allowed to read it: see `ls -l`, or use root".to_owned(),
             ),
             ErrorKind::NotFound => Some("give a path that exists".to_owned()),
-            _ => None,
+            _ => error.refusal().map(|refusal| refusal.remedy().to_owned()),
         }
     }
 }

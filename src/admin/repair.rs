@@ -5,6 +5,8 @@
 //! They are stored as any content is, after all else, so a crash at any point leaves a store that is no worse, and
 //! a repair after it finds what is left.
 //!
+//! What could not be checked is left alone: it is no damage.
+//!
 //! Order: check -> records -> bytes from this store, from plain files of the overlay, from each peer -> fdatasync of
 //! the pack -> read again from disk and hashed -> check. A recipe that comes back can show chunks that are
 //! missing too, so this is done again while it helps.

@@ -2,9 +2,10 @@ use super::error::CliError;
 use super::output::{Output, plain, table};
 use super::session::{Direct, Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{Action, CheckReport, Damaged, Peer, RepairRequest, Request, Response};
+use crate::admin::{Action, CheckReport, Damaged, Peer, RepairRequest, Request, Response, Unchecked};
 use crate::control::Found;
 use crate::repo::{Layout, OpenOptions};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Rows shown to people; `--json` has all.
@@ -12,9 +13,11 @@ const ROWS_SHOWN: usize = 100;
 
 /// Verify the store and the files that depend on it; never deletes anything
 #[derive(clap::Args)]
-#[command(after_help = "Exit code 1 says that there are findings (left).\n\
+#[command(
+    after_help = "Exit code 1 says that there are findings (left), 2 that not everything could be checked.\n\
     Example: dedupctl check --deep /data\n\
-    Example: dedupctl check --repair --dry-run --from /backup/data /data")]
+    Example: dedupctl check --repair --dry-run --from /backup/data /data"
+)]
 pub(super) struct Check {
     /// File or directory whose content to check; by default all of the current directory's overlay
     path: Option<PathBuf>,
@@ -57,7 +60,11 @@ impl Check {
             }
         };
         out.result(&report, |report| self.text(report))?;
-        Ok(if report.damaged.is_empty() { Outcome::Clean } else { Outcome::Findings })
+        Ok(match (report.unchecked.is_empty(), report.damaged.is_empty()) {
+            (false, _) => Outcome::Incomplete,
+            (true, false) => Outcome::Findings,
+            (true, true) => Outcome::Clean,
+        })
     }
 
     fn request(&self, path: PathBuf, from: Vec<Peer>) -> Request {
@@ -90,6 +97,7 @@ impl Check {
 
     fn text(&self, report: &CheckReport) -> String {
         let mut text = damage_table(&report.damaged);
+        text.push_str(&unchecked_table(&report.unchecked));
         text.push_str(&plan_table(report));
         if !report.healed.is_empty() {
             text.push_str(&format!(
@@ -107,6 +115,12 @@ impl Check {
             "{} frames and {} stubs checked{depth}: {damage}\n",
             report.checked, report.stubs
         ));
+        if !report.unchecked.is_empty() {
+            text.push_str(&format!("{} could not be checked: they may be whole\n", report.unchecked.len()));
+            let remedies: BTreeSet<_> = report.unchecked.iter().map(|row| row.remedy.as_str()).collect();
+            let remedies = Vec::from_iter(remedies).join("; ");
+            text.push_str(&format!("hint: {remedies}; then check again\n"));
+        }
         if self.repair {
             let (lost, named) = lost(&report.plan);
             let can = report.plan.iter().filter(|action| action.from.is_some() && !action.done).count();
@@ -196,6 +210,17 @@ fn damage_table(damaged: &[Damaged]) -> String {
         rows.push(vec![found.kind.clone(), object, pack, offset, path, plain(&found.reason)]);
     }
     table(&rows, &[3]) + &more(damaged.len())
+}
+
+fn unchecked_table(unchecked: &[Unchecked]) -> String {
+    if unchecked.is_empty() {
+        return String::new();
+    }
+    let mut rows = vec![["NOT CHECKED", "OBJECT", "BECAUSE"].map(str::to_owned).to_vec()];
+    for row in unchecked.iter().take(ROWS_SHOWN) {
+        rows.push(vec![row.kind.clone(), plain(&row.object), plain(&row.reason)]);
+    }
+    table(&rows, &[]) + &more(unchecked.len())
 }
 
 fn plan_table(report: &CheckReport) -> String {

@@ -64,6 +64,8 @@ enum Outcome {
     Clean,
     /// There is damage, or a difference, or something could not be done.
     Findings,
+    /// Not everything could be looked at, so what was found is not the answer.
+    Incomplete,
 }
 
 type CliResult = Result<Outcome, CliError>;
@@ -201,6 +203,7 @@ fn end(result: CliResult, out: &Output) -> ExitCode {
     match result {
         Ok(Outcome::Clean) => ExitCode::SUCCESS,
         Ok(Outcome::Findings) => ExitCode::from(1),
+        Ok(Outcome::Incomplete) => ExitCode::from(2),
         Err(error) => {
             out.error(&error);
             ExitCode::from(2)

@@ -23,6 +23,7 @@ pub use runs::{Codec, Layout, Plain, Runs};
 pub use sled::SledDb;
 pub use tiers::Tiers;
 
+use crate::env::Refusal;
 use std::path::PathBuf;
 
 /// A family of keys. The byte is on disk (the first of each key): never reuse one for another meaning.
@@ -154,6 +155,17 @@ pub enum DbError {
         /// What was expected of it.
         reason: &'static str,
     },
+}
+
+impl DbError {
+    /// Returns the error of the machine that it is; none if it can mean damage.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            DbError::Refused { source, .. } => Refusal::of(source),
+            DbError::Full { .. } => Some(Refusal::NO_SPACE),
+            _ => None,
+        }
+    }
 }
 
 /// Result of a database operation.

@@ -1,8 +1,7 @@
 use super::anew::PATIENCE;
 use super::redo::Redo;
 use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, anew, full_key};
-use crate::env::Reserve;
-use rustix::io::Errno;
+use crate::env::{Refusal, Reserve};
 use std::cell::Cell;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -381,16 +380,11 @@ pub(super) fn failed(path: &Path, error: sled::Error) -> DbError {
     let full = is_full(&error);
     match error {
         _ if full => DbError::Full { path: path.to_owned() },
-        sled::Error::Io(source) if is_refusal(&source) => DbError::Refused { path: path.to_owned(), source },
+        sled::Error::Io(source) if Refusal::of(&source).is_some() => {
+            DbError::Refused { path: path.to_owned(), source }
+        }
         error => DbError::Broken { path: path.to_owned(), reason: error.to_string() },
     }
-}
-
-/// Whether an error says nothing of the files that were to be used.
-fn is_refusal(error: &std::io::Error) -> bool {
-    let refusals =
-        [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ACCESS, Errno::PERM, Errno::ROFS, Errno::DQUOT];
-    Errno::from_io_error(error).is_some_and(|errno| refusals.contains(&errno))
 }
 
 pub(super) fn panicked(path: &Path, panic: Box<dyn std::any::Any + Send>) -> DbError {

@@ -4,11 +4,13 @@
 //! I/O can be cut short, torn and reordered in a test (`sim`). Errors are the operating system's.
 
 mod real;
+mod refusal;
 mod reserve;
 #[cfg(test)]
 pub mod sim;
 
 pub use real::RealDisk;
+pub use refusal::{Refusal, Watched};
 pub(crate) use reserve::{Loan, Reserve};
 
 use std::ffi::OsString;

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
@@ -80,6 +80,9 @@ struct Shared {
     /// Bytes that may still be written, if limited.
     room: Mutex<Option<u64>>,
     fail_syncs: AtomicBool,
+    /// Error numbers of opens and of reads; 0 if they succeed.
+    open_error: AtomicI32,
+    read_error: AtomicI32,
     syncs: AtomicU64,
     on_sync: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -112,6 +115,14 @@ impl Shared {
     }
 }
 
+/// Fails with this error number unless it is 0.
+fn fail_with(errno: &AtomicI32) -> io::Result<()> {
+    match errno.load(Ordering::SeqCst) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
 impl SimDisk {
     /// An empty disk.
     pub fn new() -> SimDisk {
@@ -121,6 +132,16 @@ impl SimDisk {
     /// Steps of I/O that changed something so far.
     pub fn steps(&self) -> u64 {
         self.shared.steps.load(Ordering::SeqCst)
+    }
+
+    /// Opens fail with this error number from now on; 0: they succeed again.
+    pub fn fail_opens(&self, errno: i32) {
+        self.shared.open_error.store(errno, Ordering::SeqCst);
+    }
+
+    /// Reads fail with this error number from now on; 0: they succeed again.
+    pub fn fail_reads(&self, errno: i32) {
+        self.shared.read_error.store(errno, Ordering::SeqCst);
     }
 
     /// Syncs so far.
@@ -250,6 +271,7 @@ impl Disk for SimDisk {
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>> {
         self.shared.alive()?;
+        fail_with(&self.shared.open_error)?;
         let node = match (self.node(path), access) {
             (Ok(_), Access::New) => return Err(io::ErrorKind::AlreadyExists.into()),
             (Ok(node), _) => node,
@@ -300,6 +322,7 @@ struct SimFile {
 impl DiskFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.shared.alive()?;
+        fail_with(&self.shared.read_error)?;
         let node = lock(&self.node);
         let rest = node.live.get(offset as usize..).unwrap_or_default();
         let len = rest.len().min(buffer.len());

@@ -1,4 +1,5 @@
 use crate::db::DbError;
+use crate::env::Refusal;
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::chunk_graph::GraphError;
 use crate::store::StoreError;
@@ -84,6 +85,17 @@ pub enum OverlayError {
 }
 
 impl OverlayError {
+    /// Returns the error of the machine that it is; none if it can mean damage.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            OverlayError::Os(errno) => Refusal::of_errno(*errno),
+            OverlayError::Io { source, .. } => Refusal::of(source),
+            OverlayError::Store(error) | OverlayError::Unsure { source: error, .. } => error.refusal(),
+            OverlayError::Db(error) => error.refusal(),
+            _ => None,
+        }
+    }
+
     /// An I/O error with what was tried on what.
     pub fn io(operation: &'static str, path: impl Into<PathBuf>, source: impl Into<std::io::Error>) -> Self {
         OverlayError::Io { operation, path: path.into(), source: source.into() }

@@ -10,6 +10,7 @@ use super::resolved::{Directory, Resolved};
 use super::stub::Stub;
 use super::types::{Attr, Kind};
 use super::{FileRow, Overlay};
+use crate::env::Refusal;
 use crate::id::{ChunkId, RecipeId};
 use crate::similarity::Sketch;
 use rustix::fs::RawDir;
@@ -56,6 +57,8 @@ pub struct Finding {
 /// What can be wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
+    /// It could not be checked, because the system refused. Nothing is known to be wrong with it.
+    Unchecked(Refusal),
     /// It cannot be looked at.
     Unreadable(String),
     /// Its record cannot be believed or is gone, so its content is not known.
@@ -73,6 +76,13 @@ pub enum Trouble {
     },
     /// These chunks of it are damaged or missing, each named once.
     Chunks(Vec<ChunkId>),
+}
+
+impl Trouble {
+    /// What it means that a file cannot be looked at.
+    fn of(error: &OverlayError) -> Trouble {
+        error.refusal().map_or_else(|| Trouble::Unreadable(error.to_string()), Trouble::Unchecked)
+    }
 }
 
 impl Overlay {
@@ -279,7 +289,7 @@ impl Overlay {
             let mut report = |trouble| found(Finding { path: path.to_owned(), trouble });
             let inode = match file {
                 Ok(inode) => inode,
-                Err(e) => return report(Trouble::Unreadable(e.to_string())),
+                Err(e) => return report(Trouble::of(&e.into())),
             };
             if goes_on {
                 match self.look_at(&inode) {
@@ -292,9 +302,9 @@ impl Overlay {
                     Ok(Content::Plain(None)) => match self.lost_record(&inode, path) {
                         Ok(None) => {}
                         Ok(Some(reason)) => report(Trouble::Record(reason)),
-                        Err(e) => report(Trouble::Unreadable(e.to_string())),
+                        Err(e) => report(Trouble::of(&e)),
                     },
-                    Err(e) => report(Trouble::Unreadable(e.to_string())),
+                    Err(e) => report(Trouble::of(&e)),
                 }
                 goes_on = progress(stubs);
             }
@@ -310,7 +320,10 @@ impl Overlay {
         let recipe = match known.and_then(|known| known.then(|| store.recipe(&stub.recipe)).transpose()) {
             Ok(Some(recipe)) => recipe,
             Ok(None) => return report(Trouble::Recipe(stub.recipe, String::new())),
-            Err(e) => return report(Trouble::Recipe(stub.recipe, e.to_string())),
+            Err(e) => {
+                let damaged = || Trouble::Recipe(stub.recipe, e.to_string());
+                return report(e.refusal().map_or_else(damaged, Trouble::Unchecked));
+            }
         };
         if recipe.size() != stub.size {
             let (stub_bytes, recipe_bytes) = (stub.size, recipe.size());
@@ -318,9 +331,14 @@ impl Overlay {
         }
         let mut lost = Vec::new();
         for chunk in recipe.chunks() {
-            // An index that fails is no sign of life either.
-            if !store.known(&chunk.id).unwrap_or(false) {
-                lost.push(chunk.id);
+            match store.known(&chunk.id) {
+                Ok(true) => {}
+                Ok(false) => lost.push(chunk.id),
+                Err(e) => match e.refusal() {
+                    Some(refusal) => return report(Trouble::Unchecked(refusal)),
+                    // An index that fails is no sign of life either.
+                    None => lost.push(chunk.id),
+                },
             }
         }
         if !lost.is_empty() {

@@ -1,3 +1,4 @@
+use crate::env::Refusal;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -210,7 +211,7 @@ impl RepoError {
             RepoError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "give a path that exists".to_owned()
             }
-            RepoError::Io { .. } => return None,
+            RepoError::Io { source, .. } => return Refusal::of(source).map(|refusal| refusal.remedy().to_owned()),
             RepoError::NoRoom { .. } => {
                 "remove or move something on that filesystem outside the overlay (1 MiB is enough), and try again"
                     .to_owned()

@@ -8,7 +8,7 @@ use super::error::RepoError;
 use super::layout::{INDEX, Layout};
 use super::{CLEAN, Memory, OpenOptions, Opening};
 use crate::db::{Batch, Beside, Compacted, Db, DbError, DbResult, MemDb, SledDb, Table};
-use crate::env::Reserve;
+use crate::env::{Refusal, Reserve};
 use crate::id::StoreId;
 use crate::overlay::{Amount, Views, keep_free_bytes};
 use crate::similarity::{Similarity, SimilarityError, SimilarityOptions};
@@ -163,6 +163,10 @@ fn parts(
         StoreError::Db(e) => index(layout, e),
         StoreError::NewerFormat { path, found, known } => {
             Failure::Other(RepoError::NewerFormat { path, found: found.into(), known: known.into() })
+        }
+        // The packs are as they were: a new index would not help.
+        StoreError::Io { operation, path, source } if Refusal::of(&source).is_some() => {
+            Failure::Other(RepoError::io(operation, &path, source))
         }
         e => Failure::Other(part(layout, "the packs", e.to_string())),
     })?;

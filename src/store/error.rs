@@ -4,6 +4,7 @@
 //! verify becomes both: the call fails with [`StoreError::Damaged`] and nobody sees its bytes.
 
 use crate::db::DbError;
+use crate::env::Refusal;
 use crate::id::{ChunkId, DocumentId, PackId, RecipeId};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display};
@@ -160,6 +161,16 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Returns the error of the machine that it is; none if it can mean damage.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            StoreError::Io { source, .. } => Refusal::of(source),
+            StoreError::Full { .. } => Some(Refusal::NO_SPACE),
+            StoreError::Db(error) => error.refusal(),
+            _ => None,
+        }
+    }
+
     pub(super) fn io(operation: &'static str, path: &Path, source: io::Error) -> StoreError {
         let path = path.to_owned();
         match source.kind() {

@@ -56,6 +56,7 @@ pub use index::Grouping;
 pub use pin::Pin;
 pub use regroup::{RegroupOptions, RegroupPlan, Regrouped};
 pub use salvage::{Salvaged, Step, Take, Wanted, search_packs};
+pub use verify::Verified;
 pub use writer::Writer;
 
 use crate::db::Db;
@@ -412,7 +413,7 @@ impl Store {
 
     /// Checks every frame of every pack, and that the index finds it. With `deep` each is decoded and hashed.
     ///
-    /// `progress` is told bytes done and bytes to do, `found` each finding; the frames checked are counted.
+    /// `progress` is told bytes done and bytes to do, `found` each finding. Returns how much was checked.
     /// It changes nothing on disk, and other threads may go on reading and writing. Content found damaged counts
     /// as unknown from then on, so that the next put of the same content stores it again.
     pub fn verify(
@@ -420,7 +421,7 @@ impl Store {
         deep: bool,
         progress: &mut dyn FnMut(u64, u64),
         found: &mut dyn FnMut(Damage),
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Verified, StoreError> {
         verify::verify(self, deep, progress, found)
     }
 }

@@ -28,7 +28,7 @@ use super::read::Reader;
 use super::scan::{Item, Scanner};
 use super::{Store, StoreOptions};
 use crate::db::Db;
-use crate::env::{Access, Disk, DiskFile, Reserve};
+use crate::env::{Access, Disk, DiskFile, Reserve, Watched};
 use crate::id::{DocumentId, PackId, StoreId};
 use std::io;
 use std::path::Path;
@@ -326,7 +326,8 @@ impl<'a> Loader<'a> {
         report: &mut dyn FnMut(u64),
     ) -> Result<Option<End>, StoreError> {
         let from = if newest { PACK_HEADER_BYTES } else { start.max(PACK_HEADER_BYTES) };
-        let mut scanner = Scanner::new(self.packs, one.pack, &*one.file, u64::from(from), one.len);
+        let file = Watched::new(&*one.file);
+        let mut scanner = Scanner::new(self.packs, one.pack, &file, u64::from(from), one.len);
         let mut end = End {
             pack: one.pack,
             version: one.version,
@@ -365,6 +366,10 @@ impl<'a> Loader<'a> {
                 Item::Bad { offset, end, reason, .. } => trailing.push((offset, end, reason)),
             }
             report(scanner.at());
+        }
+        // Nothing may be cut off that only could not be read now.
+        if let Some(refusal) = file.refusal() {
+            return Err(StoreError::io("read", &self.packs.path(one.pack), refusal.into()));
         }
         // Frames below the index's position were durable: if one of them is bad, that is no torn write.
         let torn = newest && one.header_ok && trailing.iter().all(|(at, ..)| *at >= start);

@@ -19,12 +19,14 @@ use super::group_table::Table;
 use super::index::Index;
 use super::live::LiveSet;
 use super::pack::{Address, Entry, Packs};
+use crate::env::{Refusal, Watched};
 use crate::id::{ChunkId, PackId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::fmt::{self, Display};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -96,6 +98,47 @@ pub(super) enum Groups {
 enum Loaded {
     Bytes(Bytes),
     Bad(String),
+}
+
+/// Why a frame that was read gives no bytes.
+pub(super) enum Flaw {
+    /// It is damaged, or what it needs is.
+    Bad(String),
+    /// The system refused to read what it needs.
+    Refused(io::Error),
+}
+
+impl Flaw {
+    /// The pack cannot be opened again.
+    fn unopened(error: io::Error) -> Flaw {
+        match Refusal::of(&error) {
+            Some(_) => Flaw::Refused(error),
+            None => Flaw::Bad(format!("it cannot be opened: {error}")),
+        }
+    }
+
+    /// What the frame needs was not found whole in `file`.
+    fn in_file(file: &Watched<'_>, reason: String) -> Flaw {
+        match file.refusal() {
+            Some(refusal) => Flaw::Refused(refusal.into()),
+            None => Flaw::Bad(reason),
+        }
+    }
+}
+
+impl From<&str> for Flaw {
+    fn from(reason: &str) -> Flaw {
+        Flaw::Bad(reason.to_owned())
+    }
+}
+
+impl Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Flaw::Bad(reason) => f.write_str(reason),
+            Flaw::Refused(error) => error.fmt(f),
+        }
+    }
 }
 
 impl Reader {
@@ -388,10 +431,11 @@ impl Reader {
         if let Err(e) = file.read_exact_at(scratch, u64::from(address.offset)) {
             return failed("read", e);
         }
-        Ok(match self.decode_frame(&key, address, scratch, decode, groups) {
-            Ok(bytes) => Loaded::Bytes(bytes),
-            Err(reason) => Loaded::Bad(reason),
-        })
+        match self.decode_frame(&key, address, scratch, decode, groups) {
+            Ok(bytes) => Ok(Loaded::Bytes(bytes)),
+            Err(Flaw::Bad(reason)) => Ok(Loaded::Bad(reason)),
+            Err(Flaw::Refused(e)) => failed("read", e),
+        }
     }
 
     /// Verifies a frame that was read from `address`.
@@ -402,7 +446,7 @@ impl Reader {
         frame: &[u8],
         decode: Decode,
         groups: Groups,
-    ) -> Result<Bytes, String> {
+    ) -> Result<Bytes, Flaw> {
         let header = Header::parse(frame, self.packs.place(address.pack, address.offset))?;
         let too_long = "the frame is not as long as the index says";
         if header.is_group() && header.stored_len == address.stored_len {
@@ -413,13 +457,13 @@ impl Reader {
             return Ok(group.shared_chunk(key.id(), address.raw_len)?);
         }
         if header.is_group() {
-            return Err(too_long.to_owned());
+            return Err(too_long.into());
         }
         if header.key() != *key {
-            return Err("another frame stands where the index leads".to_owned());
+            return Err("another frame stands where the index leads".into());
         }
         if header.stored_len != address.stored_len || header.raw_len != address.raw_len {
-            return Err(too_long.to_owned());
+            return Err(too_long.into());
         }
         Ok(decode(&header, &frame[HEADER_BYTES..])?)
     }
@@ -440,7 +484,7 @@ impl Reader {
         header: &Header,
         payload: &[u8],
         groups: Groups,
-    ) -> Result<Arc<Group>, String> {
+    ) -> Result<Arc<Group>, Flaw> {
         let &Address { pack, offset, .. } = address;
         header.check(payload)?;
         let table = Table::parse(header, payload)?;
@@ -454,8 +498,10 @@ impl Reader {
         let group = if let Some((at, _)) = table.root(offset)? {
             Group::decode_with(header, payload, table, Base::Root(&*self.root_at(pack, at, groups)?))?
         } else if let Some(copies) = table.dictionary(offset)? {
-            let file = self.packs.file(pack).map_err(|e| format!("it cannot be opened: {e}"))?;
-            let dictionary = self.dictionaries.get(&self.packs, &*file, pack, &copies)?;
+            let file = self.packs.file(pack).map_err(Flaw::unopened)?;
+            let file = Watched::new(&*file);
+            let dictionary = self.dictionaries.get(&self.packs, &file, pack, &copies);
+            let dictionary = dictionary.map_err(|reason| Flaw::in_file(&file, reason))?;
             Group::decode_with(header, payload, table, Base::Dictionary(&dictionary))?
         } else {
             Group::decode_with(header, payload, table, Base::Nothing)?
@@ -468,12 +514,14 @@ impl Reader {
         Ok(group)
     }
 
-    fn root_at(&self, pack: u32, offset: u32, groups: Groups) -> Result<Arc<Group>, String> {
+    fn root_at(&self, pack: u32, offset: u32, groups: Groups) -> Result<Arc<Group>, Flaw> {
         if let Some(root) = self.groups.get((pack, offset)).filter(|_| groups == Groups::AtHand) {
             return Ok(root);
         }
-        let file = self.packs.file(pack).map_err(|e| format!("it cannot be opened: {e}"))?;
-        let root = Arc::new(Group::read_root(&self.packs, &*file, pack, offset, &self.dictionaries)?);
+        let file = self.packs.file(pack).map_err(Flaw::unopened)?;
+        let file = Watched::new(&*file);
+        let root = Group::read_root(&self.packs, &file, pack, offset, &self.dictionaries);
+        let root = Arc::new(root.map_err(|reason| Flaw::in_file(&file, reason))?);
         self.groups.insert((pack, offset), &root);
         Ok(root)
     }

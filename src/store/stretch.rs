@@ -83,7 +83,7 @@ impl Reader {
             };
             match decoded {
                 Ok(bytes) => drop(slot.insert(bytes)),
-                Err(reason) => tracing::debug!(reason, "decode-ahead"),
+                Err(flaw) => tracing::debug!(%flaw, "decode-ahead"),
             }
         }
     }

@@ -1,6 +1,7 @@
 mod archive;
 mod crash;
 mod dictionary;
+mod refused;
 mod regroup;
 mod solid;
 mod stretch;
@@ -209,7 +210,7 @@ fn writers_race_on_equal_content() {
     assert_eq!((store.stats().chunks, store.stats().recipes), (300, 3));
     assert!((0..300).all(|n| holds(&store, n)));
     let mut frames = 0;
-    frames += store.verify(true, &mut |_, _| {}, &mut |d| panic!("{d}")).unwrap();
+    frames += store.verify(true, &mut |_, _| {}, &mut |d| panic!("{d}")).unwrap().frames;
     assert_eq!(frames, 303 + store.stats().packs - 1, "each frame once, and a footer in each sealed pack");
     let stats = store.stats();
     kill(store);

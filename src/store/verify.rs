@@ -3,6 +3,8 @@
 //! The store is told which content is damaged, as a failed read tells it: from then on that content is unknown,
 //! so that the next put of it stores it again.
 //!
+//! A pack that the system refuses to read is not checked: nothing is found in it and nothing is said of its content.
+//!
 //! Packs are handed to all cores; each is walked in order. A row of the index that leads into a bad range
 //! names the content that is lost there. Appends may go on: what comes after the start is not looked at.
 
@@ -17,7 +19,7 @@ use super::pack::{
     Address, Entry, PACK_HEADER_BYTES, PackHeader, claims_footer_at, parse_footer, read_header,
 };
 use super::scan::{Item, Scanner};
-use crate::env::Access;
+use crate::env::{Access, Refusal, Watched};
 use crate::id::PackId;
 use crossbeam::channel::{Sender, bounded};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -33,6 +35,11 @@ enum Message {
         frames: u64,
     },
     Found(Damage),
+    /// The rest of a pack that cannot be checked.
+    Refused {
+        pack: u32,
+        refusal: Refusal,
+    },
     /// Bytes whose content only the index can name.
     Unknown {
         pack: u32,
@@ -47,18 +54,28 @@ struct BadRange {
     named: bool,
 }
 
+/// How far a verification came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Frames checked.
+    pub frames: u64,
+    /// Packs that could not be checked, or only in part, and why.
+    pub unchecked: BTreeMap<PackId, Refusal>,
+}
+
 pub(super) fn verify(
     store: &Store,
     deep: bool,
     progress: &mut dyn FnMut(u64, u64),
     found: &mut dyn FnMut(Damage),
-) -> Result<u64, StoreError> {
+) -> Result<Verified, StoreError> {
     let packs = &store.reader.packs;
     let (upto, numbers) = {
         let tail = store.appender.lock();
         (tail.position(), packs.list()?)
     };
     let mut jobs = Vec::with_capacity(numbers.len());
+    let mut verified = Verified::default();
     for pack in numbers {
         let path = packs.path(pack);
         match packs.open(pack, Access::Read).and_then(|file| file.len()) {
@@ -69,7 +86,10 @@ pub(super) fn verify(
             }
             // A collection removed it meanwhile.
             Err(_) if packs.is_retired(pack) => {}
-            Err(e) => return Err(StoreError::io("look at", &path, e)),
+            Err(e) => match Refusal::of(&e) {
+                Some(refusal) => drop(verified.unchecked.insert(PackId(pack), refusal)),
+                None => return Err(StoreError::io("look at", &path, e)),
+            },
         }
     }
     let total = jobs.iter().map(|(_, len)| len).sum();
@@ -77,7 +97,7 @@ pub(super) fn verify(
     let next = AtomicUsize::new(0);
     let mut unknown: HashMap<u32, BTreeMap<u32, BadRange>> = HashMap::new();
     let mut told: HashMap<u32, HashSet<u64>> = HashMap::new();
-    let (mut done, mut frames) = (0, 0);
+    let mut done = 0;
     let (messages, inbox) = bounded(1024);
     crossbeam::thread::scope(|scope| {
         let workers: Vec<_> = (0..cores.min(jobs.len()))
@@ -97,12 +117,15 @@ pub(super) fn verify(
             match message {
                 Message::Progress { bytes, frames: more } => {
                     done += bytes;
-                    frames += more;
+                    verified.frames += more;
                     progress(done, total);
                 }
                 Message::Found(damage) => {
                     told.entry(damage.pack.0).or_default().insert(damage.offset);
                     found(damage);
+                }
+                Message::Refused { pack, refusal } => {
+                    verified.unchecked.insert(PackId(pack), refusal);
                 }
                 Message::Unknown { pack, range } => {
                     told.entry(pack).or_default();
@@ -115,13 +138,13 @@ pub(super) fn verify(
             .try_for_each(|worker| worker.join().expect("a worker does not panic on any bytes"))
     })
     .expect("a worker does not panic on any bytes")?;
-    check_rows(store, upto, &jobs, &mut unknown, &told, found)?;
+    check_rows(store, upto, &jobs, &mut unknown, &told, &mut verified, found)?;
     for (pack, ranges) in unknown {
         for range in ranges.into_values().filter(|range| !range.named) {
             found(damage(DamageKind::Frame, None, pack, u64::from(range.start), range.reason));
         }
     }
-    Ok(frames)
+    Ok(verified)
 }
 
 /// Looks at every row of the index: does it lead to a place that exists and is not bad? Where a pack has any damage,
@@ -132,6 +155,7 @@ fn check_rows(
     jobs: &[(u32, u64)],
     unknown: &mut HashMap<u32, BTreeMap<u32, BadRange>>,
     told: &HashMap<u32, HashSet<u64>>,
+    verified: &mut Verified,
     found: &mut dyn FnMut(Damage),
 ) -> Result<(), StoreError> {
     let lens: HashMap<u32, u64> = jobs.iter().copied().collect();
@@ -140,7 +164,10 @@ fn check_rows(
     store.reader.index.for_each(|Entry { key, address }| {
         let at = Position { pack: address.pack, offset: address.offset };
         // What a collection removed is no damage; rows that a crash left of it do no harm.
-        if at >= upto || store.reader.packs.is_retired(address.pack) {
+        if at >= upto
+            || store.reader.packs.is_retired(address.pack)
+            || verified.unchecked.contains_key(&PackId(address.pack))
+        {
             return ControlFlow::Continue(());
         }
         let end = u64::from(address.offset) + HEADER_BYTES as u64 + u64::from(address.stored_len);
@@ -167,8 +194,13 @@ fn check_rows(
         ControlFlow::Continue(())
     })?;
     for (key, address) in in_damaged {
-        if let Some(reason) = store.reader.reason_if_bad(key, &address)? {
-            suspects.push((key, address, DamageKind::Frame, reason));
+        match store.reader.reason_if_bad(key, &address) {
+            Ok(Some(reason)) => suspects.push((key, address, DamageKind::Frame, reason)),
+            Ok(None) => {}
+            Err(e) => match e.refusal() {
+                Some(refusal) => drop(verified.unchecked.insert(PackId(address.pack), refusal)),
+                None => return Err(e),
+            },
         }
     }
     for (key, address, kind, reason) in suspects {
@@ -227,14 +259,23 @@ impl Job<'_> {
             Ok(file) => file,
             // A collection removed it meanwhile.
             Err(_) if packs.is_retired(self.pack) => return Ok(()),
-            Err(e) => return Err(StoreError::io("open", &path, e)),
+            Err(e) => match Refusal::of(&e) {
+                Some(refusal) => {
+                    self.tell(Message::Refused { pack: self.pack, refusal });
+                    return Ok(());
+                }
+                None => return Err(StoreError::io("open", &path, e)),
+            },
         };
-        match read_header(&*file) {
+        let file = Watched::new(&*file);
+        match read_header(&file) {
             Ok(PackHeader::Whole { store, pack, .. }) if store == packs.store && pack == self.pack => {}
             Ok(_) => self.found(DamageKind::PackHeader, None, 0, "the pack header does not verify"),
+            // The walk ends at once.
+            Err(_) if file.refusal().is_some() => {}
             Err(e) => self.found(DamageKind::PackHeader, None, 0, &format!("it cannot be read: {e}")),
         }
-        let mut scanner = Scanner::new(packs, self.pack, &*file, u64::from(PACK_HEADER_BYTES), self.len);
+        let mut scanner = Scanner::new(packs, self.pack, &file, u64::from(PACK_HEADER_BYTES), self.len);
         let mut told = 0;
         let mut frames = 0;
         let mut entries: BTreeMap<(u32, Key), Entry> = BTreeMap::new();
@@ -248,7 +289,7 @@ impl Job<'_> {
             let offset = scanner.at() as u32;
             let dictionary_of = |table: &Table| {
                 let found = table.dictionary(offset)?;
-                let found = found.map(|copies| dictionaries.get(packs, &*file, self.pack, &copies));
+                let found = found.map(|copies| dictionaries.get(packs, &file, self.pack, &copies));
                 found.transpose().map_err(|_| "the dictionary that it needs is damaged or missing")
             };
             let item = scanner.next_with(|header, payload| {
@@ -257,6 +298,11 @@ impl Job<'_> {
                 }
                 if self.deep { deep_check(header, payload, &mut root, dictionary_of) } else { Ok(()) }
             });
+            // What comes after a refused read may be whole.
+            if let Some(refusal) = file.refusal() {
+                self.tell(Message::Refused { pack: self.pack, refusal });
+                return Ok(());
+            }
             let Some(item) = item else { break };
             match item {
                 Item::Frame { offset, header } => {
@@ -298,7 +344,7 @@ impl Job<'_> {
                     entries.insert((offset, entry.key.looked_up()), entry);
                 }
                 Item::Bad { offset, end, reason, .. }
-                    if end == self.len && claims_footer_at(&*file, end, offset) =>
+                    if end == self.len && claims_footer_at(&file, end, offset) =>
                 {
                     self.found(DamageKind::Footer, None, u64::from(offset), &reason);
                 }
@@ -314,7 +360,11 @@ impl Job<'_> {
             }
         }
         if let Some((offset, header, payload)) = footer {
-            let listed = parse_footer(&header, &payload, &*file, packs.place(self.pack, offset));
+            let listed = parse_footer(&header, &payload, &file, packs.place(self.pack, offset));
+            if let Some(refusal) = file.refusal() {
+                self.tell(Message::Refused { pack: self.pack, refusal });
+                return Ok(());
+            }
             self.check_footer(offset, listed.as_deref(), &entries, !lost.is_empty());
             // The footer can say what stood in a bad range, also when the index leads to a later copy by now.
             for entry in listed.unwrap_or_default() {
