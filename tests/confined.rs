@@ -329,6 +329,7 @@ fn send_raw(socket: &Path, bytes: &[u8]) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
+#[expect(clippy::print_stdout, reason = "what a long run came to")]
 fn fuzz_for(seconds: u64, seed: u64) {
     let (mut random, end) = (Random(seed), Instant::now() + Duration::from_secs(seconds));
     let (mut asked, mut answered, mut worlds) = (0u64, 0u64, 0u64);

@@ -230,6 +230,7 @@ pub enum Request {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "each answers the request of that name")]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, and it is written out at once")]
 pub enum Response {
     Status(StatusReport),
     Scan(ScanReport),

@@ -36,11 +36,11 @@ impl<'a> Content<'a> {
                 other => other,
             }
         };
-        if let Some(overlay) = tree.overlay {
-            if let Some(stored) = overlay.stored_content(&tree.below_root.join(path))? {
-                let (size, sparse, room_bytes) = (stored.size(), stored.is_sparse(), stored.room_bytes());
-                return Ok(Content { from: From::Store(stored), size, room_bytes, sparse });
-            }
+        if let Some(overlay) = tree.overlay
+            && let Some(stored) = overlay.stored_content(&tree.below_root.join(path))?
+        {
+            let (size, sparse, room_bytes) = (stored.size(), stored.is_sparse(), stored.room_bytes());
+            return Ok(Content { from: From::Store(stored), size, room_bytes, sparse });
         }
         let file = File::from(open()?);
         let size = stat.st_size as u64;
