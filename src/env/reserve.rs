@@ -93,6 +93,10 @@ impl Reserve {
 
     /// Sets the room aside if the disk fills up, while there is enough left, and gives it back if it does not.
     pub(crate) fn take(&self) {
+        // A store that is only read may not give up what a mount has set aside.
+        if self.bytes == 0 {
+            return;
+        }
         let free = self.free();
         let held = self.held();
         if free > 2 * self.plenty() && held > self.base {
