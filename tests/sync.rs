@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn sync(mount: &Mount, args: &[&str]) -> Command {
     let mut command = mount.dedupctl();
@@ -342,14 +342,26 @@ fn over_ssh() {
     );
     fs::write(dir.join("config"), config).unwrap();
     fs::create_dir_all("/run/sshd").unwrap();
-    let mut server = Command::new(sshd)
-        .args(["-D", "-e", "-f"])
-        .arg(dir.join("config"))
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    // Both look users up, and end at once if they do not find them.
+    let can_start = Command::new(sshd).args(["-t", "-f"]).arg(dir.join("config")).output().unwrap();
+    assert!(can_start.status.success(), "this test needs an sshd that can start: {}", text(&can_start));
+    let knows_us = Command::new("ssh").args(["-G", "127.0.0.1"]).output().unwrap();
+    assert!(knows_us.status.success(), "this test needs a user that ssh knows: {}", text(&knows_us));
+    let log = fs::File::create(dir.join("log")).unwrap();
+    let mut server = Command::new(sshd);
+    let mut server = server.args(["-D", "-e", "-f"]).arg(dir.join("config")).stderr(log).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        let log = || fs::read_to_string(dir.join("log")).unwrap();
+        assert!(server.try_wait().unwrap().is_none(), "sshd ended: {}", log());
+        if Instant::now() > end {
+            server.kill().unwrap();
+            panic!("sshd does not listen: {}", log());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let ssh = format!(
-        "ssh -p {port} -i {} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=20 \
+        "ssh -p {port} -i {} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectTimeout=10 \
          -o LogLevel=ERROR",
         at("user")
     );
@@ -358,18 +370,11 @@ fn over_ssh() {
     fs::write(mount.at("f"), noise(1, 300_000)).unwrap();
     let mnt = mount.mnt();
     let run = || {
-        let args = ["--ssh", &ssh, "--remote-program", path(program), &peer, path(&mnt)];
+        // An ssh that neither connects nor ends is given up.
+        let args = ["--timeout", "30", "--ssh", &ssh, "--remote-program", path(program), &peer, path(&mnt)];
         sync(&mount, &args).output().unwrap()
     };
-    let mut output = run();
-    for _ in 0..50 {
-        if output.status.success() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        output = run();
-    }
-    let again = run();
+    let (output, again) = (run(), run());
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(output.status.success() && again.status.success(), "{}\n{}", text(&output), text(&again));

@@ -197,7 +197,7 @@ fn data(dir: &Path, work: &Path, mib: usize) {
     for deep in [false, true] {
         drop_caches(work);
         let start = Instant::now();
-        let frames = store.verify(deep, &mut |_, _| {}, &mut |d| println!("{d}")).unwrap();
+        let frames = store.verify(deep, &mut |_, _| {}, &mut |d| println!("{d}")).unwrap().frames;
         row(
             &format!("verify deep={deep}, {frames} frames, cold (pack bytes)"),
             packs_mib,

@@ -93,7 +93,7 @@ impl Reserve {
 
     /// Sets the room aside if the disk fills up, while there is enough left, and gives it back if it does not.
     pub(crate) fn take(&self) {
-        // What another process has set aside in the directory is not this one's to give back.
+        // A store that is only read may not give up what a mount has set aside.
         if self.bytes == 0 {
             return;
         }

@@ -125,14 +125,17 @@ impl Similarity {
                 contents.extend(of_chunk.iter().map(|&content| (content, *level, chunk)));
             }
             contents.sort_unstable();
-            contents.dedup_by_key(|(content, ..)| *content);
-            if postings.suppressed[i] || contents.len() > cap {
+            let by_content = || contents.chunk_by(|a, b| a.0 == b.0);
+            if postings.suppressed[i] || by_content().count() > cap {
                 suppressed.push(asked);
                 continue;
             }
             let placed = seen.count(asked);
-            for &(content, level, chunk) in &contents {
-                seen.tallies.entry(content).or_default().count(asked.level.max(level), chunk, placed);
+            for of_content in by_content() {
+                let (content, level, _) = of_content[0];
+                let tally = seen.tallies.entry(content).or_default();
+                tally.count(asked.level.max(level), placed);
+                of_content.iter().for_each(|&(.., chunk)| tally.note(chunk));
             }
         }
         Ok(suppressed)

@@ -18,10 +18,15 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// The content's `chunk` has a feature, in common at `level`, with this index if it has a place.
-    pub(super) fn count(&mut self, level: u8, chunk: u32, placed: Option<u16>) {
+    /// The content has a feature, in common at `level`, with this index if it has a place.
+    pub(super) fn count(&mut self, level: u8, placed: Option<u16>) {
         self.at[usize::from(level)] += 1;
         self.placed.extend(placed);
+    }
+
+    /// Notes a chunk of the content that has a feature. All chunks that have it must be noted: the filter of any of them can
+    /// have what the others' have not.
+    pub(super) fn note(&mut self, chunk: u32) {
         if self.chunks.len() <= CHUNKS_NOTED && !self.chunks.contains(&chunk) {
             self.chunks.push(chunk);
         }
