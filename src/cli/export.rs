@@ -81,7 +81,7 @@ impl Export {
                 format!("what matches {:?} stays", report.rule)
             };
             out.note(&format!(
-                "{what} plain from now on: a rule at the end of config.toml says so; without it, `dedupctl scan` converts them again"
+                "{what} plain from now on: a rule at the end of config.toml says so; without it, a mount converts them again"
             ));
         }
         out.result(&report, |report| text(report, self.remove_store))?;
