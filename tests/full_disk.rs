@@ -483,7 +483,6 @@ fn an_export_that_does_not_fit() {
 }
 
 /// The daemon's own answer to a file that is written again and again as a whole: versions take no more than their budget.
-/// Seen to fail before there was a budget: after eight writes the disk was full, and `settle` and `unmount` failed.
 #[test]
 fn versions_of_a_rewritten_file_leave_room_for_programs() {
     if !root_and_fuse_available() {
@@ -521,7 +520,7 @@ fn versions_of_a_rewritten_file_leave_room_for_programs() {
 }
 
 /// A file that does not fit twice stays plain and is indexed, other programs' writes succeed, and it is converted once there
-/// is space. Seen to fail without a margin: writes were refused while it was converted.
+/// is space. Seen to fail without a margin: `settle` found no space left for the index.
 #[test]
 fn a_conversion_leaves_the_margin_to_programs() {
     if !root_and_fuse_available() {
@@ -556,7 +555,7 @@ fn a_conversion_leaves_the_margin_to_programs() {
 }
 
 /// An overlay that was closed well, on a disk that something else filled to the last block: it can be mounted, collected and
-/// unmounted, and the index stays. Seen to fail: it could not be mounted, and its index was moved aside as damaged.
+/// unmounted, and the index stays. Seen to fail: it could not be mounted ("no space left on device").
 #[test]
 fn a_disk_that_others_filled_can_be_mounted_collected_and_unmounted() {
     if !root_and_fuse_available() {

@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(sync(&errors, &a, || Ok(())), Some(Errno::IO));
     }
 
-    /// Seen to fail when a sync that succeeds does not wait for one that runs with it.
+    /// A sync that succeeds waits for one that runs with it.
     #[test]
     fn a_sync_learns_the_error_of_one_that_runs_with_it() {
         let errors = WriteErrors::default();
