@@ -377,7 +377,8 @@ impl AdminError {
 
 /// What helps on a full disk. Stubs take no room there.
 const ROOM_HINT: &str = "make room on that filesystem, outside the mount or by removing files that are not stored yet, and run \
-                         it again";
+                         it again; `dedupctl status` says what snapshots with a name take, which `dedupctl snapshot remove` \
+                         and then `dedupctl gc` give back";
 
 impl AdminError {
     /// Whether the disk is full.
