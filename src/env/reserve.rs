@@ -2,7 +2,7 @@
 //!
 //! A file of allocated blocks in a directory: a little of it always, so that a disk that something else filled can still
 //! be mounted, the rest while the disk fills up. Who finds the disk full gives it up, and sets it aside again when there is
-//! room. It holds nothing; whoever needs the room may delete it.
+//! room. It holds nothing, and may be deleted.
 //!
 //! A collection of garbage borrows it: it gives back more than it takes, if nobody else takes the room meanwhile. So
 //! until it has ended, others who write to the same store do without ([`Reserve::is_lent`]), and what it has made free
@@ -57,7 +57,7 @@ impl Reserve {
         reserve
     }
 
-    /// Gives up what is set aside in `dir`, if less than `needed` is free there: for whoever opens what lies in it.
+    /// Gives up what is set aside in `dir`, if less than `needed` is free there. For opening a store or an index that lies in it.
     pub(crate) fn release(dir: &Path, needed: u64) {
         if space(dir).is_some_and(|space| space.f_bavail * space.f_frsize < needed) {
             let _ = std::fs::remove_file(dir.join(NAME));

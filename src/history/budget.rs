@@ -30,8 +30,8 @@ impl Budget {
         Budget { max, spent: 0, candidates: Vec::new() }
     }
 
-    /// Whether it is more than `bytes`: then nothing has to be chosen.
-    pub(super) fn exceeds(&self, bytes: u64) -> bool {
+    /// Whether all of `bytes` may be kept: then nothing has to be chosen.
+    pub(super) fn covers(&self, bytes: u64) -> bool {
         self.max >= bytes
     }
 
@@ -88,6 +88,6 @@ mod tests {
         assert!(budget.fits(100) && !budget.fits(101));
         budget.spend(60);
         assert!(budget.fits(40) && !budget.fits(41));
-        assert!(budget.exceeds(100) && !budget.exceeds(101));
+        assert!(budget.covers(100) && !budget.covers(101));
     }
 }

@@ -68,7 +68,7 @@ impl<'a> Keeper<'a> {
     ) -> Result<bool> {
         let end = with_room(collection, || self.log.write())?;
         let mut unseen: Vec<PathBuf> = Vec::new();
-        let (choose, now) = (!budget.exceeds(collection.stored_bytes()), Time::now().sec);
+        let (choose, now) = (!budget.covers(collection.stored_bytes()), Time::now().sec);
         for number in 0..end {
             let batch = match self.log.use_batch(number) {
                 Ok(Some(batch)) => batch,

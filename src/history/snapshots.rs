@@ -281,7 +281,7 @@ impl Snapshots {
         wanted: Wanted<'_>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
-        let choose = !budget.exceeds(collection.stored_bytes());
+        let choose = !budget.covers(collection.stored_bytes());
         let mut unnamed = self.all();
         unnamed.retain(|(_, snapshot)| !snapshot.is_pinned());
         let (mut seen, mut next) = (HashSet::new(), None);

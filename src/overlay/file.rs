@@ -361,7 +361,7 @@ impl Overlay {
             }
             state.mode = Mode::None;
             state.io = None;
-            // The next descriptor is told of what this one was not.
+            // The next descriptor gets the errors that this one did not.
             state.write_errors = Arc::default();
             state.recipe = None;
             state.closed = Instant::now();

@@ -24,7 +24,7 @@ const KEEP_FREE: Amount = Amount::Percent(5);
 const KEEP_FREE_BYTES: u64 = 1 << 30;
 /// A round of several files uses at most this part of the free space.
 const ROUND_SHARE: u64 = 4;
-/// A round may always have so many bytes.
+/// A round may always have this many bytes.
 const ROUND_BYTES_MIN: u64 = 1 << 20;
 /// A file that grows is chunked meanwhile only while it is smaller than this part of the free space: its own
 /// program needs the rest.
@@ -118,7 +118,7 @@ impl Overlay {
         (self.room() / ROUND_SHARE).max(ROUND_BYTES_MIN)
     }
 
-    /// Whether a file of so many bytes may be chunked while it grows.
+    /// Whether a file of `bytes` may be chunked while it grows.
     pub(super) fn has_room_to_grow(&self, bytes: u64) -> bool {
         bytes <= self.room() / GROWING_SHARE
     }

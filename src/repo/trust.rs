@@ -2,7 +2,7 @@
 //!
 //! Anyone can put a `.dedupfs` into a directory that all may write to, like `/tmp`. It must not decide about what others have
 //! below. So one that is met on the way up from a path counts only if it belongs to root, to the owner of the directory
-//! that it lies in, or to whoever asks. One that is named counts always: then the user has decided.
+//! that it lies in, or to the caller. One that the user names always counts.
 
 use super::error::RepoError;
 use std::io::ErrorKind;
