@@ -100,6 +100,7 @@ impl Overlay {
         Ok(Some(names))
     }
 
+    /// What was found; `None` if its last name was removed since.
     fn survey_entry(&self, found: Resolved, name: &OsStr) -> Result<Option<Met>> {
         let kind = found.kind();
         let target = match kind {
@@ -109,7 +110,7 @@ impl Overlay {
         let inode = self.inodes.enter(&self.backing, found, 0)?;
         let met = self.survey_inode(&inode, name, kind, target);
         self.inodes.release(inode);
-        met
+        unless_removed(met)
     }
 
     fn survey_inode(&self, inode: &Inode, name: &OsStr, kind: Kind, target: Vec<u8>) -> Result<Option<Met>> {
@@ -185,7 +186,9 @@ impl Overlay {
         let mut round = self.contents.ingest.round(true);
         let mut begun = Vec::with_capacity(paths.len());
         for path in paths {
-            begun.push(self.read_plain(path, &mut round)?);
+            begun.push(
+                unless_removed(self.read_plain(path, &mut round).map(Some))?.unwrap_or(Begun::Known(None)),
+            );
         }
         let chunks = round.finish()?;
         let mut writer = self.contents.store.writer();
@@ -265,6 +268,14 @@ impl Overlay {
     }
 }
 
+/// What was found, or nothing if its last name was removed since: a file that waits to be committed has no descriptor then.
+fn unless_removed<T>(found: Result<Option<T>>) -> Result<Option<T>> {
+    match found {
+        Err(OverlayError::Os(Errno::STALE)) => Ok(None),
+        found => found,
+    }
+}
+
 /// A file that is to be stored.
 enum Begun<'a> {
     /// It is known what there is to be known.
@@ -294,4 +305,27 @@ impl Drop for Entered<'_> {
 
 fn version(stat: &Stat) -> (Time, Time, u64) {
     (backing::mtime(stat), backing::ctime(stat), stat.st_size as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::World;
+    use super::*;
+
+    /// A program saves a file by renaming over it, and a snapshot meets the old one in between.
+    #[test]
+    fn a_file_removed_since_it_was_found_is_left_out() {
+        let world = World::new();
+        let path = world.temp.path().join("root/file");
+        std::fs::write(&path, "content").unwrap();
+        let inode = world.inode("file");
+        inode.lock().queued = true;
+        let found = world.overlay.backing.resolve(Path::new("file")).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        world.overlay.inodes.forget(inode.node, 1);
+        world.overlay.inodes.lost_last_name(&inode);
+        let met = world.overlay.survey_entry(found, OsStr::new("file"));
+        assert_eq!(inode.path_fd().err(), Some(Errno::STALE), "it has a descriptor");
+        assert_eq!(met.unwrap(), None);
+    }
 }
