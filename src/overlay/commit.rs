@@ -286,7 +286,7 @@ impl Overlay {
         let waits = match &claim {
             Some(Err(NoRoom::Full)) if known.is_some() => {
                 state.needed = known;
-                self.wait_for_space(inode, &mut state);
+                self.commit_beginning(inode, state, finder)?;
                 return Ok(None);
             }
             Some(Err(NoRoom::Full)) => true,

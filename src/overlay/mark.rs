@@ -117,14 +117,18 @@ impl Overlay {
         Ok(Some(marker.marked))
     }
 
-    /// What is open, with or without a name, or being written back.
+    /// What is open, with or without a name, or being written back; and hybrid files, which the catalog may know as plain.
     fn mark_open(
         &self,
         keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
     ) -> Result<()> {
         let in_use = self.inodes.collect(|_, state| {
-            let is_stub = matches!(state.content, Some(Content::Stub(_) | Content::Hybrid(_)));
-            (state.opens > 0 || state.is_hydrating()) && is_stub
+            let in_use = state.opens > 0 || state.is_hydrating();
+            match state.content {
+                Some(Content::Stub(_)) => in_use,
+                Some(Content::Hybrid(_)) => true,
+                _ => false,
+            }
         });
         for inode in in_use {
             let stub = match inode.lock().content {

@@ -11,7 +11,7 @@
 //! | unsettled | not empty, cut short, mtime as recorded | stub | empty, settle |
 //! | unsettled | not empty, otherwise | plain: changed behind our back | drop the record, log |
 //! | hydrating | any | stub: the bytes were being written back, or a hybrid file emptied | empty, settle |
-//! | hybrid | any, its list whole | hybrid | |
+//! | hybrid | any, its list whole | hybrid | if the list says *unsettled*: what is base out of the file, its mtime as recorded |
 //! | hybrid | any, its list missing or not its own | unknown: reading it is an error | log |
 //! | of a newer version | any | unknown: reading it is an error | log |
 //! | not ours | empty | unknown: reading it is an error | log |
@@ -123,6 +123,11 @@ impl Overlay {
             (true, _) | (_, Action::Keep(_) | Action::Hybrid(..)) => self.meaning(inode, action)?,
             (false, action) => (self.carry_out(inode, action)?, None),
         };
+        if let (Content::Hybrid(stub), Some(hybrid)) = &found
+            && !self.read_only
+        {
+            self.settle_again(inode, stub, hybrid);
+        }
         if let Content::Unknown(reason) = found.0 {
             tracing::error!("{}: its content is not known: {reason}", self.name_of(inode));
         }

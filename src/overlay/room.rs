@@ -4,7 +4,8 @@
 //!   ([`crate::store::StoreOptions::keep_free_bytes`]); the store itself refuses what would take of it.
 //! - A conversion claims the bytes that it may add before it reads the file, so two conversions never count on
 //!   the same space. The claim is an upper bound: the file's blocks, or its chunks that the store does not have.
-//! - A file that does not fit stays plain, is indexed, and waits in the queue until there is space.
+//! - A large file that does not fit is converted piece by piece (`hybrid::beginning`). Any other stays plain, is indexed, and
+//!   waits in the queue until there is space.
 
 use super::Overlay;
 use super::backing;
@@ -26,6 +27,8 @@ const KEEP_FREE_BYTES: u64 = 1 << 30;
 const ROUND_SHARE: u64 = 4;
 /// A round may always have this many bytes.
 const ROUND_BYTES_MIN: u64 = 1 << 20;
+/// A piece of a file uses at most this part of the free space: what it gives back is free a little later.
+const PIECE_SHARE: u64 = 2;
 /// A file that grows is chunked meanwhile only while it is smaller than this part of the free space: its own
 /// program needs the rest.
 const GROWING_SHARE: u64 = 4;
@@ -55,9 +58,16 @@ pub fn keep_free_bytes(setting: Option<Amount>, total: u64) -> u64 {
 }
 
 /// Space that conversions under way may still use.
-#[derive(Default)]
 pub(super) struct Room {
     claimed: Arc<AtomicU64>,
+    /// Conversions never use more than this, however much is free.
+    most: AtomicU64,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room { claimed: Arc::default(), most: AtomicU64::new(u64::MAX) }
+    }
 }
 
 /// A conversion's part of the free space, until it is dropped.
@@ -105,7 +115,19 @@ impl Overlay {
     /// Free bytes that conversions may use.
     fn room(&self) -> u64 {
         let store = &self.contents.store;
-        store.space().free.saturating_sub(store.keep_free_bytes())
+        let free = store.space().free.saturating_sub(store.keep_free_bytes());
+        free.min(self.room.most.load(Ordering::Relaxed))
+    }
+
+    /// Lets conversions use at most so many bytes: for tests of small disks.
+    #[doc(hidden)]
+    pub fn limit_room(&self, bytes: u64) {
+        self.room.most.store(bytes, Ordering::Relaxed);
+    }
+
+    /// How many bytes of a file that does not fit may be converted at once.
+    pub(super) fn piece_room(&self) -> u64 {
+        self.room() / PIECE_SHARE
     }
 
     /// Claims space for a conversion that adds at most `bytes`.

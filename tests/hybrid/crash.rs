@@ -1,7 +1,8 @@
 //! The process ends at each step of everything that is done to hybrid files, and the next one takes it up.
 
 use super::world::{How, TO_WRITE, USUAL, World, noise};
-use dedupfs::overlay::{Dedup, Handle, OpenFlags, SetAttr};
+use dedupfs::overlay::stub::Time;
+use dedupfs::overlay::{Dedup, Handle, OpenFlags, ROOT, SetAttr};
 use rustix::fs::FallocateFlags;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ enum Op {
     Empty,
     /// Another process's turn, by which files are never converted if so.
     Reopen(bool),
+    /// No more than this may be used to make it a stub.
+    Room(usize),
     /// From here on every step may be the last.
     Begin,
     Unlink,
@@ -49,6 +52,19 @@ const STORIES: &[&[Op]] = &[
     // Written back, since files are to stay plain.
     &[Write(70_000, 9_000), Punch(0, 10_000), Truncate(180_000), Reopen(true), Begin, Write(1_000, 9_000)],
     &[Write(70_000, 9_000), Begin, Unlink],
+    // Converted piece by piece.
+    &[Empty, Write(0, LEN), Room(100_000), Begin, Settle],
+    &[
+        Empty,
+        Write(0, LEN),
+        Room(100_000),
+        Begin,
+        Settle,
+        Write(50, 9_000),
+        Write(190_000, 9_000),
+        Fsync,
+        Settle,
+    ],
 ];
 
 impl Op {
@@ -67,7 +83,7 @@ impl Op {
             Truncate(len) => content.resize(len, 0),
             Empty => content.clear(),
             Unlink => *bytes = None,
-            Fsync | Settle | Reopen(_) | Begin => {}
+            Fsync | Settle | Reopen(_) | Room(_) | Begin => {}
         }
     }
 
@@ -106,10 +122,11 @@ impl Op {
                 let dedup = if off { Dedup::Off } else { USUAL.dedup };
                 world.reopen_as(How { dedup, ..USUAL });
             }
+            Room(bytes) => world.overlay.limit_room(bytes as u64),
             Begin => world.overlay.abort_at_step(step),
             Unlink => {
                 close(world, open);
-                world.overlay.unlink(dedupfs::overlay::ROOT, "file".as_ref()).unwrap();
+                world.overlay.unlink(ROOT, "file".as_ref()).unwrap();
             }
         }
     }
@@ -121,11 +138,16 @@ fn tell(dir: &Path, story: usize, step: u64) {
     let mut open = None;
     for (i, op) in STORIES[story].iter().enumerate() {
         op.on_world(i, &mut world, &mut open, step);
-        fs::write(progress(dir), (i + 1).to_string()).unwrap();
+        fs::write(progress(dir), format!("{} {:?}", i + 1, mtime(&world))).unwrap();
     }
     world.overlay.abort_at_step(0);
     // As it is, without an orderly end.
     std::process::exit(0);
+}
+
+/// As programs see it.
+fn mtime(world: &World) -> Option<Time> {
+    Some(world.overlay.lookup(ROOT, "file".as_ref()).ok()?.mtime)
 }
 
 fn progress(dir: &Path) -> PathBuf {
@@ -165,14 +187,18 @@ fn a_crash_at_any_step_loses_nothing() {
             let aborted = std::os::unix::process::ExitStatusExt::signal(&ended.status) == Some(libc::SIGABRT);
             assert_eq!(crashed, aborted, "{case}: {}", String::from_utf8_lossy(&ended.stderr));
             crashes += u32::from(crashed);
-            let done: usize = fs::read_to_string(progress(&dir)).unwrap_or("0".into()).parse().unwrap();
+            let told = fs::read_to_string(progress(&dir)).unwrap_or("0 ".into());
+            let (done, mtime) = told.split_once(' ').unwrap();
+            let done: usize = done.parse().unwrap();
             let mut before = Some(noise(1000, LEN));
             ops[..done].iter().enumerate().for_each(|(i, op)| op.on_bytes(i, &mut before));
             let mut after = before.clone();
             if let Some(op) = ops.get(done) {
                 op.on_bytes(done, &mut after);
             }
-            take_up(&dir, &before, &after, &case);
+            // To become a stub changes nothing that programs see.
+            let mtime = matches!(ops.get(done), Some(Settle)).then_some(mtime);
+            take_up(&dir, &before, &after, mtime, &case);
             if !crashed {
                 break;
             }
@@ -192,8 +218,17 @@ fn is_between(found: &Option<Vec<u8>>, before: &Option<Vec<u8>>, after: &Option<
         && found.iter().zip(before.iter().zip(&after)).all(|(found, (a, b))| found == a || found == b)
 }
 
-fn take_up(dir: &Path, before: &Option<Vec<u8>>, after: &Option<Vec<u8>>, case: &str) {
+fn take_up(
+    dir: &Path,
+    before: &Option<Vec<u8>>,
+    after: &Option<Vec<u8>>,
+    expected_mtime: Option<&str>,
+    case: &str,
+) {
     let mut world = World::at(dir);
+    if let Some(expected) = expected_mtime {
+        assert_eq!(format!("{:?}", mtime(&world)), expected, "{case}: mtime");
+    }
     let found = world.read("file").ok();
     let describe = |bytes: &Option<Vec<u8>>| {
         let differs = bytes.iter().zip(&found).next().map(|(a, b)| a.iter().zip(b).position(|(a, b)| a != b));

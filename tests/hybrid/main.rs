@@ -1,7 +1,8 @@
 //! Hybrid files: large stubs that are written to without their content being written back.
 //!
 //! `model` holds one against a vector of bytes, `mounted` against a plain file; `crash` ends the process at each step;
-//! `states` lays out what a power cut or somebody else may leave; `cost` counts bytes. Power cuts: `tests/powercut`.
+//! `states` lays out what a power cut or somebody else may leave; `pieces` converts what does not fit on the disk at once;
+//! `cost` counts bytes. Power cuts: `tests/powercut`.
 //!
 //! Seen to fail with each of these switched off:
 //!
@@ -32,6 +33,7 @@ mod cost;
 mod crash;
 mod model;
 mod mounted;
+mod pieces;
 mod states;
 mod world;
 mod write_back;

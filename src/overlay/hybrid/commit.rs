@@ -109,12 +109,13 @@ impl Overlay {
         }
         let _claim = match self.claim(needed(None, &stat)) {
             Ok(claim) => claim,
-            Err(full) => {
+            Err(NoRoom::Full) => {
+                self.commit_beginning(inode, state, finder)?;
+                return Ok(None);
+            }
+            Err(NoRoom::Claimed) => {
                 state.dirty = true;
-                match full {
-                    NoRoom::Full => self.wait_for_space(inode, &mut state),
-                    NoRoom::Claimed => self.try_again(inode, &mut state),
-                }
+                self.try_again(inode, &mut state);
                 return Ok(None);
             }
         };
@@ -149,13 +150,18 @@ impl Overlay {
         if recipe.size() != extents.size() {
             return Err(self.bad_stub(inode, "its chunks do not make its length"));
         }
-        let mut writer = store.writer();
-        let id = writer.put_recipe(&recipe)?;
+        Ok((self.store_recipe(&recipe)?, recipe))
+    }
+
+    /// Stores a recipe; it is durable with all its chunks.
+    pub(super) fn store_recipe(&self, recipe: &Recipe) -> Result<RecipeId> {
+        let mut writer = self.contents.store.writer();
+        let id = writer.put_recipe(recipe)?;
         writer.flush()?;
         self.steps.step();
-        store.sync()?;
+        self.contents.store.sync()?;
         self.steps.step();
-        Ok((id, recipe))
+        Ok(id)
     }
 
     fn finish_hybrid(
@@ -168,19 +174,7 @@ impl Overlay {
         let Taken { file, before, stub, hybrid, .. } = taken;
         {
             let mut state = inode.lock();
-            if !matches!(&state.phase, Phase::Converting(ours) if Arc::ptr_eq(ours, &file)) {
-                self.enqueue_if_due(inode, &mut state);
-                return Ok(());
-            }
-            let now = rustix::fs::fstat(&*file)?;
-            let same = now.st_size == before.st_size
-                && backing::mtime(&now) == backing::mtime(&before)
-                && backing::ctime(&now) == backing::ctime(&before);
-            if !same || state.opens > 0 || !backing::holds_lease(&file) {
-                state.interrupt_conversion();
-                self.enqueue_if_due(inode, &mut state);
-                return Ok(());
-            }
+            let Some(now) = self.still_ours(inode, &mut state, &file, &before)? else { return Ok(()) };
             let inside = match self.prove_inside(inode, &*file, finder) {
                 Ok(inside) => inside,
                 Err(doubt) => {
@@ -206,6 +200,30 @@ impl Overlay {
         }
         self.keep_committed(inode, id, Some(recipe), &file, &before);
         Ok(())
+    }
+
+    /// The attributes of a file that was taken, if nobody else has taken or changed it since; else it is queued again.
+    pub(super) fn still_ours(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        file: &Arc<File>,
+        before: &Stat,
+    ) -> Result<Option<Stat>> {
+        if !matches!(&state.phase, Phase::Converting(ours) if Arc::ptr_eq(ours, file)) {
+            self.enqueue_if_due(inode, state);
+            return Ok(None);
+        }
+        let now = rustix::fs::fstat(&**file)?;
+        let same = now.st_size == before.st_size
+            && backing::mtime(&now) == backing::mtime(before)
+            && backing::ctime(&now) == backing::ctime(before);
+        if !same || state.opens > 0 || !backing::holds_lease(file) {
+            state.interrupt_conversion();
+            self.enqueue_if_due(inode, state);
+            return Ok(None);
+        }
+        Ok(Some(now))
     }
 
     #[expect(clippy::too_many_arguments, reason = "all of what the last step of a commit needs")]
@@ -304,7 +322,7 @@ fn sources(
 
 /// Cuts the content from `start` on and gives each chunk to `take`, until `stop` says of a cut which chunk of the base
 /// begins there, or, then `None`, to the end.
-fn cut_until(
+pub(super) fn cut_until(
     start: u64,
     size: u64,
     params: ChunkParams,

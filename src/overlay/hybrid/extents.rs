@@ -35,6 +35,8 @@ pub enum Change {
     Size(u64),
     /// All local bytes so far are durable.
     Synced,
+    /// As the last change: what is base may still lie in the file too, and the file's mtime is that of its record.
+    Unsettled,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,20 @@ impl Extents {
     /// All is base.
     pub fn new(base_size: u64) -> Extents {
         Extents { size: base_size, base_size, base_end: base_size, map: BTreeMap::new() }
+    }
+
+    /// Of a file of `size` bytes: base up to the end of the base, and the rest local.
+    pub fn beginning(base_size: u64, size: u64) -> Extents {
+        let mut extents = Extents::new(base_size);
+        extents.apply(&Change::Size(size));
+        extents.apply(&Change::Local(base_size - base_size % BLOCK..size));
+        extents.apply(&Change::Synced);
+        extents
+    }
+
+    /// Whether the base is the beginning of the content, and all behind it is local.
+    pub fn is_beginning(&self) -> bool {
+        *self == Extents::beginning(self.base_size, self.size)
     }
 
     /// Length of the file in bytes.
@@ -112,6 +128,7 @@ impl Extents {
                 let pending: Vec<_> = self.pending().collect();
                 pending.into_iter().for_each(|range| self.set(range, Kind::Local));
             }
+            Change::Unsettled => {}
         }
     }
 

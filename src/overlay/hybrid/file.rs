@@ -8,6 +8,7 @@
 //! - Sync: fdatasync of the file -> record *synced* -> fdatasync of the list. So nothing synced is judged by holes.
 //! - Shrink: record -> fdatasync of the list, if local bytes go -> truncate.
 //! - Zeros: over local bytes they are written; elsewhere they are a record.
+//! - Base bytes that are still in the file (`begin`): they go in `settle`.
 
 use super::extents::{BLOCK, Change, Extents, Place};
 use super::list::{Header, List};
@@ -15,7 +16,8 @@ use super::steps::Steps;
 use crate::overlay::backing;
 use crate::overlay::error::{OverlayError, Result};
 use crate::overlay::file::read_full;
-use crate::overlay::stub::GuardKey;
+use crate::overlay::proof::Inside;
+use crate::overlay::stub::{GuardKey, Time};
 use crate::overlay::types::SetTime;
 use crate::recipe::Recipe;
 use crate::similarity::exact::Source;
@@ -48,6 +50,8 @@ struct Log {
     ready: bool,
     /// Whether pending bytes were lost, so that the list does not say what is so.
     stale: bool,
+    /// Whether the list ends with [`Change::Unsettled`].
+    unsettled: bool,
 }
 
 /// Whence the bytes come that are not local.
@@ -62,9 +66,28 @@ impl Hybrid {
     /// Makes the list of a stub that is about to become hybrid, durably.
     pub fn create(dir: &Path, header: Header, key: &GuardKey, steps: Arc<Steps>) -> io::Result<Hybrid> {
         let list = List::create(dir, &header, key)?;
-        let log = Log { list, ready: false, stale: false };
+        let log = Log { list, ready: false, stale: false, unsettled: false };
         let extents = Mutex::new(Extents::new(header.base_size));
         Ok(Hybrid { header, list: Mutex::new(log), extents, steps })
+    }
+
+    /// Makes the list of a file of `size` bytes whose beginning is about to be the base alone, durably. All of the file must be
+    /// durable.
+    pub fn begin(
+        dir: &Path,
+        header: Header,
+        key: &GuardKey,
+        size: u64,
+        steps: Arc<Steps>,
+    ) -> io::Result<Hybrid> {
+        let extents = Extents::beginning(header.base_size, size);
+        let mut list = List::create(dir, &header, key)?;
+        steps.step();
+        let mut changes = extents.changes();
+        changes.push(Change::Unsettled);
+        list.rewrite(&changes)?;
+        let log = Log { list, ready: false, stale: false, unsettled: true };
+        Ok(Hybrid { header, list: Mutex::new(log), extents: Mutex::new(extents), steps })
     }
 
     /// Reads the list of a hybrid file; the inner error says why its content is not known. Changes nothing.
@@ -75,8 +98,12 @@ impl Hybrid {
         file: &File,
         steps: Arc<Steps>,
     ) -> io::Result<std::result::Result<Hybrid, &'static str>> {
-        let mut extents = Extents::new(header.base_size);
-        let list = match List::read(dir, &header, key, |change| extents.apply(change))? {
+        let (mut extents, mut unsettled) = (Extents::new(header.base_size), false);
+        let take = |change: &Change| {
+            extents.apply(change);
+            unsettled = *change == Change::Unsettled;
+        };
+        let list = match List::read(dir, &header, key, take)? {
             Ok(list) => list,
             Err(reason) => return Ok(Err(reason)),
         };
@@ -86,8 +113,22 @@ impl Hybrid {
             extents.lose(hole?);
             stale = true;
         }
-        let log = Log { list, ready: false, stale };
+        let log = Log { list, ready: false, stale, unsettled };
         Ok(Ok(Hybrid { header, list: Mutex::new(log), extents: Mutex::new(extents), steps }))
+    }
+
+    /// Whether [`Hybrid::settle`] was not done, or not to its end.
+    pub fn is_unsettled(&self) -> bool {
+        self.log().unsettled
+    }
+
+    /// Takes what is base out of the file, durably, which gives its room back. The file has the mtime `mtime` then.
+    ///
+    /// Order: the record durable -> bytes out -> mtime -> fsync -> the list without *unsettled*. Whoever finds it there does all of
+    /// this again.
+    pub(in crate::overlay) fn settle(&self, _inside: &Inside<'_>, file: &File, mtime: Time) -> Result<()> {
+        let mut log = self.log();
+        self.tidy_up(&mut log, file, Some(mtime))
     }
 
     /// What its list belongs to.
@@ -329,16 +370,22 @@ impl Hybrid {
     /// be taken for bytes that are written from now on.
     fn ready(&self, file: &File) -> Result<MutexGuard<'_, Log>> {
         let mut log = self.log();
-        if log.ready {
-            return Ok(log);
+        if !log.ready {
+            self.tidy_up(&mut log, file, None)?;
         }
+        Ok(log)
+    }
+
+    /// `mtime` is what the file is to have, if not what it has.
+    fn tidy_up(&self, log: &mut Log, file: &File, mtime: Option<Time>) -> Result<()> {
         rustix::fs::fsync(file)?;
         self.steps.step();
         let extents = self.map().clone();
         let stat = rustix::fs::fstat(file)?;
-        let mut changed = stat.st_size as u64 != extents.size();
-        if changed {
+        let mut changed = mtime.is_some_and(|mtime| mtime != backing::mtime(&stat));
+        if stat.st_size as u64 != extents.size() {
             rustix::fs::ftruncate(file, extents.size())?;
+            changed = true;
         }
         let mut lost = stat.st_size as u64 > extents.size();
         let end = extents.size().next_multiple_of(BLOCK);
@@ -351,18 +398,19 @@ impl Hybrid {
         }
         self.steps.step();
         if changed {
-            backing::set_times(file, None, Some(SetTime::At(backing::mtime(&stat))))?;
+            let mtime = mtime.unwrap_or_else(|| backing::mtime(&stat));
+            backing::set_times(file, None, Some(SetTime::At(mtime)))?;
         }
-        if lost {
-            rustix::fs::fdatasync(file)?;
+        if lost || log.unsettled {
+            rustix::fs::fsync(file)?;
         }
-        if log.stale {
+        if log.stale || log.unsettled {
+            self.steps.step();
             let path = log.list.path();
             log.list.rewrite(&extents.changes()).map_err(|e| OverlayError::io("write", path, e))?;
         }
-        log.ready = true;
-        log.stale = false;
-        Ok(log)
+        (log.ready, log.stale, log.unsettled) = (true, false, false);
+        Ok(())
     }
 
     /// Writes the list anew when it has grown far beyond what it has to say.

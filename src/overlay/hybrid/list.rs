@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! header (64)                                 record (24)
-//!  0  7  "extents"                             0  1  kind: 1 local, 2 zero, 3 size, 4 synced
-//!  7  1  version: 1                            1  3  0
-//!  8  8  number, as in the file's record       4  8  start of the range; the size
-//! 16  8  inode number of the file             12  8  end of the range; 0
-//! 24  8  length of the base in bytes          20  4  CRC-32 of the check before it and bytes 0..20
-//! 32 16  recipe of the base
+//!  0  7  "extents"                             0  1  kind: 1 local, 2 zero, 3 size, 4 synced,
+//!  7  1  version: 1                                  5 unsettled
+//!  8  8  number, as in the file's record       1  3  0
+//! 16  8  inode number of the file              4  8  start of the range; the size
+//! 24  8  length of the base in bytes          12  8  end of the range; 0
+//! 32 16  recipe of the base                   20  4  CRC-32 of the check before it and bytes 0..20
 //! 48 16  guard: as that of records, of bytes 0..48
 //! ```
 //! Numbers are big-endian. The check before the first record is the CRC-32 of the header.
@@ -254,6 +254,7 @@ fn encode(change: &Change, before: u32) -> [u8; RECORD_LEN] {
         Change::Zero(Range { start, end }) => (2, start, end),
         Change::Size(size) => (3, size, 0),
         Change::Synced => (4, 0, 0),
+        Change::Unsettled => (5, 0, 0),
     };
     let mut record = [0; RECORD_LEN];
     record[0] = kind;
@@ -274,6 +275,7 @@ fn decode(record: &[u8; RECORD_LEN]) -> Option<Change> {
         2 => range.map(Change::Zero),
         3 => (start < 1 << 63).then_some(Change::Size(start)),
         4 => Some(Change::Synced),
+        5 => Some(Change::Unsettled),
         _ => None,
     }
 }

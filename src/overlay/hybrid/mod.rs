@@ -3,9 +3,11 @@
 //! A large stub that is opened for writing stays a stub until the first write. Then, before that is answered:
 //! extent list made and durable -> record HYBRID, durable -> the file gets its length. From there the content is the
 //! base recipe and what the list says (`list`, `extents`, `file`), until it is committed as a stub (`commit`), or all of
-//! it is written back (`Overlay::make_plain`). The list goes only when a record that does without it is durable. Why it
+//! it is written back (`Overlay::make_plain`). A large plain file that does not fit on the disk beside its own chunks becomes
+//! hybrid too, with its beginning as the base (`beginning`). The list goes only when a record that does without it is durable. Why it
 //! is so: `docs/decisions/0011-hybrid.md`.
 
+mod beginning;
 pub(super) mod commit;
 mod extents;
 mod file;
@@ -21,6 +23,7 @@ use super::inode::{Content, Inode, State as InodeState};
 use super::stub::{State, Stub};
 use super::types::SetTime;
 use super::{Handle, Overlay, backing};
+use crate::id::RecipeId;
 use crate::recipe::Recipe;
 use list::Header;
 use rustix::fs::{FallocateFlags, OFlags};
@@ -37,6 +40,13 @@ pub struct HybridOptions {
     pub dir: PathBuf,
     /// Smaller stubs are written back instead. `u64::MAX`: all are.
     pub bytes_min: u64,
+}
+
+/// What a new list of a file says first. Its number is random: another file that gets the inode number has another one.
+fn header(inode: &Inode, base_size: u64, base: RecipeId) -> Result<Header> {
+    let mut number = [0; 8];
+    rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
+    Ok(Header { number: u64::from_be_bytes(number), inode: inode.identity.ino, base_size, base })
 }
 
 /// Stubs from this size on become hybrid unless it is set.
@@ -94,7 +104,11 @@ impl Overlay {
         }
         match state.content {
             Some(Content::Stub(stub)) if self.is_large(inode, &stub) && !state.is_hydrating() => Ok(state),
-            Some(Content::Hybrid(stub)) if self.may_convert(inode, stub.size) && !state.is_hydrating() => {
+            Some(Content::Hybrid(_))
+                if let Some(hybrid) = &state.hybrid
+                    && self.may_convert(inode, hybrid.size())
+                    && !state.is_hydrating() =>
+            {
                 Ok(state)
             }
             _ => self.make_plain(inode, state),
@@ -103,10 +117,8 @@ impl Overlay {
 
     /// Makes a large stub hybrid, before it is changed.
     fn make_hybrid(&self, inode: &Inode, state: &mut InodeState, stub: &Stub) -> Result<Arc<Hybrid>> {
-        let mut number = [0; 8];
-        rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
-        let number = u64::from_be_bytes(number);
-        let header = Header { number, inode: inode.identity.ino, base_size: stub.size, base: stub.recipe };
+        let header = header(inode, stub.size, stub.recipe)?;
+        let number = header.number;
         let dir = &self.hybrid.dir;
         let made = Hybrid::create(dir, header, &self.key, self.steps.clone());
         let hybrid = made.map_err(|e| OverlayError::io("make an extent list in", dir, e))?;
@@ -250,7 +262,7 @@ impl Overlay {
         self.steps.io(|| file.sync_data()).map_err(fsync)?;
         backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
         // No recipe is that of its content.
-        let recipe = crate::id::RecipeId([0; 16]);
+        let recipe = RecipeId([0; 16]);
         let plain = Stub { size: extents.size(), ctime: None, recipe, ..stub.stamped(State::Plain) };
         self.write_record(inode, &plain)?;
         self.steps.step();

@@ -1,0 +1,198 @@
+//! Converting a large file piece by piece, where its content does not fit on the disk beside the file.
+//!
+//! Each piece makes the file hybrid, or moves on where it is: the base is the beginning of the content up to a cut, and the rest
+//! is local. What has become base is punched out of the file, which makes room for the next piece. When the rest fits, the file is
+//! committed as any hybrid file is.
+//!
+//! Order: the piece's chunks and the recipe of all up to its end durable in the store, and the file's own bytes too -> a new list,
+//! which says *unsettled* -> record HYBRID, durable -> bytes out, mtime as it was -> the list without *unsettled* -> the list of the
+//! piece before goes. Until the record is durable the file or the list before is the truth, and nothing was taken away from it.
+
+use super::commit::cut_until;
+use super::extents::Extents;
+use super::file::{Hybrid, Merged};
+use super::header;
+use crate::id::RecipeId;
+use crate::overlay::Overlay;
+use crate::overlay::backing;
+use crate::overlay::catalog::Finder;
+use crate::overlay::commit::open_leased;
+use crate::overlay::error::{OverlayError, Result};
+use crate::overlay::inode::{Content, Inode, Phase, State as InodeState};
+use crate::overlay::room::Claim;
+use crate::overlay::stub::{State, Stub, Time};
+use crate::recipe::Recipe;
+use crate::store::StoreError;
+use rustix::fs::{OFlags, Stat};
+use std::fs::File;
+use std::sync::{Arc, MutexGuard};
+
+/// A file is not converted in more pieces: with each one a recipe of all before it is written.
+const PIECES_MAX: u64 = 16;
+
+/// A file of which a piece is converted.
+struct Piece {
+    file: Arc<File>,
+    before: Stat,
+    /// Where its bytes are.
+    extents: Extents,
+    base: Arc<Recipe>,
+    /// 512-byte blocks to show of it.
+    blocks: u64,
+    /// How much is to be converted.
+    bytes: u64,
+    /// The space that this may take in the store.
+    _claim: Claim,
+}
+
+impl Overlay {
+    /// Converts the next piece of a file that does not fit and that nobody has open; the file waits for space if that is not
+    /// possible. Either way it is queued again.
+    pub(in crate::overlay) fn commit_beginning(
+        &self,
+        inode: &Arc<Inode>,
+        mut state: MutexGuard<'_, InodeState>,
+        finder: &mut Finder<'_>,
+    ) -> Result<()> {
+        state.dirty = true;
+        let Some(piece) = self.take_piece(inode, &mut state)? else {
+            self.wait_for_space(inode, &mut state);
+            return Ok(());
+        };
+        drop(state);
+        let file = piece.file.clone();
+        let done = self.commit_piece(inode, piece, finder);
+        if let Err(e) = &done {
+            let mut state = inode.lock();
+            if matches!(&state.phase, Phase::Converting(ours) if Arc::ptr_eq(ours, &file)) {
+                state.interrupt_conversion();
+            }
+            if matches!(e, OverlayError::Store(StoreError::Full { .. })) {
+                self.wait_for_space(inode, &mut state);
+                return Ok(());
+            }
+        }
+        done
+    }
+
+    fn take_piece(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<Option<Piece>> {
+        let stat = rustix::fs::fstat(&inode.path_fd()?)?;
+        let size = stat.st_size as u64;
+        let (extents, base, blocks) = match (state.content, &state.hybrid) {
+            (Some(Content::Plain(_)), _) => {
+                (Extents::beginning(0, size), Arc::new(Recipe::new(Vec::new())), stat.st_blocks as u64)
+            }
+            (Some(Content::Hybrid(stub)), Some(hybrid)) => {
+                (hybrid.extents(), self.recipe_of(inode, &stub)?, hybrid.blocks(stub.blocks))
+            }
+            _ => return Ok(None),
+        };
+        let bytes = self.piece_room();
+        let smallest = (extents.size() / PIECES_MAX).max(u64::from(self.contents.ingest.params().max));
+        let unsettled = state.hybrid.as_ref().is_some_and(|hybrid| hybrid.is_unsettled());
+        if size < self.hybrid.bytes_min || bytes < smallest || !extents.is_beginning() || unsettled {
+            return Ok(None);
+        }
+        let Ok(_claim) = self.claim(bytes) else { return Ok(None) };
+        let (file, convert, _) = open_leased(inode, true)?;
+        if !convert {
+            // Open or mapped elsewhere, or not ours to lease.
+            return Ok(None);
+        }
+        let file = Arc::new(file);
+        let before = rustix::fs::fstat(&*file)?;
+        state.phase = Phase::Converting(file.clone());
+        Ok(Some(Piece { file, before, extents, base, blocks, bytes, _claim }))
+    }
+
+    fn commit_piece(&self, inode: &Arc<Inode>, piece: Piece, finder: &mut Finder<'_>) -> Result<()> {
+        // Until the record is written nothing but this says that its chunks are needed.
+        let _pin = self.contents.store.pin();
+        let (id, base_size) = self.store_piece(&piece)?;
+        // What the list calls durable has to be.
+        rustix::fs::fdatasync(&*piece.file)?;
+        let mut state = inode.lock();
+        if self.still_ours(inode, &mut state, &piece.file, &piece.before)?.is_none() {
+            return Ok(());
+        }
+        let inside = match self.prove_inside(inode, &*piece.file, finder) {
+            Ok(inside) => inside,
+            Err(doubt) => {
+                self.leave_plain(inode, &mut state, doubt);
+                return Ok(());
+            }
+        };
+        let mtime = backing::mtime(&piece.before);
+        let header = header(inode, base_size, id)?;
+        let dir = &self.hybrid.dir;
+        let begun = Hybrid::begin(dir, header, &self.key, piece.extents.size(), self.steps.clone());
+        let hybrid = begun.map_err(|e| OverlayError::io("make an extent list in", dir, e));
+        let hybrid = hybrid.inspect_err(|_| self.remove_list(inode, header.number))?;
+        self.steps.step();
+        let local = (piece.extents.size() - base_size).div_ceil(512);
+        let record = Stub {
+            state: State::Hybrid { list: header.number },
+            size: base_size,
+            mtime,
+            ctime: None,
+            stamp_ms: Time::now().millis(),
+            blocks: piece.blocks.saturating_sub(local),
+            recipe: id,
+        };
+        let former = state.hybrid.take();
+        // What fails from here on is taken up again when the file is next met.
+        (state.content, state.recipe, state.hot) = (None, None, None);
+        let settled = match self.write_record(inode, &record) {
+            Ok(()) => hybrid.settle(&inside, &piece.file, mtime),
+            Err(e) => {
+                self.remove_list(inode, header.number);
+                Err(e.into())
+            }
+        };
+        backing::unlease(&piece.file);
+        state.phase = Phase::Idle;
+        settled?;
+        if let Some(former) = former {
+            self.remove_list(inode, former.header().number);
+        }
+        (state.content, state.hybrid) = (Some(Content::Hybrid(record)), Some(Arc::new(hybrid)));
+        (state.needed, state.attempts) = (None, 0);
+        drop(piece);
+        self.try_again(inode, &mut state);
+        Ok(())
+    }
+
+    /// Recipe and length of the base with the piece behind it, durable with all its chunks.
+    fn store_piece(&self, piece: &Piece) -> Result<(RecipeId, u64)> {
+        let Piece { base, extents, .. } = piece;
+        let (start, until) = (base.size(), base.size() + piece.bytes);
+        let content = Merged::new(&self.contents.store, base.clone(), piece.file.clone(), extents.clone());
+        let ingest = &self.contents.ingest;
+        let (mut round, mut slots) = (ingest.round(true), Vec::new());
+        let stop = |at: u64| (at >= until).then_some(0);
+        cut_until(start, extents.size(), ingest.params(), &content, stop, &mut |bytes| {
+            slots.push(round.add_chunk(bytes));
+        })?;
+        let new = round.finish()?;
+        let chunks = base.chunks().iter().copied().chain(slots.into_iter().map(|slot| new[slot]));
+        let recipe = Recipe::new(chunks.collect());
+        Ok((self.store_recipe(&recipe)?, recipe.size()))
+    }
+
+    /// Ends a piece that a crash or an error cut short once its record was written.
+    pub(in crate::overlay) fn settle_again(&self, inode: &Inode, stub: &Stub, hybrid: &Hybrid) {
+        let settle = || {
+            let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
+            let inside = self.not_outside(inode, &file)?;
+            hybrid.settle(&inside, &file, stub.mtime)
+        };
+        if hybrid.is_unsettled()
+            && let Err(e) = settle()
+        {
+            tracing::error!(
+                "{}: what is in the store already still takes room here: {e}",
+                self.name_of(inode)
+            );
+        }
+    }
+}
