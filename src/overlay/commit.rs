@@ -450,7 +450,7 @@ impl Overlay {
                 state.needed = Some(Box::new(Needed::new(&now, bytes)));
                 state.attempts = 0;
                 // What the store has already needs no space.
-                let fits = self.claim(bytes).is_ok();
+                let fits = self.claim(bytes).is_ok() || self.fits_in_pieces(now.st_size as u64);
                 let again = if fits { Overlay::try_again } else { Overlay::wait_for_space };
                 again(self, inode, &mut state);
             } else if taken.retry {

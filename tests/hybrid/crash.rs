@@ -53,7 +53,6 @@ const STORIES: &[&[Op]] = &[
     &[Write(70_000, 9_000), Punch(0, 10_000), Truncate(180_000), Reopen(true), Begin, Write(1_000, 9_000)],
     &[Write(70_000, 9_000), Begin, Unlink],
     // Converted piece by piece.
-    &[Empty, Write(0, LEN), Room(100_000), Begin, Settle],
     &[
         Empty,
         Write(0, LEN),

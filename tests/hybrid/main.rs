@@ -15,6 +15,8 @@
 //!   of `states` each, by name.
 //! - EIO instead of the base for a list that cannot be believed (`overlay/recover.rs`), the inode number in its header
 //!   (`list.rs`): `states`, the copy and the damaged list.
+//! - Taking a piece that was cut short up again, so that the mtime is as before; keeping the list of the piece before until the next
+//!   record is durable (`beginning.rs`): `crash`, "story 7", steps 6 and 13. Pieces at all: `pieces`.
 //! - Marking hybrid files in a collection, sparing their lists in it, removing the list with the last name: `states`,
 //!   "a collection keeps what a hybrid file needs".
 //!

@@ -75,6 +75,12 @@ impl Overlay {
         done
     }
 
+    /// Whether there is room for pieces of a file of `size` bytes.
+    pub(in crate::overlay) fn fits_in_pieces(&self, size: u64) -> bool {
+        let smallest = (size / PIECES_MAX).max(u64::from(self.contents.ingest.params().max));
+        size >= self.hybrid.bytes_min && self.piece_room() >= smallest
+    }
+
     fn take_piece(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<Option<Piece>> {
         let stat = rustix::fs::fstat(&inode.path_fd()?)?;
         let size = stat.st_size as u64;
@@ -87,12 +93,11 @@ impl Overlay {
             }
             _ => return Ok(None),
         };
-        let bytes = self.piece_room();
-        let smallest = (extents.size() / PIECES_MAX).max(u64::from(self.contents.ingest.params().max));
         let unsettled = state.hybrid.as_ref().is_some_and(|hybrid| hybrid.is_unsettled());
-        if size < self.hybrid.bytes_min || bytes < smallest || !extents.is_beginning() || unsettled {
+        if !self.fits_in_pieces(size) || !extents.is_beginning() || unsettled {
             return Ok(None);
         }
+        let bytes = self.piece_room();
         let Ok(_claim) = self.claim(bytes) else { return Ok(None) };
         let (file, convert, _) = open_leased(inode, true)?;
         if !convert {
