@@ -6,7 +6,7 @@
 //!
 //! After each cut: what was synced has that content or a later one of its own; everything else is an old or a new
 //! version of itself, as far as the filesystem below promises that much; nothing that was promised is EIO;
-//! `check --deep` finds nothing, but for files that were not durable and are empty, whose content a repair then has from the
+//! the last snapshot that was answered can be restored as it was; `check --deep` finds nothing, but for files that were not durable and are empty, whose content a repair then has from the
 //! store; a scan succeeds and changes no content; the filesystem's own check is clean.
 //! A conversion changes no content, so it is no version: a durable file that was converted has to be what it was.
 //!
@@ -43,6 +43,7 @@ mod model;
 mod neighbour;
 mod random;
 mod recorder;
+mod snapshots;
 mod workload;
 mod write_errors;
 
@@ -55,6 +56,7 @@ use log::{Cutter, Log};
 use model::{Found, Model};
 use random::Random;
 use recorder::Recorder;
+use snapshots::Taken;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -67,6 +69,7 @@ struct Recording {
     kind: Kind,
     log: Log,
     model: Model,
+    snapshots: Vec<Taken>,
     /// Between which events somebody else made the journal be written out.
     busy: Vec<Range<usize>>,
     /// Between which events packs were removed by collections.
@@ -92,7 +95,7 @@ fn record(kind: Kind, more: usize, seed: u64, work: &Path) -> Recording {
     for step in workload::steps(more, &mut random) {
         worker.run(step);
     }
-    let (mount, model, busy, removals) = worker.finish();
+    let (mount, model, snapshots, busy, removals) = worker.finish();
     let end = recorder.position();
     let dir = mount.dir().strip_prefix(&mount_at).unwrap().to_owned();
     mount.unmount();
@@ -100,7 +103,7 @@ fn record(kind: Kind, more: usize, seed: u64, work: &Path) -> Recording {
     mounted.unmount();
     let mut log = recorder.finish();
     log.events.truncate(end);
-    Recording { kind, log, model, busy, removals, dir }
+    Recording { kind, log, model, snapshots, busy, removals, dir }
 }
 
 /// What came of a number of cuts.
@@ -216,6 +219,8 @@ fn examine_store(recording: &Recording, place: usize, dir: &Path, tally: &mut Ta
         }
         other => wrong.push(format!("check --deep: {other:?}")),
     }
+    let promised = recording.snapshots.iter().rfind(|taken| taken.is_promised_at(place));
+    wrong.extend(promised.and_then(|taken| taken.wrong(context)));
     match admin::run(context, Request::Scan { path: PathBuf::new() }, &mut |_| true) {
         Ok(Response::Scan(report)) if report.errors == 0 => {}
         other => wrong.push(format!("scan: {other:?}")),

@@ -5,6 +5,7 @@ use super::model::{How, Model};
 use super::neighbour::Neighbour;
 use super::random::Random;
 use super::recorder::Recorder;
+use super::snapshots::{Snapshots, Taken};
 use crate::common::{Mount, noise, prose, succeed};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -60,6 +61,8 @@ pub enum Step {
     Gc,
     /// `dedupctl optimize`, meanwhile the same.
     Optimize,
+    /// `dedupctl snapshot create`, in the background of the next steps.
+    Snapshot,
     /// `dedupctl check --deep`, which has to find nothing.
     Check,
     /// kill -9, and a new daemon.
@@ -82,6 +85,7 @@ const SCRIPT: &[Step] = &[
     Write(2, 40_000, Sync::None),
     SyncNames,
     AwaitStubs,
+    Snapshot,
     Write(3, 9_000, Sync::Fsync),
     // Hydration, and writes that only the program syncs.
     Patch(0, Sync::Fdatasync),
@@ -100,7 +104,9 @@ const SCRIPT: &[Step] = &[
     Unlink(2),
     // Content of all that is left stands in one pack with that of what is gone.
     AwaitStubs,
+    Snapshot,
     Gc,
+    Snapshot,
     Optimize,
     Check,
     Write(4, 5_000, Sync::Fsync),
@@ -114,6 +120,7 @@ const SCRIPT: &[Step] = &[
     // Large ones become hybrid; what is done to them before they are committed finds them so.
     Write(7, 700_000, Sync::Fsync),
     AwaitStubs,
+    Snapshot,
     Scatter(7, 70_000, Sync::Fdatasync),
     Punch(7, Sync::None),
     Patch(7, Sync::Fdatasync),
@@ -135,6 +142,7 @@ const SCRIPT: &[Step] = &[
     Patch(7, Sync::Fsync),
     Write(7, 300_000, Sync::Fdatasync),
     Write(5, 200_000, Sync::Fsync),
+    Snapshot,
     Optimize,
     Gc,
     Write(6, 30_000, Sync::Fsync),
@@ -163,9 +171,10 @@ fn any_step(random: &mut Random) -> Step {
     let magnitude = 10 + random.below(10);
     let len = 4_096 + random.below(1 << magnitude) as usize;
     let sync = [Sync::None, Sync::Fsync, Sync::Fdatasync, Sync::Msync][random.below(4) as usize];
-    match random.below(54) {
+    match random.below(58) {
         46..50 => Scatter(file, 5_000 + random.below(60_000) as usize, sync),
-        50.. => Punch(file, sync),
+        50..54 => Punch(file, sync),
+        54.. => Snapshot,
         40 => WriteMany(20 + file, sync),
         41..44 => Gc,
         44 => Optimize,
@@ -199,6 +208,7 @@ pub struct Worker<'a> {
     recorder: &'a Recorder,
     model: Model,
     neighbour: Neighbour<'a>,
+    snapshots: Snapshots,
     /// Makes each content another.
     seed: u64,
     /// Between which events collections removed packs.
@@ -215,6 +225,7 @@ impl<'a> Worker<'a> {
             recorder,
             model: Model::default(),
             neighbour,
+            snapshots: Snapshots::default(),
             seed,
             removals: Vec::new(),
             packs_removed: 0,
@@ -267,29 +278,38 @@ impl<'a> Worker<'a> {
             Gc => self.collect("gc"),
             Optimize => self.collect("optimize"),
             Check => assert_eq!(self.mount.ctl(&["check", "--deep"])["damaged"], serde_json::json!([])),
+            Snapshot => self.snapshots.begin(&self.mount),
             Kill => {
                 self.mount.kill();
+                self.snapshots.forget();
                 self.mount.start();
             }
-            Remount => self.mount.remount(),
+            Remount => {
+                self.snapshots.look(&self.mount, self.recorder, true);
+                self.mount.remount();
+            }
             Rebuild => {
+                self.snapshots.look(&self.mount, self.recorder, true);
                 self.mount.unmount();
                 succeed(self.mount.dedupctl().args(["check", "--rebuild"]).arg(self.mount.dir()));
                 self.mount.start();
             }
         }
+        self.snapshots.look(&self.mount, self.recorder, false);
         self.compare();
     }
 
     /// Leaves the overlay mounted; tells too between which events the neighbour was busy, and packs were removed.
-    pub fn finish(self) -> (Mount, Model, Vec<Range<usize>>, Vec<Range<usize>>) {
-        let Worker { mount, model, neighbour, removals, packs_removed, bytes_copied, .. } = self;
+    pub fn finish(mut self) -> (Mount, Model, Vec<Taken>, Vec<Range<usize>>, Vec<Range<usize>>) {
+        self.snapshots.look(&self.mount, self.recorder, true);
+        let Worker { mount, model, neighbour, snapshots, removals, packs_removed, bytes_copied, .. } = self;
+        assert!(snapshots.taken.len() >= 3, "only {} snapshots were answered", snapshots.taken.len());
         println!("collections removed {packs_removed} packs and copied {bytes_copied} bytes");
         assert!(
             packs_removed > 0 && bytes_copied > 0 && !removals.is_empty(),
             "nothing was collected, so no cut says anything about it"
         );
-        (mount, model, neighbour.times.clone(), removals)
+        (mount, model, snapshots.taken, neighbour.times.clone(), removals)
     }
 
     fn now(&self) -> usize {
