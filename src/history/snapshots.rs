@@ -25,7 +25,7 @@ use crate::overlay::KeptForHistory;
 use crate::overlay::stub::Time;
 use crate::recipe::put_varint;
 use crate::store::{Collection, DocumentKind, Store, StoreError};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const VERSION: u8 = 1;
@@ -163,31 +163,32 @@ impl Snapshots {
         removed: &[DocumentId],
         read_only: bool,
     ) -> Result<Snapshots> {
-        let mut ids = Vec::new();
+        let mut known = HashMap::new();
         SNAPSHOTS.scan(&*db, &[], |row| {
-            let mut id = [0; 32];
-            id.copy_from_slice(&row[8..]);
-            ids.push(DocumentId(id));
+            let (number, id) = row.split_at(8);
+            known.insert(DocumentId(id.try_into().unwrap_or_default()), number.to_vec());
             true
         })?;
-        let known: HashSet<_> = ids.iter().copied().collect();
-        ids.extend(found.iter().copied().filter(|id| !known.contains(id)));
-        let (mut listed, mut rows) = (BTreeMap::new(), Vec::new());
-        for id in ids.into_iter().filter(|id| !removed.contains(id)) {
+        let new = found.iter().copied().filter(|id| !known.contains_key(id));
+        let (mut listed, mut rows, mut gone) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for id in known.keys().copied().chain(new) {
+            let row_of = known.get(&id);
             match read(store, &id) {
+                _ if removed.contains(&id) => gone.extend(row_of.into_iter().flatten()),
                 Ok(snapshot) => {
-                    rows.extend(row(snapshot.number, &id));
+                    if row_of.is_none() {
+                        rows.extend(row(snapshot.number, &id));
+                    }
                     listed.insert(snapshot.number, (id, Arc::new(snapshot)));
                 }
                 // Its row came first, and a crash before it did.
-                Err(HistoryError::Store(e)) if is_missing(&e) => {}
+                Err(HistoryError::Store(e)) if is_missing(&e) => gone.extend(row_of.into_iter().flatten()),
                 Err(e) => tracing::error!("snapshot {} cannot be read: {e}", short_id(&id)),
             }
         }
-        // Nothing is written if nothing is new.
-        let same = listed.len() == known.len() && listed.values().all(|(id, _)| known.contains(id));
-        if !read_only && !same {
-            full_or(db.clear(Table::Snapshots).and_then(|()| SNAPSHOTS.merge(&*db, rows, Vec::new())))?;
+        // Nothing is written if nothing is new. Never all anew: a crash in between would leave none.
+        if !read_only && !(rows.is_empty() && gone.is_empty()) {
+            full_or(SNAPSHOTS.merge(&*db, rows, gone))?;
         }
         let (store, listed) = (store.clone(), Mutex::new(listed));
         Ok(Snapshots { store, db, changing: Mutex::new(()), listed })

@@ -121,7 +121,9 @@ pub(super) fn open(
     let position = appender.lock().position();
     let persisted = match base {
         Some((at, _)) => at,
-        None if failed => Position::default(),
+        // Who lists documents has not noted these yet: the next persist comes after that. A crash before means to read all packs
+        // again.
+        None if failed || !documents.is_empty() => Position::default(),
         None => {
             index.save_position(id, position, counters)?;
             position

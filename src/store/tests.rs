@@ -131,6 +131,31 @@ fn flip(path: &Path, at: u64) {
     fs::write(path, bytes).unwrap();
 }
 
+/// A crash after a new index was made, and before those who list documents have noted them in it.
+#[test]
+fn documents_are_found_again_until_the_index_is_persisted() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |db: &Arc<dyn Db>| {
+        Arc::new(Store::open(dir.path(), ID, db.clone(), options(), &mut |_, _| {}).unwrap())
+    };
+    let store = open(&(new_db() as Arc<dyn Db>));
+    let mut writer = store.writer();
+    let id = writer.put_document(DocumentKind::Snapshot, b"a snapshot").unwrap();
+    writer.flush().unwrap();
+    store.sync().unwrap();
+    drop(store);
+    let new: Arc<dyn Db> = new_db();
+    for _ in 0..2 {
+        let store = open(&new);
+        assert_eq!(store.take_documents_found(), [(DocumentKind::Snapshot, id)]);
+        kill(store);
+    }
+    let store = open(&new);
+    store.persist().unwrap();
+    drop(store);
+    assert_eq!(open(&new).take_documents_found(), []);
+}
+
 #[test]
 fn round_trip_through_reopen() {
     let dir = tempfile::tempdir().unwrap();
