@@ -176,6 +176,35 @@ fn a_file_that_was_renamed_and_edited_goes_as_a_delta() {
     succeed(mount.dedupctl().arg("unmount").arg(&mnt));
 }
 
+/// The contents that a delta is made against are in both stores, wherever those are mounted.
+#[test]
+fn a_change_in_a_large_file_is_sent_as_a_delta_in_every_form_of_mount() {
+    if !fuse_available() {
+        return;
+    }
+    let edited = |round: u64| {
+        let mut bytes = noise(30, 2_000_000);
+        bytes[900_000..900_020].copy_from_slice(format!("round {round:014}").as_bytes());
+        bytes
+    };
+    let mounted = |in_place: bool| if in_place { Mount::in_place(As::Root) } else { Mount::new(As::Root) };
+    for (here, there) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (here, there) = (mounted(here), mounted(there));
+        let synced = || json(&mut sync(&here, &[path(&there.mnt()), path(&here.mnt())]), 0);
+        fs::write(here.at("large"), edited(0)).unwrap();
+        here.settle();
+        synced();
+        // From each side to the other.
+        for (round, (from, to)) in [(1, (&here, &there)), (2, (&there, &here))] {
+            fs::write(from.at("large"), edited(round)).unwrap();
+            let report = synced();
+            assert!(fs::read(to.at("large")).unwrap() == edited(round), "{report}");
+            let both = report["sent_bytes"].as_u64().unwrap() + report["received_bytes"].as_u64().unwrap();
+            assert!(both < 20_000, "{report}");
+        }
+    }
+}
+
 #[test]
 fn an_overlay_over_itself_is_synced() {
     as_both(|user| {

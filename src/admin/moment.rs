@@ -299,8 +299,9 @@ impl Drop for Copies<'_> {
 impl Copies<'_> {
     /// Copies the content of `node` for row `n`, or as much of it as there is time for.
     fn make(&mut self, n: usize, node: NodeId, end: Instant) -> Result<(), AdminError> {
-        let path = self.repo.layout().file("").join(moment_file(n));
-        let io = |e| AdminError::Overlay(OverlayError::io("write", path.clone(), e));
+        let path = self.repo.state_file(moment_file(n));
+        let shown = self.repo.layout().state.join(moment_file(n));
+        let io = |e| AdminError::Overlay(OverlayError::io("write", shown.clone(), e));
         let _ = path.parent().map(std::fs::create_dir);
         // One that was left when a sync was stopped.
         let _ = std::fs::remove_file(&path);

@@ -48,8 +48,8 @@ fn give(repo: &Repo, id: &RecipeId) -> Result<bool, AdminError> {
     let store = repo.overlay().store();
     let _pin = store.pin();
     let Some(recipe) = whole(repo, id) else { return Ok(false) };
-    let path = repo.layout().file("").join(past_file(id));
-    let io = |e| AdminError::Overlay(OverlayError::io("write", path.clone(), e));
+    let path = repo.state_file(past_file(id));
+    let io = |e| AdminError::Overlay(OverlayError::io("write", repo.layout().state.join(past_file(id)), e));
     let mut file =
         BufWriter::new(File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(io)?);
     for chunk in recipe.chunks() {

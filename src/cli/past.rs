@@ -37,14 +37,19 @@ impl StorePast {
         Client::connect(&self.info)?.ok_or(ControlError::Ended)?.ask(request, &mut |_| {})
     }
 
+    /// Says what the user loses by an error that does not end the sync.
+    fn warn(&self, what: &str, error: Option<ControlError>) {
+        let error = error.map_or_else(|| "unexpected answer of the daemon".to_owned(), |e| e.to_string());
+        tracing::warn!("{}: {what}: {error}", self.info.root.display());
+    }
+
     fn find(&self, recipes: &[RecipeId], write: bool) -> Result<Vec<bool>, SyncError> {
         let recipes: Vec<String> = recipes.iter().map(RecipeId::to_string).collect();
         let expected = recipes.len();
         match self.ask(&Request::Past { recipes, write }) {
             Ok(Response::Past(PastReport { found })) if found.len() == expected => Ok(found),
-            // Nobody needs it.
             other => {
-                tracing::debug!("contents of the past are not to be had: {:?}", other.err());
+                self.warn("older contents cannot be read, so changed files are sent whole", other.err());
                 Ok(vec![false; expected])
             }
         }
@@ -134,7 +139,7 @@ impl Past for StorePast {
         let rows = match self.ask(&Request::Moment(request)) {
             Ok(Response::Moment(MomentReport { rows })) => rows?,
             other => {
-                tracing::debug!("changes could not be held up: {:?}", other.err());
+                self.warn("changes could not be held up, so what is written to meanwhile waits", other.err());
                 return None;
             }
         };
@@ -147,7 +152,7 @@ impl Past for StorePast {
     fn settle(&mut self) -> Result<(), SyncError> {
         // It is done anyway, sooner or later.
         if let Err(e) = self.ask(&Request::Settle) {
-            tracing::debug!("the store could not be waited for: {e}");
+            self.warn("the store could not be waited for, so some changed files are sent whole", Some(e));
         }
         Ok(())
     }

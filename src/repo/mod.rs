@@ -266,7 +266,7 @@ impl Repo {
     }
 
     /// A file of the state directory, by a path that holds while an overlay is mounted over it.
-    pub fn state_file(&self, name: &str) -> PathBuf {
+    pub fn state_file(&self, name: impl AsRef<Path>) -> PathBuf {
         proc_path(&self.state).join(name)
     }
 
