@@ -20,9 +20,10 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -176,4 +177,39 @@ fn a_file_under_a_foreign_lease_is_converted_when_that_is_gone() {
     assert!(!mount.is_stub("file"));
     drop(holder);
     becomes_a_stub(&mount, "file");
+}
+
+/// Holes are cut without being read. A file whose recipe would take more room than its bytes stays as it is, and nobody waits
+/// for it to be read.
+#[test]
+fn holes_are_not_read() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    let make = |name: &str, len: u64, at: u64, bytes: &[u8]| {
+        let file = fs::File::create(mount.at(name)).unwrap();
+        file.set_len(len).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+    };
+    let (end, head) = (noise(1, 70_000), noise(2, 20_000_000));
+    make("disk", 8 << 30, (8 << 30) - 70_000, &end);
+    fs::File::options().write(true).open(mount.at("disk")).unwrap().write_all_at(&head, 5_000).unwrap();
+    make("empty", 1 << 40, 1 << 39, b"here");
+    mount.settle();
+    assert!(mount.is_stub("disk"));
+    assert!(!mount.is_stub("empty"));
+    mount.remount();
+    let disk = fs::File::open(mount.at("disk")).unwrap();
+    assert_eq!(disk.metadata().unwrap().len(), 8 << 30);
+    for (at, bytes) in [(5_000, &head[..]), ((8 << 30) - 70_000, &end), (4 << 30, &[0; 100_000])] {
+        let mut found = vec![1; bytes.len()];
+        disk.read_exact_at(&mut found, at).unwrap();
+        assert!(found == bytes, "at {at}");
+    }
+    drop(disk);
+    let mut found = [0; 4];
+    fs::File::open(mount.at("empty")).unwrap().read_exact_at(&mut found, 1 << 39).unwrap();
+    assert_eq!(&found, b"here");
+    mount.unmount();
 }

@@ -218,6 +218,15 @@ pub fn open_io(path_fd: impl AsFd, access: OFlags) -> rustix::io::Result<File> {
     fs::openat(CWD, proc_path(path_fd), access | IO_FLAGS, Mode::empty()).map(File::from)
 }
 
+/// Where the next data is at or after `offset`; none if there is none.
+pub fn next_data(file: &File, offset: u64) -> rustix::io::Result<Option<u64>> {
+    match fs::seek(file, fs::SeekFrom::Data(offset)) {
+        Ok(at) => Ok(Some(at)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// Opens the directory behind an `O_PATH` descriptor for listing. Not by its ".", which it takes the right to search.
 pub fn open_dir(path_fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -15,7 +15,7 @@ use super::backing;
 use super::catalog::Finder;
 use super::error::{OverlayError, Result};
 use super::growing::Growing;
-use super::ingest::Round;
+use super::ingest::{Input, Round};
 use super::inode::{Content, Inode, Phase, State as InodeState};
 use super::pace::Priority;
 use super::policy::Policy;
@@ -23,6 +23,7 @@ use super::proof::{Doubt, Inside};
 use super::queue::{Batch, Entry, GATHER};
 use super::room::{Claim, Needed, NoRoom, needed};
 use super::round_size::{Outcome, RoundSize};
+use super::sparse::{self, FileBytes};
 use super::stub::{State, Stub, Time};
 use super::types::SetTime;
 use super::{FileRow, Overlay};
@@ -34,7 +35,6 @@ use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -245,6 +245,11 @@ impl Overlay {
             if let Err(e) = self.tell_emptied(inode, &stat, finder) {
                 tracing::warn!("{}: that it was emptied was not kept as a version: {e}", self.name_of(inode));
             }
+            return Ok(None);
+        }
+        if sparse::is_mostly_holes(&stat, self.contents.ingest.zeros()) {
+            (state.dirty, state.hot) = (false, None);
+            self.catalog.remove_file(inode.file_id())?;
             return Ok(None);
         }
         // Also where somebody waits for all files: its content is in the store.
@@ -488,18 +493,8 @@ impl Overlay {
     }
 
     fn read_file(&self, round: &mut Round, taken: &mut Taken) -> std::io::Result<Range<usize>> {
-        let mut offset = taken.prefix.bytes;
-        round.add(true, |buffer| {
-            // Somebody wants the file: the rest would be read for nothing.
-            if taken.convert && !backing::holds_lease(&taken.file) {
-                return Ok(0);
-            }
-            let portion = self.pace.portion(buffer.len());
-            let len = taken.file.read_at(&mut buffer[..portion], offset)?;
-            offset += len as u64;
-            self.pace.spend(len as u64);
-            Ok(len)
-        })
+        let bytes = FileBytes::new(&taken.file, &taken.before, taken.prefix.bytes);
+        round.add_from(true, &mut TakenBytes { overlay: self, taken, bytes })
     }
 
     /// Turns a plain file into a stub of a durable recipe; says whether its record could be written at all. The
@@ -563,6 +558,35 @@ impl Overlay {
         let row = FileRow { recipe, size: stat.st_size as u64, mtime: backing::mtime(stat) };
         self.catalog.set_file(inode.file_id(), row)?;
         self.catalog.place(&self.backing, inode.file_id(), &path)
+    }
+}
+
+/// The bytes of a file that was taken into a round, at the pace that is set.
+struct TakenBytes<'a> {
+    overlay: &'a Overlay,
+    taken: &'a Taken,
+    bytes: FileBytes<'a>,
+}
+
+impl Input for TakenBytes<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let Overlay { pace, stop, .. } = self.overlay;
+        // Somebody wants the file, or an end: the rest would be read for nothing.
+        if stop.stopped() || (self.taken.convert && !backing::holds_lease(&self.taken.file)) {
+            return Ok(0);
+        }
+        let portion = pace.portion(buffer.len());
+        let len = self.bytes.read(&mut buffer[..portion])?;
+        pace.spend(len as u64);
+        Ok(len)
+    }
+
+    fn hole(&mut self) -> std::io::Result<u64> {
+        self.bytes.hole()
+    }
+
+    fn skip(&mut self, len: u64) {
+        self.bytes.skip(len);
     }
 }
 

@@ -73,12 +73,13 @@ impl Overlay {
             (state.growing.clone().unwrap_or_default(), Step(inode))
         };
         let stat = rustix::fs::fstat(&inode.path_fd()?)?;
-        if (stat.st_size as u64) < before.bytes + STEP_BYTES {
+        let (size, allocated) = (stat.st_size as u64, stat.st_blocks as u64 * 512);
+        // Holes of a file that is being written are to be filled yet.
+        if size < before.bytes + STEP_BYTES || allocated < size / 2 {
             return Ok(false);
         }
         let policy = self.policy_of(inode, stat.st_nlink, &mut self.catalog.finder(&self.backing))?;
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDONLY)?;
-        let size = stat.st_size as u64;
         let keep = policy.is_some_and(|policy| policy.converts(size)) && self.has_room_to_grow(size);
         let mut round = self.contents.ingest.round(keep);
         round.set_background(self.pace.is_background());
@@ -89,7 +90,7 @@ impl Overlay {
                 return Ok(0);
             }
             // Not to its end, which may move on as fast as this reads.
-            let left = usize::try_from(stat.st_size as u64 - offset).unwrap_or(usize::MAX);
+            let left = usize::try_from(size - offset).unwrap_or(usize::MAX);
             let portion = self.pace.portion(buffer.len()).min(left);
             let len = file.read_at(&mut buffer[..portion], offset)?;
             offset += len as u64;

@@ -26,6 +26,7 @@ const SEGMENT_BYTES: usize = 1 << 20;
 /// The worker threads and what they work for.
 pub struct Ingest {
     params: ChunkParams,
+    zeros: ChunkRef,
     segments: Option<Sender<Segment>>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -67,7 +68,15 @@ impl Ingest {
                     .expect("a thread can be started")
             })
             .collect();
-        Ingest { params, segments: Some(sender), workers }
+        let zeros = vec![0; 2 * params.max as usize];
+        let len = params.cut(&zeros, false)[0];
+        let zeros = ChunkRef { id: ChunkId::of(&zeros[..len as usize]), len };
+        Ingest { params, zeros, segments: Some(sender), workers }
+    }
+
+    /// The chunk that long runs of zeros are cut into.
+    pub fn zeros(&self) -> ChunkRef {
+        self.zeros
     }
 
     /// How files are cut.
@@ -147,6 +156,29 @@ fn ingest_segment(writer: &mut Writer, similarity: &Similarity, segment: &Segmen
     Ok(chunks)
 }
 
+/// What a round reads.
+pub trait Input {
+    /// As `Read::read` does: no bytes are the end.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// How many zeros follow that need not be read, as far as that is known without reading them.
+    fn hole(&mut self) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    /// Passes over the first `len` bytes of such a hole.
+    fn skip(&mut self, _len: u64) {}
+}
+
+/// Bytes of which nothing is known before they are read.
+struct Plain<F>(F);
+
+impl<F: FnMut(&mut [u8]) -> io::Result<usize>> Input for Plain<F> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (self.0)(buffer)
+    }
+}
+
 /// A group of files on their way through the workers.
 pub struct Round<'a> {
     ingest: &'a Ingest,
@@ -174,23 +206,29 @@ impl Round<'_> {
         self.background = background;
     }
 
-    /// Adds the bytes that `read` delivers (as `Read::read` does) until it delivers none.
-    ///
-    /// With `last` they end a file and all are covered. Without it the tail that more bytes could still
-    /// cut differently is left out. Returns where the chunks will be in the result of [`Round::finish`].
+    /// Adds the bytes that `read` delivers (as `Read::read` does) until it delivers none, as [`Round::add_from`].
     pub fn add(
         &mut self,
         last: bool,
-        mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+        read: impl FnMut(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<Range<usize>> {
+        self.add_from(last, &mut Plain(read))
+    }
+
+    /// Adds the bytes of `input`, to its end. Its holes are not read, and cut as the zeros would be.
+    ///
+    /// With `last` they end a file and all are covered. Without it the tail that more bytes could still
+    /// cut differently is left out. Returns where the chunks will be in the result of [`Round::finish`].
+    pub fn add_from(&mut self, last: bool, input: &mut impl Input) -> io::Result<Range<usize>> {
         let first = self.slots();
         self.bytes.resize(self.segment_bytes, 0);
         loop {
             if self.filled == self.segment_bytes {
                 self.cut_bytes(false);
+                self.skip_hole(input)?;
                 self.dispatch();
             }
-            match read(&mut self.bytes[self.filled..]) {
+            match input.read(&mut self.bytes[self.filled..]) {
                 Ok(0) => break,
                 Ok(len) => self.filled += len,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -206,6 +244,34 @@ impl Round<'_> {
             self.dispatch();
         }
         Ok(first..self.slots())
+    }
+
+    /// Adds the chunks of zeros of a hole that follows, if there are zeros since the last cut. The last `max` bytes are left to
+    /// be read: what is behind them may move a cut.
+    fn skip_hole(&mut self, input: &mut impl Input) -> io::Result<()> {
+        let tail = &self.bytes[self.cut..self.filled];
+        if tail.iter().any(|&byte| byte != 0) {
+            return Ok(());
+        }
+        let (tail, ChunkRef { len, .. }) = (tail.len() as u64, self.ingest.zeros);
+        let hole = match input.hole() {
+            Ok(hole) => hole,
+            Err(e) => {
+                self.filled = self.cut;
+                return Err(e);
+            }
+        };
+        let times = (tail + hole).saturating_sub(self.ingest.params.max.into()) / u64::from(len);
+        if times < 2 || times * u64::from(len) <= tail {
+            return Ok(());
+        }
+        input.skip(times * u64::from(len) - tail);
+        self.filled = self.cut;
+        // The store has to have it.
+        self.add_chunk(&vec![0; len as usize]);
+        self.dispatch();
+        self.chunks.extend(std::iter::repeat_n(Some(self.ingest.zeros), times as usize - 1));
+        Ok(())
     }
 
     /// Adds one chunk, cut by the caller. Returns where it will be in the result of [`Round::finish`].
@@ -286,8 +352,57 @@ impl Round<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::World;
     use super::*;
     use std::time::Duration;
+
+    /// Runs of bytes and of zeros, the zeros being holes.
+    struct Sparse {
+        runs: Vec<(u64, bool)>,
+        holes: bool,
+        read: u64,
+    }
+
+    impl Input for Sparse {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let Some((left, hole)) = self.runs.first_mut() else { return Ok(0) };
+            let len = (buffer.len() as u64).min(*left).min(50_000);
+            for (at, byte) in (*left..).zip(&mut buffer[..len as usize]) {
+                *byte = if *hole { 0 } else { (at * at / 251) as u8 };
+            }
+            self.skip(len);
+            self.read += len;
+            Ok(len as usize)
+        }
+
+        fn hole(&mut self) -> io::Result<u64> {
+            Ok(self.runs.first().filter(|(_, hole)| *hole && self.holes).map_or(0, |(left, _)| *left))
+        }
+
+        fn skip(&mut self, len: u64) {
+            self.runs[0].0 -= len;
+            self.runs.retain(|(left, _)| *left > 0);
+        }
+    }
+
+    #[test]
+    fn holes_are_cut_as_the_zeros_would_be_and_not_read() {
+        let world = World::new();
+        let ingest = &world.overlay.contents.ingest;
+        let runs = [(3_000_000, false), (40_000_000, true), (70_000, false), (9_000_001, true), (1, false)];
+        let cut = |runs: &[(u64, bool)], holes| {
+            let mut input = Sparse { runs: runs.to_vec(), holes, read: 0 };
+            let mut round = ingest.round(true);
+            round.add_from(true, &mut input).unwrap();
+            (round.finish().unwrap(), input.read)
+        };
+        for runs in [&runs[..], &runs[1..], &runs[1..2], &runs[..2]] {
+            let (expected, all) = cut(runs, false);
+            let (found, read) = cut(runs, true);
+            assert!(found == expected, "{runs:?}");
+            assert!(read < all / 2, "{read} of {all} bytes were read of {runs:?}");
+        }
+    }
 
     #[test]
     fn a_panic_over_a_segment_is_an_error_of_its_round() {

@@ -62,6 +62,7 @@ mod room;
 mod round_size;
 mod scan;
 mod similar;
+mod sparse;
 pub mod stub;
 mod survey;
 pub mod templates;

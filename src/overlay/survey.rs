@@ -8,6 +8,7 @@ use super::inode::{Content, Inode, State as InodeState};
 use super::observe::Meta;
 use super::resolved::Resolved;
 use super::scan::names_in;
+use super::sparse::FileBytes;
 use super::stub::Time;
 use super::types::Kind;
 use super::{Overlay, file};
@@ -230,13 +231,9 @@ impl Overlay {
                 opened => opened?,
             }
         };
-        let before = version(&rustix::fs::fstat(&file)?);
-        let mut offset = 0;
-        let read = round.add(true, |buffer| {
-            let len = std::os::unix::fs::FileExt::read_at(&file, buffer, offset)?;
-            offset += len as u64;
-            Ok(len)
-        });
+        let stat = rustix::fs::fstat(&file)?;
+        let before = version(&stat);
+        let read = round.add_from(true, &mut FileBytes::new(&file, &stat, 0));
         let slots = read.map_err(|e| OverlayError::io("read", path, e))?;
         Ok(Begun::Read(PlainRead { inode, file, before, slots }))
     }

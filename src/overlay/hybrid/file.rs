@@ -492,17 +492,8 @@ fn write_all(file: &File, data: &[u8], offset: u64) -> Result<()> {
     written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO).into())
 }
 
-/// Where the next data is at or after `offset`; none if there is none.
-fn next_data(file: &File, offset: u64) -> rustix::io::Result<Option<u64>> {
-    match rustix::fs::seek(file, SeekFrom::Data(offset)) {
-        Ok(at) => Ok(Some(at)),
-        Err(Errno::NXIO) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
 fn has_data(file: &File, range: &Range<u64>) -> rustix::io::Result<bool> {
-    Ok(next_data(file, range.start)?.is_some_and(|at| at < range.end))
+    Ok(backing::next_data(file, range.start)?.is_some_and(|at| at < range.end))
 }
 
 /// The holes of a file within `range`.
@@ -523,7 +514,7 @@ fn holes(file: &File, range: Range<u64>) -> impl Iterator<Item = io::Result<Rang
                 Ok(hole) if hole == rustix::fs::fstat(file)?.st_size as u64 => hole.next_multiple_of(BLOCK),
                 hole => hole?,
             };
-            let end = next_data(file, hole.max(at))?.unwrap_or(u64::MAX).min(range.end);
+            let end = backing::next_data(file, hole.max(at))?.unwrap_or(u64::MAX).min(range.end);
             at = end;
             Ok((hole < end).then_some(hole..end))
         };
