@@ -1,7 +1,7 @@
 use super::text::shown;
 use super::{AdminError, Context, HistoryUse};
 use crate::config::dedup_text;
-use crate::overlay::{OverlayError, Views};
+use crate::overlay::{OverlayError, Totals, Views};
 use serde::{Deserialize, Serialize};
 
 /// The state of an overlay. Sizes in bytes.
@@ -124,7 +124,7 @@ pub struct KeptStatus {
 pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let repo = context.repo;
     let overlay = repo.overlay();
-    let (files, logical_bytes) = overlay.catalog().totals()?;
+    let Totals { files, bytes: logical_bytes, plain_bytes } = overlay.totals()?;
     let stats = overlay.store().stats();
     let grouping = overlay.store().grouping()?;
     let saved_by_grouping = grouping.before_bytes.saturating_sub(grouping.after_bytes);
@@ -135,7 +135,7 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         let parameters = index.method().settings();
         kept.push(KeptStatus { name, parameters, contents: index.stats().contents, bytes });
     }
-    let plain_bytes = overlay.plain_bytes()? + hot_bytes;
+    let plain_bytes = plain_bytes + hot_bytes;
     let (history, space, index_bytes) =
         (HistoryUse::of(overlay), overlay.store().space(), repo.index_bytes());
     let ratio = if stats.stored_bytes == 0 { 1.0 } else { logical_bytes as f64 / stats.stored_bytes as f64 };

@@ -68,6 +68,7 @@ mod survey;
 pub mod templates;
 #[cfg(test)]
 mod testing;
+mod totals;
 mod types;
 mod unrest;
 mod views;
@@ -102,6 +103,7 @@ pub use room::{Amount, keep_free_bytes, snapshots_fill_disk};
 pub use scan::{Finding, ScanReport, Trouble};
 pub use similar::{Match, Matches, Ranking, SimilarOptions};
 pub use survey::{Held, Met};
+pub use totals::Totals;
 pub use types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr, SetTime};
 pub use views::{Look, Views};
 
@@ -173,6 +175,7 @@ pub struct Overlay {
     pace: Pace,
     unrest: Unrest,
     rewrites: Rewrites,
+    summed: Mutex<Option<totals::Summed>>,
     heat: Heat,
     warming: warm::Warming,
     read_only: bool,
@@ -234,6 +237,7 @@ impl Overlay {
             pace: Pace::default(),
             unrest: Unrest::new(),
             rewrites: Rewrites::new(),
+            summed: Mutex::default(),
             heat: Heat::new(HotOptions::default()),
             warming: warm::Warming::default(),
             read_only: parts.read_only,

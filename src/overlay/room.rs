@@ -8,7 +8,6 @@
 
 use super::Overlay;
 use super::backing;
-use super::error::Result;
 use super::inode::{Inode, State as InodeState};
 use super::queue::Entry;
 use super::stub::Time;
@@ -150,19 +149,6 @@ impl Overlay {
         let bytes = self.bytes_of_filling_snapshots();
         bytes
             .map_or_else(String::new, |bytes| format!(". {}", snapshots_fill_disk(&format!("{bytes} bytes"))))
-    }
-
-    /// Bytes of the files whose content is not in the store. Reads the whole catalog: O(files).
-    pub fn plain_bytes(&self) -> Result<u64> {
-        let (mut bytes, mut failed) = (0, None);
-        self.catalog.for_each(|_, row| {
-            match self.contents.store.knows_recipe(&row.recipe) {
-                Ok(known) => bytes += if known { 0 } else { row.size },
-                Err(e) => failed = Some(e),
-            }
-            failed.is_none()
-        })?;
-        failed.map_or(Ok(bytes), |e| Err(e.into()))
     }
 
     /// Leaves a file plain until there is space for its content.
