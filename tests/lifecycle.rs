@@ -485,6 +485,65 @@ fn a_line_in_fstab_mounts_it() {
     );
 }
 
+/// As an administrator types it: mount(8) reads the mount's source, and has a helper look for a program. Seen to fail: the
+/// helper ran the source, a directory.
+#[test]
+fn a_mount_becomes_read_only_and_writable_again() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    for in_place in [false, true] {
+        let mut mount = Mount::prepare(As::Root);
+        mount.in_place = in_place;
+        mount.start();
+        fs::write(mount.at("file"), b"text").unwrap();
+        let bin = mount.root.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        for program in [env!("CARGO_BIN_EXE_dedupfs"), env!("CARGO_BIN_EXE_dedupctl")] {
+            fs::copy(program, bin.join(Path::new(program).file_name().unwrap())).unwrap();
+        }
+        let run = |script: &str| {
+            // mount(8) looks for programs in the system's directories only.
+            let script = format!("mount --bind \"$1\" /usr/local/bin; hash -r; cd /; {script}");
+            let mut command = mount.command("timeout");
+            command.args(["60", "unshare", "-m", "--propagation", "private", "sh", "-c", &script, "sh"]);
+            text(&command.arg(&bin).arg(mount.mnt()).output().unwrap())
+        };
+        let said = run(
+            "findmnt -no FSTYPE \"$2\"; mount -o remount,ro \"$2\" && cat \"$2/file\"; touch \"$2/file\"",
+        );
+        assert!(said.contains("fuse.dedupfs") && said.contains("text"), "{said}");
+        assert!(said.contains("touch: ") && said.contains("Read-only file system"), "{said}");
+        let refused = fs::write(mount.at("other"), b"text").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS), "in all namespaces");
+        mount.settle();
+        let said = run("mount -o remount,rw \"$2\" && touch \"$2/other\" && ls \"$2\"");
+        assert!(said.contains("file") && said.contains("other"), "{said}");
+        let said = run(
+            "exec 3> \"$2/open\"; mount -o remount,ro \"$2\"; mount -o remount,noexec \"$2\"; findmnt -no OPTIONS \"$2\"",
+        );
+        assert!(said.contains("noexec") && said.contains("files are open for writing"), "{said}");
+        mount.unmount();
+    }
+}
+
+#[test]
+fn a_daemon_that_was_started_read_only_is_not_remounted_writable() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::prepare(As::Root);
+    mount.init("");
+    succeed(mount.dedupfs().arg(mount.dir()).arg(mount.mnt()).args(["-o", "ro"]));
+    let remount = |dir: &Path, options: &str| {
+        let output = mount.dedupfs().arg(dir).args(["-o", options]).output().unwrap();
+        assert!(!output.status.success(), "{}", text(&output));
+        text(&output)
+    };
+    assert!(remount(&mount.mnt(), "rw,remount").contains("without `ro`"));
+    assert!(remount(mount.root.path(), "remount,ro").contains("nothing to remount"));
+}
+
 /// As whom a command runs that is neither root nor the owner.
 const STRANGER: [&str; 6] = ["setpriv", "--reuid", "1234", "--regid", "1234", "--clear-groups"];
 

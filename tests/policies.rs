@@ -24,7 +24,7 @@
 mod common;
 
 use common::session::Session;
-use common::{As, Mount, as_both, fuse_available, noise, root_and_fuse_available, succeed, xattr};
+use common::{As, Mount, as_both, fuse_available, noise, root_and_fuse_available, succeed, text, xattr};
 use dedupfs::repo::{InitOptions, Repo};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::ffi::OsStr;
@@ -497,6 +497,71 @@ fn a_file_that_is_written_again_and_again_is_left_alone_for_longer() {
         let_time_pass(&mount);
         assert_eq!(mount.ctl(&["status"])["resting"], 0);
     });
+}
+
+/// Writes a file whole and waits until it is a stub or kept plain; says whether it is a stub.
+fn settle_whole(mount: &Mount, name: &str, bytes: &[u8], replace: bool) -> bool {
+    match replace {
+        true => {
+            fs::write(mount.at("new"), bytes).unwrap();
+            fs::rename(mount.at("new"), mount.at(name)).unwrap();
+        }
+        false => fs::write(mount.at(name), bytes).unwrap(),
+    }
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        // The kernel says a little late that a file was closed.
+        let settled = mount.ctl(&["settle"]);
+        if settled["kept_plain"] == 1 {
+            assert!(!mount.is_stub(name));
+            return false;
+        }
+        if mount.is_stub(name) {
+            return true;
+        }
+        assert!(Instant::now() < end, "{settled}");
+    }
+}
+
+/// Seen to fail: each of the ten became a version.
+#[test]
+fn a_file_that_is_rewritten_as_a_whole_again_and_again_is_kept_plain() {
+    as_both(|user| {
+        for replace in [false, true] {
+            let mount = mount(user, "");
+            let stubs: Vec<_> =
+                (0..10).map(|seed| settle_whole(&mount, "out", &noise(seed, 2 << 20), replace)).collect();
+            assert_eq!(stubs.iter().filter(|stub| **stub).count(), 4, "{stubs:?}");
+            assert!(fs::read(mount.at("out")).unwrap() == noise(9, 2 << 20));
+            let log = mount.ctl(&["log", "out"]);
+            assert_eq!((&log["kept_plain"], log["versions"].as_array().unwrap().len()), (&true.into(), 4));
+            let output = succeed(mount.dedupctl().arg("log").arg(mount.at("out")));
+            assert!(text(&output).contains("is kept plain: it is rewritten"), "{}", text(&output));
+            let output = succeed(mount.dedupctl().arg("settle").arg(mount.mnt()));
+            assert!(text(&output).contains("1 file is kept plain"), "{}", text(&output));
+            let status = mount.ctl(&["status"]);
+            assert_eq!((&status["kept_plain"], &status["pending"]), (&1.into(), &0.into()), "{status}");
+            // What it is now is known all the same.
+            fs::write(mount.at("copy"), noise(9, 2 << 20)).unwrap();
+            mount.settle();
+            assert_eq!(mount.ctl(&["similar", "copy"])["matches"][0]["path"], "out");
+            assert!(mount.is_stub("copy"), "another file is not concerned");
+            mount.unmount();
+            assert!(!mount.is_stub("out") && fs::read(mount.dir().join("out")).unwrap() == noise(9, 2 << 20));
+        }
+    });
+}
+
+#[test]
+fn a_file_of_which_a_part_stays_is_taken_in_each_time() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = mount(As::Root, "");
+    for seed in 0..8 {
+        let bytes = [noise(100, 1 << 20), noise(seed, 1 << 20)].concat();
+        assert!(settle_whole(&mount, "out", &bytes, false), "{seed}");
+    }
 }
 
 /// The library alone: a scan applies the rules to what is there, and does not wait for files to have rested.

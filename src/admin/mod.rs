@@ -42,7 +42,7 @@ pub use excerpt::Excerpt;
 pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
-pub use log::{LogReport, SnapshotOfFile, VersionRow};
+pub use log::{HistoryUse, LogReport, SnapshotOfFile, VersionRow};
 pub use moment::{MomentReport, MomentRequest, MomentRow, moment_file};
 pub use optimize::{OptimizeReport, OptimizeRequest};
 pub use past::{PastReport, past_file};
@@ -57,7 +57,7 @@ pub use would_free::WouldFreeReport;
 
 use crate::db::DbError;
 use crate::history::HistoryError;
-use crate::overlay::{GroupOptions, OverlayError, ScanReport, SimilarOptions};
+use crate::overlay::{GroupOptions, OverlayError, ScanReport, SimilarOptions, snapshots_fill_disk};
 use crate::repo::{Repo, RepoError};
 use crate::similarity::methods::Chosen;
 use crate::store::StoreError;
@@ -373,6 +373,12 @@ impl AdminError {
             _ => error.refusal().map(|refusal| refusal.remedy().to_owned()),
         }
     }
+}
+
+/// What the user can do about an error of an action on `repo`: as [`AdminError::hint`], and of a full disk also what fills it.
+pub fn hint(repo: &Repo, error: &AdminError) -> Option<String> {
+    let bytes = repo.overlay().bytes_of_filling_snapshots().filter(|_| error.is_full());
+    bytes.map_or_else(|| error.hint(), |bytes| Some(snapshots_fill_disk(&format!("{bytes} bytes"))))
 }
 
 /// What helps on a full disk. Stubs take no room there.

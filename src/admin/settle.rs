@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 pub struct SettleReport {
     /// Files closed since, and not taken in yet.
     pub pending: u64,
+    /// Files that stay plain because they are rewritten as a whole again and again.
+    #[serde(default)]
+    pub kept_plain: u64,
 }
 
 /// Waits until every file that was closed before is chunked, indexed and durable ([`crate::overlay::Overlay::settle`]).
@@ -21,5 +24,6 @@ pub(super) fn settle(repo: &Repo, report: Report<'_>) -> Result<SettleReport, Ad
     if !settled {
         return Err(AdminError::Interrupted);
     }
-    Ok(SettleReport { pending: repo.overlay().pending() as u64 })
+    let overlay = repo.overlay();
+    Ok(SettleReport { pending: overlay.pending() as u64, kept_plain: overlay.kept_plain() as u64 })
 }

@@ -1,7 +1,7 @@
 use super::text::shown;
-use super::{AdminError, Context};
+use super::{AdminError, Context, HistoryUse};
 use crate::config::dedup_text;
-use crate::overlay::{OverlayError, Views};
+use crate::overlay::{OverlayError, Totals, Views};
 use serde::{Deserialize, Serialize};
 
 /// The state of an overlay. Sizes in bytes.
@@ -58,6 +58,9 @@ pub struct StatusReport {
     /// Of those, bytes that snapshots with a name need: only their removal frees them.
     #[serde(default)]
     pub named_snapshots_bytes: u64,
+    /// Whether snapshots with a name alone keep the disk nearly full.
+    #[serde(default)]
+    pub snapshots_fill_disk: bool,
     /// Most bytes of the rest: then the oldest and least valuable versions are given up.
     #[serde(default)]
     pub history_max_bytes: u64,
@@ -85,6 +88,9 @@ pub struct StatusReport {
     pub pending: u64,
     /// Files closed that rest for longer because they are written again and again.
     pub resting: u64,
+    /// Files that stay plain because they are rewritten as a whole again and again.
+    #[serde(default)]
+    pub kept_plain: u64,
     /// Files in the store that are plain for a while because they are read again and again.
     #[serde(default)]
     pub hot_files: u64,
@@ -118,7 +124,7 @@ pub struct KeptStatus {
 pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let repo = context.repo;
     let overlay = repo.overlay();
-    let (files, logical_bytes) = overlay.catalog().totals()?;
+    let Totals { files, bytes: logical_bytes, plain_bytes } = overlay.totals()?;
     let stats = overlay.store().stats();
     let grouping = overlay.store().grouping()?;
     let saved_by_grouping = grouping.before_bytes.saturating_sub(grouping.after_bytes);
@@ -129,9 +135,9 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         let parameters = index.method().settings();
         kept.push(KeptStatus { name, parameters, contents: index.stats().contents, bytes });
     }
-    let plain_bytes = overlay.plain_bytes()? + hot_bytes;
-    let (held, space, index_bytes) =
-        (overlay.held_for_history(), overlay.store().space(), repo.index_bytes());
+    let plain_bytes = plain_bytes + hot_bytes;
+    let (history, space, index_bytes) =
+        (HistoryUse::of(overlay), overlay.store().space(), repo.index_bytes());
     let ratio = if stats.stored_bytes == 0 { 1.0 } else { logical_bytes as f64 / stats.stored_bytes as f64 };
     Ok(StatusReport {
         root: shown(&repo.layout().root),
@@ -154,9 +160,10 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         saved_by_grouping,
         disk_bytes: stats.stored_bytes + index_bytes + plain_bytes,
         plain_bytes,
-        history_bytes: held.bytes,
-        named_snapshots_bytes: held.bytes - held.yielding_bytes,
-        history_max_bytes: overlay.history_bytes_max(),
+        history_bytes: history.bytes + history.named_snapshots_bytes,
+        named_snapshots_bytes: history.named_snapshots_bytes,
+        snapshots_fill_disk: history.snapshots_fill_disk,
+        history_max_bytes: history.max_bytes,
         free_bytes: space.free,
         keep_free_bytes: overlay.store().keep_free_bytes(),
         waiting_for_space: overlay.waiting_for_room() as u64,
@@ -167,6 +174,7 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         kept,
         pending: overlay.pending() as u64,
         resting: overlay.resting() as u64,
+        kept_plain: overlay.kept_plain() as u64,
         hot_files,
         hot_bytes,
         damaged: stats.damaged,

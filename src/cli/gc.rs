@@ -20,7 +20,8 @@ pub(super) struct Gc {
 
 impl Gc {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Change, out)?;
+        let work = if self.dry_run { Work::Change } else { Work::Collect };
+        let (session, _) = Session::open(find(global, self.path.as_deref())?, work, out)?;
         let report = match session.ask(Request::Gc { dry_run: self.dry_run }, out)? {
             Response::Gc(report) => report,
             other => return Err(unexpected(&other)),

@@ -1,35 +1,65 @@
 use super::file_version::find_gone;
 use super::output::{Output, plain, size, table};
-use super::session::{Session, Work, unexpected};
+use super::session::{Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{LogReport, Request, Response};
+use crate::admin::{HistoryUse, LogReport, Request, Response};
+use crate::overlay::snapshots_fill_disk;
 use std::path::PathBuf;
 
-/// Versions of a file
+/// Versions of a file, or what all versions take
 #[derive(clap::Args)]
 #[command(
     after_help = "Follows the file through renames, and knows files that are gone. Versions are numbered from 1; a \
     number stays when older versions are given up by the rules of [history] in config.toml.\n\
     Example: dedupctl log thesis.tex\n\
-    Example: dedupctl restore thesis.tex@3"
+    Example: dedupctl restore thesis.tex@3\n\
+    Example: dedupctl log"
 )]
 pub(super) struct Log {
-    /// The file; it may be gone
-    file: PathBuf,
+    /// The file; it may be gone. Without one: what all versions and snapshots take
+    file: Option<PathBuf>,
 }
 
 impl Log {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let (session, path) = Session::open(find_gone(global, &self.file)?, Work::Change, out)?;
+        let (session, path) = match &self.file {
+            Some(file) => Session::open(find_gone(global, file)?, Work::Change, out)?,
+            None => (Session::open(find(global, None)?, Work::Change, out)?.0, PathBuf::new()),
+        };
         match session.ask(Request::Log { path }, out)? {
-            Response::Log(report) => out.result(&report, text)?,
+            Response::Log(report) => {
+                out.result(&report, text)?;
+                if report.kept_plain {
+                    out.note(&format!(
+                        "{} is kept plain: it is rewritten as a whole again and again. Its next version is made once it was left \
+                         alone for a while; `dedupctl snapshot create` keeps it as it is now",
+                        plain(&report.path)
+                    ));
+                }
+                if report.history.snapshots_fill_disk {
+                    out.note(&snapshots_fill_disk(&size(report.history.named_snapshots_bytes)));
+                }
+            }
             other => return Err(unexpected(&other)),
         }
         Ok(Outcome::Clean)
     }
 }
 
+/// What versions and snapshots take.
+pub(super) fn history(use_: &HistoryUse) -> String {
+    format!(
+        "{} of at most {} for versions, {} for snapshots with a name",
+        size(use_.bytes),
+        size(use_.max_bytes),
+        size(use_.named_snapshots_bytes)
+    )
+}
+
 fn text(report: &LogReport) -> String {
+    if report.path.is_empty() {
+        return history(&report.history) + "\n";
+    }
     let mut rows = vec![["n", "time", "size", "mode", "machine", "name then"].map(str::to_owned).to_vec()];
     for row in &report.versions {
         let then = if row.path == report.path { String::new() } else { plain(&row.path) };

@@ -89,6 +89,11 @@ fn gauges(report: &StatusReport) -> Vec<Gauge> {
             "Files closed that rest as they are written again and again",
             report.resting as f64,
         ),
+        (
+            "kept_plain_files",
+            "Files plain as they are rewritten as a whole again and again",
+            report.kept_plain as f64,
+        ),
         ("hot_files", "Files plain for a while as they are read again and again", report.hot_files as f64),
         ("hot_bytes", "Bytes that those take on disk", report.hot_bytes as f64),
         ("damaged", "Damage seen since the store was opened", report.damaged as f64),

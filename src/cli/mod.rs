@@ -33,6 +33,7 @@ mod pages;
 mod past;
 mod regions;
 mod remote;
+mod remount;
 mod replica;
 mod restore;
 mod scan;

@@ -3,7 +3,7 @@
 use super::background::{self, Ready};
 use super::error::CliError;
 use super::output::size;
-use super::{CliResult, Outcome, logging, mount_options, service};
+use super::{CliResult, Outcome, logging, mount_options, remount, service};
 use crate::config::{parse_dedup, parse_size};
 use crate::daemon::{Daemon, Options, Refuse, Serving, Starting};
 use crate::overlay::Dedup;
@@ -78,6 +78,9 @@ pub(super) struct Mount {
 
 impl Mount {
     pub(super) fn run(&self, args: &[OsString]) -> CliResult {
+        if remount::is_asked(&self.options) {
+            return remount::run(self.mountpoint.as_ref().unwrap_or(&self.dir), &self.options);
+        }
         let options = self.options()?;
         if !self.foreground && !self.background_child {
             return background::launch(args.get(1..).unwrap_or_default());
@@ -136,7 +139,7 @@ fn serve(options: &Options, ready: Option<&Ready>) -> CliResult {
     let daemon = Daemon::start(options, &mut |step| match step {
         Starting::Created(layout) => tracing::info!("a new store was made in {}", layout.state.display()),
         Starting::Full(error) => tracing::warn!(
-            "{error}; mounted read-only: make room on that filesystem, unmount, and mount again"
+            "{error}; mounted read-only: unmount it, make room on that filesystem or run `dedupctl gc`, and mount it again"
         ),
         Starting::Opening(step) => {
             if told.elapsed() > OPENING_INTERVAL {

@@ -88,7 +88,7 @@ pub(super) fn apply(list: &str, options: &mut Options) -> Result<(), CliError> {
 }
 
 /// Splits at commas; `\,` is a comma and `\\` a backslash in a value.
-fn split(list: &str) -> Vec<String> {
+pub(super) fn split(list: &str) -> Vec<String> {
     let mut options = vec![String::new()];
     let mut chars = list.chars();
     while let Some(c) = chars.next() {

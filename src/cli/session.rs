@@ -19,6 +19,8 @@ pub(super) enum Work {
     Change,
     /// As the last, and files are converted, which the user was asked about.
     Convert,
+    /// Garbage is collected, which on a disk with nothing free begins with the index.
+    Collect,
     /// Read or write back contents, for which the index only has to find chunks.
     Copy,
 }
@@ -147,7 +149,13 @@ impl Direct {
         let repo = match open(&options) {
             Err(full @ RepoError::NoRoom { .. }) if !options.read_only => {
                 out.note(&full.to_string());
-                open(&OpenOptions { read_only: true, ..options })?
+                match work {
+                    Work::Collect => {
+                        out.note("the index is removed for its space; the next mount makes it again from the packs");
+                        open(&OpenOptions { give_up_index: true, ..options })?
+                    }
+                    _ => open(&OpenOptions { read_only: true, ..options })?,
+                }
             }
             opened => opened?,
         };
@@ -155,7 +163,8 @@ impl Direct {
         if work == Work::Ask && repo.behind() {
             out.note("the index may be behind the files; `dedupctl scan` brings it up to date");
         }
-        let background = matches!(work, Work::Change | Work::Convert).then(|| repo.overlay().start());
+        let background =
+            matches!(work, Work::Change | Work::Convert | Work::Collect).then(|| repo.overlay().start());
         Ok(Direct { repo, background })
     }
 
@@ -188,7 +197,11 @@ impl Direct {
             report(step);
             true
         });
-        result.map_err(|e| CliError { message: self.repo.readable(&e), ..e.into() })
+        result.map_err(|e| CliError {
+            message: self.repo.readable(&e),
+            hint: admin::hint(&self.repo, &e),
+            silent: false,
+        })
     }
 
     /// Brings the whole tree into an index that was made anew.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(
     after_help = "What is closed meanwhile is not waited for. Nothing waits for having rested then: neither files of a policy like idle:10m nor those that are\n\
-    written again and again.\nExample: cp -r project /data/ && dedupctl settle /data"
+    written again and again. Only files that are rewritten as a whole again and again, and share nothing with their versions, stay plain.\nExample: cp -r project /data/ && dedupctl settle /data"
 )]
 pub(super) struct Settle {
     /// Any path in the overlay; by default the current directory
@@ -27,6 +27,15 @@ impl Settle {
             0 => "settled\n".to_owned(),
             pending => format!("settled; {pending} files were closed meanwhile\n"),
         })?;
+        match report.kept_plain {
+            0 => {}
+            1 => out.note("1 file is kept plain: it is rewritten as a whole again and again"),
+            files => {
+                out.note(&format!(
+                    "{files} files are kept plain: they are rewritten as a whole again and again"
+                ));
+            }
+        }
         if withholds {
             out.note("nothing is mounted: files were indexed, and stay plain until the overlay is mounted");
         }

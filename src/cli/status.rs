@@ -2,8 +2,9 @@ use super::file_version::find_gone;
 use super::output::{Output, plain, size, table};
 use super::session::{Session, Work, find, unexpected};
 use super::watch::{parse_seconds, watch};
-use super::{CliResult, Global, Outcome};
-use crate::admin::{KeptStatus, Request, Response, StatusReport, WouldFreeReport};
+use super::{CliResult, Global, Outcome, log};
+use crate::admin::{HistoryUse, KeptStatus, Request, Response, StatusReport, WouldFreeReport};
+use crate::overlay::snapshots_fill_disk;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -86,17 +87,16 @@ fn disk(report: &StatusReport) -> String {
 
 fn history(report: &StatusReport) -> String {
     let named = report.named_snapshots_bytes;
-    let versions = report.history_bytes.saturating_sub(named);
-    let text = format!(
-        "{} of at most {} for versions, {} for snapshots with a name",
-        size(versions),
-        size(report.history_max_bytes),
-        size(named)
-    );
-    if named > report.keep_free_bytes && report.free_bytes < 2 * report.keep_free_bytes {
-        return text + "; the disk is nearly full: `dedupctl snapshot remove` frees what snapshots keep";
+    let text = log::history(&HistoryUse {
+        bytes: report.history_bytes.saturating_sub(named),
+        max_bytes: report.history_max_bytes,
+        named_snapshots_bytes: named,
+        snapshots_fill_disk: report.snapshots_fill_disk,
+    });
+    match report.snapshots_fill_disk {
+        true => format!("{text}. {}", snapshots_fill_disk(&size(named))),
+        false => text,
     }
-    text
 }
 
 /// What there is to know, by its name.
@@ -113,6 +113,10 @@ pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
     let pending = match report.resting {
         0 => pending,
         resting => format!("{pending}; {resting} resting, as they are written again and again"),
+    };
+    let pending = match report.kept_plain {
+        0 => pending,
+        kept => format!("{pending}; {kept} kept plain, as they are rewritten as a whole again and again"),
     };
     let pending = match report.hot_files {
         0 => pending,

@@ -261,7 +261,7 @@ mod tests {
             Request::Settle => {
                 std::thread::sleep(2 * PROGRESS_INTERVAL);
                 progress(Progress::files("settling", 1, 2));
-                Ok(Response::Settle(SettleReport { pending: 3 }))
+                Ok(Response::Settle(SettleReport { pending: 3, kept_plain: 0 }))
             }
             Request::Gc { .. } => panic!("as a bug would"),
             _ => Err(Fault { message: "no".to_owned(), hint: Some("ask nicely".to_owned()) }),
@@ -281,7 +281,7 @@ mod tests {
         let mut steps = Vec::new();
         let mut client = Client::connect(&info).unwrap().unwrap();
         let response = client.ask(&Request::Settle, &mut |step| steps.push(step.done)).unwrap();
-        assert!(matches!(response, Response::Settle(SettleReport { pending: 3 })));
+        assert!(matches!(response, Response::Settle(SettleReport { pending: 3, .. })));
         assert_eq!(steps, [1]);
         let error = Client::connect(&info).unwrap().unwrap().ask(&Request::Status, &mut |_| {}).unwrap_err();
         assert_eq!((error.to_string(), error.hint()), ("no".to_owned(), Some("ask nicely".to_owned())));

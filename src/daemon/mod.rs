@@ -111,6 +111,7 @@ impl Daemon {
             memory_bytes: options.memory_bytes,
             cache_bytes: options.cache_bytes,
             rebuild: false,
+            give_up_index: false,
         };
         let mut options = options.clone();
         let repo = match open_store(&layout, &open, told) {

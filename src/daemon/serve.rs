@@ -119,7 +119,7 @@ impl Daemon {
 }
 
 fn fault(repo: &Repo, error: &AdminError) -> Fault {
-    Fault { message: repo.readable(error), hint: error.hint() }
+    Fault { message: repo.readable(error), hint: admin::hint(repo, error) }
 }
 
 fn unmount(

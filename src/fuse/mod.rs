@@ -5,6 +5,7 @@ mod errno;
 mod filesystem;
 mod helper;
 mod keeper;
+mod kernel_mount;
 mod listings;
 mod privilege;
 mod request;

@@ -1,7 +1,7 @@
 //! Mounting, serving and unmounting.
 
 use super::filesystem::OverlayFs;
-use super::{helper, privilege};
+use super::{helper, kernel_mount, privilege};
 use crate::history::{Browse, History};
 use crate::overlay::Overlay;
 use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
@@ -18,7 +18,7 @@ const TTL_IN_PLACE: Duration = Duration::from_secs(3600);
 /// With a mount point of its own, the bare directory stays open to everybody.
 const TTL_ELSEWHERE: Duration = Duration::from_secs(1);
 
-const DEVICE: &str = "/dev/fuse";
+pub(super) const DEVICE: &str = "/dev/fuse";
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -101,7 +101,7 @@ pub fn mount(
     let name = name.to_string_lossy().replace(',', "_");
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName(name),
+        MountOption::FSName(name.clone()),
         MountOption::Subtype("dedupfs".to_owned()),
         MountOption::DefaultPermissions,
         if options.read_only { MountOption::RO } else { MountOption::RW },
@@ -127,7 +127,18 @@ pub fn mount(
     );
     let path = options.mountpoint;
     let failed = |e| MountError::of(&path, e);
-    let session = Session::new(filesystem, &path, &config).map_err(failed)?;
+    let session = match privileged.then(|| kernel_mount::mount(&name, &path, options.read_only)) {
+        // In a container that lacks the right to, the helper may have it.
+        None | Some(Err(Errno::PERM)) => Session::new(filesystem, &path, &config).map_err(failed)?,
+        Some(Err(e)) => return Err(failed(e.into())),
+        Some(Ok(device)) => {
+            let acl = config.acl;
+            Session::from_fd(filesystem, device, acl, config).map_err(|e| {
+                let _ = unmount_path(&path, true);
+                failed(e)
+            })?
+        }
+    };
     let notifier = session.notifier();
     overlay.drop_pages_by(Box::new(move |node, range| {
         // No length means to the end.
@@ -135,13 +146,14 @@ pub fn mount(
         notifier.inval_inode(INodeNo(node.0), range.start as i64, len).is_ok()
     }));
     let gone: Gone = Arc::default();
-    let tell = gone.clone();
+    let (tell, served) = (gone.clone(), path.clone());
     let serve = move || {
         if privileged && let Err(e) = privilege::prepare_thread() {
             tracing::warn!("supplementary groups and quotas of users will not be honoured: {e}");
         }
         if let Err(e) = session.run() {
             tracing::error!("the FUSE session ended: {e}");
+            let _ = unmount_path(&served, true);
         }
         *tell.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         tell.1.notify_all();

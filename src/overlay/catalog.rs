@@ -52,6 +52,8 @@ pub struct Catalog {
 
 #[derive(Default)]
 struct Pending {
+    /// Counts changes of `files`.
+    changes: u64,
     files: BTreeMap<FileId, Option<FileRow>>,
     /// Rows by their bytes, and whether they are to be there.
     holders: BTreeMap<[u8; HOLDER_LEN], bool>,
@@ -89,7 +91,7 @@ impl Catalog {
         let mut pending = self.lock();
         let old = self.file_in(&pending, file)?;
         if old != Some(row) {
-            pending.files.insert(file, Some(row));
+            pending.set_file(file, Some(row));
         }
         if old.map(|old| old.recipe) != Some(row.recipe) {
             pending.drop_holder(old, file);
@@ -104,7 +106,7 @@ impl Catalog {
         let mut pending = self.lock();
         if let Some(old) = self.file_in(&pending, file)? {
             pending.drop_holder(Some(old), file);
-            pending.files.insert(file, None);
+            pending.set_file(file, None);
         }
         self.merge_if_full(pending)
     }
@@ -114,7 +116,7 @@ impl Catalog {
         let mut pending = self.lock();
         if self.file_in(&pending, file)? == Some(row) {
             pending.drop_holder(Some(row), file);
-            pending.files.insert(file, None);
+            pending.set_file(file, None);
         }
         self.merge_if_full(pending)
     }
@@ -258,15 +260,9 @@ impl Catalog {
         Ok(())
     }
 
-    /// Number of files and their bytes. Reads the whole table: O(files).
-    pub fn totals(&self) -> Result<(u64, u64)> {
-        let (mut files, mut bytes) = (0, 0);
-        self.for_each(|_, row| {
-            files += 1;
-            bytes += row.size;
-            true
-        })?;
-        Ok((files, bytes))
+    /// Changes when what is known of some file does.
+    pub fn changes(&self) -> u64 {
+        self.lock().changes
     }
 
     fn merge_if_full(&self, mut pending: MutexGuard<'_, Pending>) -> Result<()> {
@@ -297,6 +293,11 @@ impl Catalog {
 }
 
 impl Pending {
+    fn set_file(&mut self, file: FileId, row: Option<FileRow>) {
+        self.changes += 1;
+        self.files.insert(file, row);
+    }
+
     fn drop_holder(&mut self, old: Option<FileRow>, file: FileId) {
         if let Some(old) = old {
             self.holders.insert(holder(old.recipe, file), false);

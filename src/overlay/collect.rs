@@ -5,6 +5,7 @@ use super::backing;
 use super::error::{OverlayError, Result};
 use super::inode::Content;
 use super::observe::{KeptForHistory, Observer};
+use super::room::snapshots_fill_disk;
 use super::stub::Time;
 use crate::id::{ChunkId, DocumentId, RecipeId};
 use crate::store::{GcDone, GcPlan};
@@ -231,7 +232,7 @@ impl Overlay {
             ),
             Ok(_) => {}
             Err(e) => {
-                tracing::error!("garbage was not collected: {e}");
+                tracing::error!("garbage was not collected: {e}{}", self.why_full());
                 // What fails now fails again at once: not before as much has come again.
                 let held = Held { time: Time::now().sec, stored_bytes: stats.stored_bytes, ..held };
                 let _ = self.set_garbage(0).and_then(|()| self.set_held(held));
@@ -284,12 +285,8 @@ impl Overlay {
         if history.thinned > 0 {
             tracing::info!("{} versions and snapshots were given up to make room", history.thinned);
         }
-        let pinned_bytes = history.bytes - history.yielding_bytes;
-        if self.is_short() && pinned_bytes > self.contents.store.keep_free_bytes() {
-            tracing::warn!(
-                "the disk is nearly full, and snapshots with a name keep {pinned_bytes} bytes of it: remove some with \
-                 `dedupctl snapshot remove`"
-            );
+        if let Some(bytes) = self.bytes_of_filling_snapshots() {
+            tracing::warn!("{}", snapshots_fill_disk(&format!("{bytes} bytes")));
         }
     }
 }

@@ -57,6 +57,8 @@ struct Taken {
     _claim: Option<Claim>,
     /// Whether it stays plain for want of space, and is only indexed meanwhile.
     waits: bool,
+    /// Until when it stays plain because it is rewritten again and again, and is only indexed meanwhile.
+    plain_until: Option<Instant>,
     prefix: Growing,
     /// The view to be indexed beside the bytes.
     view: Option<View>,
@@ -169,7 +171,8 @@ impl Overlay {
             Ok(recipes) => recipes,
             Err(e) => {
                 let full = matches!(e, OverlayError::Store(StoreError::Full { .. }));
-                tracing::error!("{} files stay plain and will be tried again: {e}", read.len());
+                let why = if full { self.why_full() } else { String::new() };
+                tracing::error!("{} files stay plain and will be tried again: {e}{why}", read.len());
                 for Read { taken, .. } in read {
                     if full { self.give_up_for_now(taken) } else { self.give_up(taken) }
                 }
@@ -283,6 +286,12 @@ impl Overlay {
                     return Ok(None);
                 }
             };
+        let plain_until = wanted.then(|| self.plain_until(inode, state.closed, bytes)).flatten();
+        if let Some(until) = plain_until.filter(|_| !hurry || state.taken_in) {
+            self.stay_plain(inode, &mut state, until);
+            return Ok(None);
+        }
+        let wanted = wanted && plain_until.is_none();
         if !wanted {
             state.hot = None;
         }
@@ -314,7 +323,7 @@ impl Overlay {
             state.passed = false;
         }
         // One that is only indexed because somebody is in the way is to become a stub still.
-        state.dirty = retry || waits;
+        state.dirty = retry || waits || plain_until.is_some();
         let mut prefix = state.growing.take().unwrap_or_default();
         drop(state);
         if !prefix.still_true(&file) {
@@ -329,6 +338,7 @@ impl Overlay {
             retry,
             _claim,
             waits,
+            plain_until,
             prefix,
             view: None,
         }))
@@ -413,7 +423,8 @@ impl Overlay {
         finder: &mut Finder<'_>,
     ) -> Result<bool> {
         let Taken { inode, file, before, .. } = taken;
-        let lacks = taken.waits.then(|| self.bytes_not_stored(recipe)).transpose()?;
+        let only_indexed = taken.waits || taken.plain_until.is_some();
+        let lacks = only_indexed.then(|| self.bytes_not_stored(recipe)).transpose()?;
         let known;
         {
             let mut state = inode.lock();
@@ -451,6 +462,9 @@ impl Overlay {
                 self.converted.fetch_add(u64::from(made?), Ordering::Relaxed);
                 state.attempts = 0;
                 state.hot = None;
+            } else if let (Some(until), Some(bytes)) = (taken.plain_until, lacks) {
+                state.attempts = 0;
+                self.stay_plain_if_all_new(inode, &mut state, until, (bytes, recipe.size()));
             } else if let Some(bytes) = lacks {
                 state.needed = Some(Box::new(Needed::new(&now, bytes)));
                 state.attempts = 0;
@@ -466,6 +480,7 @@ impl Overlay {
         // Plain only because it was read, it has no new version.
         if taken.convert && !known {
             self.tell_committed(inode, (id, recipe.size()), before, false, finder);
+            self.note_stored(inode, id, recipe);
         }
         self.record(inode, id, before)?;
         let stored = taken.convert.then_some(recipe);

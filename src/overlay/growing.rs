@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A step is taken when a file has grown by this much since the last.
 pub const STEP_BYTES: u64 = 8 << 20;
@@ -80,7 +81,9 @@ impl Overlay {
         }
         let policy = self.policy_of(inode, stat.st_nlink, &mut self.catalog.finder(&self.backing))?;
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDONLY)?;
-        let keep = policy.is_some_and(|policy| policy.converts(size)) && self.has_room_to_grow(size);
+        let keep = policy.is_some_and(|policy| policy.converts(size))
+            && self.has_room_to_grow(size)
+            && self.plain_until(inode, Instant::now(), size).is_none();
         let mut round = self.contents.ingest.round(keep);
         round.set_background(self.pace.is_background());
         let mut offset = before.bytes;

@@ -58,6 +58,7 @@ mod recover;
 mod renamed;
 mod repair;
 mod resolved;
+mod rewrites;
 mod room;
 mod round_size;
 mod scan;
@@ -68,6 +69,7 @@ mod survey;
 pub mod templates;
 #[cfg(test)]
 mod testing;
+mod totals;
 mod types;
 mod unrest;
 mod views;
@@ -98,10 +100,11 @@ pub(crate) use place::{placed_name, set_attributes, write_file};
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use resolved::{Directory, Resolved};
-pub use room::{Amount, keep_free_bytes};
+pub use room::{Amount, keep_free_bytes, snapshots_fill_disk};
 pub use scan::{Finding, ScanReport, Trouble};
 pub use similar::{Match, Matches, Ranking, SimilarOptions};
 pub use survey::{Held, Met};
+pub use totals::Totals;
 pub use types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr, SetTime};
 pub use views::{Look, Views};
 
@@ -115,6 +118,7 @@ use inode::Inodes;
 use pace::Pace;
 use queue::Queue;
 use renamed::Renamed;
+use rewrites::Rewrites;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
@@ -171,6 +175,8 @@ pub struct Overlay {
     policies: RwLock<Arc<Policies>>,
     pace: Pace,
     unrest: Unrest,
+    rewrites: Rewrites,
+    summed: Mutex<Option<totals::Summed>>,
     heat: Heat,
     warming: warm::Warming,
     read_only: bool,
@@ -231,6 +237,8 @@ impl Overlay {
             policies: RwLock::new(Arc::new(Policies::uniform(parts.dedup))),
             pace: Pace::default(),
             unrest: Unrest::new(),
+            rewrites: Rewrites::new(),
+            summed: Mutex::default(),
             heat: Heat::new(HotOptions::default()),
             warming: warm::Warming::default(),
             read_only: parts.read_only,
@@ -375,6 +383,11 @@ impl Overlay {
         self.queue.resting()
     }
 
+    /// Files that stay plain because they are rewritten as a whole again and again.
+    pub fn kept_plain(&self) -> usize {
+        self.queue.rewritten()
+    }
+
     /// Files that stay plain until there is space for their content.
     pub fn waiting_for_room(&self) -> usize {
         self.queue.waiting()
@@ -398,8 +411,8 @@ impl Overlay {
 
     /// Waits until every file that was closed before this call is chunked, indexed and durable, also those that have
     /// not rested for as long as they should, and without letting others go first. Not waited for is what is opened
-    /// again meanwhile, so this ends however much is written; and what cannot be converted because it is mapped or
-    /// open below the mount. `progress` is told how many are left and stops the waiting by returning false; the result
+    /// again meanwhile, so this ends however much is written; what cannot be converted because it is mapped or
+    /// open below the mount; and what is rewritten as a whole again and again ([`rewrites`]). `progress` is told how many are left and stops the waiting by returning false; the result
     /// says whether it came to the end.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let _hurry = self.hurry();

@@ -37,6 +37,8 @@ struct Waiting {
     later: Line,
     /// Written again and again, so they rest for longer: nobody waits for those but who asks for all.
     resting: Line,
+    /// Rewritten as a whole again and again: `settle` has them indexed and does not wait for them.
+    rewritten: Line,
     /// Plain until there is space for their content: `settle` has them tried once more and does not wait for them.
     waiting: Line,
     /// Plain because they are read again and again, and in the store: nobody waits for those, whatever he asks for.
@@ -102,6 +104,17 @@ impl Queue {
             (false, true) => state.resting.push(entry, due),
         }
         self.changed.notify_all();
+    }
+
+    /// Adds an inode that stays plain until `due` because it is rewritten as a whole again and again.
+    pub fn push_rewritten(&self, entry: Entry, due: Instant) {
+        self.lock().rewritten.push(entry, due);
+        self.changed.notify_all();
+    }
+
+    /// Files that stay plain because they are rewritten as a whole again and again.
+    pub fn rewritten(&self) -> usize {
+        self.lock().rewritten.len()
     }
 
     /// Adds an inode that stays plain until there is space for its content.
@@ -175,8 +188,13 @@ impl Queue {
         for entry in moved(&mut state.ready) {
             state.ready.push(entry, due);
         }
-        let rest = [moved(&mut state.resting), moved(&mut state.later), moved(&mut state.waiting)];
-        for entry in rest.into_iter().flatten() {
+        let others = [
+            moved(&mut state.resting),
+            moved(&mut state.later),
+            moved(&mut state.rewritten),
+            moved(&mut state.waiting),
+        ];
+        for entry in others.into_iter().flatten() {
             state.push_ready(entry, due);
         }
         self.changed.notify_all();
@@ -196,8 +214,7 @@ impl Queue {
             if !files.is_empty() {
                 return Some(Batch { files, hurry: state.hurry > 0 });
             }
-            let lines = [&state.ready, &state.soon, &state.later, &state.resting, &state.waiting, &state.hot];
-            let next = lines.iter().filter_map(|line| line.due()).min();
+            let next = state.lines().iter().filter_map(|line| line.due()).min();
             let wait =
                 next.map_or(WAIT_MAX, |due| due.saturating_duration_since(now).clamp(WAIT_MIN, WAIT_MAX));
             state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
@@ -246,6 +263,9 @@ impl Queue {
         }
         for ((due, _), entry) in std::mem::take(&mut state.resting.entries) {
             state.push_ready(entry, due.min(now));
+        }
+        for (_, entry) in std::mem::take(&mut state.rewritten.entries) {
+            state.push_ready(entry, now);
         }
         state.retry_waiting(now);
         self.changed.notify_all();
@@ -308,6 +328,11 @@ impl Waiting {
         }
     }
 
+    fn lines(&self) -> [&Line; 7] {
+        let Waiting { ready, soon, later, resting, rewritten, waiting, hot, .. } = self;
+        [ready, soon, later, resting, rewritten, waiting, hot]
+    }
+
     fn push_ready(&mut self, entry: Entry, due: Instant) {
         self.count(entry.generation, 1);
         self.ready.push(entry, due);
@@ -340,14 +365,16 @@ impl Waiting {
         let mut taken = Vec::new();
         while taken.len() < count {
             let ready = self.ready.due().filter(|due| hurry || *due <= now + slack);
-            let lines = [&self.soon, &self.later, &self.resting, &self.waiting, &self.hot];
-            let [soon, later, resting, waiting, hot] = lines.map(|line| line.due().filter(|due| *due <= now));
-            let all = [ready, soon, later, resting, waiting, hot];
-            let Some(first) = all.into_iter().flatten().min() else { break };
+            let lines = [&self.soon, &self.later, &self.resting, &self.rewritten, &self.waiting, &self.hot];
+            let lines = lines.map(|line| line.due().filter(|due| *due <= now));
+            let [soon, later, _, rewritten, waiting, hot] = lines;
+            let all = [ready].into_iter().chain(lines);
+            let Some(first) = all.flatten().min() else { break };
             let (line, counted) = match Some(first) {
                 due if due == ready => (&mut self.ready, true),
                 due if due == soon => (&mut self.soon, true),
                 due if due == later => (&mut self.later, false),
+                due if due == rewritten => (&mut self.rewritten, false),
                 due if due == waiting => (&mut self.waiting, false),
                 due if due == hot => (&mut self.hot, false),
                 _ => (&mut self.resting, false),
@@ -508,6 +535,30 @@ mod tests {
             world.queue.done(&taken.map(|(_, entry)| entry.generation));
         });
         assert!(settled && world.queue.pending() == 0 && world.queue.resting() == 0);
+    }
+
+    #[test]
+    fn who_settles_has_rewritten_files_looked_at_and_does_not_wait_for_them() {
+        let world = World::new(1);
+        world.push(0, Duration::ZERO);
+        let due = Instant::now() + HOUR;
+        let (_, mut entry) = world.take();
+        for _ in 0..2 {
+            let generation = entry.generation;
+            world.queue.push_rewritten(entry, due);
+            world.queue.done(&[generation]);
+            assert_eq!((world.queue.pending(), world.queue.rewritten()), (0, 1));
+            let settled = world.settle(|told| {
+                assert_eq!(told.recv(), Ok(1));
+                let (_, again) = world.take();
+                let generation = again.generation;
+                world.queue.push_rewritten(again, due);
+                world.queue.done(&[generation]);
+            });
+            assert!(settled && world.queue.rewritten() == 1);
+            world.queue.hurry();
+            (_, entry) = world.take();
+        }
     }
 
     #[test]

@@ -9,7 +9,6 @@
 
 use super::Overlay;
 use super::backing;
-use super::error::Result;
 use super::inode::{Inode, State as InodeState};
 use super::queue::Entry;
 use super::stub::Time;
@@ -55,6 +54,14 @@ impl Amount {
 /// How much conversions keep free on a filesystem of `total` bytes, by the setting if there is one.
 pub fn keep_free_bytes(setting: Option<Amount>, total: u64) -> u64 {
     setting.map_or_else(|| KEEP_FREE.of(total).min(KEEP_FREE_BYTES), |amount| amount.of(total))
+}
+
+/// Says that [`Overlay::bytes_of_filling_snapshots`] is `size`, and what to do.
+pub fn snapshots_fill_disk(size: &str) -> String {
+    format!(
+        "Snapshots with a name keep {size} of the nearly full disk: remove some with `dedupctl snapshot remove`, then run \
+         `dedupctl gc`"
+    )
 }
 
 /// Space that conversions under way may still use.
@@ -151,17 +158,19 @@ impl Overlay {
         store.space().free < store.keep_free_bytes() / 2 * 3
     }
 
-    /// Bytes of the files whose content is not in the store. Reads the whole catalog: O(files).
-    pub fn plain_bytes(&self) -> Result<u64> {
-        let (mut bytes, mut failed) = (0, None);
-        self.catalog.for_each(|_, row| {
-            match self.contents.store.knows_recipe(&row.recipe) {
-                Ok(known) => bytes += if known { 0 } else { row.size },
-                Err(e) => failed = Some(e),
-            }
-            failed.is_none()
-        })?;
-        failed.map_or(Ok(bytes), |e| Err(e.into()))
+    /// The bytes that snapshots with a name need, as of the last collection, if those alone keep the disk nearly full: then
+    /// giving up versions does not help.
+    pub fn bytes_of_filling_snapshots(&self) -> Option<u64> {
+        let held = self.held_for_history();
+        let named_bytes = held.bytes.saturating_sub(held.yielding_bytes);
+        (self.is_short() && named_bytes > self.contents.store.keep_free_bytes()).then_some(named_bytes)
+    }
+
+    /// Why the disk is full, for messages: empty, or a sentence about snapshots.
+    pub(super) fn why_full(&self) -> String {
+        let bytes = self.bytes_of_filling_snapshots();
+        bytes
+            .map_or_else(String::new, |bytes| format!(". {}", snapshots_fill_disk(&format!("{bytes} bytes"))))
     }
 
     /// Leaves a file plain until there is space for its content.

@@ -213,7 +213,8 @@ impl RepoError {
             }
             RepoError::Io { source, .. } => return Refusal::of(source).map(|refusal| refusal.remedy().to_owned()),
             RepoError::NoRoom { .. } => {
-                "remove or move something on that filesystem outside the overlay (1 MiB is enough), and try again"
+                "run `dedupctl gc`, which needs no free space, or remove something on that filesystem outside the overlay (1 MiB \
+                 is enough), and try again"
                     .to_owned()
             }
             RepoError::Part { .. } => {

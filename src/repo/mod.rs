@@ -73,6 +73,9 @@ pub struct OpenOptions {
     pub cache_bytes: Option<u64>,
     /// Move the index aside and make a new one.
     pub rebuild: bool,
+    /// Of a disk with no space to open the index: remove it for its space, and keep the one in its place in memory only. For a
+    /// collection, which needs a little space before it gives any back.
+    pub give_up_index: bool,
 }
 
 /// How far opening has come, when the index has to catch up with the packs.

@@ -1,8 +1,8 @@
 //! Opening what a store is made of, and making a new index where the old one is of no use.
 //!
-//! What is always true: an index that cannot be used is moved aside, never deleted, and a new one is
-//! filled from the packs. Nothing but the index is ever replaced, and who only reads replaces nothing: then the
-//! new one is in memory.
+//! What is always true: an index that cannot be used is moved aside, and a new one is filled from the packs. Nothing but the
+//! index is ever replaced, and who only reads replaces nothing: then the new one is in memory. An index is deleted only for
+//! a collection on a disk with no space at all ([`OpenOptions::give_up_index`]).
 
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
@@ -105,6 +105,15 @@ fn attempt(
     progress: &mut dyn FnMut(Opening),
 ) -> Result<Parts, Failure> {
     let full = is_full_for_opening(dir);
+    if full && options.give_up_index {
+        // Whole or in part, none of it is the only copy of anything.
+        match std::fs::remove_dir_all(dir.join(INDEX)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Failure::Other(RepoError::io("remove", &layout.file(INDEX), e)));
+            }
+            _ => return parts(layout, dir, id, tuning, options, Arc::new(MemDb::new()), progress),
+        }
+    }
     if full && !options.read_only {
         return Err(Failure::Other(RepoError::NoRoom { path: layout.state.clone() }));
     }

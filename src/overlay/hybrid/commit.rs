@@ -94,6 +94,10 @@ impl Overlay {
         if !hurry && self.rests(inode, &mut state, policy) {
             return Ok(None);
         }
+        if let Some(until) = self.plain_until(inode, state.closed, hybrid.size()) {
+            self.stay_plain(inode, &mut state, until);
+            return Ok(None);
+        }
         if policy.is_some_and(|policy| policy.withholds(hybrid.size())) {
             // The file is whole as it is. The next mount makes it a stub.
             self.withheld.fetch_add(1, Ordering::Relaxed);
@@ -190,6 +194,7 @@ impl Overlay {
             self.converted.fetch_add(1, Ordering::Relaxed);
         }
         self.tell_committed(inode, (id, recipe.size()), &before, false, finder);
+        self.note_stored(inode, id, recipe);
         let mut stat = before;
         stat.st_size = recipe.size() as i64;
         self.record(inode, id, &stat)?;
