@@ -14,12 +14,16 @@ use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, sp
 use super::wal_index::is_wal_index;
 use crate::beneath::Root;
 use ignore::gitignore::Gitignore;
+use links::Links;
+use opened::Opened;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 
+mod links;
+mod opened;
 mod whole;
 
 /// Is told the path.
@@ -33,6 +37,8 @@ pub struct Executor<'a> {
     /// What is where; kept up to date.
     prints: &'a mut BTreeMap<TreePath, Print>,
     patterns: Gitignore,
+    links: Links,
+    opened: Opened,
     /// How many steps still need a staged content.
     uses: BTreeMap<ContentId, u32>,
     touched: BTreeSet<TreePath>,
@@ -79,11 +85,14 @@ impl<'a> Executor<'a> {
         prints: &'a mut BTreeMap<TreePath, Print>,
     ) -> Result<Executor<'a>, SyncError> {
         let patterns = scan::patterns(root)?;
+        let links = Links::of(prints);
         Ok(Executor {
             root,
             staging,
             prints,
             patterns,
+            links,
+            opened: Opened::default(),
             uses: BTreeMap::new(),
             touched: BTreeSet::new(),
             #[cfg(test)]
@@ -100,6 +109,8 @@ impl<'a> Executor<'a> {
         }
         let mut skipped = Vec::new();
         for op in ops {
+            let linked = self.linked(op);
+            self.open_directories(op)?;
             let (path, done) = match op {
                 Op::MakeDir { path, entry } => (path, self.make_dir(path, entry)),
                 Op::Move { from, to } => (from, self.rename(from, to)),
@@ -111,12 +122,13 @@ impl<'a> Executor<'a> {
                 Op::Group { path, was, is } => (path, self.group(path, was, is)),
                 Op::Meta { path, was, entry } => (path, self.set_metadata(path, was, entry)),
             };
-            match done {
+            match done.and_then(|()| self.follow(op, &linked)) {
                 Ok(()) => {}
                 Err(Skip::Because(why)) => skipped.push((path.clone(), why)),
                 Err(Skip::Fatal(e)) => return Err(e),
             }
         }
+        self.opened.close();
         for dir in &self.touched {
             self.root.sync_dir(dir).map_err(|e| error::on("sync", dir, e))?;
         }
@@ -200,6 +212,7 @@ impl<'a> Executor<'a> {
         self.root.rename(from, to, RenameFlags::NOREPLACE).map_err(refused(from, "rename"))?;
         self.touch(from);
         self.touch(to);
+        self.links.rename(from, to);
         let below = join(from, b"");
         let inside = self.prints.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
         for path in inside.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
@@ -229,12 +242,16 @@ impl<'a> Executor<'a> {
     fn put_at(&mut self, new: &TreePath, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
         let (dir, name) = self.root.parent(new).map_err(refused(new, "open"))?;
         if let Some(link) = link {
-            let known = self.prints.get(link).map(|known| known.ino);
-            if self.stat(link)?.map(|stat| stat.st_ino) != known {
+            // It has the content that was looked at, or was put there.
+            let known = self.prints.get(link).filter(|known| known.content == entry.kind.content());
+            if !self.is_what_was(link, link)? {
                 return Err(changed());
             }
+            let ino = known.ok_or_else(changed)?.ino;
             let (from_dir, from) = self.root.parent(link).map_err(refused(link, "open"))?;
             rustix::fs::linkat(from_dir, from, dir, name, AtFlags::empty()).map_err(refused(path, "link"))?;
+            self.links.add(ino, link);
+            self.links.add(ino, path);
             return Ok(());
         }
         match &entry.kind {
@@ -390,6 +407,9 @@ impl<'a> Executor<'a> {
             Kind::Fifo => FileType::Fifo,
         };
         self.put_metadata(path, entry, kind)?;
+        if let (Kind::Dir, Some(known)) = (&was.kind, self.prints.get(path)) {
+            self.opened.forget(known.ino);
+        }
         self.note(path, content)
     }
 

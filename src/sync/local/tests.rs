@@ -23,6 +23,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
+mod links;
+
 struct Copy {
     dir: TempDir,
     /// What a store would still have.

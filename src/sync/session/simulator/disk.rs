@@ -37,6 +37,10 @@ pub(super) struct Disk {
     pub(super) stops: Rc<Cell<u32>>,
     /// Steps until a user interferes.
     pub(super) interferes: Option<u32>,
+    /// Steps until one is refused, as by a program that has the file.
+    pub(super) refuses: Option<u32>,
+    /// Whether it refuses what has another name that was changed by a step before: the times of the inode say so.
+    pub(super) strict: bool,
 }
 
 impl Disk {
@@ -58,6 +62,8 @@ impl Disk {
             begun: None,
             stops: Rc::new(Cell::new(u32::MAX)),
             interferes: None,
+            refuses: None,
+            strict: false,
         }
     }
 
@@ -353,8 +359,17 @@ impl Replica for Disk {
 impl Steps for Disk {
     fn run(&mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError> {
         let mut skipped = Vec::new();
+        let mut changed: BTreeSet<u64> = BTreeSet::new();
         for op in ops {
             self.tick()?;
+            if let Op::Replace { path, .. } | Op::Remove { path, .. } | Op::Meta { path, .. } = op
+                && let Some(ino) = self.files.get(path).map(|node| node.ino)
+                && self.strict
+                && !changed.insert(ino)
+            {
+                skipped.push((path.clone(), "changed meanwhile".to_owned()));
+                continue;
+            }
             // Between two steps somebody writes to a file.
             if let Some(left) = &mut self.interferes {
                 *left = left.saturating_sub(1);
@@ -385,6 +400,14 @@ impl Steps for Disk {
                 dir.is_empty() || self.files.get(dir).is_some_and(|node| node.what == What::Dir)
             };
             let mut skip = |path: &TreePath| skipped.push((path.clone(), "changed meanwhile".to_owned()));
+            if let Some(left) = &mut self.refuses {
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    self.refuses = None;
+                    skip(&Vec::new());
+                    continue;
+                }
+            }
             match op {
                 Op::MakeDir { path, entry } => {
                     if self.files.contains_key(path) || !parent_is_there(path) {
