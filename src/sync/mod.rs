@@ -9,7 +9,7 @@
 //!   |     merge, plan, guard, halfway          pure: three trees -> one; one tree -> another, in steps
 //!   |     version, tree, look                  pure: what came from what; what a directory holds
 //!   v
-//!  local     a directory as a replica          -- scan, memory, past, staging, execute
+//!  local     a directory as a replica          -- scan, memory, past, staging, execute, unfit
 //! ```
 //!
 //! [`delta`] says contents in fewer bytes, against what the receiver has; `batch` stands between it and a session.
@@ -47,6 +47,7 @@ pub mod scan;
 pub mod session;
 pub mod staging;
 pub mod tree;
+pub mod unfit;
 pub mod version;
 pub mod wal_index;
 

@@ -6,7 +6,7 @@
 //! in the root. So the steps can end after any of them, and what is there is a tree whose difference is the rest.
 
 use super::group::{self, Rows};
-use super::tree::{Entry, Ident, Tree, TreePath, join, split};
+use super::tree::{ContentId, Entry, Ident, Tree, TreePath, join, split};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,6 +87,41 @@ impl Op {
             _ => Vec::new(),
         };
         rows.into_iter().filter(|(_, entry, _)| entry.kind.content().is_some()).collect()
+    }
+}
+
+impl Op {
+    /// Contents that it takes away from where they are.
+    pub fn takes_away(&self) -> Vec<ContentId> {
+        match self {
+            Op::Replace { was, .. } | Op::Remove { was, .. } => was.kind.content().into_iter().collect(),
+            Op::Group { was, .. } => was.values().filter_map(|row| row.kind.content()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What it is about.
+    pub fn path(&self) -> &TreePath {
+        match self {
+            Op::MakeDir { path, .. }
+            | Op::Move { from: path, .. }
+            | Op::Create { path, .. }
+            | Op::Replace { path, .. }
+            | Op::Remove { path, .. }
+            | Op::Group { path, .. }
+            | Op::Meta { path, .. } => path,
+        }
+    }
+
+    /// Contents that it puts in place.
+    pub fn puts(&self) -> Vec<ContentId> {
+        match self {
+            Op::Create { entry, .. } | Op::Replace { entry, .. } => {
+                entry.kind.content().into_iter().collect()
+            }
+            Op::Group { is, .. } => is.values().filter_map(|row| row.kind.content()).collect(),
+            _ => Vec::new(),
+        }
     }
 }
 

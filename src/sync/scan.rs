@@ -2,7 +2,8 @@
 //!
 //! Left out are `.dedupfs`, what `.dedupfsignore` in the root says (as a `.gitignore`), sockets and devices, indexes of SQLite's
 //! logs, and what another filesystem is mounted on. What is left out and was synced before stands in the tree as it was: ignoring a file is not
-//! deleting it. The same is true of a file that is written to all the time while it is read.
+//! deleting it. The same is true of a file that is written to all the time while it is read, and of files and directories that
+//! cannot be read: the user is told of these.
 
 use super::error;
 use super::error::SyncError;
@@ -50,8 +51,10 @@ pub struct Scan {
     linked: HashMap<u64, TreePath>,
     /// What is there and in no tree.
     wal_indexes: BTreeSet<TreePath>,
-    /// What could not be looked at, for the user.
+    /// What is not synced, for the user.
     pub notes: Vec<String>,
+    /// What could not be read, and why.
+    pub troubles: Vec<(TreePath, String)>,
     /// What was in files of groups that changed all the time, at the moment that was found.
     pub kept: BTreeMap<ContentId, File>,
     /// Directories with names that are not in `seen`.
@@ -137,7 +140,7 @@ pub fn scan(
     scan.walk(&look, TreePath::new(), report)?;
     scan.settle_groups(&look, groups, last, moment, report)?;
     for path in std::mem::take(&mut scan.busy) {
-        scan.notes.push(format!("{}: is being written, so it waits for the next sync", shown(&path)));
+        scan.troubles.push((path, "is being written to; run the sync again when it is at rest".to_owned()));
     }
     scan.keep_what_is_left_out(last, known);
     Ok(scan)
@@ -161,7 +164,10 @@ impl Scan {
                 Err(e) if dir.is_empty() => return Err(error::on("read", b".", e)),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 // Not read is not empty.
-                Err(e) => return Err(error::on("read the directory", &dir, e)),
+                Err(e) => {
+                    self.cannot_read(dir, error::on("read the directory", b"", e))?;
+                    continue;
+                }
             };
             for name in names {
                 let path = join(&dir, &name);
@@ -198,7 +204,10 @@ impl Scan {
                 self.leave_out(path.clone());
                 return Ok(false);
             }
-            Err(e) => return Err(error::on("look at", path, e)),
+            Err(e) => {
+                self.cannot_read(path.clone(), error::on("look at", b"", e))?;
+                return Ok(false);
+            }
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if stat.st_dev != look.device || is_ignored(look.patterns, path, is_dir) {
@@ -215,9 +224,23 @@ impl Scan {
                 self.seen.insert(path.clone(), seen.clone());
                 self.prints.insert(path.clone(), before.clone());
             }
-            _ => self.entry(look.root, path.clone(), &stat, look.known)?,
+            _ => {
+                if let Err(e) = self.entry(look.root, path.clone(), &stat, look.known) {
+                    self.cannot_read(path.clone(), e)?;
+                }
+            }
         }
-        Ok(is_dir)
+        Ok(is_dir && self.seen.contains_key(path))
+    }
+
+    /// What cannot be read stands as it was, with all below it; the user is told.
+    fn cannot_read(&mut self, path: TreePath, e: SyncError) -> Result<(), SyncError> {
+        let why = e.of_one_file().ok_or(e)?;
+        self.seen.remove(&path);
+        self.prints.remove(&path);
+        self.leave_out(path.clone());
+        self.troubles.push((path, why));
+        Ok(())
     }
 }
 

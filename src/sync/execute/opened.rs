@@ -79,7 +79,7 @@ impl Executor<'_> {
             }
             match self.open_directory(&dir, user.as_raw()) {
                 // The step itself says what is wrong.
-                Ok(()) | Err(Skip::Because(_)) => drop(self.opened.ready.insert(dir)),
+                Ok(()) | Err(Skip::Because(_) | Skip::Changed) => drop(self.opened.ready.insert(dir)),
                 Err(Skip::Fatal(e)) => return Err(e),
             }
         }
