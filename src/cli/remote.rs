@@ -2,6 +2,7 @@ use super::error::CliError;
 use super::output::{Output, plain, table};
 use super::replica::memory_of;
 use super::session::find;
+use super::sync::{check_host, parse_host};
 use super::{CliResult, Global, Outcome};
 use crate::control::Found;
 use serde::Serialize;
@@ -30,6 +31,9 @@ enum Action {
         name: String,
         /// A directory, HOST:DIR or USER@HOST:DIR
         peer: String,
+        /// Give the name to this peer, though another has it
+        #[arg(long)]
+        replace: bool,
     },
     /// Show names and peers
     #[command(after_help = "Example: dedupctl remote list")]
@@ -94,20 +98,34 @@ impl Remotes {
     }
 }
 
+/// A name that is no directory, no host and no option.
+fn check_name(name: &str) -> Result<(), CliError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if name.is_empty() || name.starts_with(['-', '.']) || !name.bytes().all(plain) {
+        let message = format!("{name:?}: expected a name of letters, digits, `-`, `_` and `.`");
+        return Err(CliError::new(message).hint("give a name like office or usb-disk"));
+    }
+    Ok(())
+}
+
 impl Remote {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let mut remotes = Remotes::of(&find(global, self.at.as_deref())?)?;
         match &self.action {
-            Some(Action::Add { name, peer }) => {
-                if name.is_empty() || name.contains(['/', ':']) {
-                    let message = format!("{name:?}: expected a name without `/` and `:`");
-                    return Err(CliError::new(message).hint("those tell directories and hosts from names"));
+            Some(Action::Add { name, peer, replace }) => {
+                check_name(name)?;
+                if let Some((host, dir)) = parse_host(peer).filter(|_| !std::path::Path::new(peer).exists()) {
+                    check_host(peer, host, dir)?;
                 }
                 // What is named from here is meant from everywhere.
                 let local = !peer.contains(':') || std::path::Path::new(peer).exists();
                 let absolute =
                     std::path::absolute(peer).map_err(|e| CliError::io("find", peer.as_ref(), &e))?;
                 let peer = if local { absolute.to_string_lossy().into_owned() } else { peer.clone() };
+                if let Some(other) = remotes.names.get(name).filter(|other| **other != peer && !replace) {
+                    let message = format!("{name}: is the name of {other}");
+                    return Err(CliError::new(message).hint("give another name, or `--replace` it"));
+                }
                 remotes.names.insert(name.clone(), peer);
                 remotes.save()?;
             }

@@ -22,6 +22,9 @@ pub(super) struct Serve {
     /// Speak the protocol on stdin and stdout
     #[arg(long, required = true)]
     stdio: bool,
+    /// Make the directory if it is not there
+    #[arg(long)]
+    create: bool,
     /// Take an empty directory for one whose files were all deleted
     #[arg(long)]
     force: bool,
@@ -61,6 +64,12 @@ impl Serve {
     }
 
     fn serve(&self, from: &mut impl Read, to: &mut impl Write) -> Result<(), CliError> {
+        if !self.create && !self.dir.exists() {
+            let message = format!("{}: no such directory", self.dir.display());
+            return Err(
+                CliError::new(message).hint("mount the disk that it is on, or make it with `--create`")
+            );
+        }
         if self.dry_run
             && let Some(plain) = replica::Plain::find(&self.dir, &self.init())?
         {

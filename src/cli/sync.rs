@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
     after_help = "PEER is a directory, HOST:DIR or USER@HOST:DIR (by ssh, with dedupctl there too), or a name that\n\
     `dedupctl remote add` gave. What only one side changed goes to the other; a file that both changed is kept twice,\n\
     and `dedupctl conflicts` settles that. Nothing is overwritten that was not compared. A sync that was cut goes on\n\
-    where it was when it is run again. Patterns in .dedupfsignore (as in .gitignore) are left out.\n\
-    Exit code 1 if there are conflicts, or files that were changed meanwhile.\n\
+    where it was when it is run again. PEER has to be there; `--create` makes it. Patterns in .dedupfsignore (as in .gitignore) are left out.\n\
+    Exit code 1 if there are conflicts, or files that could not be synced in full: each is named.\n\
     Example: dedupctl sync ann@server:/data\n         dedupctl sync --dry-run --pull /mnt/disk/copy /data"
 )]
 pub(super) struct Sync {
@@ -46,6 +46,9 @@ pub(super) struct Sync {
     /// Give up when the other side was silent for so long
     #[arg(long, value_name = "SECONDS", default_value_t = pipe::SILENCE_SECONDS, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
+    /// Make the directory PEER if it is not there
+    #[arg(long)]
+    create: bool,
     /// Also where a directory is empty that was not, or where more than half would be deleted
     #[arg(long)]
     force: bool,
@@ -169,9 +172,18 @@ fn quoted(word: &str) -> String {
 }
 
 /// HOST and DIR of a peer that is not a directory here: as for scp, a colon before any slash.
-fn parse_host(peer: &str) -> Option<(&str, &str)> {
+pub(super) fn parse_host(peer: &str) -> Option<(&str, &str)> {
     let (host, dir) = peer.split_once(':')?;
     (!host.is_empty() && !host.contains('/')).then_some((host, dir))
+}
+
+/// Refuses what ssh would take for an option, and addresses of other programs.
+pub(super) fn check_host(peer: &str, host: &str, dir: &str) -> Result<(), CliError> {
+    if host.starts_with('-') || dir.is_empty() || dir.starts_with("//") {
+        let message = format!("{peer}: expected HOST:DIR or USER@HOST:DIR");
+        return Err(CliError::new(message).hint("give a directory on the host, like server:/data"));
+    }
+    Ok(())
 }
 
 impl Sync {
@@ -264,7 +276,7 @@ impl Sync {
             out.note(&format!("{}: deleted on one side and changed on the other: kept", plain(path)));
         }
         for Skipped { path, reason } in &report.skipped {
-            out.note(&format!("{}: {reason}: left as it is; run the sync again", plain(path)));
+            out.note(&format!("{}: {}", plain(path), plain(reason)));
         }
         out.result(&report, text)?;
         Ok::<_, CliError>(match report.conflicts.is_empty() && report.skipped.is_empty() {
@@ -275,14 +287,16 @@ impl Sync {
 
     /// What speaks for the other side.
     fn command(&self, peer: &str) -> Result<Command, CliError> {
-        let flags = [("--force", self.force), ("--dry-run", self.dry_run), ("--force-root", self.force_root)];
+        let flags = [
+            ("--create", self.create),
+            ("--force", self.force),
+            ("--dry-run", self.dry_run),
+            ("--force-root", self.force_root),
+        ];
         let flags = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned());
         let flags: Vec<String> = flags.chain([format!("--timeout={}", self.timeout)]).collect();
         if let Some((host, dir)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) {
-            if host.starts_with('-') || dir.is_empty() {
-                let message = format!("{peer}: expected HOST:DIR");
-                return Err(CliError::new(message).hint("give a directory on the host, like server:/data"));
-            }
+            check_host(peer, host, dir)?;
             let mut words = self.ssh.split_whitespace();
             let program = words.next().ok_or_else(|| CliError::new("--ssh: expected a command"))?;
             let mut command = Command::new(program);
@@ -290,6 +304,11 @@ impl Sync {
                 format!("{} serve --stdio {} -- {}", self.remote_program, flags.join(" "), quoted(dir));
             command.args(words).args(["--", host]).arg(line);
             return Ok(command);
+        }
+        if !self.create && !Path::new(peer).exists() {
+            let message = format!("{peer}: no such directory, and no remote of that name");
+            let hint = "see `dedupctl remote list`, mount the disk that it is on, or make it with `--create`";
+            return Err(CliError::new(message).hint(hint));
         }
         let this = std::env::current_exe().map_err(|e| CliError::new(format!("find this program: {e}")))?;
         let mut command = Command::new(this);

@@ -10,15 +10,26 @@ use super::group::Groups;
 use super::plan::Op;
 use super::tree::{Tree, TreePath};
 
+/// A step that was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// On what.
+    pub path: TreePath,
+    /// Why, and what the user can do.
+    pub why: String,
+    /// Whether something else was found than was looked at: then another look may help.
+    pub again: bool,
+}
+
 /// A directory that steps can be done to.
 pub trait Steps {
     /// Does `ops`. Each looks at its target right before; those that find something else leave it and are named.
-    fn run(&mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError>;
+    fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError>;
     /// What the directory holds now; idents as `before` has them. Contents that steps may need are staged from it.
     fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError>;
     /// What is taken as a whole.
     fn groups(&self) -> Groups;
-    /// Stages what `ops` need and only this directory has.
+    /// Stages what `ops` need and only this directory has. What is known not to be there is passed over.
     fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError>;
 }
 
@@ -31,17 +42,18 @@ pub fn adopt(
     before: &Tree,
     agreed: &Tree,
     ops: &[Op],
-) -> Result<Vec<(TreePath, String)>, SyncError> {
+) -> Result<Vec<Skipped>, SyncError> {
     let skipped = steps.run(ops)?;
-    if skipped.is_empty() { Ok(skipped) } else { resume(steps, before, agreed) }
+    if may_go(&skipped) { resume(steps, before, agreed) } else { Ok(skipped) }
+}
+
+/// Whether any of these may be done after another look.
+fn may_go(skipped: &[Skipped]) -> bool {
+    skipped.iter().any(|step| step.again)
 }
 
 /// Goes on with what was begun, from whatever the directory holds.
-pub fn resume(
-    steps: &mut dyn Steps,
-    before: &Tree,
-    agreed: &Tree,
-) -> Result<Vec<(TreePath, String)>, SyncError> {
+pub fn resume(steps: &mut dyn Steps, before: &Tree, agreed: &Tree) -> Result<Vec<Skipped>, SyncError> {
     let (groups, mut skipped) = (steps.groups(), Vec::new());
     for _ in 1..ATTEMPTS {
         let now = steps.look_again(before, agreed)?;
@@ -49,7 +61,7 @@ pub fn resume(
         let ops = groups.plan(&now, &merged);
         steps.stage_for(&ops)?;
         skipped = steps.run(&ops)?;
-        if skipped.is_empty() {
+        if !may_go(&skipped) {
             break;
         }
     }

@@ -13,13 +13,14 @@
 //! without that, all of them together the root of the tree; and is not shown before.
 //! Memory: that of the coder; a stream waits in a file without a name until it is whole.
 
-use super::content::{Sink, Source, Want};
+use super::content::{CHANGED, Sink, Source, Want};
 use super::delta::{
     BASES_MAX, BaseId, Bases, DeltaError, Encoder, Limits, Options, ReadAt, Receiver, Resemblance, choose,
     decode,
 };
 use super::error::SyncError;
 use super::gone::Gone;
+use super::proto::Withheld;
 use super::tree::{ContentId, Tree};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -117,7 +118,11 @@ pub struct Teller {
     batches: VecDeque<Vec<Target>>,
     stream: Option<(BufReader<File>, u64)>,
     ranks: Ranks,
+    withheld: Vec<Withheld>,
 }
+
+/// So often a batch is encoded anew because a file of it was changed meanwhile, before the files that are not at rest are withheld.
+const ATTEMPTS: u32 = 3;
 
 impl Teller {
     /// To tell those of `wants` that have a base in the receiver's tree, `theirs`. Returns the others too.
@@ -178,7 +183,7 @@ impl Teller {
             bytes += target.size;
             batches.back_mut().expect("begun before").push(target);
         }
-        Ok((Teller { batches, stream: None, ranks }, others))
+        Ok((Teller { batches, stream: None, ranks, withheld: Vec::new() }, others))
     }
 
     /// Bytes of contents whose batch was not begun.
@@ -203,13 +208,40 @@ impl Teller {
             }
             return Ok(Some(Told::Part { bytes, last }));
         }
-        let Some(batch) = self.batches.pop_front() else { return Ok(None) };
-        let (stream, len) = self.encode(&batch, source)?;
-        self.stream = Some((BufReader::new(stream), len));
-        Ok(Some(Told::Begin(runs(batch.iter().map(|target| target.number)))))
+        loop {
+            let Some(mut batch) = self.batches.pop_front() else { return Ok(None) };
+            for attempt in 1.. {
+                match self.encode(&batch, attempt < ATTEMPTS, source)? {
+                    Encoded::Stream(stream, len) => {
+                        self.stream = Some((BufReader::new(stream), len));
+                        let numbers = batch.iter().map(|target| target.number);
+                        return Ok(Some(Told::Begin(runs(numbers))));
+                    }
+                    Encoded::Anew => {}
+                    Encoded::Without(number, reason) => {
+                        let lost = batch.extract_if(.., |target| target.number == number);
+                        let withheld = lost.map(|Target { number, content, .. }| Withheld {
+                            number,
+                            content,
+                            reason: reason.clone(),
+                        });
+                        self.withheld.extend(withheld);
+                    }
+                }
+                if batch.is_empty() {
+                    break;
+                }
+            }
+        }
     }
 
-    fn encode(&self, batch: &[Target], source: &mut dyn Source) -> Result<(File, u64), SyncError> {
+    /// What could not be told so far.
+    pub fn take_withheld(&mut self) -> Vec<Withheld> {
+        std::mem::take(&mut self.withheld)
+    }
+
+    /// A batch as a stream. A file that was changed meanwhile is either waited for, or left out.
+    fn encode(&self, batch: &[Target], wait: bool, source: &mut dyn Source) -> Result<Encoded, SyncError> {
         let mut opened = Opened(HashMap::new());
         for base in batch.iter().flat_map(|target| &target.bases) {
             if !opened.0.contains_key(base)
@@ -227,8 +259,19 @@ impl Teller {
             for target in batch {
                 let bases: Vec<BaseId> =
                     target.bases.iter().copied().filter(|base| opened.0.contains_key(base)).collect();
-                let file = source.open(target.content)?;
-                encoder.add(&file, target.hint, &bases).map_err(encoding)?;
+                let told = source.open(target.content).and_then(|file| {
+                    encoder.add(&file, target.hint, &bases).map_err(encoding)?;
+                    source.is_still(target.content)
+                });
+                match told {
+                    Ok(true) => {}
+                    Ok(false) if wait => return Ok(Encoded::Anew),
+                    Ok(false) => return Ok(Encoded::Without(target.number, CHANGED.to_owned())),
+                    Err(e) => {
+                        let reason = e.of_one_file().filter(|_| !e.is_full()).ok_or(e)?;
+                        return Ok(Encoded::Without(target.number, reason));
+                    }
+                }
             }
             let (encoded, out) = encoder.finish().map_err(encoding)?;
             drop(out);
@@ -238,10 +281,20 @@ impl Teller {
                 continue;
             }
             spool.rewind().map_err(|e| SyncError::io("read", "a delta", e))?;
-            return Ok((spool, encoded.stream_bytes));
+            return Ok(Encoded::Stream(spool, encoded.stream_bytes));
         }
         unreachable!("without a look into archives nothing inflates")
     }
+}
+
+/// What became of a batch.
+enum Encoded {
+    /// The stream, and its length.
+    Stream(File, u64),
+    /// A file was changed meanwhile: it is opened again.
+    Anew,
+    /// The content of this number cannot be told.
+    Without(u32, String),
 }
 
 /// Ascending numbers, as how many are left out before each run of them and how many it has.
@@ -274,14 +327,19 @@ fn resembling_gone(
     };
     match gone.is_empty() {
         true => Ok(Vec::new()),
-        false => gone.resembling(&mut source.open(content)?),
+        false => match source.open(content) {
+            Ok(mut file) => gone.resembling(&mut file),
+            // What cannot be sent is withheld when it is due.
+            Err(e) if e.of_one_file().is_some() => Ok(Vec::new()),
+            Err(e) => Err(e),
+        },
     }
 }
 
 fn encoding(e: DeltaError) -> SyncError {
     match e {
         DeltaError::Write(e) => SyncError::io("write", "a delta", e),
-        e => SyncError::Changed(format!("a file was changed while it was sent ({e})")),
+        e => SyncError::Changed(format!("was changed while it was sent ({e}); run the sync again")),
     }
 }
 
@@ -290,6 +348,8 @@ pub struct Arriving {
     targets: Vec<Expected>,
     stream: BufWriter<File>,
     len: u64,
+    /// There was no room for the stream: its contents are asked for one by one.
+    full: bool,
 }
 
 struct Expected {
@@ -324,7 +384,7 @@ impl Arriving {
         if targets.is_empty() {
             return Err(SyncError::peer("began to tell nothing"));
         }
-        Ok(Arriving { targets, stream: BufWriter::new(sink.room()?), len: 0 })
+        Ok(Arriving { targets, stream: BufWriter::new(sink.room()?), len: 0, full: false })
     }
 
     /// More of the stream.
@@ -333,7 +393,17 @@ impl Arriving {
         if bytes.is_empty() || self.len > bytes_max(self.bytes()).0 {
             return Err(SyncError::peer("sent a stream that is longer than what it tells"));
         }
-        self.stream.write_all(bytes).map_err(|e| SyncError::io("write", "a delta", e))
+        if self.full {
+            return Ok(());
+        }
+        match self.stream.write_all(bytes).map_err(|e| SyncError::io("write", "a delta", e)) {
+            Err(e) if e.is_full() => {
+                self.full = true;
+                let _ = self.stream.get_ref().set_len(0);
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// Bytes of its contents.
@@ -343,8 +413,16 @@ impl Arriving {
 
     /// All of the stream is here. Returns what is staged now: numbers of wants, and what they are; `mine` is this side's tree.
     pub fn finish(self, mine: &Tree, sink: &mut dyn Sink) -> Result<Vec<(u32, ContentId)>, SyncError> {
-        let mut stream =
-            self.stream.into_inner().map_err(|e| SyncError::io("write", "a delta", e.into_error()))?;
+        if self.full {
+            return Ok(Vec::new());
+        }
+        let mut stream = match self.stream.into_inner() {
+            Ok(stream) => stream,
+            Err(e) => {
+                let e = SyncError::io("write", "a delta", e.into_error());
+                return if e.is_full() { Ok(Vec::new()) } else { Err(e) };
+            }
+        };
         stream.rewind().map_err(|e| SyncError::io("read", "a delta", e))?;
         let limits = Limits {
             targets_max: self.targets.len() as u64,
@@ -356,6 +434,11 @@ impl Arriving {
             Landing { sink: &sink, targets: &self.targets, left: 0, done: Vec::new(), fatal: None };
         let decoded = decode(&home, &mut BufReader::new(stream), limits, &mut landing);
         match (landing.fatal.take(), decoded) {
+            // There is room for others, perhaps: they are asked for one by one.
+            (Some(e), _) if e.is_full() => {
+                sink.borrow_mut().discard()?;
+                Ok(landing.done)
+            }
             (Some(e), _) => Err(e),
             (None, Ok(_)) => Ok(landing.done),
             (None, Err(e)) => {

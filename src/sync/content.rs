@@ -16,12 +16,13 @@
 //! 8 MiB, one block.
 
 use super::error::SyncError;
+use super::proto::Withheld;
 use super::tree::ContentId;
 use crate::chunk::ChunkParams;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Take};
 use zstd::stream::raw::{
     CParameter, DParameter, Decoder as RawDecoder, Encoder as RawEncoder, InBuffer, Operation, OutBuffer,
 };
@@ -107,8 +108,13 @@ impl<R: Read> Cutter<R> {
 
 /// Where a sender finds contents.
 pub trait Source {
-    /// A content that the tree of this side has.
+    /// A content that the tree of this side has. An error that is [`SyncError::of_one_file`] withholds this one only.
     fn open(&mut self, content: ContentId) -> Result<File, SyncError>;
+
+    /// Whether the file that was opened last has not changed since.
+    fn is_still(&mut self, _content: ContentId) -> Result<bool, SyncError> {
+        Ok(true)
+    }
 
     /// Whether this side can read a content: because its tree has it, or as [`super::replica::Replica::held`] said.
     fn holds(&mut self, _content: ContentId) -> Result<bool, SyncError> {
@@ -144,16 +150,25 @@ pub fn nameless() -> Result<File, SyncError> {
 
 /// A content of which a part was sent.
 struct Leaving {
-    cutter: Cutter<File>,
+    number: u32,
+    content: ContentId,
+    cutter: Cutter<Take<File>>,
     have: BTreeSet<Tag>,
     left: u64,
+    hasher: blake3::Hasher,
+    /// Why what is sent is not the content: the rest of its bytes is made up, and it is withheld.
+    failed: Option<String>,
 }
+
+/// Why a content is withheld whose file has another one by now.
+pub const CHANGED: &str = "was changed while it was sent; run the sync again";
 
 /// The sender's end.
 pub struct Sender {
     /// With their numbers.
     wants: VecDeque<(u32, Want)>,
     current: Option<Leaving>,
+    withheld: Vec<Withheld>,
     zstd: RawEncoder<'static>,
 }
 
@@ -162,7 +177,7 @@ impl Sender {
     pub fn new(wants: Vec<(u32, Want)>) -> Result<Sender, SyncError> {
         let mut zstd = RawEncoder::new(LEVEL).map_err(SyncError::codec)?;
         zstd.set_parameter(CParameter::WindowLog(WINDOW_LOG_MAX)).map_err(SyncError::codec)?;
-        Ok(Sender { wants: wants.into(), current: None, zstd })
+        Ok(Sender { wants: wants.into(), current: None, withheld: Vec::new(), zstd })
     }
 
     /// The next block; `None` when all was sent.
@@ -170,24 +185,64 @@ impl Sender {
         let mut raw = Vec::new();
         let room = BLOCK_BYTES_MAX - CHUNKS.max as usize - 64;
         while raw.len() < room {
-            let Some(Leaving { cutter, have, left }) = &mut self.current else {
+            let Some(leaving) = &mut self.current else {
                 let Some((number, want)) = self.wants.pop_front() else { break };
+                let Want { content, size, have, .. } = want;
+                let file = match source.open(content) {
+                    Ok(file) => file,
+                    Err(e) => {
+                        let reason = e.of_one_file().ok_or(e)?;
+                        self.withheld.push(Withheld { number, content, reason });
+                        continue;
+                    }
+                };
                 raw.extend_from_slice(&number.to_le_bytes());
-                let cutter = Cutter::new(source.open(want.content)?);
-                let have = want.have.into_iter().collect();
-                self.current = Some(Leaving { cutter, have, left: want.size });
+                self.current = Some(Leaving {
+                    number,
+                    content,
+                    // What was appended since is another content.
+                    cutter: Cutter::new(file.take(size)),
+                    have: have.into_iter().collect(),
+                    left: size,
+                    hasher: blake3::Hasher::new(),
+                    failed: None,
+                });
                 continue;
             };
-            let chunk = cutter.next_chunk().map_err(|e| SyncError::io("read", "a content to send", e))?;
-            let more = chunk.len() as u64;
-            if more > *left || (more == 0 && *left > 0) {
-                return Err(SyncError::Changed("a file was changed while it was sent".to_owned()));
+            let Leaving { cutter, have, left, hasher, failed, .. } = leaving;
+            if let (Some(_), 1..) = (&failed, *left) {
+                let len = (*left).min(CHUNKS.max.into()) as usize;
+                raw.push(BYTES);
+                raw.extend_from_slice(&(len as u32).to_le_bytes());
+                raw.resize(raw.len() + len, 0);
+                *left -= len as u64;
+                continue;
             }
-            if more == 0 {
+            let chunk = match (&failed, cutter.next_chunk()) {
+                (None, Ok(chunk)) => chunk,
+                (None, Err(e)) => {
+                    let e = SyncError::io("read", "a content", e);
+                    *failed = Some(e.of_one_file().ok_or(e)?);
+                    continue;
+                }
+                _ => &[],
+            };
+            if chunk.is_empty() && *left > 0 {
+                *failed = Some(CHANGED.to_owned());
+                continue;
+            }
+            if chunk.is_empty() {
+                if failed.is_none() && *hasher.finalize().as_bytes() != leaving.content.0 {
+                    *failed = Some(CHANGED.to_owned());
+                }
+                let reason = failed.take();
+                let (number, content) = (leaving.number, leaving.content);
+                self.withheld.extend(reason.map(|reason| Withheld { number, content, reason }));
                 self.current = None;
                 continue;
             }
-            *left -= more;
+            *left -= chunk.len() as u64;
+            hasher.update(chunk);
             let tag = Tag::of(chunk);
             match have.contains(&tag) {
                 true => {
@@ -205,6 +260,11 @@ impl Sender {
             return Ok(None);
         }
         Ok(Some(Block { raw: raw.len() as u32, bytes: self.compress(&raw)? }))
+    }
+
+    /// What could not be sent so far.
+    pub fn take_withheld(&mut self) -> Vec<Withheld> {
+        std::mem::take(&mut self.withheld)
     }
 
     /// Bytes of contents that are still to be sent.
@@ -244,10 +304,15 @@ pub trait Sink {
     fn begin(&mut self, content: ContentId) -> Result<(), SyncError>;
     /// More of it.
     fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError>;
-    /// A chunk that this side said it has, for the content that was begun.
+    /// A chunk that this side said it has, for the content that was begun; [`SyncError::Stale`] if it has changed.
     fn chunk(&mut self, tag: Tag) -> Result<Vec<u8>, SyncError>;
     /// It is whole, and is this content: make it durable.
     fn finish(&mut self, content: ContentId) -> Result<(), SyncError>;
+
+    /// What was begun is given up, and takes no room any more.
+    fn discard(&mut self) -> Result<(), SyncError> {
+        Ok(())
+    }
 
     /// A content of this side's tree, as it seems to be; none if it is gone.
     fn own(&mut self, _content: ContentId) -> Result<Option<File>, SyncError> {
@@ -266,10 +331,17 @@ pub struct Receiver {
     /// What was decompressed and not taken yet.
     raw: Vec<u8>,
     current: Option<Arriving>,
+    /// Numbers of what came with other bytes than the content has.
+    wrong: BTreeSet<u32>,
+    /// What this side cannot take, and why.
+    refused: Vec<(u32, String)>,
     zstd: RawDecoder<'static>,
 }
 
 struct Arriving {
+    number: u32,
+    /// Why it is not taken; then its bytes are only counted.
+    refused: Option<String>,
     content: ContentId,
     left: u64,
     have: BTreeSet<Tag>,
@@ -284,7 +356,8 @@ impl Receiver {
         let row = |(number, want): (u32, &Want)| {
             (number, (want.content, want.size, want.have.iter().copied().collect()))
         };
-        Ok(Receiver { wanted: (0..).zip(wants).map(row).collect(), raw: Vec::new(), current: None, zstd })
+        let (wanted, wrong) = ((0..).zip(wants).map(row).collect(), BTreeSet::new());
+        Ok(Receiver { wanted, raw: Vec::new(), current: None, wrong, refused: Vec::new(), zstd })
     }
 
     /// The numbers of what has not arrived.
@@ -297,9 +370,19 @@ impl Receiver {
         self.current.is_none() && self.raw.is_empty()
     }
 
-    /// A content came in another way.
+    /// A content came in another way, or does not come.
     pub fn forget(&mut self, number: u32) {
         self.wanted.remove(&number);
+        self.wrong.remove(&number);
+    }
+
+    /// What came and could not be taken by this side, and why. An error if something came that is not what was wanted, and the
+    /// sender did not say so.
+    pub fn take_refused(&mut self) -> Result<Vec<(u32, String)>, SyncError> {
+        match self.wrong.is_empty() {
+            true => Ok(std::mem::take(&mut self.refused)),
+            false => Err(SyncError::peer("sent bytes that do not have the hash of the content")),
+        }
     }
 
     /// Takes a block. Returns how many bytes of contents it gave.
@@ -344,13 +427,16 @@ impl Receiver {
             let Some(arriving) = &mut self.current else {
                 let Some(number) = rest.first_chunk::<4>() else { break };
                 at += 4;
-                let wanted = self.wanted.remove(&u32::from_le_bytes(*number));
+                let number = u32::from_le_bytes(*number);
+                let wanted = self.wanted.remove(&number);
                 // What has no hash yet is told as a delta only, so that a part of it need not be known again.
                 let Some((content, left, have)) = wanted.filter(|(content, ..)| !content.is_untold()) else {
                     return Err(SyncError::peer("sent a content that was not asked for"));
                 };
-                sink.begin(content)?;
-                self.current = Some(Arriving { content, left, have, hasher: blake3::Hasher::new() });
+                let hasher = blake3::Hasher::new();
+                let mut arriving = Arriving { number, refused: None, content, left, have, hasher };
+                arriving.put(sink, |sink| sink.begin(content))?;
+                self.current = Some(arriving);
                 self.end_if_whole(sink)?;
                 continue;
             };
@@ -363,7 +449,15 @@ impl Receiver {
                         return Err(SyncError::peer("referred to a chunk that this side does not have"));
                     }
                     at += 17;
-                    sink.chunk(tag)?
+                    match sink.chunk(tag) {
+                        Ok(bytes) => bytes,
+                        Err(SyncError::Stale(len)) => {
+                            arriving
+                                .refuse("was changed on this side meanwhile; run the sync again", sink)?;
+                            vec![0; len as usize]
+                        }
+                        Err(e) => return Err(e),
+                    }
                 }
                 Some(&BYTES) => {
                     let Some(len) = rest.get(1..5) else { break };
@@ -382,7 +476,7 @@ impl Receiver {
             }
             arriving.left -= bytes.len() as u64;
             arriving.hasher.update(&bytes);
-            sink.write(&bytes)?;
+            arriving.put(sink, |sink| sink.write(&bytes))?;
             done += bytes.len() as u64;
             self.end_if_whole(sink)?;
         }
@@ -391,11 +485,46 @@ impl Receiver {
     }
 
     fn end_if_whole(&mut self, sink: &mut dyn Sink) -> Result<(), SyncError> {
-        if let Some(arriving) = self.current.take_if(|arriving| arriving.left == 0) {
-            if *arriving.hasher.finalize().as_bytes() != arriving.content.0 {
-                return Err(SyncError::peer("sent bytes that do not have the hash of the content"));
+        if let Some(mut arriving) = self.current.take_if(|arriving| arriving.left == 0) {
+            let (number, content) = (arriving.number, arriving.content);
+            let right = *arriving.hasher.finalize().as_bytes() == content.0;
+            match right {
+                true => arriving.put(sink, |sink| sink.finish(content))?,
+                // If its file was changed the sender says so when it has sent all.
+                false if arriving.refused.is_none() => {
+                    self.wrong.insert(number);
+                    sink.discard()?;
+                }
+                false => {}
             }
-            sink.finish(arriving.content)?;
+            self.refused.extend(arriving.refused.map(|why| (number, why)));
+        }
+        Ok(())
+    }
+}
+
+impl Arriving {
+    /// Does something with what arrives, as long as it is taken. A full disk refuses this content only.
+    fn put(
+        &mut self,
+        sink: &mut dyn Sink,
+        call: impl FnOnce(&mut dyn Sink) -> Result<(), SyncError>,
+    ) -> Result<(), SyncError> {
+        if self.refused.is_some() {
+            return Ok(());
+        }
+        match call(sink) {
+            Err(e) if e.is_full() => {
+                self.refuse(&format!("there is no room for it ({e}); make room and run the sync again"), sink)
+            }
+            done => done,
+        }
+    }
+
+    fn refuse(&mut self, why: &str, sink: &mut dyn Sink) -> Result<(), SyncError> {
+        if self.refused.is_none() {
+            self.refused = Some(why.to_owned());
+            sink.discard()?;
         }
         Ok(())
     }

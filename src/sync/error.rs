@@ -67,6 +67,9 @@ pub enum SyncError {
     /// Something was changed while the sync was under way.
     #[error("{0}")]
     Changed(String),
+    /// A chunk of so many bytes, which this side said it has, was changed since.
+    #[error("a file was changed while {0} bytes of it were used for the sync")]
+    Stale(u32),
     /// What this program keeps about syncs is not readable.
     #[error("{object}: {reason}")]
     State {
@@ -97,11 +100,41 @@ impl SyncError {
         SyncError::io("compress", "a content", source)
     }
 
+    /// Whether there is no room for something on this side.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        matches!(self, SyncError::Io { source, .. }
+            if matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge))
+    }
+
+    /// Whether it concerns one file only, so that all others can be synced: with what the user can do about it.
+    pub fn of_one_file(&self) -> Option<String> {
+        use rustix::io::Errno;
+        let source = match self {
+            SyncError::Io { source, .. } => source,
+            SyncError::Changed(why) => return Some(why.clone()),
+            _ => return None,
+        };
+        let remedy = match source.raw_os_error().map(Errno::from_raw_os_error) {
+            // The mount is gone, or this process has no room left.
+            Some(Errno::NOTCONN | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NXIO) => return None,
+            Some(Errno::ACCESS | Errno::PERM) => {
+                "give this user the right to read it, or add it to .dedupfsignore"
+            }
+            Some(Errno::IO) => "it is damaged; `dedupctl check --repair` mends what can be mended",
+            _ => "run the sync again",
+        };
+        let SyncError::Io { operation, .. } = self else { return None };
+        Some(format!("{operation}: {source}; {remedy}"))
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             SyncError::Remote { hint, .. } => return hint.clone(),
-            SyncError::Cut | SyncError::Changed(_) => "run it again: what has arrived is not sent again",
+            SyncError::Cut | SyncError::Changed(_) | SyncError::Stale(_) => {
+                "run it again: what has arrived is not sent again"
+            }
             SyncError::Silent(_) => {
                 "see whether it still runs; what has arrived is not sent again, and `--timeout` sets the limit"
             }

@@ -2,8 +2,10 @@
 //!
 //! Nothing is overwritten unseen: what is to be replaced or removed is looked at right before, taken out of its place by one
 //! rename (which exchanges it with the new), looked at again, and put back if it is not what it was. Where nothing should be,
-//! something is put only if nothing is (`RENAME_NOREPLACE`). A step that finds something else is skipped and named.
+//! something is put only if nothing is (`RENAME_NOREPLACE`). A step that finds something else is skipped and named; then no later
+//! step takes away a content that this one was to put elsewhere.
 
+use super::adopt::Skipped;
 use super::error;
 use super::error::SyncError;
 use super::memory::Print;
@@ -11,15 +13,20 @@ use super::plan::Op;
 use super::scan::{self, is_ignored, print, unchanged};
 use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
+use super::unfit::{self, Xattrs};
 use super::wal_index::is_wal_index;
 use crate::beneath::Root;
 use ignore::gitignore::Gitignore;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, XattrFlags};
+use links::Links;
+use opened::Opened;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 
+mod links;
+mod opened;
 mod whole;
 
 /// Is told the path.
@@ -33,6 +40,14 @@ pub struct Executor<'a> {
     /// What is where; kept up to date.
     prints: &'a mut BTreeMap<TreePath, Print>,
     patterns: Gitignore,
+    links: Links,
+    opened: Opened,
+    /// What is not staged, and why.
+    absent: &'a BTreeMap<ContentId, String>,
+    /// By inode: xattrs that it has no room for; none of those that have all.
+    pub unfit: BTreeMap<u64, Option<(Xattrs, Errno)>>,
+    /// Directories that could not be put in place, and why: nothing can be put into them.
+    lost: BTreeMap<TreePath, String>,
     /// How many steps still need a staged content.
     uses: BTreeMap<ContentId, u32>,
     touched: BTreeSet<TreePath>,
@@ -43,7 +58,9 @@ pub struct Executor<'a> {
 
 /// Why a step was not done.
 enum Skip {
-    /// And why, for the user.
+    /// Something else was found than was looked at.
+    Changed,
+    /// It cannot be done, and why, for the user.
     Because(String),
     /// The sync cannot go on.
     Fatal(SyncError),
@@ -58,7 +75,7 @@ impl From<SyncError> for Skip {
 type Step = Result<(), Skip>;
 
 fn changed() -> Skip {
-    Skip::Because("changed meanwhile".to_owned())
+    Skip::Changed
 }
 
 /// What the system answers on one path concerns that path; a full disk concerns all.
@@ -67,23 +84,43 @@ fn refused(path: &[u8], operation: &'static str) -> impl FnOnce(Errno) -> Skip {
     move |e| match e {
         Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS => Skip::Fatal(error::on(operation, &path, e)),
         Errno::NOENT | Errno::EXIST | Errno::NOTDIR | Errno::LOOP | Errno::NOTEMPTY => changed(),
-        e => Skip::Because(format!("{operation}: {e}")),
+        e => Skip::Because(format!("{operation}: {e}; {}", remedy(e))),
+    }
+}
+
+/// What the user can do where the system refuses one path.
+fn remedy(e: Errno) -> &'static str {
+    match e {
+        Errno::NAMETOOLONG => "give it a shorter name, or add it to .dedupfsignore",
+        Errno::ILSEQ | Errno::INVAL => {
+            "its filesystem cannot hold this name: rename it, or add it to .dedupfsignore"
+        }
+        Errno::ACCESS | Errno::PERM => "give this user the right to change it",
+        Errno::FBIG => "its filesystem cannot hold a file of this size",
+        _ => "run the sync again",
     }
 }
 
 impl<'a> Executor<'a> {
-    /// For the directory that `prints` were taken of.
+    /// For the directory that `prints` were taken of. Contents that are `absent` are staged nowhere.
     pub fn new(
         root: &'a Root,
         staging: &'a mut Staging,
         prints: &'a mut BTreeMap<TreePath, Print>,
+        absent: &'a BTreeMap<ContentId, String>,
     ) -> Result<Executor<'a>, SyncError> {
         let patterns = scan::patterns(root)?;
+        let links = Links::of(prints);
         Ok(Executor {
             root,
             staging,
             prints,
             patterns,
+            links,
+            opened: Opened::default(),
+            absent,
+            unfit: BTreeMap::new(),
+            lost: BTreeMap::new(),
             uses: BTreeMap::new(),
             touched: BTreeSet::new(),
             #[cfg(test)]
@@ -92,14 +129,31 @@ impl<'a> Executor<'a> {
     }
 
     /// Does `ops`, and makes it durable. Returns what was skipped, and why.
-    pub fn run(mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError> {
+    pub fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
         for op in ops {
             for content in op.staged().iter().filter_map(|(_, entry, _)| entry.kind.content()) {
                 *self.uses.entry(content).or_default() += 1;
             }
         }
-        let mut skipped = Vec::new();
+        let mut skipped: Vec<Skipped> = Vec::new();
+        // What was to be put somewhere and was not.
+        let mut unsaved: BTreeMap<ContentId, bool> = BTreeMap::new();
         for op in ops {
+            if let Some((path, why)) = self.is_lost(op) {
+                unsaved.extend(op.puts().into_iter().map(|content| (content, false)));
+                skipped.push(Skipped { path, why, again: false });
+                continue;
+            }
+            if let Some(again) = op.takes_away().iter().find_map(|content| unsaved.get(content).copied()) {
+                let why =
+                    "its content could not be put elsewhere, so it stays; run the sync again".to_owned();
+                unsaved.extend(op.puts().into_iter().map(|content| (content, again)));
+                skipped.push(Skipped { path: op.path().clone(), why, again });
+                continue;
+            }
+            let before = skipped.len();
+            let linked = self.linked(op);
+            self.open_directories(op)?;
             let (path, done) = match op {
                 Op::MakeDir { path, entry } => (path, self.make_dir(path, entry)),
                 Op::Move { from, to } => (from, self.rename(from, to)),
@@ -111,16 +165,46 @@ impl<'a> Executor<'a> {
                 Op::Group { path, was, is } => (path, self.group(path, was, is)),
                 Op::Meta { path, was, entry } => (path, self.set_metadata(path, was, entry)),
             };
-            match done {
+            match done.and_then(|()| self.follow(op, &linked)) {
                 Ok(()) => {}
-                Err(Skip::Because(why)) => skipped.push((path.clone(), why)),
+                Err(Skip::Changed) => {
+                    let why = "changed meanwhile; run the sync again".to_owned();
+                    skipped.push(Skipped { path: path.clone(), why, again: true });
+                }
+                Err(Skip::Because(why)) => {
+                    if let Op::MakeDir { path, .. } = op {
+                        self.lost.insert(path.clone(), why.clone());
+                    }
+                    skipped.push(Skipped { path: path.clone(), why, again: false });
+                }
                 Err(Skip::Fatal(e)) => return Err(e),
             }
+            if let Some(step) = skipped.get(before) {
+                unsaved.extend(op.puts().into_iter().map(|content| (content, step.again)));
+            }
         }
+        self.opened.close();
         for dir in &self.touched {
             self.root.sync_dir(dir).map_err(|e| error::on("sync", dir, e))?;
         }
         Ok(skipped)
+    }
+
+    /// What a step would put into a directory that is not there, and why that is not.
+    fn is_lost(&self, op: &Op) -> Option<(TreePath, String)> {
+        let (path, to) = match op {
+            Op::MakeDir { path, .. } | Op::Create { path, .. } | Op::Group { path, .. } => (path, path),
+            Op::Move { from, to } => (from, to),
+            _ => return None,
+        };
+        let mut dir = split(to).0;
+        while !self.lost.is_empty() && !dir.is_empty() {
+            if let Some(why) = self.lost.get(dir) {
+                return Some((path.clone(), format!("{}: {why}", shown(dir))));
+            }
+            dir = split(dir).0;
+        }
+        None
     }
 
     fn touch(&mut self, path: &[u8]) {
@@ -200,6 +284,7 @@ impl<'a> Executor<'a> {
         self.root.rename(from, to, RenameFlags::NOREPLACE).map_err(refused(from, "rename"))?;
         self.touch(from);
         self.touch(to);
+        self.links.rename(from, to);
         let below = join(from, b"");
         let inside = self.prints.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
         for path in inside.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
@@ -229,16 +314,23 @@ impl<'a> Executor<'a> {
     fn put_at(&mut self, new: &TreePath, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
         let (dir, name) = self.root.parent(new).map_err(refused(new, "open"))?;
         if let Some(link) = link {
-            let known = self.prints.get(link).map(|known| known.ino);
-            if self.stat(link)?.map(|stat| stat.st_ino) != known {
+            // It has the content that was looked at, or was put there.
+            let known = self.prints.get(link).filter(|known| known.content == entry.kind.content());
+            if !self.is_what_was(link, link)? {
                 return Err(changed());
             }
+            let ino = known.ok_or_else(changed)?.ino;
             let (from_dir, from) = self.root.parent(link).map_err(refused(link, "open"))?;
             rustix::fs::linkat(from_dir, from, dir, name, AtFlags::empty()).map_err(refused(path, "link"))?;
+            self.links.add(ino, link);
+            self.links.add(ino, path);
             return Ok(());
         }
         match &entry.kind {
             Kind::File { content, .. } => {
+                if let Some(why) = self.absent.get(content) {
+                    return Err(Skip::Because(why.clone()));
+                }
                 let uses = self.uses.get_mut(content).expect("counted before");
                 *uses -= 1;
                 let last = *uses == 0;
@@ -390,6 +482,9 @@ impl<'a> Executor<'a> {
             Kind::Fifo => FileType::Fifo,
         };
         self.put_metadata(path, entry, kind)?;
+        if let (Kind::Dir, Some(known)) = (&was.kind, self.prints.get(path)) {
+            self.opened.forget(known.ino);
+        }
         self.note(path, content)
     }
 
@@ -417,7 +512,7 @@ impl<'a> Executor<'a> {
         if FileType::from_raw_mode(stat.st_mode) != kind {
             return Err(changed());
         }
-        self.put_xattrs(&fd, path, entry)?;
+        self.put_xattrs(&fd, stat.st_ino, path, entry)?;
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode.into()))
             .map_err(refused(path, "set the mode of"))?;
         if kind == FileType::RegularFile {
@@ -427,11 +522,12 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    fn put_xattrs(&self, fd: &impl std::os::fd::AsFd, path: &TreePath, entry: &Entry) -> Step {
+    /// Xattrs for which there is no room are remembered as such.
+    fn put_xattrs(&mut self, fd: &impl std::os::fd::AsFd, ino: u64, path: &TreePath, entry: &Entry) -> Step {
         let mut names = vec![0; 64 << 10];
         let len = match rustix::fs::flistxattr(fd, &mut names[..]) {
             Ok(len) => len,
-            Err(Errno::NOTSUP) if entry.xattrs.is_empty() => return Ok(()),
+            Err(Errno::NOTSUP) => 0,
             Err(e) => return Err(refused(path, "list the xattrs of")(e)),
         };
         for name in names[..len].split(|byte| *byte == 0) {
@@ -439,10 +535,8 @@ impl<'a> Executor<'a> {
                 rustix::fs::fremovexattr(fd, name).map_err(refused(path, "remove an xattr of"))?;
             }
         }
-        for (name, value) in &entry.xattrs {
-            rustix::fs::fsetxattr(fd, &name[..], value, XattrFlags::empty())
-                .map_err(refused(path, "set an xattr of"))?;
-        }
+        let unfit = unfit::set(fd, path, &entry.xattrs)?;
+        self.unfit.insert(ino, unfit);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@
 //! after that. So a group is changed, renamed, deleted and in conflict as a file is, by the same rules, and what two sides made of
 //! it never meets. What is moved into a group or out of it counts as made and deleted. Pure.
 
+use super::halfway;
 use super::look::{self, Inode, Seen};
 use super::merge::{self, Conflict, Merged, conflict_name, parse_conflict_name};
 use super::plan::{self, Op};
@@ -123,7 +124,7 @@ impl Groups {
         found
     }
 
-    /// Looks as [`look::look`] does. A hard link does not lead out of a directory that is a group: there it is another file.
+    /// Looks as [`look::look`] does. A hard link does not lead out of a group: there it is another file.
     pub fn look(
         &self,
         seen: &mut BTreeMap<TreePath, Seen>,
@@ -134,22 +135,18 @@ impl Groups {
         seq: u64,
     ) -> Tree {
         let now: Vec<(&TreePath, &Kind)> = seen.iter().map(|(path, seen)| (path, &seen.kind)).collect();
-        for (path, members) in self.find(&now, &|_| false) {
-            let Some(Seen { inode: (_, number), kind: Kind::Dir, .. }) = seen.get(&path) else { continue };
-            let apart = number | APART;
-            for suffix in &members[1..] {
-                seen.entry([&path[..], suffix].concat()).and_modify(|seen| seen.inode.0 = apart);
-            }
+        let found = self.find(&now, &|_| false);
+        let is_dir = |path: &TreePath| seen[path].kind.is_dir();
+        let apart = apart(&found, &is_dir, &seen.iter().map(|(path, seen)| (path, seen.inode)).collect());
+        for (path, inode) in apart {
+            seen.entry(path).and_modify(|seen| seen.inode = inode);
         }
-        for (path, members) in self.find(&kinds(last), &|_| false) {
-            let Some((_, number)) = inodes.get(&path).filter(|_| last.entries[&path].kind.is_dir()) else {
-                continue;
-            };
-            let apart = number | APART;
-            for suffix in &members[1..] {
-                inodes.entry([&path[..], suffix].concat()).and_modify(|inode| inode.0 = apart);
-            }
-        }
+        agree_on_links(seen);
+        let is_dir = |path: &TreePath| last.entries[path].kind.is_dir();
+        let found = self.find(&kinds(last), &|_| false);
+        let apart =
+            self::apart(&found, &is_dir, &inodes.iter().map(|(path, inode)| (path, *inode)).collect());
+        inodes.extend(apart);
         look::look(seen, last, &inodes, agreed, device, seq)
     }
 
@@ -164,12 +161,13 @@ impl Groups {
     }
 
     /// The same, where the directory was on its way from `before` to `agreed`, and holds `now`. Files of a database are put
-    /// in place one after the other: one that is half way is as before.
+    /// in place one after the other, and names of a file too: what is half way is as before.
     pub fn merge_on_the_way(&self, before: &Tree, now: &Tree, agreed: &Tree) -> Merged {
         let mut folds = Folds::new(self, &[before, now, agreed]);
-        let [from, mut is, goal] = [before, now, agreed].map(|tree| folds.fold(self, tree, false));
+        let [from, is, goal] = [before, now, agreed].map(|tree| folds.fold(self, tree, false));
+        let mut is = halfway::without_half_taken(&from, &is, &goal);
         if folds.rows.is_empty() {
-            return merge::merge(before, now, agreed);
+            return merge::merge(&from, &is, &goal);
         }
         let by_ident = |tree: &Tree| -> BTreeMap<Ident, Kind> {
             tree.entries.values().map(|entry| (entry.ident, entry.kind.clone())).collect()
@@ -208,6 +206,47 @@ impl Groups {
         }
         let ops = plan::plan(&folded[0], &folded[1]);
         folds.unfold_steps(&folded[0], to, ops)
+    }
+}
+
+/// Inodes of members of groups, told from the same inodes outside: of what is in a directory, and of files of a database that have
+/// names elsewhere.
+fn apart(
+    groups: &BTreeMap<TreePath, Vec<Vec<u8>>>,
+    is_dir: &dyn Fn(&TreePath) -> bool,
+    inodes: &BTreeMap<&TreePath, Inode>,
+) -> BTreeMap<TreePath, Inode> {
+    let mut names: BTreeMap<Inode, usize> = BTreeMap::new();
+    inodes.values().for_each(|inode| *names.entry(*inode).or_default() += 1);
+    let mut apart = BTreeMap::new();
+    for (path, members) in groups {
+        let Some((_, number)) = inodes.get(path) else { continue };
+        let dir = is_dir(path);
+        for suffix in &members[usize::from(dir)..] {
+            let member = [&path[..], suffix].concat();
+            if let Some(inode) = inodes.get(&member).filter(|inode| dir || names[*inode] > 1) {
+                apart.insert(member, (number | APART, inode.1));
+            }
+        }
+    }
+    apart
+}
+
+/// Names of one inode that were looked at one after the other, while it was written to: all of them are what was seen last.
+fn agree_on_links(seen: &mut BTreeMap<TreePath, Seen>) {
+    let mut latest: BTreeMap<Inode, (usize, Seen)> = BTreeMap::new();
+    for now in seen.values().filter(|now| !now.kind.is_dir()) {
+        let (names, last) = latest.entry(now.inode).or_insert_with(|| (0, now.clone()));
+        *names += 1;
+        if (now.mtime, &now.kind) > (last.mtime, &last.kind) {
+            last.clone_from(now);
+        }
+    }
+    latest.retain(|_, (names, _)| *names > 1);
+    for now in seen.values_mut() {
+        if let Some((_, last)) = latest.get(&now.inode) {
+            now.clone_from(last);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A replica that is a directory: a mounted overlay, looked at through its mount point as programs do; so what is in
 //! it may be plain or stubs, and the store stays the daemon's.
 
-use super::adopt::{self, Steps};
+use super::adopt::{self, Skipped, Steps};
 use super::content::{Sink, Source, Tag};
 use super::error::SyncError;
 use super::error::{self, open_root};
@@ -16,14 +16,14 @@ use super::replica::Replica;
 use super::scan::{Report, scan};
 use super::staging::{self, Staging};
 use super::tree::{ContentId, Tree, TreePath, shown};
+use super::unfit::{self, Lacking, Xattrs};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
 use crate::beneath::Root;
 use crate::id::RecipeId;
 use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::Seek;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// See the module.
@@ -41,9 +41,15 @@ pub struct Local<'a> {
     /// Contents of the past that the peer was told of.
     held: BTreeSet<ContentId>,
     report: Box<Report<'a>>,
+    /// What the peer cannot send, and why.
+    absent: BTreeMap<ContentId, String>,
+    /// What could not be read, or not be stored in full.
+    troubles: BTreeMap<TreePath, String>,
     /// For the user.
     pub notes: Vec<String>,
     groups: Groups,
+    /// Contents that are sent from a copy, since their files have changed.
+    copied: BTreeSet<ContentId>,
     /// For the peer: [`Replica::features`].
     pub features: Vec<String>,
 }
@@ -65,6 +71,7 @@ impl<'a> Local<'a> {
         local.groups = groups.clone();
         local.staging.recover(&local.root)?;
         local.rescue()?;
+        unfit::retry(&local.root, &mut local.memory.unfit);
         let agreed = local.end_what_was_begun()?;
         local.snapshot(agreed.as_ref(), force)?;
         Ok(local)
@@ -109,8 +116,11 @@ impl<'a> Local<'a> {
             past,
             held: BTreeSet::new(),
             report,
+            absent: BTreeMap::new(),
+            troubles: BTreeMap::new(),
             notes: Vec::new(),
             groups: Groups::default(),
+            copied: BTreeSet::new(),
             features: Vec::new(),
         }
     }
@@ -247,6 +257,9 @@ impl<'a> Local<'a> {
         let mut scan =
             scan(&self.root, last, &self.memory.cache, &self.groups, &mut moment, &mut self.report)?;
         self.notes.extend(scan.notes);
+        self.troubles.extend(scan.troubles);
+        unfit::complete(&mut scan.seen, last, &mut self.memory.unfit);
+        self.memory.save_unfit()?;
         self.kept = scan.kept;
         let (device, seq) = (&self.memory.device, self.memory.seq + 1);
         let tree = self.groups.look(&mut scan.seen, last, inodes, agreed, device, seq);
@@ -263,6 +276,26 @@ impl<'a> Local<'a> {
 }
 
 impl Local<'_> {
+    /// Remembers xattrs that inodes have no room for; none of those that have all.
+    fn note_unfit(&mut self, unfit: BTreeMap<u64, Option<(Xattrs, Errno)>>) -> Result<(), SyncError> {
+        let known = |ino: &u64| self.memory.unfit.contains_key(ino);
+        if !unfit.iter().any(|(ino, lacking)| lacking.is_some() || known(ino)) {
+            return Ok(());
+        }
+        let paths: BTreeMap<u64, &TreePath> =
+            self.memory.cache.iter().map(|(path, print)| (print.ino, path)).collect();
+        for (ino, lacking) in unfit {
+            match (lacking, paths.get(&ino)) {
+                (Some((xattrs, e)), Some(path)) => {
+                    self.troubles.insert((*path).clone(), unfit::reason(&xattrs, Some(e)));
+                    self.memory.unfit.insert(ino, Lacking { path: (*path).clone(), xattrs });
+                }
+                _ => drop(self.memory.unfit.remove(&ino)),
+            }
+        }
+        self.memory.save_unfit()
+    }
+
     /// Remembers what the store has of contents: of those that are there now, for the time when they are not any more, and of
     /// those that just went.
     fn note_recipes(&mut self, prints: &mut BTreeMap<TreePath, Print>) {
@@ -303,49 +336,6 @@ impl Local<'_> {
     }
 }
 
-impl Source for Local<'_> {
-    fn open(&mut self, content: ContentId) -> Result<File, SyncError> {
-        let gone = || SyncError::Changed("a file was changed or removed before it was sent".to_owned());
-        self.own(content)?.ok_or_else(gone)
-    }
-
-    fn holds(&mut self, content: ContentId) -> Result<bool, SyncError> {
-        Ok(self.contents.contains_key(&content) || self.held.contains(&content))
-    }
-
-    fn past(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
-        if let Some(file) = self.own(content)? {
-            return Ok(Some(file));
-        }
-        let (Some(past), Some(recipe)) = (&mut self.past, self.memory.past.get(&content)) else {
-            return Ok(None);
-        };
-        let Some(mut file) = past.read(RecipeId(*recipe))? else { return Ok(None) };
-        let mut hasher = blake3::Hasher::new();
-        let read = file.rewind().and_then(|()| hasher.update_reader(&mut file).map(drop));
-        read.map_err(|e| SyncError::io("read", "a content of the past", e))?;
-        Ok((*hasher.finalize().as_bytes() == content.0).then_some(file))
-    }
-
-    fn gone(&mut self) -> Vec<ContentId> {
-        self.held.iter().copied().collect()
-    }
-
-    fn resembling(&mut self, content: ContentId) -> Result<Vec<(ContentId, f64)>, SyncError> {
-        let (Some(past), Some(path)) = (&mut self.past, self.contents.get(&content)) else {
-            return Ok(Vec::new());
-        };
-        let found = past.resembling(path).into_iter();
-        let content =
-            |(path, share)| Some((self.tree.entries.get::<TreePath>(&path)?.kind.content()?, share));
-        Ok(found.filter_map(content).collect())
-    }
-
-    fn spool(&mut self) -> Result<File, SyncError> {
-        self.memory.spool()
-    }
-}
-
 impl Sink for Local<'_> {
     fn begin(&mut self, content: ContentId) -> Result<(), SyncError> {
         self.staging.begin(&self.root, content)
@@ -359,15 +349,17 @@ impl Sink for Local<'_> {
         self.staging.chunk(&self.root, tag)
     }
 
+    fn discard(&mut self) -> Result<(), SyncError> {
+        self.staging.discard(&self.root)
+    }
+
     fn finish(&mut self, content: ContentId) -> Result<(), SyncError> {
         self.staging.finish(&self.root, content)
     }
 
     fn own(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
-        if let Some(kept) = self.kept.get(&content) {
-            // With a place of its own.
-            let again = File::open(format!("/proc/self/fd/{}", kept.as_raw_fd()));
-            return again.map(Some).map_err(|e| SyncError::io("open", "a content that was kept", e));
+        if let Some(kept) = self.kept(content)? {
+            return Ok(Some(kept));
         }
         let Some(path) = self.contents.get(&content) else { return Ok(None) };
         Ok(self.root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok().map(File::from))
@@ -442,6 +434,24 @@ impl Replica for Local<'_> {
         Ok(contents.iter().map(|content| self.held.contains(content)).collect())
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        let stat = rustix::fs::fstatvfs(self.root.fd()).ok()?;
+        // Some filesystems do not say.
+        (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn do_without(&mut self, contents: BTreeMap<ContentId, String>) {
+        self.absent = contents;
+    }
+
+    fn take_troubles(&mut self, end: bool) -> Vec<(TreePath, String)> {
+        let mut troubles = std::mem::take(&mut self.troubles);
+        for Lacking { path, xattrs } in self.memory.unfit.values().filter(|_| end) {
+            troubles.entry(path.clone()).or_insert_with(|| unfit::reason(xattrs, None));
+        }
+        troubles.into_iter().collect()
+    }
+
     fn has_staged(&self) -> bool {
         // What cannot be read will be told when it is needed.
         staging::has_any(&self.root).unwrap_or(true)
@@ -467,11 +477,31 @@ impl Replica for Local<'_> {
         self.memory.taking = Some(snapshot.clone());
         self.memory.save()?;
         let skipped = adopt::adopt(self, &before, target, ops)?;
-        // Else the next sync goes on with it.
-        if skipped.is_empty() {
-            self.commit(snapshot)?;
+        match skipped.iter().any(|step| step.again) {
+            _ if skipped.is_empty() => self.commit(snapshot)?,
+            // The next sync goes on with it.
+            true => {}
+            // Nothing can be done about it now: what was taken is what this replica has.
+            false => {
+                self.memory.taking = None;
+                self.snapshot(Some(target), true)?;
+            }
         }
-        Ok(Done { skipped })
+        Ok(Done { skipped: skipped.into_iter().map(|step| (step.path, step.why)).collect() })
+    }
+
+    fn meet(&mut self, theirs: (&Snapshot, &Tree), both: &Snapshot) -> Result<(), SyncError> {
+        let (snapshot, tree) = theirs;
+        let (device, _) = snapshot.seen.clone().expect("a state that a device saw");
+        let met = self.memory.dag.add(snapshot.clone())?;
+        let head = self.memory.dag.add(both.clone())?;
+        let own = self.memory.head.map(|head| self.memory.tree(head)).transpose()?.flatten();
+        let Some(own) = own else { return Ok(()) };
+        self.memory.put_tree(met, tree)?;
+        self.memory.put_tree(head, &own)?;
+        self.memory.heads.insert(device, met);
+        self.memory.head = Some(head);
+        self.memory.save()
     }
 
     fn learn(
@@ -490,8 +520,14 @@ impl Replica for Local<'_> {
 }
 
 impl Steps for Local<'_> {
-    fn run(&mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError> {
-        Executor::new(&self.root, &mut self.staging, &mut self.memory.cache)?.run(ops)
+    fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
+        let (cache, absent) = (&mut self.memory.cache, &self.absent);
+        let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent)?;
+        let done = executor.run(ops);
+        let unfit = std::mem::take(&mut executor.unfit);
+        drop(executor);
+        self.note_unfit(unfit)?;
+        done
     }
 
     fn groups(&self) -> Groups {
@@ -506,6 +542,7 @@ impl Steps for Local<'_> {
         for op in ops {
             for (path, entry, _) in op.staged() {
                 if let Some(content) = entry.kind.content()
+                    && !self.absent.contains_key(&content)
                     && !self.stage(content)?
                 {
                     let message = format!("{}: its content is not here any more", shown(&path));
@@ -516,6 +553,8 @@ impl Steps for Local<'_> {
         Ok(())
     }
 }
+
+mod source;
 
 #[cfg(test)]
 mod tests;

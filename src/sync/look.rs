@@ -1,9 +1,9 @@
 //! From what a directory holds now to a tree: which of the files that are there is which of those that were.
 //!
 //! Renames are read off inode numbers, not guessed from names: a file keeps its ident if it is the inode that it was, at
-//! whatever path. An inode number that was used again is told from a rename by what is in it: a file has to have the
-//! same content, a directory one of its entries. A file that was replaced under its name (as editors do) stays the file
-//! of that name, whatever its directory is called now. Pure.
+//! whatever path; also where another file had that path before, as in a chain of renames. An inode number that was used again
+//! is told from a rename by what is in it: a file has to have the same content, a directory one of its entries. A file that
+//! was replaced under its name (as editors do) stays the file of that name, whatever its directory is called now. Pure.
 
 use super::tree::{Entry, Ident, Kind, Time, Tree, TreePath, join, split};
 use super::version::Device;
@@ -148,7 +148,25 @@ impl Identify<'_> {
         }
     }
 
-    /// By name and inode, by what was being taken, by name, by inode and content.
+    /// What is the inode that it was, with the same content, at another path.
+    fn name_renamed(
+        &mut self,
+        seen: &BTreeMap<TreePath, Seen>,
+        groups: &BTreeMap<Inode, Vec<&TreePath>>,
+        assigned: &mut BTreeMap<Inode, Ident>,
+    ) {
+        for (path, inode) in self.inodes {
+            let (Some(was), Some(paths)) = (self.last.entries.get(path), groups.get(inode)) else { continue };
+            if !assigned.contains_key(inode)
+                && seen[paths[0]].kind == was.kind
+                && let Some(ident) = self.claim(path)
+            {
+                assigned.insert(*inode, ident);
+            }
+        }
+    }
+
+    /// By name and inode, by what was being taken, by inode and content, by name.
     fn name_files(
         &mut self,
         seen: &BTreeMap<TreePath, Seen>,
@@ -174,15 +192,7 @@ impl Identify<'_> {
             }
             if same_inode {
                 self.name_taken(seen, &groups, &mut assigned);
-            }
-        }
-        for (path, inode) in self.inodes {
-            let (Some(was), Some(paths)) = (self.last.entries.get(path), groups.get(inode)) else { continue };
-            if !assigned.contains_key(inode)
-                && seen[paths[0]].kind == was.kind
-                && let Some(ident) = self.claim(path)
-            {
-                assigned.insert(*inode, ident);
+                self.name_renamed(seen, &groups, &mut assigned);
             }
         }
         for (inode, paths) in &groups {
@@ -245,6 +255,21 @@ mod tests {
         assert_ne!(ident(&tree, "e"), ident(&last, "d"));
         assert_eq!(ident(&tree, "s"), ident(&last, "s"));
         assert_eq!(tree.entries[&b"s"[..]].author, Device::named("b"));
+    }
+
+    #[test]
+    fn files_that_change_places_keep_their_idents() {
+        let before = [("a", 1, "a"), ("b", 2, "b"), ("c", 3, "c")];
+        // A chain, and a swap.
+        for now in
+            [[("a", 9, "new"), ("b", 1, "a"), ("c", 2, "b")], [("a", 2, "b"), ("b", 1, "a"), ("c", 3, "c")]]
+        {
+            let (last, tree) = after(&before, &now);
+            let ident = |tree: &Tree, path: &str| tree.entries[path.as_bytes()].ident;
+            assert_eq!(ident(&tree, "b"), ident(&last, "a"));
+            let to = if now[2].1 == 2 { "c" } else { "a" };
+            assert_eq!(ident(&tree, to), ident(&last, "b"));
+        }
     }
 
     #[test]

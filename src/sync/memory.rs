@@ -5,6 +5,7 @@
 //! | `state` | device, number of its last snapshot, head, snapshots, heads of others, what is being taken |
 //! | `trees/ID` | the tree of a snapshot, compressed; verified against the snapshot when it is read |
 //! | `cache` | by path: inode, size, times, hash and recipe, so that unchanged files are not read again; recipes of contents that were replaced |
+//! | `unfit` | xattrs that the filesystem has no room for, by inode |
 //! | `spool` | for a moment: deltas on their way, contents of the past |
 //! | `lock` | held by a sync |
 //!
@@ -14,6 +15,7 @@
 use super::error::SyncError;
 use super::look::Inode;
 use super::tree::{ContentId, Time, Tree, TreePath};
+use super::unfit::Unfit;
 use super::version::{Dag, Device, Snapshot, SnapshotId};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -85,6 +87,8 @@ pub struct Memory {
     pub cache: BTreeMap<TreePath, Print>,
     /// Recipes of contents that the tree had; the store may have forgotten them.
     pub past: BTreeMap<ContentId, [u8; 16]>,
+    /// Xattrs that the filesystem has no room for.
+    pub unfit: Unfit,
     /// Where nothing may be written: what would have been, by name.
     unwritten: Option<RefCell<BTreeMap<String, Vec<u8>>>>,
     _lock: Option<File>,
@@ -151,8 +155,12 @@ impl Memory {
         };
         let cache =
             std::fs::read(dir.join("cache")).ok().and_then(|bytes| read_cache(&bytes)).unwrap_or_default();
+        let unfit = std::fs::read(dir.join("unfit"))
+            .ok()
+            .and_then(|bytes| read_sum(&bytes, |body| postcard::from_bytes(body).ok()));
         Ok(Memory {
             dir: dir.to_owned(),
+            unfit: unfit.unwrap_or_default(),
             device: form.device,
             seq: form.seq,
             head: form.head,
@@ -188,6 +196,15 @@ impl Memory {
         let body = postcard::to_allocvec(&cache).expect("a cache can be encoded");
         let body = zstd::bulk::compress(&body, 1).map_err(SyncError::codec)?;
         self.put("cache", &[&blake3::hash(&body).as_bytes()[..], &body].concat())
+    }
+
+    /// Writes down which xattrs do not fit, if that is anything or was.
+    pub fn save_unfit(&self) -> Result<(), SyncError> {
+        if self.unfit.is_empty() && !self.dir.join("unfit").exists() {
+            return Ok(());
+        }
+        let body = postcard::to_allocvec(&self.unfit).expect("xattrs can be encoded");
+        self.put("unfit", &[&blake3::hash(&body).as_bytes()[..], &body].concat())
     }
 
     /// An empty file, which is gone when it is closed.
@@ -297,12 +314,14 @@ fn lock_it(lock: &File, dir: &Path) -> Result<(), SyncError> {
         .map_err(|_| SyncError::Busy(dir.display().to_string()))
 }
 
-fn read_cache(bytes: &[u8]) -> Option<Cache> {
+/// What `read` makes of a body that follows its own hash.
+fn read_sum<T>(bytes: &[u8], read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let (sum, body) = bytes.split_at_checked(32)?;
-    if blake3::hash(body).as_bytes() != sum {
-        return None;
-    }
-    postcard::from_bytes(&zstd::stream::decode_all(body).ok()?).ok()
+    if blake3::hash(body).as_bytes() == sum { read(body) } else { None }
+}
+
+fn read_cache(bytes: &[u8]) -> Option<Cache> {
+    read_sum(bytes, |body| postcard::from_bytes(&zstd::stream::decode_all(body).ok()?).ok())
 }
 
 #[cfg(test)]

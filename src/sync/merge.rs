@@ -5,7 +5,8 @@
 //! differently is kept twice: one keeps the name (by a rule that is alike on all devices), the other goes beside it as
 //! `name.conflict-<device>-<8 hex>.ext`. A changed file beats its deletion, and brings back the directories that it needs.
 //! Where a file is, is a directory and a name: so what one side made in a directory that the other side renamed is in
-//! the renamed one.
+//! the renamed one. A content belongs to the file, whatever names lead to it: who edits behind one name edits behind all of them.
+//! A name that one side made a file of its own, without a change, still follows what the other side did to it.
 //!
 //! Memory: the three trees again, by ident.
 
@@ -117,6 +118,27 @@ fn beats_deletion(base: &Node, now: &Node) -> bool {
     content || (!now.item.kind.is_dir() && (base.item.mode != now.item.mode || moved))
 }
 
+/// The file of which a new one was a name before: it has the content that was there, so a user made it a file of its own.
+fn parted_from(now: &Node, base: &Side, in_base: &BTreeMap<&Place, Ident>) -> Option<Ident> {
+    let mut owners = now.places.iter().filter_map(|place| in_base.get(place).copied());
+    let whole = owners.next().filter(|whole| owners.all(|other| other == *whole))?;
+    let was = &base[&whole];
+    (was.places.len() > 1 && was.item.kind == now.item.kind).then_some(whole)
+}
+
+/// What becomes of a name that one side made a file of its own: what the other side made of the file that it was part of.
+fn follow(now: &Node, was: &Node, other: Option<&Node>) -> Option<Node> {
+    let changed = now.item.mode != was.item.mode || now.item.xattrs != was.item.xattrs;
+    let left = |place: &&Place| {
+        let stays = other.is_some_and(|other| other.places.contains(*place));
+        changed || stays || !was.places.contains(*place)
+    };
+    let places: BTreeSet<Place> = now.places.iter().filter(left).cloned().collect();
+    let item =
+        other.map_or_else(|| now.item.clone(), |other| decide(Some(&was.item), &now.item, &other.item).0);
+    (!places.is_empty()).then_some(Node { item, places })
+}
+
 /// Where a file is that both sides have.
 enum Places {
     Are(BTreeSet<Place>),
@@ -216,7 +238,7 @@ pub fn merge(base: &Tree, left: &Tree, right: &Tree) -> Merged {
     let (base, left, right) = (side(base, &same), side(left, &same), side(right, &same));
     let mut work = Work { was: base.clone(), ..Work::default() };
     let idents: BTreeSet<Ident> = left.keys().chain(right.keys()).copied().collect();
-    let (in_left, in_right) = (owners(&left), owners(&right));
+    let (in_base, in_left, in_right) = (owners(&base), owners(&left), owners(&right));
     for ident in idents {
         let was = base.get(&ident);
         match (left.get(&ident), right.get(&ident)) {
@@ -241,6 +263,14 @@ pub fn merge(base: &Tree, left: &Tree, right: &Tree) -> Merged {
                     work.losers.entry(*parent).or_default().push((name.clone(), copy, loser));
                 }
                 work.nodes.insert(ident, Node { item, places });
+            }
+            (Some(now), None) | (None, Some(now)) if was.is_none() => {
+                let other = if left.contains_key(&ident) { &right } else { &left };
+                let node = match parted_from(now, &base, &in_base) {
+                    Some(whole) => follow(now, &base[&whole], other.get(&whole)),
+                    None => Some(now.clone()),
+                };
+                work.nodes.extend(node.map(|node| (ident, node)));
             }
             (Some(now), None) | (None, Some(now)) => match was {
                 Some(was) if !beats_deletion(was, now) => {}
@@ -346,10 +376,12 @@ impl Work {
                 children.entry(*parent).or_default().entry(name.clone()).or_default().push(*ident);
             }
         }
-        let was: BTreeMap<Place, Kind> = self
+        let was: BTreeMap<Place, (Ident, Kind)> = self
             .was
-            .values()
-            .flat_map(|node| node.places.iter().map(|place| (place.clone(), node.item.kind.clone())))
+            .iter()
+            .flat_map(|(ident, node)| {
+                node.places.iter().map(|place| (place.clone(), (*ident, node.item.kind.clone())))
+            })
             .collect();
         let mut merged = Merged::default();
         let mut dirs = VecDeque::from([(Ident::ROOT, TreePath::new())]);
@@ -358,12 +390,12 @@ impl Work {
             let mut losers = self.losers.remove(&dir).unwrap_or_default();
             let mut taken: BTreeMap<Vec<u8>, Kind> = BTreeMap::new();
             for (name, mut idents) in names {
-                // Another inode with what was there before, as where hard links were undone: the other side replaced that.
+                // Another inode with what was there before, as where hard links were made or undone: the other side
+                // replaced that.
+                let before = was.get(&(dir, name.clone()));
                 let stale = |ident: &Ident| {
                     let kind = &self.nodes[ident].item.kind;
-                    was.get(&(dir, name.clone())) == Some(kind)
-                        && !kind.is_dir()
-                        && !self.was.contains_key(ident)
+                    before.is_some_and(|(owner, before)| owner != ident && before == kind) && !kind.is_dir()
                 };
                 if !idents.iter().all(stale) {
                     idents.retain(|ident| !stale(ident));

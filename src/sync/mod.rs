@@ -6,10 +6,10 @@
 //!  session   one side of a sync, without I/O  -- proto (frames), known, content, batch (bytes on their way), diff (a tree as changes)
 //!   |    \
 //!   |     group                                pure: what is merged and changed as one thing
-//!   |     merge, plan, guard                   pure: three trees -> one; one tree -> another, in steps
+//!   |     merge, plan, guard, halfway          pure: three trees -> one; one tree -> another, in steps
 //!   |     version, tree, look                  pure: what came from what; what a directory holds
 //!   v
-//!  local     a directory as a replica          -- scan, memory, past, staging, execute
+//!  local     a directory as a replica          -- scan, memory, past, staging, execute, unfit
 //! ```
 //!
 //! [`delta`] says contents in fewer bytes, against what the receiver has; `batch` stands between it and a session.
@@ -31,6 +31,7 @@ pub mod fuzz;
 mod gone;
 pub mod group;
 pub mod guard;
+pub mod halfway;
 pub mod known;
 pub mod link;
 pub mod local;
@@ -46,6 +47,7 @@ pub mod scan;
 pub mod session;
 pub mod staging;
 pub mod tree;
+pub mod unfit;
 pub mod version;
 pub mod wal_index;
 

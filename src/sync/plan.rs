@@ -6,7 +6,7 @@
 //! in the root. So the steps can end after any of them, and what is there is a tree whose difference is the rest.
 
 use super::group::{self, Rows};
-use super::tree::{Entry, Ident, Tree, TreePath, join, split};
+use super::tree::{ContentId, Entry, Ident, Tree, TreePath, join, split};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,6 +90,41 @@ impl Op {
     }
 }
 
+impl Op {
+    /// Contents that it takes away from where they are.
+    pub fn takes_away(&self) -> Vec<ContentId> {
+        match self {
+            Op::Replace { was, .. } | Op::Remove { was, .. } => was.kind.content().into_iter().collect(),
+            Op::Group { was, .. } => was.values().filter_map(|row| row.kind.content()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What it is about.
+    pub fn path(&self) -> &TreePath {
+        match self {
+            Op::MakeDir { path, .. }
+            | Op::Move { from: path, .. }
+            | Op::Create { path, .. }
+            | Op::Replace { path, .. }
+            | Op::Remove { path, .. }
+            | Op::Group { path, .. }
+            | Op::Meta { path, .. } => path,
+        }
+    }
+
+    /// Contents that it puts in place.
+    pub fn puts(&self) -> Vec<ContentId> {
+        match self {
+            Op::Create { entry, .. } | Op::Replace { entry, .. } => {
+                entry.kind.content().into_iter().collect()
+            }
+            Op::Group { is, .. } => is.values().filter_map(|row| row.kind.content()).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// How many paths steps concern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
@@ -144,8 +179,8 @@ struct Work<'a> {
     now: BTreeMap<Place, Entry>,
     /// Where directories are.
     dirs: BTreeMap<Ident, Place>,
-    /// A place of each ident that is no directory.
-    files: BTreeMap<Ident, Place>,
+    /// The places of each ident that is no directory.
+    files: BTreeMap<Ident, BTreeSet<Place>>,
     /// What is to be where.
     wanted: BTreeMap<Place, (&'a TreePath, &'a Entry)>,
     /// Metadata that was set with the step itself.
@@ -274,7 +309,7 @@ impl<'a> Work<'a> {
     }
 
     fn place_of(&self, ident: Ident) -> Option<Place> {
-        self.dirs.get(&ident).or_else(|| self.files.get(&ident)).cloned()
+        self.dirs.get(&ident).or_else(|| self.files.get(&ident)?.first()).cloned()
     }
 
     /// Brings one to its place if that can be done now.
@@ -328,29 +363,35 @@ impl<'a> Work<'a> {
 
     fn remove(&mut self, place: &Place) {
         let path = self.path(place);
-        if let Some(ident) = self.slots.remove(place) {
-            let was = self.now.remove(place).expect("what is in a place has an entry");
-            match was.kind.is_dir() {
-                true => drop(self.dirs.remove(&ident)),
-                false => drop(self.files.remove(&ident)),
-            }
+        if let Some(was) = self.unset(place) {
             self.ops.push(Op::Remove { path, was });
         }
+    }
+
+    /// Nothing is in a place any more. Returns what was.
+    fn unset(&mut self, place: &Place) -> Option<Entry> {
+        let ident = self.slots.remove(place)?;
+        let was = self.now.remove(place).expect("what is in a place has an entry");
+        match was.kind.is_dir() {
+            true => drop(self.dirs.remove(&ident)),
+            false => drop(self.files.get_mut(&ident).map(|places| places.remove(place))),
+        }
+        Some(was)
     }
 
     fn rename(&mut self, ident: Ident, to: Place) {
         let from = self.place_of(ident).expect("what is moved is somewhere");
         self.ops.push(Op::Move { from: self.path(&from), to: self.path(&to) });
-        self.slots.remove(&from);
-        let entry = self.now.remove(&from).expect("what is in a place has an entry");
+        let entry = self.unset(&from).expect("what is moved is somewhere");
         self.set(to, entry);
     }
 
     fn set(&mut self, place: Place, entry: Entry) {
+        self.unset(&place);
         match entry.kind.is_dir() {
-            true => self.dirs.insert(entry.ident, place.clone()),
-            false => self.files.insert(entry.ident, place.clone()),
-        };
+            true => drop(self.dirs.insert(entry.ident, place.clone())),
+            false => drop(self.files.entry(entry.ident).or_default().insert(place.clone())),
+        }
         self.slots.insert(place.clone(), entry.ident);
         self.now.insert(place, entry);
     }
@@ -369,32 +410,37 @@ impl<'a> Work<'a> {
         let mut names_now: BTreeMap<Ident, u32> = BTreeMap::new();
         files.iter().for_each(|(_, _, entry)| *names.entry(entry.ident).or_default() += 1);
         self.slots.values().for_each(|ident| *names_now.entry(*ident).or_default() += 1);
-        // Where the file is already, others are linked to.
-        let mut links: BTreeMap<Ident, TreePath> = BTreeMap::new();
         let stays = |now: Option<&Entry>, entry: &Entry| {
             let linked = |now: &Entry| names[&entry.ident] > 1 || names_now[&now.ident] > 1;
             now.is_some_and(|now| now.kind == entry.kind && (now.ident == entry.ident || !linked(now)))
         };
-        for (place, path, entry) in &files {
-            if stays(self.now.get(place), entry) {
-                links.entry(entry.ident).or_insert_with(|| path.clone());
+        // What stays under another ident has no other names.
+        for (place, _, entry) in &files {
+            if let Some(now) = self.now.get(place).filter(|now| stays(Some(now), entry)).cloned() {
+                self.set(place.clone(), Entry { ident: entry.ident, ..now });
             }
         }
         for (place, path, entry) in files {
             if stays(self.now.get(&place), &entry) {
                 continue;
             }
-            let link = links.get(&entry.ident).cloned();
-            links.entry(entry.ident).or_insert_with(|| path.clone());
-            self.fresh.insert(path.clone());
-            match self.now.get(&place) {
-                Some(was) if !was.kind.is_dir() => {
-                    self.ops.push(Op::Replace { path, was: was.clone(), entry: entry.clone(), link });
+            if self.now.get(&place).is_some_and(|now| now.kind.is_dir()) {
+                let done = self.make_room(&place, &BTreeSet::new());
+                assert!(done, "what is to stay in a directory that goes was moved before");
+            }
+            // Where the file has a name with that content, this becomes another.
+            let named = self.files.get(&entry.ident).into_iter().flatten();
+            let named = named.map(|place| (place, &self.now[place])).find(|(_, now)| now.kind == entry.kind);
+            let (link, entry) = match named {
+                Some((place, now)) => (Some(self.path(place)), now.clone()),
+                None => {
+                    self.fresh.insert(path.clone());
+                    (None, entry)
                 }
-                Some(_) => {
-                    let done = self.make_room(&place, &BTreeSet::new());
-                    assert!(done, "what is to stay in a directory that goes was moved before");
-                    self.ops.push(Op::Create { path, entry: entry.clone(), link });
+            };
+            match self.now.get(&place) {
+                Some(was) => {
+                    self.ops.push(Op::Replace { path, was: was.clone(), entry: entry.clone(), link });
                 }
                 None => self.ops.push(Op::Create { path, entry: entry.clone(), link }),
             }
@@ -411,12 +457,18 @@ impl<'a> Work<'a> {
     }
 
     fn set_metadata(&mut self) {
+        // Behind one name it is set behind all.
+        let mut set: BTreeSet<Ident> = BTreeSet::new();
         for (place, now) in &self.now {
             let (path, entry) = self.wanted[place];
+            if set.contains(&now.ident) {
+                continue;
+            }
             let unwritable = entry.kind.is_dir() && entry.mode & 0o700 != 0o700;
             let differs = now.mode != entry.mode || now.mtime != entry.mtime || now.xattrs != entry.xattrs;
             let fresh = self.fresh.contains(path);
             if (differs && !fresh) || (fresh && unwritable) {
+                set.insert(now.ident);
                 self.ops.push(Op::Meta { path: path.clone(), was: now.clone(), entry: entry.clone() });
             }
         }
@@ -433,14 +485,15 @@ pub(super) fn apply(tree: &mut Tree, op: &Op) {
             // A link is what it leads to; all else is a new file, whatever goes by its ident.
             tree.entries.remove(path);
             let known = |ident| tree.entries.values().any(|entry| entry.ident == ident);
-            let ident = match link.as_ref().and_then(|link| tree.entries.get(link)) {
-                Some(link) => link.ident,
+            let entry = match link.as_ref().and_then(|link| tree.entries.get(link)) {
+                Some(link) => link.clone(),
                 None if known(entry.ident) => {
-                    Ident::derive(&[b"another", &entry.ident.0.to_le_bytes(), path])
+                    let ident = Ident::derive(&[b"another", &entry.ident.0.to_le_bytes(), path]);
+                    Entry { ident, ..entry.clone() }
                 }
-                None => entry.ident,
+                None => entry.clone(),
             };
-            tree.entries.insert(path.clone(), Entry { ident, ..entry.clone() });
+            tree.entries.insert(path.clone(), entry);
         }
         Op::Remove { path, .. } => drop(tree.entries.remove(path)),
         Op::Group { path, was, is } => {
@@ -450,13 +503,10 @@ pub(super) fn apply(tree: &mut Tree, op: &Op) {
             });
         }
         Op::Meta { path, entry, .. } => {
-            if let Some(now) = tree.entries.get_mut(path) {
-                *now = Entry {
-                    ident: now.ident,
-                    author: now.author.clone(),
-                    kind: now.kind.clone(),
-                    ..entry.clone()
-                };
+            let ident = tree.entries.get(path).map(|now| now.ident);
+            for now in tree.entries.values_mut().filter(|now| Some(now.ident) == ident) {
+                let (author, kind) = (now.author.clone(), now.kind.clone());
+                *now = Entry { ident: now.ident, author, kind, ..entry.clone() };
             }
         }
         Op::Move { from, to } => {

@@ -12,8 +12,8 @@ use super::error::SyncError;
 use super::known::Telling;
 use super::pipe::Silence;
 use super::plan::Summary;
-use super::tree::RootHash;
-use super::version::{Device, SnapshotId};
+use super::tree::{ContentId, RootHash};
+use super::version::{Device, Snapshot, SnapshotId};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
 use std::time::Instant;
@@ -120,6 +120,26 @@ pub struct Done {
     pub skipped: Vec<(Vec<u8>, String)>,
 }
 
+/// A content that a side cannot send: its file was changed or removed after it was looked at, or cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withheld {
+    /// The number of the want.
+    pub number: u32,
+    /// The content, which may have been told without its hash.
+    pub content: ContentId,
+    /// Why, and what the user can do.
+    pub reason: String,
+}
+
+/// The state of a side that could not take all that was agreed on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Took {
+    /// What it is at now.
+    pub snapshot: Snapshot,
+    /// Its tree against the agreed one ([`super::diff`]).
+    pub tree: Vec<u8>,
+}
+
 /// An error as it travels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -212,6 +232,12 @@ messages! {
     Delta(DeltaPart) = 15,
     /// The short way, where one side only has changes, does not do: both go the long one.
     Long(()) = 16,
+    /// Contents that are not sent, though they are wanted.
+    Withheld(Vec<Withheld>) = 17,
+    /// Paths that the sender could not read, or not store in full, and why.
+    Troubles(Vec<(Vec<u8>, String)>) = 18,
+    /// What the sender has of the agreed tree, if that is not all of it.
+    Took(Took) = 19,
 }
 
 impl Message {
@@ -219,7 +245,11 @@ impl Message {
     pub fn encode(&self) -> Vec<u8> {
         let body = self.body();
         debug_assert!(body.len() <= FRAME_BYTES_MAX);
-        [&(body.len() as u32).to_le_bytes()[..], &[self.number(), 0], &body].concat()
+        let flags = match self {
+            Message::Withheld(_) | Message::Troubles(_) | Message::Took(_) => OPTIONAL,
+            _ => 0,
+        };
+        [&(body.len() as u32).to_le_bytes()[..], &[self.number(), flags], &body].concat()
     }
 }
 

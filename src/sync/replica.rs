@@ -8,6 +8,7 @@ use super::proto::Done;
 use super::tree::{ContentId, Tree, TreePath};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
 use std::collections::BTreeMap;
+
 /// A tree on disk, and what is remembered of its past.
 pub trait Replica: Source + Sink {
     /// Its name.
@@ -50,9 +51,22 @@ pub trait Replica: Source + Sink {
     }
     /// The chunks that it can read at home for a content which goes to `path`; not more than `most`.
     fn have(&mut self, content: ContentId, path: &TreePath, most: usize) -> Result<Vec<Tag>, SyncError>;
-    /// Changes the tree by `ops` into `target`, and takes `snapshot` as its state if nothing was skipped. Every content is
+    /// Bytes that there is room for; none if that is not known.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+    /// These contents will not be staged, and why: steps that need them are skipped.
+    fn do_without(&mut self, _contents: BTreeMap<ContentId, String>) {}
+    /// Paths that could not be read, and why; at the `end` also those that are not stored in full.
+    fn take_troubles(&mut self, _end: bool) -> Vec<(TreePath, String)> {
+        Vec::new()
+    }
+    /// Changes the tree by `ops` into `target`, and takes `snapshot` as its state if nothing was skipped. What was skipped for good
+    /// makes a state of its own. Every content is
     /// staged. From here on it ends by itself, whatever becomes of the peer.
     fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError>;
+    /// The peer has taken some of this replica's tree, which is its state `theirs` now; `both` is this one's, which came from that.
+    fn meet(&mut self, theirs: (&Snapshot, &Tree), both: &Snapshot) -> Result<(), SyncError>;
     /// Remembers what the peer knows, as `dag` and `heads` have it, and the trees that it told.
     fn learn(
         &mut self,

@@ -2,7 +2,8 @@
 //!
 //! Left out are `.dedupfs`, what `.dedupfsignore` in the root says (as a `.gitignore`), sockets and devices, indexes of SQLite's
 //! logs, and what another filesystem is mounted on. What is left out and was synced before stands in the tree as it was: ignoring a file is not
-//! deleting it. The same is true of a file that is written to all the time while it is read.
+//! deleting it. The same is true of a file that is written to all the time while it is read, and of files and directories that
+//! cannot be read: the user is told of these.
 
 use super::error;
 use super::error::SyncError;
@@ -15,7 +16,7 @@ use crate::beneath::{Root, Stats, read_link};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -30,6 +31,8 @@ pub const IGNORE: &str = ".dedupfsignore";
 /// A file changed within this time before it was looked at may change again without showing it.
 const FRESH: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 1 << 20;
+/// Tells the device of inodes of which a name is left out from others.
+const LEFT_OUT: u64 = 1 << 62;
 /// So often a file is read that changes meanwhile.
 const ATTEMPTS: u32 = 3;
 
@@ -44,10 +47,14 @@ pub struct Scan {
     pub left_out: Vec<TreePath>,
     /// Those of them that changed whenever they were read.
     busy: BTreeSet<TreePath>,
+    /// A name of each regular file that has several.
+    linked: HashMap<u64, TreePath>,
     /// What is there and in no tree.
     wal_indexes: BTreeSet<TreePath>,
-    /// What could not be looked at, for the user.
+    /// What is not synced, for the user.
     pub notes: Vec<String>,
+    /// What could not be read, and why.
+    pub troubles: Vec<(TreePath, String)>,
     /// What was in files of groups that changed all the time, at the moment that was found.
     pub kept: BTreeMap<ContentId, File>,
     /// Directories with names that are not in `seen`.
@@ -133,7 +140,7 @@ pub fn scan(
     scan.walk(&look, TreePath::new(), report)?;
     scan.settle_groups(&look, groups, last, moment, report)?;
     for path in std::mem::take(&mut scan.busy) {
-        scan.notes.push(format!("{}: is being written, so it waits for the next sync", shown(&path)));
+        scan.troubles.push((path, "is being written to; run the sync again when it is at rest".to_owned()));
     }
     scan.keep_what_is_left_out(last, known);
     Ok(scan)
@@ -157,7 +164,10 @@ impl Scan {
                 Err(e) if dir.is_empty() => return Err(error::on("read", b".", e)),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 // Not read is not empty.
-                Err(e) => return Err(error::on("read the directory", &dir, e)),
+                Err(e) => {
+                    self.cannot_read(dir, error::on("read the directory", b"", e))?;
+                    continue;
+                }
             };
             for name in names {
                 let path = join(&dir, &name);
@@ -194,7 +204,10 @@ impl Scan {
                 self.leave_out(path.clone());
                 return Ok(false);
             }
-            Err(e) => return Err(error::on("look at", path, e)),
+            Err(e) => {
+                self.cannot_read(path.clone(), error::on("look at", b"", e))?;
+                return Ok(false);
+            }
         };
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if stat.st_dev != look.device || is_ignored(look.patterns, path, is_dir) {
@@ -211,9 +224,23 @@ impl Scan {
                 self.seen.insert(path.clone(), seen.clone());
                 self.prints.insert(path.clone(), before.clone());
             }
-            _ => self.entry(look.root, path.clone(), &stat, look.known)?,
+            _ => {
+                if let Err(e) = self.entry(look.root, path.clone(), &stat, look.known) {
+                    self.cannot_read(path.clone(), e)?;
+                }
+            }
         }
-        Ok(is_dir)
+        Ok(is_dir && self.seen.contains_key(path))
+    }
+
+    /// What cannot be read stands as it was, with all below it; the user is told.
+    fn cannot_read(&mut self, path: TreePath, e: SyncError) -> Result<(), SyncError> {
+        let why = e.of_one_file().ok_or(e)?;
+        self.seen.remove(&path);
+        self.prints.remove(&path);
+        self.leave_out(path.clone());
+        self.troubles.push((path, why));
+        Ok(())
     }
 }
 
@@ -226,6 +253,12 @@ impl Scan {
         known: &BTreeMap<TreePath, Print>,
     ) -> Result<(), SyncError> {
         let mut print = print(stat, None);
+        let other = self.other_name(&path, stat);
+        if let Some((seen, before)) = other.clone().filter(|(_, before)| unchanged(before, &print)) {
+            self.seen.insert(path.clone(), seen);
+            self.prints.insert(path, before);
+            return Ok(());
+        }
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Kind::Dir,
             FileType::Symlink => match read_link(root, &path) {
@@ -244,6 +277,13 @@ impl Scan {
                         Some((content, read)) => {
                             print = read;
                             content
+                        }
+                        // One file has one content: that which was seen behind its other name.
+                        None if other.is_some() => {
+                            let (seen, before) = other.expect("just asked");
+                            self.seen.insert(path.clone(), seen);
+                            self.prints.insert(path, before);
+                            return Ok(());
                         }
                         None => {
                             self.busy.insert(path.clone());
@@ -273,6 +313,16 @@ impl Scan {
         self.seen.insert(path.clone(), Seen { inode: (0, print.ino), kind, mode, mtime, xattrs });
         self.prints.insert(path, print);
         Ok(())
+    }
+
+    /// What was seen of a regular file behind another of its names; remembers this one, if there is none.
+    fn other_name(&mut self, path: &TreePath, stat: &Stat) -> Option<(Seen, Print)> {
+        if stat.st_nlink < 2 || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return None;
+        }
+        let other = self.linked.entry(stat.st_ino).or_insert_with(|| path.clone());
+        let found = self.seen.get(other).zip(self.prints.get(other)).filter(|_| other != path);
+        found.map(|(seen, print)| (seen.clone(), print.clone()))
     }
 
     fn leave_out(&mut self, path: TreePath) {
@@ -314,7 +364,14 @@ impl Scan {
     }
 
     /// What was left out stands as it was, with the directories that lead to it.
+    /// Of a file whose other names have changed it is a file of its own.
     fn keep_what_is_left_out(&mut self, last: &Tree, known: &BTreeMap<TreePath, Print>) {
+        let others: HashMap<u64, Seen> = self
+            .seen
+            .values()
+            .filter(|seen| !seen.kind.is_dir())
+            .map(|seen| (seen.inode.1, seen.clone()))
+            .collect();
         for path in std::mem::take(&mut self.left_out) {
             let below = join(&path, b"");
             let kept = last
@@ -324,7 +381,11 @@ impl Scan {
             for (other, entry) in kept.take_while(|(other, _)| other.starts_with(&path)) {
                 let Some(print) = known.get(other).cloned() else { continue };
                 let super::tree::Entry { kind, mode, mtime, xattrs, .. } = entry.clone();
-                self.seen.insert(other.clone(), Seen { inode: (0, print.ino), kind, mode, mtime, xattrs });
+                let mut seen = Seen { inode: (0, print.ino), kind, mode, mtime, xattrs };
+                if others.get(&print.ino).is_some_and(|other| *other != seen) {
+                    seen.inode.0 = LEFT_OUT;
+                }
+                self.seen.insert(other.clone(), seen);
                 self.prints.insert(other.clone(), print);
             }
             self.left_out.push(path);

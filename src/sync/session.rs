@@ -29,7 +29,9 @@ use super::guard;
 use super::known::{Known, Told as ToldPast};
 use super::merge::{Conflict, Merged};
 use super::plan::{Op, Summary};
-use super::proto::{Agreed, Asked, DeltaPart, Direction, Done, Failure, Hello, Message, Options, PROTOCOL};
+use super::proto::{
+    Agreed, Asked, DeltaPart, Direction, Done, Failure, Hello, Message, Options, PROTOCOL, Took,
+};
 use super::replica::Replica;
 use super::tree::{ContentId, RootHash, Tree, TreePath};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
@@ -39,6 +41,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod contents;
 mod merging;
+mod partly;
 mod short;
 mod trees;
 
@@ -117,6 +120,12 @@ pub struct Session {
     hashes: BTreeMap<ContentId, ContentId>,
     /// What could not be decoded was asked for again; by this side, and by the other.
     asked_again: (bool, bool),
+    /// What does not arrive, and why.
+    absent: BTreeMap<ContentId, String>,
+    /// What the peer has taken of what was agreed on, if that is not all.
+    took: Option<Took>,
+    /// What is on its way does not fit in: it is heard to its end, and asked for another way.
+    overfull: bool,
     /// Contents that the peer can still read beside those of its tree.
     held: BTreeSet<ContentId>,
     theirs: Option<Known>,
@@ -180,6 +189,9 @@ impl Session {
             undelivered: BTreeSet::new(),
             hashes: BTreeMap::new(),
             asked_again: (false, false),
+            absent: BTreeMap::new(),
+            took: None,
+            overfull: false,
             held: BTreeSet::new(),
             theirs: None,
             dag: Dag::default(),
@@ -234,11 +246,15 @@ impl Session {
             return Ok(Some(message));
         }
         let Some(Leaving { teller, sender }) = &mut self.sender else { return Ok(None) };
-        let message = match teller.next(replica)? {
+        let mut message = match teller.next(replica)? {
             Some(Told::Begin(numbers)) => Some(Message::Deltas(numbers)),
             Some(Told::Part { bytes, last }) => Some(Message::Delta(DeltaPart { bytes, last })),
             None => sender.next_block(replica)?.map(Message::Data),
         };
+        if message.is_none() {
+            let withheld = [teller.take_withheld(), sender.take_withheld()].concat();
+            message = (!withheld.is_empty()).then_some(Message::Withheld(withheld));
+        }
         self.sent = self.to_send.saturating_sub(sender.left_bytes() + teller.left_bytes());
         if message.is_none() {
             self.sender = None;
@@ -267,6 +283,20 @@ impl Session {
             (_, Message::Failed(Failure { message, hint })) => {
                 return Err(SyncError::Remote { message, hint });
             }
+            (_, Message::Troubles(troubles)) => {
+                self.hear_troubles(troubles);
+            }
+            (State::Taken | State::Done, Message::Took(took)) => self.took = Some(took),
+            // What did not fit in is passed over, to its end.
+            (
+                State::Data,
+                Message::Data(_) | Message::Deltas(_) | Message::Delta(_) | Message::Withheld(_),
+            ) if self.overfull => {}
+            (State::Data, Message::DataEnd(())) if self.overfull => {
+                self.overfull = false;
+                self.go_long(true, replica)?;
+            }
+            (State::Data, Message::Withheld(withheld)) => self.take_withheld(withheld)?,
             (State::Hello, Message::Hello(hello)) => {
                 self.greet(hello, replica)?;
                 self.groups = replica.groups().with(&self.features);
@@ -285,7 +315,8 @@ impl Session {
                 self.note(replica)?;
                 self.finish(replica)?;
                 self.note_taken(&theirs, replica)?;
-                self.outcome.skipped.extend(theirs.skipped);
+                self.meet_partly(replica)?;
+                self.hear_skipped(theirs);
                 self.state = State::Ended;
             }
             (State::Agreed, Message::Agreed(agreed)) => self.agree(&agreed)?,
@@ -329,7 +360,8 @@ impl Session {
                     self.out.push_back(Message::Done(done));
                 }
                 self.note_taken(&theirs, replica)?;
-                self.outcome.skipped.extend(theirs.skipped);
+                self.meet_partly(replica)?;
+                self.hear_skipped(theirs);
                 self.state = State::Ended;
             }
             (state, message) => {
@@ -399,6 +431,7 @@ impl Session {
         if !self.calls {
             self.introduce(replica, None);
         }
+        self.tell_troubles(false, replica);
         self.way = self.which_way(replica, replica.has_staged());
         self.state = State::Tree;
         match self.way {
@@ -493,11 +526,17 @@ impl Session {
     /// Changes this side's tree.
     fn finish(&mut self, replica: &mut dyn Replica) -> Result<Done, SyncError> {
         let snapshot = self.snapshot.clone().expect("merged before");
+        replica.do_without(std::mem::take(&mut self.absent));
         let done = match self.takes() {
             true => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
             false => Done::default(),
         };
-        self.outcome.skipped.extend(done.skipped.iter().cloned());
+        // Of the short way who is ahead has said all.
+        if self.state != State::Taken {
+            self.tell_troubles(true, replica);
+            self.tell_partly(&done, replica)?;
+        }
+        self.skip(done.skipped.clone());
         Ok(done)
     }
 }

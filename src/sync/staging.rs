@@ -254,18 +254,32 @@ impl Staging {
         let changed = || SyncError::Changed("a file was changed while it was used for the sync".to_owned());
         let (base, at, len) = *self.chunks.get(&tag).ok_or_else(changed)?;
         let path = &self.bases[base as usize];
-        let fd = root.open_at(path, OFlags::RDONLY, Mode::empty()).map_err(|_| changed())?;
+        let stale = || SyncError::Stale(len);
+        let fd = root.open_at(path, OFlags::RDONLY, Mode::empty()).map_err(|_| stale())?;
         let mut bytes = vec![0; len as usize];
-        File::from(fd).read_exact_at(&mut bytes, at).map_err(|_| changed())?;
-        if Tag::of(&bytes) == tag { Ok(bytes) } else { Err(changed()) }
+        File::from(fd).read_exact_at(&mut bytes, at).map_err(|_| stale())?;
+        if Tag::of(&bytes) == tag { Ok(bytes) } else { Err(stale()) }
+    }
+
+    /// What was begun is given up.
+    pub fn discard(&mut self, root: &Root) -> Result<(), SyncError> {
+        let Some((content, file)) = self.begun.take() else { return Ok(()) };
+        drop(file);
+        let new = staged(&format!("{content}.new"));
+        match root.remove(&new, false) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(error::on("remove", &new, e)),
+        }
     }
 
     /// The content that was begun is whole, and is `content`.
     pub fn finish(&mut self, root: &Root, content: ContentId) -> Result<(), SyncError> {
-        let (begun, mut file) = self.begun.take().expect("a content was begun");
+        let (begun, file) = self.begun.as_mut().expect("a content was begun");
         let set = file.stream_position().and_then(|len| file.set_len(len));
         set.map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))?;
-        finish(root, &file, begun, content)
+        finish(root, file, *begun, content)?;
+        self.begun = None;
+        Ok(())
     }
 
     /// A name that is free, for something that is taken out of the tree or put into it.

@@ -121,12 +121,15 @@ fn nothing_of_a_lying_sender_is_taken() {
     // Distances that would make this side keep 128 MiB.
     let mut wide = RawEncoder::new(1).unwrap();
     wide.set_parameter(CParameter::WindowLog(27)).unwrap();
-    let wide = Sender { wants: VecDeque::new(), current: None, zstd: wide }.compress(&[0; 1000]).unwrap();
+    let wide = Sender { wants: VecDeque::new(), current: None, withheld: vec![], zstd: wide }
+        .compress(&[0; 1000])
+        .unwrap();
     cases.push(("no zstd stream", Block { raw: 1000, bytes: wide }));
     for (told, block) in cases {
         let mut sink = Memory::new(&[]);
         let mut receiver = Receiver::new(&[want(&bytes, vec![])]).unwrap();
-        let error = receiver.take(&block, &mut sink).unwrap_err().to_string();
+        let taken = receiver.take(&block, &mut sink).and_then(|_| receiver.take_refused());
+        let error = taken.unwrap_err().to_string();
         assert!(error.contains(told), "{error} instead of {told}");
         assert!(sink.done.is_empty());
     }
@@ -141,12 +144,69 @@ fn what_has_no_hash_is_not_sent_whole() {
     assert!(error.to_string().contains("not asked for"));
 }
 
+/// Another file than the one that was wanted, a shorter one, one with more at the end, and one that is gone: each is
+/// withheld if it has to be, and the next one arrives.
 #[test]
-fn a_file_that_changes_while_it_is_sent_is_noticed() {
-    let bytes = noise(100_000, 3);
-    for size in [50_000, 200_000] {
-        let mut sender = Sender::new(vec![(0, Want { size, ..want(&bytes, vec![]) })]).unwrap();
-        let error = sender.next_block(&mut Memory::new(std::slice::from_ref(&bytes))).unwrap_err();
-        assert!(matches!(error, SyncError::Changed(_)), "{error}");
+fn a_file_that_changes_while_it_is_sent_is_withheld_and_the_others_arrive() {
+    let (old, next) = (noise(100_000, 3), noise(70_000, 4));
+    let mut appended = old.clone();
+    appended.extend(b"a line");
+    for (now, arrives) in [(noise(100_000, 9), false), (old[..50_000].to_vec(), false), (appended, true)] {
+        let wants = [want(&old, vec![]), want(&next, vec![])];
+        let mut source = Memory::new(&[next.clone()]);
+        source.contents.insert(ContentId::of(&old), now);
+        let mut sender = Sender::new((0..).zip(wants.clone()).collect()).unwrap();
+        let (mut receiver, mut sink) = (Receiver::new(&wants).unwrap(), Memory::new(&[]));
+        while let Some(block) = sender.next_block(&mut source).unwrap() {
+            receiver.take(&block, &mut sink).unwrap();
+        }
+        let withheld: Vec<u32> = sender.take_withheld().iter().map(|one| one.number).collect();
+        assert_eq!(withheld, if arrives { vec![] } else { vec![0] });
+        assert_eq!(receiver.take_refused().is_err(), !arrives, "it is a lie until the sender has said so");
+        withheld.iter().for_each(|number| receiver.forget(*number));
+        assert!(receiver.take_refused().unwrap().is_empty() && receiver.missing().is_empty());
+        assert_eq!(sink.done, if arrives { vec![old.clone(), next.clone()] } else { vec![next.clone()] });
     }
+}
+
+/// A disk that has room for so many bytes.
+struct Small(Memory, usize);
+
+impl Sink for Small {
+    fn begin(&mut self, content: ContentId) -> Result<(), SyncError> {
+        self.0.begin(content)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        self.1 = self.1.checked_sub(bytes.len()).ok_or_else(|| SyncError::io("write", "it", full))?;
+        self.0.write(bytes)
+    }
+
+    fn chunk(&mut self, tag: Tag) -> Result<Vec<u8>, SyncError> {
+        self.0.chunk(tag)
+    }
+
+    fn finish(&mut self, content: ContentId) -> Result<(), SyncError> {
+        self.0.finish(content)
+    }
+
+    fn discard(&mut self) -> Result<(), SyncError> {
+        self.1 += self.0.current.len();
+        Ok(())
+    }
+}
+
+#[test]
+fn what_a_full_disk_has_no_room_for_does_not_keep_the_others_away() {
+    let all = [noise(10_000, 3), noise(100_000, 4), noise(20_000, 5)];
+    let wants: Vec<Want> = all.iter().map(|bytes| want(bytes, vec![])).collect();
+    let mut sender = Sender::new((0..).zip(wants.clone()).collect()).unwrap();
+    let (mut receiver, mut sink) = (Receiver::new(&wants).unwrap(), Small(Memory::new(&[]), 90_000));
+    while let Some(block) = sender.next_block(&mut Memory::new(&all)).unwrap() {
+        receiver.take(&block, &mut sink).unwrap();
+    }
+    let refused = receiver.take_refused().unwrap();
+    assert!(refused.len() == 1 && refused[0].0 == 1 && refused[0].1.contains("no room"), "{refused:?}");
+    assert_eq!(sink.0.done, [all[0].clone(), all[2].clone()]);
 }

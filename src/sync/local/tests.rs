@@ -23,6 +23,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
+mod links;
+mod troubles;
+
 struct Copy {
     dir: TempDir,
     /// What a store would still have.
@@ -198,8 +201,8 @@ fn sync_cut(a: &Copy, b: &Copy, options: Options, cuts: (u32, u32)) -> Sides {
 #[track_caller]
 fn sync(a: &Copy, b: &Copy) -> (Outcome, link::Traffic) {
     let (caller, called) = sync_cut(a, b, Options::default(), (u32::MAX, u32::MAX));
-    called.unwrap();
-    let done = caller.unwrap();
+    let (Ok(done), Ok(_)) = (&caller, &called) else { panic!("{caller:?}, {called:?}") };
+    let done = done.clone();
     assert_eq!(a.tree(), b.tree(), "both hold the same");
     assert!(!a.at(tree::STAGING).exists() && !b.at(tree::STAGING).exists());
     done
@@ -425,7 +428,7 @@ fn a_change_after_the_look_is_not_overwritten() {
         a.write(change, "OLD");
         fs::File::options().write(true).open(a.at(change)).unwrap().set_modified(time).unwrap();
         let skipped = local.run(&plan(&from, &to)).unwrap();
-        assert!(skipped.iter().any(|(path, _)| path == change.as_bytes()), "{name}: {skipped:?}");
+        assert!(skipped.iter().any(|step| step.path == change.as_bytes()), "{name}: {skipped:?}");
         assert_eq!(a.read(change), b"OLD", "{name}: an unseen change was overwritten");
     }
 }
@@ -452,14 +455,16 @@ fn a_change_under_the_step_is_put_back() {
             let known = local.memory.cache.get_mut(name.as_bytes()).unwrap();
             *known = Print { fresh: true, content: known.content, ..super::super::scan::print(&now, None) };
         }
-        let mut executor = Executor::new(&local.root, &mut local.staging, &mut local.memory.cache).unwrap();
+        let absent = BTreeMap::new();
+        let mut executor =
+            Executor::new(&local.root, &mut local.staging, &mut local.memory.cache, &absent).unwrap();
         executor.between = Some(Box::new(|path: &[u8]| {
             if path == name.as_bytes() && !same_tick {
                 a.write(name, "written");
             }
         }));
         let skipped = executor.run(&plan(&from, &to)).unwrap();
-        assert!(skipped.iter().any(|(path, _)| path == name.as_bytes()), "{name}: {skipped:?}");
+        assert!(skipped.iter().any(|step| step.path == name.as_bytes()), "{name}: {skipped:?}");
         let text = if same_tick { "OLD" } else { "written" };
         assert_eq!(a.read(name), text.as_bytes(), "{name}: an unseen change was overwritten");
     }
@@ -846,13 +851,15 @@ fn a_group_is_taken_whole_or_not_at_all() {
         local.finish(ContentId::of(b"new")).unwrap();
         let ops = local.groups.plan(&from, &to);
         assert_eq!(ops.len(), 3, "{ops:?}");
-        let mut executor = Executor::new(&local.root, &mut local.staging, &mut local.memory.cache).unwrap();
+        let absent = BTreeMap::new();
+        let mut executor =
+            Executor::new(&local.root, &mut local.staging, &mut local.memory.cache, &absent).unwrap();
         executor.between = Some(Box::new(|at: &[u8]| {
             if at == path.as_bytes() {
                 a.write(change, "written");
             }
         }));
-        let skipped: Vec<String> = executor.run(&ops).unwrap().iter().map(|(path, _)| shown(path)).collect();
+        let skipped: Vec<String> = executor.run(&ops).unwrap().iter().map(|step| shown(&step.path)).collect();
         assert_eq!(skipped, if path.is_empty() { vec![] } else { vec![path.to_owned()] }, "{change}");
         let untouched = |group: &str| path == group;
         let expect = |name: &str, group: &str| match () {
@@ -877,6 +884,7 @@ fn a_group_is_taken_whole_or_not_at_all() {
             assert_eq!(a.read(".git/objects/x"), expect(".git/objects/x", ".git"));
         }
         // The rest of the sync, with what somebody wrote as a change like any other.
+        drop(executor);
         drop(local);
         let swaps = staging::swaps(&Root::open(&a.at("")).unwrap()).unwrap();
         assert!(swaps.is_empty(), "{change}: {swaps:?}");
@@ -913,7 +921,9 @@ fn a_database_and_a_directory_change_places_at_once() {
             ]),
             false => rows(&[("", file(70, "peer", "new")), ("-wal", file(71, "peer", "new"))]),
         };
-        let mut executor = Executor::new(&local.root, &mut local.staging, &mut local.memory.cache).unwrap();
+        let absent = BTreeMap::new();
+        let mut executor =
+            Executor::new(&local.root, &mut local.staging, &mut local.memory.cache, &absent).unwrap();
         executor.between = Some(Box::new(|_: &[u8]| {
             assert!(old.iter().all(|path| a.at(path).exists()), "neither is there: {:?}", a.at("x").exists());
             change.into_iter().for_each(|path| a.write(path, "written"));

@@ -4,12 +4,16 @@ use super::super::batch::{Ranks, Teller};
 use super::super::content::{Sender, TAGS_MAX, Want};
 use super::super::error::SyncError;
 use super::super::plan::Op;
-use super::super::proto::{Asked, DeltaPart, Message};
+use super::super::proto::{Asked, DeltaPart, Message, Withheld};
 use super::super::tree::Tree;
 use super::short::Way;
 use super::{Replica, Session, State, contents_of};
 use std::collections::BTreeSet;
 
+/// Room that is left on a disk, for what a sync keeps itself.
+const ROOM_BYTES: u64 = 8 << 20;
+/// What a file takes beside its bytes.
+const FILE_BYTES: u64 = 4 << 10;
 /// Wants in one frame.
 const WANTS_IN_FRAME: usize = 256;
 const TAGS_IN_FRAME: usize = 64 << 10;
@@ -57,6 +61,54 @@ impl Session {
             room -= have.len().min(room);
             self.wants.push(Want { content, size: entry.kind.size(), base, have });
             self.want_paths.push(path);
+        }
+        self.want_what_fits(replica);
+        Ok(())
+    }
+
+    /// If there is no room for all that is wanted, the smallest come first, and what is too large is not asked for.
+    fn want_what_fits(&mut self, replica: &dyn Replica) {
+        let Some(free) = replica.free_bytes() else { return };
+        let refused = too_large(&self.wants, free);
+        if refused.is_empty() {
+            return;
+        }
+        let all = std::mem::take(&mut self.wants).into_iter().zip(std::mem::take(&mut self.want_paths));
+        for (number, (want, path)) in (0..).zip(all) {
+            match refused.contains(&number) {
+                true => {
+                    let why = format!(
+                        "there is no room for its {} bytes ({free} bytes are free); make room and run the sync again",
+                        want.size
+                    );
+                    self.absent.insert(want.content, why);
+                }
+                false => {
+                    self.wants.push(want);
+                    self.want_paths.push(path);
+                }
+            }
+        }
+    }
+
+    /// What is on its way at once is more than there is room for.
+    pub(super) fn is_too_much(&self, replica: &dyn Replica) -> bool {
+        replica.free_bytes().is_some_and(|free| !too_large(&self.wants, free).is_empty())
+    }
+
+    /// The peer cannot send some of what this side wants.
+    pub(super) fn take_withheld(&mut self, withheld: Vec<Withheld>) -> Result<(), SyncError> {
+        let receiver = self.receiver.as_mut().expect("made with the state");
+        for Withheld { number, content, reason } in withheld {
+            let want = self.wants.get(number as usize);
+            let wanted = want.filter(|want| want.content == content || want.content.is_untold());
+            let wanted = wanted.ok_or_else(|| SyncError::peer("withholds what was not asked for"))?.content;
+            receiver.forget(number);
+            self.undelivered.remove(&number);
+            if wanted.is_untold() {
+                self.hashes.insert(wanted, content);
+            }
+            self.absent.insert(content, reason);
         }
         Ok(())
     }
@@ -128,7 +180,10 @@ impl Session {
 
     /// All contents are said to have arrived.
     pub(super) fn have_all(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
-        let receiver = self.receiver.take().expect("made with the state");
+        let mut receiver = self.receiver.take().expect("made with the state");
+        for (number, why) in receiver.take_refused()? {
+            self.absent.insert(self.wants[number as usize].content, why);
+        }
         let whole = receiver.is_at_rest() && self.arriving.is_none();
         // What came as deltas, and could not be decoded.
         let again: Vec<usize> = receiver.missing().into_iter().map(|number| number as usize).collect();
@@ -166,6 +221,19 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Numbers of wants for which there is no room after all smaller ones.
+fn too_large(wants: &[Want], free: u64) -> BTreeSet<u32> {
+    let mut sizes: Vec<(u64, u32)> = wants.iter().map(|want| want.size).zip(0..).collect();
+    sizes.sort_unstable();
+    let mut room = free.saturating_sub(ROOM_BYTES);
+    let mut fits = |size: u64| {
+        let left = room.checked_sub(size.saturating_add(FILE_BYTES));
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    sizes.into_iter().filter(|(size, _)| !fits(*size)).map(|(_, number)| number).collect()
 }
 
 /// What goes to the peer: what can be told against something first.

@@ -155,6 +155,7 @@ impl Session {
         self.pass_on(Some(head), &theirs, replica)?;
         // From here on the peer may take it; whoever meets it has to know where this side met it.
         self.note(replica)?;
+        self.tell_troubles(true, replica);
         self.tell_tree(None, Some(head), &theirs, &self.mine.clone(), &leaving.teller.contents())?;
         self.sender = Some(leaving);
         self.state = State::Taken;
@@ -162,10 +163,11 @@ impl Session {
     }
 
     /// The other side's tree is here, but for some hashes.
-    pub(super) fn expect_pushed(&mut self, tree: Tree) -> Result<(), SyncError> {
+    pub(super) fn expect_pushed(&mut self, tree: Tree, replica: &dyn Replica) -> Result<(), SyncError> {
         self.wants = lacking(&self.mine, &tree);
         self.their_tree = tree;
         self.state = State::Data;
+        self.overfull = self.is_too_much(replica);
         self.expect()
     }
 
@@ -202,7 +204,7 @@ impl Session {
         let contents: Vec<ContentId> =
             self.ops.iter().flat_map(Op::staged).filter_map(|(_, entry, _)| entry.kind.content()).collect();
         for content in contents {
-            if !replica.stage(content)? {
+            if !self.absent.contains_key(&content) && !replica.stage(content)? {
                 return self.go_long(true, replica);
             }
         }
@@ -224,12 +226,13 @@ impl Session {
         self.undelivered.clear();
         self.wants.clear();
         self.hashes.clear();
+        self.absent.clear();
         self.parts.clear();
         self.their_tree = Tree::default();
         self.merged = Merged::default();
         self.ops.clear();
         self.snapshot = None;
-        self.outcome = Outcome::default();
+        self.outcome = Outcome { skipped: std::mem::take(&mut self.outcome.skipped), ..Outcome::default() };
         (self.received, self.sent, self.to_send) = (0, 0, 0);
         if say {
             self.out.push_back(Message::Long(()));

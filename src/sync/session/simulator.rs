@@ -3,7 +3,7 @@
 //! every content that nobody replaced or deleted who had it, and no conflict between contents of which one came from
 //! the other. A failing run prints its seed.
 
-use super::super::adopt::{self, Steps};
+use super::super::adopt::{self, Skipped, Steps};
 use super::super::content::{Sink, Source, Tag};
 use super::super::group::{self, ITSELF, Rows};
 use super::super::look::{Inode, Seen};
@@ -64,12 +64,25 @@ struct World {
     apart: bool,
     /// Whether there are directories that are taken as a whole.
     groups: bool,
+    /// Whether most files have several names.
+    links: bool,
+    /// What each content replaced in its own inode.
+    in_place: BTreeMap<String, String>,
+    /// Contents that were there when a sync did not take all, and was cut, or took some only on both sides: nobody may remember
+    /// where they came from.
+    loose: BTreeSet<String>,
+    /// Contents that were in a conflict: they may be there twice.
+    conflicted: BTreeSet<String>,
     conflicts: u32,
 }
 
 impl World {
     fn with_groups(seed: u64) -> World {
         World { groups: true, ..World::new(seed) }
+    }
+
+    fn with_links(seed: u64) -> World {
+        World { links: true, ..World::new(seed) }
     }
 
     fn new(seed: u64) -> World {
@@ -87,8 +100,12 @@ impl World {
             gone: BTreeSet::new(),
             given: BTreeMap::new(),
             deleted: BTreeSet::new(),
+            in_place: BTreeMap::new(),
+            loose: BTreeSet::new(),
+            conflicted: BTreeSet::new(),
             conflicts: 0,
             groups: false,
+            links: false,
         }
     }
 
@@ -145,7 +162,8 @@ impl World {
             fresh = join(&dir, b".git");
         }
         let text = format!("{d}:{}", rng.next());
-        match rng.below(16) {
+        let action = rng.below(if self.links { 24 } else { 16 });
+        match action {
             0..=3 if !disk.files.contains_key(&fresh) => {
                 let ino = disk.ino();
                 disk.files.insert(fresh, Node { ino, what: What::File(text), mode: 0o644, mtime: now });
@@ -154,16 +172,23 @@ impl World {
                 let ino = disk.ino();
                 disk.files.insert(fresh, Node { ino, what: What::Dir, mode: 0o755, mtime: 0 });
             }
-            5..=9 => {
+            5..=9 | 21..=23 => {
                 // In place, or as an editor does.
                 let Some(path) = any(rng, &paths) else { return };
                 let What::File(old) = disk.files[&path].what.clone() else { return };
                 let ino = disk.files[&path].ino;
+                // What a sync that was stopped has put there is not known to have come from elsewhere.
+                if disk.journal.is_some() {
+                    self.conflicted.insert(old.clone());
+                }
                 // A file that was renamed and edited before it was looked at is another one.
                 if disk.inodes.get(&path) == Some(&(1, ino)) {
-                    self.from.insert(text.clone(), old);
+                    self.from.insert(text.clone(), old.clone());
                 }
-                if rng.below(2) == 0 {
+                if rng.below(2) == 0 || action > 20 {
+                    if disk.inodes.get(&path) == Some(&(1, ino)) {
+                        self.in_place.insert(text.clone(), old);
+                    }
                     let node = Node { what: What::File(text), mtime: now, ..disk.files[&path].clone() };
                     for other in disk.files.values_mut().filter(|other| other.ino == ino) {
                         *other = node.clone();
@@ -185,13 +210,26 @@ impl World {
                         if let What::File(text) = &node.what
                             && (*other == path || replaced)
                         {
+                            self.in_place.remove(text);
                             self.from.remove(text);
                         }
+                    }
+                    // What is renamed before a sync that was stopped has ended is made and deleted.
+                    if disk.journal.is_some() {
+                        let moved = disk
+                            .files
+                            .iter()
+                            .filter(|(other, _)| **other == path || other.starts_with(&below));
+                        let texts = moved.filter_map(|(_, node)| match &node.what {
+                            What::File(text) => Some(text.clone()),
+                            What::Dir => None,
+                        });
+                        self.deleted.extend(texts);
                     }
                     disk.rename(&path, &fresh);
                 }
             }
-            12 if !disk.files.contains_key(&fresh) => {
+            12 | 16..=20 if !disk.files.contains_key(&fresh) => {
                 let Some(path) = any(rng, &paths) else { return };
                 if disk.files[&path].what != What::Dir {
                     let node = disk.files[&path].clone();
@@ -244,6 +282,13 @@ impl World {
             let now = self.disks[disk].texts();
             self.made.extend(now.difference(&before).cloned());
         }
+        let partly = [a, b].map(|disk| !self.disks[disk].absent.is_empty());
+        let withholds = [a, b].iter().any(|disk| self.disks[*disk].withholds.is_some());
+        // A third device, which has some of it from elsewhere, does not know where those two met either.
+        let several = self.disks.len() > 2 && partly != [false, false];
+        if (withholds && result.is_err()) || partly == [true, true] || several {
+            self.loose.extend([a, b].iter().flat_map(|disk| self.disks[*disk].texts()));
+        }
         if let Ok(outcome) = &result {
             self.judge(outcome, a);
         }
@@ -256,15 +301,21 @@ impl World {
     /// Conflicts are between contents neither of which came from the other.
     fn judge(&mut self, outcome: &Outcome, at: usize) {
         self.conflicts += outcome.conflicts.len() as u32;
-        assert!(!self.apart || outcome.conflicts.is_empty(), "{:?}", outcome.conflicts);
         for conflict in &outcome.conflicts {
             let text = |path: &TreePath| match self.disks[at].files.get(path).map(|node| &node.what) {
                 Some(What::File(text)) => Some(text.clone()),
                 _ => None,
             };
+            let loose = [&conflict.path, &conflict.copy]
+                .iter()
+                .any(|path| text(path).is_some_and(|text| self.loose.contains(&text)));
+            assert!(!self.apart || loose, "{:?}", outcome.conflicts);
+            self.conflicted.extend([&conflict.path, &conflict.copy].into_iter().filter_map(text));
             // What is moved into a group or out of it is another file.
             let known = (text(&conflict.path), text(&conflict.copy));
-            if let ((Some(winner), Some(loser)), false) = (known, self.groups) {
+            // The one that has the name may not be here yet.
+            let waits = known.0 == known.1;
+            if let ((Some(winner), Some(loser)), false) = (known, self.groups || loose || waits) {
                 let came_from = |text: &String, other: &String| {
                     let from =
                         |text: &&String| self.from.get(*text).filter(|from| !self.deleted.contains(*from));
@@ -295,6 +346,11 @@ impl World {
                 if !self.apart && self.rng.below(6) == 0 {
                     self.disks[disk].interferes = Some(1 + self.rng.below(6) as u32);
                 }
+                if self.rng.below(6) == 0 {
+                    self.disks[disk].refuses = Some(1 + self.rng.below(6) as u32);
+                }
+                self.disks[disk].strict = self.rng.below(4) == 0;
+                self.disks[disk].withholds = (self.rng.below(4) == 0).then_some(2);
             }
             let direction =
                 [Direction::Both, Direction::Both, Direction::Push, Direction::Pull][self.rng.below(4)];
@@ -305,9 +361,36 @@ impl World {
             for disk in [d, other] {
                 self.disks[disk].stops.set(u32::MAX);
                 self.disks[disk].interferes = None;
+                self.disks[disk].refuses = None;
+                self.disks[disk].strict = false;
+                self.disks[disk].withholds = None;
+                self.disks[disk].absent.clear();
             }
         }
         self.heal();
+    }
+
+    /// Names of one file stay names of one file on all devices, and an edit behind one of them is not undone behind another.
+    fn check_links(&self, texts: &BTreeSet<String>) {
+        for disk in &self.disks {
+            let mut inodes: BTreeMap<&String, BTreeSet<u64>> = BTreeMap::new();
+            for node in disk.files.values() {
+                if let What::File(text) = &node.what {
+                    inodes.entry(text).or_default().insert(node.ino);
+                }
+            }
+            for (text, inodes) in inodes {
+                let apart =
+                    [&self.conflicted, &self.deleted, &self.loose].iter().any(|all| all.contains(text));
+                let once = inodes.len() == 1 || apart;
+                assert!(once, "{text} is in {} files on {}", inodes.len(), disk.device);
+            }
+        }
+        for (text, old) in &self.in_place {
+            let known = [&self.conflicted, &self.deleted, &self.loose].iter().any(|all| all.contains(old));
+            let both = texts.contains(text) && texts.contains(old);
+            assert!(known || !both, "{old} came back, though {text} replaced it");
+        }
     }
 
     fn heal(&mut self) {
@@ -330,9 +413,12 @@ impl World {
         for text in self.made.difference(&self.gone) {
             assert!(texts.contains(text), "the content {text} was lost");
         }
+        if !self.groups {
+            self.check_links(&texts);
+        }
         for path in self.disks[0].files.keys() {
             assert!(!path.starts_with(b".dedupfs"), "a file waits for ever");
-            assert!(!self.apart || parse_conflict_name(split(path).1).is_none());
+            assert!(!self.apart || !self.loose.is_empty() || parse_conflict_name(split(path).1).is_none());
         }
         for disk in &self.disks {
             assert!(disk.staged.is_empty() && disk.journal.is_none());
@@ -466,6 +552,12 @@ fn what_was_half_taken_is_no_edit() {
     run_one(8875);
 }
 
+/// With files of several names, which users give, take away, rename and edit on all devices.
+#[test]
+fn names_of_one_file_stay_together() {
+    assert!(run(0..300, World::with_links) > 0);
+}
+
 /// Some minutes: `cargo test --lib ten_thousand_seeds -- --ignored`; `SEED` is the first.
 #[test]
 #[ignore = "takes minutes"]
@@ -482,6 +574,14 @@ fn ten_thousand_with_groups() {
     run(first..first + 10_000, World::with_groups);
 }
 
+/// The same with files of several names: `cargo test --lib ten_thousand_with_links -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn ten_thousand_with_links() {
+    let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("a number"));
+    run(first..first + 10_000, World::with_links);
+}
+
 /// `SEED=n cargo test --lib simulator::one_seed -- --ignored`
 #[test]
 #[ignore = "for who looks into a seed"]
@@ -489,4 +589,5 @@ fn one_seed() {
     let seed = std::env::var("SEED").expect("SEED says which").parse().expect("a number");
     run(seed..seed + 1, World::new);
     run(seed..seed + 1, World::with_groups);
+    run(seed..seed + 1, World::with_links);
 }

@@ -131,7 +131,7 @@ impl Session {
             base.ok_or_else(|| SyncError::peer("told its tree against one that this side does not have"))?;
         let tree = diff::decode(&base, &std::mem::take(&mut self.parts))?;
         if part.of.is_none() && self.way == Way::Behind {
-            return self.expect_pushed(tree);
+            return self.expect_pushed(tree, replica);
         }
         let id = part.of.unwrap_or(self.theirs.as_ref().expect("came before").head);
         let expected = self.dag.get(id).ok_or(VersionError::Unknown(id))?.root;

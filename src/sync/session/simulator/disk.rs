@@ -37,6 +37,14 @@ pub(super) struct Disk {
     pub(super) stops: Rc<Cell<u32>>,
     /// Steps until a user interferes.
     pub(super) interferes: Option<u32>,
+    /// Steps until one is refused, as by a program that has the file.
+    pub(super) refuses: Option<u32>,
+    /// Whether it refuses what has another name that was changed by a step before: the times of the inode say so.
+    pub(super) strict: bool,
+    /// Contents that it cannot send this time, one in so many.
+    pub(super) withholds: Option<u8>,
+    /// What does not arrive.
+    pub(super) absent: BTreeMap<ContentId, String>,
 }
 
 impl Disk {
@@ -58,6 +66,10 @@ impl Disk {
             begun: None,
             stops: Rc::new(Cell::new(u32::MAX)),
             interferes: None,
+            refuses: None,
+            strict: false,
+            withholds: None,
+            absent: BTreeMap::new(),
         }
     }
 
@@ -107,6 +119,10 @@ impl Disk {
                 Err(e) => return Err(e),
             }
         }
+        self.look(taken.as_ref())
+    }
+
+    fn look(&mut self, taken: Option<&Tree>) -> Result<(), SyncError> {
         let texts = self.texts();
         self.past.extend(texts.into_iter().map(|text| (ContentId::of(text.as_bytes()), text)));
         let last = self.last();
@@ -114,7 +130,7 @@ impl Disk {
             &mut self.seen(),
             &last,
             self.inodes.clone(),
-            taken.as_ref(),
+            taken,
             &self.device,
             self.seq + 1,
         );
@@ -223,7 +239,9 @@ fn file(text: &str) -> Result<File, SyncError> {
 
 impl Source for Disk {
     fn open(&mut self, content: ContentId) -> Result<File, SyncError> {
-        file(&self.text(content).ok_or_else(|| SyncError::Changed("gone".to_owned()))?)
+        let text =
+            self.text(content).filter(|_| !self.withholds.is_some_and(|n| content.0[3].is_multiple_of(n)));
+        file(&text.ok_or_else(|| SyncError::Changed("gone".to_owned()))?)
     }
 
     fn holds(&mut self, content: ContentId) -> Result<bool, SyncError> {
@@ -326,10 +344,30 @@ impl Replica for Disk {
         self.journal = Some(snapshot.clone());
         let before = self.last();
         let skipped = adopt::adopt(self, &before, target, ops)?;
-        if skipped.is_empty() {
-            self.commit(snapshot)?;
+        match skipped.iter().any(|step| step.again) {
+            _ if skipped.is_empty() => self.commit(snapshot)?,
+            true => {}
+            false => {
+                self.tick()?;
+                self.journal = None;
+                self.look(Some(target))?;
+            }
         }
-        Ok(Done { skipped })
+        Ok(Done { skipped: skipped.into_iter().map(|step| (step.path, step.why)).collect() })
+    }
+
+    fn do_without(&mut self, contents: BTreeMap<ContentId, String>) {
+        self.absent = contents;
+    }
+
+    fn meet(&mut self, theirs: (&Snapshot, &Tree), both: &Snapshot) -> Result<(), SyncError> {
+        let own = self.last();
+        let met = self.dag.add(theirs.0.clone())?;
+        let head = self.dag.add(both.clone())?;
+        self.trees.extend([(met, theirs.1.clone()), (head, own)]);
+        self.heads.insert(theirs.0.seen.clone().unwrap().0, met);
+        self.head = Some(head);
+        Ok(())
     }
 
     fn learn(
@@ -351,10 +389,38 @@ impl Replica for Disk {
 }
 
 impl Steps for Disk {
-    fn run(&mut self, ops: &[Op]) -> Result<Vec<(TreePath, String)>, SyncError> {
+    fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
         let mut skipped = Vec::new();
-        for op in ops {
+        let mut changed: BTreeSet<u64> = BTreeSet::new();
+        let mut unsaved: BTreeSet<ContentId> = BTreeSet::new();
+        for (n, op) in ops.iter().enumerate() {
+            // What the last step was to put somewhere, if it was skipped.
+            if let Some(last) = n.checked_sub(1).map(|last| &ops[last])
+                && skipped.iter().any(|step: &Skipped| step.path == *last.path() || step.path.is_empty())
+            {
+                unsaved.extend(last.puts());
+            }
             self.tick()?;
+            tell(format!("{} does {op:?}", self.device));
+            if let Some((path, ..)) = op.staged().into_iter().find(|(_, entry, _)| {
+                entry.kind.content().is_some_and(|content| self.absent.contains_key(&content))
+            }) {
+                skipped.push(Skipped { path, why: String::new(), again: false });
+                unsaved.extend(op.puts());
+                continue;
+            }
+            if op.takes_away().iter().any(|content| unsaved.contains(content)) {
+                skipped.push(Skipped { path: op.path().clone(), why: String::new(), again: true });
+                continue;
+            }
+            if let Op::Replace { path, .. } | Op::Remove { path, .. } | Op::Meta { path, .. } = op
+                && let Some(ino) = self.files.get(path).map(|node| node.ino)
+                && self.strict
+                && !changed.insert(ino)
+            {
+                skipped.push(Skipped { path: path.clone(), why: String::new(), again: true });
+                continue;
+            }
             // Between two steps somebody writes to a file.
             if let Some(left) = &mut self.interferes {
                 *left = left.saturating_sub(1);
@@ -384,7 +450,17 @@ impl Steps for Disk {
                 let dir = split(path).0;
                 dir.is_empty() || self.files.get(dir).is_some_and(|node| node.what == What::Dir)
             };
-            let mut skip = |path: &TreePath| skipped.push((path.clone(), "changed meanwhile".to_owned()));
+            let mut skip = |path: &TreePath| {
+                skipped.push(Skipped { path: path.clone(), why: String::new(), again: true })
+            };
+            if let Some(left) = &mut self.refuses {
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    self.refuses = None;
+                    skip(&Vec::new());
+                    continue;
+                }
+            }
             match op {
                 Op::MakeDir { path, entry } => {
                     if self.files.contains_key(path) || !parent_is_there(path) {
@@ -509,7 +585,7 @@ impl Steps for Disk {
     fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {
         for op in ops {
             for content in op.staged().iter().filter_map(|(_, entry, _)| entry.kind.content()) {
-                if !self.stage(content)? {
+                if !self.absent.contains_key(&content) && !self.stage(content)? {
                     return Err(SyncError::Changed("a content is neither staged nor at home".to_owned()));
                 }
             }

@@ -1,0 +1,90 @@
+//! Inodes with several names. A step behind one name changes the times of the inode, so all its names are looked at again:
+//! else the next step would take the change for that of a user, and leave the other names with the old content.
+
+use super::{Executor, Skip};
+use crate::sync::memory::Print;
+use crate::sync::plan::Op;
+use crate::sync::scan::{print, unchanged};
+use crate::sync::tree::{TreePath, join};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Names by inode number, of inodes that have more than one.
+#[derive(Default)]
+pub(super) struct Links(HashMap<u64, BTreeSet<TreePath>>);
+
+impl Links {
+    /// Of what was looked at.
+    pub(super) fn of(prints: &BTreeMap<TreePath, Print>) -> Links {
+        let mut names: HashMap<u64, u32> = HashMap::new();
+        prints.values().for_each(|print| *names.entry(print.ino).or_default() += 1);
+        let mut links = Links::default();
+        for (path, print) in prints.iter().filter(|(_, print)| names[&print.ino] > 1) {
+            links.add(print.ino, path);
+        }
+        links
+    }
+
+    /// `path` is a name of the inode.
+    pub(super) fn add(&mut self, ino: u64, path: &TreePath) {
+        self.0.entry(ino).or_default().insert(path.clone());
+    }
+
+    /// `from` is called `to` from now on, and so is what is below it.
+    pub(super) fn rename(&mut self, from: &TreePath, to: &TreePath) {
+        let below = join(from, b"");
+        for paths in self.0.values_mut() {
+            let moved = |path: &&TreePath| *path == from || path.starts_with(&below);
+            for path in paths.iter().filter(moved).cloned().collect::<Vec<_>>() {
+                paths.remove(&path);
+                paths.insert([to, &path[from.len()..]].concat());
+            }
+        }
+    }
+
+    fn names(&self, ino: u64) -> Vec<TreePath> {
+        self.0.get(&ino).into_iter().flatten().cloned().collect()
+    }
+}
+
+/// Paths whose inodes a step changes.
+fn changed_by(op: &Op) -> Vec<TreePath> {
+    match op {
+        Op::MakeDir { .. } => Vec::new(),
+        Op::Move { from, .. } => vec![from.clone()],
+        Op::Create { link, .. } => link.iter().cloned().collect(),
+        Op::Replace { path, link, .. } => link.iter().chain([path]).cloned().collect(),
+        Op::Remove { path, .. } | Op::Meta { path, .. } => vec![path.clone()],
+        Op::Group { path, was, .. } => was.keys().map(|suffix| [&path[..], suffix].concat()).collect(),
+    }
+}
+
+impl Executor<'_> {
+    /// Inodes with several names that `op` changes, as they were looked at.
+    pub(super) fn linked(&self, op: &Op) -> Vec<Print> {
+        let known = changed_by(op).into_iter().filter_map(|path| self.prints.get(&path));
+        known.filter(|known| self.links.0.contains_key(&known.ino)).cloned().collect()
+    }
+
+    /// `op` was done, or tried: what it changed of the inodes that were `before` is no change by others.
+    pub(super) fn follow(&mut self, op: &Op, before: &[Print]) -> Result<(), Skip> {
+        // Metadata that was set behind one name.
+        let set = match op {
+            Op::Meta { path, .. } => self.prints.get(path).cloned(),
+            _ => None,
+        };
+        for before in before {
+            for path in self.links.names(before.ino) {
+                let (Some(known), Some(stat)) = (self.prints.get(&path).cloned(), self.stat(&path)?) else {
+                    continue;
+                };
+                let now = print(&stat, None);
+                let ours = set.as_ref().is_some_and(|set| unchanged(set, &now) && unchanged(before, &known));
+                let same = (now.ino, now.size, now.mtime) == (known.ino, known.size, known.mtime);
+                if known.ino == before.ino && (same || ours) {
+                    self.prints.insert(path, Print { ctime: now.ctime, mtime: now.mtime, ..known });
+                }
+            }
+        }
+        Ok(())
+    }
+}

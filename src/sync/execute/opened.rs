@@ -1,0 +1,106 @@
+//! Directories that their owner may not change, opened for as long as steps change names in them. Root needs none of it.
+
+use super::{Executor, Skip, refused};
+use crate::sync::error::SyncError;
+use crate::sync::group::ITSELF;
+use crate::sync::halfway::OWNER;
+use crate::sync::plan::Op;
+use crate::sync::tree::{TreePath, split};
+use rustix::fs::{FileType, Mode, OFlags};
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+/// So many are open at a time.
+const OPEN_MAX: usize = 128;
+
+/// Those that were given a mode for a while; closed again when dropped.
+#[derive(Default)]
+pub(super) struct Opened {
+    /// With inode number, and the mode that each had.
+    dirs: Vec<(OwnedFd, u64, Mode)>,
+    /// Directories that can be changed.
+    ready: BTreeSet<TreePath>,
+}
+
+impl Opened {
+    /// Gives all of them their modes again.
+    pub(super) fn close(&mut self) {
+        for (dir, _, mode) in self.dirs.drain(..).rev() {
+            // One that was removed meanwhile needs none.
+            if let Err(e) = rustix::fs::fchmod(&dir, mode) {
+                tracing::warn!("a directory keeps the mode that it was given for the sync: {e}");
+            }
+        }
+        self.ready.clear();
+    }
+
+    /// The directory has got another mode.
+    pub(super) fn forget(&mut self, ino: u64) {
+        self.dirs.retain(|(_, other, _)| *other != ino);
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Directories in which a step changes names, and those that it moves.
+fn changed_by(op: &Op) -> Vec<TreePath> {
+    let parent = |path: &TreePath| split(path).0.to_vec();
+    match op {
+        Op::Meta { .. } => Vec::new(),
+        Op::MakeDir { path, .. } | Op::Create { path, .. } | Op::Replace { path, .. } => vec![parent(path)],
+        // A directory that moves gets another `..`.
+        Op::Move { from, to } => vec![parent(from), parent(to), from.clone()],
+        Op::Remove { path, .. } => vec![parent(path)],
+        Op::Group { path, was, .. } => {
+            let dirs = was.iter().filter(|(suffix, row)| row.kind.is_dir() || suffix[..] == *ITSELF);
+            let dirs = dirs.map(|(suffix, _)| [&path[..], suffix].concat());
+            dirs.chain([parent(path)]).collect()
+        }
+    }
+}
+
+impl Executor<'_> {
+    /// Makes the directories that `op` changes writable for their owner, if they are this user's.
+    pub(super) fn open_directories(&mut self, op: &Op) -> Result<(), SyncError> {
+        let user = rustix::process::geteuid();
+        if user.is_root() {
+            return Ok(());
+        }
+        for dir in changed_by(op) {
+            if self.opened.ready.contains(&dir) {
+                continue;
+            }
+            if self.opened.dirs.len() >= OPEN_MAX {
+                self.opened.close();
+            }
+            match self.open_directory(&dir, user.as_raw()) {
+                // The step itself says what is wrong.
+                Ok(()) | Err(Skip::Because(_) | Skip::Changed) => drop(self.opened.ready.insert(dir)),
+                Err(Skip::Fatal(e)) => return Err(e),
+            }
+        }
+        if matches!(op, Op::Move { .. }) {
+            self.opened.ready.clear();
+        }
+        Ok(())
+    }
+
+    fn open_directory(&mut self, dir: &TreePath, user: u32) -> Result<(), Skip> {
+        let Some(stat) = self.stat(dir)? else { return Ok(()) };
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+        let owner = Mode::from_raw_mode(OWNER.into());
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if !is_dir || stat.st_uid != user || mode.contains(owner) {
+            return Ok(());
+        }
+        let fd = self.root.open_at(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let fd = fd.map_err(refused(dir, "open"))?;
+        rustix::fs::fchmod(&fd, mode | owner).map_err(refused(dir, "make writable"))?;
+        self.opened.dirs.push((fd, stat.st_ino, mode));
+        Ok(())
+    }
+}

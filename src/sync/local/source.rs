@@ -1,0 +1,131 @@
+//! Contents that a directory sends: of files that may change meanwhile.
+
+use super::Local;
+use crate::id::RecipeId;
+use crate::sync::content::{CHANGED, Sink, Source};
+use crate::sync::error::{self, SyncError};
+use crate::sync::scan::{self, unchanged};
+use crate::sync::tree::{ContentId, TreePath};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::AsRawFd;
+
+impl Local<'_> {
+    /// A content of a group that changes all the time, in a file with a place of its own.
+    pub(super) fn kept(&self, content: ContentId) -> Result<Option<File>, SyncError> {
+        let Some(kept) = self.kept.get(&content) else { return Ok(None) };
+        let again = File::open(format!("/proc/self/fd/{}", kept.as_raw_fd()));
+        again.map(Some).map_err(|e| SyncError::io("open", "a content that was kept", e))
+    }
+
+    /// A copy of the first bytes of a file, if they are this content.
+    fn beginning(&mut self, file: &File, size: u64, content: ContentId) -> Result<Option<File>, SyncError> {
+        let mut copy = self.memory.spool()?;
+        let mut hasher = blake3::Hasher::new();
+        let (mut from, mut buffer) = (file.take(size), vec![0; 1 << 20]);
+        let io = |e| SyncError::io("copy", "a content to send", e);
+        loop {
+            let len = from.read(&mut buffer).map_err(io)?;
+            if len == 0 {
+                break;
+            }
+            hasher.update(&buffer[..len]);
+            copy.write_all(&buffer[..len]).map_err(io)?;
+        }
+        copy.rewind().map_err(io)?;
+        let same = *hasher.finalize().as_bytes() == content.0;
+        if same {
+            self.copied.insert(content);
+        }
+        Ok(same.then_some(copy))
+    }
+
+    /// Whether the file of a content is what it was when it was looked at.
+    fn is_at_rest(&self, content: ContentId) -> bool {
+        let Some(path) = self.contents.get(&content) else { return true };
+        let (stat, known) = (self.root.stat(path).ok().flatten(), self.memory.cache.get(path));
+        stat.zip(known).is_none_or(|(stat, known)| unchanged(known, &scan::print(&stat, None)))
+    }
+}
+
+impl Source for Local<'_> {
+    /// The file, if it has not changed since it was looked at; else a copy of what it was, if that is still to be had: as its
+    /// beginning, as of a log, or in the store.
+    fn open(&mut self, content: ContentId) -> Result<File, SyncError> {
+        if let Some(kept) = self.kept(content)? {
+            return Ok(kept);
+        }
+        let gone = || SyncError::Changed("was removed before it was sent".to_owned());
+        let path = self.contents.get(&content).cloned().ok_or_else(gone)?;
+        let known = self.memory.cache.get(&path).cloned();
+        let file = match self.root.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(fd) => Some(File::from(fd)),
+            Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => None,
+            Err(e) => return Err(error::on("open", &path, e)),
+        };
+        if let (Some(file), Some(known)) = (file, known) {
+            let stat = rustix::fs::fstat(&file).map_err(|e| error::on("look at", &path, e))?;
+            if unchanged(&known, &scan::print(&stat, None)) && !known.fresh {
+                return Ok(file);
+            }
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && let Some(copy) = self.beginning(&file, known.size, content)?
+            {
+                return Ok(copy);
+            }
+        }
+        self.past(content)?.ok_or_else(|| SyncError::Changed(CHANGED.to_owned()))
+    }
+
+    fn is_still(&mut self, content: ContentId) -> Result<bool, SyncError> {
+        let Some(path) = self.contents.get(&content).filter(|_| !self.kept.contains_key(&content)) else {
+            return Ok(true);
+        };
+        let stat = self.root.stat(path).map_err(|e| error::on("look at", path, e))?;
+        let known = self.memory.cache.get(path);
+        // What was copied before it was told is at rest.
+        let copied = known.is_some_and(|known| known.fresh) || self.copied.contains(&content);
+        Ok(copied || stat.zip(known).is_some_and(|(stat, known)| unchanged(known, &scan::print(&stat, None))))
+    }
+
+    fn holds(&mut self, content: ContentId) -> Result<bool, SyncError> {
+        Ok(self.contents.contains_key(&content) || self.held.contains(&content))
+    }
+
+    fn past(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
+        if let Some(file) = self.own(content)?.filter(|_| self.is_at_rest(content)) {
+            return Ok(Some(file));
+        }
+        let now = self.contents.get(&content).and_then(|path| self.memory.cache.get(path)?.recipe);
+        let (Some(past), Some(recipe)) = (&mut self.past, self.memory.past.get(&content).copied().or(now))
+        else {
+            return Ok(None);
+        };
+        let Some(mut file) = past.read(RecipeId(recipe))? else { return Ok(None) };
+        let mut hasher = blake3::Hasher::new();
+        let read = file.rewind().and_then(|()| hasher.update_reader(&mut file).map(drop));
+        read.map_err(|e| SyncError::io("read", "a content of the past", e))?;
+        self.copied.insert(content);
+        Ok((*hasher.finalize().as_bytes() == content.0).then_some(file))
+    }
+
+    fn gone(&mut self) -> Vec<ContentId> {
+        self.held.iter().copied().collect()
+    }
+
+    fn resembling(&mut self, content: ContentId) -> Result<Vec<(ContentId, f64)>, SyncError> {
+        let (Some(past), Some(path)) = (&mut self.past, self.contents.get(&content)) else {
+            return Ok(Vec::new());
+        };
+        let found = past.resembling(path).into_iter();
+        let content =
+            |(path, share)| Some((self.tree.entries.get::<TreePath>(&path)?.kind.content()?, share));
+        Ok(found.filter_map(content).collect())
+    }
+
+    fn spool(&mut self) -> Result<File, SyncError> {
+        self.memory.spool()
+    }
+}

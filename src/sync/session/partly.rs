@@ -1,0 +1,98 @@
+//! A side that could take only some of what was agreed on: the rest comes with a later sync. What it has taken is no change that
+//! it made, so both sides have to know that they met there: the other one's state comes from that from now on.
+
+use super::super::diff;
+use super::super::error::SyncError;
+use super::super::proto::{Done, Message, Took};
+use super::super::tree::TreePath;
+use super::super::version::Snapshot;
+use super::{Replica, Session};
+use std::collections::BTreeSet;
+
+/// The longest difference that is told.
+const DIFF_BYTES_MAX: usize = 1 << 20;
+/// Paths with troubles that one side tells.
+const TROUBLES_MAX: usize = 1000;
+
+fn on_the_other_side(why: &str) -> String {
+    format!("on the other side: {why}")
+}
+
+impl Session {
+    /// Says what this side could not read or store; the side that calls has a user who reads it.
+    /// `end`: nothing more is done to its tree.
+    pub(super) fn tell_troubles(&mut self, end: bool, replica: &mut dyn Replica) {
+        let mut troubles = replica.take_troubles(end);
+        troubles.truncate(TROUBLES_MAX);
+        match self.calls {
+            true => self.skip(troubles),
+            false if troubles.is_empty() => {}
+            false => self.out.push_back(Message::Troubles(troubles)),
+        }
+    }
+
+    pub(super) fn hear_troubles(&mut self, troubles: Vec<(TreePath, String)>) {
+        let theirs = troubles.into_iter().map(|(path, why)| (path, on_the_other_side(&why)));
+        self.skip(theirs.take(TROUBLES_MAX).collect());
+    }
+
+    pub(super) fn hear_skipped(&mut self, theirs: Done) {
+        let theirs = theirs.skipped.into_iter().map(|(path, why)| (path, on_the_other_side(&why)));
+        self.skip(theirs.collect());
+    }
+
+    /// Each path once for each reason.
+    pub(super) fn skip(&mut self, paths: Vec<(TreePath, String)>) {
+        for skipped in paths {
+            if !self.outcome.skipped.contains(&skipped) {
+                self.outcome.skipped.push(skipped);
+            }
+        }
+    }
+
+    /// Says what this side has taken, if that is some of what was agreed on and nothing more can be done about the rest.
+    pub(super) fn tell_partly(&mut self, done: &Done, replica: &dyn Replica) -> Result<(), SyncError> {
+        let (agreed, now) = (self.snapshot.as_ref().expect("merged before").id(), replica.head());
+        if done.skipped.is_empty() || now == self.head || now == agreed {
+            return Ok(());
+        }
+        let (Some(snapshot), Some(tree)) = (replica.dag().get(now).cloned(), replica.tree(now)?) else {
+            return Ok(());
+        };
+        let tree = diff::encode(&self.merged.tree, &tree, snapshot.seen.as_ref(), &BTreeSet::new())?;
+        if tree.len() <= DIFF_BYTES_MAX {
+            self.out.push_back(Message::Took(Took { snapshot, tree }));
+        }
+        Ok(())
+    }
+
+    /// The peer has taken some of what this side has taken, or had: if it holds nothing else, that is where both met.
+    pub(super) fn meet_partly(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
+        let Some(Took { snapshot, tree }) = self.took.take() else { return Ok(()) };
+        let (head, theirs) = (replica.head(), self.theirs.as_ref().expect("came before").head);
+        let by_peer = snapshot.seen.as_ref().map(|(device, _)| device) == self.peer.as_ref();
+        if snapshot.parents != [theirs] || !by_peer {
+            return Ok(());
+        }
+        let agreed = self.snapshot.as_ref().expect("merged before").id();
+        let (base, mine) = match () {
+            () if head == agreed => (self.their_tree.clone(), &self.merged.tree),
+            () if head == self.head => {
+                let common = self.dag.common(head, theirs);
+                (self.base(replica, &self.dag, &common, 0)?.unwrap_or_default(), &self.mine)
+            }
+            () => return Ok(()),
+        };
+        let tree = diff::decode(&self.merged.tree, &tree)?;
+        if tree.root() != snapshot.root {
+            return Err(SyncError::peer("says that it has another tree than it tells"));
+        }
+        tree.check()?;
+        let merged = self.groups.merge(&base, mine, &tree);
+        if merged.tree == *mine && merged.conflicts.is_empty() {
+            let both = Snapshot::merged(mine.root(), head, snapshot.id());
+            replica.meet((&snapshot, &tree), &both)?;
+        }
+        Ok(())
+    }
+}
