@@ -2,7 +2,7 @@
 //! it may be plain or stubs, and the store stays the daemon's.
 
 use super::adopt::{self, Skipped, Steps};
-use super::content::{Sink, Source, Tag};
+use super::content::{Sink, Tag};
 use super::error::SyncError;
 use super::error::{self, open_root};
 use super::execute::Executor;
