@@ -188,6 +188,7 @@ fn a_log_that_grows_while_it_is_sent_holds_nothing_up() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
+        let ends = Ends(&going);
         for n in 0..3 {
             fs::write(a.at(&format!("new{n}")), "new").unwrap();
             let output = sync(&a, &[path(&b.mnt()), path(&a.mnt())]).output().unwrap();
@@ -195,7 +196,7 @@ fn a_log_that_grows_while_it_is_sent_holds_nothing_up() {
             assert_eq!(fs::read(b.at(&format!("new{n}"))).unwrap(), b"new");
             assert!(fs::read(b.at("other")).unwrap() == noise(2, 100_000));
         }
-        going.store(false, std::sync::atomic::Ordering::Relaxed);
+        drop(ends);
         appends.join().unwrap();
     });
     json(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]), 0);
@@ -215,7 +216,8 @@ fn an_edit_behind_one_name_is_not_undone_by_the_next_sync() {
         fs::write(a.at("n1"), noise(1, 50_000)).unwrap();
         ["n2", "x/n3"].iter().for_each(|name| fs::hard_link(a.at("n1"), a.at(name)).unwrap());
         a.settle();
-        json(&mut sync(&a, &["--create", path(&peer), path(&a.mnt())]), 0);
+        fs::create_dir(&peer).unwrap();
+        json(&mut sync(&a, &[path(&peer), path(&a.mnt())]), 0);
         let mut file = fs::File::options().append(true).open(a.at("n2")).unwrap();
         file.write_all(b"edited").unwrap();
         drop(file);

@@ -1,6 +1,7 @@
 //! Directories, without a mount: what a mount shows is a directory too. Each sync has its two sides in two threads, with
 //! pipes between them.
 
+use super::super::content::Source;
 use super::super::delta::Encoder;
 use super::super::known::{Known, Told};
 use super::super::link;
