@@ -485,6 +485,23 @@ fn a_line_in_fstab_mounts_it() {
     );
 }
 
+/// Runs a script in a mount namespace of its own where mount(8), which looks in the system's directories only, finds the
+/// programs. `$2` is the mount point. Returns all that it said.
+fn run_with_programs(mount: &Mount, script: &str) -> String {
+    let bin = mount.root.path().join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    for program in [env!("CARGO_BIN_EXE_dedupfs"), env!("CARGO_BIN_EXE_dedupctl")] {
+        let to = bin.join(Path::new(program).file_name().unwrap());
+        if !to.exists() {
+            fs::copy(program, to).unwrap();
+        }
+    }
+    let script = format!("mount --bind \"$1\" /usr/local/bin; hash -r; cd /; {script}");
+    let mut command = mount.command("timeout");
+    command.args(["60", "unshare", "-m", "--propagation", "private", "sh", "-c", &script, "sh"]);
+    text(&command.arg(&bin).arg(mount.mnt()).output().unwrap())
+}
+
 /// As an administrator types it: mount(8) reads the mount's source, and has a helper look for a program. Seen to fail: the
 /// helper ran the source, a directory.
 #[test]
@@ -497,18 +514,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
         mount.in_place = in_place;
         mount.start();
         fs::write(mount.at("file"), b"text").unwrap();
-        let bin = mount.root.path().join("bin");
-        fs::create_dir(&bin).unwrap();
-        for program in [env!("CARGO_BIN_EXE_dedupfs"), env!("CARGO_BIN_EXE_dedupctl")] {
-            fs::copy(program, bin.join(Path::new(program).file_name().unwrap())).unwrap();
-        }
-        let run = |script: &str| {
-            // mount(8) looks for programs in the system's directories only.
-            let script = format!("mount --bind \"$1\" /usr/local/bin; hash -r; cd /; {script}");
-            let mut command = mount.command("timeout");
-            command.args(["60", "unshare", "-m", "--propagation", "private", "sh", "-c", &script, "sh"]);
-            text(&command.arg(&bin).arg(mount.mnt()).output().unwrap())
-        };
+        let run = |script: &str| run_with_programs(&mount, script);
         let said = run(
             "findmnt -no FSTYPE \"$2\"; mount -o remount,ro \"$2\" && cat \"$2/file\"; touch \"$2/file\"",
         );
@@ -525,6 +531,34 @@ fn a_mount_becomes_read_only_and_writable_again() {
         assert!(said.contains("noexec") && said.contains("files are open for writing"), "{said}");
         mount.unmount();
     }
+}
+
+/// Such a mount tells root nothing of its daemon.
+#[test]
+fn root_remounts_an_ordinary_users_mount() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
+    let mount = Mount::prepare(As::Root);
+    let root = mount.root.path().to_owned();
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
+    for dir in [mount.dir(), mount.mnt(), root.join("home")] {
+        std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
+    }
+    let user = "setpriv --reuid 65534 --regid 65534 --clear-groups --";
+    let dir = mount.dir();
+    let said = run_with_programs(
+        &mount,
+        &format!(
+            "{user} dedupfs '{}' \"$2\"; {user} touch \"$2/a\"; mount -o remount,ro \"$2\"; {user} touch \"$2/b\"; \
+             mount -o remount,rw \"$2\"; {user} touch \"$2/c\"; {user} ls \"$2\"; findmnt -no OPTIONS \"$2\"; \
+             {user} dedupctl unmount \"$2\"",
+            dir.display()
+        ),
+    );
+    assert!(said.contains("Read-only file system") && said.contains("a\nc\n"), "{said}");
+    assert!(said.contains("nosuid,nodev") && said.contains("unmounted"), "{said}");
 }
 
 #[test]

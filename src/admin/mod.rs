@@ -384,7 +384,7 @@ pub fn hint(repo: &Repo, error: &AdminError) -> Option<String> {
 /// What helps on a full disk. Stubs take no room there.
 const ROOM_HINT: &str = "make room on that filesystem, outside the mount or by removing files that are not stored yet, and run \
                          it again; `dedupctl status` says what snapshots with a name take, which `dedupctl snapshot remove` \
-                         and then `dedupctl gc` give back";
+                         and then `dedupctl gc` give back. Without a mount `dedupctl gc` needs no free space";
 
 impl AdminError {
     /// Whether the disk is full.

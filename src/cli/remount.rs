@@ -3,10 +3,9 @@
 use super::error::CliError;
 use super::{CliResult, Outcome, mount_options};
 use crate::admin::{Request, Response};
-use crate::control::{Client, ControlError, DaemonInfo, daemon_at};
+use crate::control::{CONTROL_XATTR, Client, ControlError, DaemonInfo, daemon_at};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
-use std::io::ErrorKind;
 use std::path::Path;
 
 /// Whether one of the lists of `-o` asks for it.
@@ -16,18 +15,14 @@ pub(super) fn is_asked(lists: &[String]) -> bool {
 
 /// Changes the mount at `mountpoint`. Options of the daemon stay as they are: mount(8) repeats those of fstab here.
 pub(super) fn run(mountpoint: &Path, lists: &[String]) -> CliResult {
-    let info = match daemon_at(mountpoint) {
-        // Another user's mount lets nobody else in, not even root.
-        Err(ControlError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => None,
-        found => Some(found?),
-    };
-    if info == Some(None) {
+    let info = daemon_at(mountpoint)?;
+    if info.is_none() && !is_closed(mountpoint) {
         let message =
             format!("{}: no overlay is mounted here, so there is nothing to remount", mountpoint.display());
         return Err(CliError::new(message).hint("give its mount point"));
-    };
+    }
     let flags = flags(lists);
-    if let Some(info) = info.flatten()
+    if let Some(info) = info
         && !flags.contains(MountFlags::RDONLY)
         && is_read_only(&info)?
     {
@@ -61,6 +56,11 @@ fn flags(lists: &[String]) -> MountFlags {
         }
     }
     flags
+}
+
+/// Whether another user's mount is there, which lets nobody else in, not even root.
+fn is_closed(mountpoint: &Path) -> bool {
+    matches!(rustix::fs::getxattr(mountpoint, CONTROL_XATTR, &mut [0; 1][..]), Err(Errno::ACCESS))
 }
 
 fn is_read_only(info: &DaemonInfo) -> Result<bool, CliError> {

@@ -158,7 +158,10 @@ pub fn mount(
         *tell.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         tell.1.notify_all();
     };
-    std::thread::Builder::new().name("fuse".to_owned()).spawn(serve).map_err(failed)?;
+    if let Err(e) = std::thread::Builder::new().name("fuse".to_owned()).spawn(serve) {
+        let _ = unmount_path(&path, true);
+        return Err(failed(e));
+    }
     Ok(Mounted { mountpoint: path, gone })
 }
 

@@ -59,7 +59,8 @@ impl Overlay {
             self.no_room.fetch_or(full, Ordering::Relaxed);
             let mut state = inode.lock();
             if state.attempts == 0 {
-                tracing::warn!("{}: stays hybrid and will be tried again: {e}", self.name_of(&inode));
+                let why = if full { self.why_full() } else { String::new() };
+                tracing::warn!("{}: stays hybrid and will be tried again: {e}{why}", self.name_of(&inode));
             }
             state.interrupt_conversion();
             state.dirty = true;
