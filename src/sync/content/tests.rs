@@ -153,7 +153,7 @@ fn a_file_that_changes_while_it_is_sent_is_withheld_and_the_others_arrive() {
     appended.extend(b"a line");
     for (now, arrives) in [(noise(100_000, 9), false), (old[..50_000].to_vec(), false), (appended, true)] {
         let wants = [want(&old, vec![]), want(&next, vec![])];
-        let mut source = Memory::new(&[next.clone()]);
+        let mut source = Memory::new(std::slice::from_ref(&next));
         source.contents.insert(ContentId::of(&old), now);
         let mut sender = Sender::new((0..).zip(wants.clone()).collect()).unwrap();
         let (mut receiver, mut sink) = (Receiver::new(&wants).unwrap(), Memory::new(&[]));
