@@ -15,7 +15,6 @@ use super::super::tree::{Entry, Kind, Time, join};
 use super::super::{diff, tree};
 use super::*;
 use crate::beneath::Root;
-use crate::sync::content::Source;
 use std::fs;
 use std::io::{Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
