@@ -684,3 +684,38 @@ fn a_directory_that_vanished_or_may_not_be_written_does_not_hold_up_the_end() {
     assert!(said.contains(mount.dir().to_str().unwrap()) && said.contains("Read-only file system"), "{said}");
     assert!(said.contains("-o ro"), "{said}");
 }
+
+/// A sandbox or a container that was started meanwhile has a copy of the mount: `unmount` says so and does not wait for it,
+/// and `--lazy` ends it there too.
+#[test]
+fn an_unmount_does_not_wait_for_other_mount_namespaces() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    fs::write(mount.at("f"), "content").unwrap();
+    let mut holder = Command::new("unshare");
+    holder.args(["--mount", "--propagation", "private", "sh", "-c", "echo ready; read _"]);
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    holder.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    let unmount = |args: &[&str]| {
+        let output = mount.dedupctl().args(["unmount", "--json"]).args(args).output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report["held_by"].to_string(), text(&output))
+    };
+    let dir = mount.dir();
+    let (code, held_by, all) = unmount(&[mount.mnt().to_str().unwrap()]);
+    assert_eq!(code, Some(1), "{all}");
+    assert!(held_by.contains("sh"), "{all}");
+    assert!(all.contains("--lazy"), "{all}");
+    assert!(!mount.at("f").exists(), "it is still mounted here");
+    // Its daemon is found by the directory.
+    let (code, held_by, all) = unmount(&["--lazy", dir.to_str().unwrap()]);
+    assert_eq!((code, &*held_by), (Some(0), "null"), "{all}");
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    mount.start();
+    assert_eq!(fs::read(mount.at("f")).unwrap(), b"content");
+    mount.unmount();
+}

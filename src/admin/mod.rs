@@ -223,7 +223,11 @@ pub enum Request {
     /// What is at some paths while nothing is changed.
     Moment(MomentRequest),
     /// Finish conversions in flight and unmount. Only a daemon can.
-    Unmount,
+    Unmount {
+        /// End it also where other mount namespaces hold it.
+        #[serde(default)]
+        lazy: bool,
+    },
 }
 
 /// What came of it.
@@ -265,6 +269,9 @@ pub enum Response {
 pub struct UnmountReport {
     /// What the daemon could not finish before, and what that means.
     pub unfinished: Option<String>,
+    /// Who holds it in other mount namespaces: then its daemon goes on for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_by: Vec<String>,
 }
 
 /// How far long work has come.
@@ -481,7 +488,7 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
         Request::Past { recipes, write } => past::past(context.repo, &recipes, write).map(Response::Past),
         Request::Moment(request) => moment::moment(context.repo, &request, report).map(Response::Moment),
-        Request::Unmount => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
+        Request::Unmount { .. } => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }
 

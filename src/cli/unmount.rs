@@ -2,7 +2,7 @@ use super::error::CliError;
 use super::output::Output;
 use super::session::{find, unexpected};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{Request, Response};
+use crate::admin::{Request, Response, UnmountReport};
 use crate::control::{self, ControlError, Found};
 use crate::fuse;
 use serde::Serialize;
@@ -16,6 +16,9 @@ use std::path::PathBuf;
 pub(super) struct Unmount {
     /// Any path in the mounted overlay
     path: PathBuf,
+    /// End it also where other mount namespaces (containers, sandboxes) hold a copy of the mount
+    #[arg(long)]
+    lazy: bool,
 }
 
 #[derive(Serialize)]
@@ -23,30 +26,37 @@ struct Unmounted {
     unmounted: PathBuf,
     /// What the daemon could not finish before.
     unfinished: Option<String>,
+    /// Processes in other mount namespaces that hold it: its daemon goes on for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    held_by: Vec<String>,
 }
 
 impl Unmount {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let (mountpoint, unfinished) = match control::daemon_at(&self.path) {
+        let (mountpoint, UnmountReport { unfinished, held_by }) = match control::daemon_at(&self.path) {
             // Its daemon is gone: there is nothing to wait for.
             Err(ControlError::DeadMount(path)) => {
                 fuse::clear_dead_mount(&path).map_err(|e| CliError::new(e.to_string()))?;
-                (path, None)
+                (path, UnmountReport::default())
             }
             _ => self.ask(global, out)?,
         };
         let text = format!("{}: unmounted\n", mountpoint.display());
-        out.result(&Unmounted { unmounted: mountpoint, unfinished: unfinished.clone() }, |_| text)?;
-        Ok(match unfinished {
-            Some(unfinished) => {
-                out.note(&unfinished);
-                Outcome::Findings
-            }
-            None => Outcome::Clean,
-        })
+        let held = (!held_by.is_empty()).then(|| {
+            let path = mountpoint.display();
+            format!(
+                "{path}: other mount namespaces hold a copy of the mount, and its daemon goes on for them: {}. It ends with these \
+                 processes, or by `dedupctl unmount --lazy {path}`",
+                held_by.join(", ")
+            )
+        });
+        out.result(&Unmounted { unmounted: mountpoint, unfinished: unfinished.clone(), held_by }, |_| text)?;
+        let notes: Vec<String> = unfinished.into_iter().chain(held).collect();
+        notes.iter().for_each(|note| out.note(note));
+        Ok(if notes.is_empty() { Outcome::Clean } else { Outcome::Findings })
     }
 
-    fn ask(&self, global: &Global, out: &Output) -> Result<(PathBuf, Option<String>), CliError> {
+    fn ask(&self, global: &Global, out: &Output) -> Result<(PathBuf, UnmountReport), CliError> {
         let (mut client, info) = match find(global, Some(&self.path))? {
             Found::Daemon { client, info, .. } => (client, info),
             Found::Direct { layout, .. } => {
@@ -56,19 +66,23 @@ impl Unmount {
             }
         };
         let mut meter = out.meter();
-        let unfinished = match client.ask(&Request::Unmount, &mut |step| meter.show(&step)) {
-            Ok(Response::Unmount(report)) => report.unfinished,
+        let request = Request::Unmount { lazy: self.lazy };
+        let report = match client.ask(&request, &mut |step| meter.show(&step)) {
+            Ok(Response::Unmount(report)) => report,
             Ok(other) => return Err(unexpected(&other)),
-            Err(ControlError::Ended) => None,
+            Err(ControlError::Ended) => UnmountReport::default(),
             Err(e) => return Err(e.into()),
         };
         drop(meter);
+        if !report.held_by.is_empty() {
+            return Ok((info.mountpoint, report));
+        }
         client.wait_gone();
         // However the daemon ended: what counts is whether the mount is gone.
         match control::daemon_at(&info.mountpoint) {
             Ok(Some(other)) if other.pid == info.pid => Err(ControlError::Ended.into()),
             Err(e @ ControlError::DeadMount(_)) => Err(e.into()),
-            _ => Ok((info.mountpoint, unfinished)),
+            _ => Ok((info.mountpoint, report)),
         }
     }
 }

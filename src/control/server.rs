@@ -219,7 +219,7 @@ fn serve(stream: &UnixStream, place: &Place, handler: &Handler) {
     if !place.set(Stage::Busy) {
         return;
     }
-    let unmounts = matches!(request, Request::Unmount);
+    let unmounts = matches!(request, Request::Unmount { .. });
     let shared = &place.shared;
     let (mut sent, mut waits) = (Instant::now(), true);
     let mut progress = |progress| {

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const BUSY_REQUEST: Duration = Duration::from_secs(2);
 /// After a signal a busy mount is detached after so long: who has files open keeps them for a while.
 const BUSY_SIGNAL: Duration = Duration::from_secs(5);
+/// After so long what was unmounted is held in another mount namespace.
+const HELD: Duration = Duration::from_secs(3);
 /// A filesystem that is unmounted says so within this time.
 const GONE: Duration = Duration::from_secs(10);
 /// Requests under way at the end get so long to be answered.
@@ -109,8 +111,8 @@ impl Daemon {
             let Some(repo) = repo.upgrade() else {
                 return Err(Fault::new("the daemon is ending"));
             };
-            if matches!(request, Request::Unmount) {
-                return unmount(&repo, &mounted, progress);
+            if let Request::Unmount { lazy } = request {
+                return unmount(&repo, &mounted, lazy, progress);
             }
             let context = Context { repo: &repo, mountpoint: Some(&mountpoint) };
             admin::run(context, request, progress).map_err(|e| fault(&repo, &e))
@@ -125,6 +127,7 @@ fn fault(repo: &Repo, error: &AdminError) -> Fault {
 fn unmount(
     repo: &Repo,
     mounted: &Mounted,
+    lazy: bool,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Response, Fault> {
     // What a scan or catching up has not come to is done another time.
@@ -148,13 +151,40 @@ fn unmount(
         },
     };
     match unmount_until(mounted, Instant::now() + BUSY_REQUEST) {
-        Ok(()) => Ok(Response::Unmount(UnmountReport { unfinished })),
+        Ok(()) => {
+            let held_by = held_by(mounted, lazy);
+            Ok(Response::Unmount(UnmountReport { unfinished, held_by }))
+        }
         Err(MountError::Busy(path)) => {
             let hint = Some(busy_hint(&path));
             Err(Fault { message: MountError::Busy(path).to_string(), hint })
         }
         Err(e) => Err(Fault::new(e.to_string())),
     }
+}
+
+/// Who holds in other mount namespaces what was unmounted here; with `lazy` nobody does any more.
+fn held_by(mounted: &Mounted, lazy: bool) -> Vec<String> {
+    if mounted.gone_within(HELD) {
+        return Vec::new();
+    }
+    if lazy {
+        match mounted.abort() {
+            Ok(()) if mounted.gone_within(GONE) => return Vec::new(),
+            Ok(()) => {}
+            Err(e) => tracing::warn!("{}: cannot be ended: {e}", mounted.mountpoint().display()),
+        }
+    }
+    let mut holders: Vec<String> = mounted.holders().iter().map(ToString::to_string).collect();
+    if holders.is_empty() {
+        holders.push("a process that is not to be seen from here".to_owned());
+    }
+    tracing::warn!(
+        "{}: unmounted; other mount namespaces hold it: {}",
+        mounted.mountpoint().display(),
+        holders.join(", ")
+    );
+    holders
 }
 
 /// What it means that the store could not be brought up to date before an unmount.

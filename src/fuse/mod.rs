@@ -4,6 +4,7 @@ mod convert;
 mod errno;
 mod filesystem;
 mod helper;
+mod holders;
 mod keeper;
 mod kernel_mount;
 mod listings;
@@ -15,4 +16,5 @@ mod spliced;
 mod table;
 mod turns;
 
+pub use holders::Holder;
 pub use session::{MountError, MountOptions, Mounted, check_available, clear_dead_mount, mount};

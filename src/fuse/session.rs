@@ -1,7 +1,7 @@
 //! Mounting, serving and unmounting.
 
 use super::filesystem::OverlayFs;
-use super::{helper, kernel_mount, privilege};
+use super::{Holder, helper, holders, kernel_mount, privilege};
 use crate::history::{Browse, History};
 use crate::overlay::Overlay;
 use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
@@ -10,7 +10,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// In place nobody but us reaches the tree, so the kernel may believe what it was told for long.
@@ -74,6 +74,7 @@ pub enum MountError {
 pub struct Mounted {
     mountpoint: PathBuf,
     gone: Gone,
+    device: Arc<OnceLock<u64>>,
 }
 
 /// Whether the filesystem was unmounted, and who waits for that.
@@ -162,7 +163,7 @@ pub fn mount(
         let _ = unmount_path(&path, true);
         return Err(failed(e));
     }
-    Ok(Mounted { mountpoint: path, gone })
+    Ok(Mounted { mountpoint: path, gone, device: Arc::default() })
 }
 
 impl Mounted {
@@ -190,7 +191,35 @@ impl Mounted {
         if self.gone_within(Duration::ZERO) {
             return Ok(());
         }
-        unmount_path(&self.mountpoint, lazy)
+        let device = self.device();
+        match unmount_path(&self.mountpoint, lazy) {
+            // It was unmounted here, and other mount namespaces hold it.
+            Err(MountError::Io { source, .. })
+                if source.raw_os_error() == Some(libc::EINVAL) && device.is_some() =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Who holds it in other mount namespaces after it was unmounted here.
+    pub fn holders(&self) -> Vec<Holder> {
+        self.device().map(holders::of).unwrap_or_default()
+    }
+
+    /// Ends it for those too: they get ENOTCONN.
+    pub fn abort(&self) -> io::Result<()> {
+        self.device().map_or_else(|| Err(io::ErrorKind::NotFound.into()), holders::abort)
+    }
+
+    /// Its device, once known: after an unmount the mount point is another filesystem's.
+    fn device(&self) -> Option<u64> {
+        if let Some(device) = self.device.get() {
+            return Some(*device);
+        }
+        let device = rustix::fs::stat(&self.mountpoint).ok()?.st_dev;
+        Some(*self.device.get_or_init(|| device))
     }
 }
 
