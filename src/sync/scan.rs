@@ -285,6 +285,11 @@ impl Scan {
                             self.prints.insert(path, before);
                             return Ok(());
                         }
+                        // A temporary file that is gone by now.
+                        None if root.stat(&path).is_ok_and(|stat| stat.is_none()) => {
+                            self.has_more.insert(split(&path).0.to_vec());
+                            return Ok(());
+                        }
                         None => {
                             self.busy.insert(path.clone());
                             self.leave_out(path);
