@@ -694,8 +694,12 @@ fn an_unmount_does_not_wait_for_other_mount_namespaces() {
     }
     let mount = Mount::new(As::Root);
     fs::write(mount.at("f"), "content").unwrap();
+    // It holds this mount alone, not those of other tests.
+    let hold = "while read -r _ at kind _; do
+            case $kind in fuse*) [ \"$at\" = \"$0\" ] || umount -l \"$at\" ;; esac
+        done < /proc/mounts; echo ready; read _";
     let mut holder = Command::new("unshare");
-    holder.args(["--mount", "--propagation", "private", "sh", "-c", "echo ready; read _"]);
+    holder.args(["--mount", "--propagation", "private", "sh", "-c", hold]).arg(mount.mnt());
     let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = [0; 6];
     holder.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();

@@ -169,11 +169,8 @@ fn held_by(mounted: &Mounted, lazy: bool) -> Vec<String> {
         return Vec::new();
     }
     if lazy {
-        match mounted.abort() {
-            Ok(()) if mounted.gone_within(GONE) => return Vec::new(),
-            Ok(()) => {}
-            Err(e) => tracing::warn!("{}: cannot be ended: {e}", mounted.mountpoint().display()),
-        }
+        mounted.give_up();
+        return Vec::new();
     }
     let mut holders: Vec<String> = mounted.holders().iter().map(ToString::to_string).collect();
     if holders.is_empty() {

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::io;
 use std::path::Path;
 
 /// A process in another mount namespace that has a mount of the filesystem.
@@ -37,11 +36,6 @@ pub(super) fn of(device: u64) -> Vec<Holder> {
         }
     }
     found
-}
-
-/// Ends the connection: whoever uses a mount of the filesystem gets ENOTCONN.
-pub(super) fn abort(device: u64) -> io::Result<()> {
-    std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", rustix::fs::minor(device)), "1")
 }
 
 /// Whether a table of mounts (proc_pid_mountinfo(5)) has the device.

@@ -208,9 +208,10 @@ impl Mounted {
         self.device().map(holders::of).unwrap_or_default()
     }
 
-    /// Ends it for those too: they get ENOTCONN.
-    pub fn abort(&self) -> io::Result<()> {
-        self.device().map_or_else(|| Err(io::ErrorKind::NotFound.into()), holders::abort)
+    /// Counts as unmounted from here on, whoever holds it: with the end of this process they get ENOTCONN.
+    pub fn give_up(&self) {
+        *self.gone.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.gone.1.notify_all();
     }
 
     /// Its device, once known: after an unmount the mount point is another filesystem's.
