@@ -184,7 +184,7 @@ fn remove(repo: &Repo, name: &str) -> Result<TemplateRow, AdminError> {
     if !is_template_name(name) {
         return Err(missing());
     }
-    let path = repo.state_file(&file(name));
+    let path = repo.state_file(file(name));
     let size = path.metadata().map(|meta| meta.len());
     match std::fs::remove_file(&path) {
         Ok(()) => {}

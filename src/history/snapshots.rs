@@ -187,7 +187,8 @@ impl Snapshots {
             }
         }
         // Nothing is written if nothing is new. Never all anew: a crash in between would leave none.
-        if !read_only && !(rows.is_empty() && gone.is_empty()) {
+        let changed = !rows.is_empty() || !gone.is_empty();
+        if changed && !read_only {
             full_or(SNAPSHOTS.merge(&*db, rows, gone))?;
         }
         let (store, listed) = (store.clone(), Mutex::new(listed));

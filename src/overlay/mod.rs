@@ -412,8 +412,8 @@ impl Overlay {
     /// Waits until every file that was closed before this call is chunked, indexed and durable, also those that have
     /// not rested for as long as they should, and without letting others go first. Not waited for is what is opened
     /// again meanwhile, so this ends however much is written; what cannot be converted because it is mapped or
-    /// open below the mount; and what is rewritten as a whole again and again ([`rewrites`]). `progress` is told how many are left and stops the waiting by returning false; the result
-    /// says whether it came to the end.
+    /// open below the mount; and what is rewritten as a whole again and again. `progress` is told how many are left and
+    /// stops the waiting by returning false; the result says whether it came to the end.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let _hurry = self.hurry();
         self.wait_for_queue(progress)

@@ -62,7 +62,7 @@ use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use workload::Worker;
+use workload::{Done, Worker};
 
 /// What a workload did to a disk.
 struct Recording {
@@ -95,7 +95,7 @@ fn record(kind: Kind, more: usize, seed: u64, work: &Path) -> Recording {
     for step in workload::steps(more, &mut random) {
         worker.run(step);
     }
-    let (mount, model, snapshots, busy, removals) = worker.finish();
+    let Done { mount, model, snapshots, busy, removals } = worker.finish();
     let end = recorder.position();
     let dir = mount.dir().strip_prefix(&mount_at).unwrap().to_owned();
     mount.unmount();

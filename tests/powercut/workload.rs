@@ -217,6 +217,18 @@ pub struct Worker<'a> {
     bytes_copied: u64,
 }
 
+/// What was done.
+pub struct Done {
+    /// Still mounted.
+    pub mount: Mount,
+    pub model: Model,
+    pub snapshots: Vec<Taken>,
+    /// Between which events the neighbour was busy.
+    pub busy: Vec<Range<usize>>,
+    /// Between which events collections removed packs.
+    pub removals: Vec<Range<usize>>,
+}
+
 impl<'a> Worker<'a> {
     pub fn new(mount: Mount, recorder: &'a Recorder, seed: u64) -> Worker<'a> {
         let neighbour = Neighbour::new(mount.root.path(), recorder);
@@ -299,8 +311,7 @@ impl<'a> Worker<'a> {
         self.compare();
     }
 
-    /// Leaves the overlay mounted; tells too between which events the neighbour was busy, and packs were removed.
-    pub fn finish(mut self) -> (Mount, Model, Vec<Taken>, Vec<Range<usize>>, Vec<Range<usize>>) {
+    pub fn finish(mut self) -> Done {
         self.snapshots.look(&self.mount, self.recorder, true);
         let Worker { mount, model, neighbour, snapshots, removals, packs_removed, bytes_copied, .. } = self;
         assert!(snapshots.taken.len() >= 3, "only {} snapshots were answered", snapshots.taken.len());
@@ -309,7 +320,7 @@ impl<'a> Worker<'a> {
             packs_removed > 0 && bytes_copied > 0 && !removals.is_empty(),
             "nothing was collected, so no cut says anything about it"
         );
-        (mount, model, snapshots.taken, neighbour.times.clone(), removals)
+        Done { mount, model, snapshots: snapshots.taken, busy: neighbour.times.clone(), removals }
     }
 
     fn now(&self) -> usize {
