@@ -41,6 +41,8 @@ impl Refusal {
             Errno::ACCESS,
             Errno::PERM,
             Errno::ROFS,
+            // The file was removed or replaced meanwhile, or its handle could not be looked up.
+            Errno::STALE,
         ];
         refusals.contains(&errno).then_some(Refusal(errno))
     }
@@ -138,6 +140,7 @@ mod tests {
             (libc::EACCES, "user"),
             (libc::EPERM, "user"),
             (libc::EROFS, "writable"),
+            (libc::ESTALE, "again"),
         ] {
             let remedy = refused(errno).unwrap().remedy();
             assert!(remedy.contains(word) && !remedy.contains("repair"), "{errno}: {remedy}");
