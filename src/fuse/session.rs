@@ -5,12 +5,13 @@ use super::{Holder, helper, holders, kernel_mount, privilege};
 use crate::history::{Browse, History};
 use crate::overlay::Overlay;
 use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// In place nobody but us reaches the tree, so the kernel may believe what it was told for long.
@@ -19,6 +20,7 @@ const TTL_IN_PLACE: Duration = Duration::from_secs(3600);
 const TTL_ELSEWHERE: Duration = Duration::from_secs(1);
 
 pub(super) const DEVICE: &str = "/dev/fuse";
+
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -74,7 +76,8 @@ pub enum MountError {
 pub struct Mounted {
     mountpoint: PathBuf,
     gone: Gone,
-    device: Arc<OnceLock<u64>>,
+    /// Its device: after an unmount the mount point is another filesystem's.
+    device: Option<u64>,
 }
 
 /// Whether the filesystem was unmounted, and who waits for that.
@@ -146,6 +149,7 @@ pub fn mount(
         let len = (range.end - range.start).try_into().unwrap_or(0);
         notifier.inval_inode(INodeNo(node.0), range.start as i64, len).is_ok()
     }));
+    let device = device_at(&path);
     let gone: Gone = Arc::default();
     let (tell, served) = (gone.clone(), path.clone());
     let serve = move || {
@@ -154,7 +158,10 @@ pub fn mount(
         }
         if let Err(e) = session.run() {
             tracing::error!("the FUSE session ended: {e}");
-            let _ = unmount_path(&served, true);
+            // Another filesystem may be mounted there by now.
+            if device.is_some() && device_at(&served) == device {
+                let _ = unmount_path(&served, true);
+            }
         }
         *tell.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         tell.1.notify_all();
@@ -163,7 +170,7 @@ pub fn mount(
         let _ = unmount_path(&path, true);
         return Err(failed(e));
     }
-    Ok(Mounted { mountpoint: path, gone, device: Arc::default() })
+    Ok(Mounted { mountpoint: path, gone, device })
 }
 
 impl Mounted {
@@ -191,11 +198,10 @@ impl Mounted {
         if self.gone_within(Duration::ZERO) {
             return Ok(());
         }
-        let device = self.device();
         match unmount_path(&self.mountpoint, lazy) {
             // It was unmounted here, and other mount namespaces hold it.
             Err(MountError::Io { source, .. })
-                if source.raw_os_error() == Some(libc::EINVAL) && device.is_some() =>
+                if source.raw_os_error() == Some(libc::EINVAL) && self.device.is_some() =>
             {
                 Ok(())
             }
@@ -205,7 +211,7 @@ impl Mounted {
 
     /// Who holds it in other mount namespaces after it was unmounted here.
     pub fn holders(&self) -> Vec<Holder> {
-        self.device().map(holders::of).unwrap_or_default()
+        self.device.map(holders::of).unwrap_or_default()
     }
 
     /// Counts as unmounted from here on, whoever holds it: with the end of this process they get ENOTCONN.
@@ -213,15 +219,13 @@ impl Mounted {
         *self.gone.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.gone.1.notify_all();
     }
+}
 
-    /// Its device, once known: after an unmount the mount point is another filesystem's.
-    fn device(&self) -> Option<u64> {
-        if let Some(device) = self.device.get() {
-            return Some(*device);
-        }
-        let device = rustix::fs::stat(&self.mountpoint).ok()?.st_dev;
-        Some(*self.device.get_or_init(|| device))
-    }
+/// Returns the device of the filesystem that is mounted at `path`. Asks no FUSE daemon, so it also works on a dead mount.
+fn device_at(path: &Path) -> Option<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
+    let stat = rustix::fs::statx(CWD, path, flags, StatxFlags::empty()).ok()?;
+    Some(makedev(stat.stx_dev_major, stat.stx_dev_minor))
 }
 
 fn gone_within(gone: &Gone, time: Duration) -> bool {
