@@ -95,6 +95,22 @@ impl<'a> Cutter<'a> {
         }
         (image, format!("{} writes since flush, {fate:?}", pending.len()))
     }
+
+    /// The disk of the last cut, at the same place, if it had kept nothing or everything since the flush; for messages.
+    pub fn without_and_with_pending(&self, cut: usize) -> [Vec<u8>; 2] {
+        let mut all = self.durable.clone();
+        self.log.events[self.applied..cut].iter().for_each(|event| write(&mut all, event));
+        [self.durable.clone(), all]
+    }
+
+    /// Where the writes since the flush went: offsets and lengths.
+    pub fn pending(&self, cut: usize) -> Vec<(usize, usize)> {
+        let place = |event: &Event| match event {
+            Event::Write { offset, bytes } => Some((*offset, bytes.len())),
+            Event::Flush => None,
+        };
+        self.log.events[self.applied..cut].iter().filter_map(place).collect()
+    }
 }
 
 fn write(image: &mut [u8], event: &Event) {
