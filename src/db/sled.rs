@@ -89,8 +89,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 const UNWRITTEN_BYTES_MAX: u64 = 256 << 10;
 /// Who begins to use the database lets so much time pass while somebody waits for a moment at which nobody does.
 const WAY: Duration = Duration::from_millis(1);
-/// How often sled writes out what was applied, without being asked.
-const FLUSH_INTERVAL_MS: u64 = 500;
+/// How often sled writes out what was applied, without being asked. Each time wakes an idle machine up.
+const FLUSH_INTERVAL_MS: u64 = 5_000;
 /// sled's cache has 256 parts, and looks at what a part holds only after 64 accesses to pages in it. Look-ups all
 /// over a large table would so make it keep 16,384 pages of some 40 KiB whatever its capacity (685 MiB were seen with
 /// 32 MiB asked for), if each page that is read were not accessed some more. An access of a page in memory takes

@@ -2,24 +2,30 @@
 //! descriptor can be had from again: the kernel's file handle, or the place where it was last seen.
 //!
 //! The kernel remembers as many inodes of a mount as fit its memory, and processes may only have so many
-//! descriptors. So descriptors are dropped, the longest unused first, when there are more than half of
-//! what this process may have. A file handle names an inode and its generation: it can never come to mean
-//! another file, also not one that got the same number later.
+//! descriptors. So only files that programs have open keep theirs; of the rest [`CACHE_MAX`] are kept, those that were
+//! used lately (second chance, as in the CLOCK algorithm of Corbató, 1968). A file handle names an inode and its generation:
+//! it can never come to mean another file, also not one that got the same number later.
 //!
 //! Opening by handle needs privilege (CAP_DAC_READ_SEARCH). Without it an inode is opened by its name in its
 //! directory, and the handle tells whether that is still the same one. On a filesystem without handles
 //! descriptors are kept.
 //!
-//! Lock order: an anchor's descriptor, then its directory's.
+//! Lock order: an anchor's descriptor, then its directory's, then a place or the cache.
 
 use super::backing;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Descriptors that are kept of inodes that nobody has open.
+const CACHE_MAX: usize = 512;
+/// Entries of the cache that one call looks at: some are in use, and stay.
+const LOOKED_AT: usize = 8;
 
 const BY_PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 /// MAX_HANDLE_SZ of the kernel's interface.
@@ -79,12 +85,24 @@ impl FileHandle {
 
 /// One inode, held.
 pub struct Anchor {
-    fd: Mutex<Option<Arc<OwnedFd>>>,
+    /// This anchor, for the cache.
+    me: Weak<Anchor>,
+    fd: Mutex<Held>,
     handle: Option<FileHandle>,
     /// Where it was last seen; only kept where handles cannot be opened.
     place: Mutex<Option<Place>>,
     used: AtomicBool,
     anchors: Arc<Anchors>,
+}
+
+/// A descriptor, and what keeps it.
+#[derive(Default)]
+struct Held {
+    fd: Option<Arc<OwnedFd>>,
+    /// How many have the file open.
+    opens: usize,
+    /// Whether the cache knows of the descriptor.
+    cached: bool,
 }
 
 /// A name in a directory.
@@ -95,8 +113,10 @@ pub struct Anchors {
     root: OwnedFd,
     /// Whether this process may open by handle.
     opens_handles: bool,
-    open: AtomicUsize,
-    open_max: usize,
+    /// Descriptors that can be had again, the one that was opened first in front.
+    cache: Mutex<VecDeque<Weak<Anchor>>>,
+    cache_max: usize,
+    limit: usize,
 }
 
 impl Anchors {
@@ -105,31 +125,52 @@ impl Anchors {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let opens_handles =
             FileHandle::of(&root).is_some_and(|handle| handle.open(root.as_fd(), BY_PATH).is_ok());
-        let open_max = limit.map_or(usize::MAX, |limit| (limit / 2) as usize);
-        Anchors { root, opens_handles, open: AtomicUsize::new(0), open_max }
+        let limit = limit.map_or(usize::MAX, |limit| limit as usize);
+        let cache_max = CACHE_MAX.min(limit / 4);
+        Anchors { root, opens_handles, cache: Mutex::default(), cache_max, limit }
     }
 
-    /// How many descriptors there should be at most.
-    pub fn open_max(&self) -> usize {
-        self.open_max
+    /// How many descriptors this process may have.
+    pub fn limit(&self) -> usize {
+        self.limit
     }
 
-    /// Whether more descriptors are open than there should be.
-    pub fn too_many(&self) -> bool {
-        self.open.load(Ordering::Relaxed) > self.open_max
-    }
-
-    /// Holds the inode that `fd` refers to; `home` says that it is on the root's filesystem.
-    pub fn hold(self: &Arc<Self>, fd: OwnedFd, home: bool) -> Anchor {
+    /// Holds the inode that `fd` refers to; `home` says that it is on the root's filesystem. [`Anchors::trim`] is to follow.
+    pub fn hold(self: &Arc<Self>, fd: OwnedFd, home: bool) -> Arc<Anchor> {
         let handle = if home { FileHandle::of(&fd) } else { None };
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Anchor {
-            fd: Mutex::new(Some(Arc::new(fd))),
+        let anchor = Arc::new_cyclic(|me| Anchor {
+            me: me.clone(),
+            fd: Mutex::new(Held { fd: Some(Arc::new(fd)), ..Held::default() }),
             handle,
             place: Mutex::default(),
             used: AtomicBool::new(true),
             anchors: self.clone(),
+        });
+        anchor.cache(&mut anchor.lock());
+        anchor
+    }
+
+    /// Closes descriptors that were not used lately while the cache has too many. O(1).
+    pub fn trim(&self) {
+        for _ in 0..LOOKED_AT {
+            let next = {
+                let mut cache = self.lock_cache();
+                if cache.len() <= self.cache_max {
+                    return;
+                }
+                cache.pop_front()
+            };
+            // Closing it may take the kernel some time, so not under the lock.
+            if let Some(anchor) = next.as_ref().and_then(Weak::upgrade)
+                && !anchor.let_go()
+            {
+                self.lock_cache().extend(next);
+            }
         }
+    }
+
+    fn lock_cache(&self) -> MutexGuard<'_, VecDeque<Weak<Anchor>>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -137,28 +178,80 @@ impl Anchor {
     /// A descriptor (`O_PATH`) for the inode; ESTALE if it is gone.
     pub fn fd(&self) -> rustix::io::Result<Arc<OwnedFd>> {
         self.used.store(true, Ordering::Relaxed);
-        let mut held = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(fd) = &*held {
-            return Ok(fd.clone());
+        let (fd, reopened) = self.held(&mut self.lock())?;
+        if reopened {
+            self.anchors.trim();
         }
-        let handle = self.handle.as_ref().ok_or(Errno::STALE)?;
-        let fd = if self.anchors.opens_handles {
-            handle.open(self.anchors.root.as_fd(), BY_PATH)?
-        } else {
-            let (dir, name) = self.lock_place().clone().ok_or(Errno::STALE)?;
-            let fd = backing::open_path(dir.fd()?, &name).map_err(|e| match e {
-                Errno::NOENT | Errno::NOTDIR => Errno::STALE,
-                other => other,
-            })?;
-            if FileHandle::of(&fd).as_ref() != Some(handle) {
-                return Err(Errno::STALE);
-            }
-            fd
-        };
-        let fd = Arc::new(fd);
-        self.anchors.open.fetch_add(1, Ordering::Relaxed);
-        *held = Some(fd.clone());
         Ok(fd)
+    }
+
+    /// Keeps the descriptor until [`Anchor::unpin`]: the inode stays while it is open, also without a name.
+    pub fn pin(&self) -> rustix::io::Result<()> {
+        let mut held = self.lock();
+        let (_, reopened) = self.held(&mut held)?;
+        held.opens += 1;
+        drop(held);
+        if reopened {
+            self.anchors.trim();
+        }
+        Ok(())
+    }
+
+    /// Undoes one [`Anchor::pin`].
+    pub fn unpin(&self) {
+        let mut held = self.lock();
+        held.opens = held.opens.saturating_sub(1);
+    }
+
+    /// The descriptor, and whether it had to be opened again.
+    fn held(&self, held: &mut Held) -> rustix::io::Result<(Arc<OwnedFd>, bool)> {
+        if let Some(fd) = &held.fd {
+            return Ok((fd.clone(), false));
+        }
+        let fd = Arc::new(self.open_again()?);
+        held.fd = Some(fd.clone());
+        self.cache(held);
+        Ok((fd, true))
+    }
+
+    fn open_again(&self) -> rustix::io::Result<OwnedFd> {
+        let handle = self.handle.as_ref().ok_or(Errno::STALE)?;
+        if self.anchors.opens_handles {
+            return handle.open(self.anchors.root.as_fd(), BY_PATH);
+        }
+        let (dir, name) = self.lock_place().clone().ok_or(Errno::STALE)?;
+        let fd = backing::open_path(dir.passing_fd()?, &name).map_err(|e| match e {
+            Errno::NOENT | Errno::NOTDIR => Errno::STALE,
+            other => other,
+        })?;
+        if FileHandle::of(&fd).as_ref() != Some(handle) {
+            return Err(Errno::STALE);
+        }
+        Ok(fd)
+    }
+
+    /// A descriptor that is not kept: a directory is opened on the way to what is in it.
+    fn passing_fd(&self) -> rustix::io::Result<Arc<OwnedFd>> {
+        match &self.lock().fd {
+            Some(fd) => Ok(fd.clone()),
+            None => self.open_again().map(Arc::new),
+        }
+    }
+
+    /// Tells the cache of a descriptor that can be had again.
+    fn cache(&self, held: &mut Held) {
+        if !held.cached && held.fd.is_some() && self.opens_again() {
+            held.cached = true;
+            self.anchors.lock_cache().push_back(self.me.clone());
+        }
+    }
+
+    fn opens_again(&self) -> bool {
+        self.handle.is_some() && (self.anchors.opens_handles || self.lock_place().is_some())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.fd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the inode, a regular file, for I/O. Never blocks on somebody's lease. By its handle that takes half the
@@ -180,7 +273,7 @@ impl Anchor {
     /// Whether `fd` refers to this inode, given that number and device are the same: the number may have
     /// been given to another file since.
     pub fn is(&self, fd: &OwnedFd) -> bool {
-        let held = self.fd.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let held = self.lock().fd.is_some();
         held || self.handle.is_none() || FileHandle::of(fd) == self.handle
     }
 
@@ -193,6 +286,8 @@ impl Anchor {
         if !place.as_ref().is_some_and(|(known, at)| Arc::ptr_eq(known, dir) && at == name) {
             *place = Some((dir.clone(), name.to_owned()));
         }
+        drop(place);
+        self.cache(&mut self.lock());
     }
 
     /// Says that a name was removed.
@@ -211,31 +306,25 @@ impl Anchor {
     pub fn close(&self) {
         // Without a handle another file with its number could be taken for it.
         if self.handle.is_some() {
-            let mut held = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
-            let closed = held.take().is_some();
-            self.anchors.open.fetch_sub(usize::from(closed), Ordering::Relaxed);
+            let closed = self.lock().fd.take();
+            drop(closed);
         }
     }
 
-    /// Closes the descriptor if it can be had again and was not used since the last call; says whether.
-    pub fn let_go(&self) -> bool {
-        let again = self.anchors.opens_handles || self.lock_place().is_some();
-        if self.handle.is_none() || !again || self.used.swap(false, Ordering::Relaxed) {
-            return false;
+    /// Takes the descriptor out of the cache unless it has to stay there, and closes it; false if it stays.
+    fn let_go(&self) -> bool {
+        // A thread that has the lock uses it.
+        let Ok(mut held) = self.fd.try_lock() else { return false };
+        if held.fd.is_some() {
+            if held.opens > 0 || !self.opens_again() || self.used.swap(false, Ordering::Relaxed) {
+                return false;
+            }
         }
-        let mut held = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
-        let closed = held.take().is_some();
-        self.anchors.open.fetch_sub(usize::from(closed), Ordering::Relaxed);
-        closed
-    }
-}
-
-impl Drop for Anchor {
-    fn drop(&mut self) {
-        let held = self.fd.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if held.take().is_some() {
-            self.anchors.open.fetch_sub(1, Ordering::Relaxed);
-        }
+        held.cached = false;
+        let closed = held.fd.take();
+        drop(held);
+        drop(closed);
+        true
     }
 }
 
@@ -261,15 +350,16 @@ mod tests {
                 |name: &str| backing::open_path(rustix::fs::CWD, dir.path().join(name).as_os_str()).unwrap();
             std::fs::write(dir.path().join("file"), "x").unwrap();
             let Some(anchors) = anchors(dir.path(), by_handle) else { continue };
-            let root = Arc::new(anchors.hold(open(""), true));
+            let root = anchors.hold(open(""), true);
             let anchor = anchors.hold(open("file"), true);
             let seen = |name: &str| anchor.seen_at(&root, OsStr::new(name));
             let ino = rustix::fs::fstat(anchor.fd().unwrap()).unwrap().st_ino;
             seen("file");
-            anchor.let_go();
-            assert_eq!(anchors.open.load(Ordering::Relaxed), 2, "it was used a moment ago");
-            anchor.let_go();
-            assert_eq!(anchors.open.load(Ordering::Relaxed), 1);
+            assert!(!anchor.let_go(), "it was used a moment ago");
+            anchor.pin().unwrap();
+            assert!(!anchor.let_go() && !anchor.let_go(), "it is open");
+            anchor.unpin();
+            assert!(anchor.let_go() && anchor.lock().fd.is_none());
             std::fs::rename(dir.path().join("file"), dir.path().join("moved")).unwrap();
             if !by_handle {
                 assert_eq!(anchor.fd().unwrap_err(), Errno::STALE);
@@ -284,6 +374,45 @@ mod tests {
             std::fs::write(dir.path().join("moved"), "y").unwrap();
             assert!(!anchor.is(&open("moved")));
             assert_eq!(anchor.fd().unwrap_err(), Errno::STALE);
+        }
+    }
+
+    /// Seen to fail without the cache: as many descriptors as there are files.
+    #[test]
+    fn only_the_cache_and_open_files_keep_descriptors() {
+        for by_handle in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let Some(mut anchors) = anchors(dir.path(), by_handle) else { continue };
+            Arc::get_mut(&mut anchors).unwrap().cache_max = 20;
+            let open =
+                |name: &str| backing::open_path(rustix::fs::CWD, dir.path().join(name).as_os_str()).unwrap();
+            let root = anchors.hold(open(""), true);
+            let held: Vec<_> = (0..500)
+                .map(|n| {
+                    let name = n.to_string();
+                    std::fs::write(dir.path().join(&name), "x").unwrap();
+                    let anchor = anchors.hold(open(&name), true);
+                    anchor.seen_at(&root, OsStr::new(&name));
+                    if n % 100 == 0 {
+                        anchor.pin().unwrap();
+                    }
+                    anchors.trim();
+                    anchor
+                })
+                .collect();
+            let open = || held.iter().filter(|anchor| anchor.lock().fd.is_some()).count();
+            assert!(open() < 40, "{} descriptors", open());
+            for anchor in held.iter().filter(|anchor| anchor.lock().opens == 0) {
+                anchor.pin().unwrap();
+                anchor.unpin();
+            }
+            assert!(open() < 40, "{} descriptors after each was opened", open());
+            for (n, anchor) in held.iter().enumerate() {
+                assert_eq!(n % 100 == 0, anchor.lock().opens > 0);
+                assert!(anchor.lock().opens == 0 || anchor.lock().fd.is_some(), "{n} is open");
+                anchor.fd().unwrap();
+            }
+            assert!(open() < 40, "{} descriptors", open());
         }
     }
 }

@@ -285,12 +285,14 @@ impl Overlay {
     }
 
     pub(super) fn touched(&self, inode: &Inode) {
+        self.ticks.stir();
         if inode.home && !inode.is_nameless() {
             self.changes.note(inode.file_id(), Change::Touched);
         }
     }
 
     pub(super) fn moved(&self, inode: FileId) {
+        self.ticks.stir();
         self.changes.note(inode, Change::Moved);
     }
 }

@@ -79,7 +79,7 @@ impl Overlay {
         complete: bool,
         progress: &mut dyn FnMut(GcStep) -> bool,
     ) -> Result<Option<GcOutcome>> {
-        if self.read_only {
+        if self.read_only && !dry_run {
             return Err(OverlayError::ReadOnly);
         }
         let Some(collection) = self.contents.store.collect(&mut |_, _| progress(GcStep::Waiting))? else {
@@ -224,7 +224,7 @@ impl Overlay {
         if !(aged || garbage >= share || news && (no_room || over || short)) {
             return;
         }
-        match self.gc(false, &mut |_| !self.stop.stopped()) {
+        match self.gc(false, &mut |_| !self.ticks.stopped()) {
             Ok(Some(GcOutcome { done: Some(done), .. })) => tracing::info!(
                 "garbage collected: {} bytes given back, {} bytes copied",
                 done.reclaimed_bytes,

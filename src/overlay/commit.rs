@@ -150,7 +150,7 @@ impl Overlay {
         let mut read = Vec::with_capacity(taken.len());
         for mut taken in taken {
             // A round takes long where others go first: whoever ends does not wait for more of it than was begun.
-            if self.stop.stopped() {
+            if self.ticks.stopped() {
                 self.give_up(taken);
                 continue;
             }
@@ -585,9 +585,9 @@ struct TakenBytes<'a> {
 
 impl Input for TakenBytes<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let Overlay { pace, stop, .. } = self.overlay;
+        let Overlay { pace, ticks, .. } = self.overlay;
         // Somebody wants the file, or an end: the rest would be read for nothing.
-        if stop.stopped() || (self.taken.convert && !backing::holds_lease(&self.taken.file)) {
+        if ticks.stopped() || (self.taken.convert && !backing::holds_lease(&self.taken.file)) {
             return Ok(0);
         }
         let portion = pace.portion(buffer.len());

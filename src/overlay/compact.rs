@@ -16,7 +16,7 @@ impl Overlay {
         }
         let mut priority = Priority::default();
         priority.set_low(true);
-        match self.db.compact(&|| !self.stop.stopped()) {
+        match self.db.compact(&|| !self.ticks.stopped()) {
             Ok(Compacted::NotWorth) => {}
             Ok(Compacted::GivenUp) => *not_before = Instant::now() + AFTER_NOTHING,
             Ok(Compacted::Done { before, now }) => {

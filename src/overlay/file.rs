@@ -243,6 +243,8 @@ impl Overlay {
             }
             _ => self.io_cached(inode, &mut state)?,
         };
+        // A stub that is open has nothing else that keeps it when its last name goes.
+        inode.pin()?;
         state.mode = match &io {
             Io::Pass(token) => {
                 (state.pages_stale, state.passed) = (true, true);
@@ -252,6 +254,9 @@ impl Overlay {
         };
         state.opens += 1;
         state.writers += u32::from(flags.write);
+        if flags.write {
+            self.ticks.begin_writing();
+        }
         state.running += u32::from(flags.execute);
         let handle = Handle {
             inode: inode.clone(),
@@ -344,7 +349,9 @@ impl Overlay {
         let inode = &handle.inode;
         let mut state = inode.lock();
         state.opens = state.opens.saturating_sub(1);
+        inode.unpin();
         if handle.write {
+            self.ticks.end_writing();
             state.writers = state.writers.saturating_sub(1);
             if state.writers == 0 {
                 state.overwritten_since = None;

@@ -30,7 +30,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -179,6 +179,16 @@ impl Inode {
     /// Says that `child` lost a name in this directory.
     pub fn lost(&self, name: &OsStr, child: &Inode) {
         child.anchor.gone_from(&self.anchor, name);
+    }
+
+    /// Keeps it while it is open, also without a name; [`Inode::unpin`] is the counterpart.
+    pub fn pin(&self) -> rustix::io::Result<()> {
+        self.anchor.pin()
+    }
+
+    /// Undoes one [`Inode::pin`].
+    pub fn unpin(&self) {
+        self.anchor.unpin();
     }
 
     /// Closes its descriptor: nobody asks for it any more.
@@ -332,49 +342,17 @@ impl Shard {
 /// The kernel tells of a program's end a little after those who waited for it know.
 const RUNNING_WAIT: Duration = Duration::from_millis(100);
 const SHARDS: usize = 16;
-const SWEEP_PAUSE: usize = 32;
 
 /// The inodes in use, by number.
 pub struct Inodes {
     shards: [Mutex<Shard>; SHARDS],
     anchors: Arc<Anchors>,
-    /// The shard in which descriptors were closed last.
-    hand: AtomicUsize,
-    /// Calls for which closing descriptors is not tried again.
-    pause: AtomicUsize,
 }
 
 impl Inodes {
     /// A table that holds nothing yet, for inodes on the filesystem of `root`.
     pub fn new(root: OwnedFd) -> Inodes {
-        Inodes {
-            shards: Default::default(),
-            anchors: Arc::new(Anchors::new(root)),
-            hand: AtomicUsize::new(0),
-            pause: AtomicUsize::new(0),
-        }
-    }
-
-    /// Closes descriptors of inodes long unused, if too many are open: those of one shard, O(its inodes), which
-    /// mostly frees enough for as many calls. Where nothing can be freed, it is not tried at every call.
-    fn let_go_of_some(&self) {
-        if !self.anchors.too_many()
-            || self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
-        {
-            return;
-        }
-        let shard = &self.shards[self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS];
-        let mut closed = 0;
-        for entry in shard.lock().unwrap_or_else(PoisonError::into_inner).entries.values() {
-            // An open stub has nothing else that keeps it from vanishing when it is unlinked.
-            if entry.inode.try_lock().is_some_and(|state| state.opens == 0) {
-                closed += usize::from(entry.inode.anchor.let_go());
-            }
-        }
-        // The first round over all shards only notes which are in use.
-        if closed == 0 && self.hand.load(Ordering::Relaxed) > 2 * SHARDS {
-            self.pause.store(SWEEP_PAUSE, Ordering::Relaxed);
-        }
+        Inodes { shards: Default::default(), anchors: Arc::new(Anchors::new(root)) }
     }
 
     fn shard(&self, node: NodeId) -> MutexGuard<'_, Shard> {
@@ -389,13 +367,11 @@ impl Inodes {
 
     /// The inode known under `node`, if any.
     pub fn find(&self, node: NodeId) -> Option<Arc<Inode>> {
-        self.let_go_of_some();
         self.shard(node).entries.get(&node).map(|entry| entry.inode.clone())
     }
 
     /// The inode, if in use, that a file which exists is: not one that is gone and had its number before.
     pub fn find_existing(&self, backing: &Backing, identity: Identity) -> Option<Arc<Inode>> {
-        self.let_go_of_some();
         let own = backing.node(identity);
         let known: Vec<_> = self.shard(own).known(own).map(|entry| entry.inode.clone()).collect();
         known.into_iter().find(|inode| inode.identity == identity && inode.path_fd().is_ok())
@@ -425,7 +401,7 @@ impl Inodes {
             identity,
             kind: backing::kind(stat.st_mode),
             home,
-            anchor: Arc::new(self.anchors.hold(path_fd, home)),
+            anchor: self.anchors.hold(path_fd, home),
             nameless: AtomicBool::new(false),
             state: Mutex::new(State {
                 content: None,
@@ -460,7 +436,7 @@ impl Inodes {
         });
         shard.entries.insert(node, Entry { inode: inode.clone(), lookups, own });
         drop(shard);
-        self.let_go_of_some();
+        self.anchors.trim();
         Ok(inode)
     }
 
@@ -519,9 +495,9 @@ impl Inodes {
         }
     }
 
-    /// How many descriptors inodes may hold.
+    /// How many descriptors the files that are worked on may take together: the rest is for those that programs have open.
     pub fn descriptors_max(&self) -> usize {
-        self.anchors.open_max()
+        self.anchors.limit() / 2
     }
 
     /// The inodes in use that `wanted` picks by their state.

@@ -69,6 +69,7 @@ mod survey;
 pub mod templates;
 #[cfg(test)]
 mod testing;
+mod ticks;
 mod totals;
 mod types;
 mod unrest;
@@ -121,10 +122,11 @@ use renamed::Renamed;
 use rewrites::Rewrites;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use stub::GuardKey;
+use ticks::Ticks;
 use unrest::Unrest;
 
 /// When plain files become stubs.
@@ -203,7 +205,7 @@ pub struct Overlay {
     observer: OnceLock<Arc<dyn Observer>>,
     dir_paths: observe::DirPaths,
     changes: changes::Changes,
-    stop: Stop,
+    ticks: Ticks,
 }
 
 /// How often open files are looked at for growth.
@@ -260,7 +262,7 @@ impl Overlay {
             observer: OnceLock::new(),
             dir_paths: observe::DirPaths::default(),
             changes: changes::Changes::default(),
-            stop: Stop::default(),
+            ticks: Ticks::default(),
         })
     }
 
@@ -293,7 +295,8 @@ impl Overlay {
             spawn("commit-1", Overlay::commit_queue);
             spawn("warm", Overlay::warm_files);
             spawn("growing", |overlay| {
-                while overlay.stop.wait(STEP_INTERVAL) {
+                let mut seen = 0;
+                while overlay.ticks.wait(STEP_INTERVAL, &mut seen) {
                     turn(|| {
                         overlay.step_growing_files();
                     });
@@ -301,20 +304,23 @@ impl Overlay {
                 }
             });
             spawn("history", |overlay| {
-                while overlay.stop.wait(STEP_INTERVAL) {
+                let mut seen = 0;
+                while overlay.ticks.wait(STEP_INTERVAL, &mut seen) {
                     if let Some(observer) = overlay.observer() {
                         turn(|| observer.tick());
                     }
                 }
             });
             spawn("renamed", |overlay| {
-                while overlay.stop.wait(STEP_INTERVAL) {
+                let mut seen = 0;
+                while overlay.ticks.wait(STEP_INTERVAL, &mut seen) {
                     turn(|| overlay.look_below_renamed());
                 }
             });
             spawn("gc", |overlay| {
                 let mut compact_not_before = Instant::now();
-                while overlay.stop.wait(GC_INTERVAL) {
+                let mut seen = 0;
+                while overlay.ticks.wait(GC_INTERVAL, &mut seen) {
                     turn(|| {
                         overlay.contents.store.watch_disk();
                         overlay.gc_if_due();
@@ -324,7 +330,8 @@ impl Overlay {
                 }
             });
             spawn("persist", |overlay| {
-                while overlay.stop.wait(PERSIST_INTERVAL) {
+                let mut seen = 0;
+                while overlay.ticks.wait(PERSIST_INTERVAL, &mut seen) {
                     turn(|| {
                         if let Err(e) = overlay.persist() {
                             tracing::error!("the index could not be written: {e}");
@@ -452,6 +459,7 @@ impl Overlay {
         }
         if garbage > 0 {
             self.set_garbage(self.garbage() + garbage)?;
+            self.ticks.stir();
         }
         self.catalog.flush()?;
         self.contents.similarity.flush()?;
@@ -524,7 +532,7 @@ impl Background {
     }
 
     fn end(&mut self) -> Vec<Arc<Inode>> {
-        self.overlay.stop.stop();
+        self.overlay.ticks.stop();
         self.overlay.pace.end();
         self.overlay.queue.stop();
         self.overlay.warming.stop();
@@ -552,34 +560,5 @@ fn turn(work: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
         let thread = std::thread::current();
         tracing::error!("thread {} panicked, and goes on", thread.name().unwrap_or_default());
-    }
-}
-
-/// Ends periodic work at once instead of at its next turn.
-#[derive(Default)]
-struct Stop {
-    stopped: AtomicBool,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Stop {
-    /// Waits for `interval`; false once it is time to end.
-    fn wait(&self, interval: Duration) -> bool {
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.stopped.load(Ordering::Acquire) {
-            drop(self.changed.wait_timeout(guard, interval).unwrap_or_else(PoisonError::into_inner));
-        }
-        !self.stopped.load(Ordering::Acquire)
-    }
-
-    fn stopped(&self) -> bool {
-        self.stopped.load(Ordering::Acquire)
-    }
-
-    fn stop(&self) {
-        let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.stopped.store(true, Ordering::Release);
-        self.changed.notify_all();
     }
 }

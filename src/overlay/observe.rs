@@ -175,6 +175,7 @@ impl Overlay {
         met: bool,
         finder: &mut Finder<'_>,
     ) {
+        self.ticks.stir();
         let Some(observer) = self.observer() else { return };
         let mut told = || -> Result<Option<Committed>> {
             let mut paths = self.names_of(inode, stat, finder)?;

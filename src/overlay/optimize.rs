@@ -78,7 +78,7 @@ impl Overlay {
         if come < NEW_BYTES_MIN.max(unique_bytes / NEW_SHARE) {
             return;
         }
-        let mut go_on = |_| !self.stop.stopped() && self.pending() == 0;
+        let mut go_on = |_| !self.ticks.stopped() && self.pending() == 0;
         match self.optimize(&RegroupOptions::default(), false, &mut go_on) {
             Ok(Some(OptimizeOutcome { regrouped, .. })) => tracing::info!(
                 "{} chunks grouped: {} bytes instead of {}",

@@ -8,7 +8,7 @@ use super::inode::{Content, Inode};
 use super::pace::Priority;
 use super::resolved::{Directory, Resolved};
 use super::stub::Stub;
-use super::types::{Attr, Kind};
+use super::types::{Attr, Kind, ROOT};
 use super::{FileRow, Overlay};
 use crate::env::Refusal;
 use crate::id::{ChunkId, RecipeId};
@@ -16,7 +16,7 @@ use crate::similarity::Sketch;
 use rustix::fs::RawDir;
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -356,28 +356,44 @@ impl Overlay {
         path: &Path,
         visit: &mut dyn FnMut(&Path, rustix::io::Result<Arc<Inode>>),
     ) -> Result<()> {
-        if path.as_os_str().is_empty() {
-            return self.walk_dir(self.backing.directory()?, Path::new(""), visit);
+        let root = self.inode(ROOT)?;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return self.walk_dir(self.backing.directory()?, &root, path, visit);
+        };
+        let mut dir = root;
+        for above in parent.ancestors().collect::<Vec<_>>().into_iter().rev() {
+            let Some(name) = above.file_name() else { continue };
+            let found = self.inodes.enter(&self.backing, self.backing.resolve_named("open", above)?, 0)?;
+            dir.has(name, &found);
+            self.inodes.release(std::mem::replace(&mut dir, found));
         }
-        self.walk_entry(self.backing.resolve_named("open", path)?, path, visit)
+        let walked = self.walk_entry(self.backing.resolve_named("open", path)?, (&dir, name), path, visit);
+        self.inodes.release(dir);
+        walked
     }
 
+    /// What was found under a name in a directory. Whoever may not open by handle opens it again by these.
     fn walk_entry(
         &self,
         found: Resolved,
+        (parent, name): (&Inode, &OsStr),
         path: &Path,
         visit: &mut dyn FnMut(&Path, rustix::io::Result<Arc<Inode>>),
     ) -> Result<()> {
         match found.kind() {
             Kind::Directory => match found.open_dir() {
                 Ok(dir) => {
-                    drop(found);
-                    self.walk_dir(dir, path, visit)?;
+                    let inode = self.inodes.enter(&self.backing, found, 0)?;
+                    parent.has(name, &inode);
+                    let walked = self.walk_dir(dir, &inode, path, visit);
+                    self.inodes.release(inode);
+                    walked?;
                 }
                 Err(e) => visit(path, Err(e)),
             },
             Kind::File => {
                 let inode = self.inodes.enter(&self.backing, found, 0)?;
+                parent.has(name, &inode);
                 visit(path, Ok(inode));
             }
             _ => {}
@@ -388,6 +404,7 @@ impl Overlay {
     fn walk_dir(
         &self,
         dir: Directory,
+        inode: &Inode,
         path: &Path,
         visit: &mut dyn FnMut(&Path, rustix::io::Result<Arc<Inode>>),
     ) -> Result<()> {
@@ -399,14 +416,14 @@ impl Overlay {
             }
         };
         for name in names {
-            if self.stop.stopped() {
+            if self.ticks.stopped() {
                 return Err(Errno::CANCELED.into());
             }
             if path.as_os_str().is_empty() && backing::is_hidden(&name) {
                 continue;
             }
             match dir.child(&name) {
-                Ok(found) => self.walk_entry(found, &path.join(&name), visit)?,
+                Ok(found) => self.walk_entry(found, (inode, &name), &path.join(&name), visit)?,
                 // Gone since the directory was read, or another filesystem is mounted there.
                 Err(Errno::NOENT | Errno::XDEV) => {}
                 Err(e) => visit(&path.join(&name), Err(e)),

@@ -173,7 +173,7 @@ impl Overlay {
         if unsynced.get() >= SYNC_BYTES && !is_wanted() && rustix::fs::fdatasync(file).is_ok() {
             unsynced.set(0);
         }
-        !is_wanted() && !self.stop.stopped()
+        !is_wanted() && !self.ticks.stopped()
     }
 
     /// Puts a hot file that nobody has open into the line of those, until it is due to be committed.
