@@ -78,3 +78,29 @@ fn a_change_only_through_a_mapping_shows_in_place() {
         before = time();
     }
 }
+
+/// `ls -l` asks for the label of each file until it hears that there are none. Seen to fail with ENODATA.
+#[test]
+fn a_file_without_a_label_says_that_there_are_none_on_a_kernel_without_selinux() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    if fs::read_to_string("/proc/filesystems").unwrap().contains("selinuxfs") {
+        eprintln!("this kernel has SELinux, and answers by itself");
+        return;
+    }
+    let mount = Mount::in_place(As::Root);
+    let (plain, labelled) = (mount.at("plain"), mount.at("labelled"));
+    fs::write(&plain, "x").unwrap();
+    fs::write(&labelled, "x").unwrap();
+    let get = |path: &std::path::Path, name: &str| {
+        let mut value = [0; 64];
+        rustix::fs::lgetxattr(path, name, &mut value[..]).map(|len| value[..len].to_vec())
+    };
+    assert_eq!(get(&plain, "security.selinux"), Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(get(&plain, "security.other"), Err(rustix::io::Errno::NODATA));
+    assert_eq!(get(&plain, "user.other"), Err(rustix::io::Errno::NODATA));
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&labelled, "security.selinux", b"system_u:object_r:tmp_t:s0", flags).unwrap();
+    assert_eq!(get(&labelled, "security.selinux").unwrap(), b"system_u:object_r:tmp_t:s0");
+}

@@ -3,6 +3,7 @@
 use super::convert::{self, attr, kind, node};
 use super::errno::errno;
 use super::keeper::Keeper;
+use super::labels::Labels;
 use super::listings::Listings;
 use super::request::{cached_flags, caller, empty, open_flags, passed_flags, shown_to, sized};
 use super::setid::Change;
@@ -60,6 +61,7 @@ pub(super) struct OverlayFs {
     /// Whether they stay when we change a file: an ordinary user's changes take them away below.
     bits_stay: bool,
     control_info: Vec<u8>,
+    labels: Labels,
     listings: Listings,
     turns: Turns,
     spliced: Spliced,
@@ -89,6 +91,7 @@ impl OverlayFs {
             drops_bits: false,
             bits_stay: !privilege::drops_setid(),
             control_info,
+            labels: Labels::of_kernel(),
             listings: Listings::default(),
             turns,
             spliced: Spliced::default(),
@@ -721,6 +724,7 @@ impl Filesystem for OverlayFs {
         };
         match value {
             Ok(Some(value)) => sized(reply, size, &value),
+            Ok(None) if self.labels.lacks(name) => reply.error(Errno::EOPNOTSUPP),
             Ok(None) => reply.error(Errno::ENODATA),
             Err(e) => reply.error(errno(&e)),
         }

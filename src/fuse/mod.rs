@@ -7,6 +7,7 @@ mod helper;
 mod holders;
 mod keeper;
 mod kernel_mount;
+mod labels;
 mod listings;
 mod privilege;
 mod request;
