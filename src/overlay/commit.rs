@@ -603,6 +603,10 @@ impl Input for TakenBytes<'_> {
     fn skip(&mut self, len: u64) {
         self.bytes.skip(len);
     }
+
+    fn start(&self) -> u64 {
+        self.bytes.start()
+    }
 }
 
 fn is_ours(state: &InodeState, taken: &Taken) -> bool {

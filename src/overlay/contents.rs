@@ -5,7 +5,7 @@
 
 use super::error::{OverlayError, Result};
 use super::forgetting::Forgetting;
-use super::ingest::Ingest;
+use super::ingest::{Ingest, is_small, sketch_of};
 use super::similar::{Ranking, SimilarOptions};
 use crate::chunk::ChunkParams;
 use crate::db::{Db, SledDb};
@@ -13,7 +13,7 @@ use crate::id::{ChunkId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe, RecipeHasher};
 use crate::similarity::exact::{self, Patterns, Ranges, Source};
 use crate::similarity::{
-    Answer, Boilerplate, Candidate, QuerySketch, Similarity, SimilarityError, SimilarityOptions, Sketch,
+    Answer, Boilerplate, Candidate, QuerySketch, Similarity, SimilarityError, SimilarityOptions,
 };
 use crate::store::{GcDone, Pin, Store, StoreError, StoreOptions};
 use std::collections::HashSet;
@@ -222,8 +222,7 @@ impl Contents {
             let source = open()?;
             // What another sweep takes meanwhile had been known so far: each time there is less of that.
             for _ in 0..SWEPT_MAX {
-                self.sketch_unknown(recipe, &*source)
-                    .map_err(|e| OverlayError::io("read", format!("content {id}"), e))??;
+                self.sketch_unknown(id, recipe, &*source)?;
                 added = add();
                 if !matches!(added, Err(SimilarityError::UnknownChunk(_))) {
                     break;
@@ -234,39 +233,33 @@ impl Contents {
     }
 
     /// Sketches the chunks of a content that the index does not know, each once; not those that `source` has no more.
-    fn sketch_unknown(
-        &self,
-        recipe: &Recipe,
-        source: &dyn Source,
-    ) -> io::Result<std::result::Result<(), SimilarityError>> {
+    fn sketch_unknown(&self, id: RecipeId, recipe: &Recipe, source: &dyn Source) -> Result<()> {
         let (mut seen, mut offset, mut bytes) = (HashSet::new(), 0, Vec::new());
+        let (mut writer, small) = (self.store.writer(), is_small(recipe.size()));
         for chunk in recipe.chunks() {
             let start = offset;
             offset += u64::from(chunk.len);
             if !seen.insert(chunk.id) {
                 continue;
             }
-            match self.similarity.knows_chunk(&chunk.id) {
-                Ok(false) => {}
-                Ok(true) => continue,
-                Err(e) => return Ok(Err(e)),
+            if self.similarity.knows_chunk(&chunk.id)? {
+                continue;
             }
             bytes.resize(chunk.len as usize, 0);
             let mut filled = 0;
             while filled < bytes.len() {
-                match source.read_at(start + filled as u64, &mut bytes[filled..])? {
+                let read = source.read_at(start + filled as u64, &mut bytes[filled..]);
+                match read.map_err(|e| OverlayError::io("read", format!("content {id}"), e))? {
                     0 => break,
                     len => filled += len,
                 }
             }
-            if filled == bytes.len()
-                && ChunkId::of(&bytes) == chunk.id
-                && let Err(e) = self.similarity.add_chunk(chunk.id, Sketch::of_chunk(&bytes))
-            {
-                return Ok(Err(e));
+            if filled == bytes.len() && ChunkId::of(&bytes) == chunk.id {
+                let sketch = sketch_of(&mut writer, small, &chunk.id, &bytes)?;
+                self.similarity.add_chunk(chunk.id, sketch)?;
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Makes everything put before durable, and the index with it.
@@ -375,8 +368,9 @@ impl Contents {
         let mut sketch = QuerySketch::new();
         let mut recipe = RecipeHasher::default();
         self.each_run(source, &mut |bytes, times| {
-            sketch.add_chunks(bytes, times);
-            recipe.add(ChunkRef { id: ChunkId::of(bytes), len: bytes.len() as u32 }, times);
+            let id = ChunkId::of(bytes);
+            sketch.add_named(&id, bytes, times);
+            recipe.add(ChunkRef { id, len: bytes.len() as u32 }, times);
         })?;
         Ok((sketch, recipe.finish()))
     }

@@ -13,7 +13,7 @@ use crate::chunk::ChunkParams;
 use crate::id::ChunkId;
 use crate::recipe::ChunkRef;
 use crate::similarity::{Similarity, Sketch};
-use crate::store::{Store, Writer};
+use crate::store::{Store, StoreError, Writer};
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
 use std::io;
 use std::ops::Range;
@@ -22,6 +22,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 const SEGMENT_BYTES: usize = 1 << 20;
+/// Chunks of a shorter content have their grams in the similarity index also if they do not compress: of one that is edited, few
+/// chunks stay as they were.
+const SMALL_BYTES: u64 = 128 << 10;
 
 /// The worker threads and what they work for.
 pub struct Ingest {
@@ -34,13 +37,21 @@ pub struct Ingest {
 /// Some bytes and where to cut them.
 struct Segment {
     bytes: Vec<u8>,
-    lens: Vec<u32>,
+    cuts: Vec<Cut>,
     /// Whether chunks are stored, or only hashed and sketched.
     keep: bool,
     /// Whether nobody waits for it.
     background: bool,
     first_slot: usize,
     done: Sender<Done>,
+}
+
+/// One chunk of a segment.
+#[derive(Clone, Copy)]
+struct Cut {
+    len: u32,
+    /// Whether its content is short.
+    small: bool,
 }
 
 struct Done {
@@ -96,7 +107,7 @@ impl Ingest {
             outstanding: 0,
             bytes: Vec::new(),
             filled: 0,
-            lens: Vec::new(),
+            cuts: Vec::new(),
             cut: 0,
             spare: Vec::new(),
             done,
@@ -138,9 +149,9 @@ fn answer(segment: Segment, work: impl FnOnce(&Segment) -> Result<Vec<ChunkRef>>
 }
 
 fn ingest_segment(writer: &mut Writer, similarity: &Similarity, segment: &Segment) -> Result<Vec<ChunkRef>> {
-    let mut chunks = Vec::with_capacity(segment.lens.len());
+    let mut chunks = Vec::with_capacity(segment.cuts.len());
     let mut rest = &segment.bytes[..];
-    for &len in &segment.lens {
+    for &Cut { len, small } in &segment.cuts {
         let (bytes, tail) = rest.split_at(len as usize);
         rest = tail;
         let id = ChunkId::of(bytes);
@@ -148,12 +159,30 @@ fn ingest_segment(writer: &mut Writer, similarity: &Similarity, segment: &Segmen
             writer.put(id, bytes)?;
         }
         if !similarity.knows_chunk(&id)? {
-            similarity.add_chunk(id, Sketch::of_chunk(bytes))?;
+            similarity.add_chunk(id, sketch_of(writer, small, &id, bytes)?)?;
         }
         chunks.push(ChunkRef { id, len });
     }
     writer.flush()?;
     Ok(chunks)
+}
+
+/// Whether a content of `bytes` is so short that all its chunks have their grams in the similarity index.
+pub(super) fn is_small(bytes: u64) -> bool {
+    bytes < SMALL_BYTES
+}
+
+/// The sketch of a chunk: bare if it does not compress, unless its content is small.
+pub(super) fn sketch_of(
+    writer: &mut Writer,
+    small: bool,
+    id: &ChunkId,
+    bytes: &[u8],
+) -> std::result::Result<Sketch, StoreError> {
+    match small || writer.compresses(id, bytes)? {
+        true => Ok(Sketch::of_chunk(bytes)),
+        false => Ok(Sketch::bare(bytes.len())),
+    }
 }
 
 /// What a round reads.
@@ -168,6 +197,11 @@ pub trait Input {
 
     /// Passes over the first `len` bytes of such a hole.
     fn skip(&mut self, _len: u64) {}
+
+    /// How much of the content comes before what is read next.
+    fn start(&self) -> u64 {
+        0
+    }
 }
 
 /// Bytes of which nothing is known before they are read.
@@ -189,10 +223,10 @@ pub struct Round<'a> {
     chunks: Vec<Option<ChunkRef>>,
     outstanding: usize,
     /// The segment being filled: always of full length, `filled` of it in use, `cut` of that cut into
-    /// `lens`.
+    /// `cuts`.
     bytes: Vec<u8>,
     filled: usize,
-    lens: Vec<u32>,
+    cuts: Vec<Cut>,
     cut: usize,
     spare: Vec<Vec<u8>>,
     done: Sender<Done>,
@@ -222,9 +256,17 @@ impl Round<'_> {
     pub fn add_from(&mut self, last: bool, input: &mut impl Input) -> io::Result<Range<usize>> {
         let first = self.slots();
         self.bytes.resize(self.segment_bytes, 0);
+        let before = input.start();
+        let is_small = |round: &Round<'_>| {
+            round.slots() == first && is_small(before + (round.filled - round.cut) as u64)
+        };
         loop {
+            if self.filled == self.segment_bytes && is_small(self) {
+                // A segment is larger: there are chunks before this content, and it is cut when its length is known.
+                self.dispatch();
+            }
             if self.filled == self.segment_bytes {
-                self.cut_bytes(false);
+                self.cut_bytes(false, false);
                 self.skip_hole(input)?;
                 self.dispatch();
             }
@@ -238,7 +280,7 @@ impl Round<'_> {
                 }
             }
         }
-        self.cut_bytes(last);
+        self.cut_bytes(last, last && is_small(self));
         self.filled = self.cut;
         if self.filled >= self.segment_bytes / 2 {
             self.dispatch();
@@ -284,7 +326,7 @@ impl Round<'_> {
         self.bytes[self.filled..self.filled + bytes.len()].copy_from_slice(bytes);
         self.filled += bytes.len();
         self.cut = self.filled;
-        self.lens.push(bytes.len() as u32);
+        self.cuts.push(Cut { len: bytes.len() as u32, small: false });
         self.slots() - 1
     }
 
@@ -302,21 +344,21 @@ impl Round<'_> {
     }
 
     fn slots(&self) -> usize {
-        self.chunks.len() + self.lens.len()
+        self.chunks.len() + self.cuts.len()
     }
 
-    fn cut_bytes(&mut self, last: bool) {
+    fn cut_bytes(&mut self, last: bool, small: bool) {
         let lens = self.ingest.params.cut(&self.bytes[self.cut..self.filled], last);
         self.cut += lens.iter().map(|&len| len as usize).sum::<usize>();
-        self.lens.extend(lens);
+        self.cuts.extend(lens.into_iter().map(|len| Cut { len, small }));
     }
 
     fn dispatch(&mut self) {
         while let Ok(done) = self.results.try_recv() {
             self.accept(done);
         }
-        let lens = std::mem::take(&mut self.lens);
-        if lens.is_empty() {
+        let cuts = std::mem::take(&mut self.cuts);
+        if cuts.is_empty() {
             return;
         }
         let mut next = self.spare.pop().unwrap_or_default();
@@ -326,9 +368,9 @@ impl Round<'_> {
         let bytes = std::mem::replace(&mut self.bytes, next);
         (self.filled, self.cut) = (tail, 0);
         let first_slot = self.chunks.len();
-        self.chunks.resize(first_slot + lens.len(), None);
+        self.chunks.resize(first_slot + cuts.len(), None);
         let (keep, background) = (self.keep, self.background);
-        let segment = Segment { bytes, lens, keep, background, first_slot, done: self.done.clone() };
+        let segment = Segment { bytes, cuts, keep, background, first_slot, done: self.done.clone() };
         let sender = self.ingest.segments.as_ref().expect("workers live as long as the ingest");
         match sender.send(segment) {
             Ok(()) => self.outstanding += 1,
@@ -409,7 +451,7 @@ mod tests {
         let (done, results) = unbounded();
         let segment = |first_slot| Segment {
             bytes: vec![1; 10],
-            lens: vec![10],
+            cuts: vec![Cut { len: 10, small: true }],
             keep: false,
             background: false,
             first_slot,

@@ -4,6 +4,7 @@ use super::backing;
 use super::catalog::Finder;
 use super::contents::Stored;
 use super::error::{OverlayError, Result};
+use super::ingest::{is_small, sketch_of};
 use super::inode::{Content, Inode};
 use super::pace::Priority;
 use super::resolved::{Directory, Resolved};
@@ -12,7 +13,6 @@ use super::types::{Attr, Kind, ROOT};
 use super::{FileRow, Overlay};
 use crate::env::Refusal;
 use crate::id::{ChunkId, RecipeId};
-use crate::similarity::Sketch;
 use rustix::fs::RawDir;
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -258,9 +258,11 @@ impl Overlay {
         }
         if !sketched {
             let recipe = self.recipe_of(inode, stub)?;
+            let (mut writer, small) = (self.contents.store.writer(), is_small(recipe.size()));
             for chunk in recipe.chunks() {
                 if !self.contents.similarity.knows_chunk(&chunk.id)? {
-                    let sketch = Sketch::of_chunk(&self.contents.store.read(&chunk.id)?);
+                    let bytes = self.contents.store.read(&chunk.id)?;
+                    let sketch = sketch_of(&mut writer, small, &chunk.id, &bytes)?;
                     self.contents.similarity.add_chunk(chunk.id, sketch)?;
                     self.pace.spend(u64::from(chunk.len));
                 }

@@ -55,6 +55,10 @@ impl Input for FileBytes<'_> {
     fn skip(&mut self, len: u64) {
         self.offset += len;
     }
+
+    fn start(&self) -> u64 {
+        self.offset
+    }
 }
 
 #[cfg(test)]

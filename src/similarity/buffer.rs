@@ -5,7 +5,7 @@
 use super::filter::Filter;
 use super::gram::FEATURE_BITS;
 use super::order;
-use super::rows::{ChunkKey, ChunkRow, ContentRow};
+use super::rows::{ChunkKey, ChunkRow, ContentRow, Sampled};
 use super::sketch::Sketch;
 use crate::id::RecipeId;
 use std::collections::{BTreeMap, HashMap};
@@ -62,8 +62,8 @@ pub(super) struct Buffer {
     /// By chunk number, those that are not empty.
     pub(super) filters: BTreeMap<u32, Filter>,
     filters_len: usize,
-    /// Chunk number to its level and the contents that contain it.
-    pub(super) contained: BTreeMap<u32, (u8, Vec<u32>)>,
+    /// Chunk number to how it is sampled and the contents that contain it.
+    pub(super) contained: BTreeMap<u32, (Sampled, Vec<u32>)>,
     pub(super) contents: HashMap<u32, ContentRow>,
     pub(super) numbered: HashMap<RecipeId, u32>,
     /// Contents in older buffers or in the database that were removed, by number.
@@ -98,7 +98,7 @@ impl Buffer {
     }
 
     pub(super) fn add_containment(&mut self, chunk: ChunkRow, content: u32) {
-        let (_, contents) = self.contained.entry(chunk.number).or_insert((chunk.counts.level, Vec::new()));
+        let (_, contents) = self.contained.entry(chunk.number).or_insert((chunk.sampled(), Vec::new()));
         // Content numbers ascend and one content is added at a time, so a repeat is the last.
         if contents.last() != Some(&content) {
             contents.push(content);

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 type Result<T> = std::result::Result<T, SimilarityError>;
 
 const META_KEY: &[u8] = b"similarity";
-const META_VERSION: u8 = 5;
+const META_VERSION: u8 = 6;
 
 /// Settings of the index that do not change what is stored.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +201,8 @@ impl Similarity {
         state.meta.stats.chunks += 1;
         state.meta.stats.postings += sketch.len() as u64;
         let counts = Counts { level: sketch.level(), at: sketch.counts() };
-        state.buffer.add_chunk(key, ChunkRow { number, counts }, sketch);
+        let row = ChunkRow { number, is_bare: sketch.is_bare(), counts };
+        state.buffer.add_chunk(key, row, sketch);
         self.merge_if_large(state)
     }
 
@@ -405,9 +406,9 @@ fn merge_rows(db: &dyn Db, buffer: &Buffer) -> Result<()> {
     let rows = buffer.sketched.iter().flat_map(|(key, row)| row.to_row(key)).collect();
     SKETCHED.merge(db, rows, Vec::new())?;
     let mut rows = Vec::new();
-    for (&chunk, (level, contents)) in &buffer.contained {
+    for (&chunk, (sampled, contents)) in &buffer.contained {
         let live = contents.iter().filter(|content| !buffer.dead.contains_key(content));
-        live.for_each(|&content| rows.extend_from_slice(&containment(chunk, content, *level)));
+        live.for_each(|&content| rows.extend_from_slice(&containment(chunk, content, *sampled)));
     }
     CONTAINED.merge(db, rows, Vec::new())?;
     let rows = buffer.contents.iter().flat_map(|(&number, row)| row.to_row(number)).collect();

@@ -8,6 +8,9 @@
 //! common this estimates the share of the query's distinct grams that the content has (containment; Broder 1997, "On
 //! the resemblance and containment of documents", section 2), and with the content's own `n` the share of the content's
 //! that the query has. What is shortlisted follows from that; what is told are shares of bytes (`estimate`).
+//!
+//! A chunk of which the index knows only the id has no postings. Where the query has that chunk, each of the query's features in it
+//! is found in it, as its postings would have shown: so what is in common by identity is estimated as all else is.
 
 use super::SimilarityError;
 use super::boilerplate::Boilerplate;
@@ -15,7 +18,9 @@ use super::estimate::Places;
 use super::filtered::Filtered;
 use super::index::{Similarity, State};
 use super::rank::{Candidate, Query};
-use super::rows::{CONTAINED, FEATURES, containment_of, hash_prefix, posting_number};
+use super::rows::{
+    CONTAINED, ChunkKey, ChunkRow, FEATURES, SKETCHED, containment_of, hash_prefix, posting_number,
+};
 use super::sketch::{Asked, QuerySketch};
 use super::tally::Seen;
 use crate::db::Db;
@@ -70,13 +75,14 @@ impl Similarity {
         features.retain(|asked| !boilerplate.has(asked.feature.bits()));
         let boilerplate_features = all - features.len();
         let state = self.read();
+        let bare = bare_chunks(&*self.db, &state, &features)?;
         let cap = self.options.frequency_cap;
         let mut seen = Seen::of(sketch);
         let mut suppressed = Vec::new();
         let mut followed = 0;
         // They are in the order of their hashes, so the first of them are a sample of all.
         for part in features.chunks(FEATURES_AT_ONCE) {
-            suppressed.append(&mut self.follow(&state, part, cap, &mut seen)?);
+            suppressed.append(&mut self.follow(&state, &bare, part, cap, &mut seen)?);
             followed += part.len();
             if seen.rows > ROWS_MAX {
                 break;
@@ -87,7 +93,8 @@ impl Similarity {
         if suppressed.len() * 2 > features.len() {
             let step = suppressed.len().div_ceil(RETRIED_FEATURES);
             let retried: Vec<_> = suppressed.iter().copied().step_by(step).collect();
-            let still = self.follow(&state, &retried, cap.saturating_mul(RETRY_CAP_FACTOR), &mut seen)?;
+            let cap = cap.saturating_mul(RETRY_CAP_FACTOR);
+            let still = self.follow(&state, &bare, &retried, cap, &mut seen)?;
             suppressed.retain(|feature| !retried.contains(feature) || still.contains(feature));
         }
         let last = features.last().map_or(0, |asked| asked.feature.bits());
@@ -107,11 +114,12 @@ impl Similarity {
     fn follow(
         &self,
         state: &State,
+        bare: &BareChunks,
         features: &[Asked],
         cap: usize,
         seen: &mut Seen,
     ) -> Result<Vec<Asked>, SimilarityError> {
-        let postings = postings(&*self.db, state, features, cap)?;
+        let postings = postings(&*self.db, state, bare, features, cap)?;
         let chunks = containing(&*self.db, state, &postings, cap)?;
         seen.rows += postings.rows + chunks.values().map(|(_, contents)| contents.len()).sum::<usize>();
         let mut suppressed = Vec::new();
@@ -152,7 +160,38 @@ struct Found {
     rows: usize,
 }
 
-fn postings(db: &dyn Db, state: &State, features: &[Asked], cap: usize) -> Result<Found, SimilarityError> {
+/// Chunks of the query of which the index knows only the id: their numbers and levels.
+type BareChunks = HashMap<ChunkKey, (u32, u8)>;
+
+/// One look-up for each chunk of the query that has a feature.
+fn bare_chunks(db: &dyn Db, state: &State, features: &[Asked]) -> Result<BareChunks, SimilarityError> {
+    let mut keys: Vec<ChunkKey> = features.iter().map(|asked| asked.chunk).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut bare = BareChunks::new();
+    let mut add = |key: ChunkKey, row: ChunkRow| {
+        if row.is_bare {
+            bare.insert(key, (row.number, row.counts.level));
+        }
+    };
+    for key in &keys {
+        let row = state.buffers().find_map(|buffer| buffer.sketched.get(key));
+        row.into_iter().for_each(|row| add(*key, *row));
+    }
+    SKETCHED.scan_each(db, &keys, |i, row| {
+        add(keys[i], ChunkRow::of_row(row));
+        false
+    })?;
+    Ok(bare)
+}
+
+fn postings(
+    db: &dyn Db,
+    state: &State,
+    bare: &BareChunks,
+    features: &[Asked],
+    cap: usize,
+) -> Result<Found, SimilarityError> {
     let most = cap.saturating_mul(CHUNKS_PER_CONTENT);
     let prefixes: Vec<_> = features.iter().map(|asked| hash_prefix(asked.feature.bits())).collect();
     let mut stored: Vec<(usize, u32)> = Vec::new();
@@ -179,6 +218,8 @@ fn postings(db: &dyn Db, state: &State, features: &[Asked], cap: usize) -> Resul
         for buffer in state.buffers() {
             buffer.chunks_with(asked.feature.bits(), |chunk| chunks.push(chunk));
         }
+        let same = bare.get(&asked.chunk).filter(|(_, level)| asked.feature.level() >= *level);
+        chunks.extend(same.map(|(number, _)| *number));
         chunks.sort_unstable();
         chunks.dedup();
         let suppressed = chunks.len() > most;
@@ -201,16 +242,16 @@ fn containing(db: &dyn Db, state: &State, found: &Found, cap: usize) -> Result<C
     let mut chunks = Containing::with_capacity(numbers.len());
     for buffer in state.buffers() {
         for number in &numbers {
-            if let Some((level, contents)) = buffer.contained.get(number) {
-                let (_, all) = chunks.entry(*number).or_insert((*level, Vec::new()));
+            if let Some((sampled, contents)) = buffer.contained.get(number) {
+                let (_, all) = chunks.entry(*number).or_insert((sampled.level, Vec::new()));
                 all.extend_from_slice(contents);
             }
         }
     }
     let prefixes: Vec<_> = numbers.iter().map(|number| number.to_be_bytes()).collect();
     CONTAINED.scan_each(db, &prefixes, |i, row| {
-        let (_, content, level) = containment_of(row);
-        let (_, all) = chunks.entry(numbers[i]).or_insert((level, Vec::new()));
+        let (_, content, sampled) = containment_of(row);
+        let (_, all) = chunks.entry(numbers[i]).or_insert((sampled.level, Vec::new()));
         all.push(content);
         all.len() <= 2 * cap
     })?;

@@ -7,6 +7,9 @@
 //! Ids are shortened as far as being wrong costs little. A chunk goes by 48 bits: of 2^24 chunks one in 2^24 is taken for
 //! another one, and then the content that has it is estimated by the other's features. A content's name is found by
 //! 32 bits, and told from others by its row, which has the whole id.
+//!
+//! A **bare** chunk has no grams in the index, because it does not compress: its id alone is known. Its counts are those that grams
+//! of such a length have on average, and a containment of it repeats how many that are.
 
 use super::bits::{BitReader, BitWriter, rice_bits};
 use super::gram::LEVELS;
@@ -22,8 +25,8 @@ pub(super) type ChunkKey = [u8; KEY_BYTES];
 const HASH_BITS: u32 = 40;
 const HASH_BYTES: usize = HASH_BITS as usize / 8;
 pub(super) const POSTING_BYTES: usize = HASH_BYTES + 4;
-pub(super) const CHUNK_BYTES: usize = KEY_BYTES + 4 + 1 + 4 * LEVELS;
-pub(super) const CONTAINED_BYTES: usize = 4 + 4 + 1;
+pub(super) const CHUNK_BYTES: usize = KEY_BYTES + 4 + 1 + 1 + 4 * LEVELS;
+pub(super) const CONTAINED_BYTES: usize = 4 + 4 + 1 + 4;
 pub(super) const CONTENT_BYTES: usize = 4 + 16 + 8 + 1 + 4 * LEVELS;
 
 /// Blocks of rows that are looked up one by one.
@@ -35,7 +38,7 @@ pub(super) static FEATURES: Runs<Postings> =
 /// chunk id -> [`ChunkRow`]
 pub(super) static SKETCHED: Runs<Chunks> =
     Runs::new(Layout { table: Table::Sketched, row_len: CHUNK_BYTES, key_len: KEY_BYTES });
-/// (chunk number, content number) -> level of the chunk
+/// (chunk number, content number) -> [`Sampled`]
 pub(super) static CONTAINED: Runs<Containments> =
     Runs::new(Layout { table: Table::Contained, row_len: CONTAINED_BYTES, key_len: 8 });
 /// content number -> [`ContentRow`]
@@ -90,17 +93,27 @@ pub(super) fn name(id: &RecipeId, number: u32) -> [u8; POSTING_BYTES] {
     posting(name_hash(id), number)
 }
 
-pub(super) fn containment(chunk: u32, content: u32, level: u8) -> [u8; CONTAINED_BYTES] {
+/// What a containment says of its chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sampled {
+    /// The level of its sketch.
+    pub(super) level: u8,
+    /// Features that a bare chunk would have at that level; 0 if the chunk has its grams in the index.
+    pub(super) bare: u32,
+}
+
+pub(super) fn containment(chunk: u32, content: u32, sampled: Sampled) -> [u8; CONTAINED_BYTES] {
     let mut row = [0; CONTAINED_BYTES];
     row[..4].copy_from_slice(&chunk.to_be_bytes());
     row[4..8].copy_from_slice(&content.to_be_bytes());
-    row[8] = level;
+    row[8] = sampled.level;
+    row[9..].copy_from_slice(&sampled.bare.to_be_bytes());
     row
 }
 
-/// Chunk number, content number, level of the chunk.
-pub(super) fn containment_of(row: &[u8]) -> (u32, u32, u8) {
-    (u32_at(row, 0), u32_at(row, 4), row[8])
+/// Chunk number, content number, and what is said of the chunk.
+pub(super) fn containment_of(row: &[u8]) -> (u32, u32, Sampled) {
+    (u32_at(row, 0), u32_at(row, 4), Sampled { level: row[8], bare: u32_at(row, 9) })
 }
 
 const LEVEL_BITS: u32 = 3;
@@ -164,6 +177,8 @@ fn half_spread(n: u32) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkRow {
     pub(super) number: u32,
+    /// Whether only its id is known.
+    pub(super) is_bare: bool,
     pub(super) counts: Counts,
 }
 
@@ -177,11 +192,21 @@ impl ChunkRow {
     /// What follows the key.
     fn put(self, row: &mut Vec<u8>) {
         row.extend_from_slice(&self.number.to_be_bytes());
+        row.push(self.is_bare.into());
         self.counts.put(row);
     }
 
     pub(super) fn of_row(row: &[u8]) -> ChunkRow {
-        ChunkRow { number: u32_at(row, KEY_BYTES), counts: Counts::of_row(&row[KEY_BYTES + 4..]) }
+        ChunkRow {
+            number: u32_at(row, KEY_BYTES),
+            is_bare: row[KEY_BYTES + 4] != 0,
+            counts: Counts::of_row(&row[KEY_BYTES + 5..]),
+        }
+    }
+
+    pub(super) fn sampled(self) -> Sampled {
+        let Counts { level, at } = self.counts;
+        Sampled { level, bare: if self.is_bare { at[usize::from(level)] } else { 0 } }
     }
 }
 
@@ -342,8 +367,8 @@ fn key_number(key: &[u8]) -> u64 {
     key[..KEY_BYTES].iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Sketched chunks: Rice-coded gaps between keys, numbers in as many bits as the block's largest needs, counts from
-/// the chunk's own level on.
+/// Sketched chunks: Rice-coded gaps between keys, numbers in as many bits as the block's largest needs, a bit that says whether the
+/// chunk is bare, counts from the chunk's own level on.
 #[derive(Debug)]
 pub(super) struct Chunks;
 
@@ -370,6 +395,7 @@ impl Codec for Chunks {
                 Some(before) => bits.put_rice(key - before - 1, rice),
             }
             bits.put(chunk.number.into(), width);
+            bits.put(chunk.is_bare.into(), 1);
             chunk.counts.encode(&mut bits);
             before = Some(key);
         }
@@ -394,16 +420,17 @@ impl Codec for Chunks {
                 return None;
             }
             let number = bits.take(width.into())? as u32;
+            let is_bare = bits.take(1)? == 1;
             let counts = Counts::decode(&mut bits)?;
             rows.extend_from_slice(&key.to_be_bytes()[8 - KEY_BYTES..]);
-            ChunkRow { number, counts }.put(rows);
+            ChunkRow { number, is_bare, counts }.put(rows);
         }
         Some(())
     }
 }
 
-/// Containments: gap to the chunk before, over its level; then the gap between contents of one chunk, or
-/// the distance from the content of the row before.
+/// Containments: gap to the chunk before, over whether the chunk is bare and its level; then the gap between contents of one
+/// chunk, or the distance from the content of the row before; of a bare chunk how many features it would have.
 #[derive(Debug)]
 pub(super) struct Containments;
 
@@ -412,10 +439,14 @@ impl Codec for Containments {
         let mut out = Vec::with_capacity(rows.len() / 3);
         let (mut chunk_before, mut content_before) = (0, 0);
         for row in rows.chunks_exact(row_len) {
-            let (chunk, content, level) = containment_of(row);
-            put_varint(&mut out, u64::from(chunk - chunk_before) << 3 | u64::from(level));
+            let (chunk, content, Sampled { level, bare }) = containment_of(row);
+            let gap = u64::from(chunk - chunk_before) << 4;
+            put_varint(&mut out, gap | u64::from(bare > 0) << 3 | u64::from(level));
             let step = i64::from(content) - i64::from(content_before);
             put_varint(&mut out, (step << 1 ^ step >> 63) as u64);
+            if bare > 0 {
+                put_varint(&mut out, bare.into());
+            }
             (chunk_before, content_before) = (chunk, content);
         }
         out
@@ -426,10 +457,12 @@ impl Codec for Containments {
         while !block.is_empty() {
             let gap = take_varint(&mut block)?;
             let step = take_varint(&mut block)?;
-            chunk = chunk.checked_add(gap >> 3)?;
+            let bare = if gap & 8 == 0 { 0 } else { take_varint(&mut block)?.try_into().ok()? };
+            chunk = chunk.checked_add(gap >> 4)?;
             content = content.checked_add((step >> 1) as i64 ^ -((step & 1) as i64))?;
             let (chunk, content) = (u32::try_from(chunk).ok()?, u32::try_from(content).ok()?);
-            rows.extend_from_slice(&containment(chunk, content, gap as u8 & 7));
+            let sampled = Sampled { level: gap as u8 & 7, bare };
+            rows.extend_from_slice(&containment(chunk, content, sampled));
         }
         Some(())
     }
@@ -516,14 +549,14 @@ mod tests {
         #[test]
         fn codecs_round_trip(
             postings in prop::collection::vec((prop_oneof![0u64..50, 0u64..1 << 40], prop_oneof![0u32..9, any::<u32>()]), 0..300),
-            chunks in prop::collection::btree_map(any::<ChunkKey>(), (any::<u32>(), counts()), 0..50),
-            contained in prop::collection::btree_map((0u32..99, any::<u32>()), 0u8..8, 0..50),
+            chunks in prop::collection::btree_map(any::<ChunkKey>(), (any::<u32>(), any::<bool>(), counts()), 0..50),
+            contained in prop::collection::btree_map((0u32..99, any::<u32>()), (0u8..8, prop_oneof![Just(0), any::<u32>()]), 0..50),
             contents in prop::collection::btree_map(any::<u32>(), (any::<[u8; 16]>(), any::<u64>(), counts()), 0..50),
         ) {
             round_trips::<Postings>(postings.iter().map(|&(f, c)| posting(f, c).to_vec()).collect(), POSTING_BYTES);
             round_trips::<Chunks>(
-                chunks.iter().map(|(key, &(number, counts))| ChunkRow { number, counts }.to_row(key)).collect(), CHUNK_BYTES);
-            round_trips::<Containments>(contained.iter().map(|(&(a, b), &l)| containment(a, b, l).to_vec()).collect(), CONTAINED_BYTES);
+                chunks.iter().map(|(key, &(number, is_bare, counts))| ChunkRow { number, is_bare, counts }.to_row(key)).collect(), CHUNK_BYTES);
+            round_trips::<Containments>(contained.iter().map(|(&(a, b), &(level, bare))| containment(a, b, Sampled { level, bare }).to_vec()).collect(), CONTAINED_BYTES);
             round_trips::<Contents>(contents.iter().map(|(&n, &(recipe, size, counts))| {
                 ContentRow { recipe: RecipeId(recipe), size, counts }.to_row(n)
             }).collect(), CONTENT_BYTES);

@@ -3,10 +3,15 @@
 //! What must always be true: a sketch holds exactly the distinct features of those grams that its level
 //! selects, so two sketches can be compared at the coarser of their levels, and a file's sketch is the
 //! union of its chunks'. Grams that straddle a cut are not seen.
+//!
+//! A **bare** sketch is of a chunk that does not compress. Such bytes share grams with others only where those have all of the chunk, or
+//! nearly: its id tells that, in a hundredth of the room. It has no grams, and counts as many as chunks of its length have on average.
 
 use super::exact::{Ranges, padding};
 use super::filter::{self, Filter};
 use super::gram::{self, FEATURE_BITS, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
+use super::rows::{ChunkKey, chunk_key};
+use crate::id::ChunkId;
 
 /// How densely chunks are sampled. On disk: an index is built with one set of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +80,27 @@ pub struct Sketch {
     /// Sorted, each once.
     features: Vec<Feature>,
     filter: Filter,
+    /// Features that a bare sketch counts; 0 of any other.
+    bare: u32,
 }
 
 impl Sketch {
+    /// A bare sketch of a chunk of `len` bytes.
+    pub fn bare(len: usize) -> Sketch {
+        let level = SketchParams::default().level_of(len);
+        let grams = len.saturating_sub(GRAM_BYTES - 1);
+        let bare = match level {
+            0 => grams,
+            level => (2 * grams / 3) >> (level - 1),
+        };
+        Sketch { level, features: Vec::new(), filter: Filter::default(), bare: bare.max(1) as u32 }
+    }
+
+    /// Whether it stands for a chunk of which only the id is known.
+    pub fn is_bare(&self) -> bool {
+        self.bare > 0
+    }
+
     /// Sketches a chunk with the default parameters. About one pass over the bytes.
     pub fn of_chunk(bytes: &[u8]) -> Sketch {
         Sketch::with_params(bytes, SketchParams::default())
@@ -101,7 +124,7 @@ impl Sketch {
         features.sort_unstable();
         features.dedup_by_key(|f| f.bits());
         let filter = Filter::of(finest.min(level), others);
-        Sketch { level, features, filter }
+        Sketch { level, features, filter, bare: 0 }
     }
 
     /// The level: one gram in `3 * 2^(level - 2)` was kept, and all at level 0.
@@ -114,7 +137,7 @@ impl Sketch {
         self.features.len()
     }
 
-    /// Whether the chunk was too short to have any feature.
+    /// Whether it has no feature: the chunk was too short, or the sketch is bare.
     pub fn is_empty(&self) -> bool {
         self.features.is_empty()
     }
@@ -134,6 +157,11 @@ impl Sketch {
         let mut counts = [0; LEVELS];
         for feature in &self.features {
             counts[..=usize::from(feature.level())].iter_mut().for_each(|n| *n += 1);
+        }
+        let mut bare = self.bare;
+        for n in &mut counts[usize::from(self.level)..] {
+            *n += bare;
+            bare /= 2;
         }
         counts[..usize::from(self.level)].fill(0);
         counts
@@ -163,6 +191,8 @@ pub(crate) struct Asked {
     pub(crate) feature: Feature,
     /// The finest level at which a chunk of the file was sketched that has it.
     pub(crate) level: u8,
+    /// That chunk, or one of them.
+    pub(crate) chunk: ChunkKey,
 }
 
 /// Where a feature stands in a file that is asked about; it may stand in several places.
@@ -210,6 +240,12 @@ impl QuerySketch {
 
     /// Adds the next chunk of the file, which is there so many times in a row.
     pub fn add_chunks(&mut self, bytes: &[u8], times: u64) {
+        self.add_named(&ChunkId::of(bytes), bytes, times);
+    }
+
+    /// As [`QuerySketch::add_chunks`], of a chunk whose id the caller knows.
+    pub fn add_named(&mut self, id: &ChunkId, bytes: &[u8], times: u64) {
+        let chunk = chunk_key(id);
         let (level, mut placed) = placed(bytes, self.params, self.places_level);
         let padding = padding(&bytes).unwrap_or_default();
         self.place(&placed, level, &padding, times);
@@ -217,7 +253,7 @@ impl QuerySketch {
         placed.sort_unstable();
         placed.dedup_by_key(|(feature, _)| feature.bits());
         let kept = placed.into_iter().filter(|(feature, _)| feature.is_below(self.thinned));
-        self.entries.extend(kept.map(|(feature, _)| Asked { feature, level }));
+        self.entries.extend(kept.map(|(feature, _)| Asked { feature, level, chunk }));
         self.bytes += bytes.len() as u64 * times;
         self.counted += (bytes.len() as u64 - padding.bytes()) * times;
         // A file that repeats itself is not thinned for it.

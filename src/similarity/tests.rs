@@ -419,6 +419,54 @@ fn small_contents_are_estimated_by_filters() {
     assert_eq!(bytes_of(&*db, Table::Filters), 0);
 }
 
+fn add_bare(index: &Similarity, bytes: &[u8]) -> RecipeId {
+    for chunk in chunks(bytes) {
+        index.add_chunk(ChunkId::of(chunk), Sketch::bare(chunk.len())).unwrap();
+    }
+    let recipe = recipe_of(bytes);
+    index.add_content(recipe.id(), &recipe).unwrap();
+    recipe.id()
+}
+
+/// Retagged, concatenated, truncated. Seen to fail if features of a query are not looked for in bare chunks, and if contents do not
+/// count what those would have.
+#[test]
+fn bare_chunks_are_found_and_estimated_by_their_ids() {
+    let (db, original) = (Arc::new(MemDb::new()), noise(400_000, 1));
+    let index = open(&db);
+    let id = add_bare(&index, &original);
+    for seed in 2..6 {
+        add_bare(&index, &noise(200_000, seed));
+    }
+    let retagged = [&noise(3500, 10), &original[2000..]].concat();
+    let concatenated = [&noise(300_000, 11), &original[..]].concat();
+    // A part that has its grams, and more of it than its first chunk is another.
+    let mixed = [&noise(50_000, 12)[..], &original[100_000..], &noise(50_000, 13)].concat();
+    for is_merged in [false, true] {
+        if is_merged {
+            index.flush().unwrap();
+        }
+        for query in [&original, &retagged, &concatenated, &original[..250_000].to_vec(), &mixed] {
+            let found = ask(&index, query, 0.1);
+            assert_eq!((found.len(), found[0].recipe), (1, id), "{found:?}, merged: {is_merged}");
+            let truth = exact::compare(&&query[..], &&original[..], 1 << 22).unwrap();
+            let share = |bytes: u64, of: usize| bytes as f64 / of as f64;
+            let off = |estimate: f64, truth: f64| (estimate - truth).abs() > 0.12;
+            let [in_it, of_it] = [share(truth.a_bytes, query.len()), share(truth.b_bytes, original.len())];
+            let Candidate { containment, contained_in, .. } = found[0];
+            assert!(!off(containment, in_it) && !off(contained_in, of_it), "{found:?}: {in_it}, {of_it}");
+        }
+    }
+    assert_eq!(index.stats().postings, 0);
+    assert_eq!(bytes_of(&*db, Table::Features) + bytes_of(&*db, Table::Filters), 0);
+    // One that has its grams, of chunks that are bare already, and one of them in another.
+    add(&index, &original[..250_000]);
+    let found = ask(&index, &original, 0.1);
+    assert_eq!(found.len(), 2, "{found:?}");
+    index.remove_content(&id).unwrap();
+    assert_eq!(ask(&index, &retagged, 0.1).len(), 1);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Add(usize),

@@ -320,15 +320,12 @@ pub(super) fn build(
 ) -> Header {
     let start = out.len() + HEADER_BYTES;
     out.resize(start + zstd::zstd_safe::compress_bound(raw.len()), 0);
-    let packed = compressor.compress_to_buffer(raw, &mut out[start..]);
-    // Less than about 3% saved is not worth decompressing for. zstd does not fail here, with room for its
-    // worst case; if it did, raw is always right.
-    let codec = match packed {
-        Ok(len) if len + raw.len() / 32 < raw.len() => {
+    let codec = match pack(raw, &mut out[start..], compressor) {
+        Some(len) => {
             out.truncate(start + len);
             CODEC_ZSTD
         }
-        _ => {
+        None => {
             out.truncate(start);
             out.extend_from_slice(raw);
             CODEC_RAW
@@ -344,6 +341,19 @@ pub(super) fn build(
         id,
         payload_crc: crc32fast::hash(payload),
     }
+}
+
+/// Compresses `raw` into `target`, which has room for zstd's worst case; returns how long it came out, unless that is not worth it.
+fn pack(raw: &[u8], target: &mut [u8], compressor: &mut Compressor<'static>) -> Option<usize> {
+    // Less than about 3% saved is not worth decompressing for. zstd does not fail here; if it did, raw is always right.
+    let packed = compressor.compress_to_buffer(raw, target).ok();
+    packed.filter(|len| len + raw.len() / 32 < raw.len())
+}
+
+/// Whether [`build`] would compress `raw`.
+pub(super) fn compresses(raw: &[u8], compressor: &mut Compressor<'static>) -> bool {
+    let mut target = vec![0; zstd::zstd_safe::compress_bound(raw.len())];
+    pack(raw, &mut target, compressor).is_some()
 }
 
 /// The header of a frame whose payload is written as it is.

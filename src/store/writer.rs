@@ -6,10 +6,10 @@
 use super::Store;
 use super::append::Frames;
 use super::error::StoreError;
-use super::frame::{Key, Kind, build};
+use super::frame::{CODEC_RAW, Key, Kind, build, compresses};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::Recipe;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use zstd::bulk::Compressor;
 
@@ -23,20 +23,37 @@ pub struct Writer {
     store: Arc<Store>,
     compressor: Option<Compressor<'static>>,
     frames: Frames,
-    buffered: HashSet<Key>,
+    /// Whether the frame of each key in the buffer is compressed.
+    buffered: HashMap<Key, bool>,
     /// The index's generation when the first frame in the buffer was looked up in it.
     generation: u64,
 }
 
 impl Writer {
     pub(super) fn new(store: Arc<Store>) -> Writer {
-        Writer { store, compressor: None, frames: Frames::default(), buffered: HashSet::new(), generation: 0 }
+        Writer { store, compressor: None, frames: Frames::default(), buffered: HashMap::new(), generation: 0 }
     }
 
     /// Stores a chunk unless it is known; true if it was not. `id` must be the BLAKE3 of `bytes`.
     pub fn put(&mut self, id: ChunkId, bytes: &[u8]) -> Result<bool, StoreError> {
         debug_assert_eq!(id, ChunkId::of(bytes));
         self.add(Kind::Chunk, id.0, bytes)
+    }
+
+    /// Whether a chunk compresses: as its frame says, if it has one of its own. `id` must be the BLAKE3 of `bytes`.
+    ///
+    /// Compresses only what the store does not have, or has in a group.
+    pub fn compresses(&mut self, id: &ChunkId, bytes: &[u8]) -> Result<bool, StoreError> {
+        let key = Key::chunk(id);
+        if let Some(compressed) = self.buffered.get(&key) {
+            return Ok(*compressed);
+        }
+        match self.store.reader.index.find(&key)? {
+            Some(address) if address.stored_len <= address.raw_len => {
+                Ok(address.stored_len < address.raw_len)
+            }
+            _ => Ok(compresses(bytes, compressor(&mut self.compressor, &self.store)?)),
+        }
     }
 
     /// Stores a recipe unless it is known. Put its chunks first.
@@ -56,19 +73,14 @@ impl Writer {
         if self.frames.headers.is_empty() {
             self.generation = self.store.reader.index.generation();
         }
-        if self.buffered.contains(&key) || self.store.reader.is_sound(&key)? {
+        if self.buffered.contains_key(&key) || self.store.reader.is_sound(&key)? {
             return Ok(false);
         }
         self.store.appender.check()?;
-        if self.compressor.is_none() {
-            let made = Compressor::new(self.store.options.zstd_level);
-            self.compressor =
-                Some(made.map_err(|e| StoreError::io("start zstd for", &self.store.reader.packs.dir, e))?);
-        }
-        let compressor = self.compressor.as_mut().expect("it was just made");
+        let compressor = compressor(&mut self.compressor, &self.store)?;
         let header = build(&mut self.frames.bytes, kind, id, raw, compressor);
         self.frames.headers.push(header);
-        self.buffered.insert(key);
+        self.buffered.insert(key, header.codec != CODEC_RAW);
         if self.frames.bytes.len() >= BUFFER_BYTES {
             self.flush()?;
         }
@@ -90,4 +102,15 @@ impl Writer {
         result?;
         self.store.persist_if_due()
     }
+}
+
+fn compressor<'a>(
+    slot: &'a mut Option<Compressor<'static>>,
+    store: &Store,
+) -> Result<&'a mut Compressor<'static>, StoreError> {
+    if slot.is_none() {
+        let made = Compressor::new(store.options.zstd_level);
+        *slot = Some(made.map_err(|e| StoreError::io("start zstd for", &store.reader.packs.dir, e))?);
+    }
+    Ok(slot.as_mut().expect("it was just made"))
 }

@@ -18,6 +18,8 @@ pub(super) struct RunWriter<'a> {
     rows: u64,
     block: Vec<u8>,
     batch: Batch,
+    /// Keys in the batch.
+    keys: Vec<Vec<u8>>,
     blocks: usize,
     filter: Option<Filter>,
 }
@@ -32,6 +34,7 @@ impl<'a> RunWriter<'a> {
             rows: 0,
             block: Vec::with_capacity(BLOCK_BYTES),
             batch: Batch::new(),
+            keys: Vec::new(),
             blocks: 0,
             filter: (bits > 0 && rows_max > 0).then(|| Filter::new(rows_max, bits)),
         }
@@ -54,16 +57,25 @@ impl<'a> RunWriter<'a> {
         let Some(first) = self.block.get(..self.tiers.layout.key_len) else { return Ok(()) };
         let key = run_key(b'r', self.number, first);
         let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK_BYTES));
-        self.put(&key, block)
+        self.put(key, block)
     }
 
-    fn put(&mut self, key: &[u8], value: Vec<u8>) -> DbResult<()> {
-        self.batch.put(self.tiers.layout.table, key, value);
+    fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> DbResult<()> {
+        self.batch.put(self.tiers.layout.table, &key, value);
+        self.keys.push(key);
         self.blocks += 1;
         if self.blocks.is_multiple_of(BLOCKS_PER_BATCH) {
-            self.db.apply(std::mem::take(&mut self.batch))?;
+            self.apply()?;
         }
         Ok(())
+    }
+
+    /// sled writes a node of its tree again with each split, so keys come first, in order, and values into nodes that are split
+    /// already (as in `anew`): those are written once.
+    fn apply(&mut self) -> DbResult<()> {
+        let table = self.tiers.layout.table;
+        std::mem::take(&mut self.keys).iter().try_for_each(|key| self.db.put(table, key, &[]))?;
+        self.db.apply(std::mem::take(&mut self.batch))
     }
 
     pub(super) fn finish(mut self) -> DbResult<Run> {
@@ -71,11 +83,11 @@ impl<'a> RunWriter<'a> {
         if let Some(filter) = self.filter.take().filter(|_| self.rows > 0) {
             for (part, bytes) in filter.bytes().chunks(FILTER_PART_BYTES).enumerate() {
                 let key = run_key(b'f', self.number, &(part as u32).to_be_bytes());
-                self.put(&key, bytes.to_vec())?;
+                self.put(key, bytes.to_vec())?;
             }
             self.filter = Some(filter);
         }
-        self.db.apply(self.batch)?;
+        self.apply()?;
         Ok(Run { number: self.number, rows: self.rows, filter: self.filter })
     }
 }

@@ -146,7 +146,39 @@ impl<'a> Features<'a> {
             return Err(error);
         }
         self.flush(&mut batch, &mut collector)?;
-        collector.end()
+        collector.end()?;
+        self.each_bare(progress, visit)
+    }
+
+    /// The same for chunks of which only the id is known: each is in common whole, so `visit` is called for each feature that it
+    /// would have. Memory: 4 bytes for each content that has one chunk.
+    fn each_bare(&self, progress: Progress<'_>, visit: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
+        let (mut of, mut places, mut rows, mut failed) = (None, Vec::new(), 0u64, None);
+        let mut end = |of: Option<(u32, u32)>, places: &mut Vec<u32>| -> Result<()> {
+            places.sort_unstable();
+            places.dedup_by_key(|entry| place(*entry));
+            if let Some((_, features)) = of.filter(|_| places.len() > 1) {
+                (0..features).try_for_each(|_| visit(places))?;
+            }
+            places.clear();
+            Ok(())
+        };
+        self.input.bare(&mut |chunk, content, level, features| {
+            rows += 1;
+            let mut step = || -> Result<()> {
+                if rows.is_multiple_of(STEP) && !progress(Phase::Reading, rows, 0) {
+                    return Err(SimilarityError::Interrupted);
+                }
+                if of.is_none_or(|(before, _)| before != chunk) {
+                    end(of.replace((chunk, features)), &mut places)?;
+                }
+                places.extend(self.contents.rank(content).map(|place| entry(place, level)));
+                Ok(())
+            };
+            failed = step().err();
+            failed.is_none()
+        })?;
+        failed.map_or_else(|| end(of, &mut places), Err)
     }
 
     fn flush(&self, batch: &mut Vec<(u64, u32)>, collector: &mut Collector<'_>) -> Result<()> {

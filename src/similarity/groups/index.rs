@@ -3,7 +3,7 @@
 use super::{Fact, Input, Result};
 use crate::similarity::index::Similarity;
 use crate::similarity::rows::{
-    CONTAINED, CONTENTS, ContentRow, FEATURES, containment_of, posting_hash, posting_number,
+    CONTAINED, CONTENTS, ContentRow, FEATURES, Sampled, containment_of, posting_hash, posting_number,
 };
 
 /// What is still in the buffers is not seen: [`Similarity::flush`] comes first. The index may go on changing.
@@ -17,8 +17,15 @@ impl Input for Similarity {
 
     fn contained(&self, visit: &mut dyn FnMut(u32, u32, u8) -> bool) -> Result<()> {
         Ok(CONTAINED.scan(&*self.db, &[], |row| {
-            let (chunk, content, level) = containment_of(row);
-            visit(chunk, content, level)
+            let (chunk, content, sampled) = containment_of(row);
+            visit(chunk, content, sampled.level)
+        })?)
+    }
+
+    fn bare(&self, visit: &mut dyn FnMut(u32, u32, u8, u32) -> bool) -> Result<()> {
+        Ok(CONTAINED.scan(&*self.db, &[], |row| match containment_of(row) {
+            (_, _, Sampled { bare: 0, .. }) => true,
+            (chunk, content, Sampled { level, bare }) => visit(chunk, content, level, bare),
         })?)
     }
 

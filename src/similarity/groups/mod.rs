@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! contents    -> places: contents counted without gaps, and their feature counts in some ten bytes each
-//! features    -> for each feature in 2 contents or more the places that have it (`features`)
+//! features    -> for each feature in 2 contents or more the places that have it; a chunk of which only the id is known counts as
+//!                as many features as it would have (`features`)
 //! ranges      -> those lists on disk, cut by place so that one part fits in memory (`ranges`)
 //! count       -> row by row, which later places share how many features (`count`)
 //! pairs       -> a file of estimates, sorted, from which any threshold is answered (`pairs`)
@@ -79,6 +80,12 @@ pub trait Input {
     fn contained(&self, visit: &mut dyn FnMut(u32, u32, u8) -> bool) -> Result<()>;
     /// Every feature with the chunks that have it, by feature and chunk.
     fn features(&self, visit: &mut dyn FnMut(u64, u32) -> bool) -> Result<()>;
+    /// Every chunk number of which only the id is known, with the contents that have it, its level, and how many features it would
+    /// have there, by chunk and content.
+    fn bare(&self, visit: &mut dyn FnMut(u32, u32, u8, u32) -> bool) -> Result<()> {
+        let _ = visit;
+        Ok(())
+    }
 }
 
 /// How to compare.

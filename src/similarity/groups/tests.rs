@@ -342,10 +342,14 @@ fn stars_are_no_chains() {
 }
 
 fn add(index: &Similarity, bytes: &[u8]) -> RecipeId {
+    add_as(index, bytes, Sketch::of_chunk)
+}
+
+fn add_as(index: &Similarity, bytes: &[u8], sketch: impl Fn(&[u8]) -> Sketch) -> RecipeId {
     let (mut rest, mut chunks) = (bytes, Vec::new());
     for len in ChunkParams::default().cut(bytes, true) {
         let (chunk, tail) = rest.split_at(len as usize);
-        index.add_chunk(ChunkId::of(chunk), Sketch::of_chunk(chunk)).unwrap();
+        index.add_chunk(ChunkId::of(chunk), sketch(chunk)).unwrap();
         chunks.push(ChunkRef { id: ChunkId::of(chunk), len });
         rest = tail;
     }
@@ -385,6 +389,27 @@ fn an_index_is_compared() {
     let stars = Stars::of(&found, 0.25, None, PLENTY, &mut |_, _, _| true).unwrap();
     assert_eq!(star(&stars).len(), 1, "{:?}", star(&stars));
     assert_eq!(stars.stars[0].members, 3);
+}
+
+/// Chunks without grams are in common whole. Seen to fail without a look at them.
+#[test]
+fn bare_chunks_are_compared_by_their_ids() {
+    let dir = TempDir::new().unwrap();
+    let index = Similarity::open(Arc::new(MemDb::new()), SimilarityOptions::default()).unwrap();
+    let large = noise(400_000, 1);
+    let half = [&noise(200_000, 2)[..], &large[..200_000]].concat();
+    for bytes in [&large, &half, &noise(100_000, 3)] {
+        add_as(&index, bytes, |chunk| Sketch::bare(chunk.len()));
+    }
+    index.flush().unwrap();
+    for memory in [0, PLENTY] {
+        let found = compare(&index, memory, 500, dir.path());
+        let pairs = all(&found);
+        assert_eq!(pairs.len(), 1, "{pairs:?}");
+        let Pair { a, b, a_in_b, b_in_a } = pairs[0];
+        assert_eq!((a, b), (0, 1));
+        assert!((a_in_b - 0.5).abs() < 0.15 && (b_in_a - 0.5).abs() < 0.15, "{pairs:?}");
+    }
 }
 
 #[test]
