@@ -12,14 +12,17 @@ use std::path::{Path, PathBuf};
 /// Show and settle what `dedupctl sync` kept twice
 #[derive(clap::Args)]
 #[command(
+    subcommand_precedence_over_arg = true,
     after_help = "Both versions are ordinary files; whichever you delete or rename, the next sync takes it over.\n\
     Exit code 1 while there are conflicts.\n\
-    Example: dedupctl conflicts\n         dedupctl conflicts resolve --newer '*.odt'"
+    Example: dedupctl conflicts /data\n         dedupctl conflicts resolve --newer '*.odt'"
 )]
 pub(super) struct Conflicts {
     #[command(subcommand)]
     action: Option<Action>,
     /// A path of the overlay; by default the current directory
+    path: Option<PathBuf>,
+    /// The same as PATH, and for `resolve`
     #[arg(long, global = true, value_name = "PATH")]
     at: Option<PathBuf>,
 }
@@ -75,7 +78,8 @@ impl ConflictsReport {
 
 impl Conflicts {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let path = global.store.as_deref().filter(|_| self.at.is_none()).or(self.at.as_deref());
+        let at = self.path.as_deref().or(self.at.as_deref());
+        let path = global.store.as_deref().filter(|_| at.is_none()).or(at);
         let mounted = replica::open(path.unwrap_or(Path::new(".")), None)?;
         let mut all = list(&mounted.tree, &mounted.memory, &mounted.groups()?)?;
         let mut resolved = 0;

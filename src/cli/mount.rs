@@ -65,6 +65,9 @@ pub(super) struct Mount {
     /// Index files only: a mount that is there for a sync
     #[arg(long, hide = true)]
     index_only: bool,
+    /// Unmount when this process ends, and remove the mount point
+    #[arg(long, hide = true, value_name = "PID")]
+    mounted_for: Option<u32>,
     /// Flags that mount(8) gives to its helpers
     #[arg(short = 'n', hide = true)]
     _no_mtab: bool,
@@ -109,6 +112,7 @@ impl Mount {
             store: None,
             dedup: None,
             index_only: self.index_only,
+            mounted_for: self.mounted_for,
             force_root: self.force_root,
             home: super::home(),
             read_only: false,

@@ -1,15 +1,12 @@
 use super::error::CliError;
+use super::met::{Met, Table};
 use super::output::{Output, plain, table};
-use super::replica::memory_of;
 use super::session::find;
 use super::sync::{check_host, parse_host};
 use super::{CliResult, Global, Outcome};
 use crate::control::Found;
 use serde::Serialize;
-use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Name the peers of `dedupctl sync`
 #[derive(clap::Args)]
@@ -17,8 +14,8 @@ use std::path::PathBuf;
 pub(super) struct Remote {
     #[command(subcommand)]
     action: Option<Action>,
-    /// A path of the overlay; by default the current directory
-    #[arg(long, global = true, value_name = "PATH")]
+    /// The same as PATH
+    #[arg(long, global = true, value_name = "PATH", hide_short_help = true)]
     at: Option<PathBuf>,
 }
 
@@ -31,32 +28,37 @@ enum Action {
         name: String,
         /// A directory, HOST:DIR or USER@HOST:DIR
         peer: String,
-        /// Give the name to this peer, though another has it
+        /// A path of the overlay; by default the current directory
+        path: Option<PathBuf>,
+        /// Give the name to this peer, though another has it, and to whichever copy is there now
         #[arg(long)]
         replace: bool,
     },
     /// Show names and peers
     #[command(after_help = "Example: dedupctl remote list")]
-    List,
+    List {
+        /// A path of the overlay; by default the current directory
+        path: Option<PathBuf>,
+    },
     /// Forget a name
     #[command(after_help = "Example: dedupctl remote remove office")]
     Remove {
         /// The name
         name: String,
+        /// A path of the overlay; by default the current directory
+        path: Option<PathBuf>,
     },
 }
 
 /// Names of peers, in `remotes.toml` beside what syncs remember.
-pub(super) struct Remotes {
-    file: PathBuf,
-    _state: Option<OwnedFd>,
-    names: BTreeMap<String, String>,
-}
+pub(super) struct Remotes(Table);
 
 #[derive(Serialize)]
 struct Row {
     name: String,
     peer: String,
+    /// Which device was met there; none before the first sync.
+    device: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -66,35 +68,12 @@ struct RemotesReport {
 
 impl Remotes {
     pub(super) fn of(found: &Found) -> Result<Remotes, CliError> {
-        let (memory, _state) = memory_of(found)?;
-        let file = memory.join("remotes.toml");
-        let names = match std::fs::read_to_string(&file) {
-            Ok(text) => toml::from_str(&text).map_err(|e| {
-                CliError::new(format!("remotes.toml: {}", e.to_string().trim_end()))
-                    .hint("correct it, or remove it")
-            })?,
-            Err(e) if e.kind() == ErrorKind::NotFound => BTreeMap::new(),
-            Err(e) => return Err(CliError::io("read", &file, &e)),
-        };
-        Ok(Remotes { file, _state, names })
+        Ok(Remotes(Table::open(found, "remotes.toml")?))
     }
 
     /// The peer of that name, or else the name itself.
     pub(super) fn resolve(&self, name: &str) -> String {
-        self.names.get(name).map_or(name, String::as_str).to_owned()
-    }
-
-    fn save(&self) -> Result<(), CliError> {
-        let text = toml::to_string(&self.names).map_err(|e| CliError::new(e.to_string()))?;
-        let new = self.file.with_extension("toml.new");
-        let write = || {
-            std::fs::create_dir_all(self.file.parent().unwrap_or(&self.file))?;
-            let mut file = std::fs::File::create(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_data()?;
-            std::fs::rename(&new, &self.file)
-        };
-        write().map_err(|e| CliError::io("write", &self.file, &e))
+        self.0.rows.get(name).map_or(name, String::as_str).to_owned()
     }
 }
 
@@ -109,37 +88,57 @@ fn check_name(name: &str) -> Result<(), CliError> {
 }
 
 impl Remote {
+    fn path(&self) -> Option<&Path> {
+        let path = match &self.action {
+            Some(Action::Add { path, .. } | Action::List { path } | Action::Remove { path, .. }) => {
+                path.as_deref()
+            }
+            None => None,
+        };
+        path.or(self.at.as_deref())
+    }
+
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let mut remotes = Remotes::of(&find(global, self.at.as_deref())?)?;
+        let found = find(global, self.path())?;
+        let (mut remotes, mut met) = (Remotes::of(&found)?.0, Met::of(&found)?);
+        drop(found);
         match &self.action {
-            Some(Action::Add { name, peer, replace }) => {
+            Some(Action::Add { name, peer, replace, .. }) => {
                 check_name(name)?;
-                if let Some((host, dir)) = parse_host(peer).filter(|_| !std::path::Path::new(peer).exists()) {
+                if let Some((host, dir)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) {
                     check_host(peer, host, dir)?;
                 }
                 // What is named from here is meant from everywhere.
-                let local = !peer.contains(':') || std::path::Path::new(peer).exists();
+                let local = !peer.contains(':') || Path::new(peer).exists();
                 let absolute =
                     std::path::absolute(peer).map_err(|e| CliError::io("find", peer.as_ref(), &e))?;
                 let peer = if local { absolute.to_string_lossy().into_owned() } else { peer.clone() };
-                if let Some(other) = remotes.names.get(name).filter(|other| **other != peer && !replace) {
+                if let Some(other) = remotes.rows.get(name).filter(|other| **other != peer && !replace) {
                     let message = format!("{name}: is the name of {other}");
                     return Err(CliError::new(message).hint("give another name, or `--replace` it"));
                 }
-                remotes.names.insert(name.clone(), peer);
+                if *replace {
+                    met.forget(&peer)?;
+                }
+                remotes.rows.insert(name.clone(), peer);
                 remotes.save()?;
             }
-            Some(Action::Remove { name }) => {
-                if remotes.names.remove(name).is_none() {
+            Some(Action::Remove { name, .. }) => {
+                let Some(peer) = remotes.rows.remove(name) else {
                     return Err(CliError::new(format!("{name}: no such remote"))
                         .hint("`dedupctl remote list` shows them"));
-                }
+                };
                 remotes.save()?;
+                met.forget(&peer)?;
             }
-            Some(Action::List) | None => {}
+            Some(Action::List { .. }) | None => {}
         }
-        let row = |(name, peer): (&String, &String)| Row { name: name.clone(), peer: peer.clone() };
-        let report = RemotesReport { remotes: remotes.names.iter().map(row).collect() };
+        let row = |(name, peer): (&String, &String)| Row {
+            name: name.clone(),
+            peer: peer.clone(),
+            device: met.at(peer).map(str::to_owned),
+        };
+        let report = RemotesReport { remotes: remotes.rows.iter().map(row).collect() };
         out.result(&report, |report| {
             let rows: Vec<_> =
                 report.remotes.iter().map(|row| vec![plain(&row.name), plain(&row.peer)]).collect();

@@ -1,6 +1,7 @@
 //! A directory as a replica to be synced: mounted, or mounted for as long as it takes.
 
 use super::error::CliError;
+use super::leftovers::{self, TEMPORARY};
 use super::past::StorePast;
 use crate::config::Config;
 use crate::control::{self, ControlError, DaemonInfo, Found};
@@ -15,8 +16,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How names of directories begin where an overlay is mounted for a sync only.
-const TEMPORARY: &str = "dedupfs-sync-";
 /// In a state directory: what syncs remember.
 const SYNC: &str = "sync";
 
@@ -117,7 +116,7 @@ pub(super) fn open(path: &Path, init: Option<&InitOptions>) -> Result<Mounted, C
             (e, _) => return Err(e.into()),
         },
     };
-    let base = control::runtime_dir(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref())?;
+    let base = runtime_dir()?;
     let mountpoint = base.join(format!("{TEMPORARY}{}", std::process::id()));
     std::fs::create_dir(&mountpoint).map_err(|e| CliError::io("make", &mountpoint, &e))?;
     let mounted = mount(&root, &mountpoint);
@@ -153,7 +152,7 @@ impl Plain {
             // It could not be made.
             Err(_) => return Ok(None),
         }
-        let base = control::runtime_dir(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref())?;
+        let base = runtime_dir()?;
         let tree = base.join(format!("{TEMPORARY}{}", std::process::id()));
         std::fs::create_dir(&tree).map_err(|e| CliError::io("make", &tree, &e))?;
         Ok(Some(Plain { tree, feature: NEW_DIRECTORY }))
@@ -173,6 +172,13 @@ impl Drop for Plain {
             let _ = std::fs::remove_dir(&self.tree);
         }
     }
+}
+
+/// Where private mounts are made; without what is left of others.
+fn runtime_dir() -> Result<PathBuf, CliError> {
+    let base = control::runtime_dir(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref())?;
+    leftovers::clear(&base);
+    Ok(base)
 }
 
 fn parent_of(path: &Path) -> &Path {
@@ -196,7 +202,9 @@ fn mount(root: &Path, mountpoint: &Path) -> Result<Mounted, CliError> {
     let this = std::env::current_exe().map_err(|e| CliError::new(format!("find this program: {e}")))?;
     let dedupfs = this.with_file_name("dedupfs");
     let mut command = Command::new(&dedupfs);
-    command.arg("--index-only").arg(root).arg(mountpoint).stdin(Stdio::null()).stdout(Stdio::null());
+    // However this process ends, the mount does not stay.
+    command.arg("--index-only").arg("--mounted-for").arg(std::process::id().to_string());
+    command.arg(root).arg(mountpoint).stdin(Stdio::null()).stdout(Stdio::null());
     let status = command.status().map_err(|e| CliError::io("start", &dedupfs, &e))?;
     if !status.success() {
         return Err(CliError::new(format!("{}: could not be mounted for the sync", root.display())));

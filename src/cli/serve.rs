@@ -1,10 +1,11 @@
 use super::error::CliError;
 use super::output::Output;
 use super::{CliResult, Global, Outcome, replica};
+use crate::control::{self, ControlError};
 use crate::repo::InitOptions;
 use crate::sync::plan::Summary;
 use crate::sync::proto::{self, Failure, Message};
-use crate::sync::{Local, Session, link, pipe};
+use crate::sync::{Local, Replica, Session, link, pipe};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -25,6 +26,9 @@ pub(super) struct Serve {
     /// Make the directory if it is not there
     #[arg(long)]
     create: bool,
+    /// Refuse any other copy than that of this device
+    #[arg(long, value_name = "DEVICE")]
+    expect: Option<String>,
     /// Take an empty directory for one whose files were all deleted
     #[arg(long)]
     force: bool,
@@ -63,6 +67,36 @@ impl Serve {
         InitOptions { force_root: self.force_root, home: super::home(), ..InitOptions::default() }
     }
 
+    /// Whether there is no copy yet. Where one was met before, that is an error unless one is asked for.
+    fn is_to_be_made(&self) -> Result<bool, CliError> {
+        let missing = !self.dir.exists() || matches!(control::find(&self.dir), Err(ControlError::NoStore(_)));
+        match &self.expect {
+            Some(expected) if missing && !self.create => {
+                let message = format!(
+                    "{}: no copy is here, and that of {expected} was met here before",
+                    self.dir.display()
+                );
+                Err(CliError::new(message)
+                    .hint("mount the disk that it is on; or make a new copy here with `--create`"))
+            }
+            _ => Ok(missing),
+        }
+    }
+
+    fn check_device(&self, expected: &str, found: &str) -> Result<(), CliError> {
+        if expected == found {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: this is the copy of {found}, and that of {expected} was met here before",
+            self.dir.display()
+        );
+        Err(CliError::new(message).hint(
+            "plug in the disk of that copy; or sync with this one from now on: `dedupctl sync --replace`, or \
+             `dedupctl remote add --replace` for a name",
+        ))
+    }
+
     fn serve(&self, from: &mut impl Read, to: &mut impl Write) -> Result<(), CliError> {
         if !self.create && !self.dir.exists() {
             let message = format!("{}: no such directory", self.dir.display());
@@ -70,6 +104,7 @@ impl Serve {
                 CliError::new(message).hint("mount the disk that it is on, or make it with `--create`")
             );
         }
+        let made = self.is_to_be_made()?;
         if self.dry_run
             && let Some(plain) = replica::Plain::find(&self.dir, &self.init())?
         {
@@ -78,6 +113,9 @@ impl Serve {
         }
         let mounted = replica::open(&self.dir, Some(&self.init()))?;
         let mut local = mounted.replica(self.force, self.dry_run, Box::new(|_, _| {}))?;
+        if let Some(expected) = self.expect.as_ref().filter(|_| !made) {
+            self.check_device(expected, local.device().as_str())?;
+        }
         let session = answer(&mut local, from, to)?;
         if session.outcome().here != Summary::default() && !self.dry_run {
             local.settle()?;

@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 pub(super) struct Snapshots {
     #[command(subcommand)]
     what: What,
+    /// A path of the overlay, for those that take no PATH; by default the current directory
+    #[arg(long, global = true, value_name = "PATH")]
+    at: Option<PathBuf>,
 }
 
 #[derive(clap::Subcommand)]
@@ -54,6 +57,8 @@ enum What {
         a: String,
         /// The other; by default what is there now
         b: Option<String>,
+        /// A path of the overlay; by default the current directory
+        path: Option<PathBuf>,
     },
     /// Bring back all of it, a directory or a file
     Restore {
@@ -73,35 +78,39 @@ enum What {
     Remove {
         /// Its name, or the first digits of its id
         id: String,
+        /// A path of the overlay; by default the current directory
+        path: Option<PathBuf>,
     },
 }
 
 impl Snapshots {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let here = |path: &Option<PathBuf>| find(global, path.as_deref());
+        let here = |path: &Option<PathBuf>| find(global, path.as_deref().or(self.at.as_deref()));
+        let inside = |path: Option<&Path>| match path {
+            Some(path) => inside(global, path),
+            None => Ok((here(&None)?, PathBuf::new())),
+        };
         let (found, work, request) = match &self.what {
             What::Create { path, name, walk } => {
                 (here(path)?, Work::Change, SnapshotRequest::Create { name: name.clone(), walk: *walk })
             }
             What::List { path } => (here(path)?, Work::Ask, SnapshotRequest::List),
             What::Show { id, path } => {
-                let (found, path) = inside(global, path.as_deref())?;
+                let (found, path) = inside(path.as_deref())?;
                 (found, Work::Ask, SnapshotRequest::Show { id: id.clone(), path })
             }
-            What::Diff { a, b } => {
+            What::Diff { a, b, path } => {
                 let request = SnapshotRequest::Diff { a: a.clone(), b: b.clone() };
-                (find(global, None)?, if b.is_none() { Work::Change } else { Work::Ask }, request)
+                (here(path)?, if b.is_none() { Work::Change } else { Work::Ask }, request)
             }
             What::Restore { id, path, output, delete } => {
-                let (found, path) = inside(global, path.as_deref())?;
+                let (found, path) = inside(path.as_deref())?;
                 let to = output.as_deref().map(std::path::absolute).transpose();
                 let to = to.map_err(|e| CliError::new(format!("-o: {e}")))?.map(To);
                 let request = SnapshotRequest::Restore { id: id.clone(), path, to, delete: *delete };
                 (found, Work::Change, request)
             }
-            What::Remove { id } => {
-                (find(global, None)?, Work::Ask, SnapshotRequest::Remove { id: id.clone() })
-            }
+            What::Remove { id, path } => (here(path)?, Work::Ask, SnapshotRequest::Remove { id: id.clone() }),
         };
         let (session, _) = Session::open(found, work, out)?;
         let report = match session.ask(Request::Snapshot(request), out)? {
@@ -163,9 +172,8 @@ impl Snapshots {
     }
 }
 
-/// The overlay of a path that need not be there any more, and where that is in it; all of it if there is no path.
-fn inside(global: &Global, path: Option<&Path>) -> Result<(Found, PathBuf), CliError> {
-    let Some(path) = path else { return Ok((find(global, None)?, PathBuf::new())) };
+/// The overlay of a path that need not be there any more, and where that is in it.
+fn inside(global: &Global, path: &Path) -> Result<(Found, PathBuf), CliError> {
     let found = find_gone(global, path)?;
     let (Found::Daemon { path, .. } | Found::Direct { path, .. }) = &found;
     let path = path.clone();

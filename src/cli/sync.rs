@@ -1,4 +1,5 @@
 use super::error::CliError;
+use super::met::Met;
 use super::output::{Output, plain, size, table};
 use super::remote::Remotes;
 use super::session::find;
@@ -9,7 +10,8 @@ use crate::sync::plan::Summary;
 use crate::sync::proto::{Direction, NEW_DIRECTORY, NEW_OVERLAY, Options};
 use crate::sync::session::Transfer;
 use crate::sync::tree::shown;
-use crate::sync::{Session, SyncError, link, pipe};
+use crate::sync::version::Device;
+use crate::sync::{Replica, Session, SyncError, link, pipe};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -49,6 +51,9 @@ pub(super) struct Sync {
     /// Make the directory PEER if it is not there
     #[arg(long)]
     create: bool,
+    /// Sync with the copy that is there now, though another one was met there before
+    #[arg(long)]
+    replace: bool,
     /// Also where a directory is empty that was not, or where more than half would be deleted
     #[arg(long)]
     force: bool,
@@ -101,6 +106,8 @@ struct SyncReport {
     kept: Vec<String>,
     skipped: Vec<Skipped>,
     without_base: bool,
+    /// This device, as `winner` and `loser` name it.
+    device: String,
     /// What a dry run did not make of the other side: `directory` or `overlay`.
     would_make: Option<&'static str>,
 }
@@ -166,6 +173,11 @@ fn parse_rate(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Whether a text is a word on the other side's command line.
+fn is_device(text: &str) -> bool {
+    Device::try_from(text.to_owned()).is_ok()
+}
+
 /// A word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
@@ -190,9 +202,11 @@ impl Sync {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let found = find(global, self.path.as_deref())?;
         let peer = Remotes::of(&found)?.resolve(&self.peer);
+        let mut met = Met::of(&found)?;
         drop(found);
         let path = global.store.as_deref().filter(|_| self.path.is_none()).or(self.path.as_deref());
-        let command = self.command(&peer)?;
+        let command =
+            self.command(&peer, met.at(&peer).filter(|device| !self.replace && is_device(device)))?;
         let mut mounted = replica::open(path.unwrap_or(Path::new(".")), None)?;
         let mut meter = out.meter();
         let report = Box::new(move |entries, bytes| {
@@ -238,8 +252,12 @@ impl Sync {
         }
         child.1 = SETTLING;
         drop(child);
+        let device = local.device().to_string();
         drop(local);
         mounted.end();
+        if let Some(device) = session.peer().filter(|_| !self.dry_run) {
+            met.note(&peer, device.as_str())?;
+        }
         let outcome = session.outcome();
         let (here, there) = (outcome.here, outcome.there);
         let conflicts = outcome.conflicts.iter().map(|conflict| ConflictRow {
@@ -267,6 +285,7 @@ impl Sync {
                 .map(|(path, reason)| Skipped { path: shown(path), reason: reason.clone() })
                 .collect(),
             without_base: outcome.without_base,
+            device,
             would_make: would_make(session.peer_features()).filter(|_| self.dry_run),
         };
         if report.without_base {
@@ -286,7 +305,7 @@ impl Sync {
     }
 
     /// What speaks for the other side.
-    fn command(&self, peer: &str) -> Result<Command, CliError> {
+    fn command(&self, peer: &str, expected: Option<&str>) -> Result<Command, CliError> {
         let flags = [
             ("--create", self.create),
             ("--force", self.force),
@@ -294,7 +313,8 @@ impl Sync {
             ("--force-root", self.force_root),
         ];
         let flags = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned());
-        let flags: Vec<String> = flags.chain([format!("--timeout={}", self.timeout)]).collect();
+        let expect = expected.map(|device| format!("--expect={device}"));
+        let flags: Vec<String> = flags.chain([format!("--timeout={}", self.timeout)]).chain(expect).collect();
         if let Some((host, dir)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) {
             check_host(peer, host, dir)?;
             let mut words = self.ssh.split_whitespace();
@@ -349,15 +369,80 @@ fn text(report: &SyncReport) -> String {
     let verb = if report.dry_run { "nothing was changed; " } else { "" };
     text += &format!("{verb}{} sent, {} received\n", size(report.sent_bytes), size(report.received_bytes));
     for conflict in &report.conflicts {
-        text += &format!("conflict: {} is that of {}, ", plain(&conflict.path), conflict.winner);
-        text += &format!("that of {} is {}\n", conflict.loser, plain(&conflict.copy));
+        text += &told(conflict, &report.device, report.dry_run);
     }
     text
+}
+
+/// What has become of the two versions, as the user of the device `mine` reads it.
+fn told(conflict: &ConflictRow, mine: &str, dry_run: bool) -> String {
+    let ConflictRow { path, copy, winner, loser } = conflict;
+    let (path, copy) = (plain(path), plain(copy));
+    // The digits only tell devices of one name apart.
+    let host = |device: &str| device.rsplit_once('-').map_or(device, |(host, _)| host).to_owned();
+    let same =
+        host(winner) == host(loser) || [winner, loser].iter().any(|of| host(of) == host(mine) && *of != mine);
+    let called = |device: &String| if same { device.clone() } else { host(device) };
+    let has = if dry_run { "would have" } else { "now has" };
+    let is = if dry_run { "would be" } else { "is" };
+    match (winner == mine, loser == mine) {
+        (_, true) => format!("conflict: {path} {has} {}'s version; yours {is} {copy}\n", called(winner)),
+        (true, _) => {
+            let keeps = if dry_run { "would keep" } else { "keeps" };
+            format!("conflict: {path} {keeps} your version; {}'s {is} {copy}\n", called(loser))
+        }
+        _ => {
+            format!("conflict: {path} {has} {}'s version; {}'s {is} {copy}\n", called(winner), called(loser))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_conflict_says_which_version_is_whose() {
+        let row = |winner: &str, loser: &str| ConflictRow {
+            path: "todo.md".to_owned(),
+            copy: format!("todo.conflict-{loser}-1a2b3c4d.md"),
+            winner: winner.to_owned(),
+            loser: loser.to_owned(),
+        };
+        let (server, laptop) = ("server-00000001", "laptop-00000002");
+        for (winner, loser, mine, dry, expected) in [
+            (
+                server,
+                laptop,
+                laptop,
+                false,
+                "now has server's version; yours is todo.conflict-laptop-00000002-1a2b3c4d.md",
+            ),
+            (
+                server,
+                laptop,
+                server,
+                false,
+                "keeps your version; laptop's is todo.conflict-laptop-00000002-1a2b3c4d.md",
+            ),
+            (
+                server,
+                laptop,
+                "desk-00000003",
+                true,
+                "would have server's version; laptop's would be todo.conflict-laptop-00000002-1a2b3c4d.md",
+            ),
+            (
+                "a-00000001",
+                "a-00000002",
+                "a-00000002",
+                false,
+                "now has a-00000001's version; yours is todo.conflict-a-00000002-1a2b3c4d.md",
+            ),
+        ] {
+            assert_eq!(told(&row(winner, loser), mine, dry), format!("conflict: todo.md {expected}\n"));
+        }
+    }
 
     #[test]
     fn peers() {

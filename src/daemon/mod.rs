@@ -21,6 +21,7 @@ use crate::control::{self, DaemonInfo, Found, Server};
 use crate::fuse::{self, MountOptions, Mounted};
 use crate::overlay::{Background, Dedup};
 use crate::repo::{DAEMON, InitOptions, Layout, OpenOptions, Opening, Repo, RepoError};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ pub struct Options {
     pub dedup: Option<Dedup>,
     /// Index files and leave them as they are: the mount is for a while only, and not what the user asked for.
     pub index_only: bool,
+    /// The process that it is mounted for: when that ends, however it does, the mount goes, and its mount point.
+    pub mounted_for: Option<u32>,
     /// Make the store even where that is refused otherwise ([`InitOptions::force_root`]).
     pub force_root: bool,
     /// `HOME` of the user.
@@ -71,6 +74,8 @@ pub struct Daemon {
     mounted: Arc<Mounted>,
     server: Server,
     mountpoint: PathBuf,
+    /// See [`Options::mounted_for`].
+    client: Option<OwnedFd>,
 }
 
 /// Steps of starting that may take long or that the caller takes part in.
@@ -88,6 +93,7 @@ pub enum Starting<'a> {
 impl Daemon {
     /// Mounts. When this returns, the mount answers; [`Daemon::serve`] has to follow.
     pub fn start(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result<Daemon, DaemonError> {
+        let client = options.mounted_for.map(process::watched).transpose()?;
         let mountpoint = options.mountpoint.as_deref().unwrap_or(&options.dir);
         for path in [mountpoint, &options.dir] {
             if fuse::clear_dead_mount(path)? {
@@ -131,6 +137,7 @@ impl Daemon {
                 mounted: Arc::new(mounted),
                 server,
                 mountpoint,
+                client,
             }),
             Err(error) => {
                 if let Err(e) = repo.close(background.stop()) {

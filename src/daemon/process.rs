@@ -1,6 +1,9 @@
 use super::error::DaemonError;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// What the kernel is to refuse in a mount: options of mount(8). Ordinary users always get the first two.
@@ -70,4 +73,17 @@ pub(super) fn limit_arenas() {
 /// Modes of new files are the callers' business: each request brings its umask.
 pub(super) fn clear_umask() {
     rustix::process::umask(rustix::fs::Mode::empty());
+}
+
+/// A process, to be told when it ends.
+pub(super) fn watched(pid: u32) -> Result<OwnedFd, DaemonError> {
+    let gone = |e: Errno| DaemonError::Text(format!("process {pid}, which this is mounted for: {e}"));
+    let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL).map_err(gone)?;
+    pidfd_open(id, PidfdFlags::empty()).map_err(gone)
+}
+
+/// Returns when the process ends that `watched` is of.
+pub(super) fn wait_for_end(watched: &OwnedFd) {
+    let mut fds = [PollFd::new(watched, PollFlags::IN)];
+    while matches!(poll(&mut fds, None), Err(Errno::INTR)) {}
 }

@@ -1,11 +1,12 @@
 use super::error::busy_hint;
-use super::{Daemon, DaemonError, RETRY};
+use super::{Daemon, DaemonError, RETRY, process};
 use crate::admin::{self, AdminError, Context, Progress, Request, Response, UnmountReport};
 use crate::control::{Fault, Handler};
 use crate::fuse::{MountError, Mounted};
 use crate::repo::{DAEMON, Repo};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -33,6 +34,8 @@ pub enum Serving {
 
 enum Event {
     Signal(i32),
+    /// The process has ended that it was mounted for.
+    ClientEnded,
     /// The filesystem was unmounted, by us or by anyone.
     Gone,
 }
@@ -40,9 +43,14 @@ enum Event {
 impl Daemon {
     /// Serves until a signal, a request or somebody else's unmount ends it, and closes everything in good
     /// order. `told` is called once for each of [`Serving`].
-    pub fn serve(self, mut told: impl FnMut(Serving)) -> Result<(), DaemonError> {
+    pub fn serve(mut self, mut told: impl FnMut(Serving)) -> Result<(), DaemonError> {
         let (events, incoming) = channel();
         watch_signals(events.clone())?;
+        let client = self.client.take();
+        let private = client.is_some();
+        if let Some(client) = client {
+            watch_client(client, events.clone());
+        }
         watch_mount(self.mounted.clone(), events);
         self.server.start(self.handler())?;
         self.catch_up();
@@ -50,10 +58,17 @@ impl Daemon {
         tracing::info!("{}: mounted", self.mountpoint.display());
         let event = incoming.recv();
         told(Serving::Ending);
-        if let Ok(Event::Signal(signal)) = event {
-            self.end_by(signal, &incoming);
+        match event {
+            Ok(Event::Signal(signal)) => self.end_by(&format!("signal {signal}"), &incoming),
+            Ok(Event::ClientEnded) => {
+                self.end_by("the end of the process that it was mounted for", &incoming)
+            }
+            Ok(Event::Gone) | Err(_) => {}
         }
-        let Daemon { repo, background, mounted: _, server, mountpoint } = self;
+        let Daemon { repo, background, mounted: _, server, mountpoint, client: _ } = self;
+        if private {
+            let _ = std::fs::remove_dir(&mountpoint);
+        }
         server.stop(ANSWER);
         let left = background.stop();
         let _ = std::fs::remove_file(repo.state_file(DAEMON));
@@ -66,8 +81,8 @@ impl Daemon {
     }
 
     /// Unmounts; what is busy is detached and served until nobody has it open any more, or the next event.
-    fn end_by(&self, signal: i32, incoming: &Receiver<Event>) {
-        tracing::info!("ending on signal {signal}");
+    fn end_by(&self, why: &str, incoming: &Receiver<Event>) {
+        tracing::info!("ending on {why}");
         let detach_at = Instant::now() + BUSY_SIGNAL;
         if unmount_until(&self.mounted, detach_at).is_ok() {
             self.mounted.gone_within(GONE);
@@ -224,6 +239,13 @@ fn watch_signals(events: Sender<Event>) -> Result<(), DaemonError> {
         }
     });
     Ok(())
+}
+
+fn watch_client(client: OwnedFd, events: Sender<Event>) {
+    std::thread::spawn(move || {
+        process::wait_for_end(&client);
+        let _ = events.send(Event::ClientEnded);
+    });
 }
 
 fn watch_mount(mounted: Arc<Mounted>, events: Sender<Event>) {

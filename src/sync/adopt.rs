@@ -7,6 +7,8 @@
 
 use super::error::SyncError;
 use super::group::Groups;
+use super::ignored::Ignored;
+use super::merge::Conflict;
 use super::plan::Op;
 use super::tree::{Tree, TreePath};
 
@@ -27,6 +29,10 @@ pub trait Steps {
     fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError>;
     /// What the directory holds now; idents as `before` has them. Contents that steps may need are staged from it.
     fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError>;
+    /// What is left out once the directory has `agreed`.
+    fn ignored(&mut self, agreed: &Tree) -> Result<Ignored, SyncError>;
+    /// A user changed these meanwhile: both versions are there.
+    fn keep_twice(&mut self, conflicts: &[Conflict]);
     /// What is taken as a whole.
     fn groups(&self) -> Groups;
     /// Stages what `ops` need and only this directory has. What is known not to be there is passed over.
@@ -54,11 +60,13 @@ fn may_go(skipped: &[Skipped]) -> bool {
 
 /// Goes on with what was begun, from whatever the directory holds.
 pub fn resume(steps: &mut dyn Steps, before: &Tree, agreed: &Tree) -> Result<Vec<Skipped>, SyncError> {
-    let (groups, mut skipped) = (steps.groups(), Vec::new());
+    let (groups, ignored, mut skipped) = (steps.groups(), steps.ignored(agreed)?, Vec::new());
     for _ in 1..ATTEMPTS {
         let now = steps.look_again(before, agreed)?;
-        let merged = groups.merge_on_the_way(before, &now, agreed).tree;
-        let ops = groups.plan(&now, &merged);
+        let as_before = ignored.as_before(before, &now);
+        let merged = groups.merge_on_the_way(before, &as_before, agreed);
+        steps.keep_twice(&merged.conflicts);
+        let ops = ignored.plan(&now, &merged.tree, |from, to| groups.plan(from, to));
         steps.stage_for(&ops)?;
         skipped = steps.run(&ops)?;
         if !may_go(&skipped) {

@@ -8,12 +8,14 @@ use super::error::{self, open_root};
 use super::execute::Executor;
 use super::group::Groups;
 use super::guard;
+use super::ignored::{self, Ignored};
 use super::memory::{Memory, Print};
+use super::merge::Conflict;
 use super::past::{Known, Past};
 use super::plan::Op;
 use super::proto::Done;
 use super::replica::Replica;
-use super::scan::{Report, scan};
+use super::scan::{self, Report, scan};
 use super::staging::{self, Staging};
 use super::tree::{ContentId, Tree, TreePath, shown};
 use super::unfit::{self, Lacking, Xattrs};
@@ -48,6 +50,9 @@ pub struct Local<'a> {
     /// For the user.
     pub notes: Vec<String>,
     groups: Groups,
+    /// The text of `.dedupfsignore`, and of that in the tree that is to be taken.
+    patterns: String,
+    left_out: Option<String>,
     /// Contents that are sent from a copy, since their files have changed.
     copied: BTreeSet<ContentId>,
     /// For the peer: [`Replica::features`].
@@ -120,6 +125,8 @@ impl<'a> Local<'a> {
             troubles: BTreeMap::new(),
             notes: Vec::new(),
             groups: Groups::default(),
+            patterns: String::new(),
+            left_out: None,
             copied: BTreeSet::new(),
             features: Vec::new(),
         }
@@ -261,6 +268,7 @@ impl<'a> Local<'a> {
         unfit::complete(&mut scan.seen, last, &mut self.memory.unfit);
         self.memory.save_unfit()?;
         self.kept = scan.kept;
+        self.patterns = scan.patterns;
         let (device, seq) = (&self.memory.device, self.memory.seq + 1);
         let tree = self.groups.look(&mut scan.seen, last, inodes, agreed, device, seq);
         let mut prints = scan.prints;
@@ -383,6 +391,14 @@ impl Replica for Local<'_> {
         self.groups.clone()
     }
 
+    fn patterns(&self) -> String {
+        self.patterns.clone()
+    }
+
+    fn leave_out(&mut self, patterns: &str) {
+        self.left_out = Some(patterns.to_owned());
+    }
+
     fn agree_on(&mut self, groups: Groups) {
         self.groups = groups;
     }
@@ -485,6 +501,7 @@ impl Replica for Local<'_> {
             false => {
                 self.memory.taking = None;
                 self.snapshot(Some(target), true)?;
+                self.staging.clear_if_empty(&self.root)?;
             }
         }
         Ok(Done { skipped: skipped.into_iter().map(|step| (step.path, step.why)).collect() })
@@ -532,6 +549,33 @@ impl Steps for Local<'_> {
 
     fn groups(&self) -> Groups {
         self.groups.clone()
+    }
+
+    fn ignored(&mut self, agreed: &Tree) -> Result<Ignored, SyncError> {
+        if let Some(patterns) = &self.left_out {
+            return Ok(Ignored::of(patterns));
+        }
+        let entry = agreed.entries.get(scan::IGNORE.as_bytes());
+        let Some(content) = entry.and_then(|entry| entry.kind.content()) else { return Ok(Ignored::of("")) };
+        // After a sync that was stopped: staged, or in its place already.
+        for path in [staging::whole(content), scan::IGNORE.as_bytes().to_vec()] {
+            if staging::hash(&self.root, &path)? == Some(content)
+                && let Ok(fd) = self.root.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+            {
+                return Ok(Ignored::of(ignored::tellable(&scan::pattern_text_of(File::from(fd))?)));
+            }
+        }
+        Err(SyncError::Changed(format!("{}: what it was to be is not here any more", scan::IGNORE)))
+    }
+
+    fn keep_twice(&mut self, conflicts: &[Conflict]) {
+        for Conflict { path, copy, .. } in conflicts {
+            let why = format!(
+                "was changed while it was synced: both versions are kept, the other is {}",
+                shown(copy)
+            );
+            self.troubles.insert(path.clone(), why);
+        }
     }
 
     fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {

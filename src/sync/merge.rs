@@ -243,7 +243,8 @@ pub fn merge(base: &Tree, left: &Tree, right: &Tree) -> Merged {
         let was = base.get(&ident);
         match (left.get(&ident), right.get(&ident)) {
             (Some(l), Some(r)) => {
-                let (item, loser) = decide(was.map(|was| &was.item), &l.item, &r.item);
+                let born = || born_as(ident, l, r, [&left, &right]);
+                let (item, loser) = decide(was.map(|was| &was.item).or_else(born), &l.item, &r.item);
                 let given = |place: &Place| {
                     [&in_left, &in_right]
                         .iter()
@@ -304,6 +305,17 @@ struct Work {
 /// there.
 fn copy_of(ident: Ident, loser: &Item) -> Ident {
     Ident::derive(&[b"conflict", &ident.0.to_le_bytes(), &digest(&loser.kind)])
+}
+
+/// What a copy was when a conflict made it, if one of the two is that: both sides met the conflict by themselves, and one of them has
+/// edited the copy since.
+fn born_as<'a>(ident: Ident, left: &'a Node, right: &'a Node, sides: [&Side; 2]) -> Option<&'a Item> {
+    let is_copy = |place: &Place| parse_conflict_name(&place.1).is_some();
+    if left.item.kind == right.item.kind || !left.places.union(&right.places).any(is_copy) {
+        return None;
+    }
+    let files = || sides.into_iter().flat_map(|side| side.keys());
+    [&left.item, &right.item].into_iter().find(|item| files().any(|file| copy_of(*file, item) == ident))
 }
 
 impl Work {

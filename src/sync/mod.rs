@@ -32,6 +32,7 @@ mod gone;
 pub mod group;
 pub mod guard;
 pub mod halfway;
+pub mod ignored;
 pub mod known;
 pub mod link;
 pub mod local;

@@ -23,6 +23,12 @@ pub trait Replica: Source + Sink {
     fn groups(&self) -> Groups {
         Groups::default()
     }
+    /// The text of its `.dedupfsignore`, as it was looked at.
+    fn patterns(&self) -> String {
+        String::new()
+    }
+    /// The text of `.dedupfsignore` in the tree that is to be taken.
+    fn leave_out(&mut self, _patterns: &str) {}
     /// From now on also what the peer takes for groups.
     fn agree_on(&mut self, _groups: Groups) {}
     /// What is remembered.

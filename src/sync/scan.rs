@@ -31,6 +31,8 @@ pub const IGNORE: &str = ".dedupfsignore";
 /// A file changed within this time before it was looked at may change again without showing it.
 const FRESH: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 1 << 20;
+/// More of `.dedupfsignore` is not read.
+const PATTERN_BYTES_MAX: u64 = 1 << 20;
 /// Tells the device of inodes of which a name is left out from others.
 const LEFT_OUT: u64 = 1 << 62;
 /// So often a file is read that changes meanwhile.
@@ -63,28 +65,42 @@ pub struct Scan {
     again: BTreeMap<TreePath, (Seen, Print)>,
     /// Bytes that were read.
     pub bytes_read: u64,
+    /// The text of `.dedupfsignore`.
+    pub patterns: String,
 }
 
 /// How far it is: entries, bytes read.
 pub type Report<'a> = dyn FnMut(u64, u64) + 'a;
 
+/// The text of `.dedupfsignore`; empty if there is none.
+pub fn pattern_text(root: &Root) -> Result<String, SyncError> {
+    match root.open_at(IGNORE.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+        Ok(fd) => pattern_text_of(File::from(fd)),
+        Err(Errno::NOENT) => Ok(String::new()),
+        Err(e) => Err(error::on("open", IGNORE.as_bytes(), e)),
+    }
+}
+
+/// The same of an open file.
+pub fn pattern_text_of(file: File) -> Result<String, SyncError> {
+    let mut text = Vec::new();
+    let read = file.take(PATTERN_BYTES_MAX).read_to_end(&mut text);
+    read.map_err(|e| SyncError::io("read", IGNORE, e))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
 /// What `.dedupfsignore` says.
 pub fn patterns(root: &Root) -> Result<Gitignore, SyncError> {
+    parse_patterns(&pattern_text(root)?)
+}
+
+fn parse_patterns(text: &str) -> Result<Gitignore, SyncError> {
     let mut builder = GitignoreBuilder::new("");
-    match root.open_at(IGNORE.as_bytes(), OFlags::RDONLY, Mode::empty()) {
-        Ok(fd) => {
-            let mut text = Vec::new();
-            let read = File::from(fd).take(1 << 20).read_to_end(&mut text);
-            read.map_err(|e| SyncError::io("read", IGNORE, e))?;
-            for (n, line) in String::from_utf8_lossy(&text).lines().enumerate() {
-                builder.add_line(None, line).map_err(|e| SyncError::State {
-                    object: format!("{IGNORE}, line {}", n + 1),
-                    reason: e.to_string(),
-                })?;
-            }
-        }
-        Err(Errno::NOENT) => {}
-        Err(e) => return Err(error::on("open", IGNORE.as_bytes(), e)),
+    for (n, line) in text.lines().enumerate() {
+        builder.add_line(None, line).map_err(|e| SyncError::State {
+            object: format!("{IGNORE}, line {}", n + 1),
+            reason: e.to_string(),
+        })?;
     }
     builder.build().map_err(|e| SyncError::State { object: IGNORE.to_owned(), reason: e.to_string() })
 }
@@ -133,10 +149,11 @@ pub fn scan(
     moment: &mut Moment<'_>,
     report: &mut Report<'_>,
 ) -> Result<Scan, SyncError> {
-    let patterns = patterns(root)?;
+    let text = pattern_text(root)?;
+    let patterns = parse_patterns(&text)?;
     let device = rustix::fs::fstat(root.fd()).map_err(|e| error::on("look at", b".", e))?.st_dev;
     let look = Look { root, known, patterns: &patterns, device };
-    let mut scan = Scan::default();
+    let mut scan = Scan { patterns: text, ..Scan::default() };
     scan.walk(&look, TreePath::new(), report)?;
     scan.settle_groups(&look, groups, last, moment, report)?;
     for path in std::mem::take(&mut scan.busy) {

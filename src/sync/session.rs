@@ -26,6 +26,7 @@ use super::content::{Receiver, Sender, Want};
 use super::error::SyncError;
 use super::group::Groups;
 use super::guard;
+use super::ignored;
 use super::known::{Known, Told as ToldPast};
 use super::merge::{Conflict, Merged};
 use super::plan::{Op, Summary};
@@ -146,6 +147,8 @@ pub struct Session {
     merged: Merged,
     snapshot: Option<Snapshot>,
     ops: Vec<Op>,
+    /// What is left out once both have agreed: patterns.
+    left_out: String,
     wants: Vec<Want>,
     /// Where each of them goes.
     want_paths: Vec<TreePath>,
@@ -206,6 +209,7 @@ impl Session {
             merged: Merged::default(),
             snapshot: None,
             ops: Vec::new(),
+            left_out: String::new(),
             wants: Vec::new(),
             want_paths: Vec::new(),
             asked: Vec::new(),
@@ -227,6 +231,11 @@ impl Session {
     /// What the peer told of itself beyond the version of the protocol.
     pub fn peer_features(&self) -> &[String] {
         &self.features
+    }
+
+    /// Who the peer is, once it has said so.
+    pub fn peer(&self) -> Option<&Device> {
+        self.peer.as_ref()
     }
 
     /// How it went.
@@ -374,7 +383,9 @@ impl Session {
 
     /// Says who this side is, and what it knows.
     fn introduce(&mut self, replica: &dyn Replica, options: Option<Options>) {
-        let features = replica.features().into_iter().chain(replica.groups().features()).collect();
+        let ignored = ignored::feature(&replica.patterns());
+        let features =
+            replica.features().into_iter().chain(replica.groups().features()).chain(ignored).collect();
         let (store, device) = (replica.store(), replica.device());
         self.past.greet(&device);
         let known = self.past.tell(&known(replica));
@@ -460,7 +471,8 @@ impl Session {
 
     /// Says what this side makes of both trees, and what it lacks. False if it refuses.
     fn announce(&mut self, replica: &mut dyn Replica) -> Result<bool, SyncError> {
-        let refused = guard::objection(&self.mine, &self.ops).filter(|_| self.takes() && !self.options.force);
+        let refused = guard::objection(&self.mine, &self.merged.tree, &self.ops)
+            .filter(|_| self.takes() && !self.options.force);
         let agreed = Agreed { root: self.root(), summary: self.outcome.here, refused: refused.clone() };
         self.out.push_back(Message::Agreed(agreed));
         if let Some(refused) = refused {
@@ -527,6 +539,7 @@ impl Session {
     fn finish(&mut self, replica: &mut dyn Replica) -> Result<Done, SyncError> {
         let snapshot = self.snapshot.clone().expect("merged before");
         replica.do_without(std::mem::take(&mut self.absent));
+        replica.leave_out(&self.left_out);
         let done = match self.takes() {
             true => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
             false => Done::default(),

@@ -298,6 +298,14 @@ impl Staging {
         }
     }
 
+    /// Removes the directory if nothing is left in it.
+    pub fn clear_if_empty(&self, root: &Root) -> Result<(), SyncError> {
+        match root.remove(STAGING.as_bytes(), true) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+            Err(e) => Err(error::on("remove", STAGING.as_bytes(), e)),
+        }
+    }
+
     /// Removes everything, and the directory.
     pub fn clear(&mut self, root: &Root) -> Result<(), SyncError> {
         let Some(paths) = all(root)? else { return Ok(()) };

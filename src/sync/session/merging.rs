@@ -1,6 +1,7 @@
 //! What one side of a sync makes of both trees.
 
 use super::super::error::SyncError;
+use super::super::ignored::{self, Ignored};
 use super::super::merge::Merged;
 use super::super::plan::{Summary, summary};
 use super::super::tree::Tree;
@@ -13,6 +14,7 @@ const DEPTH_MAX: u32 = 16;
 impl Session {
     /// What both trees become. The same on both sides.
     pub(super) fn merge(&mut self, replica: &dyn Replica) -> Result<(), SyncError> {
+        let patterns = replica.patterns();
         let (a, b) = (replica.head(), self.theirs.as_ref().expect("came before").head);
         let (merged, snapshot) = if self.dag.descends(a, b) {
             (Merged { tree: self.mine.clone(), ..Merged::default() }, self.dag.get(a).expect("ours").clone())
@@ -24,18 +26,36 @@ impl Session {
         } else {
             let base = self.base(replica, &self.dag, &self.dag.common(a, b), 0)?;
             self.outcome.without_base = base.is_none();
-            let merged = self.groups.merge(&base.unwrap_or_default(), &self.mine, &self.their_tree);
+            let merged = self.merge_sides(&base.unwrap_or_default(), &patterns);
             let snapshot = Snapshot::merged(merged.tree.root(), a, b);
             (merged, snapshot)
         };
         merged.tree.check()?;
-        self.ops = self.groups.plan(&self.mine, &merged.tree);
+        let ignored = self.ignored(&merged.tree, &patterns);
+        ignored.text().clone_into(&mut self.left_out);
+        self.ops = ignored.plan(&self.mine, &merged.tree, |from, to| self.groups.plan(from, to));
         self.outcome.here = if self.is_changed() { summary(&self.ops) } else { Summary::default() };
         self.outcome.conflicts.clone_from(&merged.conflicts);
         self.outcome.kept.clone_from(&merged.kept);
         self.merged = merged;
         self.snapshot = Some(snapshot);
         Ok(())
+    }
+
+    /// What is left out on both sides once they have `agreed`; `patterns` is this side's text.
+    fn ignored(&self, agreed: &Tree, patterns: &str) -> Ignored {
+        let mine = (&self.mine, ignored::tellable(patterns));
+        Ignored::agreed(agreed, mine, (&self.their_tree, ignored::told(&self.features)))
+    }
+
+    fn merge_sides(&self, base: &Tree, patterns: &str) -> Merged {
+        let merged = self.groups.merge(base, &self.mine, &self.their_tree);
+        let ignored = self.ignored(&merged.tree, patterns);
+        let [mine, theirs] = [&self.mine, &self.their_tree].map(|tree| ignored.as_before(base, tree));
+        match mine == self.mine && theirs == self.their_tree {
+            true => merged,
+            false => self.groups.merge(base, &mine, &theirs),
+        }
     }
 
     /// The tree of what is `common`. Of several it is what merging them gives, against what those came from. `None` if

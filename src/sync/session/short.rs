@@ -23,6 +23,7 @@ use super::super::batch::Ranks;
 use super::super::content::Want;
 use super::super::error::SyncError;
 use super::super::guard;
+use super::super::ignored::{self, Ignored};
 use super::super::merge::Merged;
 use super::super::plan::{Op, summary};
 use super::super::proto::{Agreed, Direction, Message};
@@ -147,7 +148,12 @@ impl Session {
         if leaving.sender.wants().any(|want| want.base.is_some() && want.size > WHOLE_BYTES_MAX) {
             return self.go_long(true, replica);
         }
-        let ops = self.groups.plan(&theirs, &self.mine);
+        let ignored = Ignored::of(ignored::tellable(&replica.patterns()));
+        let ops = ignored.plan(&theirs, &self.mine, |from, to| self.groups.plan(from, to));
+        // It would refuse: let it say so before the contents are sent.
+        if !self.options.force && guard::objection(&theirs, &self.mine, &ops).is_some() {
+            return self.go_long(true, replica);
+        }
         self.outcome.there = summary(&ops);
         self.merged = Merged { tree: self.mine.clone(), ..Merged::default() };
         self.snapshot = self.dag.get(self.head).cloned();
@@ -191,7 +197,9 @@ impl Session {
         }
         self.their_tree = tree;
         self.merge(replica)?;
-        if let Some(refused) = guard::objection(&self.mine, &self.ops).filter(|_| !self.options.force) {
+        if let Some(refused) =
+            guard::objection(&self.mine, &self.merged.tree, &self.ops).filter(|_| !self.options.force)
+        {
             self.outcome = Outcome::default();
             if self.calls {
                 return Err(SyncError::Guard(refused));

@@ -167,6 +167,13 @@ impl Disk {
         in_tree.or_else(|| self.staged.get(&content).cloned())
     }
 
+    pub(super) fn text_at(&self, path: &TreePath) -> Option<String> {
+        match &self.files.get(path)?.what {
+            What::File(text) => Some(text.clone()),
+            What::Dir => None,
+        }
+    }
+
     pub(super) fn texts(&self) -> BTreeSet<String> {
         let text = |node: &Node| match &node.what {
             What::File(text) => Some(text.clone()),
@@ -218,6 +225,12 @@ impl Disk {
     pub(super) fn remove_below(&mut self, path: &[u8]) {
         let below = join(path, b"");
         self.files.retain(|other, _| other != path && !other.starts_with(&below));
+    }
+
+    pub(super) fn write(&mut self, path: &str, text: &str) {
+        let ino = self.ino();
+        let what = What::File(text.to_owned());
+        self.files.insert(path.as_bytes().to_vec(), Node { ino, what, mode: 0o644, mtime: 1 });
     }
 
     pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) {
@@ -575,6 +588,16 @@ impl Steps for Disk {
 
     fn groups(&self) -> Groups {
         Groups::default()
+    }
+
+    fn ignored(&mut self, _: &Tree) -> Result<Ignored, SyncError> {
+        Ok(Ignored::of(""))
+    }
+
+    fn keep_twice(&mut self, conflicts: &[Conflict]) {
+        KEPT_TWICE.with_borrow_mut(|all| {
+            all.extend(conflicts.iter().map(|conflict| conflict.copy.clone()));
+        });
     }
 
     fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {

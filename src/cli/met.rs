@@ -1,0 +1,104 @@
+//! Which device was met at each peer: another one in its place, or an empty mount point of a disk that is not plugged in, is no
+//! reason to copy everything.
+//!
+//! In `peers.toml` beside what syncs remember, by the absolute path of a directory or by HOST:DIR.
+
+use super::error::CliError;
+use super::replica::memory_of;
+use super::sync::parse_host;
+use crate::control::Found;
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// A file of names in the directory of what syncs remember.
+pub(super) struct Table {
+    file: PathBuf,
+    _state: Option<OwnedFd>,
+    pub(super) rows: BTreeMap<String, String>,
+}
+
+impl Table {
+    pub(super) fn open(found: &Found, name: &'static str) -> Result<Table, CliError> {
+        let (memory, _state) = memory_of(found)?;
+        let file = memory.join(name);
+        let rows = match std::fs::read_to_string(&file) {
+            Ok(text) => toml::from_str(&text).map_err(|e| {
+                CliError::new(format!("{name}: {}", e.to_string().trim_end()))
+                    .hint("correct it, or remove it")
+            })?,
+            Err(e) if e.kind() == ErrorKind::NotFound => BTreeMap::new(),
+            Err(e) => return Err(CliError::io("read", &file, &e)),
+        };
+        Ok(Table { file, _state, rows })
+    }
+
+    pub(super) fn save(&self) -> Result<(), CliError> {
+        let text = toml::to_string(&self.rows).map_err(|e| CliError::new(e.to_string()))?;
+        let new = self.file.with_extension("toml.new");
+        let write = || {
+            std::fs::create_dir_all(self.file.parent().unwrap_or(&self.file))?;
+            let mut file = std::fs::File::create(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_data()?;
+            std::fs::rename(&new, &self.file)
+        };
+        write().map_err(|e| CliError::io("write", &self.file, &e))
+    }
+}
+
+/// See the module.
+pub(super) struct Met(Table);
+
+impl Met {
+    pub(super) fn of(found: &Found) -> Result<Met, CliError> {
+        Ok(Met(Table::open(found, "peers.toml")?))
+    }
+
+    /// The device that was met at `peer`.
+    pub(super) fn at(&self, peer: &str) -> Option<&str> {
+        self.0.rows.get(&key(peer)).map(String::as_str)
+    }
+
+    /// Remembers that `device` was met at `peer`.
+    pub(super) fn note(&mut self, peer: &str, device: &str) -> Result<(), CliError> {
+        if self.at(peer) == Some(device) {
+            return Ok(());
+        }
+        self.0.rows.insert(key(peer), device.to_owned());
+        self.0.save()
+    }
+
+    /// Whatever is at `peer` is met for the first time.
+    pub(super) fn forget(&mut self, peer: &str) -> Result<(), CliError> {
+        match self.0.rows.remove(&key(peer)) {
+            Some(_) => self.0.save(),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One name for a directory, from wherever it is named.
+fn key(peer: &str) -> String {
+    let path = Path::new(peer);
+    if parse_host(peer).is_some() && !path.exists() {
+        return peer.to_owned();
+    }
+    let absolute = path.canonicalize().or_else(|_| std::path::absolute(path));
+    absolute.map_or_else(|_| peer.to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let path = path.to_str().unwrap();
+        assert_eq!((key(path), key(&format!("{path}/."))), (path.to_owned(), path.to_owned()));
+        assert_eq!(key("server:/data"), "server:/data");
+    }
+}
