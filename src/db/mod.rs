@@ -9,6 +9,7 @@
 
 mod anew;
 mod beside;
+mod drowsy;
 mod filter;
 mod mem;
 mod redo;

@@ -1,4 +1,5 @@
 use super::anew::PATIENCE;
+use super::drowsy::with_drowsy_threads;
 use super::redo::Redo;
 use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, anew, full_key};
 use crate::env::{Refusal, Reserve};
@@ -90,7 +91,7 @@ const UNWRITTEN_BYTES_MAX: u64 = 256 << 10;
 /// Who begins to use the database lets so much time pass while somebody waits for a moment at which nobody does.
 const WAY: Duration = Duration::from_millis(1);
 /// How often sled writes out what was applied, without being asked. Each time wakes an idle machine up.
-const FLUSH_INTERVAL_MS: u64 = 5_000;
+const FLUSH_INTERVAL_MS: u64 = 2_000;
 /// sled's cache has 256 parts, and looks at what a part holds only after 64 accesses to pages in it. Look-ups all
 /// over a large table would so make it keep 16,384 pages of some 40 KiB whatever its capacity (685 MiB were seen with
 /// 32 MiB asked for), if each page that is read were not accessed some more. An access of a page in memory takes
@@ -326,7 +327,7 @@ pub(super) fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
     };
     let give_up = Instant::now() + LOCK_WAIT;
     loop {
-        return match catch_unwind(open) {
+        return match with_drowsy_threads(|| catch_unwind(open)) {
             Ok(Ok(db)) => Ok(db),
             Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
                 if Instant::now() < give_up {

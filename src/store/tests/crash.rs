@@ -286,7 +286,7 @@ fn collections_beside_commits_take_nothing_that_is_referred_to() {
         let _ended = OnDrop(&stop);
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         for round in 0.. {
-            let enough = round >= 150 && done.packs_removed > 100;
+            let enough = round >= 150 && done.packs_removed > 100 && done.forgotten > 500 && grouped > 100;
             if enough || std::time::Instant::now() > end {
                 break;
             }
