@@ -77,7 +77,7 @@ fn what_does_not_compress_is_found_retagged_concatenated_and_truncated() {
     assert_eq!(paths(&similar(dir.path(), &["--estimate", "small"])), ["edited"]);
 }
 
-/// On disk, all that a store needs to find its chunks included. Seen to fail (8%) with grams of such chunks.
+/// On disk, all that a store needs to find its chunks included. Seen to fail (4.8%) with grams of such chunks.
 #[test]
 fn an_index_of_what_does_not_compress_is_small() {
     let dir = fast_dir();

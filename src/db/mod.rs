@@ -22,7 +22,7 @@ pub use beside::Beside;
 pub use mem::MemDb;
 pub use runs::{Codec, Layout, Plain, Runs};
 pub use sled::SledDb;
-pub use tiers::Tiers;
+pub use tiers::{Merging, Tiers};
 
 use crate::env::Refusal;
 use std::path::PathBuf;
@@ -35,15 +35,15 @@ pub enum Table {
     Meta = b'm',
     /// The store: chunk and recipe ids to pack addresses, as [`Tiers`].
     Chunks = b'c',
-    /// Similarity: features to the chunks that have them, as [`Runs`].
+    /// Similarity: features to the chunks that have them, as [`Tiers`].
     Features = b'f',
-    /// Similarity: sketched chunk ids to their short numbers, as [`Runs`].
+    /// Similarity: sketched chunk ids to their short numbers, as [`Tiers`].
     Sketched = b's',
     /// Similarity: chunk numbers to the contents (recipes) that contain them, as [`Runs`].
     Contained = b'r',
     /// Similarity: content (recipe) numbers to what is known of the content.
     Contents = b't',
-    /// Similarity: recipe ids to content numbers, as [`Runs`].
+    /// Similarity: recipe ids to content numbers, as [`Tiers`].
     Numbered = b'u',
     /// Similarity: chunk numbers to filters of the chunks, as [`Runs`].
     Filters = b'g',
@@ -200,6 +200,13 @@ impl Batch {
     /// Whether there is nothing to apply.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
+    }
+
+    /// Bytes of its keys and values.
+    pub fn bytes(&self) -> usize {
+        let bytes =
+            |(key, value): &(Vec<u8>, Option<Vec<u8>>)| key.len() + value.as_ref().map_or(0, Vec::len);
+        self.changes.iter().map(bytes).sum()
     }
 
     /// Takes over the changes of `other`, after this one's.

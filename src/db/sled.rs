@@ -434,8 +434,7 @@ impl Db for SledDb {
     }
 
     fn apply(&self, batch: Batch) -> DbResult<()> {
-        let size = |(key, value): &(Vec<u8>, Option<Vec<u8>>)| key.len() + value.as_ref().map_or(0, Vec::len);
-        let bytes = batch.changes.iter().map(size).sum::<usize>() as u64;
+        let bytes = batch.bytes() as u64;
         self.come_back_for_changes()?;
         self.make_room(bytes)?;
         let mut changes = sled::Batch::default();

@@ -2,23 +2,25 @@
 //!
 //! [`Runs`](super::Runs) rewrites each block that a bulk of rows falls into. Rows whose keys are hashes fall into all of
 //! them, so filling such a table is quadratic. Here each bulk becomes a **run** of its own: sorted rows in blocks that are
-//! written once, beside a filter of the keys. Runs are merged when the newer ones together are as large as the next,
-//! so a row is rewritten a few times in its life, and there are few runs: about the logarithm of the rows.
+//! written once, beside a filter of the keys. Runs are merged by size ([`Merging`]), so a row is rewritten a few times in its life, and
+//! there are few runs: about the logarithm of the rows.
 //!
 //! ```text
 //! 'm'                                      -> manifest: the runs that count, newest first
-//! 'r' | number of the run 4 | its first key -> block: rows end to end, up to BLOCK_BYTES
+//! 'r' | number of the run 4 | its first key -> block: rows as the table's codec writes them
 //! 'f' | number of the run 4 | part 4        -> up to FILTER_PART_BYTES of the run's filter
 //! ```
 //!
 //! What must always be true: a run named by the manifest is whole and durable before the manifest is, and no number is
 //! used again while anything of that number exists. Of rows with one key that of the newest run counts; a row whose
-//! bytes after the key are all 0xff says that the key was removed. A run that was merged away is deleted only when
+//! bytes after the key are all 0xff says that the key was removed; where a key is the whole row there are no such rows, and
+//! [`Tiers::retain`] removes. A run that was merged away is deleted only when
 //! nobody reads it any more; what a crash leaves of it, or of a run that was never named, is deleted on open.
 //!
 //! Locks: `merging`, then `changing`, then `runs`. Memory: filters, within a bound; one batch; a few blocks of each run
 //! that is merged.
 
+mod each;
 mod merge;
 #[cfg(test)]
 mod tests;
@@ -27,7 +29,9 @@ mod writer;
 use self::merge::Merge;
 use self::writer::RunWriter;
 use super::filter::Filter;
-use super::{Batch, Db, DbError, DbResult, Layout};
+use super::{Batch, Codec, Db, DbError, DbResult, Layout, Plain};
+use std::borrow::Cow;
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -60,10 +64,24 @@ impl Run {
 /// Newest first. Whoever holds one keeps its runs from being deleted.
 type Snapshot = Arc<Vec<Arc<Run>>>;
 
+/// When runs are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merging {
+    /// When the newer ones together are as large as the next: few runs.
+    Doubling,
+    /// When there are so many of one size class, each class so many times as large as the one before: few rewrites.
+    Classes(u64),
+}
+
+/// Rows of a run of the smallest size class.
+const CLASS_ROWS: u64 = 1 << 16;
+
 /// A table of rows whose keys begin with a hash.
 #[derive(Debug)]
-pub struct Tiers {
+pub struct Tiers<C: Codec = Plain> {
     layout: Layout,
+    merge: Merging,
+    codec: PhantomData<fn() -> C>,
     /// Most bytes of filters in memory.
     filter_bytes_max: u64,
     runs: RwLock<Snapshot>,
@@ -80,13 +98,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Tiers {
-    /// An empty table; [`Tiers::load`] learns what a database has. Keys are of 16 bytes or more. Filters take
-    /// at most about `filter_bytes_max`; without one each run costs a look-up.
-    pub fn new(layout: Layout, filter_bytes_max: u64) -> Tiers {
-        assert!(layout.key_len >= Filter::KEY_BYTES && layout.key_len < layout.row_len);
+impl<C: Codec> Tiers<C> {
+    /// An empty table; [`Tiers::load`] learns what a database has. Filters take at most about `filter_bytes_max`; without
+    /// one each run costs a look-up.
+    pub fn new(layout: Layout, merge: Merging, filter_bytes_max: u64) -> Tiers<C> {
+        assert!(layout.key_len <= layout.row_len);
         Tiers {
             layout,
+            merge,
+            codec: PhantomData,
             filter_bytes_max,
             runs: RwLock::default(),
             next_number: AtomicU32::new(1),
@@ -208,7 +228,8 @@ impl Tiers {
     /// The row with `key`.
     pub fn find(&self, db: &dyn Db, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
         let Layout { row_len, key_len, .. } = self.layout;
-        for run in self.snapshot().iter().filter(|run| run.may_contain(key)) {
+        let hash = self.hash_of(key);
+        for run in self.snapshot().iter().filter(|run| run.may_contain(&hash)) {
             let Some(block) = self.block_at(db, run.number, key)? else { continue };
             let at = lower_bound(&block, row_len, key) * row_len;
             if let Some(row) = block.get(at..at + row_len).filter(|row| row[..key_len] == *key) {
@@ -219,23 +240,33 @@ impl Tiers {
     }
 
     /// The block of a run in which `key` stands if it is there.
-    fn block_at(&self, db: &dyn Db, number: u32, key: &[u8]) -> DbResult<Option<super::Value>> {
+    fn block_at(&self, db: &dyn Db, number: u32, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
         let found = db.at_or_below(self.layout.table, &run_key(b'r', number, key))?;
         match found.filter(|(at, _)| at.starts_with(&run_key(b'r', number, &[]))) {
-            Some((_, block)) => self.checked(block).map(Some),
+            Some((_, block)) => self.decoded(&block).map(Some),
             None => Ok(None),
         }
     }
 
-    fn checked(&self, block: super::Value) -> DbResult<super::Value> {
-        match !block.is_empty() && block.len().is_multiple_of(self.layout.row_len) {
-            true => Ok(block),
-            false => Err(DbError::Row { table: self.layout.table, reason: "a block of sorted rows" }),
-        }
+    /// The rows of a block.
+    fn decoded(&self, block: &[u8]) -> DbResult<Vec<u8>> {
+        let mut rows = Vec::with_capacity(block.len());
+        let decoded = C::decode(block, self.layout.row_len, &mut rows).filter(|()| !rows.is_empty());
+        decoded.ok_or(DbError::Row { table: self.layout.table, reason: "a block of sorted rows" })?;
+        Ok(rows)
     }
 
     fn is_removal(&self, row: &[u8]) -> bool {
-        row[self.layout.key_len..].iter().all(|&byte| byte == 0xff)
+        let value = &row[self.layout.key_len..];
+        !value.is_empty() && value.iter().all(|&byte| byte == 0xff)
+    }
+
+    /// What filters know a key by: it is a hash, but may be a short one.
+    fn hash_of<'k>(&self, row: &'k [u8]) -> Cow<'k, [u8]> {
+        match self.layout.key_len {
+            Filter::KEY_BYTES.. => Cow::Borrowed(row),
+            key_len => Cow::Owned(widened(&row[..key_len])),
+        }
     }
 
     /// Calls `visit` with every row whose key starts with `prefix`, in order, until it breaks.
@@ -246,7 +277,8 @@ impl Tiers {
         mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
     ) -> DbResult<()> {
         let snapshot = self.snapshot();
-        let runs = snapshot.iter().filter(|run| prefix.len() < Filter::KEY_BYTES || run.may_contain(prefix));
+        let is_hash = prefix.len().min(self.layout.key_len) >= Filter::KEY_BYTES;
+        let runs = snapshot.iter().filter(|run| !is_hash || run.may_contain(prefix));
         let mut merge = Merge::new(self, db, runs, prefix)?;
         while let Some(row) = merge.next()? {
             if !row.starts_with(prefix) || (!self.is_removal(row) && visit(row).is_break()) {
@@ -262,18 +294,35 @@ impl Tiers {
         &self,
         db: &dyn Db,
         count: u64,
-        rows: impl Iterator<Item = R>,
+        mut rows: impl Iterator<Item = R>,
     ) -> DbResult<()> {
         if self.snapshot().len() >= RUNS_MAX {
             // Somebody merges, or should.
             self.merge_once(db, &lock(&self.merging))?;
         }
-        let mut writer = RunWriter::new(self, db, count);
-        for row in rows {
-            writer.push(row.as_ref())?;
-        }
-        let run = writer.finish()?;
+        let run = self.written(db, count, &mut |writer| {
+            for row in &mut rows {
+                writer.push(row.as_ref())?;
+            }
+            Ok(())
+        })?;
         self.replace(db, &[], run)
+    }
+
+    /// A new run of at most `count` rows, those that `write` gives. Nothing is left of it after an error, if that can be.
+    fn written(
+        &self,
+        db: &dyn Db,
+        count: u64,
+        write: &mut dyn FnMut(&mut RunWriter<'_, C>) -> DbResult<()>,
+    ) -> DbResult<Run> {
+        let mut writer = RunWriter::new(self, db, count);
+        let number = writer.number();
+        let run = write(&mut writer).and_then(|()| writer.finish());
+        if run.is_err() {
+            let _ = self.delete(db, b'r', number).and_then(|()| self.delete(db, b'f', number));
+        }
+        run
     }
 
     /// Merges runs while that is worth its cost, unless another thread is doing so.
@@ -288,45 +337,64 @@ impl Tiers {
     pub fn merge_all(&self, db: &dyn Db, visit: &mut dyn FnMut(&[u8])) -> DbResult<()> {
         let merging = lock(&self.merging);
         let runs = self.snapshot().to_vec();
-        self.merge_runs(db, runs, &merging, visit)
+        self.merge_runs(db, runs, &merging, &mut |row| {
+            visit(row);
+            true
+        })
+    }
+
+    /// Merges all runs into one, without the rows that `stays` refuses; returns how many those were.
+    pub fn retain(&self, db: &dyn Db, stays: impl Fn(&[u8]) -> bool) -> DbResult<u64> {
+        let merging = lock(&self.merging);
+        let (runs, mut gone) = (self.snapshot().to_vec(), 0);
+        if !runs.is_empty() {
+            self.merge_runs(db, runs, &merging, &mut |row| {
+                let stays = stays(row);
+                gone += u64::from(!stays);
+                stays
+            })?;
+        }
+        Ok(gone)
     }
 
     fn merge_once(&self, db: &dyn Db, merging: &MutexGuard<'_, ()>) -> DbResult<bool> {
         let runs = self.snapshot();
-        let due = runs_due(&runs.iter().map(|run| run.rows).collect::<Vec<_>>());
-        if due < RUNS_MERGED_MIN {
+        let rows: Vec<_> = runs.iter().map(|run| run.rows).collect();
+        let (due, least) = match self.merge {
+            Merging::Doubling => (runs_due(&rows), RUNS_MERGED_MIN),
+            Merging::Classes(factor) => (runs_of_class(&rows, factor), factor as usize),
+        };
+        if due < least {
             return Ok(false);
         }
         let due = runs[..due].to_vec();
         drop(runs);
-        self.merge_runs(db, due, merging, &mut |_| {})?;
+        self.merge_runs(db, due, merging, &mut |_| true)?;
         Ok(true)
     }
 
-    /// Puts one run in the place of `old`, which are neighbours.
+    /// Puts one run in the place of `old`, which are neighbours, of the rows that `stays` agrees to.
     fn merge_runs(
         &self,
         db: &dyn Db,
         old: Vec<Arc<Run>>,
         _: &MutexGuard<'_, ()>,
-        visit: &mut dyn FnMut(&[u8]),
+        stays: &mut dyn FnMut(&[u8]) -> bool,
     ) -> DbResult<()> {
         let mut merge = Merge::new(self, db, old.iter(), &[])?;
         // Below the oldest run there is nothing that a removal could hide.
         let oldest =
             self.snapshot().last().is_none_or(|last| old.iter().any(|run| run.number == last.number));
-        let mut writer = RunWriter::new(self, db, old.iter().map(|run| run.rows).sum());
-        while let Some(row) = merge.next()? {
-            let removal = self.is_removal(row);
-            if !removal {
-                visit(row);
+        let run = self.written(db, old.iter().map(|run| run.rows).sum(), &mut |writer| {
+            while let Some(row) = merge.next()? {
+                let stays = if self.is_removal(row) { !oldest } else { stays(row) };
+                if stays {
+                    writer.push(row)?;
+                }
             }
-            if !(removal && oldest) {
-                writer.push(row)?;
-            }
-        }
+            Ok(())
+        })?;
         drop(merge);
-        let run = writer.finish()?;
         self.replace(db, &old, run)?;
         lock(&self.garbage).extend(old);
         self.collect_garbage(db)
@@ -381,6 +449,25 @@ fn runs_due(rows: &[u64]) -> usize {
             fits
         })
         .count()
+}
+
+/// How many of the newest runs, given by their rows, are of the class of the newest or below.
+fn runs_of_class(rows: &[u64], factor: u64) -> usize {
+    let class = |rows: u64| (rows / CLASS_ROWS).checked_ilog(factor.max(2)).unwrap_or(0);
+    let newest = rows.first().map_or(0, |&rows| class(rows));
+    rows.iter().take_while(|&&rows| class(rows) <= newest).count()
+}
+
+/// 16 bytes of hash from a short one.
+fn widened(key: &[u8]) -> Vec<u8> {
+    let number = key.iter().take(8).fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+    let mix = |x: u64| {
+        let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    };
+    let first = mix(number.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    [first.to_le_bytes(), mix(first).to_le_bytes()].concat()
 }
 
 fn run_key(part: u8, number: u32, rest: &[u8]) -> Vec<u8> {

@@ -3,11 +3,12 @@
 use super::boilerplate::passage;
 use super::gram;
 use super::index::Similarity;
-use super::rows::{CONTAINED, CONTENTS, ContentRow, FEATURES, POSTING_BYTES, containment_of, posting_number};
+use super::rows::{CONTAINED, CONTENTS, ContentRow, POSTING_BYTES, containment_of, posting_number};
 use super::{Boilerplate, SimilarityError};
 use crate::id::RecipeId;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::ops::ControlFlow;
 
 /// A feature that many contents have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,13 +72,13 @@ impl Similarity {
             }
             chunks.clear();
         };
-        FEATURES.scan(&*self.db, &[], |row| {
+        self.tables.features.scan(&*self.db, &[], |row| {
             if row[..of.len()] != of {
                 end_of_feature(&of, &mut chunks);
                 of.copy_from_slice(&row[..POSTING_BYTES - 4]);
             }
             chunks.push(posting_number(row));
-            true
+            ControlFlow::Continue(())
         })?;
         end_of_feature(&of, &mut chunks);
         let found = frequent.into_sorted_vec();

@@ -11,8 +11,9 @@
 //! moments, save by a sweep.
 
 use super::buffer::Buffer;
+use super::hashed::{Hashed, add};
 use super::rows::{
-    CONTAINED, CONTENTS, ChunkKey, ChunkRow, ContentRow, Counts, FEATURES, NUMBERED, POSTING_BYTES, SKETCHED,
+    CHUNK_BYTES, CONTAINED, CONTENTS, ChunkKey, ChunkRow, ContentRow, Counts, KEY_BYTES, POSTING_BYTES,
     chunk_key, containment, hash_prefix, head, name, name_hash, posting, posting_number,
 };
 use super::sketch::Sketch;
@@ -21,18 +22,21 @@ use crate::db::{Db, Table};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::Recipe;
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 type Result<T> = std::result::Result<T, SimilarityError>;
 
 const META_KEY: &[u8] = b"similarity";
-const META_VERSION: u8 = 6;
+/// Filters of chunk ids take a part of the memory that additions may take.
+const FILTERS_PER_BUFFER: u64 = 4;
+const META_VERSION: u8 = 7;
 
 /// Settings of the index that do not change what is stored.
 #[derive(Clone, Copy, Debug)]
 pub struct SimilarityOptions {
-    /// About how many bytes of memory additions may take before they are merged into the database. A merge
-    /// rewrites most of the feature table once that is large, so more memory means fewer rewrites.
+    /// About how many bytes of memory additions may take before they are merged into the database. More memory means
+    /// larger runs and fewer rewrites. Filters take a quarter of as much.
     pub buffer_bytes: usize,
     /// A feature that more contents than this have says nothing, and is not followed.
     pub frequency_cap: usize,
@@ -119,28 +123,28 @@ impl State {
         self.buffers().any(|buffer| buffer.dead.contains_key(&content))
     }
 
-    fn chunk(&self, db: &dyn Db, key: &ChunkKey) -> Result<Option<ChunkRow>> {
+    fn chunk(&self, db: &dyn Db, tables: &Hashed, key: &ChunkKey) -> Result<Option<ChunkRow>> {
         if let Some(row) = self.buffers().find_map(|buffer| buffer.sketched.get(key)) {
             return Ok(Some(*row));
         }
-        Ok(SKETCHED.find(db, key)?.map(|row| ChunkRow::of_row(&row)))
+        Ok(tables.sketched.find(db, key)?.map(|row| ChunkRow::of_row(&row)))
     }
 
-    fn content_number(&self, db: &dyn Db, id: &RecipeId) -> Result<Option<u32>> {
+    fn content_number(&self, db: &dyn Db, tables: &Hashed, id: &RecipeId) -> Result<Option<u32>> {
         let number = match self.buffers().find_map(|buffer| buffer.numbered.get(id)) {
             Some(number) => Some(*number),
-            None => stored_number(db, id)?,
+            None => stored_number(db, tables, id)?,
         };
         Ok(number.filter(|&number| !self.is_dead(number)))
     }
 }
 
 /// The number of a content by what the database has: of those whose names begin alike the one that has the whole id.
-fn stored_number(db: &dyn Db, id: &RecipeId) -> Result<Option<u32>> {
+fn stored_number(db: &dyn Db, tables: &Hashed, id: &RecipeId) -> Result<Option<u32>> {
     let mut numbers = Vec::new();
-    NUMBERED.scan(db, &hash_prefix(name_hash(id)), |row| {
+    tables.numbered.scan(db, &hash_prefix(name_hash(id)), |row| {
         numbers.push(posting_number(row));
-        true
+        ControlFlow::Continue(())
     })?;
     for number in numbers {
         let row = CONTENTS.find(db, &number.to_be_bytes())?;
@@ -154,6 +158,7 @@ fn stored_number(db: &dyn Db, id: &RecipeId) -> Result<Option<u32>> {
 /// The similarity index. All methods may be called from many threads.
 pub struct Similarity {
     pub(super) db: Arc<dyn Db>,
+    pub(super) tables: Hashed,
     pub(super) options: SimilarityOptions,
     merging: Mutex<()>,
     state: RwLock<State>,
@@ -165,8 +170,10 @@ impl Similarity {
     /// Fails with [`SimilarityError::Format`] if another version wrote it.
     pub fn open(db: Arc<dyn Db>, options: SimilarityOptions) -> Result<Similarity> {
         let meta = Meta::load(&*db)?;
+        let tables = Hashed::open(&*db, options.buffer_bytes as u64 / FILTERS_PER_BUFFER)?;
         Ok(Similarity {
             db,
+            tables,
             options,
             merging: Mutex::default(),
             state: RwLock::new(State { meta, ..State::default() }),
@@ -187,14 +194,14 @@ impl Similarity {
 
     /// Whether the chunk was sketched, so that it need not be again.
     pub fn knows_chunk(&self, id: &ChunkId) -> Result<bool> {
-        Ok(self.read().chunk(&*self.db, &chunk_key(id))?.is_some())
+        Ok(self.read().chunk(&*self.db, &self.tables, &chunk_key(id))?.is_some())
     }
 
     /// Adds a chunk's sketch; without effect if the chunk is known. May merge the buffer, which takes time.
     pub fn add_chunk(&self, id: ChunkId, sketch: Sketch) -> Result<()> {
         let key = chunk_key(&id);
         let mut state = self.write();
-        if state.chunk(&*self.db, &key)?.is_some() {
+        if state.chunk(&*self.db, &self.tables, &key)?.is_some() {
             return Ok(());
         }
         let number = take_number(&mut state.meta.next_chunk)?;
@@ -212,13 +219,13 @@ impl Similarity {
     /// content had it for a while and it was swept. Adding it and trying again is then right.
     pub fn add_content(&self, id: RecipeId, recipe: &Recipe) -> Result<()> {
         let mut state = self.write();
-        if state.content_number(&*self.db, &id)?.is_some() {
+        if state.content_number(&*self.db, &self.tables, &id)?.is_some() {
             return Ok(());
         }
         let mut seen = HashSet::new();
         let mut chunks = Vec::new();
         for chunk in recipe.chunks().iter().filter(|chunk| seen.insert(chunk.id)) {
-            let row = state.chunk(&*self.db, &chunk_key(&chunk.id))?;
+            let row = state.chunk(&*self.db, &self.tables, &chunk_key(&chunk.id))?;
             chunks.push(row.ok_or(SimilarityError::UnknownChunk(chunk.id))?);
         }
         let number = take_number(&mut state.meta.next_content)?;
@@ -234,7 +241,7 @@ impl Similarity {
 
     /// Whether the content was added and not removed since.
     pub fn has_content(&self, id: &RecipeId) -> Result<bool> {
-        Ok(self.read().content_number(&*self.db, id)?.is_some())
+        Ok(self.read().content_number(&*self.db, &self.tables, id)?.is_some())
     }
 
     /// Visits the contents that are in the database, by number, from one on, until `visit` returns false.
@@ -248,7 +255,7 @@ impl Similarity {
     /// Removes a content from all answers; without effect if it is not known. Its rows go with later merges.
     pub fn remove_content(&self, id: &RecipeId) -> Result<()> {
         let mut state = self.write();
-        let Some(number) = state.content_number(&*self.db, id)? else {
+        let Some(number) = state.content_number(&*self.db, &self.tables, id)? else {
             return Ok(());
         };
         state.meta.stats.contents = state.meta.stats.contents.saturating_sub(1);
@@ -282,6 +289,7 @@ impl Similarity {
     pub fn clear(&self) -> Result<()> {
         let _merging = self.lock_merging();
         let mut state = self.write();
+        self.tables.clear(&*self.db)?;
         clear(&*self.db)?;
         *state = State::default();
         state.meta.store(&*self.db)
@@ -332,11 +340,11 @@ impl Similarity {
             };
             let buffer = self.ordered(buffer);
             meta.store(&*self.db)?;
-            merge_rows(&*self.db, &buffer)?;
+            merge_rows(&*self.db, &self.tables, &buffer)?;
             let mut state = self.write();
             state.merging = None;
             if sweep::is_due(&state.meta) {
-                sweep::sweep(&*self.db, &mut state)?;
+                sweep::sweep(&*self.db, &self.tables, &mut state)?;
             }
             state.meta.settled = meta.next_chunk;
         }
@@ -395,16 +403,16 @@ fn united(chunks: &[ChunkRow]) -> Counts {
     Counts { level, at }
 }
 
-fn merge_rows(db: &dyn Db, buffer: &Buffer) -> Result<()> {
+fn merge_rows(db: &dyn Db, tables: &Hashed, buffer: &Buffer) -> Result<()> {
     let postings = buffer.postings();
     let mut rows = Vec::with_capacity(postings.len() * POSTING_BYTES);
     for (feature, chunk) in postings {
         rows.extend_from_slice(&posting(feature.into(), chunk));
     }
-    FEATURES.merge(db, rows, Vec::new())?;
+    add(&tables.features, db, &rows, POSTING_BYTES, POSTING_BYTES)?;
     filters::merge(db, &buffer.filters)?;
-    let rows = buffer.sketched.iter().flat_map(|(key, row)| row.to_row(key)).collect();
-    SKETCHED.merge(db, rows, Vec::new())?;
+    let rows: Vec<u8> = buffer.sketched.iter().flat_map(|(key, row)| row.to_row(key)).collect();
+    add(&tables.sketched, db, &rows, CHUNK_BYTES, KEY_BYTES)?;
     let mut rows = Vec::new();
     for (&chunk, (sampled, contents)) in &buffer.contained {
         let live = contents.iter().filter(|content| !buffer.dead.contains_key(content));
@@ -414,8 +422,8 @@ fn merge_rows(db: &dyn Db, buffer: &Buffer) -> Result<()> {
     let rows = buffer.contents.iter().flat_map(|(&number, row)| row.to_row(number)).collect();
     let removed = buffer.dead.keys().flat_map(|number| number.to_be_bytes()).collect();
     CONTENTS.merge(db, rows, removed)?;
-    let rows = buffer.numbered.iter().flat_map(|(id, &number)| name(id, number)).collect();
-    let removed = buffer.dead.iter().flat_map(|(&number, id)| name(id, number)).collect();
-    NUMBERED.merge(db, rows, removed)?;
+    // Names of contents that were removed go with a sweep: a name without a content means nothing.
+    let rows: Vec<u8> = buffer.numbered.iter().flat_map(|(id, &number)| name(id, number)).collect();
+    add(&tables.numbered, db, &rows, POSTING_BYTES, POSTING_BYTES)?;
     Ok(())
 }

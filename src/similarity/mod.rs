@@ -25,6 +25,7 @@ mod frequent;
 pub mod fuzz;
 mod gram;
 pub mod groups;
+mod hashed;
 mod index;
 pub mod methods;
 mod order;

@@ -16,11 +16,10 @@ use super::SimilarityError;
 use super::boilerplate::Boilerplate;
 use super::estimate::Places;
 use super::filtered::Filtered;
+use super::hashed::Hashed;
 use super::index::{Similarity, State};
 use super::rank::{Candidate, Query};
-use super::rows::{
-    CONTAINED, ChunkKey, ChunkRow, FEATURES, SKETCHED, containment_of, hash_prefix, posting_number,
-};
+use super::rows::{CONTAINED, ChunkKey, ChunkRow, containment_of, hash_prefix, posting_number};
 use super::sketch::{Asked, QuerySketch};
 use super::tally::Seen;
 use crate::db::Db;
@@ -75,7 +74,7 @@ impl Similarity {
         features.retain(|asked| !boilerplate.has(asked.feature.bits()));
         let boilerplate_features = all - features.len();
         let state = self.read();
-        let bare = bare_chunks(&*self.db, &state, &features)?;
+        let bare = bare_chunks(&*self.db, &self.tables, &state, &features)?;
         let cap = self.options.frequency_cap;
         let mut seen = Seen::of(sketch);
         let mut suppressed = Vec::new();
@@ -119,7 +118,7 @@ impl Similarity {
         cap: usize,
         seen: &mut Seen,
     ) -> Result<Vec<Asked>, SimilarityError> {
-        let postings = postings(&*self.db, state, bare, features, cap)?;
+        let postings = postings(&*self.db, &self.tables, state, bare, features, cap)?;
         let chunks = containing(&*self.db, state, &postings, cap)?;
         seen.rows += postings.rows + chunks.values().map(|(_, contents)| contents.len()).sum::<usize>();
         let mut suppressed = Vec::new();
@@ -164,7 +163,12 @@ struct Found {
 type BareChunks = HashMap<ChunkKey, (u32, u8)>;
 
 /// One look-up for each chunk of the query that has a feature.
-fn bare_chunks(db: &dyn Db, state: &State, features: &[Asked]) -> Result<BareChunks, SimilarityError> {
+fn bare_chunks(
+    db: &dyn Db,
+    tables: &Hashed,
+    state: &State,
+    features: &[Asked],
+) -> Result<BareChunks, SimilarityError> {
     let mut keys: Vec<ChunkKey> = features.iter().map(|asked| asked.chunk).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -178,15 +182,13 @@ fn bare_chunks(db: &dyn Db, state: &State, features: &[Asked]) -> Result<BareChu
         let row = state.buffers().find_map(|buffer| buffer.sketched.get(key));
         row.into_iter().for_each(|row| add(*key, *row));
     }
-    SKETCHED.scan_each(db, &keys, |i, row| {
-        add(keys[i], ChunkRow::of_row(row));
-        false
-    })?;
+    tables.sketched.scan_each(db, &keys, 1, |i, row| add(keys[i], ChunkRow::of_row(row)))?;
     Ok(bare)
 }
 
 fn postings(
     db: &dyn Db,
+    tables: &Hashed,
     state: &State,
     bare: &BareChunks,
     features: &[Asked],
@@ -195,13 +197,7 @@ fn postings(
     let most = cap.saturating_mul(CHUNKS_PER_CONTENT);
     let prefixes: Vec<_> = features.iter().map(|asked| hash_prefix(asked.feature.bits())).collect();
     let mut stored: Vec<(usize, u32)> = Vec::new();
-    let (mut of, mut count) = (0, 0);
-    FEATURES.scan_each(db, &prefixes, |i, row| {
-        count = if i == of { count + 1 } else { 1 };
-        of = i;
-        stored.push((i, posting_number(row)));
-        count <= most
-    })?;
+    tables.features.scan_each(db, &prefixes, most + 1, |i, row| stored.push((i, posting_number(row))))?;
     let mut found = Found {
         starts: vec![0],
         chunks: Vec::with_capacity(stored.len()),

@@ -32,21 +32,12 @@ pub(super) const CONTENT_BYTES: usize = 4 + 16 + 8 + 1 + 4 * LEVELS;
 /// Blocks of rows that are looked up one by one.
 const POINT_BLOCK_BYTES_MAX: usize = 1024;
 
-/// (feature, chunk number)
-pub(super) static FEATURES: Runs<Postings> =
-    Runs::new(Layout { table: Table::Features, row_len: POSTING_BYTES, key_len: POSTING_BYTES });
-/// chunk id -> [`ChunkRow`]
-pub(super) static SKETCHED: Runs<Chunks> =
-    Runs::new(Layout { table: Table::Sketched, row_len: CHUNK_BYTES, key_len: KEY_BYTES });
 /// (chunk number, content number) -> [`Sampled`]
 pub(super) static CONTAINED: Runs<Containments> =
     Runs::new(Layout { table: Table::Contained, row_len: CONTAINED_BYTES, key_len: 8 });
 /// content number -> [`ContentRow`]
 pub(super) static CONTENTS: Runs<Contents> =
     Runs::new(Layout { table: Table::Contents, row_len: CONTENT_BYTES, key_len: 4 });
-/// (32 bits of a recipe id, content number), as postings are
-pub(super) static NUMBERED: Runs<Postings> =
-    Runs::new(Layout { table: Table::Numbered, row_len: POSTING_BYTES, key_len: POSTING_BYTES });
 
 pub(super) fn chunk_key(id: &ChunkId) -> ChunkKey {
     head(&id.0)

@@ -8,11 +8,9 @@
 //! rows; and so does every chunk that was added since the merge before the last, because the content it was
 //! added for may be about to come. Names go before features: a chunk that is known has its features.
 
+use super::hashed::Hashed;
 use super::index::{Meta, State};
-use super::rows::{
-    CONTAINED, CONTENTS, ChunkRow, ContentRow, FEATURES, KEY_BYTES, POSTING_BYTES, SKETCHED, containment_of,
-    posting_number,
-};
+use super::rows::{CONTAINED, CONTENTS, ChunkRow, ContentRow, containment_of, posting_number};
 use super::{SimilarityError, filters};
 use crate::db::{Codec, Db, DbResult, Runs};
 
@@ -44,7 +42,7 @@ impl NumberSet {
 }
 
 /// Runs with the state locked and no merge under way; additions and queries wait. O(index).
-pub(super) fn sweep(db: &dyn Db, state: &mut State) -> Result<(), SimilarityError> {
+pub(super) fn sweep(db: &dyn Db, tables: &Hashed, state: &mut State) -> Result<(), SimilarityError> {
     let mut contents = NumberSet::below(state.meta.next_content);
     CONTENTS.scan(db, &[], |row| {
         contents.insert(ContentRow::of_row(row).0);
@@ -65,9 +63,10 @@ pub(super) fn sweep(db: &dyn Db, state: &mut State) -> Result<(), SimilarityErro
         let (chunk, content, _) = containment_of(row);
         contents.contains(content) && stays(chunk)
     })?;
-    let gone = remove(&SKETCHED, db, KEY_BYTES, |row| stays(ChunkRow::of_row(row).number))?;
+    tables.numbered.retain(db, |row| contents.contains(posting_number(row)))?;
+    let gone = tables.sketched.retain(db, |row| stays(ChunkRow::of_row(row).number))?;
     state.meta.stats.chunks = state.meta.stats.chunks.saturating_sub(gone);
-    let gone = remove(&FEATURES, db, POSTING_BYTES, |row| stays(posting_number(row)))?;
+    let gone = tables.features.retain(db, |row| stays(posting_number(row)))?;
     state.meta.stats.postings = state.meta.stats.postings.saturating_sub(gone);
     filters::retain(db, stays)?;
     state.meta.dead = 0;

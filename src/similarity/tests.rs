@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::chunk::ChunkParams;
-use crate::db::{Db, MemDb, SledDb, Table};
+use crate::db::{Batch, Db, DbResult, MemDb, SledDb, Table, Value};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
 use proptest::prelude::*;
@@ -363,6 +363,52 @@ fn contents_of_chunks_that_are_renumbered_are_found() {
         }
         index.flush().unwrap();
     }
+}
+
+/// A database that counts the bytes of what is put into it.
+struct Counting(MemDb, std::sync::atomic::AtomicUsize);
+
+impl Db for Counting {
+    fn get(&self, table: Table, key: &[u8]) -> DbResult<Option<Value>> {
+        self.0.get(table, key)
+    }
+
+    fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>> {
+        self.0.at_or_below(table, key)
+    }
+
+    fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()> {
+        self.0.scan(table, from, visit)
+    }
+
+    fn apply(&self, batch: Batch) -> DbResult<()> {
+        let bytes = batch.bytes();
+        self.1.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        self.0.apply(batch)
+    }
+
+    fn flush(&self) -> DbResult<()> {
+        self.0.flush()
+    }
+
+    fn bytes_on_disk(&self) -> u64 {
+        0
+    }
+}
+
+/// Rows are rewritten a few times, however many bulks come: seen to fail if each bulk is merged with all that is there.
+#[test]
+fn an_index_that_grows_costs_the_same() {
+    let db = Arc::new(Counting(MemDb::new(), Default::default()));
+    let options = SimilarityOptions { buffer_bytes: 4 << 20, ..SimilarityOptions::default() };
+    let index = Similarity::open(db.clone(), options).unwrap();
+    for n in 0..400 {
+        add(&index, &noise(200_000, n));
+    }
+    index.flush().unwrap();
+    let written = db.1.load(std::sync::atomic::Ordering::Relaxed);
+    let kept: usize = Table::ALL.into_iter().map(|table| bytes_of(&*db, table)).sum();
+    assert!(written < 3 * kept, "{written} bytes for {kept}");
 }
 
 fn bytes_of(db: &dyn Db, table: Table) -> usize {

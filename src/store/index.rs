@@ -11,7 +11,7 @@
 use super::error::StoreError;
 use super::frame::{Key, Kind};
 use super::pack::{Address, Entry};
-use crate::db::{Db, DbError, Layout, Table, Tiers};
+use crate::db::{Db, DbError, Layout, Merging, Table, Tiers};
 use crate::id::{RecipeId, StoreId};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -105,7 +105,7 @@ pub(super) struct Index {
 impl Index {
     /// The index in `db`; what is of no use there is as good as none. Filters take at most about `filter_bytes`.
     pub(super) fn open(db: Arc<dyn Db>, filter_bytes: u64) -> Result<Index, StoreError> {
-        let tiers = Tiers::new(LAYOUT, filter_bytes);
+        let tiers = Tiers::new(LAYOUT, Merging::Doubling, filter_bytes);
         let index = Index { db, tiers, recent: RwLock::default(), generation: AtomicU64::new(0) };
         match index.tiers.load(&*index.db) {
             Err(DbError::Row { .. }) => index.clear()?,

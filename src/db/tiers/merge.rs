@@ -1,6 +1,6 @@
 //! Reading several runs of a table as one, of rows with the same key the newest.
 
-use super::super::{Db, DbResult, Layout, Value};
+use super::super::{Codec, Db, DbResult, Layout};
 use super::{Run, Tiers, lower_bound, run_key};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const BLOCKS_AHEAD: usize = 64;
 /// Reads one run from some key on.
 struct Cursor {
     number: u32,
-    blocks: VecDeque<Value>,
+    blocks: VecDeque<Vec<u8>>,
     /// Place in the first block.
     at: usize,
     /// Key in the database of the block after which to go on; None: there are no more.
@@ -19,20 +19,20 @@ struct Cursor {
 }
 
 /// Rows of several runs, newest first, in one order.
-pub(super) struct Merge<'a> {
-    tiers: &'a Tiers,
+pub(super) struct Merge<'a, C: Codec> {
+    tiers: &'a Tiers<C>,
     db: &'a dyn Db,
     cursors: Vec<Cursor>,
     row: Vec<u8>,
 }
 
-impl<'a> Merge<'a> {
+impl<'a, C: Codec> Merge<'a, C> {
     pub(super) fn new<'r>(
-        tiers: &'a Tiers,
+        tiers: &'a Tiers<C>,
         db: &'a dyn Db,
         runs: impl Iterator<Item = &'r Arc<Run>>,
         from: &[u8],
-    ) -> DbResult<Merge<'a>> {
+    ) -> DbResult<Merge<'a, C>> {
         let mut merge = Merge { tiers, db, cursors: Vec::new(), row: Vec::new() };
         for run in runs {
             let last = Some(run_key(b'r', run.number, &[]));
@@ -41,7 +41,7 @@ impl<'a> Merge<'a> {
             if let Some((key, block)) =
                 start.filter(|(key, _)| key.starts_with(&run_key(b'r', run.number, &[])))
             {
-                let block = tiers.checked(block)?;
+                let block = tiers.decoded(&block)?;
                 cursor.at = lower_bound(&block, tiers.layout.row_len, from) * tiers.layout.row_len;
                 cursor.blocks.push_back(block);
                 cursor.last = Some(key);
@@ -66,8 +66,7 @@ impl<'a> Merge<'a> {
         }
         let Some(last) = cursor.last.take() else { return Ok(()) };
         let prefix = run_key(b'r', cursor.number, &[]);
-        let mut blocks: Vec<Value> = Vec::new();
-        let mut end = None;
+        let (mut blocks, mut end, mut failed) = (Vec::new(), None, None);
         self.db.scan(self.tiers.layout.table, &last, &mut |key, block| {
             if key == last {
                 return true;
@@ -75,17 +74,21 @@ impl<'a> Merge<'a> {
             if !key.starts_with(&prefix) {
                 return false;
             }
-            blocks.push(block.into());
+            match self.tiers.decoded(block) {
+                Ok(block) => blocks.push(block),
+                Err(e) => {
+                    failed = Some(e);
+                    return false;
+                }
+            }
             if blocks.len() == BLOCKS_AHEAD {
                 end = Some(key.to_vec());
             }
             blocks.len() < BLOCKS_AHEAD
         })?;
         cursor.last = end;
-        for block in blocks {
-            cursor.blocks.push_back(self.tiers.checked(block)?);
-        }
-        Ok(())
+        cursor.blocks.extend(blocks);
+        failed.map_or(Ok(()), Err)
     }
 
     fn key(&self, i: usize) -> Option<&[u8]> {

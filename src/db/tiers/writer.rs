@@ -1,22 +1,27 @@
 //! Writing one run of a table: sorted rows in blocks, and the filter of their keys.
 
 use super::super::filter::Filter;
-use super::super::{Batch, Db, DbResult};
+use super::super::{Batch, Codec, Db, DbResult};
 use super::{BLOCKS_PER_BATCH, Run, Tiers, run_key};
 use std::sync::atomic::Ordering;
 
 /// sled reads, caches and rewrites nine blocks or more at a time. Blocks of 1 and 2 KiB took 1.4 and 1.3 times as much
-/// processor time to fill a table, and no less memory.
-const BLOCK_BYTES: usize = 4096;
+/// processor time to fill a table, and no less memory than those of 4 KiB, which a codec has unless it says otherwise.
+///
+/// Rows are gathered until their block is likely to be of that many bytes, by what the block before came to.
+const FULL: usize = 7;
+const FULL_OF: usize = 8;
 const FILTER_PART_BYTES: usize = 4096;
 
 /// Writes one run.
-pub(super) struct RunWriter<'a> {
-    tiers: &'a Tiers,
+pub(super) struct RunWriter<'a, C: Codec> {
+    tiers: &'a Tiers<C>,
     db: &'a dyn Db,
     number: u32,
     rows: u64,
     block: Vec<u8>,
+    /// Bytes of rows that go into a block.
+    block_rows_bytes: usize,
     batch: Batch,
     /// Keys in the batch.
     keys: Vec<Vec<u8>>,
@@ -24,15 +29,16 @@ pub(super) struct RunWriter<'a> {
     filter: Option<Filter>,
 }
 
-impl<'a> RunWriter<'a> {
-    pub(super) fn new(tiers: &'a Tiers, db: &'a dyn Db, rows_max: u64) -> RunWriter<'a> {
+impl<'a, C: Codec> RunWriter<'a, C> {
+    pub(super) fn new(tiers: &'a Tiers<C>, db: &'a dyn Db, rows_max: u64) -> RunWriter<'a, C> {
         let bits = tiers.filter_bits(rows_max);
         RunWriter {
             tiers,
             db,
             number: tiers.next_number.fetch_add(1, Ordering::Relaxed),
             rows: 0,
-            block: Vec::with_capacity(BLOCK_BYTES),
+            block: Vec::with_capacity(C::BLOCK_BYTES_MAX),
+            block_rows_bytes: C::BLOCK_BYTES_MAX,
             batch: Batch::new(),
             keys: Vec::new(),
             blocks: 0,
@@ -40,15 +46,19 @@ impl<'a> RunWriter<'a> {
         }
     }
 
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
     pub(super) fn push(&mut self, row: &[u8]) -> DbResult<()> {
         debug_assert_eq!(row.len(), self.tiers.layout.row_len);
-        if self.block.len() + row.len() > BLOCK_BYTES {
+        if self.block.len() + row.len() > self.block_rows_bytes {
             self.cut()?;
         }
         self.block.extend_from_slice(row);
         self.rows += 1;
         if let Some(filter) = &mut self.filter {
-            filter.insert(row);
+            filter.insert(&self.tiers.hash_of(row));
         }
         Ok(())
     }
@@ -56,7 +66,12 @@ impl<'a> RunWriter<'a> {
     fn cut(&mut self) -> DbResult<()> {
         let Some(first) = self.block.get(..self.tiers.layout.key_len) else { return Ok(()) };
         let key = run_key(b'r', self.number, first);
-        let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK_BYTES));
+        let block = C::encode(&self.block, self.tiers.layout.row_len);
+        if block.len() < self.block.len() {
+            let full = C::BLOCK_BYTES_MAX * FULL / FULL_OF;
+            self.block_rows_bytes = self.block.len().saturating_mul(full) / block.len().max(1);
+        }
+        self.block.clear();
         self.put(key, block)
     }
 

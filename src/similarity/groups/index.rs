@@ -3,8 +3,9 @@
 use super::{Fact, Input, Result};
 use crate::similarity::index::Similarity;
 use crate::similarity::rows::{
-    CONTAINED, CONTENTS, ContentRow, FEATURES, Sampled, containment_of, posting_hash, posting_number,
+    CONTAINED, CONTENTS, ContentRow, Sampled, containment_of, posting_hash, posting_number,
 };
+use std::ops::ControlFlow;
 
 /// What is still in the buffers is not seen: [`Similarity::flush`] comes first. The index may go on changing.
 impl Input for Similarity {
@@ -30,6 +31,11 @@ impl Input for Similarity {
     }
 
     fn features(&self, visit: &mut dyn FnMut(u64, u32) -> bool) -> Result<()> {
-        Ok(FEATURES.scan(&*self.db, &[], |row| visit(posting_hash(row), posting_number(row)))?)
+        Ok(self.tables.features.scan(&*self.db, &[], |row| {
+            match visit(posting_hash(row), posting_number(row)) {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })?)
     }
 }

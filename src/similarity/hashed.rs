@@ -1,0 +1,62 @@
+//! The tables of the index whose keys are hashes: in runs ([`Tiers`]), so that what comes later costs as much as what came first.
+
+use super::rows::{CHUNK_BYTES, Chunks, KEY_BYTES, POSTING_BYTES, Postings};
+use crate::db::{Codec, Db, DbResult, Layout, Merging, Table, Tiers};
+
+/// Runs of one size class that are merged: fewer cost more rewrites, more cost more look-ups.
+const RUNS_OF_CLASS: u64 = 6;
+
+/// The tables whose keys are hashes.
+#[derive(Debug)]
+pub(super) struct Hashed {
+    /// (feature, chunk number)
+    pub(super) features: Tiers<Postings>,
+    /// chunk id -> [`ChunkRow`]
+    pub(super) sketched: Tiers<Chunks>,
+    /// (32 bits of a recipe id, content number), as postings are. Of contents that were removed some are left.
+    pub(super) numbered: Tiers<Postings>,
+}
+
+impl Hashed {
+    /// The tables that `db` has. Filters of chunk ids take at most about so many bytes of memory.
+    pub(super) fn open(db: &dyn Db, filter_bytes_max: u64) -> DbResult<Hashed> {
+        let merging = Merging::Classes(RUNS_OF_CLASS);
+        let layout = |table, row_len, key_len| Layout { table, row_len, key_len };
+        let of_postings = |table| Tiers::new(layout(table, POSTING_BYTES, POSTING_BYTES), merging, 0);
+        let sketched = layout(Table::Sketched, CHUNK_BYTES, KEY_BYTES);
+        let tables = Hashed {
+            features: of_postings(Table::Features),
+            sketched: Tiers::new(sketched, merging, filter_bytes_max),
+            numbered: of_postings(Table::Numbered),
+        };
+        tables.features.load(db)?;
+        tables.sketched.load(db)?;
+        tables.numbered.load(db)?;
+        Ok(tables)
+    }
+
+    /// Removes every row, first those that say that something is known.
+    pub(super) fn clear(&self, db: &dyn Db) -> DbResult<()> {
+        self.numbered.clear(db)?;
+        self.sketched.clear(db)?;
+        self.features.clear(db)
+    }
+}
+
+/// Adds rows, given end to end in any order, to a table, each key once.
+pub(super) fn add<C: Codec>(
+    tiers: &Tiers<C>,
+    db: &dyn Db,
+    rows: &[u8],
+    row_len: usize,
+    key_len: usize,
+) -> DbResult<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut rows: Vec<&[u8]> = rows.chunks_exact(row_len).collect();
+    rows.sort_unstable();
+    rows.dedup_by_key(|row| &row[..key_len]);
+    tiers.add(db, rows.len() as u64, rows.iter())?;
+    tiers.merge_due(db)
+}
