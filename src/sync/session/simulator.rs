@@ -20,6 +20,7 @@ use std::rc::Rc;
 
 mod disk;
 mod seeds;
+mod steps;
 
 /// xorshift64*.
 struct Rng(u64);
