@@ -115,6 +115,7 @@ fn a_full_peer() {
         assert_eq!(code, 1, "{form:?}: {report}");
         let named = report["skipped"].as_array().unwrap().iter().any(|row| row["path"] == "large");
         assert!(named, "{form:?}: {report}");
+        assert!(!a.is_left_mounted() && !b.is_left_mounted(), "{form:?}");
         let there = manifest(&b.root());
         assert_eq!(there.keys().collect::<Vec<_>>(), ["d", "d/small", "small"], "{form:?}");
         disk.resize("256M");
