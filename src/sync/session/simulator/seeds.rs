@@ -72,7 +72,7 @@ fn an_edited_copy_is_no_conflict_with_the_copy() {
 /// Two devices gave a name to one file, and one of them put another file there.
 #[test]
 fn a_name_that_two_devices_gave_is_given_twice() {
-    [600, 825, 1937, 3983, 4351, 6026, 6284, 8169].into_iter().for_each(run_links);
+    [600, 825, 1937, 3983, 4351, 6026, 6284, 8169, 8783].into_iter().for_each(run_links);
 }
 
 /// A machine stops after all was put in place, and a user edits a file that was renamed by that. Seen to fail where such a file was a new one.
