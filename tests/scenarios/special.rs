@@ -62,8 +62,6 @@ fn cut_and_resumed() {
             std::thread::sleep(Duration::from_millis(milliseconds));
             let _ = child.kill();
             child.wait().unwrap();
-            // What it had mounted goes a moment later, and with it what is below is in reach again.
-            std::thread::sleep(Duration::from_millis(300));
         }
         let (code, report) = a.sync(&b, &[]);
         assert_eq!(code, 0, "{form:?}: {report}");
