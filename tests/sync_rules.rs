@@ -161,38 +161,47 @@ fn no_private_mount_is_left() {
     fs::create_dir(&peer).unwrap();
     succeed(mount.dedupctl().arg("init").arg(&dir));
     fs::write(dir.join("large"), noise(2, 4_000_000)).unwrap();
-    for (signal, daemons_too) in [("INT", false), ("TERM", false), ("KILL", false), ("KILL", true)] {
+    for (signal, whom) in
+        [("INT", "caller"), ("TERM", "caller"), ("KILL", "caller"), ("KILL", "called"), ("KILL", "all")]
+    {
         // So slowly that there is time.
         let mut command = sync(&mount, &["--bwlimit", "100K", path(&peer), path(&dir)]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let caller = child.id().to_string();
         let mounted =
             || private_mounts(child.id()).into_iter().filter(|path| is_mounted(path)).collect::<Vec<_>>();
         wait_until("both sides are mounted", || mounted().len() == 2);
         let mounts = mounted();
-        let mut pids = vec![child.id().to_string()];
-        if daemons_too {
-            let number = |path: &PathBuf| path.to_str().unwrap().rsplit_once('-').unwrap().1.to_owned();
-            for private in &mounts {
-                let listed = mount.command("pgrep").args(["-f", path(private)]).output().unwrap();
-                pids.extend(String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned));
+        let number = |path: &PathBuf| path.to_str().unwrap().rsplit_once('-').unwrap().1.to_owned();
+        let called = mounts.iter().map(number).find(|pid| *pid != caller).unwrap();
+        let pids = match whom {
+            "caller" => vec![caller],
+            "called" => vec![called],
+            _ => {
+                let daemons = mounts.iter().flat_map(|private| {
+                    let listed = mount.command("pgrep").args(["-f", path(private)]).output().unwrap();
+                    String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+                });
+                daemons.chain([caller, called]).collect()
             }
-            // The other side's process too.
-            pids.extend(mounts.iter().map(number));
-        }
+        };
         let _ = mount.command("kill").arg(format!("-{signal}")).args(&pids).output();
-        child.wait().unwrap();
+        let status = child.wait().unwrap();
+        assert!(!status.success(), "{signal} to {whom}: {status}");
         let left = || mounts.iter().filter(|path| is_mounted(path) || path.exists()).count();
-        if daemons_too {
+        if whom == "all" {
             wait_until("the mounts are dead", || {
-                mounts
-                    .iter()
-                    .all(|path| rustix::fs::statfs(path).is_err_and(|e| e == rustix::io::Errno::NOTCONN))
+                let dead =
+                    |path: &PathBuf| rustix::fs::statfs(path).is_err_and(|e| e == rustix::io::Errno::NOTCONN);
+                mounts.iter().all(dead)
             });
             let conflicts = mount.dedupctl().arg("conflicts").current_dir(&dir).output().unwrap();
             assert_eq!(conflicts.status.code(), Some(0), "{}", text(&conflicts));
             assert_eq!(left(), 0, "{mounts:?}");
         } else {
-            wait_until(&format!("what was mounted goes after {signal}: {mounts:?}"), || left() == 0);
+            wait_until(&format!("what was mounted goes after {signal} to {whom}: {mounts:?}"), || {
+                left() == 0
+            });
         }
     }
     json(&mut sync(&mount, &[path(&peer), path(&dir)]), 0);

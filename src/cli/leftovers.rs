@@ -1,9 +1,9 @@
-//! Mounts that syncs made for themselves, and of which nothing is left but the mount point.
+//! Mounts that syncs made for themselves, and whose daemons were killed.
 //!
 //! Such a mount ends with the process that it is for. What is cleared here is what a daemon leaves that was killed too:
 //! - the name is one that this program gives, in the runtime directory of this user, and its process is gone;
-//! - a dead mount is cleared only if it is one of dedupfs and the kernel says that nobody serves it;
-//! - a directory is removed only if it is empty.
+//! - it is a mount of dedupfs in this mount namespace, and the kernel says that nobody serves it. An empty directory may be the
+//!   mount point of a sync in another namespace, which would lose its mount: it stays.
 
 use crate::fuse;
 use std::path::Path;
@@ -17,18 +17,18 @@ pub(super) fn clear(runtime: &Path) {
     let names = list.flatten().map(|entry| entry.file_name());
     for name in names.filter(|name| is_left(&name.to_string_lossy())) {
         let path = runtime.join(name);
-        if is_mount_of_dedupfs(&path) {
-            match fuse::clear_dead_mount(&path) {
-                Ok(true) => tracing::info!("{}: a dead mount was cleared", path.display()),
-                Ok(false) => continue,
-                Err(e) => {
-                    tracing::warn!("{e}");
-                    continue;
-                }
-            }
+        if !is_mount_of_dedupfs(&path) {
+            continue;
         }
-        // Fails on anything that is not empty, or mounted.
-        let _ = rustix::fs::rmdir(&path);
+        match fuse::clear_dead_mount(&path) {
+            Ok(true) => {
+                tracing::info!("{}: a dead mount was cleared", path.display());
+                // Fails on anything that is not empty.
+                let _ = rustix::fs::rmdir(&path);
+            }
+            Ok(false) => {}
+            Err(e) => tracing::warn!("{e}"),
+        }
     }
 }
 
@@ -58,19 +58,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_left_is_removed() {
+    fn what_is_no_dead_mount_stays() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         // Numbers of processes are smaller.
         let gone = format!("{TEMPORARY}{}", u32::MAX);
-        let full = format!("{TEMPORARY}{}", u32::MAX - 1);
         let alive = format!("{TEMPORARY}{}", std::process::id());
-        for name in [&gone, &full, &alive, "dedupfs-sync-x", "other"] {
+        for name in [&gone, &alive, "dedupfs-sync-x", "other"] {
             std::fs::create_dir(at(name)).unwrap();
         }
-        std::fs::write(at(&full).join("file"), "f").unwrap();
         clear(dir.path());
-        let left = [&gone, &full, &alive, "dedupfs-sync-x", "other"].map(|name| at(name).exists());
-        assert_eq!(left, [false, true, true, true, true]);
+        assert!([&gone, &alive, "dedupfs-sync-x", "other"].iter().all(|name| at(name).exists()));
+        assert_eq!([&gone, &alive, "dedupfs-sync-x"].map(|name| is_left(name)), [true, false, false]);
     }
 }

@@ -15,7 +15,10 @@ use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+/// So long the private mount of another sync may take to go.
+const OTHERS: Duration = Duration::from_secs(15);
 /// In a state directory: what syncs remember.
 const SYNC: &str = "sync";
 
@@ -102,8 +105,12 @@ pub(super) fn open(path: &Path, init: Option<&InitOptions>) -> Result<Mounted, C
             Err(_) => {}
         }
     }
-    let root = match control::find(path) {
+    let root = match find_settled(path) {
         Ok(Found::Daemon { info, path: below, .. }) => {
+            if is_private(&info.mountpoint) {
+                let message = format!("{}: another sync has it mounted for itself", path.display());
+                return Err(CliError::new(message).hint("run this again when that has ended"));
+            }
             check_root(path, &below, make)?;
             return of_daemon(&info);
         }
@@ -174,6 +181,24 @@ impl Drop for Plain {
     }
 }
 
+/// Whether it is a mount that ends with a process: whoever else uses it would be left with an empty directory.
+fn is_private(mountpoint: &Path) -> bool {
+    mountpoint.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY))
+}
+
+/// As [`control::find`], once a private mount of another sync is gone.
+fn find_settled(path: &Path) -> Result<Found, ControlError> {
+    let until = Instant::now() + OTHERS;
+    loop {
+        match control::find(path)? {
+            Found::Daemon { info, .. } if is_private(&info.mountpoint) && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            found => return Ok(found),
+        }
+    }
+}
+
 /// Where private mounts are made; without what is left of others.
 fn runtime_dir() -> Result<PathBuf, CliError> {
     let base = control::runtime_dir(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref())?;
@@ -217,7 +242,6 @@ fn mount(root: &Path, mountpoint: &Path) -> Result<Mounted, CliError> {
 
 fn of_daemon(info: &DaemonInfo) -> Result<Mounted, CliError> {
     let Below { backing, state, _fd } = below_mount(info)?;
-    let name = info.mountpoint.file_name().map(|name| name.to_string_lossy().into_owned());
     Ok(Mounted {
         tree: info.mountpoint.clone(),
         memory: state.join(SYNC),
@@ -225,8 +249,7 @@ fn of_daemon(info: &DaemonInfo) -> Result<Mounted, CliError> {
         backing,
         state,
         _fd,
-        // Also one that a sync which was killed has left.
-        temporary: name.is_some_and(|name| name.starts_with(TEMPORARY)),
+        temporary: is_private(&info.mountpoint),
     })
 }
 

@@ -148,6 +148,28 @@ impl Identify<'_> {
         }
     }
 
+    /// What was moved to where a tree that was being taken has it, and is the inode that it was; a user may have written to it since.
+    fn name_moved(
+        &mut self,
+        groups: &BTreeMap<Inode, Vec<&TreePath>>,
+        assigned: &mut BTreeMap<Inode, Ident>,
+    ) {
+        let Some(agreed) = self.agreed else { return };
+        let by_ident = self.last.by_ident();
+        let was = |ident: &Ident, inode: &Inode| {
+            let paths = by_ident.get(ident).into_iter().flatten();
+            paths.copied().find(|path| self.inodes.get(*path) == Some(inode)).cloned()
+        };
+        let mut moved = Vec::new();
+        for (inode, paths) in groups.iter().filter(|(inode, _)| !assigned.contains_key(*inode)) {
+            let mut wanted = paths.iter().filter_map(|path| agreed.entries.get(*path));
+            moved.extend(wanted.find_map(|entry| was(&entry.ident, inode)).map(|before| (*inode, before)));
+        }
+        for (inode, before) in moved {
+            assigned.extend(self.claim(&before).map(|ident| (inode, ident)));
+        }
+    }
+
     /// What is the inode that it was, with the same content, at another path.
     fn name_renamed(
         &mut self,
@@ -166,7 +188,7 @@ impl Identify<'_> {
         }
     }
 
-    /// By name and inode, by what was being taken, by inode and content, by name.
+    /// By name and inode, by where it was moved to, by what was being taken, by inode and content, by name.
     fn name_files(
         &mut self,
         seen: &BTreeMap<TreePath, Seen>,
@@ -191,6 +213,7 @@ impl Identify<'_> {
                 }
             }
             if same_inode {
+                self.name_moved(&groups, &mut assigned);
                 self.name_taken(seen, &groups, &mut assigned);
                 self.name_renamed(seen, &groups, &mut assigned);
             }
@@ -270,6 +293,22 @@ mod tests {
             let to = if now[2].1 == 2 { "c" } else { "a" };
             assert_eq!(ident(&tree, to), ident(&last, "b"));
         }
+    }
+
+    /// A sync that was stopped had renamed it; then a user wrote to it.
+    #[test]
+    fn what_a_sync_has_moved_is_the_same_file_though_edited() {
+        let (a, none) = (Device::named("a"), BTreeMap::new());
+        let before = seen(&[("a", 1, "a"), ("d", 5, "/"), ("d/b", 2, "b")]);
+        let last = look(&before, &Tree::default(), &none, None, &a, 1);
+        let inodes = before.iter().map(|(path, seen)| (path.clone(), seen.inode)).collect();
+        let mut agreed = last.clone();
+        let moved = agreed.entries.remove(&b"a"[..]).unwrap();
+        agreed.entries.insert(b"d/moved".to_vec(), moved.clone());
+        let now = seen(&[("d", 5, "/"), ("d/b", 2, "b"), ("d/moved", 1, "edited")]);
+        let tree = look(&now, &last, &inodes, Some(&agreed), &a, 2);
+        assert_eq!(tree.entries[&b"d/moved"[..]].ident, moved.ident);
+        assert_ne!(look(&now, &last, &inodes, None, &a, 2).entries[&b"d/moved"[..]].ident, moved.ident);
     }
 
     #[test]

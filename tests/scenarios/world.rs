@@ -48,6 +48,15 @@ impl Side {
         if self.form == Form::Bare { self.mount.dir() } else { self.mount.mnt() }
     }
 
+    /// Whether a sync has left it mounted in a private place.
+    pub fn is_left_mounted(&self) -> bool {
+        let table = fs::read("/proc/self/mountinfo").unwrap();
+        let dir = self.mount.dir();
+        // A mount is called after the directory that is below it.
+        let private = |line: &str| line.contains("/dedupfs-sync-") && line.contains(dir.to_str().unwrap());
+        String::from_utf8_lossy(&table).lines().any(private)
+    }
+
     /// Syncs with `other`; the exit code and what was said.
     pub fn sync(&self, other: &Side, args: &[&str]) -> (i32, Value) {
         let mut command = self.mount.dedupctl();

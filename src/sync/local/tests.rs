@@ -1,8 +1,10 @@
 //! Directories, without a mount: what a mount shows is a directory too. Each sync has its two sides in two threads, with
 //! pipes between them.
 
+use super::super::adopt::Steps;
 use super::super::content::Source;
 use super::super::delta::Encoder;
+use super::super::execute::Executor;
 use super::super::known::{Known, Told};
 use super::super::link;
 use super::super::merge::tests::{file, tree};
@@ -11,7 +13,7 @@ use super::super::plan::plan;
 use super::super::proto::{self, Direction, Hello, Message, Options, PROTOCOL, TreePart};
 use super::super::scan::print;
 use super::super::session::{Outcome, Session};
-use super::super::tree::{Entry, Kind, Time, join};
+use super::super::tree::{Entry, Kind, Time, join, shown};
 use super::super::{diff, tree};
 use super::*;
 use crate::beneath::Root;

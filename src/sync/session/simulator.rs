@@ -20,6 +20,7 @@ use std::rc::Rc;
 
 mod disk;
 mod seeds;
+mod steps;
 
 /// xorshift64*.
 struct Rng(u64);
@@ -358,9 +359,10 @@ impl World {
                         .collect::<Vec<_>>()
                 };
                 let lines = [line(&winner), line(&loser)].concat();
+                let same_file = |text: &String| line(text).iter().any(|text| lines.contains(text));
                 let named = self.named.get(&conflict.path).into_iter().flatten();
                 let by: BTreeSet<usize> =
-                    named.filter(|(_, text)| lines.contains(text)).map(|(by, _)| *by).collect();
+                    named.filter(|(_, text)| same_file(text)).map(|(by, _)| *by).collect();
                 assert!(
                     by.len() > 1 || (!came_from(&winner, &loser) && !came_from(&loser, &winner)),
                     "an invented conflict: {conflict:?} between {winner} and {loser}"

@@ -245,3 +245,28 @@ fn an_xattr_that_does_not_fit_is_named_and_not_deleted() {
     let (outcome, _) = sync(&a, &b);
     assert!(told(&outcome).is_empty() && len(&a, "h").is_err() && len(&b, "h").is_err());
 }
+
+/// A user writes to a file just before another version is put in its place: both are kept, and the sync says so.
+#[test]
+fn a_conflict_with_what_is_written_meanwhile_is_told() {
+    let a = Copy::new();
+    a.write("f", "old");
+    let mut local = a.open(true).unwrap();
+    let from = local.tree.clone();
+    let mut to = from.clone();
+    let ident = from.entries[&b"f"[..]].ident;
+    to.entries.insert(b"f".to_vec(), Entry { ident, ..file(7, "peer", "new") });
+    local.begin(ContentId::of(b"new")).unwrap();
+    local.write(b"new").unwrap();
+    local.finish(ContentId::of(b"new")).unwrap();
+    local.leave_out("");
+    a.write("f", "written meanwhile");
+    let skipped = adopt::adopt(&mut local, &from, &to, &plan(&from, &to)).unwrap();
+    assert_eq!(skipped, []);
+    let told = local.take_troubles(true);
+    let [(path, why)] = &told[..] else { panic!("{told:?}") };
+    let copy = why.rsplit(' ').next().unwrap();
+    let mut texts = [a.read("f"), a.read(copy)];
+    texts.sort();
+    assert_eq!((&path[..], texts), (&b"f"[..], [b"new".to_vec(), b"written meanwhile".to_vec()]), "{why}");
+}

@@ -51,6 +51,40 @@ fn what_was_half_taken_is_no_edit() {
     run_one(8875);
 }
 
+/// A conflict whose copy only the called side got, and that was edited there.
+#[test]
+fn a_conflict_of_a_push_is_one_of_the_called_side() {
+    run_links(3563);
+}
+
+/// A user writes to a file while another version is put in its place: that is a conflict, which the sync tells.
+#[test]
+fn what_a_user_writes_meanwhile_is_a_conflict_that_is_told() {
+    [4239, 6071, 7196, 7885, 7891, 8057].into_iter().for_each(run_links);
+}
+
+/// Two devices met one conflict by themselves, and one of them edited the copy. Seen to fail without `born_as` in the merge.
+#[test]
+fn an_edited_copy_is_no_conflict_with_the_copy() {
+    [4536, 7761].into_iter().for_each(run_links);
+}
+
+/// Two devices gave a name to one file, and one of them put another file there.
+#[test]
+fn a_name_that_two_devices_gave_is_given_twice() {
+    [600, 825, 1937, 3983, 4351, 6026, 6284, 8169, 8783].into_iter().for_each(run_links);
+}
+
+/// A machine stops after all was put in place, and a user edits a file that was renamed by that. Seen to fail where such a file was a new one.
+#[test]
+fn what_a_stopped_sync_has_renamed_is_no_new_file() {
+    run_links(3668);
+}
+
+fn run_links(seed: u64) {
+    World::with_links(seed).calm().run();
+}
+
 /// `SEED=n cargo test --lib simulator::seeds::one_seed -- --ignored`
 #[test]
 #[ignore = "for who looks into a seed"]

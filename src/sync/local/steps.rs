@@ -1,0 +1,77 @@
+//! Steps of a plan, done to the directory.
+
+use super::super::adopt::{Skipped, Steps};
+use super::super::error::SyncError;
+use super::super::execute::Executor;
+use super::super::group::Groups;
+use super::super::ignored::{self, Ignored};
+use super::super::merge::Conflict;
+use super::super::plan::Op;
+use super::super::replica::Replica;
+use super::super::tree::{Tree, shown};
+use super::super::{scan, staging};
+use super::Local;
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+
+impl Steps for Local<'_> {
+    fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
+        let (cache, absent) = (&mut self.memory.cache, &self.absent);
+        let mut executor = Executor::new(&self.root, &mut self.staging, cache, absent)?;
+        let done = executor.run(ops);
+        let unfit = std::mem::take(&mut executor.unfit);
+        drop(executor);
+        self.note_unfit(unfit)?;
+        done
+    }
+
+    fn groups(&self) -> Groups {
+        self.groups.clone()
+    }
+
+    fn ignored(&mut self, agreed: &Tree) -> Result<Ignored, SyncError> {
+        if let Some(patterns) = &self.left_out {
+            return Ok(Ignored::of(patterns));
+        }
+        let entry = agreed.entries.get(scan::IGNORE.as_bytes());
+        let Some(content) = entry.and_then(|entry| entry.kind.content()) else { return Ok(Ignored::of("")) };
+        // After a sync that was stopped: staged, or in its place already.
+        for path in [staging::whole(content), scan::IGNORE.as_bytes().to_vec()] {
+            if staging::hash(&self.root, &path)? == Some(content)
+                && let Ok(fd) = self.root.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
+            {
+                return Ok(Ignored::of(ignored::tellable(&scan::pattern_text_of(File::from(fd))?)));
+            }
+        }
+        Err(SyncError::Changed(format!("{}: what it was to be is not here any more", scan::IGNORE)))
+    }
+
+    fn keep_twice(&mut self, conflicts: &[Conflict]) {
+        for Conflict { path, copy, .. } in conflicts {
+            let why = format!(
+                "was changed while it was synced: both versions are kept, the other is {}",
+                shown(copy)
+            );
+            self.troubles.insert(path.clone(), why);
+        }
+    }
+
+    fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError> {
+        self.look(before, Some(agreed))
+    }
+
+    fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError> {
+        for op in ops {
+            for (path, entry, _) in op.staged() {
+                if let Some(content) = entry.kind.content()
+                    && !self.absent.contains_key(&content)
+                    && !self.stage(content)?
+                {
+                    let message = format!("{}: its content is not here any more", shown(&path));
+                    return Err(SyncError::Changed(message));
+                }
+            }
+        }
+        Ok(())
+    }
+}
