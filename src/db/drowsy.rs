@@ -28,7 +28,8 @@ mod tests {
     #[test]
     fn only_threads_that_are_started_within_have_slack() {
         let before = current_timer_slack().unwrap();
-        let within = with_drowsy_threads(|| std::thread::spawn(|| current_timer_slack().unwrap()).join().unwrap());
+        let within =
+            with_drowsy_threads(|| std::thread::spawn(|| current_timer_slack().unwrap()).join().unwrap());
         assert_eq!(within, SLACK.unwrap().get());
         assert_eq!(current_timer_slack().unwrap(), before);
     }
