@@ -69,6 +69,6 @@ mod tests {
         }
         clear(dir.path());
         assert!([&gone, &alive, "dedupfs-sync-x", "other"].iter().all(|name| at(name).exists()));
-        assert_eq!([&gone, &alive, "dedupfs-sync-x"].map(|name| is_left(name)), [true, false, false]);
+        assert_eq!([&gone, &alive, "dedupfs-sync-x"].map(is_left), [true, false, false]);
     }
 }
