@@ -315,10 +315,10 @@ impl Anchor {
     fn let_go(&self) -> bool {
         // A thread that has the lock uses it.
         let Ok(mut held) = self.fd.try_lock() else { return false };
-        if held.fd.is_some() {
-            if held.opens > 0 || !self.opens_again() || self.used.swap(false, Ordering::Relaxed) {
-                return false;
-            }
+        if held.fd.is_some()
+            && (held.opens > 0 || !self.opens_again() || self.used.swap(false, Ordering::Relaxed))
+        {
+            return false;
         }
         held.cached = false;
         let closed = held.fd.take();
