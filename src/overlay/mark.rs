@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_hybrid_file_is_marked_while_nobody_has_it_open() {
         let world = World::new();
-        let inode = world.stub("file", &[7; 50_000]);
+        let inode = world.stub("file", &vec![7; 50_000]);
         let marked = || {
             let mut marked = Vec::new();
             let mut keep = |recipe: &RecipeId| {
