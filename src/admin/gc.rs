@@ -48,15 +48,14 @@ pub struct GcReport {
 
 /// Gives back what no file needs, or says what there is.
 pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcReport, AdminError> {
-    if repo.read_only() && !dry_run {
+    if repo.read_only() {
         return Err(AdminError::refused(
             format!("{}: the overlay is read-only, so nothing is collected", repo.layout().root.display()),
             "if it was mounted on a full disk, unmount it, run `dedupctl gc`, which needs no free space, and mount it again".to_owned(),
         ));
     }
     let complete = match catch_up(repo, report) {
-        // On a read-only overlay nothing catches up.
-        Ok(()) => !(repo.read_only() && repo.behind()),
+        Ok(()) => true,
         // A collection is what makes room for it.
         Err(e) if e.is_full() => false,
         Err(e) => return Err(e),

@@ -79,7 +79,7 @@ impl Overlay {
         complete: bool,
         progress: &mut dyn FnMut(GcStep) -> bool,
     ) -> Result<Option<GcOutcome>> {
-        if self.read_only && !dry_run {
+        if self.read_only {
             return Err(OverlayError::ReadOnly);
         }
         let Some(collection) = self.contents.store.collect(&mut |_, _| progress(GcStep::Waiting))? else {
