@@ -9,7 +9,6 @@
 
 mod anew;
 mod beside;
-mod drowsy;
 mod filter;
 mod mem;
 mod redo;

@@ -1,5 +1,4 @@
 use super::anew::PATIENCE;
-use super::drowsy::with_drowsy_threads;
 use super::redo::Redo;
 use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, anew, full_key};
 use crate::env::{Refusal, Reserve};
@@ -327,7 +326,7 @@ pub(super) fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
     };
     let give_up = Instant::now() + LOCK_WAIT;
     loop {
-        return match with_drowsy_threads(|| catch_unwind(open)) {
+        return match catch_unwind(open) {
             Ok(Ok(db)) => Ok(db),
             Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
                 if Instant::now() < give_up {
