@@ -79,7 +79,7 @@ fn a_change_only_through_a_mapping_shows_in_place() {
     }
 }
 
-/// `ls -l` asks for the label of each file until it hears that there are none. Seen to fail with ENODATA.
+/// `ls -l` asks for the label of each file until it hears that there are none.
 #[test]
 fn a_file_without_a_label_says_that_there_are_none_on_a_kernel_without_selinux() {
     if !root_and_fuse_available() {

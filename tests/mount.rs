@@ -615,8 +615,7 @@ fn read_only_changes_nothing() {
     assert!(!mount.is_stub("plain"));
 }
 
-/// Seen to fail when half of the limit could be held: a descriptor for each file. 3,000 files of an ordinary user were held
-/// after a scan too.
+/// With a descriptor for each file it would hold 3,000.
 #[test]
 fn a_daemon_holds_few_descriptors_however_many_files_it_knows() {
     as_both(|user| {

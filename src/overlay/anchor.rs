@@ -377,7 +377,6 @@ mod tests {
         }
     }
 
-    /// Seen to fail without the cache: as many descriptors as there are files.
     #[test]
     fn only_the_cache_and_open_files_keep_descriptors() {
         for by_handle in [true, false] {

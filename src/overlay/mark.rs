@@ -306,8 +306,7 @@ mod tests {
     use super::super::testing::World;
     use super::*;
 
-    /// The catalog knows a hybrid file as plain, so a tree that never rests finds it here. Seen to fail when only files in use
-    /// were marked.
+    /// The catalog knows a hybrid file as plain, so a tree that never rests finds it here.
     #[test]
     fn a_hybrid_file_is_marked_while_nobody_has_it_open() {
         let world = World::new();
