@@ -1,7 +1,7 @@
 //! Which device was met at each peer: another one in its place, or an empty mount point of a disk that is not plugged in, is no
 //! reason to copy everything.
 //!
-//! In `peers.toml` beside what syncs remember, by the absolute path of a directory or by HOST:DIR.
+//! In `peers.toml`, where syncs keep their state, by the absolute path of a directory or by HOST:DIR.
 
 use super::error::CliError;
 use super::replica::memory_of;

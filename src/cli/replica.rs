@@ -181,7 +181,7 @@ impl Drop for Plain {
     }
 }
 
-/// Whether it is a mount that ends with a process: whoever else uses it would be left with an empty directory.
+/// Whether it is a mount that ends with a process: another user of it would be left with an empty directory.
 fn is_private(mountpoint: &Path) -> bool {
     mountpoint.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY))
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Runs`](super::Runs) rewrites each block that a bulk of rows falls into. Rows whose keys are hashes fall into all of
 //! them, so filling such a table is quadratic. Here each bulk becomes a **run** of its own: sorted rows in blocks that are
-//! written once, beside a filter of the keys. Runs are merged by size ([`Merging`]), so a row is rewritten a few times in its life, and
+//! written once, with a filter of the keys. Runs are merged by size ([`Merging`]), so a row is rewritten a few times in its life, and
 //! there are few runs: about the logarithm of the rows.
 //!
 //! ```text
@@ -69,7 +69,7 @@ type Snapshot = Arc<Vec<Arc<Run>>>;
 pub enum Merging {
     /// When the newer ones together are as large as the next: few runs.
     Doubling,
-    /// When there are so many of one size class, each class so many times as large as the one before: few rewrites.
+    /// When one size class has this many runs. Each class is this many times as large as the one before: few rewrites.
     Classes(u64),
 }
 

@@ -374,7 +374,7 @@ impl Overlay {
         walked
     }
 
-    /// What was found under a name in a directory. Whoever may not open by handle opens it again by these.
+    /// Visits what was found under a name in a directory. A process that may not open by handle reopens the file by these two.
     fn walk_entry(
         &self,
         found: Resolved,
