@@ -1,9 +1,12 @@
 //! From what a directory holds now to a tree: which of the files that are there is which of those that were.
 //!
 //! Renames are read off inode numbers, not guessed from names: a file keeps its ident if it is the inode that it was, at
-//! whatever path; also where another file had that path before, as in a chain of renames. An inode number that was used again
-//! is told from a rename by what is in it: a file has to have the same content, a directory one of its entries. A file that
-//! was replaced under its name (as editors do) stays the file of that name, whatever its directory is called now. Pure.
+//! whatever path; also where another file had that path before, as in a chain of renames. A file that was replaced under its
+//! name (as editors do) stays the file of that name, whatever its directory is called now. Pure.
+//!
+//! Filesystems use inode numbers again, ext4 the lowest free one first. A number at another path is a rename only if
+//! - the file has the same content and time: all empty files have the same content;
+//! - the directory holds an entry of before that has its name, or its content and time.
 
 use super::tree::{Entry, Ident, Kind, Time, Tree, TreePath, join, split};
 use super::version::Device;
@@ -88,6 +91,12 @@ impl Identify<'_> {
         self.last.entries.get(&before).filter(|was| was.kind.is_dir() == dir).map(|_| before)
     }
 
+    /// Whether what was at `before` in the last tree has the content and the time of `now`.
+    fn is_as_it_was(&self, before: &[u8], now: &Seen) -> bool {
+        let was = self.last.entries.get(before);
+        was.is_some_and(|was| !now.kind.is_dir() && (&was.kind, was.mtime) == (&now.kind, now.mtime))
+    }
+
     fn claim(&mut self, before: &TreePath) -> Option<Ident> {
         let ident = self.last.entries.get(before)?.ident;
         self.claimed.insert(ident).then_some(ident)
@@ -95,13 +104,13 @@ impl Identify<'_> {
 
     /// From the top down: by name and inode, by inode, by name.
     fn name_directories(&mut self, seen: &BTreeMap<TreePath, Seen>, new: impl Fn(&[u8]) -> Ident) {
-        let mut entries_of: BTreeMap<&[u8], BTreeSet<Inode>> = BTreeMap::new();
+        let mut entries_of: BTreeMap<&[u8], BTreeMap<Inode, &TreePath>> = BTreeMap::new();
         for (path, inode) in self.inodes {
-            entries_of.entry(split(path).0).or_default().insert(*inode);
+            entries_of.entry(split(path).0).or_default().insert(*inode, path);
         }
-        let mut now_in: BTreeMap<&[u8], Vec<Inode>> = BTreeMap::new();
+        let mut now_in: BTreeMap<&[u8], Vec<(&TreePath, &Seen)>> = BTreeMap::new();
         for (path, now) in seen {
-            now_in.entry(split(path).0).or_default().push(now.inode);
+            now_in.entry(split(path).0).or_default().push((path, now));
         }
         let is_dir = |path: &TreePath| self.last.entries.get(path).is_some_and(|was| was.kind.is_dir());
         let by_inode: BTreeMap<Inode, &TreePath> =
@@ -113,7 +122,13 @@ impl Identify<'_> {
             let inode_then = by_name.as_ref().and_then(|before| self.inodes.get(before));
             let holds_the_same = |before: &&TreePath| {
                 let (old, now) = (entries_of.get(&before[..]), now_in.get(&path[..]));
-                old.zip(now).is_some_and(|(old, now)| now.iter().any(|inode| old.contains(inode)))
+                let is_old = |old: &BTreeMap<Inode, &TreePath>, (path, now): &(&TreePath, &Seen)| {
+                    let before = old.get(&now.inode);
+                    before.is_some_and(|before| {
+                        split(before).1 == split(path).1 || self.is_as_it_was(before, now)
+                    })
+                };
+                old.zip(now).is_some_and(|(old, now)| now.iter().any(|entry| is_old(old, entry)))
             };
             let stayed = inode_then == Some(&dir.inode);
             let elsewhere = inode_then.is_some_and(|inode| now.contains(inode));
@@ -170,7 +185,7 @@ impl Identify<'_> {
         }
     }
 
-    /// What is the inode that it was, with the same content, at another path.
+    /// What is the inode that it was, with the same content and time, at another path.
     fn name_renamed(
         &mut self,
         seen: &BTreeMap<TreePath, Seen>,
@@ -178,9 +193,9 @@ impl Identify<'_> {
         assigned: &mut BTreeMap<Inode, Ident>,
     ) {
         for (path, inode) in self.inodes {
-            let (Some(was), Some(paths)) = (self.last.entries.get(path), groups.get(inode)) else { continue };
+            let Some(paths) = groups.get(inode) else { continue };
             if !assigned.contains_key(inode)
-                && seen[paths[0]].kind == was.kind
+                && self.is_as_it_was(path, &seen[paths[0]])
                 && let Some(ident) = self.claim(path)
             {
                 assigned.insert(*inode, ident);
@@ -278,6 +293,30 @@ mod tests {
         assert_ne!(ident(&tree, "e"), ident(&last, "d"));
         assert_eq!(ident(&tree, "s"), ident(&last, "s"));
         assert_eq!(tree.entries[&b"s"[..]].author, Device::named("b"));
+    }
+
+    /// ext4 gives the lowest free number: a new directory often gets that of a removed one, and its file that of the file in it.
+    #[test]
+    fn a_directory_and_its_file_that_got_the_numbers_of_removed_ones_are_new() {
+        let before = [("gone", 5, "/"), ("gone/f", 6, "old"), ("x", 7, "/")];
+        let (last, tree) = after(&before, &[("x", 7, "/"), ("x/made", 5, "/"), ("x/made/1", 6, "new")]);
+        let ident = |tree: &Tree, path: &str| tree.entries[path.as_bytes()].ident;
+        assert_ne!(ident(&tree, "x/made"), ident(&last, "gone"));
+        assert_ne!(ident(&tree, "x/made/1"), ident(&last, "gone/f"));
+    }
+
+    /// All empty files have one content.
+    #[test]
+    fn a_new_file_with_the_number_and_the_content_of_a_removed_one_is_new() {
+        let (a, none) = (Device::named("a"), BTreeMap::new());
+        let before = seen(&[("a", 1, ""), ("b", 2, "b")]);
+        let last = look(&before, &Tree::default(), &none, None, &a, 1);
+        let inodes = before.iter().map(|(path, seen)| (path.clone(), seen.inode)).collect();
+        let mut now = seen(&[("b", 2, "b"), ("c", 1, "")]);
+        let ident = |now: &BTreeMap<_, _>| look(now, &last, &inodes, None, &a, 2).entries[&b"c"[..]].ident;
+        assert_eq!(ident(&now), last.entries[&b"a"[..]].ident);
+        now.get_mut(&b"c"[..]).unwrap().mtime = (7, 0);
+        assert_ne!(ident(&now), last.entries[&b"a"[..]].ident);
     }
 
     #[test]
