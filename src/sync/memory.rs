@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `state` | device, number of its last snapshot, head, snapshots, heads of others, what is being taken |
 //! | `trees/ID` | the tree of a snapshot, compressed; verified against the snapshot when it is read |
-//! | `cache` | by path: inode, size, times, hash and recipe, so that unchanged files are not read again; recipes of contents that were replaced |
+//! | `cache-ID` | of the head's tree, by path: inode, size, times, hash and recipe, so that unchanged files are not read again and renames are seen; recipes of contents that were replaced |
 //! | `unfit` | xattrs that the filesystem has no room for, by inode |
 //! | `spool` | for a moment: deltas on their way, contents of the past |
 //! | `lock` | held by a sync |
@@ -153,8 +153,11 @@ impl Memory {
             }
             Err(e) => return Err(SyncError::io("read", path.display().to_string(), e)),
         };
-        let cache =
-            std::fs::read(dir.join("cache")).ok().and_then(|bytes| read_cache(&bytes)).unwrap_or_default();
+        // A store of an earlier version has one without the id.
+        let cache = [Memory::cache_name(form.head), Memory::cache_name(None)]
+            .into_iter()
+            .find_map(|name| read_cache(&std::fs::read(dir.join(name)).ok()?))
+            .unwrap_or_default();
         let unfit = std::fs::read(dir.join("unfit"))
             .ok()
             .and_then(|bytes| read_sum(&bytes, |body| postcard::from_bytes(body).ok()));
@@ -174,8 +177,11 @@ impl Memory {
         })
     }
 
-    /// Writes the state.
+    /// Writes the state, and the cache first if the head has none yet.
     pub fn save(&self) -> Result<(), SyncError> {
+        if self.head.is_some() && !self.dir.join(Memory::cache_name(self.head)).exists() {
+            self.save_cache()?;
+        }
         let form = Form {
             version: VERSION,
             device: self.device.clone(),
@@ -186,16 +192,41 @@ impl Memory {
             taking: self.taking.clone(),
         };
         let body = postcard::to_allocvec(&form).expect("a state can be encoded");
-        self.put("state", &[&blake3::hash(&body).as_bytes()[..], &body].concat())
+        self.put("state", &[&blake3::hash(&body).as_bytes()[..], &body].concat())?;
+        self.forget_caches()
     }
 
-    /// Writes the cache. It is only a help.
+    /// The file with the cache of a head. A kill between the writes of a cache and of the state leaves the old head with its own
+    /// cache: with the inodes of the new tree it would miss the renames.
+    fn cache_name(head: Option<SnapshotId>) -> String {
+        head.map_or_else(|| "cache".to_owned(), |head| format!("cache-{head}"))
+    }
+
+    /// Removes the caches of earlier heads.
+    fn forget_caches(&self) -> Result<(), SyncError> {
+        if self.unwritten.is_some() || self.head.is_none() {
+            return Ok(());
+        }
+        let io = |e| SyncError::io("clean up", self.dir.display().to_string(), e);
+        let current = Memory::cache_name(self.head);
+        for entry in std::fs::read_dir(&self.dir).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name != current && (name == "cache" || name.starts_with("cache-")) {
+                std::fs::remove_file(entry.path()).map_err(io)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the cache of the head. It is only a help.
     pub fn save_cache(&self) -> Result<(), SyncError> {
         let past = self.past.iter().rev().take(PAST_MAX).map(|(content, recipe)| (*content, *recipe));
         let cache = Cache { prints: self.cache.clone(), past: past.collect() };
         let body = postcard::to_allocvec(&cache).expect("a cache can be encoded");
         let body = zstd::bulk::compress(&body, 1).map_err(SyncError::codec)?;
-        self.put("cache", &[&blake3::hash(&body).as_bytes()[..], &body].concat())
+        self.put(&Memory::cache_name(self.head), &[&blake3::hash(&body).as_bytes()[..], &body].concat())
     }
 
     /// Writes down which xattrs do not fit, if that is anything or was.
@@ -328,6 +359,42 @@ fn read_cache(bytes: &[u8]) -> Option<Cache> {
 mod tests {
     use super::super::merge::tests::{file, tree};
     use super::*;
+
+    #[test]
+    fn a_head_keeps_its_own_inodes_until_the_next_one_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut memory = Memory::open(dir.path()).unwrap();
+        let print = |ino| Print {
+            ino,
+            size: 0,
+            mtime: (0, 0),
+            ctime: (0, 0),
+            fresh: false,
+            content: None,
+            recipe: None,
+        };
+        let mut head = |memory: &mut Memory, name: &str, seq| {
+            let tree = tree(&[(name, file(1, "a", "x"))]);
+            let snapshot = Snapshot::of(tree.root(), memory.head, memory.device.clone(), seq);
+            memory.head = Some(memory.dag.add(snapshot).unwrap());
+            memory.cache = BTreeMap::from([(name.as_bytes().to_vec(), print(7))]);
+        };
+        head(&mut memory, "old", 1);
+        memory.save().unwrap();
+        head(&mut memory, "renamed", 2);
+        memory.save_cache().unwrap();
+        drop(memory);
+        // As after a kill.
+        let mut memory = Memory::open(dir.path()).unwrap();
+        assert_eq!(memory.inodes().into_keys().collect::<Vec<_>>(), [b"old"]);
+        head(&mut memory, "renamed", 2);
+        memory.save().unwrap();
+        drop(memory);
+        let memory = Memory::open(dir.path()).unwrap();
+        assert_eq!(memory.inodes().into_keys().collect::<Vec<_>>(), [b"renamed"]);
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.filter(|name| name.to_string_lossy().starts_with("cache")).count(), 1);
+    }
 
     #[test]
     fn what_is_remembered_comes_back_and_damage_is_said() {
