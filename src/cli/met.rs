@@ -4,56 +4,17 @@
 //! In `peers.toml`, where syncs keep their state, by the absolute path of a directory or by HOST:DIR.
 
 use super::error::CliError;
-use super::replica::memory_of;
+use super::names::Names;
 use super::sync::parse_host;
 use crate::control::Found;
-use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write};
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-
-/// A file of names in the directory of what syncs remember.
-pub(super) struct Table {
-    file: PathBuf,
-    _state: Option<OwnedFd>,
-    pub(super) rows: BTreeMap<String, String>,
-}
-
-impl Table {
-    pub(super) fn open(found: &Found, name: &'static str) -> Result<Table, CliError> {
-        let (memory, _state) = memory_of(found)?;
-        let file = memory.join(name);
-        let rows = match std::fs::read_to_string(&file) {
-            Ok(text) => toml::from_str(&text).map_err(|e| {
-                CliError::new(format!("{name}: {}", e.to_string().trim_end()))
-                    .hint("correct it, or remove it")
-            })?,
-            Err(e) if e.kind() == ErrorKind::NotFound => BTreeMap::new(),
-            Err(e) => return Err(CliError::io("read", &file, &e)),
-        };
-        Ok(Table { file, _state, rows })
-    }
-
-    pub(super) fn save(&self) -> Result<(), CliError> {
-        let text = toml::to_string(&self.rows).map_err(|e| CliError::new(e.to_string()))?;
-        let new = self.file.with_extension("toml.new");
-        let write = || {
-            std::fs::create_dir_all(self.file.parent().unwrap_or(&self.file))?;
-            let mut file = std::fs::File::create(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_data()?;
-            std::fs::rename(&new, &self.file)
-        };
-        write().map_err(|e| CliError::io("write", &self.file, &e))
-    }
-}
+use std::path::Path;
 
 /// See the module.
-pub(super) struct Met(Table);
+pub(super) struct Met(Names);
 
 impl Met {
     pub(super) fn of(found: &Found) -> Result<Met, CliError> {
-        Ok(Met(Table::open(found, "peers.toml")?))
+        Ok(Met(Names::open(found, "peers.toml")?))
     }
 
     /// The device that was met at `peer`.

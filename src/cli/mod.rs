@@ -24,6 +24,7 @@ mod log;
 mod logging;
 mod man;
 mod met;
+mod names;
 mod methods;
 mod metrics;
 mod mount;

@@ -1,5 +1,6 @@
 use super::error::CliError;
-use super::met::{Met, Table};
+use super::met::Met;
+use super::names::Names;
 use super::output::{Output, plain, table};
 use super::session::find;
 use super::sync::{check_host, parse_host};
@@ -51,7 +52,7 @@ enum Action {
 }
 
 /// Names of peers, in `remotes.toml` beside what syncs remember.
-pub(super) struct Remotes(Table);
+pub(super) struct Remotes(Names);
 
 #[derive(Serialize)]
 struct Row {
@@ -68,7 +69,7 @@ struct RemotesReport {
 
 impl Remotes {
     pub(super) fn of(found: &Found) -> Result<Remotes, CliError> {
-        Ok(Remotes(Table::open(found, "remotes.toml")?))
+        Ok(Remotes(Names::open(found, "remotes.toml")?))
     }
 
     /// The peer of that name, or else the name itself.
