@@ -88,6 +88,7 @@ pub fn again_as_user(variables: &[(&str, &Path)]) {
         .env(BIN_VARIABLE, bin.path())
         .envs(variables.iter().copied())
         .env_remove("XDG_RUNTIME_DIR")
+        .env_remove(OVER_ITSELF)
         .current_dir("/")
         .output()
         .unwrap();
@@ -114,6 +115,10 @@ pub enum As {
     User,
 }
 
+/// If set, overlays are mounted over their own directories where a test does not choose. Tests that change the backing
+/// directory themselves fail then.
+const OVER_ITSELF: &str = "DEDUPFS_TEST_OVER_ITSELF";
+
 /// A backing directory, a mount point, and perhaps a daemon.
 pub struct Mount {
     pub root: TempDir,
@@ -139,7 +144,13 @@ impl Mount {
             Some(dir) => PathBuf::from(dir),
             None => Path::new(DEDUPFS).parent().unwrap().to_owned(),
         };
-        Mount { root, user, flags: Vec::new(), bin, in_place: false }
+        let in_place = std::env::var_os(OVER_ITSELF).is_some();
+        if in_place && is_root() {
+            let below = root.path().join("below");
+            std::fs::create_dir(&below).unwrap();
+            rustix::mount::mount_bind(root.path().join("dir"), &below).unwrap();
+        }
+        Mount { root, user, flags: Vec::new(), bin, in_place }
     }
 
     /// Directories and a running daemon.
@@ -178,6 +189,12 @@ impl Mount {
     /// The backing directory.
     pub fn dir(&self) -> PathBuf {
         self.root.path().join("dir")
+    }
+
+    /// The backing directory, also while an overlay is mounted over it.
+    pub fn backing(&self) -> PathBuf {
+        let below = self.root.path().join("below");
+        if below.exists() { below } else { self.dir() }
     }
 
     /// The mount point.
@@ -293,12 +310,12 @@ impl Mount {
     /// The backing file's own length and blocks.
     pub fn below(&self, path: &str) -> (u64, u64) {
         use std::os::unix::fs::MetadataExt;
-        let meta = std::fs::symlink_metadata(self.dir().join(path)).unwrap();
+        let meta = std::fs::symlink_metadata(self.backing().join(path)).unwrap();
         (meta.len(), meta.blocks())
     }
 
     pub fn is_stub(&self, path: &str) -> bool {
-        self.below(path).0 == 0 && xattr(&self.dir().join(path), "user.dedupfs").is_some()
+        self.below(path).0 == 0 && xattr(&self.backing().join(path), "user.dedupfs").is_some()
     }
 }
 
@@ -313,6 +330,9 @@ impl Drop for Mount {
         }
         if self.is_mounted() {
             let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(self.mnt()).output();
+        }
+        if self.backing() != self.dir() {
+            let _ = rustix::mount::unmount(self.backing(), rustix::mount::UnmountFlags::DETACH);
         }
         if !is_root() && !self.is_mounted() {
             // Tests leave directories that their owner may not look into, and so not remove either.
