@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// More than any step takes however busy the machine is.
-const TIME_MAX: Duration = Duration::from_secs(40);
+const TIME_MAX: Duration = Duration::from_secs(180);
 
 fn wait_for(what: &str, done: impl Fn() -> bool) {
     let end = Instant::now() + TIME_MAX;
