@@ -1,7 +1,7 @@
 """The nine cases, by dedupfs and by others: `run.py BENCH_SYNC WORK [CASE...] [--peers NAME,NAME...] [--time-limit SECONDS]`.
 
-BENCH_SYNC is the built example (target/.../examples/bench_sync), beside whose directory dedupfs and dedupctl are for the peer `sync`, which
-is `dedupctl sync` itself, as root; WORK the directory that `cases.py` has filled. Results go to
+BENCH_SYNC is the built example (target/.../examples/bench_sync), beside whose directory dedupfs and dedupctl are for the peers `sync` and
+`sync mounted`, which are `dedupctl sync` itself, as root; WORK the directory that `cases.py` has filled. Results go to
 WORK/results/CASE.json, and a table of bytes to standard output. Needs rsync, unison, git, casync, borg, zstd and xdelta3 (all of
 them in Debian); one that is not there is left out.
 
@@ -129,8 +129,18 @@ def borg(run, old, new, renames):
     return run.measured("borg", "create", "-C", "zstd,19", f"ssh://host{repo}::new", ".", cwd=new)
 
 
+def change(here, new, renames, run):
+    """What a user does to the tree, through its mount."""
+    for line in open(renames):
+        before, after = (f"{here}/{part}" for part in line.rstrip("\n").split("\t"))
+        os.makedirs(os.path.dirname(after), exist_ok=True)
+        os.rename(before, after)
+    # By content: files of packages have one time for ever.
+    run.quiet("rsync", "-a", "-c", "--delete", f"{new}/", f"{here}/")
+
+
 def sync(run, old, new, renames):
-    """The command, with all that it says beside the contents. What is done to the tree is done in a mount."""
+    """The command, with all that it says beside the contents. Only the edited side is mounted, and only while it is edited."""
     here, there, copy = run.path("here"), run.path("there"), run.path("copy")
     run.quiet("cp", "-a", old, here), os.makedirs(there)
     ctl = f"{BIN}/dedupctl"
@@ -139,17 +149,35 @@ def sync(run, old, new, renames):
     run.quiet(*command)
     run.quiet(f"{BIN}/dedupfs", here)
     try:
-        for line in open(renames):
-            before, after = (f"{here}/{part}" for part in line.rstrip("\n").split("\t"))
-            os.makedirs(os.path.dirname(after), exist_ok=True)
-            os.rename(before, after)
-        # By content: files of packages have one time for ever.
-        run.quiet("rsync", "-a", "-c", "--delete", f"{new}/", f"{here}/")
+        change(here, new, renames, run)
     finally:
         run.quiet(ctl, "unmount", here)
     # In `vendor` nothing has the path that it had, so the guards ask.
     found = run.measured(*command, "--force")
     run.quiet(ctl, "export", "--to", copy, there)
+    return dict(found, complete=same(run, new, copy))
+
+
+def sync_mounted(run, old, new, renames):
+    """The same with both sides mounted over themselves all the time, as users do."""
+    here, there, copy = run.path("here"), run.path("there"), run.path("copy")
+    run.quiet("cp", "-a", old, here), os.makedirs(there)
+    ctl = f"{BIN}/dedupctl"
+    command = [ctl, "--json", "sync", "--ssh", RSH, "--remote-program", ctl, f"host:{there}", here]
+    mounted = []
+    try:
+        for dir in here, there:
+            run.quiet(f"{BIN}/dedupfs", dir)
+            mounted.append(dir)
+        run.quiet(ctl, "scan", here)
+        run.quiet(*command)
+        change(here, new, renames, run)
+        run.quiet(ctl, "settle", here)
+        found = run.measured(*command, "--force")
+        run.quiet("rsync", "-a", "--exclude=/.dedupfs", "--exclude=/DEDUPFS-README.txt", f"{there}/", f"{copy}/")
+    finally:
+        for dir in mounted:
+            run.quiet(ctl, "unmount", dir, check=False)
     return dict(found, complete=same(run, new, copy))
 
 
@@ -186,7 +214,7 @@ def bound(run, old, new, renames):
     return dict(found, bytes=min(found.get("zstd", 1 << 62), found["xdelta3"]))
 
 
-PEERS = {"sync": sync, "rsync": rsync, "rsync -yy zstd": rsync_fuzzy, "unison": unison, "git": git, "casync": casync, "borg": borg, "bound": bound}
+PEERS = {"sync": sync, "sync mounted": sync_mounted, "rsync": rsync, "rsync -yy zstd": rsync_fuzzy, "unison": unison, "git": git, "casync": casync, "borg": borg, "bound": bound}
 
 
 def main():
