@@ -373,7 +373,7 @@ mod tests {
             content: None,
             recipe: None,
         };
-        let mut head = |memory: &mut Memory, name: &str, seq| {
+        let head = |memory: &mut Memory, name: &str, seq| {
             let tree = tree(&[(name, file(1, "a", "x"))]);
             let snapshot = Snapshot::of(tree.root(), memory.head, memory.device.clone(), seq);
             memory.head = Some(memory.dag.add(snapshot).unwrap());
