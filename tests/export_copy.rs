@@ -209,7 +209,7 @@ fn a_mount_is_copied_too() {
             assert_same(&without_root(before), &without_root(look(&extracted)), false);
         }
         drop(hybrid);
-        assert!(xattr(&mount.dir().join("plain/text"), "user.dedupfs").is_some());
+        assert!(xattr(&mount.backing().join("plain/text"), "user.dedupfs").is_some());
     });
 }
 

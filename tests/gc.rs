@@ -32,7 +32,7 @@ impl Drop for OnDrop<'_> {
 }
 
 fn pack_bytes(mount: &Mount) -> u64 {
-    let packs = fs::read_dir(mount.dir().join(".dedupfs/packs")).unwrap();
+    let packs = fs::read_dir(mount.backing().join(".dedupfs/packs")).unwrap();
     // A mount that collects by itself may remove one meanwhile.
     packs.filter_map(|pack| Some(pack.unwrap().metadata().ok()?.len())).sum()
 }
@@ -155,7 +155,7 @@ fn files_that_move_meanwhile_are_kept() {
         let _ended = OnDrop(&stop);
         for (from, below) in [(0u64, false), (1, true)] {
             scope.spawn(move || {
-                let base = if below { mount.dir() } else { mount.mnt() };
+                let base = if below { mount.backing() } else { mount.mnt() };
                 let mut at: Vec<u64> = (0..files).map(|i| i % dirs).collect();
                 for round in 0u64.. {
                     for i in (from..files).step_by(2) {
@@ -282,13 +282,13 @@ fn nothing_goes_while_it_is_not_known_what_is_needed() {
     mount.settle();
     mount.unmount();
     // A recipe is small and comes last; garble the one that f5 needs by its id in the record.
-    let record = common::xattr(&mount.dir().join("f5"), "user.dedupfs").unwrap();
-    let pack = mount.dir().join(".dedupfs/packs/00000000.pack");
+    let record = common::xattr(&mount.backing().join("f5"), "user.dedupfs").unwrap();
+    let pack = mount.backing().join(".dedupfs/packs/00000000.pack");
     let mut bytes = fs::read(&pack).unwrap();
     let at = bytes.windows(16).position(|window| window == &record[32..48]).unwrap();
     bytes[at + 60] ^= 1;
     fs::write(&pack, &bytes).unwrap();
-    fs::remove_file(mount.dir().join("f0")).unwrap();
+    fs::remove_file(mount.backing().join("f0")).unwrap();
     mount.start();
     let output = mount.dedupctl().args(["gc"]).arg(mount.mnt()).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", common::text(&output));
@@ -315,13 +315,13 @@ fn a_stub_of_a_newer_version_stops_a_collection() {
     }
     mount.settle();
     mount.unmount();
-    let file = mount.dir().join("f1");
+    let file = mount.backing().join("f1");
     let record = common::xattr(&file, "user.dedupfs").unwrap();
     let set = |record: &[u8]| {
         rustix::fs::setxattr(&file, "user.dedupfs", record, rustix::fs::XattrFlags::empty()).unwrap();
     };
     set(&[&[record[0] + 0x10], &record[1..]].concat());
-    fs::remove_file(mount.dir().join("f0")).unwrap();
+    fs::remove_file(mount.backing().join("f0")).unwrap();
     mount.start();
     let full = pack_bytes(&mount);
     let output = mount.dedupctl().args(["gc"]).arg(mount.mnt()).output().unwrap();

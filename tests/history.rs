@@ -30,7 +30,7 @@ fn fails(mount: &Mount, args: &[&str]) -> String {
 }
 
 fn pack_bytes(mount: &Mount) -> u64 {
-    let packs = fs::read_dir(mount.dir().join(".dedupfs/packs")).unwrap();
+    let packs = fs::read_dir(mount.backing().join(".dedupfs/packs")).unwrap();
     packs.map(|pack| pack.unwrap().metadata().unwrap().len()).sum()
 }
 
@@ -249,7 +249,7 @@ fn versions_outlive_the_index_a_kill_and_the_daemon() {
     mount.start();
     assert_eq!(mount.ctl(&["log", "moved"]), before, "after a kill");
     mount.unmount();
-    fs::remove_dir_all(mount.dir().join(".dedupfs/index")).unwrap();
+    fs::remove_dir_all(mount.backing().join(".dedupfs/index")).unwrap();
     let direct = |args: &[&str]| {
         let output = mount.dedupctl().args(args).arg("--json").current_dir(mount.dir()).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
@@ -276,7 +276,7 @@ fn what_was_there_before_has_a_version() {
     put(&mount, "file", &prose(1, 10_000));
     assert_eq!(sizes(&mount.ctl(&["log", "file"])), [0u64; 0]);
     mount.unmount();
-    let config = mount.dir().join(".dedupfs/config.toml");
+    let config = mount.backing().join(".dedupfs/config.toml");
     let text = fs::read_to_string(&config).unwrap().replace("\"none\"", "\"rules\"");
     fs::write(&config, text).unwrap();
     mount.start();
@@ -320,7 +320,7 @@ fn a_collection_leaves_what_is_listed() {
     // Who wants the bytes back at once has them back.
     mount.unmount();
     let full = pack_bytes(&mount);
-    let config = mount.dir().join(".dedupfs/config.toml");
+    let config = mount.backing().join(".dedupfs/config.toml");
     let text = fs::read_to_string(&config).unwrap() + "\n[history]\nkeep = \"none\"\n";
     fs::write(&config, text).unwrap();
     mount.start();
@@ -383,7 +383,7 @@ fn what_was_given_up_goes_out_of_the_log() {
     mount.start();
     check(&[6, 7, 8]);
     mount.unmount();
-    fs::remove_dir_all(mount.dir().join(".dedupfs/index")).unwrap();
+    fs::remove_dir_all(mount.backing().join(".dedupfs/index")).unwrap();
     mount.start();
     check(&[6, 7, 8]);
     wait();
@@ -433,7 +433,7 @@ fn a_copy_without_xattrs_is_put_right() {
     let from = format!("{}/.", mount.dir().display());
     let mut cp = copy.command("cp");
     common::succeed(cp.args(["-r", "--preserve=mode,ownership,timestamps", &from]).arg(copy.dir()));
-    assert!(common::xattr(&copy.dir().join("dir/f0"), "user.dedupfs").is_none());
+    assert!(common::xattr(&copy.backing().join("dir/f0"), "user.dedupfs").is_none());
     let ctl = |args: &[&str]| {
         let output = copy.dedupctl().args(args).arg("--json").current_dir(copy.dir()).output().unwrap();
         assert!(output.status.code().is_some_and(|code| code < 2), "{}", text(&output));
@@ -516,7 +516,7 @@ fn an_unreadable_version_keeps_what_it_may_need_and_stops_no_collection() {
     let id: Vec<u8> = (0..16).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect();
     mount.unmount();
     let place = |bytes: &[u8]| bytes.windows(16).position(|window| window == id);
-    let packs = fs::read_dir(mount.dir().join(".dedupfs/packs")).unwrap().map(|pack| pack.unwrap().path());
+    let packs = fs::read_dir(mount.backing().join(".dedupfs/packs")).unwrap().map(|pack| pack.unwrap().path());
     let pack = packs.into_iter().find(|pack| place(&fs::read(pack).unwrap()).is_some()).unwrap();
     // In the header of its frame; the payload follows.
     let flip = || {

@@ -81,7 +81,7 @@ fn read_often(mount: &Mount, name: &str, bytes: &[u8]) {
 
 /// Of the record of a file: which content it names, and what it says that the file is.
 fn recipe_and_state(mount: &Mount, name: &str) -> (Vec<u8>, u8) {
-    let record = xattr(&mount.dir().join(name), "user.dedupfs").unwrap_or_else(|| vec![0; 64]);
+    let record = xattr(&mount.backing().join(name), "user.dedupfs").unwrap_or_else(|| vec![0; 64]);
     (record[32..48].to_vec(), record[0] & 0xf)
 }
 
@@ -106,7 +106,7 @@ fn a_file_read_again_and_again_is_plain_for_a_while() {
     let recipe = recipe_and_state(&mount, "file").0;
     heat(&mount, "file", &bytes);
     assert_eq!(look(&mount, "file"), before);
-    assert!(fs::read(mount.dir().join("file")).unwrap() == bytes, "the bytes are below");
+    assert!(fs::read(mount.backing().join("file")).unwrap() == bytes, "the bytes are below");
     let (files, room) = hot(&mount);
     assert!(files == 1 && (LEN as u64..=2 * LEN as u64).contains(&room), "{files} {room}");
     // In the store it is: who waits for all files does not wait for it, and has it left alone.
@@ -397,7 +397,7 @@ fn a_damaged_file_stays_a_stub() {
     let bytes = noise(8, LEN);
     stub(&mount, "file", &bytes);
     mount.unmount();
-    let packs = mount.dir().join(".dedupfs/packs");
+    let packs = mount.backing().join(".dedupfs/packs");
     let pack = fs::read_dir(packs).unwrap().next().unwrap().unwrap().path();
     let mut stored = fs::read(&pack).unwrap();
     let needle = &bytes[LEN / 2..LEN / 2 + 32];
@@ -406,7 +406,7 @@ fn a_damaged_file_stays_a_stub() {
     fs::write(&pack, stored).unwrap();
     mount.start();
     let before = look(&mount, "file");
-    let log = || fs::read_to_string(mount.dir().join(".dedupfs/dedupfs.log")).unwrap();
+    let log = || fs::read_to_string(mount.backing().join(".dedupfs/dedupfs.log")).unwrap();
     let head = || {
         let mut head = vec![0; 4096];
         File::open(mount.at("file")).unwrap().read_exact_at(&mut head, 0).unwrap();

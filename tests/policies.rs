@@ -50,7 +50,7 @@ fn mount(user: As, config: &str) -> Mount {
 }
 
 fn set(mount: &Mount, config: &str) {
-    fs::write(mount.dir().join(".dedupfs/config.toml"), config).unwrap();
+    fs::write(mount.backing().join(".dedupfs/config.toml"), config).unwrap();
 }
 
 #[track_caller]
@@ -138,7 +138,7 @@ fn what_is_done_with_a_file_depends_on_its_name() {
         for name in left_alone {
             assert!(!mount.is_stub(name), "{name}");
         }
-        let below = mount.dir().join(OsStr::from_bytes(b"\xff\xfe.sqlite"));
+        let below = mount.backing().join(OsStr::from_bytes(b"\xff\xfe.sqlite"));
         assert!(xattr(&below, "user.dedupfs").is_none() && fs::read(odd).unwrap() == bytes);
         // Left alone is not left out: `similar` knows them.
         let found = mount.ctl(&["similar", "a.sqlite", "--limit", "20"]);
@@ -402,7 +402,7 @@ fn conversions_keep_to_their_rate_unless_they_are_waited_for() {
         assert!(!mount.is_stub("file"), "two minutes are needed for that");
         // Whoever opens it below the mount has to wait until the conversion lets go of it: 45 s at most.
         let start = Instant::now();
-        drop(File::options().append(true).open(mount.dir().join("file")).unwrap());
+        drop(File::options().append(true).open(mount.backing().join("file")).unwrap());
         assert!(
             start.elapsed() < Duration::from_secs(20),
             "a slow conversion held its file for {:?}",
@@ -484,7 +484,7 @@ fn a_file_that_is_written_again_and_again_is_left_alone_for_longer() {
         assert!(mount.is_stub("log"), "who asks for all gets all");
         assert_eq!(mount.ctl(&["status"])["resting"], 0);
         // Another file under its number begins anew. ext4 gives it to one of the next.
-        let number = |name: &str| fs::metadata(mount.dir().join(name)).unwrap().ino();
+        let number = |name: &str| fs::metadata(mount.backing().join(name)).unwrap().ino();
         let old = number("log");
         fs::remove_file(mount.at("log")).unwrap();
         for i in 0..50 {
@@ -547,7 +547,7 @@ fn a_file_that_is_rewritten_as_a_whole_again_and_again_is_kept_plain() {
             assert_eq!(mount.ctl(&["similar", "copy"])["matches"][0]["path"], "out");
             assert!(mount.is_stub("copy"), "another file is not concerned");
             mount.unmount();
-            assert!(!mount.is_stub("out") && fs::read(mount.dir().join("out")).unwrap() == noise(9, 2 << 20));
+            assert!(!mount.is_stub("out") && fs::read(mount.backing().join("out")).unwrap() == noise(9, 2 << 20));
         }
     });
 }

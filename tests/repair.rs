@@ -843,7 +843,7 @@ fn all_of_it_works_beside_a_mount() {
     fs::write(mount.at("record"), noise(3, 5000)).unwrap();
     mount.settle();
     mount.remount();
-    let pack = fs::read_dir(mount.dir().join(".dedupfs/packs")).unwrap().next().unwrap().unwrap().path();
+    let pack = fs::read_dir(mount.backing().join(".dedupfs/packs")).unwrap().next().unwrap().unwrap().path();
     let mut all = fs::read(&pack).unwrap();
     let place =
         |bytes: &[u8], all: &[u8]| all.windows(bytes.len()).rposition(|window| window == bytes).unwrap();
@@ -854,9 +854,9 @@ fn all_of_it_works_beside_a_mount() {
     // In place: the daemon has the file open.
     use std::os::unix::fs::FileExt;
     fs::File::options().write(true).open(&pack).unwrap().write_all_at(&all, 0).unwrap();
-    let mut bad = xattr(&mount.dir().join("record"), RECORD).unwrap();
+    let mut bad = xattr(&mount.backing().join("record"), RECORD).unwrap();
     bad[40] ^= 1;
-    set_record(&mount.dir().join("record"), &bad);
+    set_record(&mount.backing().join("record"), &bad);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
