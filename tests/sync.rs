@@ -109,7 +109,7 @@ fn a_dry_run_changes_nothing() {
             fs::read_dir(&peer).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["both", "of the peer"]);
-        let remembered = mount.dir().join(".dedupfs/sync");
+        let remembered = mount.backing().join(".dedupfs/sync");
         assert!(!remembered.exists(), "this side remembers a sync");
         let said = mount.dedupctl().args(["sync", "--dry-run", &peer_dir, &mnt]).output().unwrap();
         assert!(text(&said).contains("would become an overlay"), "{}", text(&said));
@@ -935,7 +935,7 @@ fn a_directory_that_never_rests_is_taken() {
     }
     let (a, b) = (Mount::new(As::Root), Mount::new(As::Root));
     with_a_repository_and_a_database(&a);
-    let settings = a.dir().join(".dedupfs/config.toml");
+    let settings = a.backing().join(".dedupfs/config.toml");
     let text = fs::read_to_string(&settings).unwrap();
     fs::write(settings, format!("{text}\n[sync]\ngroups = [\"many\"]\n")).unwrap();
     fs::create_dir(a.at("many")).unwrap();
