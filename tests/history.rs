@@ -516,7 +516,8 @@ fn an_unreadable_version_keeps_what_it_may_need_and_stops_no_collection() {
     let id: Vec<u8> = (0..16).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect();
     mount.unmount();
     let place = |bytes: &[u8]| bytes.windows(16).position(|window| window == id);
-    let packs = fs::read_dir(mount.backing().join(".dedupfs/packs")).unwrap().map(|pack| pack.unwrap().path());
+    let packs =
+        fs::read_dir(mount.backing().join(".dedupfs/packs")).unwrap().map(|pack| pack.unwrap().path());
     let pack = packs.into_iter().find(|pack| place(&fs::read(pack).unwrap()).is_some()).unwrap();
     // In the header of its frame; the payload follows.
     let flip = || {

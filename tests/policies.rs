@@ -547,7 +547,9 @@ fn a_file_that_is_rewritten_as_a_whole_again_and_again_is_kept_plain() {
             assert_eq!(mount.ctl(&["similar", "copy"])["matches"][0]["path"], "out");
             assert!(mount.is_stub("copy"), "another file is not concerned");
             mount.unmount();
-            assert!(!mount.is_stub("out") && fs::read(mount.backing().join("out")).unwrap() == noise(9, 2 << 20));
+            assert!(
+                !mount.is_stub("out") && fs::read(mount.backing().join("out")).unwrap() == noise(9, 2 << 20)
+            );
         }
     });
 }

@@ -112,7 +112,13 @@ impl Disk {
             let done = adopt::resume(self, &before, &agreed);
             tell(format!("{} went on with what was begun: {done:?}", self.device));
             match done {
-                Ok(skipped) if skipped.is_empty() => self.commit(&snapshot)?,
+                Ok(skipped) if skipped.is_empty() => {
+                    // Conflicts of a sync that was cut: no outcome named them.
+                    let is_copy = |path: &&TreePath| parse_conflict_name(split(path).1).is_some();
+                    let new = agreed.entries.keys().filter(|path| !before.entries.contains_key(*path));
+                    KEPT_TWICE.with_borrow_mut(|all| all.extend(new.filter(is_copy).cloned()));
+                    self.commit(&snapshot)?;
+                }
                 // What was done by then counts as a change of this device.
                 Ok(_) | Err(SyncError::Changed(_)) => {
                     self.journal = None;

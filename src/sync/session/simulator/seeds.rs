@@ -21,6 +21,13 @@ fn a_file_is_brought_back_twice() {
     run_one(485);
 }
 
+/// A sync is cut after it has found a conflict, and the user edits the losing version meanwhile. The next sync ends what was begun, and finds
+/// the conflict again: copies of both versions are there.
+#[test]
+fn a_conflict_of_a_sync_that_was_cut_is_found_again() {
+    World::new(2603).calm().run();
+}
+
 /// A machine stops after a conflict's loser was replaced; where nothing was, it was put before that, so it is there.
 #[test]
 fn what_is_replaced_was_put_beside_first() {
