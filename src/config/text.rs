@@ -116,7 +116,7 @@ impl Config {
              {optimize}\n\
              \n\
              # How much the index for `dedupctl similar` and `groups` has of files: \"full\"; \"chunks\" (ids of chunks: finds\n\
-             # files that share whole chunks, takes a tenth of the space or less); or \"off\" (only files that are the same to\n\
+             # files that share whole chunks, takes a seventh of the space for text); or \"off\" (only files that are the same to\n\
              # the byte are found). `dedupctl scan` applies \"off\" to files that were there before; see docs/policies.md.\n\
              {similarity_mark}similarity = \"{similarity}\"\n\
              \n\
