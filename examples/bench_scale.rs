@@ -1,7 +1,7 @@
 //! What taking in one more step of files costs, as a store grows.
 //!
-//! `cargo run --release --example bench_scale -- DIR STEPS MIB random|text [FILE_KIB]`: makes MIB of files in DIR a step (of 1 MiB, random or
-//! of text, unless FILE_KIB says otherwise), takes them in, and prints for the step: seconds, bytes that this process gave to
+//! `cargo run --release --example bench_scale -- DIR STEPS MIB random|text [FILE_KIB [full|chunks|off]]`: makes MIB of files in DIR a step
+//! (of 1 MiB, random or of text, unless FILE_KIB says otherwise), takes them in with that setting for `similarity`, and prints for the step: seconds, bytes that this process gave to
 //! `write`, and those by the bytes that the packs grew; bytes of the index, and those by the unique bytes; memory. At the end the
 //! exponent of the bytes written by the number of the step: 0 if the cost is constant, 1 if it grows with what is there.
 //!
@@ -15,6 +15,7 @@
     reason = "a measurement stops at the first error, and prints"
 )]
 
+use dedupfs::config::Config;
 use dedupfs::repo::{InitOptions, OpenOptions, Repo};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,15 +26,17 @@ const TEXT: [&str; 4] = ["/usr/share/doc", "/usr/include", "/usr/lib/python3", "
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [dir, steps, mib, kind, rest @ ..] = &args[..] else {
-        panic!("DIR STEPS MIB random|text [FILE_KIB]")
+        panic!("DIR STEPS MIB random|text [FILE_KIB [full|chunks|off]]")
     };
     let (dir, mib): (PathBuf, usize) = (dir.into(), mib.parse().unwrap());
     let file_bytes = rest.first().map_or(1 << 10, |kib| kib.parse::<usize>().unwrap()) << 10;
-    if let Some(step) = rest.get(1) {
-        return make(&dir, step.parse().unwrap(), mib << 20, kind == "text", file_bytes);
+    if let Some(Ok(step)) = rest.get(1).map(|step| step.parse()) {
+        return make(&dir, step, mib << 20, kind == "text", file_bytes);
     }
+    let similarity = rest.get(1).map_or("full", String::as_str);
     std::fs::create_dir_all(&dir).unwrap();
-    let layout = Repo::init(&dir, None, &InitOptions::default()).unwrap();
+    let config = Config::parse(&format!("similarity = \"{similarity}\"")).unwrap();
+    let layout = Repo::init(&dir, None, &InitOptions { config, ..InitOptions::default() }).unwrap();
     let options = OpenOptions { convert: true, ..OpenOptions::default() };
     let repo = Repo::open(&layout, &options, &mut |_| {}).unwrap();
     let (overlay, background) = (repo.overlay().clone(), repo.overlay().start());

@@ -5,7 +5,7 @@
 //! that would be; nothing is guessed.
 
 use crate::history::Rules;
-use crate::overlay::{Amount, BadGlob, Dedup, Policies, Policy, Rule};
+use crate::overlay::{Amount, BadGlob, Dedup, Indexing, Policies, Policy, Rule};
 use crate::similarity::methods::{self, BadMethod, Chosen};
 use crate::view::View;
 use globset::GlobBuilder;
@@ -15,7 +15,7 @@ use toml::Spanned;
 
 mod text;
 
-pub use text::{dedup_text, rule_text};
+pub use text::{dedup_text, rule_text, similarity_text};
 
 /// A value that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +76,9 @@ pub enum ConfigError {
     /// Not a way to keep versions.
     #[error("history keep {0:?}: expected rules or none")]
     HistoryKeep(String),
+    /// Not how much the similarity index has of files.
+    #[error("similarity {0:?}: expected full, chunks or off")]
+    Similarity(String),
     /// Not whether the versions of some files are kept.
     #[error("history {0:?}: expected on or off")]
     History(String),
@@ -120,6 +123,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// How much of the filesystem conversions leave free.
     pub keep_free: Option<Amount>,
+    /// How much the similarity index has of files.
+    pub similarity: Option<Indexing>,
     /// Through which views files are indexed beside their bytes.
     pub views: Option<Vec<View>>,
     /// Which versions are kept.
@@ -144,6 +149,7 @@ struct Form {
     hot_bytes: Option<Spanned<Size>>,
     hot_time: Option<Spanned<String>>,
     keep_free: Option<Spanned<Size>>,
+    similarity: Option<Spanned<String>>,
     views: Option<Spanned<Names>>,
     methods: Option<Spanned<Names>>,
     #[serde(default)]
@@ -185,6 +191,7 @@ struct RuleForm {
     dedup: Option<Spanned<String>>,
     min_size: Option<Spanned<Size>>,
     history: Option<Spanned<String>>,
+    similarity: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -246,10 +253,13 @@ impl Source<'_> {
             "off" => Ok(false),
             _ => Err(ConfigError::History(text)),
         })?;
-        if dedup.is_none() && min_bytes.is_none() && keep_history.is_none() {
-            return Err(ConfigError::Rule("dedup or min_size or history beside match, found none of them"));
+        let similarity = self.optional(form.similarity, parse_similarity)?;
+        if dedup.is_none() && min_bytes.is_none() && keep_history.is_none() && similarity.is_none() {
+            return Err(ConfigError::Rule(
+                "dedup or min_size or history or similarity beside match, found none of them",
+            ));
         }
-        Ok(Rule { globs, dedup, min_bytes, keep_history })
+        Ok(Rule { globs, dedup, min_bytes, keep_history, similarity })
     }
 
     fn group(glob: String) -> Result<String, ConfigError> {
@@ -341,6 +351,7 @@ impl Config {
             hot_bytes: source.optional(form.hot_bytes, hot_bytes)?,
             hot_time: source.optional(form.hot_time, |text| parse_duration(&text))?,
             keep_free: source.optional(form.keep_free, |size| size.amount("keep_free"))?,
+            similarity: source.optional(form.similarity, parse_similarity)?,
             views: source.optional(form.views, parse_views)?,
             methods: source.optional(form.methods, parse_methods)?,
             history: form.history.map(|history| source.history(history)).transpose()?,
@@ -350,14 +361,22 @@ impl Config {
     }
 
     /// What is done with which files. `dedup` stands in place of the setting for all files; if it is `off`, no rule
-    /// has any of them converted.
+    /// has any of them converted, and of the rules only what they say of the similarity index counts.
     pub fn policies(&self, dedup: Option<Dedup>) -> Result<Policies, BadGlob> {
+        let similarity = self.similarity.unwrap_or_default();
         if dedup == Some(Dedup::Off) {
-            return Ok(Policies::uniform(Dedup::Off));
+            let fallback = Policy { dedup: Dedup::Off, similarity, ..Policy::default() };
+            let rules = self.rules.iter().filter(|rule| rule.similarity.is_some());
+            let only = |rule: &Rule| Rule {
+                globs: rule.globs.clone(),
+                similarity: rule.similarity,
+                ..Rule::default()
+            };
+            return Policies::new(fallback, rules.map(only).collect());
         }
         let dedup = dedup.or(self.dedup).unwrap_or(Dedup::OnClose);
         let min_bytes = self.min_bytes.unwrap_or(0);
-        let fallback = Policy { dedup, min_bytes, keep_history: true, withheld: false };
+        let fallback = Policy { dedup, min_bytes, similarity, ..Policy::default() };
         Policies::new(fallback, self.rules.clone())
     }
 }
@@ -417,6 +436,15 @@ fn parse_views(names: Names) -> Result<Vec<View>, ConfigError> {
     let view =
         |name: String| name.parse().ok().filter(|view| *view != View::Raw).ok_or(ConfigError::Views(name));
     names.into_iter().map(view).collect()
+}
+
+fn parse_similarity(text: String) -> Result<Indexing, ConfigError> {
+    match text.as_str() {
+        "full" => Ok(Indexing::Full),
+        "chunks" => Ok(Indexing::Chunks),
+        "off" => Ok(Indexing::Off),
+        _ => Err(ConfigError::Similarity(text)),
+    }
 }
 
 fn parse_methods(names: Names) -> Result<Vec<Chosen>, ConfigError> {
@@ -523,6 +551,7 @@ mod tests {
             dedup,
             min_bytes,
             keep_history: min_bytes.map(|_| false),
+            similarity: min_bytes.map(|_| Indexing::Off),
         };
         let full = Config {
             dedup: Some(Dedup::Off),
@@ -536,6 +565,7 @@ mod tests {
             hot_bytes: Some(0),
             hot_time: Some(Duration::from_secs(90)),
             keep_free: Some(Amount::Percent(7)),
+            similarity: Some(Indexing::Chunks),
             views: Some(vec![View::Pdf, View::Source]),
             methods: Some(vec![
                 "sif".parse().unwrap(),
@@ -563,6 +593,9 @@ mod tests {
         assert_eq!(Config::parse("hot_bytes = \"2GiB\"").unwrap().hot_bytes, Some(2 << 30));
         let error = Config::parse("hot_bytes = \"much\"").unwrap_err().to_string();
         assert_eq!(error, "hot_bytes \"much\": expected a size, like \"1GiB\", or \"off\", on line 1");
+        assert_eq!(Config::parse("similarity = \"off\"").unwrap().similarity, Some(Indexing::Off));
+        let error = Config::parse("\nsimilarity = \"some\"").unwrap_err().to_string();
+        assert_eq!(error, "similarity \"some\": expected full, chunks or off, on line 2");
         assert!(Config::parse("hot_time = \"1\"").is_err());
         assert_eq!(Config::parse("keep_free = \"2GiB\"").unwrap().keep_free, Some(Amount::Bytes(2 << 30)));
         let rules = Config::parse("[history]\nmax = \"25%\"").unwrap().history.unwrap();
@@ -614,7 +647,7 @@ mod tests {
         let is_setting = |line: &&str| line.starts_with('[') || line.contains(" = ");
         let settings = settings.filter(is_setting).collect::<Vec<_>>().join("\n");
         let config = Config::parse(&settings).unwrap();
-        assert_eq!((config.rules.len(), config.convert_rate), (3, Some(50 << 20)), "{settings}");
+        assert_eq!((config.rules.len(), config.convert_rate), (4, Some(50 << 20)), "{settings}");
     }
 
     #[test]
@@ -641,8 +674,12 @@ mod tests {
             ("[[policy]]\nmatch = \"[a\"\ndedup = \"off\"", ["\"[a\"", ".gitignore", "line 2"]),
             ("[[policy]]\nmatch = [\"a\", \"#b\"]\ndedup = \"off\"", ["\"#b\"", "matches nothing", "line 2"]),
             ("\n[[policy]]\nmatch = []\ndedup = \"off\"", ["[[policy]]", "at least one glob", "line 3"]),
-            ("\n[[policy]]\nmatch = \"a\"", ["[[policy]]", "dedup or min_size or history", "line 2"]),
+            (
+                "\n[[policy]]\nmatch = \"a\"",
+                ["[[policy]]", "dedup or min_size or history or similarity", "line 2"],
+            ),
             ("[[policy]]\nmatch = \"a\"\ndedup = \"no\"", ["\"no\"", "on-close", "line 3"]),
+            ("[[policy]]\nmatch = \"a\"\nsimilarity = \"on\"", ["\"on\"", "full, chunks or off", "line 3"]),
             ("[[policy]]\nmatch = \"a\"\nmin_size = -1", ["-1", "min_size", "line 3"]),
             ("[[policy]]\nmatch = 3\ndedup = \"off\"", ["match = 3", "a list of globs", "line 2"]),
             ("[[policy]]\ndedup = \"off\"", ["match", "missing", "line 1"]),

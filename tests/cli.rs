@@ -43,7 +43,7 @@ fn share(value: &Value) -> bool {
 }
 
 const STATUS: &str = "mounted:b files:n logical_bytes:n unique_bytes:n stored_bytes:n ratio:f chunks:n \
-    index_bytes:n pending:n damaged:n";
+    index_bytes:n index_share:f not_indexed:n pending:n damaged:n";
 
 #[test]
 fn documents_have_the_fields_that_scripts_rely_on() {

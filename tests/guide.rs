@@ -196,7 +196,7 @@ fn normal_line(line: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut left = line.split(' ').filter(|word| !word.is_empty()).peekable();
     while let Some(word) = left.next() {
-        let number = word.trim_matches(|c| "(),;".contains(c)).parse::<f64>().is_ok();
+        let number = word.trim_matches(|c| "(),;%".contains(c)).parse::<f64>().is_ok();
         let before = words.last().map_or("", String::as_str);
         let unit = ["B", "KiB", "MiB", "GiB"].contains(&word.trim_end_matches([',', ';']));
         let frames = left.peek() == Some(&"frames");

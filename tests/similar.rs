@@ -94,6 +94,140 @@ fn an_index_of_what_does_not_compress_is_small() {
     assert!(unique >= 320e6 && index < unique * 0.007, "{index} of {unique}: {status}");
 }
 
+/// The text that others are versions of.
+fn whole() -> Vec<u8> {
+    prose(1, 300_000)
+}
+
+/// With a line more every 2,000 bytes, another one for each name, so that no chunk is as in another version.
+fn edited(name: &str) -> Vec<u8> {
+    let (whole, mut edited) = (whole(), Vec::new());
+    for (n, part) in whole.chunks(2000).enumerate() {
+        edited.extend_from_slice(part);
+        edited.extend_from_slice(format!("line {n} of {name} is new\n").as_bytes());
+    }
+    edited
+}
+
+/// With another beginning.
+fn begun(name: &str) -> Vec<u8> {
+    [name.as_bytes(), &whole()[300..]].concat()
+}
+
+fn set(dir: &Path, config: &str) {
+    fs::write(dir.join(".dedupfs/config.toml"), config).unwrap();
+}
+
+fn ctl(dir: &Path, args: &[&str]) -> String {
+    let output = dedupctl(args, dir);
+    assert!(output.status.success(), "{args:?}: {}", text(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn status(dir: &Path) -> Value {
+    serde_json::from_str(&ctl(dir, &["status", "--json"])).unwrap()
+}
+
+/// The names of what resembles `query`, sorted.
+fn found(dir: &Path, query: &str) -> Vec<String> {
+    let answer = similar(dir, &[query]);
+    let mut found: Vec<_> = paths(&answer).into_iter().map(str::to_owned).collect();
+    found.sort_unstable();
+    found
+}
+
+const LEVELS: &str = "[[policy]]\nmatch = \"*.ids\"\nsimilarity = \"chunks\"\n\n\
+    [[policy]]\nmatch = \"*.off\"\nsimilarity = \"off\"\n";
+/// Files that stay plain, and stubs.
+const SCANS: [&[&str]; 2] = [&["scan", "."], &["scan", "--offline", "--yes", "."]];
+
+/// A store of versions of one text, taken in with `config` by `scan`.
+fn versions_in(config: &str, scan: &[&str]) -> TempDir {
+    let dir = fast_dir();
+    ctl(dir.path(), &["init", "."]);
+    set(dir.path(), config);
+    for name in ["whole", "same.off", "edited", "edited.ids", "edited.off", "begun.ids", "begun.off"] {
+        let bytes = match name.split('.').next().unwrap() {
+            "edited" => edited(name),
+            "begun" => begun(name),
+            _ => whole(),
+        };
+        fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    ctl(dir.path(), scan);
+    dir
+}
+
+/// `full` finds what is edited everywhere, `chunks` what has whole chunks, `off` what is the same.
+#[test]
+fn a_rule_says_how_much_of_a_file_the_index_has() {
+    for scan in SCANS {
+        let dir = versions_in(LEVELS, scan);
+        assert_eq!(found(dir.path(), "whole"), ["begun.ids", "edited", "same.off"], "{scan:?}");
+        // One that is left out finds others all the same.
+        assert_eq!(found(dir.path(), "begun.off"), ["begun.ids", "edited", "same.off", "whole"], "{scan:?}");
+        let report = status(dir.path());
+        // `same.off` has the content of a file that is in the index.
+        assert_eq!(report["not_indexed"], 2, "{report}");
+        let note = "2 files are not in the index (`similarity = \"off\"`)";
+        for args in [&["similar", "whole"][..], &["groups"]] {
+            let said = ctl(dir.path(), args);
+            assert!(said.contains(note), "{said}");
+        }
+        let said = ctl(dir.path(), &["status"]);
+        assert!(said.contains("2 files not in it, as similarity is off for them"), "{said}");
+        // Nothing is left to do, so nothing is read again.
+        let again: Value = serde_json::from_str(&ctl(dir.path(), &[&["--json"], scan].concat())).unwrap();
+        assert_eq!(again["skipped"], again["files"], "{scan:?}: {again}");
+    }
+}
+
+/// `off` and what comes after it take effect at the next scan of everything; other grams at a rebuild of the index.
+#[test]
+fn another_setting_takes_effect_at_a_scan_or_a_rebuild() {
+    for scan in SCANS {
+        let dir = versions_in("", scan);
+        let dir = dir.path();
+        let all = ["begun.ids", "begun.off", "edited", "edited.ids", "edited.off", "same.off"];
+        assert_eq!(found(dir, "whole"), all, "{scan:?}");
+        set(dir, LEVELS);
+        assert_eq!(found(dir, "whole"), all, "{scan:?}: before a scan");
+        ctl(dir, scan);
+        let without_off = ["begun.ids", "edited", "edited.ids", "same.off"];
+        assert_eq!(found(dir, "whole"), without_off, "{scan:?}: its chunks keep their grams");
+        assert_eq!(status(dir)["not_indexed"], 2, "{scan:?}");
+        ctl(dir, &["check", "--rebuild", "."]);
+        assert_eq!(found(dir, "whole"), ["begun.ids", "edited", "same.off"], "{scan:?}: after a rebuild");
+        set(dir, "");
+        ctl(dir, scan);
+        let without_grams = ["begun.ids", "begun.off", "edited", "edited.off", "same.off"];
+        assert_eq!(found(dir, "whole"), without_grams, "{scan:?}: ids are not made grams");
+        assert_eq!(status(dir)["not_indexed"], 0, "{scan:?}");
+        ctl(dir, &["check", "--rebuild", "."]);
+        assert_eq!(found(dir, "whole"), all, "{scan:?}: after another rebuild");
+    }
+}
+
+/// Of several files with one content, and of several names of one file.
+#[test]
+fn a_content_is_in_the_index_as_long_as_one_file_asks_for_it() {
+    for scan in SCANS {
+        let dir = indexed(&[("a.off", whole()), ("b", whole()), ("edited", edited("edited"))]);
+        let dir = dir.path();
+        fs::hard_link(dir.join("edited"), dir.join("edited.off")).unwrap();
+        set(dir, LEVELS);
+        ctl(dir, scan);
+        assert_eq!(status(dir)["not_indexed"], 1, "{scan:?}: of several names the strictest counts");
+        fs::write(dir.join("query"), &edited("edited")[1000..]).unwrap();
+        assert_eq!(found(dir, "query"), ["a.off", "b"], "{scan:?}");
+        fs::remove_file(dir.join("b")).unwrap();
+        ctl(dir, scan);
+        // The query is a file by now, and has been scanned.
+        assert_eq!(found(dir, "query"), [""; 0], "{scan:?}");
+        assert_eq!(status(dir)["not_indexed"], 2, "{scan:?}");
+    }
+}
+
 /// A query, the same three times, an edited one, a small part of it, a large whole around it.
 fn family() -> (TempDir, Vec<u8>) {
     let query = prose(1, 20_000);

@@ -8,7 +8,7 @@
 //! table    recall and precision of each against the truth
 //! ```
 //!
-//! `cargo run --release --example bench_similarity -- [--files N] [--queries N] [--kib-max N] [--seed N] [--peers WORK] DIR...`
+//! `cargo run --release --example bench_similarity -- [--files N] [--queries N] [--kib-max N] [--seed N] [--similarity HOW] [--peers WORK] DIR...`
 //! needs about ten times the sample in memory. `--peers` makes a Python environment below WORK, and needs the network once.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark")]
 
@@ -18,8 +18,19 @@ mod ours;
 mod peers;
 mod table;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
+
+/// What the index gets of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sketched {
+    /// As `similarity = "full"`: grams, or the id alone if it does not compress and its content has 128 KiB or more
+    Full,
+    /// As `similarity = "chunks"`: the id alone
+    Chunks,
+    /// Grams of every chunk
+    Grams,
+}
 
 #[derive(Parser)]
 struct Args {
@@ -38,6 +49,9 @@ struct Args {
     /// Which files are taken.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// What the index gets of a chunk.
+    #[arg(long, value_enum, default_value = "full")]
+    similarity: Sketched,
     /// Where others are installed; without it they are left out.
     #[arg(long)]
     peers: Option<PathBuf>,
@@ -51,11 +65,16 @@ fn main() {
     let files = corpus::sample(&args.dirs, args.files, args.kib_max << 10, args.seed);
     let queries: Vec<usize> = (0..args.queries).map(|i| i * files.len() / args.queries).collect();
     let (kib_max, seed) = (args.kib_max, args.seed);
-    println!("{} of up to {kib_max} KiB, seed {seed}, {} queries", corpus::described(&files), queries.len());
+    println!(
+        "{} of up to {kib_max} KiB, seed {seed}, {} queries, {:?}",
+        corpus::described(&files),
+        queries.len(),
+        args.similarity
+    );
     let peers = args.peers.as_ref().map(|work| (work, peers::start(work, &files, &queries)));
     let truth = oracle::truth(&files, &queries);
     println!("{}", oracle::described(&truth));
-    let ours = ours::measure(&files, &queries, &truth);
+    let ours = ours::measure(&files, &queries, &truth, args.similarity);
     ours.print(&truth);
     let mut rows = ours.rows;
     if let Some((work, peers)) = peers {

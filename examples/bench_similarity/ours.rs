@@ -1,5 +1,6 @@
 //! The index as dedupfs builds it, on disk, and what it answers.
 
+use crate::Sketched;
 use crate::corpus::File;
 use crate::oracle::Truth;
 use crate::table::Row;
@@ -8,6 +9,7 @@ use dedupfs::db::{self, Db, SledDb, Table};
 use dedupfs::id::RecipeId;
 use dedupfs::similarity::groups::{self, PairOptions, Stars};
 use dedupfs::similarity::{QuerySketch, Similarity, SimilarityOptions, Sketch, exact, exact::Patterns};
+use dedupfs::store::StoreOptions;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet};
 use std::hint::black_box;
@@ -19,6 +21,8 @@ pub const MIN: f64 = 0.25;
 const COMPARE_MEMORY: usize = 64 << 20;
 const PAIRS_MEMORY: usize = 64 << 20;
 const PAIRS_CAP: u32 = 500;
+/// Chunks of a shorter content have their grams in the index in any case, as `overlay/ingest.rs` has it.
+const SMALL_BYTES: usize = 128 << 10;
 /// Candidates of a query that are compared exactly, evenly of all.
 const VERIFIED_MAX: usize = 50;
 
@@ -54,7 +58,7 @@ struct Verified {
     contained_in_error: f64,
 }
 
-pub fn measure(files: &[File], queries: &[usize], truth: &Truth) -> Ours {
+pub fn measure(files: &[File], queries: &[usize], truth: &Truth, sketched: Sketched) -> Ours {
     let mut seen = HashSet::new();
     let unique = files.iter().flat_map(File::chunks).filter(|(id, _)| seen.insert(*id));
     let chunks: Vec<&[u8]> = unique.map(|(_, bytes)| bytes).collect();
@@ -76,7 +80,7 @@ pub fn measure(files: &[File], queries: &[usize], truth: &Truth) -> Ours {
     let dir = tempfile::tempdir().unwrap();
     let db = Arc::new(SledDb::open(&dir.path().join("index"), 256 << 20).unwrap());
     let index = Similarity::open(db.clone(), SimilarityOptions::default()).unwrap();
-    let building = cpu_of(&mut || build(&index, &*db, files));
+    let building = cpu_of(&mut || build(&index, &*db, files, sketched));
     speeds.push(("sketch and index", unique as f64 / 1e6 / building));
     let tables = [
         Table::Features,
@@ -95,7 +99,7 @@ pub fn measure(files: &[File], queries: &[usize], truth: &Truth) -> Ours {
         let mut answer = None;
         let seconds = cpu_of(&mut || {
             let mut sketch = QuerySketch::new();
-            files[file].chunks().for_each(|(_, bytes)| sketch.add_chunk(bytes));
+            files[file].chunks().for_each(|(id, bytes)| sketch.add_named(&id, bytes, 1));
             answer = Some(index.query(&sketch, MIN, usize::MAX).unwrap());
         });
         latencies_us.push(seconds * 1e6);
@@ -139,17 +143,32 @@ pub fn measure(files: &[File], queries: &[usize], truth: &Truth) -> Ours {
     }
 }
 
-fn build(index: &Similarity, db: &dyn Db, files: &[File]) {
+fn build(index: &Similarity, db: &dyn Db, files: &[File], sketched: Sketched) {
+    let mut bare = 0;
     for file in files {
         for (id, chunk) in file.chunks() {
             if !index.knows_chunk(&id).unwrap() {
-                index.add_chunk(id, Sketch::of_chunk(chunk)).unwrap();
+                let has_grams = match sketched {
+                    Sketched::Full => file.bytes.len() < SMALL_BYTES || compresses(chunk),
+                    Sketched::Chunks => false,
+                    Sketched::Grams => true,
+                };
+                bare += u64::from(!has_grams);
+                let sketch = if has_grams { Sketch::of_chunk(chunk) } else { Sketch::bare(chunk.len()) };
+                index.add_chunk(id, sketch).unwrap();
             }
         }
         index.add_content(file.id, &file.recipe).unwrap();
     }
     index.flush().unwrap();
     db.flush().unwrap();
+    println!("{bare} of {} chunks are known by their ids alone", index.stats().chunks);
+}
+
+/// Whether a store would keep a chunk compressed.
+fn compresses(chunk: &[u8]) -> bool {
+    let level = StoreOptions::default().zstd_level;
+    zstd::bulk::compress(chunk, level).unwrap().len() + chunk.len() / 32 < chunk.len()
 }
 
 fn all_pairs(

@@ -37,6 +37,9 @@ pub struct GroupsReport {
     pub suppressed_features: u64,
     /// Rows left out because the report had become too long.
     pub omitted: u64,
+    /// Files that `similarity = "off"` leaves out of the index: they are in no group of similar files.
+    #[serde(default)]
+    pub not_indexed: u64,
     /// Whether files may be missing because the index does not know them yet.
     pub behind: bool,
 }
@@ -119,6 +122,7 @@ pub(super) fn groups(
         pairs: found.pairs,
         suppressed_features: found.suppressed_features,
         omitted: found.omitted,
+        not_indexed: context.repo.overlay().not_indexed()?,
         behind: context.repo.behind(),
     })
 }

@@ -18,6 +18,9 @@ pub struct SimilarReport {
     pub suppressed_bytes: u64,
     /// Features not followed because too many files have them.
     pub suppressed_features: u64,
+    /// Files that `similarity = "off"` leaves out of the index: they are found only if they are the same to the byte.
+    #[serde(default)]
+    pub not_indexed: u64,
     /// Whether files may be missing because the index does not know them yet.
     pub behind: bool,
 }
@@ -83,6 +86,7 @@ pub(super) fn similar(
         identical: found.identical as u64,
         suppressed_bytes: found.suppressed_bytes,
         suppressed_features: found.suppressed_features as u64,
+        not_indexed: overlay.not_indexed()?,
         behind: context.repo.behind(),
     })
 }

@@ -1,6 +1,6 @@
 use super::text::shown;
 use super::{AdminError, Context, HistoryUse};
-use crate::config::dedup_text;
+use crate::config::{dedup_text, similarity_text};
 use crate::overlay::{OverlayError, Totals, Views};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,9 @@ pub struct StatusReport {
     pub min_size: u64,
     /// Bytes a second that conversions may read; none without a limit.
     pub convert_rate: Option<u64>,
+    /// How much the similarity index has of files, if no rule says otherwise: `full`, `chunks` or `off`.
+    #[serde(default)]
+    pub similarity: String,
     /// Average length of a chunk.
     pub chunk_avg: u64,
     /// Files known.
@@ -79,6 +82,12 @@ pub struct StatusReport {
     pub chunks: u64,
     /// Bytes of the index on disk.
     pub index_bytes: u64,
+    /// `index_bytes` over `unique_bytes`, so 0.01 is 1%; 0 while nothing is stored.
+    #[serde(default)]
+    pub index_share: f64,
+    /// Files that the similarity index does not have, because `similarity = "off"` leaves some out.
+    #[serde(default)]
+    pub not_indexed: u64,
     /// Contents that are indexed through a view too.
     pub views: u64,
     /// Indexes of published methods that are kept.
@@ -124,7 +133,7 @@ pub struct KeptStatus {
 pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let repo = context.repo;
     let overlay = repo.overlay();
-    let Totals { files, bytes: logical_bytes, plain_bytes } = overlay.totals()?;
+    let Totals { files, bytes: logical_bytes, plain_bytes, not_indexed } = overlay.totals()?;
     let stats = overlay.store().stats();
     let grouping = overlay.store().grouping()?;
     let saved_by_grouping = grouping.before_bytes.saturating_sub(grouping.after_bytes);
@@ -138,6 +147,10 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let plain_bytes = plain_bytes + hot_bytes;
     let (history, space, index_bytes) =
         (HistoryUse::of(overlay), overlay.store().space(), repo.index_bytes());
+    let index_share = match stats.unique_bytes {
+        0 => 0.0,
+        unique => index_bytes as f64 / unique as f64,
+    };
     let ratio = if stats.stored_bytes == 0 { 1.0 } else { logical_bytes as f64 / stats.stored_bytes as f64 };
     Ok(StatusReport {
         root: shown(&repo.layout().root),
@@ -150,6 +163,7 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         rules: overlay.policies().rules() as u64,
         min_size: overlay.policies().fallback().min_bytes,
         convert_rate: overlay.convert_rate(),
+        similarity: similarity_text(overlay.policies().fallback().similarity).to_owned(),
         chunk_avg: repo.chunk_params().avg.into(),
         files,
         logical_bytes,
@@ -170,6 +184,8 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         ratio,
         chunks: stats.chunks,
         index_bytes,
+        index_share,
+        not_indexed,
         views: overlay.views().map_or(0, Views::len),
         kept,
         pending: overlay.pending() as u64,

@@ -4,6 +4,7 @@ use super::methods::{ByMethod, Saving};
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, unexpected};
 use super::sif::SifOptions;
+use super::similar::not_indexed;
 use super::winnow::WinnowGroups;
 use super::{CliResult, Global, Outcome};
 use crate::admin::{GroupReport, GroupsReport, Request, Response};
@@ -254,7 +255,10 @@ fn text(report: &GroupsReport) -> String {
         );
         report.groups.iter().for_each(|group| text += &group_text(group));
     }
-    if text.is_empty() { "no identical or similar files\n".to_owned() } else { text }
+    if text.is_empty() {
+        "no identical or similar files\n".clone_into(&mut text);
+    }
+    text + &not_indexed(report.not_indexed)
 }
 
 fn group_text(group: &GroupReport) -> String {

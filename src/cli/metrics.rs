@@ -82,6 +82,8 @@ fn gauges(report: &StatusReport) -> Vec<Gauge> {
         ("unique_bytes", "Bytes of distinct chunks", report.unique_bytes as f64),
         ("stored_bytes", "Bytes of packs on disk", report.stored_bytes as f64),
         ("index_bytes", "Bytes of the index on disk", report.index_bytes as f64),
+        ("index_share", "Bytes of the index by bytes of distinct chunks", report.index_share),
+        ("not_indexed_files", "Files not in the similarity index by setting", report.not_indexed as f64),
         ("chunks", "Distinct chunks", report.chunks as f64),
         ("pending_files", "Files closed and not yet taken in", report.pending as f64),
         (

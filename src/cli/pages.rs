@@ -2,6 +2,7 @@
 
 use super::error::CliError;
 use super::output::{Output, share, size};
+use super::similar::not_indexed;
 use crate::admin::{DiffReport, Excerpt, GroupsReport};
 use crate::overlay::compare::Comparison;
 use crate::page::{
@@ -100,6 +101,9 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
     let mut notes = Vec::new();
     if report.behind {
         notes.push("Files may be missing: the index does not know all of them yet.".to_owned());
+    }
+    if report.not_indexed > 0 {
+        notes.push(not_indexed(report.not_indexed));
     }
     if report.omitted > 0 {
         notes.push(format!("{} rows are left out: the report would be too long.", report.omitted));

@@ -186,7 +186,17 @@ fn text(report: &SimilarReport) -> String {
             "{covered} are of templates or padding and do not count (--no-templates counts them)\n"
         ));
     }
-    text
+    text + &not_indexed(report.not_indexed)
+}
+
+/// Says which files could not be found, as the settings leave them out of the index.
+pub(super) fn not_indexed(files: u64) -> String {
+    match files {
+        0 => String::new(),
+        files => format!(
+            "{files} files are not in the index (`similarity = \"off\"`): only files that are the same to the byte are found\n"
+        ),
+    }
 }
 
 pub(super) fn parse_look(name: &str) -> Result<Look, String> {

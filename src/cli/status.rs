@@ -85,6 +85,19 @@ fn disk(report: &StatusReport) -> String {
     }
 }
 
+/// What the index takes, and what it has.
+fn index(report: &StatusReport) -> String {
+    let mut text = size(report.index_bytes);
+    if report.unique_bytes > 0 {
+        text += &format!(", {:.2}% of unique", 100.0 * report.index_share);
+    }
+    text += &format!(", {} contents seen through a view", report.views);
+    match report.not_indexed {
+        0 => text,
+        files => format!("{text}; {files} files not in it, as similarity is off for them"),
+    }
+}
+
 fn history(report: &StatusReport) -> String {
     let named = report.named_snapshots_bytes;
     let text = log::history(&HistoryUse {
@@ -141,6 +154,11 @@ pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
     if report.min_size > 0 {
         policy += &format!(", from {} on", size(report.min_size));
     }
+    match report.similarity.as_str() {
+        "chunks" => policy += ", chunk ids in the similarity index",
+        "off" => policy += ", no similarity index",
+        _ => {}
+    }
     if let Some(rate) = report.convert_rate {
         policy += &format!(", at {}/s", size(rate));
     }
@@ -173,7 +191,7 @@ pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
             ),
         ),
         ("history", history(report)),
-        ("index", format!("{}, {} contents seen through a view", size(report.index_bytes), report.views)),
+        ("index", index(report)),
         ("kept", kept),
         ("queue", pending),
         (

@@ -2,7 +2,7 @@
 
 use super::Config;
 use crate::history::Rules;
-use crate::overlay::{Amount, Dedup, Rule};
+use crate::overlay::{Amount, Dedup, Indexing, Rule};
 use crate::similarity::methods::Chosen;
 use crate::view::View;
 use std::time::Duration;
@@ -59,6 +59,11 @@ impl Config {
             None => "# keep_free = \"5%\"".to_owned(),
             Some(amount) => format!("keep_free = \"{}\"", amount_text(amount)),
         };
+        let (similarity_mark, similarity) = match self.similarity {
+            None => ("# ", Indexing::Full),
+            Some(similarity) => ("", similarity),
+        };
+        let similarity = similarity_text(similarity);
         let views = match &self.views {
             None => "# views = \"auto\"".to_owned(),
             Some(views) => format!("views = {}", views_text(views)),
@@ -110,6 +115,11 @@ impl Config {
              # `dedupctl optimize`), or \"idle:1h\" (when nothing was stored for that long, and much came since).\n\
              {optimize}\n\
              \n\
+             # How much the index for `dedupctl similar` and `groups` has of files: \"full\"; \"chunks\" (ids of chunks: finds\n\
+             # files that share whole chunks, takes a seventh of the space for text); or \"off\" (only files that are the same to\n\
+             # the byte are found). `dedupctl scan` applies \"off\" to files that were there before; see docs/policies.md.\n\
+             {similarity_mark}similarity = \"{similarity}\"\n\
+             \n\
              # What files say apart from their format is indexed too, so that `dedupctl similar` finds documents\n\
              # with the same text: \"auto\" (what compression hides: archive, gzip, pdf), \"all\", \"off\", or a\n\
              # list. `dedupctl scan` takes in what was there before.\n\
@@ -136,7 +146,7 @@ impl Config {
              {keep_free}\n\
              \n\
              # Rules for files of certain names: `match` is one pattern or several, as in .gitignore, from the root of\n\
-             # the overlay on. Of the rules that match a file the last counts, for `dedup` and `min_size` each.\n\
+             # the overlay on. Of the rules that match a file the last counts, for each setting by itself.\n\
              {rules}\
              \n\
              # Versions of files are kept beside their present content: all that were there within `all`, then what was\n\
@@ -189,7 +199,11 @@ const EXAMPLE_RULES: &str = "\
     #\n\
     # [[policy]]\n\
     # match = \"*.iso\"\n\
-    # min_size = \"1MiB\"\n";
+    # min_size = \"1MiB\"\n\
+    #\n\
+    # [[policy]]\n\
+    # match = [\"*.mp4\", \"*.qcow2\"]\n\
+    # similarity = \"chunks\"\n";
 
 /// A rule as it stands in a `config.toml`. One can be put behind all others at the end of the file.
 pub fn rule_text(rule: &Rule) -> String {
@@ -198,8 +212,19 @@ pub fn rule_text(rule: &Rule) -> String {
     let min_size = rule.min_bytes.map(|bytes| format!("min_size = \"{bytes}\"\n"));
     let history =
         rule.keep_history.map(|keep| format!("history = \"{}\"\n", if keep { "on" } else { "off" }));
-    let settings = [dedup, min_size, history].map(Option::unwrap_or_default).concat();
+    let similarity =
+        rule.similarity.map(|similarity| format!("similarity = \"{}\"\n", similarity_text(similarity)));
+    let settings = [dedup, min_size, history, similarity].map(Option::unwrap_or_default).concat();
     format!("[[policy]]\nmatch = {globs}\n{settings}\n")
+}
+
+/// Writes how much the similarity index has of files, as it stands in a `config.toml`.
+pub fn similarity_text(similarity: Indexing) -> &'static str {
+    match similarity {
+        Indexing::Full => "full",
+        Indexing::Chunks => "chunks",
+        Indexing::Off => "off",
+    }
 }
 
 /// Writes a policy as [`super::parse_dedup`] reads it.

@@ -26,7 +26,7 @@ use super::round_size::{Outcome, RoundSize};
 use super::sparse::{self, FileBytes};
 use super::stub::{State, Stub, Time};
 use super::types::SetTime;
-use super::{FileRow, Overlay};
+use super::{FileRow, Indexing, Overlay};
 use crate::id::RecipeId;
 use crate::recipe::{ChunkRef, Recipe};
 use crate::store::StoreError;
@@ -60,6 +60,8 @@ struct Taken {
     /// Until when it stays plain because it is rewritten again and again, and is only indexed meanwhile.
     plain_until: Option<Instant>,
     prefix: Growing,
+    /// How much of it the similarity index is to have.
+    indexing: Indexing,
     /// The view to be indexed beside the bytes.
     view: Option<View>,
 }
@@ -157,7 +159,9 @@ impl Overlay {
             if keep && !self.still_stored(&taken.prefix) {
                 taken.prefix = Growing::default();
             }
-            taken.view = self.view_wanted(&taken.inode, &taken.file);
+            let is_whole = taken.indexing == Indexing::Full;
+            taken.view = is_whole.then(|| self.view_wanted(&taken.inode, &taken.file)).flatten();
+            round.set_indexing(taken.indexing);
             match self.read_file(&mut round, &mut taken) {
                 Ok(slots) => read.push(Read { taken, slots }),
                 Err(e) => {
@@ -340,6 +344,7 @@ impl Overlay {
             waits,
             plain_until,
             prefix,
+            indexing: policy.unwrap_or(self.policies().fallback()).similarity,
             view: None,
         }))
     }
@@ -484,7 +489,7 @@ impl Overlay {
         }
         self.record(inode, id, before)?;
         let stored = taken.convert.then_some(recipe);
-        self.index_content(id, recipe, || Ok(self.content_of(stored, file, before)))?;
+        self.index_content(id, recipe, taken.indexing, || Ok(self.content_of(stored, file, before)))?;
         if let Some(view) = taken.view {
             self.index_view(inode, view, id, &*self.content_of(stored, file, before));
         }

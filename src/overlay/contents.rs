@@ -3,6 +3,7 @@
 //! This is what another filesystem embeds to deduplicate: it keeps its own names, and for each file the
 //! 16 bytes of a [`RecipeId`]. The overlay is its first user.
 
+use super::Indexing;
 use super::error::{OverlayError, Result};
 use super::forgetting::Forgetting;
 use super::ingest::{Ingest, is_small, sketch_of};
@@ -199,7 +200,7 @@ impl Contents {
         let id = writer.put_recipe(&recipe)?;
         writer.flush()?;
         let stored = Arc::new(recipe.clone());
-        self.index(id, &recipe, None, || Ok(Box::new(Stored::of(&self.store, stored))))?;
+        self.index(id, &recipe, Indexing::Full, None, || Ok(Box::new(Stored::of(&self.store, stored))))?;
         Ok(id)
     }
 
@@ -210,6 +211,7 @@ impl Contents {
         &self,
         id: RecipeId,
         recipe: &Recipe,
+        indexing: Indexing,
         forgetting: Option<&Forgetting>,
         open: impl FnOnce() -> Result<Box<dyn Source>>,
     ) -> Result<()> {
@@ -222,7 +224,7 @@ impl Contents {
             let source = open()?;
             // What another sweep takes meanwhile had been known so far: each time there is less of that.
             for _ in 0..SWEPT_MAX {
-                self.sketch_unknown(id, recipe, &*source)?;
+                self.sketch_unknown(id, recipe, indexing, &*source)?;
                 added = add();
                 if !matches!(added, Err(SimilarityError::UnknownChunk(_))) {
                     break;
@@ -233,7 +235,13 @@ impl Contents {
     }
 
     /// Sketches the chunks of a content that the index does not know, each once; not those that `source` has no more.
-    fn sketch_unknown(&self, id: RecipeId, recipe: &Recipe, source: &dyn Source) -> Result<()> {
+    fn sketch_unknown(
+        &self,
+        id: RecipeId,
+        recipe: &Recipe,
+        indexing: Indexing,
+        source: &dyn Source,
+    ) -> Result<()> {
         let (mut seen, mut offset, mut bytes) = (HashSet::new(), 0, Vec::new());
         let (mut writer, small) = (self.store.writer(), is_small(recipe.size()));
         for chunk in recipe.chunks() {
@@ -255,7 +263,7 @@ impl Contents {
                 }
             }
             if filled == bytes.len() && ChunkId::of(&bytes) == chunk.id {
-                let sketch = sketch_of(&mut writer, small, &chunk.id, &bytes)?;
+                let sketch = sketch_of(&mut writer, indexing, small, &chunk.id, &bytes)?;
                 self.similarity.add_chunk(chunk.id, sketch)?;
             }
         }

@@ -9,12 +9,12 @@
 //! A kill may leave rows of files that are gone, and contents that no file has. Whoever has walked the whole tree drops both.
 
 use super::error::Result;
-use super::{FileRow, Overlay};
+use super::{FileRow, Indexing, Overlay};
 use crate::id::{FileId, RecipeId};
 use crate::recipe::Recipe;
 use crate::similarity::Similarity;
 use crate::similarity::exact::Source;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Rows looked at before those that are stale are dropped.
 const ROWS_AT_ONCE: usize = 1 << 14;
@@ -28,22 +28,32 @@ impl Forgetting {
     pub(super) fn adding(&self) -> RwLockReadGuard<'_, ()> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// No content is added while this is held: for moments.
+    pub(super) fn removing(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Overlay {
-    /// Adds a content that the catalog has a file of. What `open` gives is read only if chunks have to be sketched again.
+    /// Adds a content that the catalog has a file of, unless `indexing` leaves it out. What `open` gives is read only if chunks have to
+    /// be sketched again.
     pub(super) fn index_content(
         &self,
         id: RecipeId,
         recipe: &Recipe,
+        indexing: Indexing,
         open: impl FnOnce() -> Result<Box<dyn Source>>,
     ) -> Result<()> {
-        self.contents.index(id, recipe, Some(&self.forgetting), open)
+        match indexing {
+            Indexing::Off => Ok(()),
+            _ => self.contents.index(id, recipe, indexing, Some(&self.forgetting), open),
+        }
     }
 
     /// Forgets a content unless a file has it; says whether none has.
     pub(super) fn forget_content(&self, id: &RecipeId) -> Result<bool> {
-        let _alone = self.forgetting.0.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.forgetting.removing();
         let is_gone = self.catalog.holders(id)?.is_empty();
         if is_gone {
             self.contents.similarity.remove_content(id)?;

@@ -86,6 +86,8 @@ impl Overlay {
             && self.plain_until(inode, Instant::now(), size).is_none();
         let mut round = self.contents.ingest.round(keep);
         round.set_background(self.pace.is_background());
+        let indexing = policy.unwrap_or(self.policies().fallback()).similarity;
+        round.set_indexing(indexing);
         let mut offset = before.bytes;
         let added = round.add(false, |buffer| {
             // It waits to be committed, and what is stored already is not stored again.
@@ -118,7 +120,7 @@ impl Overlay {
         let id = recipe.id();
         self.record(inode, id, &stat)?;
         let file = Arc::new(file);
-        self.index_content(id, &recipe, || Ok(self.content_of(None, &file, &stat)))?;
+        self.index_content(id, &recipe, indexing, || Ok(self.content_of(None, &file, &stat)))?;
         Ok(true)
     }
 }

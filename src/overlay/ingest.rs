@@ -7,6 +7,7 @@
 //! When [`Round::finish`] returns, every chunk is appended to a pack and visible, but only durable after
 //! [`Store::sync`].
 
+use super::Indexing;
 use super::error::{OverlayError, Result};
 use super::pace::Priority;
 use crate::chunk::ChunkParams;
@@ -50,6 +51,8 @@ struct Segment {
 #[derive(Clone, Copy)]
 struct Cut {
     len: u32,
+    /// How much of its content the index is to have.
+    indexing: Indexing,
     /// Whether its content is short.
     small: bool,
 }
@@ -101,6 +104,7 @@ impl Ingest {
         Round {
             ingest: self,
             keep,
+            indexing: Indexing::Full,
             background: false,
             segment_bytes: SEGMENT_BYTES.max(4 * self.params.max as usize),
             chunks: Vec::new(),
@@ -151,15 +155,15 @@ fn answer(segment: Segment, work: impl FnOnce(&Segment) -> Result<Vec<ChunkRef>>
 fn ingest_segment(writer: &mut Writer, similarity: &Similarity, segment: &Segment) -> Result<Vec<ChunkRef>> {
     let mut chunks = Vec::with_capacity(segment.cuts.len());
     let mut rest = &segment.bytes[..];
-    for &Cut { len, small } in &segment.cuts {
+    for &Cut { len, indexing, small } in &segment.cuts {
         let (bytes, tail) = rest.split_at(len as usize);
         rest = tail;
         let id = ChunkId::of(bytes);
         if segment.keep {
             writer.put(id, bytes)?;
         }
-        if !similarity.knows_chunk(&id)? {
-            similarity.add_chunk(id, sketch_of(writer, small, &id, bytes)?)?;
+        if indexing != Indexing::Off && !similarity.knows_chunk(&id)? {
+            similarity.add_chunk(id, sketch_of(writer, indexing, small, &id, bytes)?)?;
         }
         chunks.push(ChunkRef { id, len });
     }
@@ -172,14 +176,16 @@ pub(super) fn is_small(bytes: u64) -> bool {
     bytes < SMALL_BYTES
 }
 
-/// The sketch of a chunk: bare if it does not compress, unless its content is small.
+/// The sketch of a chunk: bare if only its id is wanted, or if it does not compress, unless its content is small.
 pub(super) fn sketch_of(
     writer: &mut Writer,
+    indexing: Indexing,
     small: bool,
     id: &ChunkId,
     bytes: &[u8],
 ) -> std::result::Result<Sketch, StoreError> {
-    match small || writer.compresses(id, bytes)? {
+    let has_grams = indexing == Indexing::Full && (small || writer.compresses(id, bytes)?);
+    match has_grams {
         true => Ok(Sketch::of_chunk(bytes)),
         false => Ok(Sketch::bare(bytes.len())),
     }
@@ -217,6 +223,7 @@ impl<F: FnMut(&mut [u8]) -> io::Result<usize>> Input for Plain<F> {
 pub struct Round<'a> {
     ingest: &'a Ingest,
     keep: bool,
+    indexing: Indexing,
     background: bool,
     segment_bytes: usize,
     /// One slot for each chunk of the round, filled as workers answer.
@@ -238,6 +245,11 @@ impl Round<'_> {
     /// Has the workers let others go first from here on, or not any more.
     pub fn set_background(&mut self, background: bool) {
         self.background = background;
+    }
+
+    /// Sets how much the index is to have of what is added from here on. All unless it is set.
+    pub fn set_indexing(&mut self, indexing: Indexing) {
+        self.indexing = indexing;
     }
 
     /// Adds the bytes that `read` delivers (as `Read::read` does) until it delivers none, as [`Round::add_from`].
@@ -326,7 +338,7 @@ impl Round<'_> {
         self.bytes[self.filled..self.filled + bytes.len()].copy_from_slice(bytes);
         self.filled += bytes.len();
         self.cut = self.filled;
-        self.cuts.push(Cut { len: bytes.len() as u32, small: false });
+        self.cuts.push(Cut { len: bytes.len() as u32, indexing: self.indexing, small: false });
         self.slots() - 1
     }
 
@@ -350,7 +362,8 @@ impl Round<'_> {
     fn cut_bytes(&mut self, last: bool, small: bool) {
         let lens = self.ingest.params.cut(&self.bytes[self.cut..self.filled], last);
         self.cut += lens.iter().map(|&len| len as usize).sum::<usize>();
-        self.cuts.extend(lens.into_iter().map(|len| Cut { len, small }));
+        let indexing = self.indexing;
+        self.cuts.extend(lens.into_iter().map(|len| Cut { len, indexing, small }));
     }
 
     fn dispatch(&mut self) {
@@ -451,7 +464,7 @@ mod tests {
         let (done, results) = unbounded();
         let segment = |first_slot| Segment {
             bytes: vec![1; 10],
-            cuts: vec![Cut { len: 10, small: true }],
+            cuts: vec![Cut { len: 10, indexing: Indexing::Full, small: true }],
             keep: false,
             background: false,
             first_slot,

@@ -140,7 +140,8 @@ impl Overlay {
             self.record(inode, id, &stat)?;
             // Whoever brings files back waits for it; that they are there does not depend on it.
             let _hurry = self.pace.hurry();
-            let indexed = self.index_stub(inode, &stub).and_then(|_| self.keep_stored(id));
+            let indexing = self.policies().of(path).similarity;
+            let indexed = self.index_stub(inode, &stub, indexing).and_then(|_| self.keep_stored(id));
             if let Err(e) = indexed {
                 tracing::warn!("{}: not known to similarity before the next scan: {e}", path.display());
             }

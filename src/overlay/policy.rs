@@ -10,8 +10,8 @@
 //! end is in force whatever stands before it. (The most specific glob would be the alternative: which of `*.iso` and
 //! `vm/` is that?)
 
-use super::Dedup;
 use super::queue::GATHER;
+use super::{Dedup, Indexing};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
@@ -31,6 +31,8 @@ pub struct Policy {
     pub min_bytes: u64,
     /// Whether its versions are kept.
     pub keep_history: bool,
+    /// How much of it the similarity index has.
+    pub similarity: Indexing,
     /// Whether it stays plain, whatever the rest says: only a mount converts files, or a user who asks for it.
     pub withheld: bool,
 }
@@ -46,6 +48,8 @@ pub struct Rule {
     pub min_bytes: Option<u64>,
     /// Whether their versions are kept.
     pub keep_history: Option<bool>,
+    /// How much of them the similarity index has.
+    pub similarity: Option<Indexing>,
 }
 
 /// A glob that means nothing.
@@ -83,11 +87,7 @@ impl Policies {
 
     /// The same for all files.
     pub fn uniform(dedup: Dedup) -> Policies {
-        Policies {
-            fallback: Policy { dedup, min_bytes: 0, keep_history: true, withheld: false },
-            rules: Vec::new(),
-            places: false,
-        }
+        Policies { fallback: Policy { dedup, ..Policy::default() }, rules: Vec::new(), places: false }
     }
 
     /// The same, but no file is converted.
@@ -112,6 +112,7 @@ impl Policies {
                 policy.dedup = rule.dedup.unwrap_or(policy.dedup);
                 policy.min_bytes = rule.min_bytes.unwrap_or(policy.min_bytes);
                 policy.keep_history = rule.keep_history.unwrap_or(policy.keep_history);
+                policy.similarity = rule.similarity.unwrap_or(policy.similarity);
             }
         }
         policy
@@ -138,6 +139,20 @@ impl Policies {
     /// Number of rules. With none, the name of a file does not matter.
     pub fn rules(&self) -> usize {
         self.rules.len()
+    }
+
+    /// Whether the similarity index has all of every file.
+    pub fn index_all(&self) -> bool {
+        let is_all = |similarity: Indexing| similarity == Indexing::Full;
+        is_all(self.fallback.similarity)
+            && self.rules.iter().all(|(_, rule)| rule.similarity.is_none_or(is_all))
+    }
+
+    /// Whether there are files that the similarity index is to have nothing of.
+    pub fn leave_out(&self) -> bool {
+        let is_off = |similarity: Indexing| similarity == Indexing::Off;
+        is_off(self.fallback.similarity)
+            || self.rules.iter().any(|(_, rule)| rule.similarity.is_some_and(is_off))
     }
 
     /// Whether there are files that are converted.
@@ -225,6 +240,19 @@ fn reason(error: &ignore::Error) -> String {
     }
 }
 
+impl Default for Policy {
+    /// Every file is converted when it is closed.
+    fn default() -> Policy {
+        Policy {
+            dedup: Dedup::OnClose,
+            min_bytes: 0,
+            keep_history: true,
+            similarity: Indexing::Full,
+            withheld: false,
+        }
+    }
+}
+
 impl Policy {
     /// Whether a file of that size is converted here.
     pub fn converts(&self, bytes: u64) -> bool {
@@ -258,7 +286,8 @@ impl Policy {
         let dedup = if rank(other.dedup) > rank(self.dedup) { other.dedup } else { self.dedup };
         let min_bytes = self.min_bytes.max(other.min_bytes);
         let withheld = self.withheld || other.withheld;
-        Policy { dedup, min_bytes, keep_history: self.keep_history && other.keep_history, withheld }
+        let keep_history = self.keep_history && other.keep_history;
+        Policy { dedup, min_bytes, keep_history, similarity: self.similarity.min(other.similarity), withheld }
     }
 }
 
@@ -270,12 +299,11 @@ mod tests {
 
     fn rule(globs: &[&str], dedup: Option<Dedup>, min_bytes: Option<u64>) -> Rule {
         let globs = globs.iter().map(|glob| (*glob).to_owned()).collect();
-        Rule { globs, dedup, min_bytes, keep_history: None }
+        Rule { globs, dedup, min_bytes, ..Rule::default() }
     }
 
     fn policies(rules: Vec<Rule>) -> Policies {
-        let fallback = Policy { dedup: Dedup::OnClose, min_bytes: 0, keep_history: true, withheld: false };
-        Policies::new(fallback, rules).unwrap()
+        Policies::new(Policy::default(), rules).unwrap()
     }
 
     #[test]
@@ -387,7 +415,7 @@ mod tests {
 
     #[test]
     fn of_several_names_the_strictest_counts() {
-        let policy = |dedup, min_bytes| Policy { dedup, min_bytes, keep_history: true, withheld: false };
+        let policy = |dedup, min_bytes| Policy { dedup, min_bytes, ..Policy::default() };
         let idle = |seconds| Dedup::Idle(Duration::from_secs(seconds));
         let order = [Dedup::OnClose, idle(0), idle(5), idle(9), Dedup::Off];
         for (i, a) in order.into_iter().enumerate() {

@@ -10,9 +10,10 @@ use super::pace::Priority;
 use super::resolved::{Directory, Resolved};
 use super::stub::Stub;
 use super::types::{Attr, Kind, ROOT};
-use super::{FileRow, Overlay};
+use super::{FileRow, Indexing, Overlay};
 use crate::env::Refusal;
 use crate::id::{ChunkId, RecipeId};
+use crate::similarity::exact::Source;
 use rustix::fs::RawDir;
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -184,6 +185,7 @@ impl Overlay {
         // What could not be looked at may be anything.
         if path.as_os_str().is_empty() && report.errors == 0 {
             self.drop_stale(met)?;
+            self.leave_out()?;
         }
         Ok(report)
     }
@@ -206,7 +208,9 @@ impl Overlay {
             Some(Content::Stub(stub)) => {
                 drop(state);
                 self.tell_met(inode, &stub, names);
-                let indexed = self.index_stub(inode, &stub)?;
+                let links = rustix::fs::fstat(&inode.path_fd()?)?.st_nlink;
+                let indexing = self.indexing_of(inode, links, finder)?;
+                let indexed = self.index_stub(inode, &stub, indexing)?;
                 Ok(self.keep_stored(stub.recipe)? || indexed)
             }
             Some(Content::Unknown(reason)) => Err(self.bad_stub(inode, reason)),
@@ -220,13 +224,18 @@ impl Overlay {
                     return Ok(false);
                 }
                 let policy = self.policy_of(inode, stat.st_nlink, finder)?;
+                let indexing = policy.unwrap_or(self.policies().fallback()).similarity;
                 let only_index = !policy.is_some_and(|policy| policy.converts(stat.st_size as u64));
                 // The catalog may have been written, and what it was written with lost.
-                let sketched = |row: &FileRow| self.contents.similarity.has_content(&row.recipe);
+                let sketched = |row: &FileRow| match indexing {
+                    Indexing::Off => Ok(true),
+                    _ => self.contents.similarity.has_content(&row.recipe),
+                };
                 let known = known && row.as_ref().map_or(Ok(false), sketched)?;
                 if let Some(row) = row.filter(|_| known && only_index) {
                     drop(state);
-                    let viewed = self.catch_up_view(inode, row.recipe, false, || self.plain_source(inode))?;
+                    let viewed = indexing == Indexing::Full
+                        && self.catch_up_view(inode, row.recipe, false, || self.plain_source(inode))?;
                     return Ok(self.keep_plain(inode, &row)? || viewed);
                 }
                 // One that is open is queued when it is closed, also by a program that only reads it.
@@ -237,22 +246,26 @@ impl Overlay {
         }
     }
 
-    /// Brings a stub that the index does not know into it, from its chunks.
-    pub(super) fn index_stub(&self, inode: &Inode, stub: &Stub) -> Result<bool> {
+    /// Brings a stub that the index does not know into it, from its chunks, as far as `indexing` wants it.
+    pub(super) fn index_stub(&self, inode: &Inode, stub: &Stub, indexing: Indexing) -> Result<bool> {
         let known = self.catalog.file(inode.file_id())?.is_some_and(|row| row.recipe == stub.recipe);
         if !known {
             let mut stat = rustix::fs::fstat(&inode.path_fd()?)?;
             stat.st_size = stub.size as i64;
             self.record(inode, stub.recipe, &stat)?;
         }
+        if indexing == Indexing::Off {
+            return Ok(!known);
+        }
         let sketched = {
             let _adding = self.forgetting.adding();
             self.contents.similarity.has_content(&stub.recipe)?
         };
-        let viewed = self.catch_up_view(inode, stub.recipe, !sketched, || {
+        let open = || {
             let recipe = self.recipe_of(inode, stub)?;
-            Ok(Box::new(Stored::of(&self.contents.store, recipe)))
-        })?;
+            Ok(Box::new(Stored::of(&self.contents.store, recipe)) as Box<dyn Source>)
+        };
+        let viewed = indexing == Indexing::Full && self.catch_up_view(inode, stub.recipe, !sketched, open)?;
         if known && sketched {
             return Ok(viewed);
         }
@@ -262,13 +275,13 @@ impl Overlay {
             for chunk in recipe.chunks() {
                 if !self.contents.similarity.knows_chunk(&chunk.id)? {
                     let bytes = self.contents.store.read(&chunk.id)?;
-                    let sketch = sketch_of(&mut writer, small, &chunk.id, &bytes)?;
+                    let sketch = sketch_of(&mut writer, indexing, small, &chunk.id, &bytes)?;
                     self.contents.similarity.add_chunk(chunk.id, sketch)?;
                     self.pace.spend(u64::from(chunk.len));
                 }
             }
             let stored = recipe.clone();
-            self.index_content(stub.recipe, &recipe, || {
+            self.index_content(stub.recipe, &recipe, indexing, || {
                 Ok(Box::new(Stored::of(&self.contents.store, stored)))
             })?;
         }

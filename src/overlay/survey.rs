@@ -233,6 +233,7 @@ impl Overlay {
         };
         let stat = rustix::fs::fstat(&file)?;
         let before = version(&stat);
+        round.set_indexing(self.policies().of(path).similarity);
         let read = round.add_from(true, &mut FileBytes::new(&file, &stat, 0));
         let slots = read.map_err(|e| OverlayError::io("read", path, e))?;
         Ok(Begun::Read(PlainRead { inode, file, before, slots }))

@@ -4,7 +4,7 @@
 //! changes all the time for [`PAUSE`] times as long as reading it took.
 
 use super::Overlay;
-use super::error::Result;
+use super::error::{OverlayError, Result};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
@@ -21,18 +21,20 @@ pub struct Totals {
     pub bytes: u64,
     /// Bytes in those whose content is not in the store.
     pub plain_bytes: u64,
+    /// Those whose content is not in the similarity index, if a rule leaves some out.
+    pub not_indexed: u64,
 }
 
 /// Sums, and what they were made of.
 pub(super) struct Summed {
     totals: Totals,
-    state: [u64; 3],
+    state: [u64; 4],
     made: Instant,
     took: Duration,
 }
 
 impl Summed {
-    fn holds(&self, state: [u64; 3], now: Instant) -> bool {
+    fn holds(&self, state: [u64; 4], now: Instant) -> bool {
         let pause = self.took.saturating_sub(QUICK).saturating_mul(PAUSE);
         self.state == state || now.saturating_duration_since(self.made) < pause
     }
@@ -44,7 +46,8 @@ impl Overlay {
         let mut summed = self.summed.lock().unwrap_or_else(PoisonError::into_inner);
         // Before they are read: what changes meanwhile is read the next time.
         let stats = self.contents.store.stats();
-        let state = [self.catalog.changes(), stats.recipes, stats.damaged];
+        let indexed = self.contents.similarity.stats().contents;
+        let state = [self.catalog.changes(), stats.recipes, stats.damaged, indexed];
         if let Some(known) = summed.as_ref().filter(|known| known.holds(state, Instant::now())) {
             return Ok(known.totals);
         }
@@ -56,16 +59,23 @@ impl Overlay {
 
     fn sum(&self) -> Result<Totals> {
         let (mut totals, mut failed) = (Totals::default(), None);
+        let leave_out = self.policies().leave_out();
         self.catalog.for_each(|_, row| {
             totals.files += 1;
             totals.bytes += row.size;
             match self.contents.store.knows_recipe(&row.recipe) {
                 Ok(known) => totals.plain_bytes += if known { 0 } else { row.size },
-                Err(e) => failed = Some(e),
+                Err(e) => failed = Some(OverlayError::from(e)),
+            }
+            if leave_out {
+                match self.contents.similarity.has_content(&row.recipe) {
+                    Ok(known) => totals.not_indexed += u64::from(!known),
+                    Err(e) => failed = Some(e.into()),
+                }
             }
             failed.is_none()
         })?;
-        failed.map_or(Ok(totals), |e| Err(e.into()))
+        failed.map_or(Ok(totals), Err)
     }
 }
 
@@ -94,12 +104,13 @@ mod tests {
     #[test]
     fn slow_sums_are_remembered_for_a_while() {
         let made = Instant::now();
-        let summed = |took| Summed { totals: Totals::default(), state: [1; 3], made, took };
+        let summed = |took| Summed { totals: Totals::default(), state: [1; 4], made, took };
         let slow = summed(2 * QUICK);
         assert!(
-            slow.holds([2, 1, 1], made + PAUSE * QUICK / 2) && !slow.holds([2, 1, 1], made + PAUSE * QUICK)
+            slow.holds([2, 1, 1, 1], made + PAUSE * QUICK / 2)
+                && !slow.holds([2, 1, 1, 1], made + PAUSE * QUICK)
         );
-        assert!(slow.holds([1; 3], made + Duration::from_secs(3600)), "nothing has changed");
-        assert!(!summed(QUICK).holds([2, 1, 1], made));
+        assert!(slow.holds([1; 4], made + Duration::from_secs(3600)), "nothing has changed");
+        assert!(!summed(QUICK).holds([2, 1, 1, 1], made));
     }
 }

@@ -222,6 +222,9 @@ impl Ui {
         if report.behind {
             notes.push("Files may be missing: the index does not know all of them yet.".to_owned());
         }
+        if report.not_indexed > 0 {
+            notes.push(similar::not_indexed(report.not_indexed));
+        }
         if report.suppressed_bytes > 0 {
             notes.push(format!(
                 "{} are of templates or padding and do not count.",

@@ -13,7 +13,6 @@ use super::extents::Extents;
 use super::file::{Hybrid, Merged};
 use super::header;
 use crate::id::RecipeId;
-use crate::overlay::Overlay;
 use crate::overlay::backing;
 use crate::overlay::catalog::Finder;
 use crate::overlay::commit::open_leased;
@@ -21,6 +20,7 @@ use crate::overlay::error::{OverlayError, Result};
 use crate::overlay::inode::{Content, Inode, Phase, State as InodeState};
 use crate::overlay::room::Claim;
 use crate::overlay::stub::{State, Stub, Time};
+use crate::overlay::{Indexing, Overlay};
 use crate::recipe::Recipe;
 use crate::store::StoreError;
 use rustix::fs::{OFlags, Stat};
@@ -113,7 +113,8 @@ impl Overlay {
     fn commit_piece(&self, inode: &Arc<Inode>, piece: Piece, finder: &mut Finder<'_>) -> Result<()> {
         // Until the record is written nothing but this says that its chunks are needed.
         let _pin = self.contents.store.pin();
-        let (id, base_size) = self.store_piece(&piece)?;
+        let indexing = self.indexing_of(inode, piece.before.st_nlink, finder)?;
+        let (id, base_size) = self.store_piece(&piece, indexing)?;
         // What the list calls durable has to be.
         rustix::fs::fdatasync(&*piece.file)?;
         let mut state = inode.lock();
@@ -168,12 +169,13 @@ impl Overlay {
     }
 
     /// Recipe and length of the base with the piece behind it, durable with all its chunks.
-    fn store_piece(&self, piece: &Piece) -> Result<(RecipeId, u64)> {
+    fn store_piece(&self, piece: &Piece, indexing: Indexing) -> Result<(RecipeId, u64)> {
         let Piece { base, extents, .. } = piece;
         let (start, until) = (base.size(), base.size() + piece.bytes);
         let content = Merged::new(&self.contents.store, base.clone(), piece.file.clone(), extents.clone());
         let ingest = &self.contents.ingest;
         let (mut round, mut slots) = (ingest.round(true), Vec::new());
+        round.set_indexing(indexing);
         let stop = |at: u64| (at >= until).then_some(0);
         cut_until(start, extents.size(), ingest.params(), &content, stop, &mut |bytes| {
             slots.push(round.add_chunk(bytes));

@@ -10,7 +10,6 @@ use super::extents::Extents;
 use super::file::{Hybrid, Merged};
 use crate::chunk::ChunkParams;
 use crate::id::RecipeId;
-use crate::overlay::Overlay;
 use crate::overlay::backing;
 use crate::overlay::catalog::Finder;
 use crate::overlay::commit::open_leased;
@@ -21,6 +20,7 @@ use crate::overlay::proof::Inside;
 use crate::overlay::room::{Claim, NoRoom, needed};
 use crate::overlay::stub::{State, Stub, Time};
 use crate::overlay::types::SetTime;
+use crate::overlay::{Indexing, Overlay};
 use crate::recipe::{ChunkRef, Recipe};
 use rustix::fs::Stat;
 use std::fs::File;
@@ -33,6 +33,8 @@ struct Taken {
     before: Stat,
     stub: Stub,
     hybrid: Arc<Hybrid>,
+    /// How much of it the similarity index is to have.
+    indexing: Indexing,
     /// The space that its changes may take in the store.
     _claim: Claim,
 }
@@ -135,7 +137,8 @@ impl Overlay {
         let before = rustix::fs::fstat(&*file)?;
         state.phase = Phase::Converting(file.clone());
         state.dirty = false;
-        Ok(Some(Taken { file, before, stub, hybrid, _claim }))
+        let indexing = policy.unwrap_or(self.policies().fallback()).similarity;
+        Ok(Some(Taken { file, before, stub, hybrid, indexing, _claim }))
     }
 
     /// The new recipe, stored and durable with all its chunks.
@@ -145,6 +148,7 @@ impl Overlay {
         let store = &self.contents.store;
         let content = Merged::new(store, base.clone(), taken.file.clone(), extents.clone());
         let mut round = self.contents.ingest.round(true);
+        round.set_indexing(taken.indexing);
         let sources = sources(&base, &extents, self.contents.ingest.params(), &content, &mut round)?;
         let new = round.finish()?;
         let chunks = sources.into_iter().map(|source| match source {
@@ -176,7 +180,7 @@ impl Overlay {
         (id, recipe): (RecipeId, &Recipe),
         finder: &mut Finder<'_>,
     ) -> Result<()> {
-        let Taken { file, before, stub, hybrid, .. } = taken;
+        let Taken { file, before, stub, hybrid, indexing, .. } = taken;
         {
             let mut state = inode.lock();
             let Some(now) = self.still_ours(inode, &mut state, &file, &before)? else { return Ok(()) };
@@ -200,8 +204,10 @@ impl Overlay {
         stat.st_size = recipe.size() as i64;
         self.record(inode, id, &stat)?;
         let open = || Ok(self.content_of(Some(recipe), &file, &before));
-        self.index_content(id, recipe, open)?;
-        if let Err(e) = self.catch_up_view(inode, id, true, open) {
+        self.index_content(id, recipe, indexing, open)?;
+        if indexing == Indexing::Full
+            && let Err(e) = self.catch_up_view(inode, id, true, open)
+        {
             tracing::warn!("{}: not looked at: {e}", self.name_of(inode));
         }
         self.keep_committed(inode, id, Some(recipe), &file, &before);
