@@ -97,15 +97,16 @@ impl Finder {
         Self(by_first)
     }
 
-    /// Returns each rejected phrase in `text`, with the advice.
-    fn hits(&self, text: &str) -> Vec<Hit> {
+    /// Returns each rejected phrase in `text` with the advice, and the words around it.
+    fn hits(&self, text: &str) -> Vec<(Hit, String)> {
         let words = words(text);
         let mut found = Vec::new();
         for (at, word) in words.iter().enumerate() {
             for (phrase, hit) in self.0.get(word.as_str()).into_iter().flatten() {
                 let same = |(a, b): (&String, &&str)| a == b;
                 if words.len() - at >= phrase.len() && words[at..].iter().zip(phrase).all(same) {
-                    found.push(*hit);
+                    let around = at.saturating_sub(3)..words.len().min(at + 6);
+                    found.push((*hit, words[around].join(" ")));
                 }
             }
         }
@@ -206,7 +207,7 @@ fn find(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
 }
 
 /// Hits by file.
-fn all_hits(top: &Path) -> BTreeMap<String, Vec<Hit>> {
+fn all_hits(top: &Path) -> BTreeMap<String, Vec<(Hit, String)>> {
     let finder = Finder::new();
     let mut documents = Vec::new();
     find(&top.join("docs"), "md", &mut documents);
@@ -252,9 +253,9 @@ fn prose_is_plain() {
         let (is, may) = (found.get(name).map_or(0, Vec::len), allowed.get(name).copied().unwrap_or(0));
         if is > may {
             writeln!(wrong, "{name}: {is} hits, {may} allowed:").unwrap();
-            found[name]
-                .iter()
-                .for_each(|(phrase, instead)| writeln!(wrong, "  \"{phrase}\": {instead}").unwrap());
+            for ((phrase, instead), around) in &found[name] {
+                writeln!(wrong, "  \"{phrase}\" in \"{around}\": {instead}").unwrap();
+            }
         } else if is < may && !lower {
             writeln!(wrong, "{name}: {is} hits, {may} allowed: lower the count (WORDS_LOWER=1)").unwrap();
         }
@@ -270,17 +271,20 @@ fn prose_is_plain() {
 #[test]
 fn phrases_are_found_where_they_are_prose() {
     let finder = Finder::new();
-    let phrases = |text: &str| finder.hits(text).iter().map(|(phrase, _)| *phrase).collect::<Vec<_>>();
+    let phrases = |text: &str| finder.hits(text).iter().map(|((phrase, _), _)| *phrase).collect::<Vec<_>>();
     assert_eq!(phrases("The index is written anew."), ["anew"]);
     assert_eq!(phrases("It ends. Who asks waits."), ["^who"]);
     assert_eq!(phrases("The user who asks waits. Who asks? Akin to skin."), [""; 0]);
     assert_eq!(phrases("A list, of what is there"), ["what is"]);
     let code = "/// Says what\n/// is there.\nfn f() { g('\"', \"told\"); } // anew\nlet r = r#\"so many\"#; /* kin */";
     let found: Vec<_> =
-        prose(code).iter().flat_map(|part| finder.hits(part)).map(|(phrase, _)| phrase).collect();
+        prose(code).iter().flat_map(|part| finder.hits(part)).map(|((phrase, _), _)| phrase).collect();
     assert_eq!(found, ["what is", "told", "anew", "so many"]);
     let document = "# What is it\n\nPlain `told`.\n```\nanew\n```\n| a | Who asks |\n\nso\nmany\n";
-    let found: Vec<_> =
-        paragraphs(document).iter().flat_map(|part| finder.hits(part)).map(|(phrase, _)| phrase).collect();
+    let found: Vec<_> = paragraphs(document)
+        .iter()
+        .flat_map(|part| finder.hits(part))
+        .map(|((phrase, _), _)| phrase)
+        .collect();
     assert_eq!(found, ["^who", "so many"]);
 }
