@@ -1,6 +1,6 @@
 //! System calls on paths that come from outside the process: a peer, a client of the control socket, a stored snapshot.
 //!
-//! What must always be true: no call leaves the root, follows a symlink or crosses into another mount, whatever other
+//! Invariants: no call leaves the root, follows a symlink or crosses into another mount, whatever other
 //! processes rename meanwhile. The kernel guarantees it (`openat2`). A path that leads out gives EXDEV, a symlink ELOOP.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};

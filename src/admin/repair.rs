@@ -1,6 +1,6 @@
 //! Repair: what a check found is put right where whole bytes can still be had, by a plan that can be had alone.
 //!
-//! What must always be true: nothing is deleted or overwritten but the records of stubs, whose old values are kept
+//! Invariants: nothing is deleted or overwritten but the records of stubs, whose old values are kept
 //! in `quarantine/` of the state directory first. Bytes count only if their BLAKE3 is the identity of what is lost.
 //! They are stored as any content is, after all else, so a crash at any point leaves a store that is no worse, and
 //! a repair after it finds what is left.

@@ -4,7 +4,7 @@
 //! upper one is reached, the last hit of the backup divisor, which hits twice as often, ends the chunk instead of the
 //! threshold, so that most forced cuts too are made by content.
 //!
-//! What must always be true: a cut depends only on the bytes since the previous cut, at most `max` of them. The window
+//! Invariants: a cut depends only on the bytes since the previous cut, at most `max` of them. The window
 //! is never longer than the shortest chunk, so whether a place is a hit depends on the bytes before it alone.
 //!
 //! The paper asks for `hash mod D = D - 1`; here the hash has to be in the lowest D-th of its values, which is as

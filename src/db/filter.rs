@@ -1,6 +1,6 @@
 //! A Bloom filter over keys that are hashes: says "not there", or "perhaps".
 //!
-//! What must always be true: a key that was inserted is never "not there". Keys are taken by their first
+//! Invariants: a key that was inserted is never "not there". Keys are taken by their first
 //! [`Filter::KEY_BYTES`] bytes, which must be those of a good hash; nothing is hashed again. The bits of one key lie in
 //! one line of 64 bytes (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters, 2007), so
 //! asking costs one cache miss. At 10 bits a key about one foreign key in 70 is "perhaps", at 6 one in 15.

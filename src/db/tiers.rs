@@ -11,7 +11,7 @@
 //! 'f' | number of the run 4 | part 4        -> up to FILTER_PART_BYTES of the run's filter
 //! ```
 //!
-//! What must always be true: a run named by the manifest is whole and durable before the manifest is, and no number is
+//! Invariants: a run named by the manifest is whole and durable before the manifest is, and no number is
 //! used again while anything of that number exists. Of rows with one key that of the newest run counts; a row whose
 //! bytes after the key are all 0xff says that the key was removed; where a key is the whole row there are no such rows, and
 //! [`Tiers::retain`] removes. A run that was merged away is deleted only when

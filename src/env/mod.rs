@@ -1,6 +1,6 @@
 //! The outside world as the store sees it: a disk. One real, one simulated for crash tests.
 //!
-//! What must always be true: the store touches pack files through this seam alone, so that every step of its
+//! Invariants: the store touches pack files through this seam alone, so that every step of its
 //! I/O can be cut short, torn and reordered in a test (`sim`). Errors are the operating system's.
 
 mod real;

@@ -4,7 +4,7 @@
 //! less time than the waking. So one thread waits, answers, and waits again, and the others are parked: a program that
 //! asks one thing after the other finds the same thread awake each time.
 //!
-//! What must always be true: no request waits for another that takes long. A thread that knows that it will take long
+//! Invariants: no request waits for another that takes long. A thread that knows that it will take long
 //! first lets another wait for requests ([`Turns::take_long`]). For all others there is a watch: if at two ticks in a row
 //! nobody was waiting, one more thread is let go, and so on until somebody does. A thread is parked only when its request
 //! has been answered and another waits, so as long as requests come faster than they are answered, nobody is.

@@ -1,6 +1,6 @@
 //! Snapshots as directories: `.snapshots/ID/` below the root of a mount, for reading only.
 //!
-//! What must always be true: a number given to an entry stays its own while its user holds look-ups on it. Numbers are
+//! Invariants: a number given to an entry stays its own while its user holds look-ups on it. Numbers are
 //! above all that files of the overlay have. A directory in the tree that is called `.snapshots` itself hides this one.
 //!
 //! Memory: some 200 bytes for each entry that the user knows.

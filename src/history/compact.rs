@@ -1,7 +1,7 @@
 //! Taking out of the log what tells of nothing any more: once the versions of a path have been given up, that they were
 //! there need not be kept for ever either.
 //!
-//! What must always be true: versions that are kept have the numbers that they had, and end when they ended; also when only a
+//! Invariants: versions that are kept have the numbers that they had, and end when they ended; also when only a
 //! part of the batches has been written again, in the order in which they are. Nothing is taken out in the collection that
 //! gives it up, so somebody who asks is told that it was given up for as long as until the next one.
 //!

@@ -15,7 +15,7 @@
 //! ```
 //! Numbers are LEB128, times seconds (zigzag) and nanoseconds, byte strings follow their length.
 //!
-//! What must always be true: a batch keeps its number and its events their places for ever. A version that is given up
+//! Invariants: a batch keeps its number and its events their places for ever. A version that is given up
 //! stays in its place, without what it was, so that those after it keep their numbers, until a later one says how many there
 //! were, or none is kept (`compact`): the batch is written again with a higher revision, and of two
 //! documents with one number that with the higher revision counts.

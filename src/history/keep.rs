@@ -1,6 +1,6 @@
 //! What a collection of garbage leaves to the history: versions by the rules, and all that snapshots need.
 //!
-//! What must always be true: a version that is listed can be had. So one that the rules give up is first marked so, durably,
+//! Invariants: a version that is listed can be had. So one that the rules give up is first marked so, durably,
 //! and only then does the collection go on without it. Of one whose recipe is damaged it is not known what it needs, so all
 //! that was stored when that was found is left (`unread`).
 //!

@@ -5,7 +5,7 @@
 //!     -> rows of paths and files (memory) -> merged in bulk into the database -> "merged up to" in Meta
 //! ```
 //!
-//! What must always be true: batches in packs are the truth, and all rows can be had from them again. A batch's row is in the
+//! Invariants: batches in packs are the truth, and all rows can be had from them again. A batch's row is in the
 //! database before its document is in a pack; so what the index of packs covers has its row, and what it does not is told
 //! by the store on open ([`Store::take_documents_found`]). Rows of documents that never came are dropped then.
 //!

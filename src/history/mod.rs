@@ -8,7 +8,7 @@
 //! collection of garbage <--keep-----+  the rules say what is given up
 //! ```
 //!
-//! What must always be true: all of it can be had from the packs again; a version or snapshot that is listed can be
+//! Invariants: all of it can be had from the packs again; a version or snapshot that is listed can be
 //! restored to the byte; nothing here is needed to read a file of the overlay, so none of it can cost one.
 //!
 //! Durability: a version is written with the next batch, within two seconds or 512 events, and durable with the next commit,

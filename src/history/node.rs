@@ -14,7 +14,7 @@
 //! nor `..` nor with a `/` or zero byte in them. *Link* is 0, or of a file with several names a number that all of them
 //! share; it means nothing beyond this snapshot.
 //!
-//! What must always be true: a list of entries has one tree. A leaf ends behind an entry whose name's hash ends in
+//! Invariants: a list of entries has one tree. A leaf ends behind an entry whose name's hash ends in
 //! [`CUT_BITS`] zero bits, or when it is full; a branch behind a child of which the same is true of its id. So a change
 //! makes one leaf anew and the branches above it, and equal directories have equal ids, on any machine.
 

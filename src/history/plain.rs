@@ -1,6 +1,6 @@
 //! Which plain files are as the last snapshot has them, so that a walk does not read them again.
 //!
-//! What must always be true: a file that is not read has the content that the last snapshot has at its path. That is believed
+//! Invariants: a file that is not read has the content that the last snapshot has at its path. That is believed
 //! only if all of this is so:
 //!
 //! - It is the inode that was read for a snapshot before, of the same length and with the same times to the nanosecond: each

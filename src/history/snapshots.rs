@@ -6,7 +6,7 @@
 //! ```
 //! The replica is the store's id; *open* counts files that were being written to.
 //!
-//! What must always be true: a snapshot that is listed has all its directories and contents in the store. It is listed
+//! Invariants: a snapshot that is listed has all its directories and contents in the store. It is listed
 //! once its document is durable, which is after all that it needs is. One that is removed is gone for good once that event is
 //! durable ([`super::event::What::SnapshotRemoved`]); only then a collection goes on without it.
 

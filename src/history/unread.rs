@@ -1,7 +1,7 @@
 //! What the history has and cannot read. What it needs is not known, so from the collection that found it on nothing is
 //! collected of what was stored by then; what came after is, so one bad place on a disk does not keep garbage for ever.
 //!
-//! What must always be true: a pack that was there when something was first found unreadable stays as it is until that can
+//! Invariants: a pack that was there when something was first found unreadable stays as it is until that can
 //! be read again or is given up. Chunks leave a pack only when it is rewritten, so all that it needs is in those packs.
 //! Forgetting when it was found (this is a row of the index) means finding it anew, later: more is kept.
 

@@ -1,6 +1,6 @@
 //! The key of a store's guards, and the check by which one that was altered is told.
 //!
-//! What must always be true: a key that is not the one `format.toml` was written with is refused before anything is
+//! Invariants: a key that is not the one `format.toml` was written with is refused before anything is
 //! locked or changed. Under another key no stub is believed, and what is converted under it would be lost once the
 //! right one is brought back. The check says nothing of the key: it is 64 bits of a hash derived for this alone.
 //! Stores made before there was a check have none, and any 32 bytes are taken.

@@ -5,7 +5,7 @@
 //! `DIR/.dedupfs`, `removing.toml` last -> `DIR/.dedupfs` itself -> the times of `DIR`. Killed at any point, the next
 //! removal goes on where it was.
 //!
-//! What must always be true: only what `init` and the programs put there is removed: `DIR/.dedupfs`, the note, and a store
+//! Invariants: only what `init` and the programs put there is removed: `DIR/.dedupfs`, the note, and a store
 //! elsewhere if it says that it is that of `DIR`. Symlinks are not followed, other filesystems not entered.
 
 use super::error::RepoError;

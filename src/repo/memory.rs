@@ -1,6 +1,6 @@
 //! How the one memory setting is divided over what takes memory.
 //!
-//! What must always be true: the parts add up to no more than the whole. What each part bounds is said in
+//! Invariants: the parts add up to no more than the whole. What each part bounds is said in
 //! `docs/architecture.md`, "Where memory goes", and so is what no part can bound.
 
 /// Unless set: 256 MiB.

@@ -4,7 +4,7 @@
 //! bytes in common, and their views have. A view is for comparing only: nothing is ever made a file again
 //! from it. Each format is one file here, and similarity knows none of them.
 //!
-//! What must always be true, for any input:
+//! Invariants, for any input:
 //! - The same bytes give the same view, whatever they are called and wherever they are.
 //! - It ends, without a panic. What can be read of damaged or truncated input is in the view, and
 //!   [`Seen::whole`] says that it is not all.

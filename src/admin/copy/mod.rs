@@ -4,7 +4,7 @@
 //! is given to a [`Sink`] with all that a filesystem keeps of it: mode, owner, times, xattrs, ACLs (which are xattrs to
 //! the kernel), links, holes. Other filesystems mounted in it are not entered.
 //!
-//! What must always be true: a file whose content cannot be read whole is told of, and is not in the copy.
+//! Invariants: a file whose content cannot be read whole is told of, and is not in the copy.
 //!
 //! Memory: names of the directories on the way, the path of each file with several names, one piece of content.
 
