@@ -1,4 +1,4 @@
-//! The decoder of `format.toml`, fed with any bytes. For `crate::fuzz` only; see there.
+//! The decoder of `format.toml`, fed with arbitrary bytes, for `crate::fuzz`.
 
 use super::format::Format;
 use std::path::Path;
