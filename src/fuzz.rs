@@ -1,9 +1,9 @@
-//! Every decoder of bytes from disk, fed with any bytes. Only tests use this (`tests/fuzz.rs` and the
-//! programs in `tests/fuzz/`), so it is no part of the interface.
+//! Every decoder of bytes from disk, for arbitrary input. Only tests use this (`tests/fuzz.rs` and the
+//! programs in `tests/fuzz/`), so it is not part of the interface.
 //!
-//! What must always be true of each target, for any bytes: it does not panic, it ends, it takes no more
-//! memory than [`Target::memory_bytes_max`], and what decodes is encoded to the same bytes, or, where one
-//! content has several encodings, to bytes that decode to the same content. A broken promise is a panic.
+//! Invariants of each target, for any bytes: it does not panic, it ends, and it takes no more memory than
+//! [`Target::memory_bytes_max`]. Decoded values encode to the same bytes, or, if one content has several
+//! encodings, to bytes that decode to the same content. A violation is a panic.
 
 use crate::config::Config;
 use crate::overlay::stub::{GuardKey, Stub};
