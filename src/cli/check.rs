@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Rows shown to people; `--json` has all.
 const ROWS_SHOWN: usize = 100;
 
-/// Verify the store and the files that depend on it; never deletes anything
+/// Verify the store and its files; never deletes anything
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit code 1 says that there are findings (left), 2 that not everything could be checked.\n\

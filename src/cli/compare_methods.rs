@@ -6,7 +6,7 @@ use crate::config::parse_size;
 use crate::overlay::compare::{CompareOptions, Comparison, compare};
 use std::path::PathBuf;
 
-/// Methods of finding similar files side by side, against the truth
+/// Measure similarity methods against the truth
 #[derive(clap::Args)]
 #[command(
     after_help = "Some files are compared byte by byte with all others, which takes a while; that is the truth. \

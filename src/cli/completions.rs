@@ -2,7 +2,7 @@ use super::output::Output;
 use super::{CliResult, Outcome, Program, parser};
 use clap_complete::Shell;
 
-/// Print completions for a shell
+/// Print shell completions
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: dedupctl completions bash > ~/.local/share/bash-completion/completions/dedupctl"

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Show and settle what `dedupctl sync` kept twice
+/// List and resolve conflicts of `dedupctl sync`
 #[derive(clap::Args)]
 #[command(
     subcommand_precedence_over_arg = true,

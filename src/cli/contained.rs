@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Rows of each table shown to people; `--json` has all.
 const ROWS_SHOWN: usize = 50;
 
-/// How much of one directory is contained in another, by content, and what is not
+/// Show how much of a directory is also elsewhere
 #[derive(clap::Args)]
 #[command(
     after_help = "Names do not matter: a file is contained as far as files of the other directory have its bytes, in \

@@ -12,7 +12,7 @@ const SHOWN: usize = 20;
 /// Bytes of either side that a page shows.
 pub(super) const PAGE_BYTES: u64 = 256 << 10;
 
-/// Which bytes two files or versions share, and where
+/// Show which bytes two files or versions share
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit code 1: they differ. Bytes are shared from 32 in a row on, wherever they are in either.\n\

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Files named without --json.
 const SHOWN: usize = 100;
 
-/// Turn files back into plain ones, in place: the way out
+/// Make files plain again, in place
 #[derive(clap::Args)]
 #[command(
     after_help = "Each file is verified by hash before it counts as plain. What was exported stays plain, also in a\n\

@@ -5,7 +5,7 @@ use super::{CliResult, Global, Outcome};
 use crate::admin::{GcReport, Request, Response};
 use std::path::PathBuf;
 
-/// Give back the room of data that no file needs any more
+/// Free data that no file needs
 #[derive(clap::Args)]
 #[command(after_help = "Runs beside a mount without holding it up, and may be interrupted at any time.\n\
     A mounted overlay does it by itself when a quarter of its data is no longer needed.\n\

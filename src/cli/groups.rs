@@ -20,7 +20,7 @@ pub(super) const ROWS: usize = 10;
 /// With another method than the default.
 const MEMORY_BYTES: usize = 256 << 20;
 
-/// All against all: files that are the same, and groups of similar files
+/// Compare all files: identical files, similar groups
 #[derive(clap::Args)]
 #[command(
     after_help = "Files that are the same come first. A group has a representative, and each other member \

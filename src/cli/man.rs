@@ -5,7 +5,7 @@ use crate::config::Config;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::path::PathBuf;
 
-/// Print the manual page, or write all of them into a directory
+/// Print a manual page, or write all of them
 #[derive(clap::Args)]
 #[command(after_help = "Example: dedupctl man | man -l -\n\
     Example: dedupctl man --program config | man -l -\n\

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Sizes, ratio, queue and damage in the text format of Prometheus
+/// Print sizes, ratio, queue and damage for Prometheus
 #[derive(clap::Args)]
 #[command(
     after_help = "With --textfile for the textfile collector of node_exporter: the file is replaced as a whole.\n\

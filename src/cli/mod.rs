@@ -48,6 +48,7 @@ mod similar;
 mod snapshot;
 mod status;
 mod sync;
+mod tasks;
 mod template;
 mod ui;
 mod unmount;
@@ -73,7 +74,7 @@ enum Outcome {
 
 type CliResult = Result<Outcome, CliError>;
 
-/// Asks and steers dedupfs, the deduplicating overlay filesystem.
+/// Controls dedupfs, the deduplicating overlay filesystem.
 #[derive(Parser)]
 #[command(name = "dedupctl", version, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 clean, 1 findings, 2 failed or misused.\n\
@@ -168,7 +169,7 @@ impl Dedupctl {
 
 /// The program `dedupctl`.
 pub fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let mut parser = Dedupctl::command();
+    let mut parser = parser(Program::Dedupctl);
     let parsed = parser.try_get_matches_from_mut(args).and_then(|matches| {
         methods::check_options(&parser, &matches)?;
         Dedupctl::from_arg_matches(&matches)
@@ -222,7 +223,7 @@ fn home() -> Option<PathBuf> {
 /// The parser of a program, for help in other forms.
 fn parser(program: Program) -> clap::Command {
     match program {
-        Program::Dedupctl => Dedupctl::command(),
+        Program::Dedupctl => tasks::group(Dedupctl::command()),
         Program::Dedupfs => mount::Mount::command(),
     }
 }

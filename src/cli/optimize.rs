@@ -7,7 +7,7 @@ use crate::config::parse_size;
 use crate::store::RegroupOptions;
 use std::path::PathBuf;
 
-/// Store chunks that resemble each other together, so that they take less room
+/// Group similar chunks so that they compress better
 #[derive(clap::Args)]
 #[command(
     after_help = "Runs beside a mount at low priority, and may be interrupted at any time: the next run goes on.\n\

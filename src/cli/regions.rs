@@ -18,7 +18,7 @@ const WIDTH: usize = 56;
 /// Read at once.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// What two files have in common, side by side with line numbers
+/// Show common parts of two files, with line numbers
 #[derive(clap::Args)]
 #[command(
     after_help = "By winnowing, as MOSS does it: each file is read through the front end that its content asks for, \

@@ -8,7 +8,7 @@ use crate::control::Found;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Name the peers of `dedupctl sync`
+/// Manage names of peers for `dedupctl sync`
 #[derive(clap::Args)]
 #[command(after_help = "Example: dedupctl remote add office ann@server:/data\n         dedupctl sync office")]
 pub(super) struct Remote {

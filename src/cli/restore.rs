@@ -6,7 +6,7 @@ use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response, RestoreReport, RestoreRequest, To};
 use std::path::PathBuf;
 
-/// Bring a version of a file back
+/// Restore a version of a file
 #[derive(clap::Args)]
 #[command(
     after_help = "In place, what is there becomes a version first; the file is the one or the other at any time. \

@@ -7,7 +7,7 @@ use crate::control::Found;
 use crate::repo::Layout;
 use std::path::PathBuf;
 
-/// Index, and by policy convert, what is already there
+/// Index existing files, and convert them by policy
 #[derive(clap::Args)]
 #[command(
     after_help = "Only a mounted overlay converts files. Without a mount, `scan` indexes them and they stay as they are.\n\

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Be the other side of a sync, on stdin and stdout
+/// Answer a sync on stdin and stdout (ssh starts this)
 #[derive(clap::Args)]
 #[command(
     after_help = "`dedupctl sync HOST:DIR` starts this on HOST by ssh.\nExample: dedupctl serve --stdio /data"

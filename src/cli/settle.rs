@@ -4,7 +4,7 @@ use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response};
 use std::path::PathBuf;
 
-/// Wait until every file closed before now is chunked, indexed and durable
+/// Wait until all closed files are stored and durable
 #[derive(clap::Args)]
 #[command(
     after_help = "What is closed meanwhile is not waited for. Nothing waits for having rested then: neither files of a policy like idle:10m nor those that are\n\

@@ -11,7 +11,7 @@ use crate::similarity::methods::{Method, winnow::Winnow};
 use crate::view::View;
 use std::path::PathBuf;
 
-/// Files that resemble one: the same, in it, around it, or sharing parts
+/// Find files that are identical to one, or share parts
 #[derive(clap::Args)]
 #[command(
     after_help = "Shares are of the file asked about (CONTAINS), of the file found (CONTAINED) and of both \

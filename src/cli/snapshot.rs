@@ -7,7 +7,7 @@ use crate::admin::{Request, Response, SnapshotReport, SnapshotRequest, SnapshotR
 use crate::control::Found;
 use std::path::{Path, PathBuf};
 
-/// Snapshots of the whole overlay: take, list, look into, compare, bring back, remove
+/// Create, list, show, compare, restore, remove snapshots
 #[derive(clap::Args)]
 #[command(
     after_help = "Snapshots can be looked into in the mount too, below the hidden directory .snapshots/ID/ at its root. \

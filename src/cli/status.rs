@@ -8,7 +8,7 @@ use crate::overlay::snapshots_fill_disk;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Mount, policy, sizes, ratio, index, queue, memory
+/// Show mount, policy, sizes, ratio, queue and memory
 #[derive(clap::Args)]
 #[command(after_help = "Example: dedupctl status /data --json\n\
     Example: dedupctl status /data --watch 5\n\

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Make this tree and a copy elsewhere the same again, in both directions
+/// Make this tree and a copy equal, in both directions
 #[derive(clap::Args)]
 #[command(
     after_help = "PEER is a directory, HOST:DIR or USER@HOST:DIR (by ssh, with dedupctl there too), or a name that\n\

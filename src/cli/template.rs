@@ -6,7 +6,7 @@ use crate::admin::{Request, Response, TemplateReport, TemplateRequest};
 use crate::control::Found;
 use std::path::PathBuf;
 
-/// Boilerplate that does not count in `similar`: licences, headers, navigation
+/// Manage boilerplate that `similar` ignores
 #[derive(clap::Args)]
 #[command(
     after_help = "A template is a passage of 64 bytes or more. What it covers of a file, in substrings of 32 bytes or \

@@ -8,7 +8,7 @@ use crate::fuse;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Wait for conversions in flight, then unmount
+/// Wait for running conversions, then unmount
 #[derive(clap::Args)]
 #[command(
     after_help = "Returns when the daemon has ended and the store is closed.\nExample: dedupctl unmount /mnt/data"
