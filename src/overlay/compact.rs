@@ -1,4 +1,4 @@
-//! Writing the index anew while it is in use, when much of what it takes on disk is in use no longer.
+//! Online compaction of the index, when much of its disk space is unused.
 
 use super::Overlay;
 use super::pace::Priority;
