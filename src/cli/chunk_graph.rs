@@ -315,9 +315,10 @@ fn text(report: &GraphReport) -> String {
     let mut text = String::new();
     if report.identical_sets > 0 {
         let (sets, overhead) = (report.identical_sets, size(report.overhead_bytes));
-        text += &format!("identical: {sets} sets, {overhead} too often\n");
+        text += &format!("identical: {sets} sets, {overhead} redundant\n");
         for SetReport { size: of_one, overhead_bytes, paths } in &report.identical {
-            text += &format!("\n{} x {}, {} too often\n", paths.len(), size(*of_one), size(*overhead_bytes));
+            let (copies, one, redundant) = (paths.len(), size(*of_one), size(*overhead_bytes));
+            text += &format!("\n{copies} copies of {one}, {redundant} redundant\n");
             paths.iter().take(ROWS).for_each(|path| text += &format!("  {}\n", plain(path)));
             text += &more(paths.len());
         }

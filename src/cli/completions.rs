@@ -8,9 +8,9 @@ use clap_complete::Shell;
     after_help = "Example: dedupctl completions bash > ~/.local/share/bash-completion/completions/dedupctl"
 )]
 pub(super) struct Completions {
-    /// Which shell
+    /// The shell
     shell: Shell,
-    /// For which program
+    /// The program
     #[arg(long, default_value = "dedupctl")]
     program: Program,
 }

@@ -16,7 +16,7 @@ use std::path::PathBuf;
     Example: dedupctl log"
 )]
 pub(super) struct Log {
-    /// The file; it may be gone. Without one: what all versions and snapshots take
+    /// The file; it may be removed. Without it: the space of all versions and snapshots
     file: Option<PathBuf>,
 }
 

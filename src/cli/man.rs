@@ -11,10 +11,10 @@ use std::path::PathBuf;
     Example: dedupctl man --program config | man -l -\n\
     Example: dedupctl man --out pages")]
 pub(super) struct Man {
-    /// Which
+    /// The page
     #[arg(long, value_name = "PAGE", default_value = "dedupctl")]
     program: Page,
-    /// Write a page for each program and command, and the one for `config.toml`, there
+    /// Write a page for each program and command, and for `config.toml`, to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -359,7 +359,7 @@ fn none_kept(chosen: &Chosen, has: Option<String>) -> String {
         None => format!("no index of {name} is kept"),
         Some(has) => {
             let wanted = chosen.any().settings();
-            format!("the index of {name} that is kept was made with {has}, not with {wanted}")
+            format!("the saved index of {name} was made with {has}, not with {wanted}")
         }
     }
 }
@@ -387,7 +387,7 @@ fn pairs_text(report: &PairsByMethod) -> String {
         let [of_a, of_b] = shares;
         vec![pair.common.to_string(), of_a, of_b, plain(&pair.a), plain(&pair.b) + &copies]
     }));
-    table(&rows, &[0, 1, 2]) + "\n`dedupctl regions A B` shows what two of them have in common\n"
+    table(&rows, &[0, 1, 2]) + "\n`dedupctl regions A B` shows the common parts of two files\n"
 }
 
 /// The report of Manber's figure 3.

@@ -62,13 +62,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How a command ended well.
+/// Outcome of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Clean,
     /// There is damage, or a difference, or something could not be done.
     Findings,
-    /// Not everything could be looked at, so what was found is not the answer.
+    /// Not everything could be examined, so the findings are incomplete.
     Incomplete,
 }
 
@@ -91,13 +91,13 @@ struct Global {
     /// Print one JSON document
     #[arg(long, global = true)]
     json: bool,
-    /// The store, or the directory that has it, instead of looking above the path
+    /// Use this store, or the store of this directory
     #[arg(long, global = true, value_name = "DIR")]
     store: Option<PathBuf>,
-    /// Do not show long output through a pager (`PAGER`, or less) on a terminal
+    /// Do not page long output on a terminal (`PAGER`, or less)
     #[arg(long, global = true)]
     no_pager: bool,
-    /// Say more on stderr; twice for everything
+    /// Print more on stderr; twice for everything
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
 }
@@ -194,7 +194,7 @@ pub fn dedupfs(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     end(parsed.run(&args), &out)
 }
 
-/// Help and versions are answers; everything else that the parser says is an error.
+/// Prints help and version as answers; all other parser messages are errors.
 fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     match error.use_stderr() {
@@ -215,12 +215,12 @@ fn end(result: CliResult, out: &Output) -> ExitCode {
     }
 }
 
-/// The user's home directory, as the environment says.
+/// Returns the user's home directory from the environment.
 fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
-/// The parser of a program, for help in other forms.
+/// Returns the parser of a program, for help in other forms.
 fn parser(program: Program) -> clap::Command {
     match program {
         Program::Dedupctl => tasks::group(Dedupctl::command()),

@@ -139,7 +139,10 @@ impl Past for StorePast {
         let rows = match self.ask(&Request::Moment(request)) {
             Ok(Response::Moment(MomentReport { rows })) => rows?,
             other => {
-                self.warn("changes could not be held up, so what is written to meanwhile waits", other.err());
+                self.warn(
+                    "changes could not be held up, so files that are written to meanwhile wait",
+                    other.err(),
+                );
                 return None;
             }
         };

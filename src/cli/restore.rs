@@ -15,7 +15,7 @@ use std::path::PathBuf;
     Example: dedupctl restore thesis.tex@3 -o old.tex"
 )]
 pub(super) struct Restore {
-    /// The file, and which version of it (see `dedupctl log`)
+    /// The file, and its version number (see `dedupctl log`)
     #[arg(value_name = "FILE@N")]
     file: PathBuf,
     /// Write it to this new file instead

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub(super) struct Scan {
     /// File or directory; by default the current directory
     path: Option<PathBuf>,
-    /// Convert files although nothing is mounted: they look empty until the overlay is mounted
+    /// Convert files without a mount: they look empty until the overlay is mounted
     #[arg(long)]
     offline: bool,
     /// With --offline: do not ask

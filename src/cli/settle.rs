@@ -29,11 +29,9 @@ impl Settle {
         })?;
         match report.kept_plain {
             0 => {}
-            1 => out.note("1 file is kept plain: it is rewritten as a whole again and again"),
+            1 => out.note("1 file is kept plain: it is rewritten repeatedly as a whole"),
             files => {
-                out.note(&format!(
-                    "{files} files are kept plain: they are rewritten as a whole again and again"
-                ));
+                out.note(&format!("{files} files are kept plain: they are rewritten repeatedly as a whole"));
             }
         }
         if withholds {
