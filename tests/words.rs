@@ -20,17 +20,11 @@ use std::path::{Path, PathBuf};
 const REJECTED: &[(&str, &[&str])] = &[
     (
         "say `again` or `from scratch`, `next to`, `of it`, `in it`",
-        &["anew", "beside", "besides", "thereof", "therein", "wherein", "whereof", "thereby", "whereby"],
+        &["anew", "beside", "thereof", "therein", "wherein", "whereof", "thereby", "whereby"],
     ),
     ("say how many, or `N`", &["so many", "so much of"]),
-    (
-        "name the thing, and start a new sentence",
-        &["of which", "to which", "by which", "from which", "for which"],
-    ),
-    (
-        "name the actor: the daemon, the caller, another process",
-        &["whoever", "whatever", "somebody", "nobody"],
-    ),
+    ("name the thing, and start a new sentence", &["of which"]),
+    ("name the actor: the daemon, the caller, another process", &["whoever", "somebody", "nobody"]),
     (
         "name the actor instead of `who`",
         &["^who", "and who", "of who", "for who", "by who", "to who", "that who"],
@@ -56,7 +50,8 @@ fn words(text: &str) -> Vec<String> {
     let mut end = |sentence: &mut Vec<String>, question: bool| {
         let words = std::mem::take(sentence);
         if !question && !words.is_empty() {
-            all.push("^".to_owned());
+            // A word alone is a heading or a name.
+            all.extend((words.len() > 1).then(|| "^".to_owned()));
             all.extend(words);
         }
     };

@@ -217,7 +217,7 @@ fn check_removable(context: Context<'_>, path: &Path) -> Result<(), AdminError> 
     }
     if let Some(mounted) = mounts_below(root).into_iter().next() {
         let message =
-            format!("{}: something is mounted there, and what is beneath cannot be seen", mounted.display());
+            format!("{}: something is mounted there and hides the files below it", mounted.display());
         return Err(AdminError::refused(message, "unmount it, then run this again".to_owned()));
     }
     Ok(())

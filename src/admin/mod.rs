@@ -363,7 +363,7 @@ impl AdminError {
             _ => return None,
         };
         if let OverlayError::Unsure { .. } = error {
-            let hint = "`dedupctl check` says what is damaged; restore or remove that file (or snapshot; versions: see [history] in \
+            let hint = "`dedupctl check` lists the damage; restore or remove that file (or snapshot; versions: see [history] in \
                  config.toml), then run gc again";
             return Some(hint.to_owned());
         }
@@ -422,7 +422,9 @@ fn history_hint(error: &HistoryError) -> Option<&'static str> {
             Some("`dedupctl log FILE` lists the versions that there are")
         }
         HistoryError::NoSnapshot(_) | HistoryError::Ambiguous(_) | HistoryError::NotInSnapshot { .. } => {
-            Some("`dedupctl snapshot list` shows the snapshots, and `snapshot show ID [PATH]` what is in one")
+            Some(
+                "`dedupctl snapshot list` shows the snapshots, and `snapshot show ID [PATH]` the files in one",
+            )
         }
         HistoryError::Name { .. } => {
             Some("give it another name, or none: then the rules say how long it is kept")

@@ -253,7 +253,7 @@ impl<'a> Seen<'a> {
         self.all.iter().enumerate().map(row).collect()
     }
 
-    /// Chooses contents to copy: of files that changed since, and of others that changed recently and so may
+    /// Chooses contents to copy: those of files that changed since, and of others that changed recently and so may
     /// change again.
     fn copied(&self, since: (i64, u32)) -> BTreeSet<usize> {
         let files = self.all.iter().enumerate().filter(|(_, (_, attr))| attr.kind == Kind::File);

@@ -312,7 +312,7 @@ impl Surgeon<'_> {
                 other.overlay().search_files(params, true, wanted, step, &mut take)?;
             }
             // Probably mounted: then its mount point shows its content.
-            Err(e) => tracing::warn!("{}: its files were not cut anew: {e}", layout.root.display()),
+            Err(e) => tracing::warn!("{}: its files were not chunked again: {e}", layout.root.display()),
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A directory and what is below it. Paths are relative to it; symlinks are never followed, other mounts never entered.
+/// A directory and everything below it. Paths are relative to it; symlinks are never followed, other mounts never entered.
 pub(super) struct Tree {
     root: Root,
     /// Its path in messages.

@@ -268,7 +268,7 @@ fn close(repo: Arc<Repo>, left: Vec<PathBuf>) -> Result<(), DaemonError> {
                 repo = Some(shared);
             }
             Err(shared) => {
-                tracing::warn!("work was under way at the end; the next mount takes up what is missing");
+                tracing::warn!("work was under way at the end; the next mount handles the rest");
                 let result = shared.overlay().persist();
                 return result.map_err(|e| DaemonError::Text(shared.readable(&e)));
             }

@@ -191,7 +191,7 @@ impl Batch {
         self.changes.push((full_key(table, key), Some(value)));
     }
 
-    /// Removes `key`; removing what is not there is no error.
+    /// Removes `key`; a missing key is no error.
     pub fn remove(&mut self, table: Table, key: &[u8]) {
         self.changes.push((full_key(table, key), None));
     }

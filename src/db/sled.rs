@@ -208,7 +208,7 @@ impl SledDb {
                 other => other,
             })?;
         *self.file.write().unwrap_or_else(PoisonError::into_inner) = open_file(&self.path);
-        tracing::warn!("index {}: it ran into a full disk, and was opened anew", self.path.display());
+        tracing::warn!("index {}: it ran into a full disk, and was reopened", self.path.display());
         *db = Some(new);
         self.stuck.store(false, Ordering::Release);
         Ok(())

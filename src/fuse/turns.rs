@@ -191,7 +191,7 @@ impl Shared {
     }
 }
 
-// Seen to fail with: a watch that lets nobody go (the second test); nobody parked (the first); a long request that lets
+// Seen to fail with: a watch that releases no thread (the second test); no thread parked (the first); a long request that lets
 // nobody go (the third); parts after which their thread is parked (the last).
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ pub enum HistoryError {
         document: DocumentId,
     },
     /// The rows that find events are damaged.
-    #[error("the index of the history is damaged; `dedupctl check --rebuild` makes it anew")]
+    #[error("the index of the history is damaged; `dedupctl check --rebuild` rebuilds it")]
     Rows,
     /// A file has no such version.
     #[error("{path}: there is no version {n}")]

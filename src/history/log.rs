@@ -260,7 +260,7 @@ impl Log {
         let mut state = lock(&self.state);
         if state.unwritten.len() >= UNWRITTEN_MAX {
             if !std::mem::replace(&mut state.dropping, true) {
-                tracing::error!("the store takes no writes: what happens to files until it does is not kept");
+                tracing::error!("the store takes no writes: changes of files are not recorded until it does");
             }
             return;
         }

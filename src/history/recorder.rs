@@ -61,7 +61,7 @@ impl Recorder {
         if self.log.has_full_batches()
             && let Err(e) = self.log.write()
         {
-            tracing::warn!("what happened to files was not written, and will be tried again: {e}");
+            tracing::warn!("changes of files were not recorded yet; the next write tries again: {e}");
         }
     }
 
@@ -170,7 +170,7 @@ impl Observer for Recorder {
 
     fn tick(&self) {
         if let Err(e) = self.log.write() {
-            tracing::warn!("what happened to files was not written, and will be tried again: {e}");
+            tracing::warn!("changes of files were not recorded yet; the next write tries again: {e}");
         }
     }
 

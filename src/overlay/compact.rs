@@ -20,10 +20,10 @@ impl Overlay {
             Ok(Compacted::NotWorth) => {}
             Ok(Compacted::GivenUp) => *not_before = Instant::now() + AFTER_NOTHING,
             Ok(Compacted::Done { before, now }) => {
-                tracing::info!("the index was written anew: {before} bytes before, {now} now");
+                tracing::info!("the index was compacted: {before} bytes before, {now} now");
             }
             Err(e) => {
-                tracing::warn!("the index was not written anew: {e}");
+                tracing::warn!("the index was not compacted: {e}");
                 *not_before = Instant::now() + AFTER_NOTHING;
             }
         }

@@ -85,7 +85,7 @@ pub(super) fn open_parts(
         Err(Failure::Index(reason)) => {
             let aside = move_aside(layout, &index, "damaged")?;
             tracing::warn!(
-                "the index is damaged ({reason}); it was moved to {} and is made anew",
+                "the index is damaged ({reason}); it was moved to {} and is rebuilt",
                 aside.display()
             );
             attempt(layout, dir, id, tuning, options, progress).map_err(|failure| match failure {
@@ -195,7 +195,7 @@ fn parts(
         for tables in [db.clone(), Arc::new(Beside::new(db.clone()))] {
             // Another program version's index can be built from the files again.
             if Similarity::clear_other_version(&*tables).map_err(|e| similar(layout, e))? {
-                tracing::info!("the similarity index has the form of another version, and is made anew");
+                tracing::info!("the similarity index has the form of another version, and is rebuilt");
                 clean = false;
             }
         }
@@ -233,12 +233,12 @@ fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<
     if !options.read_only {
         match db.compact(&|| true) {
             Ok(Compacted::Done { before, now }) => {
-                tracing::info!("the index was written anew: {before} bytes before, {now} now");
+                tracing::info!("the index was compacted: {before} bytes before, {now} now");
             }
             Ok(Compacted::NotWorth | Compacted::GivenUp) => {}
             // It cannot be read completely.
             Err(e @ DbError::Broken { .. }) => return Err(e),
-            Err(e) => tracing::warn!("the index was not written anew: {e}"),
+            Err(e) => tracing::warn!("the index was not compacted: {e}"),
         }
     }
     Ok(db)

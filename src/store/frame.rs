@@ -296,7 +296,7 @@ pub(super) fn inflate_with(
         return Err("the payload does not decompress to the length the frame says");
     }
     let mut raw: Arc<[u8]> = std::iter::repeat_n(0, raw_len as usize).collect();
-    let target = Arc::get_mut(&mut raw).expect("nobody else has it yet");
+    let target = Arc::get_mut(&mut raw).expect("it is not shared yet");
     let len = CONTEXT.with_borrow_mut(|slot| {
         let context = match slot {
             Some(context) => context,

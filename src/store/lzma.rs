@@ -50,7 +50,7 @@ pub(super) fn inflate(packed: &[u8], raw_len: u32) -> Result<Bytes, &'static str
         return Err("the payload does not decompress to the length the frame says");
     }
     let mut raw: Bytes = std::iter::repeat_n(0, raw_len as usize).collect();
-    let target = Arc::get_mut(&mut raw).expect("nobody else has it yet");
+    let target = Arc::get_mut(&mut raw).expect("it is not shared yet");
     LzmaReader::new(
         packed,
         raw_len.into(),

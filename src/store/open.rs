@@ -461,7 +461,7 @@ fn take_over(packs: &Packs, mut end: End, base: Option<Position>) -> Result<Opti
     for (at, until) in std::mem::take(&mut end.voids) {
         let entry = make_void(packs, end.pack, &*file, at, until).map_err(failed("mend"))?;
         end.entries.push(entry);
-        tracing::info!(pack = %PackId(end.pack), at, until, "what a power cut left unwritten is passed over");
+        tracing::info!(pack = %PackId(end.pack), at, until, "a range that a power cut left unwritten is skipped");
     }
     let durable = match base {
         Some(base) if base.pack > end.pack => end.len,
