@@ -1,4 +1,4 @@
-//! What a report says as a page: see [`crate::page`].
+//! Reports as HTML pages: see [`crate::page`].
 
 use super::error::CliError;
 use super::output::{Output, share, size};
@@ -9,7 +9,7 @@ use crate::page::{
 };
 use std::path::Path;
 
-/// Writes a page to a file; what is there is replaced once the new one is whole.
+/// Writes a page to a file; replaces it only when the new one is complete.
 pub(super) fn write(page: &Page, path: &Path, out: &Output) -> Result<(), CliError> {
     let html = page.html(&now()).map_err(|e| CliError::io("make", path, &e))?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -24,7 +24,7 @@ pub(super) fn write(page: &Page, path: &Path, out: &Output) -> Result<(), CliErr
     Ok(())
 }
 
-/// When a page is made, for people.
+/// Returns the present time, for people.
 pub(super) fn now() -> String {
     jiff::Zoned::now().strftime("%Y-%m-%d %H:%M %Z").to_string()
 }
@@ -33,13 +33,13 @@ pub(super) fn figure(label: &str, value: String) -> Figure {
     Figure { label: label.to_owned(), value }
 }
 
-/// A table without sets.
+/// Creates a table without sets.
 pub(super) fn plain_table(title: &str, columns: Vec<Column>) -> Table {
     let title = title.to_owned();
     Table { title, columns, sets: Vec::new(), size: 0, darkness: 0, first: Vec::new(), link: None }
 }
 
-/// Sets of the same files, and groups of similar ones.
+/// Creates the page of identical sets and similar groups.
 pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
     let rows = report.identical.iter().map(|set| set.paths.len()).sum::<usize>()
         + report.groups.iter().map(|group| group.members.len()).sum::<usize>();
@@ -130,7 +130,7 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
     }
 }
 
-/// What listed files take, and how much of that is there more than once.
+/// Creates the picture of the listed files' size, and the redundant part.
 fn savings(report: &GroupsReport, listed: u64) -> Option<Picture> {
     let savable: u64 = report.groups.iter().map(|group| group.savable_bytes).sum();
     let same: u64 = report.identical.iter().map(|set| set.size * (set.paths.len() as u64).max(1)).sum();
@@ -155,7 +155,7 @@ fn savings(report: &GroupsReport, listed: u64) -> Option<Picture> {
     (!bars.is_empty()).then(|| Picture { title: "Redundant copies".to_owned(), bars })
 }
 
-/// Two contents side by side.
+/// Creates the page of two contents side by side.
 pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
     let DiffReport { a, b, a_size, b_size, regions, .. } = report;
     let bar = |name: &str, shared: u64, size_of: u64| {
@@ -222,11 +222,11 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
     }
 }
 
-/// Methods side by side.
+/// Creates the page of methods side by side.
 pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
     let standings = &comparison.standings;
     let measure = |title: &str, figure: &dyn Fn(usize) -> Option<f64>| {
-        // Where no two files are so alike there is nothing to find.
+        // Without sufficiently similar files there is nothing to find.
         (0..standings.len()).any(|i| figure(i).is_some()).then(|| Picture {
             title: title.to_owned(),
             bars: standings

@@ -158,7 +158,10 @@ fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) ->
         };
         match read_header(&*file) {
             Ok(PackHeader::Whole { version, store, .. }) if version > FORMAT || store != packs.store => {
-                tracing::warn!("{}: skipped: it belongs to another store or has a newer format", path.display());
+                tracing::warn!(
+                    "{}: skipped: it belongs to another store or has a newer format",
+                    path.display()
+                );
                 continue;
             }
             // Its frames can be intact.
