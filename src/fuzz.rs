@@ -13,13 +13,13 @@ use crate::{history, repo, similarity, store, sync, view};
 /// The key that guards the records of the target `stub`.
 pub const KEY: GuardKey = GuardKey([7; 32]);
 
-/// A decoder and what goes with it.
+/// A decoder with its limits.
 pub struct Target {
     /// Its name, and that of its corpus in `tests/fuzz/corpus`.
     pub name: &'static str,
     run: fn(&[u8]),
     repair: Option<fn(&mut [u8])>,
-    /// Most bytes of memory for each byte of input, beyond what every run may take.
+    /// Most bytes of memory for each byte of input, on top of [`MEMORY_BYTES_ALWAYS`].
     memory_factor: usize,
 }
 

@@ -201,7 +201,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// What a request is to do, and who tells when it is done.
+    /// The work of a request, and the sender that reports its end.
     type Request = (Box<dyn FnOnce() + Send>, Sender<usize>);
 
     /// Threads that take requests from a queue, as those of a session do.
@@ -276,7 +276,7 @@ mod tests {
         drop(long);
     }
 
-    /// Was one part in 25 ms: what the kernel forgot kept its descriptors so long.
+    /// It was one part in 25 ms, and descriptors of forgotten inodes stayed open that long.
     #[test]
     fn the_rest_of_a_request_does_not_wait_for_others() {
         let turns = Arc::new(Turns::new(4));
@@ -285,7 +285,7 @@ mod tests {
             move || (0..1000).for_each(|_| drop(turns.take_part()))
         });
         until("all parts are done", || {
-            // Requests come all the time, so nobody who was parked would be let go.
+            // Requests come all the time, so a parked thread would not be released.
             turns.0.begun.fetch_add(1, Ordering::Relaxed);
             parts.is_finished()
         });

@@ -1,4 +1,4 @@
-//! The decoder of `format.toml`, fed with arbitrary bytes, for `crate::fuzz`.
+//! Runs the decoder of `format.toml` on arbitrary bytes, for `crate::fuzz`.
 
 use super::format::Format;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Every view, fed with arbitrary bytes, for `crate::fuzz`.
+//! Runs every view on arbitrary bytes, for `crate::fuzz`.
 
 use super::{EXPANSION_BYTES_ALWAYS, EXPANSION_MAX, HEAD_BYTES, Seen, View};
 use std::io::Cursor;
