@@ -1,17 +1,18 @@
-//! System calls on paths that come from outside the process: a peer, a client of the control socket, a stored snapshot.
+//! System calls on untrusted paths: from a peer, a client of the control socket, or a stored snapshot.
 //!
-//! What must always be true: no call leaves the root, follows a symlink or crosses into another mount, whatever other
-//! processes rename meanwhile. The kernel guarantees it (`openat2`). A path that leads out gives EXDEV, a symlink ELOOP.
+//! Invariants: no call leaves the root, follows a symlink or crosses into another mount, whatever other
+//! processes rename meanwhile. The kernel guarantees it (`openat2`). A path that leads out gives EXDEV, a
+//! symlink ELOOP.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Bytes of a path in one call; the kernel takes 4096.
+/// Limit of a path in one call; the kernel accepts 4096 bytes.
 const STEP_BYTES_MAX: usize = 4000;
 
-/// A directory from which paths go down.
+/// A directory that confines paths.
 pub struct Root {
     fd: OwnedFd,
 }
@@ -21,7 +22,7 @@ const WITHIN: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
-/// Opens `name` in `dir`, one component: never what lies in another mount, and a symlink as itself.
+/// Opens `name` in `dir`, one component: never in another mount, and a symlink as itself.
 pub fn open_child(dir: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     if is_name(name) {
@@ -31,12 +32,12 @@ pub fn open_child(dir: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd,
     }
 }
 
-/// Whether `name` can be that of an entry of a directory.
+/// Whether `name` is a valid directory entry.
 pub fn is_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }
 
-/// The directory part of a path (empty for the root) and its last component.
+/// Splits a path into its directory (empty for the root) and its last component.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -44,24 +45,24 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// A path of a directory and a name in it.
+/// Joins a directory's path and a name.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
 impl Root {
-    /// Opens the directory at `path`, which the user named: here symlinks are followed.
+    /// Opens the directory at `path`, which the user named: symlinks are followed here.
     pub fn open(path: &Path) -> Result<Root, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Root { fd: rustix::fs::open(path, flags, Mode::empty())? })
     }
 
-    /// Another descriptor of the root.
+    /// Duplicates the descriptor of the root.
     pub fn try_clone(&self) -> std::io::Result<Root> {
         Ok(Root { fd: self.fd.try_clone()? })
     }
 
-    /// Opens what is at `path`.
+    /// Opens `path`.
     pub fn open_at(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mut dir: Option<OwnedFd> = None;
@@ -78,13 +79,13 @@ impl Root {
         rustix::fs::openat2(dir.as_ref().unwrap_or(&self.fd), rest, flags, mode, WITHIN)
     }
 
-    /// The directory that `path` is in, and its name there.
+    /// Returns the directory of `path`, and its name there.
     pub fn parent<'a>(&self, path: &'a [u8]) -> Result<(OwnedFd, &'a [u8]), Errno> {
         let (dir, name) = split(path);
         Ok((self.open_at(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, name))
     }
 
-    /// What is at `path`, a symlink itself; `None` if nothing is, or no directory leads there.
+    /// Returns the attributes of `path` (of a symlink itself); `None` if it or its directory does not exist.
     pub fn stat(&self, path: &[u8]) -> Result<Option<Stat>, Errno> {
         if path.is_empty() {
             return rustix::fs::fstat(&self.fd).map(Some);
@@ -105,7 +106,7 @@ impl Root {
         rustix::fs::renameat_with(from_dir, from, to_dir, to, flags)
     }
 
-    /// Makes the directory at `path` and those above it, as far as they are missing.
+    /// Creates the directory at `path` and its missing parents.
     pub fn make_dirs(&self, path: &[u8]) -> Result<(), Errno> {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         for end in ends.chain([path.len()]).filter(|end| *end > 0) {
@@ -117,13 +118,13 @@ impl Root {
         Ok(())
     }
 
-    /// Makes one directory.
+    /// Creates one directory.
     pub fn make_dir(&self, path: &[u8], mode: Mode) -> Result<(), Errno> {
         let (dir, name) = self.parent(path)?;
         rustix::fs::mkdirat(dir, name, mode)
     }
 
-    /// Gives what is at `from` another name.
+    /// Adds a hard link `to` for `from`.
     pub fn link(&self, from: &[u8], to: &[u8]) -> Result<(), Errno> {
         let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
         rustix::fs::linkat(from_dir, from, to_dir, to, AtFlags::empty())
@@ -135,7 +136,7 @@ impl Root {
         rustix::fs::unlinkat(parent, name, if dir { AtFlags::REMOVEDIR } else { AtFlags::empty() })
     }
 
-    /// Removes what is at `path`, if anything is, with all that is below it.
+    /// Removes `path`, if it exists, with everything below it.
     pub fn remove_all(&self, path: &[u8]) -> Result<(), Errno> {
         let is_dir = |path: &[u8]| {
             Ok::<_, Errno>(
@@ -160,7 +161,7 @@ impl Root {
         Ok(())
     }
 
-    /// Names in a directory.
+    /// Returns the names in a directory.
     pub fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         let dir = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         let mut names = Vec::new();
@@ -178,13 +179,13 @@ impl Root {
     pub fn sync_dir(&self, path: &[u8]) -> Result<(), Errno> {
         match self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => rustix::fs::fsync(dir),
-            // It was removed, which its own directory says.
+            // It was removed; its parent directory records that.
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(e) => Err(e),
         }
     }
 
-    /// The root itself.
+    /// Returns the root's descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -196,12 +197,13 @@ impl From<OwnedFd> for Root {
     }
 }
 
-/// Looks at paths one after the other; the directory of the last one is kept open, so that the next in it costs less.
+/// Reads attributes of paths in sequence; keeps the last directory open, so that the next path in it is
+/// cheaper.
 #[derive(Default)]
 pub struct Stats(Option<(Vec<u8>, OwnedFd)>);
 
 impl Stats {
-    /// As [`Root::stat`].
+    /// Like [`Root::stat`].
     pub fn stat(&mut self, root: &Root, path: &[u8]) -> Result<Option<Stat>, Errno> {
         let (dir, name) = split(path);
         if self.0.as_ref().is_none_or(|(last, _)| last != dir) {
@@ -220,7 +222,7 @@ impl Stats {
     }
 }
 
-/// Bytes of a symlink.
+/// Returns the target of a symlink.
 pub fn read_link(root: &Root, path: &[u8]) -> Result<Vec<u8>, Errno> {
     let (dir, name) = root.parent(path)?;
     Ok(rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes())

@@ -1,9 +1,9 @@
-//! Every decoder of bytes from disk, fed with any bytes. Only tests use this (`tests/fuzz.rs` and the
-//! programs in `tests/fuzz/`), so it is no part of the interface.
+//! Every decoder of bytes from disk, for arbitrary input. Only tests use this (`tests/fuzz.rs` and the
+//! programs in `tests/fuzz/`), so it is not part of the interface.
 //!
-//! What must always be true of each target, for any bytes: it does not panic, it ends, it takes no more
-//! memory than [`Target::memory_bytes_max`], and what decodes is encoded to the same bytes, or, where one
-//! content has several encodings, to bytes that decode to the same content. A broken promise is a panic.
+//! Invariants of each target, for any bytes: it does not panic, it ends, and it takes no more memory than
+//! [`Target::memory_bytes_max`]. Decoded values encode to the same bytes, or, if one content has several
+//! encodings, to bytes that decode to the same content. A violation is a panic.
 
 use crate::config::Config;
 use crate::overlay::stub::{GuardKey, Stub};
@@ -13,13 +13,13 @@ use crate::{history, repo, similarity, store, sync, view};
 /// The key that guards the records of the target `stub`.
 pub const KEY: GuardKey = GuardKey([7; 32]);
 
-/// A decoder and what goes with it.
+/// A decoder with its limits.
 pub struct Target {
     /// Its name, and that of its corpus in `tests/fuzz/corpus`.
     pub name: &'static str,
     run: fn(&[u8]),
     repair: Option<fn(&mut [u8])>,
-    /// Most bytes of memory for each byte of input, beyond what every run may take.
+    /// Most bytes of memory for each byte of input, on top of [`MEMORY_BYTES_ALWAYS`].
     memory_factor: usize,
 }
 

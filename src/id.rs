@@ -1,4 +1,4 @@
-//! Names of things: one newtype for every kind of identity, so that they cannot be mixed up.
+//! Ids: one newtype for every kind of identity, so that they cannot be mixed up.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +15,8 @@ pub struct RecipeId(pub [u8; 16]);
 
 /// Identity of a file in one backing directory: its inode number there.
 ///
-/// It survives renames and is shared by hard links; it is only meaningful together with the backing
-/// filesystem that it was read from.
+/// It survives renames and is shared by hard links. It has a meaning only together with its backing
+/// filesystem.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
@@ -52,7 +52,7 @@ impl RecipeId {
         RecipeId::of_hash(&blake3::hash(encoded))
     }
 
-    /// The identity by the hash of the encoded recipe.
+    /// Returns the identity for the hash of an encoded recipe.
     pub fn of_hash(hash: &blake3::Hash) -> RecipeId {
         RecipeId(first16(hash.as_bytes()))
     }
@@ -64,7 +64,7 @@ fn first16(hash: &[u8; 32]) -> [u8; 16] {
     id
 }
 
-/// An identity's text was not the expected number of hexadecimal digits.
+/// The text of an id does not have the expected number of hexadecimal digits.
 #[derive(Debug, thiserror::Error)]
 #[error("expected {digits} hexadecimal digits, found {found:?}")]
 pub struct ParseIdError {

@@ -1,9 +1,9 @@
-//! dedupfs: a storage-deduplicating overlay filesystem that knows which files resemble each other, as a
-//! library. The programs `dedupfs` and `dedupctl` are its first users.
+//! dedupfs: a deduplicating overlay filesystem that finds similar files, as a library. The programs `dedupfs` and
+//! `dedupctl` use it.
 //!
-//! The promise, in this order: what was durable stays so; a read gives the right bytes or an error; then
-//! speed; then comfort. A file's bytes are in exactly one place that counts: in the file, or, once it is a
-//! stub, in the packs of the store. Everything else (the index, caches, sketches) can be rebuilt from those.
+//! Priorities, in this order: durable data stays durable; a read returns the right bytes or an error; speed; comfort.
+//! A file's bytes are in exactly one authoritative place: in the file itself, or in the packs of the store once the
+//! file is a stub. Everything else (index, caches, sketches) can be rebuilt from those.
 //!
 //! ```text
 //!            programs                                         dedupctl
@@ -26,7 +26,7 @@
 //!                                  db: the index (rebuildable)
 //! ```
 //!
-//! Without a mount it is a deduplicated set of contents that knows what they share:
+//! Without a mount, the library is a deduplicated set of contents with similarity search:
 //!
 //! ```
 //! use dedupfs::chunk::ChunkParams;
@@ -51,72 +51,72 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` has more: a file cut and sketched (`chunk`), files that are alike (`alike`), a store opened read-only
-//! (`read_store`), and another filesystem with all of it (`plugin`).
+//! More in `examples/`: `chunk` chunks and sketches a file, `alike` finds similar files, `read_store` opens a store
+//! read-only, and `plugin` adds deduplication and similarity to another filesystem.
 //!
-//! A module uses only modules on lower floors, and siblings do not know each other (`tests/layers.rs`). From
-//! a module's page one sees what must always be true of it. `docs/architecture.md` follows a write and a
-//! read through all of them; `docs/format.md` says what is on disk.
+//! A module uses only modules on lower floors; siblings do not use each other (`tests/layers.rs`). Each module's header
+//! lists its invariants. `docs/architecture.md` follows a write and a read through all modules; `docs/format.md`
+//! describes the bytes on disk.
 
-// Floor 0: words, and the outside world.
-// A disk, real or simulated.
+// Floor 0: vocabulary, and the outside world.
+// The disk, real or simulated.
 pub mod env;
-// Paths from outside the process, kept inside one directory.
+// Untrusted paths, confined to one directory.
 pub mod beneath;
-// Names of things: chunks, recipes, files, packs, stores.
+// Ids of chunks, recipes, files, packs, stores.
 pub mod id;
-// Which chunks make up a content.
+// The list of chunks of a content.
 pub mod recipe;
-// The index database; its loss costs time, never data.
+// The index database. Losing it costs time, never data.
 pub mod db;
 
 // Floor 1: pure.
 // Bytes in, cut points out.
 pub mod chunk;
-// Deflate streams, made again to the byte.
+// Deflate streams, inflated and reproduced to the byte.
 pub mod deflate;
-// Documents in, what they say out, apart from how their format writes it down.
+// Text and structure of documents, independent of their file format.
 pub mod view;
 
-// Reports to be looked at in a browser.
+// HTML reports.
 pub mod page;
-// A server for them, on this machine and for one user.
+// A local web server for the reports, for one user.
 pub mod web;
 
 // Floor 2: siblings.
-// Bytes by id: packs are the truth.
+// Chunks and recipes by id. Packs are authoritative.
 pub mod store;
-// Which contents resemble each other. Never reads the store.
+// Similarity of contents. Never reads the store.
 pub mod similarity;
 
-// Floor 3: a filesystem without FUSE, and contents without names for other filesystems.
+// Floor 3: a filesystem without FUSE types, and contents without names for embedders.
 pub mod overlay;
 
-// Floor 3.5: versions and snapshots of what the overlay has.
+// Floor 3.5: versions and snapshots.
 pub mod history;
 
-// Floor 4: a store with its overlay, and what can be asked of it.
-// Settings, and how sizes and times are written.
+// Floor 4: a store with its overlay, and the actions on it.
+// Settings; how sizes and times are written.
 pub mod config;
-// Make, lock, open, close.
+// Creating, locking, opening and closing a store.
 pub mod repo;
 // One action a file: scan, settle, similar, status, check.
 pub mod admin;
 
-// Floor 5: siblings, the two ways in.
-// A thin adapter to the kernel.
+// Floor 5: siblings, the ways in.
+// The adapter to the kernel.
 pub mod fuse;
-// Programs talk to the daemon.
+// The daemon's Unix socket.
 pub mod control;
-// Copies of a tree on several machines.
+// Synchronization of trees between machines.
 pub mod sync;
 
 // Floor 6: the programs.
-// The process that serves a mount.
+// The process behind a mount.
 pub mod daemon;
-// Arguments in, text and exit codes out.
+// Command line: arguments in, text and exit codes out.
 pub mod cli;
 
-// For tests: every decoder, fed with any bytes.
+// For tests: entry points that feed arbitrary bytes to every decoder.
 #[doc(hidden)]
 pub mod fuzz;

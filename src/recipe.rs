@@ -10,15 +10,15 @@ pub use hasher::RecipeHasher;
 use crate::id::{ChunkId, RecipeId};
 
 const VERSION: u8 = 1;
-/// No chunk may be longer than this, whatever a recipe claims: 16 MiB.
+/// Limit of a chunk's length, whatever a recipe claims: 16 MiB.
 pub const CHUNK_BYTES_MAX: u32 = 16 << 20;
 
 /// One chunk of a recipe: its identity and its length in bytes (1 to [`CHUNK_BYTES_MAX`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRef {
-    /// What the bytes are.
+    /// Its id.
     pub id: ChunkId,
-    /// How many they are.
+    /// Its length in bytes.
     pub len: u32,
 }
 
@@ -26,11 +26,11 @@ pub struct ChunkRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipe {
     chunks: Vec<ChunkRef>,
-    /// `ends[i]` is the offset in the file just past chunk `i`.
+    /// `ends[i]` is the offset in the file directly after chunk `i`.
     ends: Vec<u64>,
 }
 
-/// Bytes that claimed to be a recipe and are not one.
+/// Bytes that are not a valid recipe.
 #[derive(Debug, thiserror::Error)]
 #[error("not a recipe: {0}")]
 pub struct RecipeError(&'static str);
@@ -49,32 +49,32 @@ impl Recipe {
         Recipe { chunks, ends }
     }
 
-    /// Length in bytes of the file that this recipe describes.
+    /// Returns the length in bytes of the file that this recipe describes.
     pub fn size(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The chunks, in file order.
+    /// Returns the chunks, in file order.
     pub fn chunks(&self) -> &[ChunkRef] {
         &self.chunks
     }
 
-    /// Offset in the file at which chunk `index` starts. O(1).
+    /// Returns the offset in the file at which chunk `index` starts. O(1).
     pub fn start_of(&self, index: usize) -> u64 {
         if index == 0 { 0 } else { self.ends[index - 1] }
     }
 
-    /// Index of the chunk that holds byte `offset`, or `None` at or past the end. O(log chunks).
+    /// Returns the index of the chunk that holds byte `offset`, or `None` at or past the end. O(log chunks).
     pub fn chunk_at(&self, offset: u64) -> Option<usize> {
         (offset < self.size()).then(|| self.ends.partition_point(|&end| end <= offset))
     }
 
-    /// The identity of this recipe: a hash of its canonical encoding.
+    /// Returns the id of this recipe: a hash of its canonical encoding.
     pub fn id(&self) -> RecipeId {
         RecipeId::of(&self.encode())
     }
 
-    /// The canonical encoding (see the module header).
+    /// Returns the canonical encoding (see the module header).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(4 + self.chunks.len() * 35);
         out.push(VERSION);
@@ -92,7 +92,7 @@ impl Recipe {
             return Err(RecipeError("its version is not known to this program"));
         }
         let count = take_varint(&mut rest).ok_or(RecipeError("its chunk count is cut short"))?;
-        // A chunk takes 33 bytes or more, so a count that cannot fit is refused before it is believed.
+        // A chunk takes at least 33 bytes, so an impossible count is rejected first.
         if count > rest.len() as u64 / 33 {
             return Err(RecipeError("it names more chunks than it has room for"));
         }
@@ -129,8 +129,8 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes one unsigned LEB128 number off the front of `bytes`; `None` if it is cut short, over 64 bits or
-/// not the shortest form.
+/// Takes one unsigned LEB128 number from the front of `bytes`; `None` if it is cut short, over 64 bits or not
+/// in the shortest form.
 pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for (i, &byte) in bytes.iter().enumerate().take(10) {

@@ -159,17 +159,20 @@ fn a_reader_that_goes_away_is_no_error() {
     }
 }
 
+/// The commands that a help lists: lines before the options, indented by two blanks.
+fn listed(help: &str) -> Vec<&str> {
+    let lines = help.lines().skip_while(|line| !line.starts_with("Usage:")).skip(1);
+    let lines = lines.take_while(|line| !line.starts_with("Options:") && !line.starts_with("Arguments:"));
+    let rows = lines.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    rows.filter_map(|line| line.split_whitespace().next().filter(|name| *name != "help")).collect()
+}
+
 #[test]
 fn every_help_has_an_example() {
     let mount = Mount::prepare(As::Root);
     let help = |command: &mut Command| String::from_utf8(succeed(command.arg("--help")).stdout).unwrap();
     let top = help(&mut mount.dedupctl());
-    let listed = top.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
-    let commands: Vec<_> = listed
-        .take_while(|line| !line.is_empty())
-        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
-        .filter_map(|line| line.split_whitespace().next().filter(|name| *name != "help"))
-        .collect();
+    let commands = listed(&top);
     assert!(commands.len() >= 9, "{top}");
     for command in commands {
         let text = help(mount.dedupctl().arg(command));
@@ -205,12 +208,8 @@ fn completions_and_manual_pages_are_generated() {
 fn commands(mount: &Mount, words: &[String], found: &mut Vec<(Vec<String>, String)>) {
     let help = mount.dedupctl().args(words).arg("--help").env("COLUMNS", "200").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
-    let below = help.lines().skip_while(|line| !line.starts_with("Commands:")).skip(1);
-    let names = below.take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("  "));
-    let names: Vec<&str> =
-        names.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next()).collect();
     found.push((words.to_vec(), help.clone()));
-    for name in names.into_iter().filter(|name| *name != "help") {
+    for name in listed(&help) {
         commands(mount, &[words, &[name.to_owned()]].concat(), found);
     }
 }

@@ -52,7 +52,7 @@ fn an_index_in_use_shrinks_and_a_kill_meanwhile_costs_nothing() {
     let state = mount.dir().join(".dedupfs");
     let copies = || {
         let log = fs::read_to_string(state.join("dedupfs.log")).unwrap();
-        log.matches("the index was written anew").count()
+        log.matches("the index was compacted").count()
     };
     let index = || mount.ctl(&["status"])["index_bytes"].as_u64().unwrap();
     fill(&mount, 0..FILES);

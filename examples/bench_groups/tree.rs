@@ -28,7 +28,7 @@ pub fn run(dir: &Path, scratch: &Path) {
     let identical = GroupOptions { identical: true, ..options.clone() };
     let found = ask("identical", overlay, &identical, &work);
     println!(
-        "  {} sets, {} files, {} bytes too often",
+        "  {} sets, {} files, {} redundant bytes",
         found.identical_sets, found.identical_files, found.identical_bytes
     );
     others(dir);

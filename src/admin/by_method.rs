@@ -8,90 +8,90 @@ use crate::similarity::methods::{Chosen, Likeness};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Groups are told until their files take so many bytes.
+/// Groups are reported until their files take this many bytes.
 const ANSWER_BYTES_MAX: usize = 100 << 20;
-/// What a file takes beside its path, which may have to be escaped.
+/// Bytes of a file in the report besides its path, which may need escaping.
 const ROW_BYTES: usize = 300;
-/// Names, and rows of keys, that one answer has: some MB.
+/// Limit of names, and of key rows, in one answer: a few MB.
 const NAMES_AT_ONCE: usize = 1 << 14;
 const ROWS_AT_ONCE: usize = 1 << 18;
 
-/// Files that resemble one by a published method.
+/// Files that resemble one file by a published method.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimilarByMethod {
-    /// The file asked about.
+    /// The file in question.
     pub query: String,
-    /// Which method.
+    /// The method.
     pub method: String,
-    /// What it was run with.
+    /// Its parameters.
     pub parameters: String,
-    /// The same first, then the best.
+    /// Identical files first, then the best.
     pub matches: Vec<FileByMethod>,
     /// Files that could not be read.
     pub unreadable: u64,
-    /// What the index has not.
+    /// Files that the index lacks.
     pub not_known: NotKnown,
 }
 
-/// Groups of files that resemble each other by a published method.
+/// Groups of similar files by a published method.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupsByMethod {
-    /// Which method.
+    /// The method.
     pub method: String,
-    /// What it was run with.
+    /// Its parameters.
     pub parameters: String,
     /// Smallest score.
     pub min: f64,
-    /// In each the first is compared with the others. Those that are the same as the first follow it.
+    /// In each group the first is compared with the others. Files identical to the first follow it.
     pub groups: Vec<Vec<FileByMethod>>,
-    /// Groups left out because the report had become too long.
+    /// Groups omitted because the report became too long.
     pub omitted: u64,
     /// Files that could not be read.
     pub unreadable: u64,
-    /// What the index has not.
+    /// Files that the index lacks.
     pub not_known: NotKnown,
 }
 
-/// A file, and how it compares.
+/// A file, and its comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileByMethod {
-    /// Where it is, below the root of the overlay or of the directory.
+    /// Path below the root of the overlay or of the directory.
     pub path: String,
     /// Its length in bytes.
     pub size: u64,
-    /// Whether it is the same to the byte.
+    /// Whether it is identical to the byte.
     pub identical: bool,
-    /// How the file asked about, as a, compares with it, as b.
+    /// Comparison of the file in question (a) with it (b).
     pub likeness: Likeness,
 }
 
-/// What an index that is kept has not; nothing where files were read instead.
+/// Files that a saved index lacks; nothing if files were read instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotKnown {
     /// Files that it does not know yet.
     pub files: u64,
-    /// Whether more may be missing, which the tree has to be scanned for.
+    /// Whether more may be missing until the tree is scanned.
     pub behind: bool,
 }
 
-/// Pairs of files by the number of fingerprints in common, as winnowing ranks them.
+/// Pairs of files by the number of common fingerprints, as winnowing ranks them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairsByMethod {
-    /// Which method.
+    /// The method.
     pub method: String,
-    /// What it was run with.
+    /// Its parameters.
     pub parameters: String,
     /// Smallest share of either file that is in the other.
     pub min: f64,
-    /// Those with most in common first.
+    /// Those with the most in common first.
     pub pairs: Vec<PairByMethod>,
     /// Files that could not be read.
     pub unreadable: u64,
-    /// What the index has not.
+    /// Files that the index lacks.
     pub not_known: NotKnown,
 }
 
-/// Two files, and what they have in common.
+/// Two files, and their common fingerprints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairByMethod {
     /// Fingerprints in both.
@@ -104,7 +104,7 @@ pub struct PairByMethod {
     pub a: String,
     /// The second.
     pub b: String,
-    /// Files with these two contents beside the two named.
+    /// Further files with these two contents.
     pub copies: u64,
 }
 
@@ -114,44 +114,44 @@ pub struct FileRef {
     /// Below the root, or with `outside` an absolute path.
     #[serde(with = "super::text")]
     pub path: PathBuf,
-    /// Whether it is not one of the overlay.
+    /// Whether it is outside the overlay.
     pub outside: bool,
 }
 
-/// What is asked of winnowing in particular.
+/// Options of winnowing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WinnowRequest {
-    /// What is in these files counts nothing.
+    /// Fingerprints of these files do not count.
     pub base: Vec<FileRef>,
-    /// Look up what a window of so many hashes keeps.
+    /// Look up the fingerprints of a window of this many hashes.
     pub window: Option<u32>,
-    /// Look up so many of the smallest hashes.
+    /// Look up this many of the smallest hashes.
     pub smallest: Option<usize>,
 }
 
-/// Some of the contents that a kept index knows, for a report that is made of all.
+/// Some of the contents in a saved index, for a report on all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodContents {
-    /// What the index is of.
+    /// The method of the index.
     pub method: Chosen,
-    /// What it was made with, for people to read.
+    /// Its parameters, for people.
     pub parameters: String,
     /// By number.
     pub contents: Vec<MethodContent>,
-    /// From which number to go on.
+    /// The number to continue from.
     pub next: Option<u32>,
-    /// What the index has not.
+    /// Files that the index lacks.
     pub not_known: NotKnown,
 }
 
-/// A content of a kept index.
+/// A content in a saved index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodContent {
-    /// What the index calls it.
+    /// Its number in the index.
     pub number: u32,
-    /// Which it is, in hexadecimal digits.
+    /// Its id, in hexadecimal digits.
     pub id: String,
-    /// How many keys it has.
+    /// Number of its keys.
     pub keys: u64,
     /// Encoded by the method, in hexadecimal digits.
     pub head: String,
@@ -159,22 +159,22 @@ pub struct MethodContent {
     pub names: Vec<Name>,
 }
 
-/// A path, whatever bytes are in it.
+/// A path with any bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Name(#[serde(with = "super::text")] pub PathBuf);
 
-/// Some of the keys of a kept index.
+/// Some of the keys of a saved index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodKeys {
     /// Packed, in hexadecimal digits.
     pub packed: String,
-    /// From which key to go on.
+    /// The key to continue from.
     pub next: Option<u64>,
 }
 
 impl PairByMethod {
-    /// A pair that was found.
+    /// Describes a pair.
     pub fn of(found: &NamedPair) -> PairByMethod {
         let NamedPair { a, b, common, a_in_b, b_in_a } = found;
         let name = |named: &Named| named.paths.first().map(|path| shown(path)).unwrap_or_default();
@@ -190,13 +190,13 @@ impl PairByMethod {
 }
 
 impl FileByMethod {
-    /// A file that was found.
+    /// Describes a match.
     pub fn of_match(found: &NamedMatch) -> FileByMethod {
         let &NamedMatch { ref path, size, identical, likeness } = found;
         FileByMethod { path: shown(path), size, identical, likeness }
     }
 
-    /// The reference under all its names, then the members under theirs.
+    /// Lists the reference under all its names, then the members under theirs.
     pub fn of_group(group: &LikeGroup) -> Vec<FileByMethod> {
         let whole = Likeness { containment: Some(1.0), contained_in: Some(1.0), ..Likeness::default() };
         let of = |path: &Path, size, identical, likeness| FileByMethod {
@@ -353,7 +353,7 @@ impl FileRef {
     }
 }
 
-/// An index that is kept with other parameters than are asked for is none.
+/// Treats an index with other parameters as missing.
 fn kept<T>(asked: Result<Option<T>, OverlayError>) -> Result<Option<T>, AdminError> {
     match asked {
         Err(OverlayError::Similarity(SimilarityError::Parameters { .. })) => Ok(None),
@@ -361,7 +361,7 @@ fn kept<T>(asked: Result<Option<T>, OverlayError>) -> Result<Option<T>, AdminErr
     }
 }
 
-/// With the parameters of the index that is kept instead, if there is one.
+/// Returns the answer for a missing index, with the parameters of an existing one.
 fn not_kept(context: Context<'_>, method: &Chosen) -> Result<Response, AdminError> {
     let overlay = context.repo.overlay();
     let own = overlay.kept().and_then(|kept| kept.chosen(method.name()));
@@ -379,7 +379,7 @@ fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|&byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// What [`MethodContent`] and [`MethodKeys`] have in hexadecimal digits; `None` if those are none.
+/// Decodes the hexadecimal digits of [`MethodContent`] and [`MethodKeys`]; `None` if they are invalid.
 pub fn of_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();

@@ -4,8 +4,8 @@ use crate::repo::Repo;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Takes in the files that the last user of the store left out, and waits for that. One does so at a time, and others
-/// wait for it; returns at once if there is nothing to do.
+/// Commits the files that the last user of the store left over, and waits for that. One thread does so at a
+/// time, and others wait for it. Returns at once if there is nothing to do.
 pub fn catch_up(repo: &Repo, report: Report<'_>) -> Result<(), AdminError> {
     if !repo.behind() {
         return Ok(());
@@ -19,8 +19,8 @@ pub fn catch_up(repo: &Repo, report: Report<'_>) -> Result<(), AdminError> {
     })
 }
 
-/// As [`catch_up`], beside everything else: each file is taken in when it would be if it had just been closed. Returns
-/// when all have been met; those that are left then are known as any that are closed.
+/// Like [`catch_up`], in the background: each file is committed as if it had just been closed. Returns when
+/// all files have been visited; the remaining ones then wait in the queue as usual.
 pub fn catch_up_quietly(repo: &Repo) -> Result<(), AdminError> {
     bring_in(repo, &mut |path| repo.overlay().catch_up(path, &mut |_| {}))
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a store and with the files that depend on it. Changes nothing on disk.
+//! Check of a store and of the files that depend on it. Changes nothing on disk.
 //!
 //! Memory grows with the damage, not with the store: about 300 bytes for each damaged frame and for each row.
 
@@ -13,78 +13,78 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// A report has no more rows of damage than this; the rest is counted in [`CheckReport::omitted`].
+/// Limit of damage rows in a report; [`CheckReport::omitted`] counts the rest.
 const ROWS_MAX: usize = 500_000;
 
-/// What verification found, and what repair did about it.
+/// Findings of a verification, and results of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
     /// Frames of packs checked.
     pub checked: u64,
     /// Stubs checked.
     pub stubs: u64,
-    /// What is wrong: one row for each finding and affected file. After a repair, what is left.
+    /// The damage: one row for each finding and affected file. After a repair, the rest.
     pub damaged: Vec<Damaged>,
-    /// Rows that were left out of `damaged` and `unchecked`, because there are too many.
+    /// Rows omitted from `damaged` and `unchecked`, because there are too many.
     #[serde(default)]
     pub omitted: u64,
-    /// What could not be checked, because the system refused: nothing is known to be wrong with it.
+    /// Objects that the system refused to read: they are not known to be damaged.
     #[serde(default)]
     pub unchecked: Vec<Unchecked>,
-    /// Damage of which a whole copy was stored later: nothing is lost.
+    /// Damage with an intact later copy: nothing is lost.
     pub healed: Vec<Damaged>,
-    /// Actions of the plan that were carried out and verified.
+    /// Actions of the plan that were done and verified.
     pub repaired: u64,
     /// Whether chunks were decoded and hashed too.
     pub deep: bool,
-    /// With a repair: what can be done and what stays lost, in order.
+    /// With a repair: possible actions and lost objects, in order.
     #[serde(default)]
     pub plan: Vec<Action>,
 }
 
-/// Something that is wrong.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damaged {
-    /// What kind of thing: `pack`, `pack-header`, `frame`, `footer`, `index`, `chunk`, `recipe`, `stub`, `file`.
+    /// Kind: `pack`, `pack-header`, `frame`, `footer`, `index`, `chunk`, `recipe`, `stub`, `file`.
     pub kind: String,
-    /// Which one.
+    /// The object.
     pub object: String,
-    /// The file whose content it is part of; none if no file that was checked needs it.
+    /// The affected file; none if no checked file needs the object.
     pub path: Option<String>,
-    /// Number of the pack file that it is in, eight hexadecimal digits, where known.
+    /// Number of its pack file, eight hexadecimal digits, if known.
     #[serde(default)]
     pub pack: Option<String>,
-    /// Where in the pack file, in bytes, where known.
+    /// Offset in the pack file, in bytes, if known.
     #[serde(default)]
     pub offset: Option<u64>,
-    /// What was found.
+    /// The finding in words.
     pub reason: String,
 }
 
-/// Something that could not be checked. A repair leaves it alone.
+/// An object that could not be checked. A repair leaves it alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unchecked {
-    /// What kind of thing: `pack` or `file`.
+    /// Kind: `pack` or `file`.
     pub kind: String,
-    /// Which one.
+    /// The object.
     pub object: String,
     /// The file; none for a pack.
     pub path: Option<String>,
-    /// What the system said.
+    /// The system's message.
     pub reason: String,
-    /// What helps against that.
+    /// Advice.
     pub remedy: String,
 }
 
-/// One thing that a repair does, or cannot do.
+/// An action of a repair, or a loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
-    /// `store-again` (a chunk or recipe), `write-record` (of a stub), `rebuild-index`; or `lost`: no whole copy was
-    /// found; or `left`: nothing is lost by it.
+    /// `store-again` (a chunk or recipe), `write-record` (of a stub), `rebuild-index`; or `lost`: no intact
+    /// copy was found; or `left`: nothing is lost.
     pub action: String,
     /// The chunk, recipe, file or pack.
     pub object: String,
-    /// Where its content is taken from; none if from nowhere.
+    /// Source of its content; none without one.
     pub from: Option<String>,
     /// One of the files that need it.
     pub path: Option<String>,
@@ -92,22 +92,22 @@ pub struct Action {
     pub files: u64,
     /// Whether it has been done and verified.
     pub done: bool,
-    /// Why, or what can be done.
+    /// The reason, or advice.
     pub reason: String,
 }
 
-/// A check, with what a repair has to know.
+/// A check, with details for a repair.
 pub(super) struct Survey {
     pub(super) report: CheckReport,
     /// Chunks and recipes that cannot be read.
     pub(super) wanted: Wanted,
-    /// Files whose records cannot be believed.
+    /// Files whose records are invalid.
     pub(super) records: Vec<PathBuf>,
-    /// One file that needs each of them, and how many do.
+    /// One file that needs each of them, and the number of such files.
     pub(super) needed: HashMap<Object, (PathBuf, u64)>,
 }
 
-/// Verifies the packs, then looks which files below `path` the damage touches.
+/// Verifies the packs, then finds the files below `path` that the damage affects.
 pub(super) fn check(
     repo: &Repo,
     path: &Path,
@@ -150,7 +150,7 @@ pub(super) fn survey(repo: &Repo, path: &Path, deep: bool, report: Report<'_>) -
     Ok(Survey { report, wanted, records, needed })
 }
 
-/// The rows of a report as they come in.
+/// The growing rows of a report.
 #[derive(Default)]
 struct Rows {
     damaged: Vec<Damaged>,
@@ -160,9 +160,9 @@ struct Rows {
     wanted: Wanted,
     records: Vec<PathBuf>,
     needed: HashMap<Object, (PathBuf, u64)>,
-    /// Chunks and recipes that cannot be read, and where they were.
+    /// Unreadable chunks and recipes, and their locations.
     losses: HashMap<Object, Damage>,
-    /// Packs that are gone, or end too early: what was found, chunks and recipes lost with it.
+    /// Packs that are gone or end too early: the finding, and lost chunks and recipes.
     packs: BTreeMap<PackId, (String, u64, u64)>,
 }
 
@@ -247,7 +247,7 @@ impl Rows {
             let object = Object::Chunk(*id);
             self.need(object, path);
             match self.losses.get(&object) {
-                // A file has one row for a pack, however much of it was there.
+                // A file has one row for a pack, however many of its chunks were there.
                 Some(loss) if loss.kind == DamageKind::Pack && !packs_named.insert(loss.pack) => {}
                 Some(loss) => {
                     let row = loss_row(loss, path);
@@ -270,7 +270,7 @@ impl Rows {
         self.needed.entry(object).or_insert_with(|| (path.to_owned(), 0)).1 += 1;
     }
 
-    /// Rows for packs, and for lost frames that no file was named for.
+    /// Adds rows for packs, and for lost frames without an affected file.
     fn add_unneeded(&mut self) {
         for (pack, (reason, chunks, recipes)) in std::mem::take(&mut self.packs) {
             let reason = match chunks + recipes {
@@ -295,7 +295,7 @@ fn row(kind: &str, object: String, path: &Path, reason: String) -> Damaged {
     Damaged { kind: kind.to_owned(), object, path: Some(shown(path)), pack: None, offset: None, reason }
 }
 
-/// A row for a file that needs what is lost.
+/// Returns the row of a file that needs lost content.
 fn loss_row(loss: &Damage, path: &Path) -> Damaged {
     let (pack, path) = (Some(loss.pack.to_string()), Some(shown(path)));
     let reason = loss.reason.clone();
@@ -307,7 +307,7 @@ fn loss_row(loss: &Damage, path: &Path) -> Damaged {
     Damaged { kind: kind.to_owned(), path, ..frame_row(loss) }
 }
 
-/// A row for bytes on disk.
+/// Returns the row of damaged bytes on disk.
 fn frame_row(found: &Damage) -> Damaged {
     let kind = match found.kind {
         DamageKind::PackHeader => "pack-header",
@@ -325,7 +325,7 @@ fn frame_row(found: &Damage) -> Damaged {
     Damaged { kind: kind.to_owned(), object, path: None, pack, offset, reason: found.reason.clone() }
 }
 
-/// The identity of a chunk or recipe alone.
+/// Returns the bare id of a chunk or recipe.
 pub(super) fn name_of(object: &Object) -> String {
     match object {
         Object::Chunk(id) => id.to_string(),

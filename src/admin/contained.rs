@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A report has no more files than this; the rest is counted in [`ContainedReport::omitted`].
+/// Limit of files in a report; [`ContainedReport::omitted`] counts the rest.
 const FILES_MAX: usize = 200_000;
 
 /// A directory or a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Where {
-    /// Below the root, or with `outside` absolute.
+    /// Below the root, or absolute with `outside`.
     #[serde(with = "text")]
     pub path: PathBuf,
-    /// Whether it is not in the overlay.
+    /// Whether it is outside the overlay.
     pub outside: bool,
 }
 
-/// How much of a tree is contained in a holder. Shares are 0 to 1.
+/// Containment of a tree in a holder. Shares are 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContainedReport {
     /// Bytes of the tree's files.
     pub bytes: u64,
     /// Bytes of them that the holder has.
     pub contained_bytes: u64,
-    /// Share of the bytes that the holder has; 1 where there are none.
+    /// Share of the bytes that the holder has; 1 without bytes.
     pub share: f64,
-    /// Files of which the holder has one that is the same to the byte.
+    /// Files with an identical file in the holder.
     pub identical: u64,
     /// Files of the holder.
     pub holder_files: u64,
@@ -36,20 +36,20 @@ pub struct ContainedReport {
     pub errors: u64,
     /// Bytes that were compared.
     pub compared_bytes: u64,
-    /// Files that were not compared with all candidates for want of budget: more of them may be contained.
+    /// Files that were not compared with all candidates, for lack of budget: more of them may be contained.
     pub unfinished: u64,
     /// The tree and every directory below it, by path; the tree itself is `.`.
     pub directories: Vec<ContainedDirectory>,
     /// Files by path.
     pub files: Vec<ContainedFile>,
-    /// Files that were left out of `files`, because there are too many.
+    /// Files omitted from `files`, because there are too many.
     pub omitted: u64,
 }
 
-/// What is contained of the files at any depth below a directory.
+/// Containment of the files at any depth below a directory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContainedDirectory {
-    /// Where it is, below the tree.
+    /// Path below the tree.
     pub path: String,
     /// Files.
     pub files: u64,
@@ -57,14 +57,14 @@ pub struct ContainedDirectory {
     pub bytes: u64,
     /// Bytes of them that the holder has.
     pub contained_bytes: u64,
-    /// Share of the bytes that the holder has; 1 where there are none.
+    /// Share of the bytes that the holder has; 1 without bytes.
     pub share: f64,
 }
 
-/// What is contained of a file.
+/// Containment of a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContainedFile {
-    /// Where it is, below the tree.
+    /// Path below the tree.
     pub path: String,
     /// Its length in bytes.
     pub size: u64,
@@ -72,13 +72,13 @@ pub struct ContainedFile {
     pub contained_bytes: u64,
     /// Share of it that the holder has; 1 if it is empty.
     pub share: f64,
-    /// The holder has a file that is the same to the byte.
+    /// Whether the holder has an identical file.
     pub identical: bool,
-    /// The file of the holder that has the most of it, as far as files were compared.
+    /// The file of the holder with the largest share of it, among the compared files.
     pub holder: Option<String>,
-    /// The first parts of it that are not contained: offset and length in bytes.
+    /// Its first missing parts: offset and length in bytes.
     pub missing: Vec<(u64, u64)>,
-    /// Not all candidates were compared, for want of budget.
+    /// Not all candidates were compared, for lack of budget.
     pub unfinished: bool,
 }
 

@@ -21,44 +21,44 @@ pub struct Side {
     pub path: PathBuf,
     /// Whether the file is not one of the overlay.
     pub outside: bool,
-    /// Which version of it; what is there now if it is not said.
+    /// Its version; the present content by default.
     pub n: Option<u64>,
 }
 
-/// What two contents have in common, and where.
+/// The common parts of two contents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiffReport {
-    /// The one.
+    /// The first.
     pub a: String,
-    /// The other.
+    /// The second.
     pub b: String,
-    /// Length of the one in bytes.
+    /// Length of the first in bytes.
     pub a_size: u64,
-    /// Length of the other in bytes.
+    /// Length of the second in bytes.
     pub b_size: u64,
-    /// Whether they are the same to the byte.
+    /// Whether they are identical to the byte.
     pub identical: bool,
-    /// Bytes of the one that are in the other, at 32 or more in a row.
+    /// Bytes of the first that are in the second, in runs of 32 or more.
     pub bytes_common: u64,
-    /// Bytes of the other that are in the one.
+    /// Bytes of the second that are in the first.
     pub b_bytes_common: u64,
-    /// Where they are, in order of their place in the one.
+    /// The common runs, in order of their offset in the first.
     pub regions: Vec<DiffRegion>,
-    /// Regions left out, the shortest.
+    /// Omitted regions, the shortest ones.
     pub omitted: u64,
-    /// What is in the one and in the other, as far as it was asked for.
+    /// Excerpts of both, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excerpts: Option<[Vec<Excerpt>; 2]>,
 }
 
-/// Bytes that both have.
+/// A run of common bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiffRegion {
-    /// Where they start in the one.
+    /// Its start in the first.
     pub a_offset: u64,
-    /// Where they start in the other.
+    /// Its start in the second.
     pub b_offset: u64,
-    /// How many they are.
+    /// Its length.
     pub length: u64,
 }
 

@@ -3,19 +3,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::io;
 use std::ops::Range;
 
-/// Shown before and after each end of a region of a content that is too long to be shown whole.
+/// Bytes shown before and after each end of a region, in a content that is too long to show.
 const AROUND_BYTES: u64 = 1 << 10;
-/// Read at once.
+/// Bytes read at once.
 const READ_BYTES: usize = 1 << 20;
 
-/// A part of a content, to be shown.
+/// A part of a content to show.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Excerpt {
-    /// Where it starts.
+    /// Its start.
     pub offset: u64,
-    /// Ends of lines before it.
+    /// Line ends before it.
     pub lines_before: u64,
-    /// What is there.
+    /// Its bytes.
     #[serde(serialize_with = "as_hex", deserialize_with = "of_hex")]
     pub bytes: Vec<u8>,
 }
@@ -31,8 +31,8 @@ fn of_hex<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
     super::of_hex(&text).ok_or_else(|| serde::de::Error::custom("expected two hexadecimal digits a byte"))
 }
 
-/// The whole of a content if it has at most `bytes_max` bytes; else what is around both ends of its regions, which are
-/// `(offset, length)` with the longest first, as far as that goes.
+/// Returns the whole content if it has at most `bytes_max` bytes; otherwise the surroundings of both ends of
+/// its regions, within the limit. `regions` are `(offset, length)`, the longest first.
 pub(super) fn excerpts(
     source: &dyn Source,
     regions: impl Iterator<Item = (u64, u64)>,
@@ -78,7 +78,7 @@ fn choose(len: u64, regions: impl Iterator<Item = (u64, u64)>, bytes_max: u64) -
     joined
 }
 
-/// Says of each excerpt how many lines end before it: all before the last is read once more.
+/// Counts the line ends before each excerpt: reads everything before the last one once more.
 fn count_lines(source: &dyn Source, excerpts: &mut [Excerpt]) -> io::Result<()> {
     let (mut at, mut lines) = (0, 0);
     let mut buf = vec![0; READ_BYTES];

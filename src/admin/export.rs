@@ -1,8 +1,8 @@
-//! The way out: files back to plain ones in place, and then nothing of dedupfs left.
+//! Export: makes files plain again in place, then prepares the removal of the store.
 //!
-//! Order: is there room -> a rule in `config.toml`, durable, that leaves them plain -> the files, batch by batch -> read
-//! back if asked for -> with `remove_store` the records, and the mark of [`crate::repo::finish_removal`], which the
-//! caller calls once the store is closed.
+//! Order: check the space -> write a rule to `config.toml` that keeps them plain, durably -> the files, batch
+//! by batch -> read them back if requested -> with `remove_store` remove the records, and set the mark of
+//! [`crate::repo::finish_removal`], which the caller calls after closing the store.
 
 use super::text::{self, shown};
 use super::{AdminError, Context, Progress, Report};
@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// A report names no more files than this; the rest is counted in [`ExportReport::omitted`].
+/// Limit of files named in a report; [`ExportReport::omitted`] counts the rest.
 const ROWS_MAX: usize = 100_000;
-/// While a mount is in use, who wants to write to a file of a batch waits for all of it.
+/// In a mount in use, a writer to a file of a batch waits for the whole batch.
 const IN_USE: ExportOptions = ExportOptions { batch_files: 256, batch_bytes: 32 << 20 };
 const ALONE: ExportOptions = ExportOptions { batch_files: 4096, batch_bytes: 256 << 20 };
-/// Files that move while the tree is walked are met in another round.
+/// Limit of rounds: files that move during the walk are met in another round.
 const ROUNDS_MAX: usize = 8;
-/// Room for what the filesystem itself needs, a share of what is written and at least so much.
+/// Space for the filesystem itself: a share of the written bytes.
 const SPARE_SHARE: u64 = 200;
 const SPARE_BYTES: u64 = 4 << 20;
 
-/// What to export.
+/// Scope and options of an export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExportRequest {
     /// File or directory.
@@ -32,21 +32,21 @@ pub struct ExportRequest {
     pub path: PathBuf,
     /// Whether to read everything back afterwards.
     pub verify: bool,
-    /// Whether to begin though there does not seem to be room, and to remove a store that has versions and snapshots.
+    /// Whether to begin although space seems to lack, and to remove a store that has versions and snapshots.
     pub force: bool,
     /// Whether to prepare the removal of the store.
     pub remove_store: bool,
 }
 
-/// What came of it.
+/// Result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportReport {
     /// Files that were made plain.
     pub files: u64,
     /// Bytes of their contents.
     pub bytes: u64,
-    /// Files whose content was compared by hash: before it counted, or, if everything was read back, from the disk
-    /// afterwards, then also those of earlier exports.
+    /// Files whose content was verified by hash: before they counted as plain, or from the disk afterwards if
+    /// everything was read back, including those of earlier exports.
     pub verified: u64,
     /// Whether everything was read back.
     pub read_back: bool,
@@ -54,26 +54,26 @@ pub struct ExportReport {
     pub plain: u64,
     /// Files that could not be exported.
     pub failed: Vec<NotExported>,
-    /// Files that were left out of `failed`, because there are too many.
+    /// Files omitted from `failed`, because there are too many.
     pub omitted: u64,
-    /// Bytes of the filesystem that this needed, about.
+    /// Approximate space needed, in bytes.
     pub needed_bytes: u64,
     /// Bytes that were free.
     pub free_bytes: u64,
-    /// The pattern of the rule in `config.toml` that leaves the files plain.
+    /// The pattern of the rule in `config.toml` that keeps the files plain.
     pub rule: String,
-    /// Whether nothing is left of dedupfs.
+    /// Whether everything of dedupfs was removed.
     pub removed: bool,
-    /// A store elsewhere that belongs to another directory, and so was left.
+    /// A store elsewhere that stays, because it belongs to another directory.
     pub store_left: Option<String>,
 }
 
 /// A file that stays as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotExported {
-    /// Which.
+    /// Its path.
     pub path: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -202,7 +202,7 @@ fn check_room(repo: &Repo, path: &Path, needs: &ExportNeeds) -> Result<(), Admin
     Err(AdminError::refused(message, hint.to_owned()))
 }
 
-/// Whether the store may go at all.
+/// Checks that the store may be removed at all.
 fn check_removable(context: Context<'_>, path: &Path) -> Result<(), AdminError> {
     let root = &context.repo.layout().root;
     if let Some(mountpoint) = context.mountpoint {
@@ -217,13 +217,13 @@ fn check_removable(context: Context<'_>, path: &Path) -> Result<(), AdminError> 
     }
     if let Some(mounted) = mounts_below(root).into_iter().next() {
         let message =
-            format!("{}: something is mounted there, and what is beneath cannot be seen", mounted.display());
+            format!("{}: something is mounted there and hides the files below it", mounted.display());
         return Err(AdminError::refused(message, "unmount it, then run this again".to_owned()));
     }
     Ok(())
 }
 
-/// Whether nothing goes with the store that can be had nowhere else: former contents of files.
+/// Checks that no former contents of files would be lost with the store.
 fn check_history(repo: &Repo, report: Report<'_>) -> Result<(), AdminError> {
     let former = repo.history().former(&mut || report(Progress::files("looking at versions", 0, 0)))?;
     let Some((versions, snapshots)) = former else { return Err(AdminError::Interrupted) };
@@ -240,7 +240,7 @@ fn check_history(repo: &Repo, report: Report<'_>) -> Result<(), AdminError> {
     Err(AdminError::refused(message, hint.to_owned()))
 }
 
-/// What is mounted below a directory.
+/// Returns the mount points below a directory.
 fn mounts_below(root: &Path) -> Vec<PathBuf> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let points = table.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&b| b == b' ').nth(4));

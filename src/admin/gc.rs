@@ -3,50 +3,50 @@ use crate::overlay::GcStep;
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 
-/// What a collection of garbage did, or would do. Sizes in bytes on disk.
+/// Result of a garbage collection, or its prediction. Sizes in bytes on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GcReport {
-    /// By how much the packs shrank, or would.
+    /// Bytes by which the packs shrank, or would shrink.
     pub reclaimed_bytes: u64,
     /// Bytes of packs that stay.
     pub kept_bytes: u64,
-    /// Of them such as nothing needs: it does not pay to copy what stands beside them, or their pack is damaged.
+    /// Unneeded bytes among them: copying their neighbours does not pay, or their pack is damaged.
     pub left_bytes: u64,
-    /// Of them such as only versions and snapshots need.
+    /// Bytes among them that only versions and snapshots need.
     pub kept_for_history_bytes: u64,
-    /// Of those, bytes that snapshots with a name need: nothing but `snapshot remove` frees them.
+    /// Bytes among those that named snapshots need: only `snapshot remove` frees them.
     #[serde(default)]
     pub kept_for_named_snapshots_bytes: u64,
-    /// Versions and snapshots given up to make room though the rules keep them, or that would be.
+    /// Versions and snapshots dropped for space although the rules keep them, or that would be.
     #[serde(default)]
     pub thinned: u64,
-    /// Versions that are kept.
+    /// Kept versions.
     pub versions: u64,
-    /// Versions that the rules gave up, or would.
+    /// Versions that the rules dropped, or would drop.
     pub versions_dropped: u64,
-    /// Snapshots that are kept.
+    /// Kept snapshots.
     pub snapshots: u64,
-    /// Versions and directories of snapshots that cannot be read: what was stored when that was found is left as it is.
+    /// Unreadable versions and snapshot directories: everything stored at their discovery stays.
     pub unreadable: u64,
-    /// Bytes copied from one pack to another, or to be copied.
+    /// Bytes copied from one pack to another, or to copy.
     pub copied_bytes: u64,
-    /// Packs removed, or to be removed.
+    /// Packs removed, or to remove.
     pub packs: u64,
-    /// Packs left as they are because of damage.
+    /// Packs that stay because of damage.
     pub packs_damaged: u64,
-    /// Packs left as they are because the disk is full.
+    /// Packs that stay because the disk is full.
     pub packs_no_room: u64,
-    /// Chunks and recipes that are gone.
+    /// Removed chunks and recipes.
     pub forgotten: u64,
-    /// Stubs met; some more than once if their directories changed meanwhile.
+    /// Visited stubs; some more than once if their directories changed meanwhile.
     pub stubs: u64,
-    /// Empty files whose record cannot be believed.
+    /// Empty files with an invalid record.
     pub unknown: u64,
     /// Whether nothing was changed.
     pub dry_run: bool,
 }
 
-/// Gives back what no file needs, or says what there is.
+/// Runs a garbage collection, or predicts its result.
 pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcReport, AdminError> {
     if repo.read_only() {
         return Err(AdminError::refused(
@@ -56,7 +56,7 @@ pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcRep
     }
     let complete = match catch_up(repo, report) {
         Ok(()) => true,
-        // A collection is what makes room for it.
+        // A collection makes the space for it.
         Err(e) if e.is_full() => false,
         Err(e) => return Err(e),
     };

@@ -5,37 +5,37 @@ use crate::similarity::SimilarityError;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// In the state directory: what comparing all against all leaves for the next question. May be removed at any time.
+/// In the state directory: saved results of comparing all with all. May be removed at any time.
 const DIR: &str = "groups";
 
-/// Files that are the same or resemble each other.
+/// Identical files and groups of similar files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupsReport {
-    /// Files with the same bytes; the set first that has most of them too often.
+    /// Sets of identical files; those with the most redundant bytes first.
     pub identical: Vec<IdenticalReport>,
-    /// How many such sets there are.
+    /// Number of such sets.
     pub identical_sets: u64,
-    /// How many files are in them.
+    /// Number of files in them.
     pub identical_files: u64,
-    /// Bytes that are there more than once.
+    /// Redundant bytes in them.
     pub identical_bytes: u64,
-    /// Contents that resemble a representative; the group first in which most could be saved.
+    /// Contents that resemble a representative; groups with the most savable bytes first.
     pub groups: Vec<GroupReport>,
-    /// How many groups there are, by estimates.
+    /// Estimated number of groups.
     pub estimated_groups: u64,
-    /// How many contents are in them.
+    /// Estimated number of contents in them.
     pub estimated_members: u64,
-    /// Bytes that could be saved in all of them.
+    /// Bytes that all of them could save.
     pub estimated_bytes: u64,
-    /// Contents that were compared.
+    /// Compared contents.
     pub contents: u64,
-    /// Of those, how many an earlier comparison answered for.
+    /// Contents among them that an earlier comparison covered.
     pub reused: u64,
-    /// Pairs of contents that resemble each other.
+    /// Pairs of similar contents.
     pub pairs: u64,
-    /// Features not followed because too many files have them.
+    /// Features ignored because too many files have them.
     pub suppressed_features: u64,
-    /// Rows left out because the report had become too long.
+    /// Rows omitted because the report became too long.
     pub omitted: u64,
     /// Files that `similarity = "off"` leaves out of the index: they are in no group of similar files.
     #[serde(default)]
@@ -44,12 +44,12 @@ pub struct GroupsReport {
     pub behind: bool,
 }
 
-/// Files with the same bytes.
+/// Identical files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IdenticalReport {
     /// Length of each.
     pub size: u64,
-    /// Where they are, below the overlay's root.
+    /// Their paths below the overlay's root.
     pub paths: Vec<String>,
 }
 
@@ -60,9 +60,9 @@ pub struct GroupReport {
     pub id: u64,
     /// Bytes of all contents in it, each once.
     pub bytes: u64,
-    /// Bytes of the others that the representative has.
+    /// Bytes of the other members that the representative has.
     pub savable_bytes: u64,
-    /// A file with the content that represents it.
+    /// A file with the representative's content.
     pub representative: String,
     /// The representative first, then the others, by containment.
     pub members: Vec<MemberReport>,
@@ -73,19 +73,19 @@ pub struct GroupReport {
 pub struct MemberReport {
     /// A file that has it.
     pub path: String,
-    /// How many files have it.
+    /// Number of files with it.
     pub copies: u64,
     /// Its length in bytes.
     pub size: u64,
-    /// Share of it that is in the representative.
+    /// Its share that is in the representative.
     pub containment: f64,
-    /// Share of the representative that is in it.
+    /// The representative's share that is in it.
     pub contained_in: f64,
-    /// Bytes in common over bytes in either.
+    /// Common bytes divided by the bytes in either.
     pub resemblance: f64,
-    /// Bytes of it that are in the representative.
+    /// Its bytes that are in the representative.
     pub bytes_common: u64,
-    /// Whether the figures were computed from the bytes, or estimated.
+    /// Whether the figures come from the bytes, or are estimates.
     pub verified: bool,
 }
 

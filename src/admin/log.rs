@@ -7,42 +7,42 @@ use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The versions of a file, or, without one, what all versions take.
+/// The versions of a file; without a file, the space of all versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogReport {
-    /// The file, below the overlay's root; empty if none was asked for.
+    /// The file, below the overlay's root; empty without one.
     pub path: String,
-    /// The oldest first; those that were given up are left out.
+    /// The oldest first, without dropped ones.
     pub versions: Vec<VersionRow>,
-    /// How many were given up by the rules.
+    /// Number of versions that the rules dropped.
     pub given_up: u64,
-    /// Of a file without versions, as one that was never taken into the store by itself: the snapshots that have it, the
+    /// For a file without versions, for example one that was never stored: the snapshots that contain it, the
     /// oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<SnapshotOfFile>,
-    /// Whether it has no new version because it is rewritten as a whole again and again.
+    /// Whether it has no new version because it is repeatedly rewritten as a whole.
     #[serde(default)]
     pub kept_plain: bool,
-    /// What all versions and snapshots take.
+    /// Space of all versions and snapshots.
     #[serde(default)]
     pub history: HistoryUse,
 }
 
-/// What versions and snapshots take, as of the last collection. Bytes on disk.
+/// Space of versions and snapshots at the last collection. Bytes on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryUse {
-    /// What only versions and snapshots without a name need.
+    /// Bytes that only versions and unnamed snapshots need.
     pub bytes: u64,
-    /// The most that this may be.
+    /// Their limit.
     pub max_bytes: u64,
-    /// What snapshots with a name need besides.
+    /// Further bytes that named snapshots need.
     pub named_snapshots_bytes: u64,
-    /// Whether those alone keep the disk nearly full.
+    /// Whether named snapshots alone keep the disk nearly full.
     pub snapshots_fill_disk: bool,
 }
 
 impl HistoryUse {
-    /// Of an overlay as it is now.
+    /// Returns the present state of an overlay.
     pub(super) fn of(overlay: &Overlay) -> HistoryUse {
         let held = overlay.held_for_history();
         HistoryUse {
@@ -54,16 +54,16 @@ impl HistoryUse {
     }
 }
 
-/// A file as a snapshot has it.
+/// A file in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotOfFile {
     /// The snapshot's id.
     pub id: String,
     /// Its name, or empty.
     pub name: String,
-    /// When it was taken (RFC 3339).
+    /// Time of the snapshot (RFC 3339).
     pub time: String,
-    /// When the content was last changed (RFC 3339).
+    /// Last change of the content (RFC 3339).
     pub mtime: String,
     /// Its length in bytes.
     pub size: u64,
@@ -76,23 +76,23 @@ pub struct SnapshotOfFile {
 pub struct VersionRow {
     /// Its number: `FILE@N`.
     pub n: u64,
-    /// When it was taken into the store (RFC 3339).
+    /// Time of the commit (RFC 3339).
     pub time: String,
-    /// When its content was last changed (RFC 3339).
+    /// Last change of its content (RFC 3339).
     pub mtime: String,
     /// Its length in bytes.
     pub size: u64,
     /// Its content.
     pub recipe: String,
-    /// On which machine.
+    /// The machine.
     pub machine: String,
-    /// Where it was then, below the overlay's root.
+    /// Its path then, below the overlay's root.
     pub path: String,
     /// Permission bits, octal.
     pub mode: String,
 }
 
-/// A time as it is shown: RFC 3339 in UTC.
+/// Formats a time as RFC 3339 in UTC.
 pub(super) fn time_text(time: Time) -> String {
     jiff::Timestamp::new(time.sec, time.nsec as i32)
         .map_or_else(|_| time.sec.to_string(), |time| time.to_string())
@@ -114,7 +114,7 @@ impl VersionRow {
     }
 }
 
-/// Lists what there is of a file, once what was closed before is taken in.
+/// Lists the versions of a file, after earlier closed files are committed.
 pub(super) fn log(repo: &Repo, path: &Path, report: Report<'_>) -> Result<LogReport, AdminError> {
     catch_up(repo, report)?;
     let history = HistoryUse::of(repo.overlay());
@@ -130,7 +130,7 @@ pub(super) fn log(repo: &Repo, path: &Path, report: Report<'_>) -> Result<LogRep
     Ok(LogReport { path: shown(path), versions, given_up, snapshots, kept_plain, history })
 }
 
-/// The snapshots that have a file at a path. O(snapshots * depth * log entries).
+/// Returns the snapshots with a file at a path. O(snapshots * depth * log entries).
 fn snapshots_of(history: &History, path: &Path) -> Result<Vec<SnapshotOfFile>, AdminError> {
     let mut found = Vec::new();
     for (id, snapshot) in history.snapshots() {

@@ -1,8 +1,8 @@
-//! What can be asked of a store besides file operations: one action a file, the same for a daemon and for
-//! a program that opened the store itself.
+//! Actions on a store besides file operations: one action a file, the same for a daemon and for a program
+//! that opened the store itself.
 //!
-//! Requests and reports are plain values that travel as JSON. Reports have the fields that `--json` shows;
-//! paths in them are text, and bytes that are not UTF-8 show as U+FFFD. Nothing here prints.
+//! Requests and reports are plain values that travel as JSON. Reports have the fields that `--json` shows.
+//! Paths in them are text; bytes that are not UTF-8 show as U+FFFD. Nothing here prints.
 
 mod by_method;
 mod catch_up;
@@ -65,13 +65,13 @@ use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Something to do. Paths are below the overlay's root if not said otherwise.
+/// A request. Paths are below the overlay's root unless noted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
-    /// Policy, sizes, index, queue.
+    /// Report policy, sizes, index, queue.
     Status,
-    /// Take in what is there already.
+    /// Commit or index existing files.
     Scan {
         /// File or directory.
         #[serde(with = "text")]
@@ -79,158 +79,158 @@ pub enum Request {
     },
     /// Wait until every closed file is chunked, indexed and durable.
     Settle,
-    /// Find files that resemble one.
+    /// Find files that resemble one file.
     Similar {
         /// The file: below the root, or with `outside` an absolute path.
         #[serde(with = "text")]
         path: PathBuf,
-        /// Whether the file is not one of the overlay.
+        /// Whether the file is outside the overlay.
         outside: bool,
-        /// How to look.
+        /// Search options.
         options: SimilarOptions,
     },
-    /// Find files that are the same, and groups of files that resemble each other.
+    /// Find identical files, and groups of similar files.
     Groups {
-        /// File or directory to restrict it to.
+        /// File or directory to search.
         #[serde(with = "text")]
         path: PathBuf,
-        /// How to look.
+        /// Search options.
         options: GroupOptions,
     },
-    /// Find files that resemble one by a published method whose index is kept.
+    /// Find files that resemble one, through a saved index of a published method.
     SimilarByMethod {
         /// The file.
         file: FileRef,
-        /// Which method, and with which parameters if not those of the index.
+        /// The method; with parameters only if they must differ from the index.
         method: Chosen,
         /// Smallest score.
         min: f64,
-        /// At most so many files.
+        /// Limit of files.
         limit: usize,
-        /// What is asked of winnowing.
+        /// Options of winnowing.
         #[serde(default)]
         winnow: WinnowRequest,
     },
-    /// Find groups of files that resemble each other by such a method.
+    /// Find groups of similar files through such an index.
     GroupsByMethod {
-        /// File or directory to restrict it to.
+        /// File or directory to search.
         #[serde(with = "text")]
         path: PathBuf,
-        /// Which method, and with which parameters if not those of the index.
+        /// The method; with parameters only if they must differ from the index.
         method: Chosen,
         /// Smallest score.
         min: f64,
-        /// With winnowing: what is in these files counts nothing.
+        /// With winnowing: fingerprints of these files do not count.
         #[serde(default)]
         base: Vec<FileRef>,
     },
-    /// Find pairs of files by the number of fingerprints in common, if the index of winnowing is kept.
+    /// Find pairs of files by the number of common fingerprints, through a saved winnowing index.
     PairsByMethod {
-        /// File or directory to restrict it to.
+        /// File or directory to search.
         #[serde(with = "text")]
         path: PathBuf,
-        /// Winnowing, with parameters if not those of the index.
+        /// Winnowing; with parameters only if they must differ from the index.
         method: Chosen,
         /// Smallest score.
         min: f64,
-        /// At most so many pairs.
+        /// Limit of pairs.
         limit: usize,
-        /// What is in these files counts nothing.
+        /// Fingerprints of these files do not count.
         base: Vec<FileRef>,
     },
-    /// Tell some of the contents that a kept index knows.
+    /// Return some of the contents in a saved index.
     MethodContents {
-        /// File or directory to restrict it to.
+        /// File or directory to search.
         #[serde(with = "text")]
         path: PathBuf,
-        /// Which method, and with which parameters if not those of the index.
+        /// The method; with parameters only if they must differ from the index.
         method: Chosen,
-        /// From this number on.
+        /// First number.
         from: u32,
     },
-    /// Tell some of its keys.
+    /// Return some of its keys.
     MethodKeys {
-        /// Which method, and with which parameters if not those of the index.
+        /// The method; with parameters only if they must differ from the index.
         method: Chosen,
-        /// From this key on.
+        /// First key.
         from: u64,
     },
-    /// How much of one directory is contained in another.
+    /// Compute how much of one directory another contains.
     Contained {
-        /// The one.
+        /// The contained directory.
         tree: Where,
-        /// The other; all else in the overlay if there is none.
+        /// The holder; by default everything else in the overlay.
         holder: Option<Where>,
-        /// At most so many bytes are compared.
+        /// Limit of compared bytes.
         budget_bytes: u64,
     },
-    /// Show and change what does not count in similarity.
+    /// Show and change passages that similarity ignores.
     Template(TemplateRequest),
-    /// Verify what is stored.
+    /// Verify stored content.
     Check {
-        /// Whose stubs to check.
+        /// Stubs to check.
         #[serde(with = "text")]
         path: PathBuf,
-        /// Decode and hash everything too.
+        /// Also decode and hash everything.
         deep: bool,
     },
-    /// Verify what is stored, and put right what can be, or only say what would be done.
+    /// Verify stored content and repair it, or only plan the repair.
     Repair(RepairRequest),
     /// List the versions of a file.
     Log {
-        /// The file, which may be gone.
+        /// The file, which may be removed.
         #[serde(with = "text")]
         path: PathBuf,
     },
-    /// Bring a version of a file back.
+    /// Restore a version of a file.
     Restore(RestoreRequest),
     /// Take, list and use snapshots.
     Snapshot(SnapshotRequest),
-    /// Show what two contents have in common, and where.
+    /// Show the common parts of two contents.
     Diff {
-        /// The one.
+        /// The first.
         a: Side,
-        /// The other.
+        /// The second.
         b: Side,
-        /// At most so many regions, the longest.
+        /// Limit of regions; the longest are kept.
         limit: usize,
-        /// At most so many bytes of either are to be in the report; none unless it is asked for.
+        /// Limit of each content's bytes in the report; none by default.
         #[serde(default)]
         excerpt_bytes: u64,
     },
-    /// What removing something would give back.
+    /// Compute the space that a removal would free.
     WouldFree {
         /// A file or directory; or `.snapshots/ID`.
         #[serde(with = "text")]
         path: PathBuf,
     },
-    /// Give back what no file needs.
+    /// Free content that no file needs.
     Gc {
-        /// Only say what there is.
+        /// Only report.
         dry_run: bool,
     },
-    /// Store chunks that resemble each other together.
+    /// Group similar chunks.
     Optimize(OptimizeRequest),
     /// Make files plain again.
     Export(ExportRequest),
-    /// Look for contents that files had before.
+    /// Find former contents of files.
     Past {
         /// Their recipes, hexadecimal.
         recipes: Vec<String>,
-        /// Whether to write them where [`past_file`] says.
+        /// Whether to write them to [`past_file`].
         write: bool,
     },
-    /// What is at some paths while nothing is changed.
+    /// Read some paths while changes are held up.
     Moment(MomentRequest),
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount {
-        /// End it also where other mount namespaces hold it.
+        /// Also end it while other mount namespaces hold it.
         #[serde(default)]
         lazy: bool,
     },
 }
 
-/// What came of it.
+/// The answer to a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "each answers the request of that name")]
@@ -246,7 +246,7 @@ pub enum Response {
     PairsByMethod(PairsByMethod),
     MethodContents(MethodContents),
     MethodKeys(MethodKeys),
-    /// The index of that method is not kept, or with these other parameters.
+    /// That method has no saved index, or one with these other parameters.
     NotKept(Option<String>),
     Contained(ContainedReport),
     Template(TemplateReport),
@@ -264,30 +264,30 @@ pub enum Response {
     Unmount(UnmountReport),
 }
 
-/// What came of an unmount.
+/// Result of an unmount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnmountReport {
-    /// What the daemon could not finish before, and what that means.
+    /// Work that the daemon could not finish, and its effect.
     pub unfinished: Option<String>,
-    /// Who holds it in other mount namespaces: then its daemon goes on for them.
+    /// Holders in other mount namespaces: the daemon keeps serving them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_by: Vec<String>,
 }
 
-/// How far long work has come.
+/// Progress of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What is being done.
+    /// Current work.
     pub what: String,
     /// Done so far.
     pub done: u64,
-    /// To be done; 0 if not known.
+    /// Total; 0 if unknown.
     pub total: u64,
-    /// What is counted.
+    /// Unit of the counts.
     pub unit: Unit,
 }
 
-/// What progress counts.
+/// Unit of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -298,18 +298,18 @@ pub enum Unit {
 }
 
 impl Progress {
-    /// Progress in bytes.
+    /// Creates progress in bytes.
     pub fn bytes(what: &str, done: u64, total: u64) -> Progress {
         Progress { what: what.to_owned(), done, total, unit: Unit::Bytes }
     }
 
-    /// Progress in files.
+    /// Creates progress in files.
     pub fn files(what: &str, done: u64, total: u64) -> Progress {
         Progress { what: what.to_owned(), done, total, unit: Unit::Files }
     }
 }
 
-/// Is told the progress; false asks to stop, which actions that only wait do.
+/// Gets the progress; false asks to stop, which only waiting actions do.
 pub type Report<'a> = &'a mut dyn FnMut(Progress) -> bool;
 
 /// Why an action failed.
@@ -327,18 +327,18 @@ pub enum AdminError {
     /// A file of the state directory.
     #[error(transparent)]
     Repo(#[from] RepoError),
-    /// What was asked for cannot be.
+    /// The request is impossible.
     #[error("{message}")]
     Refused {
-        /// What is wrong with it.
+        /// The problem.
         message: String,
-        /// What can be done.
+        /// Advice.
         hint: String,
     },
     /// Only a daemon can do this.
     #[error("{0}: nothing is mounted, so there is nothing to unmount")]
     NotMounted(PathBuf),
-    /// Whoever asked does not wait any more.
+    /// The caller no longer waits.
     #[error("interrupted")]
     Interrupted,
 }
@@ -348,7 +348,7 @@ impl AdminError {
         AdminError::Refused { message, hint }
     }
 
-    /// What the user can do about it.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             AdminError::Refused { hint, .. } => return Some(hint.clone()),
@@ -363,7 +363,7 @@ impl AdminError {
             _ => return None,
         };
         if let OverlayError::Unsure { .. } = error {
-            let hint = "`dedupctl check` says what is damaged; restore or remove that file (or snapshot; versions: see [history] in \
+            let hint = "`dedupctl check` lists the damage; restore or remove that file (or snapshot; versions: see [history] in \
                  config.toml), then run gc again";
             return Some(hint.to_owned());
         }
@@ -382,13 +382,14 @@ impl AdminError {
     }
 }
 
-/// What the user can do about an error of an action on `repo`: as [`AdminError::hint`], and of a full disk also what fills it.
+/// Returns advice on an error of an action on `repo`: like [`AdminError::hint`]; for a full disk also the
+/// reason.
 pub fn hint(repo: &Repo, error: &AdminError) -> Option<String> {
     let bytes = repo.overlay().bytes_of_filling_snapshots().filter(|_| error.is_full());
     bytes.map_or_else(|| error.hint(), |bytes| Some(snapshots_fill_disk(&format!("{bytes} bytes"))))
 }
 
-/// What helps on a full disk. Stubs take no room there.
+/// Advice for a full disk. Stubs take no space there.
 const ROOM_HINT: &str = "make room on that filesystem, outside the mount or by removing files that are not stored yet, and run \
                          it again; `dedupctl status` says what snapshots with a name take, which `dedupctl snapshot remove` \
                          and then `dedupctl gc` give back. Without a mount `dedupctl gc` needs no free space";
@@ -421,7 +422,9 @@ fn history_hint(error: &HistoryError) -> Option<&'static str> {
             Some("`dedupctl log FILE` lists the versions that there are")
         }
         HistoryError::NoSnapshot(_) | HistoryError::Ambiguous(_) | HistoryError::NotInSnapshot { .. } => {
-            Some("`dedupctl snapshot list` shows the snapshots, and `snapshot show ID [PATH]` what is in one")
+            Some(
+                "`dedupctl snapshot list` shows the snapshots, and `snapshot show ID [PATH]` the files in one",
+            )
         }
         HistoryError::Name { .. } => {
             Some("give it another name, or none: then the rules say how long it is kept")
@@ -431,17 +434,17 @@ fn history_hint(error: &HistoryError) -> Option<&'static str> {
     }
 }
 
-/// What an action works on.
+/// Environment of an action.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The open store.
     pub repo: &'a Repo,
-    /// Where its overlay is mounted.
+    /// The overlay's mount point.
     pub mountpoint: Option<&'a Path>,
 }
 
-/// Does what is requested. A store opened for the purpose needs the overlay's threads to be started for
-/// [`Request::Scan`] and [`Request::Settle`].
+/// Executes a request. For [`Request::Scan`] and [`Request::Settle`], a store opened for the purpose needs
+/// the overlay's threads.
 pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result<Response, AdminError> {
     match request {
         Request::Status => status::status(context).map(Response::Status),

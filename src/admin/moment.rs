@@ -1,12 +1,13 @@
-//! What is at some paths as of one moment: a write barrier. For a sync, of what must not tear.
+//! A write barrier: the state of some paths at one moment, so that a sync does not tear files that belong
+//! together.
 //!
 //! ```text
-//! hold up all changes -> look, copy what changed a moment ago, look again -> let them go on
+//! hold up all changes -> look, copy recently changed files, look again -> release
 //! ```
 //!
-//! It is read beneath the mount: there the kernel's locks of directories, which whoever makes a file holds, stand in nobody's way. What the
-//! kernel writes by itself (passthrough, shared mappings) is not held up until its program syncs it, so nothing is believed
-//! that the second look does not show as it was.
+//! It reads below the mount: there the kernel's directory locks, which a process holds while it creates a
+//! file, block nothing. The kernel's own writes (passthrough, shared mappings) are not held up until their
+//! program syncs, so only files that the second look finds unchanged count.
 //!
 //! Memory: a row for each path.
 
@@ -25,41 +26,42 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Nobody has to wait longer: for that to begin, and for it to end.
+/// Limit for each of the two waits: until changes stop, and until they continue.
 const HOLD_MAX: Duration = Duration::from_secs(2);
-/// What the kernel may write by itself has to rest for so long,
+/// Files that the kernel may write by itself must rest for this long,
 const REST: Duration = Duration::from_millis(100);
-/// and is waited for so long: a program that syncs is held up by then.
+/// and the barrier waits this long for that: by then a syncing program is held up.
 const REST_WAIT: Duration = Duration::from_millis(400);
-/// It is looked at so often.
+/// Interval between looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// At most so many contents are copied: whoever asked has each of them open.
+/// Limit of copied contents: the caller keeps each of them open.
 const COPIES_MAX: usize = 256;
 const WINDOW_BYTES: usize = 1 << 20;
-/// Files that changed a little longer ago are copied too,
+/// Files that changed up to this long ago are copied too,
 const ALSO_AGE: Duration = Duration::from_secs(10);
-/// so many bytes of them.
+/// up to this many bytes.
 const ALSO_BYTES: u64 = 64 << 20;
 
 /// Names and values.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What to look at.
+/// The paths to look at.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MomentRequest {
-    /// Below the root; a directory with all that is in it.
+    /// Path below the root; a directory with everything in it.
     #[serde(with = "text")]
     pub path: PathBuf,
-    /// Also what has this path with one of these after it.
+    /// Also paths formed by appending one of these.
     pub beside: Vec<String>,
-    /// Contents of files that changed since are copied, as far as there is room: seconds and nanoseconds since 1970.
+    /// Contents of files that changed since are copied, as far as space allows: seconds and nanoseconds since
+    /// 1970.
     pub since: (i64, u32),
 }
 
-/// What was there.
+/// The state at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MomentReport {
-    /// In the order of their paths; none if there was no such moment.
+    /// In order of paths; none if there was no such moment.
     pub rows: Option<Vec<MomentRow>>,
 }
 
@@ -81,21 +83,21 @@ pub struct MomentRow {
     pub mtime: (i64, u32),
     /// Last change of the inode.
     pub ctime: (i64, u32),
-    /// Of a symlink.
+    /// Target of a symlink.
     #[serde(with = "text")]
     pub target: PathBuf,
-    /// Of files whose content is copied, and of directories.
+    /// For files with copied content, and for directories.
     pub xattrs: Xattrs,
-    /// Whether the content is in [`moment_file`] of this row's number.
+    /// Whether the content is in this row's [`moment_file`].
     pub copied: bool,
 }
 
-/// The name, in the state directory, of the file into which the content of row `n` is copied.
+/// Returns the name, in the state directory, of the copy for row `n`.
 pub fn moment_file(n: usize) -> PathBuf {
     Path::new("sync").join(format!("moment-{n}"))
 }
 
-/// Looks at what `request` says while nothing is changed through the mount, two seconds at most.
+/// Reads the paths of `request` while changes through the mount are held up, for two seconds at most.
 pub(super) fn moment(
     repo: &Repo,
     request: &MomentRequest,
@@ -133,16 +135,16 @@ pub(super) fn moment(
     Ok(MomentReport::default())
 }
 
-/// Whether it was changed a moment ago by what may change it again, unseen.
+/// Whether a writer that changed it a moment ago may change it again unseen.
 fn is_in_motion(attr: &Attr) -> bool {
     !attr.settled && attr.kind == Kind::File && attr.ctime.age() < REST
 }
 
-/// What is there, with a look-up on each.
+/// The entries found, with a look-up on each.
 struct Seen<'a> {
     overlay: &'a Overlay,
     all: Vec<(PathBuf, Attr)>,
-    /// The directories that lead there.
+    /// The parent directories.
     above: Vec<NodeId>,
 }
 
@@ -154,7 +156,7 @@ impl Drop for Seen<'_> {
 }
 
 impl PartialEq for Seen<'_> {
-    /// When something was last read makes no difference.
+    /// Access times make no difference.
     fn eq(&self, other: &Seen<'_>) -> bool {
         let told = |(path, attr): &(PathBuf, Attr)| {
             (path.clone(), attr.node, attr.kind, attr.perm, attr.size, attr.mtime, attr.ctime)
@@ -164,7 +166,7 @@ impl PartialEq for Seen<'_> {
 }
 
 impl<'a> Seen<'a> {
-    /// All of it, or what there was time for until `end`.
+    /// Reads everything, or as much as possible until `end`.
     fn look(overlay: &'a Overlay, request: &MomentRequest, end: Instant) -> Result<Seen<'a>, AdminError> {
         let mut seen = Seen { overlay, all: Vec::new(), above: Vec::new() };
         let mut dir = ROOT;
@@ -191,7 +193,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// What is at `path` in `dir`, and all that is in it.
+    /// Adds `path` in `dir`, with everything below it.
     fn add(&mut self, dir: NodeId, path: PathBuf, end: Instant) -> Result<(), AdminError> {
         let mut left = vec![(dir, path)];
         while let Some((dir, path)) = left.pop()
@@ -251,7 +253,8 @@ impl<'a> Seen<'a> {
         self.all.iter().enumerate().map(row).collect()
     }
 
-    /// Which contents are copied: of the files that changed since, and of others that changed lately and so may change again.
+    /// Chooses contents to copy: those of files that changed since, and of others that changed recently and so may
+    /// change again.
     fn copied(&self, since: (i64, u32)) -> BTreeSet<usize> {
         let files = self.all.iter().enumerate().filter(|(_, (_, attr))| attr.kind == Kind::File);
         let mut newest: Vec<(usize, &Attr)> = files.map(|(n, (_, attr))| (n, attr)).collect();
@@ -284,7 +287,7 @@ fn time(time: Time) -> (i64, u32) {
     (time.sec, time.nsec)
 }
 
-/// Copies of contents, removed again if nobody is told of them.
+/// Copies of contents, removed again unless they are reported.
 struct Copies<'a> {
     repo: &'a Repo,
     made: Vec<PathBuf>,
@@ -297,13 +300,13 @@ impl Drop for Copies<'_> {
 }
 
 impl Copies<'_> {
-    /// Copies the content of `node` for row `n`, or as much of it as there is time for.
+    /// Copies the content of `node` for row `n`, or as much as time allows.
     fn make(&mut self, n: usize, node: NodeId, end: Instant) -> Result<(), AdminError> {
         let path = self.repo.state_file(moment_file(n));
         let shown = self.repo.layout().state.join(moment_file(n));
         let io = |e| AdminError::Overlay(OverlayError::io("write", shown.clone(), e));
         let _ = path.parent().map(std::fs::create_dir);
-        // One that was left when a sync was stopped.
+        // Left over from an interrupted sync.
         let _ = std::fs::remove_file(&path);
         let to = File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(io)?;
         self.made.push(path.clone());

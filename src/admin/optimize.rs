@@ -4,48 +4,47 @@ use crate::repo::Repo;
 use crate::store::RegroupOptions;
 use serde::{Deserialize, Serialize};
 
-/// What to group, and how.
+/// Options of grouping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OptimizeRequest {
-    /// Only predict what it would come to.
+    /// Only predict the result.
     pub dry_run: bool,
     /// Level of zstd.
     pub level: i32,
-    /// Most decoded bytes in a group: a read decodes two of them at most.
+    /// Limit of decoded bytes in a group: a read decodes at most two.
     pub group_bytes: u32,
-    /// Most bytes that a piece of an archive inflates to: a read of it deflates all of that again. 0: archives are
-    /// left as they are.
+    /// Limit of inflated bytes in an archive piece: a read deflates all of it again. 0 skips archives.
     pub archive_bytes: u32,
 }
 
-/// What grouping came to, or would. Sizes in bytes on disk.
+/// Result of grouping, or its prediction. Sizes in bytes on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OptimizeReport {
     /// The packs before.
     pub bytes_before: u64,
     /// The packs after.
     pub bytes_after: u64,
-    /// Groups made, deltas of groups counted too.
+    /// Groups made, including deltas.
     pub groups: u64,
     /// Chunks in them.
     pub chunks: u64,
-    /// Of them such as are stored as what they have not in common with another group.
+    /// Chunks among them that are stored as deltas against another group.
     pub deltas: u64,
-    /// Of them such as are stored as what the deflate streams of archives inflate to.
+    /// Chunks among them that are stored as inflated bytes of archives.
     pub inflated: u64,
-    /// What these chunks took.
+    /// Size of these chunks before.
     pub chunk_bytes_before: u64,
-    /// What they take.
+    /// Size of these chunks after.
     pub chunk_bytes_after: u64,
     /// Packs rewritten.
     pub packs: u64,
-    /// Packs left as they are because of damage.
+    /// Packs that stay because of damage.
     pub packs_damaged: u64,
-    /// Whether nothing was changed, and the figures are from a sample if there was much.
+    /// Whether nothing was changed; for large stores the figures then come from a sample.
     pub dry_run: bool,
 }
 
-/// Groups what resembles each other, or says what that would come to.
+/// Groups similar chunks, or predicts the result.
 pub(super) fn optimize(
     repo: &Repo,
     request: OptimizeRequest,

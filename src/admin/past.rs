@@ -1,4 +1,4 @@
-//! Contents that files had before, out of the store: for a sync, which sends changes against them.
+//! Former contents of files from the store, for a sync that sends changes against them.
 
 use super::AdminError;
 use crate::id::RecipeId;
@@ -10,20 +10,20 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Which of the recipes that were asked for the store has.
+/// The requested recipes that the store has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastReport {
     /// In the order of the request.
     pub found: Vec<bool>,
 }
 
-/// The name, in the state directory, of the file into which a recipe's content is written.
+/// Returns the name, in the state directory, of the file for a recipe's content.
 pub fn past_file(recipe: &RecipeId) -> PathBuf {
     Path::new("sync").join(format!("past-{recipe}"))
 }
 
-/// Looks for `recipes` (hexadecimal); with `write` what is found is written into [`past_file`], which must not be there.
-/// What is damaged or gone is not found: nobody needs it.
+/// Looks for `recipes` (hexadecimal); with `write`, writes them to [`past_file`], which must not exist.
+/// Damaged or missing contents count as not found, which does no harm.
 pub(super) fn past(repo: &Repo, recipes: &[String], write: bool) -> Result<PastReport, AdminError> {
     let mut found = Vec::new();
     for recipe in recipes {
@@ -37,7 +37,7 @@ pub(super) fn past(repo: &Repo, recipes: &[String], write: bool) -> Result<PastR
     Ok(PastReport { found })
 }
 
-/// The recipe, if all its chunks are there.
+/// Returns the recipe if all its chunks are there.
 fn whole(repo: &Repo, id: &RecipeId) -> Option<std::sync::Arc<crate::recipe::Recipe>> {
     let store = repo.overlay().store();
     let recipe = store.recipe(id).ok()?;

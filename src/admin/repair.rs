@@ -1,15 +1,14 @@
-//! Repair: what a check found is put right where whole bytes can still be had, by a plan that can be had alone.
+//! Repair: restores damaged content from intact copies, by a plan that can be shown first.
 //!
-//! What must always be true: nothing is deleted or overwritten but the records of stubs, whose old values are kept
-//! in `quarantine/` of the state directory first. Bytes count only if their BLAKE3 is the identity of what is lost.
-//! They are stored as any content is, after all else, so a crash at any point leaves a store that is no worse, and
-//! a repair after it finds what is left.
+//! Invariants: nothing is deleted or overwritten except records of stubs, and `quarantine/` in the state
+//! directory keeps their old values. Bytes count only if their BLAKE3 is the lost id. They are appended like
+//! any content, so a crash at any point leaves the store no worse, and a later repair finds the rest.
 //!
-//! What could not be checked is left alone: it is no damage.
+//! Unchecked objects are left alone: they are not damage.
 //!
-//! Order: check -> records -> bytes from this store, from plain files of the overlay, from each peer -> fdatasync of
-//! the pack -> read again from disk and hashed -> check. A recipe that comes back can show chunks that are
-//! missing too, so this is done again while it helps.
+//! Order: check -> records -> bytes from this store, from plain files of the overlay, from each peer ->
+//! fdatasync of the pack -> read again from disk and hashed -> check. A restored recipe can reveal further
+//! missing chunks, so this repeats while it helps.
 
 use super::check::{Action, CheckReport, Survey, name_of, survey};
 use super::text::shown;
@@ -23,33 +22,33 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// How often a repair begins anew with what it brought to light.
+/// Limit of rounds for newly revealed damage.
 const ROUNDS_MAX: usize = 4;
-/// In the state directory: what repair replaced.
+/// In the state directory: replaced records.
 const QUARANTINE: &str = "quarantine";
 const RESTORE: &str = "write the file again from a backup through the mount";
 const RESTORE_OR_NAME: &str = "write the file again from a backup through the mount (the same content heals every \
     file that shares it), or name a copy with --from DIR";
 
-/// How to repair.
+/// Options of a repair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RepairRequest {
-    /// Whose stubs to check, below the root.
+    /// Stubs to check, below the root.
     #[serde(with = "text")]
     pub path: PathBuf,
-    /// Decode and hash everything too.
+    /// Also decode and hash everything.
     pub deep: bool,
     /// Carry out the plan.
     pub apply: bool,
-    /// Absolute paths of directories that may have good copies: plain files, or another store.
+    /// Absolute paths of directories that may have intact copies: plain files, or another store.
     pub from: Vec<Peer>,
 }
 
-/// A directory that may have good copies.
+/// A directory that may have intact copies.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Peer(#[serde(with = "text")] pub PathBuf);
 
-/// Plans and, if asked to, carries out a repair.
+/// Plans a repair, and carries it out if requested.
 pub(super) fn repair(
     context: Context<'_>,
     request: &RepairRequest,
@@ -62,7 +61,7 @@ pub(super) fn repair(
         let actions = round(context, request, &found, report)?;
         let done = actions.iter().filter(|action| action.done).count();
         repaired += done as u64;
-        // What was not done is looked at anew in each round.
+        // Each round plans the remaining actions again.
         plan.retain(|action| action.done);
         plan.extend(actions);
         if done == 0 {
@@ -73,7 +72,7 @@ pub(super) fn repair(
     Ok(CheckReport { plan, repaired, ..found.report })
 }
 
-/// One pass over all that was found and all sources.
+/// Runs one pass over all findings and all sources.
 fn round(
     context: Context<'_>,
     request: &RepairRequest,
@@ -150,7 +149,7 @@ fn lost(object: &Object, needed: &HashMap<Object, (PathBuf, u64)>) -> Action {
     }
 }
 
-/// Records that cannot be believed or are gone, from what the catalog remembers.
+/// Restores invalid or missing records from the catalog.
 fn records(repo: &Repo, apply: bool, found: &Survey) -> Result<Vec<Action>, AdminError> {
     let mut actions = Vec::new();
     for path in &found.records {
@@ -182,7 +181,7 @@ fn records(repo: &Repo, apply: bool, found: &Survey) -> Result<Vec<Action>, Admi
     Ok(actions)
 }
 
-/// Puts the value of a record away, durably, before it is replaced.
+/// Durably saves the value of a record before it is replaced.
 fn keep(repo: &Repo, former: &FormerRecord) -> Result<(), OverlayError> {
     let dir = repo.state_file(QUARANTINE);
     let made = std::fs::create_dir(&dir);
@@ -208,15 +207,15 @@ fn keep(repo: &Repo, former: &FormerRecord) -> Result<(), OverlayError> {
     })
 }
 
-/// Takes whole bytes wherever they are found.
+/// Collects intact bytes from any source.
 struct Surgeon<'a> {
-    /// None: the plan is only made.
+    /// `None` if only the plan is wanted.
     writer: Option<Writer>,
-    /// What is stored here is needed, though no recipe that can be read may say so yet.
+    /// Stored content must survive gc although no readable recipe may refer to it yet.
     _pin: Pin,
     needed: &'a HashMap<Object, (PathBuf, u64)>,
     actions: Vec<Action>,
-    /// What each of `actions` is about.
+    /// The objects of `actions`.
     stored: Vec<Object>,
 }
 
@@ -260,7 +259,7 @@ impl Surgeon<'_> {
         if waited_for { Ok(()) } else { Err(AdminError::Interrupted) }
     }
 
-    /// A directory of plain files, or another overlay or store, or both.
+    /// Searches a directory of plain files, or another overlay or store, or both.
     fn search_peer(
         &mut self,
         peer: &Path,
@@ -283,7 +282,7 @@ impl Surgeon<'_> {
         if *waited_for && !wanted.is_empty() {
             search_tree(top, params, wanted, &mut files_step(report, waited_for), &mut take)?;
         }
-        // Files that were cut differently there have none of our chunks until they are cut our way.
+        // Files that were chunked differently there have none of these chunks until they are chunked again.
         match layout {
             Some(layout) if *waited_for && !wanted.is_empty() => {
                 self.cut_anew(&layout, params, wanted, report, waited_for)
@@ -312,13 +311,13 @@ impl Surgeon<'_> {
                 let step = &mut files_step(report, waited_for);
                 other.overlay().search_files(params, true, wanted, step, &mut take)?;
             }
-            // Mounted, most likely: then its mount point shows what is in it.
-            Err(e) => tracing::warn!("{}: its files were not cut anew: {e}", layout.root.display()),
+            // Probably mounted: then its mount point shows its content.
+            Err(e) => tracing::warn!("{}: its files were not chunked again: {e}", layout.root.display()),
         }
         Ok(())
     }
 
-    /// Stores what was found whole, if the plan is to be carried out.
+    /// Stores intact bytes, if the plan is to be carried out.
     fn take(&mut self, object: Object, bytes: &[u8], from: String) -> Result<(), StoreError> {
         if let Some(writer) = &mut self.writer {
             match object {
@@ -349,7 +348,7 @@ impl Surgeon<'_> {
         Ok(())
     }
 
-    /// Makes what was stored durable, and reads it again from disk.
+    /// Makes the stored bytes durable, and reads them again from disk.
     fn finish(mut self, repo: &Repo) -> Result<Vec<Action>, AdminError> {
         let Some(writer) = &mut self.writer else { return Ok(self.actions) };
         let store = repo.overlay().store();

@@ -1,8 +1,8 @@
-//! Bringing a version of a file back, in its place or somewhere else.
+//! Restoring a version of a file, in place or elsewhere.
 //!
-//! In place: what is there becomes a version first -> a new file with the old content, durable, beside it -> renamed over it.
-//! So there is the one or the other at any time. The rename goes through the mount where there is one, so that the kernel
-//! knows.
+//! In place: the current content becomes a version first -> a new file with the old content, durable, in the
+//! same directory -> renamed over it. So one of the two is there at any time. The rename goes through the
+//! mount if there is one, so that the kernel knows of it.
 
 use super::text::shown;
 use super::tree::Tree;
@@ -15,15 +15,15 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Which version to bring back, and where to.
+/// The version to restore, and the target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RestoreRequest {
-    /// The file below the root, which may be gone.
+    /// The file below the root, which may be removed.
     #[serde(with = "text")]
     pub path: PathBuf,
-    /// Which version; the last if it is not said.
+    /// The version; by default the last.
     pub n: Option<u64>,
-    /// An absolute path to write it to, in place of the file's own.
+    /// An absolute path to write to, instead of the file's own.
     pub to: Option<To>,
 }
 
@@ -31,14 +31,14 @@ pub struct RestoreRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct To(#[serde(with = "text")] pub PathBuf);
 
-/// What was brought back.
+/// The restored version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoreReport {
     /// The file, below the root.
     pub path: String,
-    /// Which version of it.
+    /// Its number.
     pub n: u64,
-    /// Where it is now.
+    /// Its present path.
     pub to: String,
     /// Its length in bytes.
     pub bytes: u64,
@@ -104,7 +104,7 @@ pub(super) fn write_out(
     Ok(tree.sync_dir_of(at).map_err(|e| tree.error("fsync the directory of", at, e))?)
 }
 
-/// What is to be written out must not replace anything.
+/// Returns the error for a target that exists: nothing may be replaced.
 pub(super) fn exists(path: &Path) -> AdminError {
     AdminError::refused(
         format!("{} exists", path.display()),
@@ -112,8 +112,8 @@ pub(super) fn exists(path: &Path) -> AdminError {
     )
 }
 
-/// Puts a content in the place of what is at `path` below the root, which becomes a version. What was closed before has
-/// to be settled.
+/// Puts a content in the place of `path` below the root; the current content becomes a version. Earlier
+/// closed files must be settled.
 pub(super) fn put_back(
     context: Context<'_>,
     path: &Path,
@@ -125,7 +125,7 @@ pub(super) fn put_back(
         return Err(OverlayError::ReadOnly.into());
     }
     let target = |reason: &str| HistoryError::Target { path: path.to_owned(), reason: reason.to_owned() };
-    // Nothing that it needs may be collected until it is there.
+    // Its chunks must not be collected until it is there.
     let _pin = overlay.store().pin();
     let size = overlay.store().recipe(&recipe)?.size();
     keep_present(context, path)?;
@@ -150,7 +150,7 @@ pub(super) fn put_back(
     Ok(())
 }
 
-/// Makes what is at `path` a version, if it is a file and its content is not one already.
+/// Makes the content of `path` a version, if it is a file without one.
 pub(super) fn keep_present(context: Context<'_>, path: &Path) -> Result<(), AdminError> {
     let (overlay, history) = (context.repo.overlay(), context.repo.history());
     let target = |reason: &str| HistoryError::Target { path: path.to_owned(), reason: reason.to_owned() };

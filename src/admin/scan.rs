@@ -3,9 +3,9 @@ use crate::overlay::{OverlayError, ScanReport};
 use crate::repo::Repo;
 use std::path::Path;
 
-/// Takes in what is below `path`.
+/// Commits or indexes files below `path`.
 pub(super) fn scan(repo: &Repo, path: &Path, report: Report<'_>) -> Result<ScanReport, AdminError> {
-    // The whole tree: then there is nothing left to catch up with, unless someone is at that already.
+    // A scan of the whole tree also catches up, unless another thread already does.
     let backlog = (path.as_os_str().is_empty() && repo.behind()).then(|| repo.backlog());
     let _hurry = repo.overlay().hurry();
     let done = repo.overlay().scan(path, &mut |_, _, bytes, bytes_all| {

@@ -2,12 +2,12 @@ use super::{AdminError, Progress, Report, catch_up};
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 
-/// What `settle` came to.
+/// Result of `settle`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettleReport {
-    /// Files closed since, and not taken in yet.
+    /// Files closed since, and not committed yet.
     pub pending: u64,
-    /// Files that stay plain because they are rewritten as a whole again and again.
+    /// Files that stay plain because they are repeatedly rewritten as a whole.
     #[serde(default)]
     pub kept_plain: u64,
 }

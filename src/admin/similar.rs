@@ -5,18 +5,19 @@ use crate::view::View;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Files that resemble one.
+/// Files that resemble one file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimilarReport {
-    /// The file asked about.
+    /// The file in question.
     pub query: String,
     /// Best first.
     pub matches: Vec<SimilarMatch>,
-    /// How many files are the same to the byte. They come first, and leave half of the limit to others.
+    /// Number of identical files. They come first, and leave half of the limit to others.
     pub identical: u64,
-    /// Bytes of the file asked about that are padding or of templates: they count neither as common nor in its size.
+    /// Bytes of the file in question that are padding or belong to templates: they count neither as common
+    /// nor in its size.
     pub suppressed_bytes: u64,
-    /// Features not followed because too many files have them.
+    /// Features ignored because too many files have them.
     pub suppressed_features: u64,
     /// Files that `similarity = "off"` leaves out of the index: they are found only if they are the same to the byte.
     #[serde(default)]
@@ -25,32 +26,32 @@ pub struct SimilarReport {
     pub behind: bool,
 }
 
-/// A file that resembles the one asked about. Shares are 0 to 1.
+/// A file that resembles the one in question. Shares are 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimilarMatch {
-    /// Where it is, below the overlay's root.
+    /// Path below the overlay's root.
     pub path: String,
-    /// Where that is in the system.
+    /// Absolute path.
     pub absolute: String,
     /// Its length in bytes.
     pub size: u64,
-    /// Share of the file asked about that is in this one.
+    /// Share of the file in question that is in this one.
     pub containment: f64,
-    /// Share of this file that is in the one asked about.
+    /// Share of this file that is in the one in question.
     pub contained_in: f64,
-    /// Bytes in common over bytes in either.
+    /// Common bytes divided by the bytes in either.
     pub resemblance: f64,
-    /// Bytes of the file asked about that are in this one.
+    /// Bytes of the file in question that are in this one.
     pub bytes_common: u64,
-    /// Bytes of the file asked about that are in this one and do not count, because they are padding or of templates.
+    /// Common bytes that do not count, because they are padding or belong to templates.
     pub suppressed_bytes: u64,
-    /// Whether both are the same to the byte.
+    /// Whether both are identical to the byte.
     pub identical: bool,
-    /// Whether the figures were computed from the bytes, or estimated.
+    /// Whether the figures come from the bytes, or are estimates.
     pub verified: bool,
-    /// How the file asked about was looked at: its figures are of what was seen.
+    /// View of the file in question; the figures refer to it.
     pub query_view: View,
-    /// How this file was.
+    /// View of this file.
     pub view: View,
 }
 

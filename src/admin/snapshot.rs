@@ -1,7 +1,7 @@
-//! Snapshots: take, list, look into, compare, bring back, remove.
+//! Snapshots: create, list, show, compare, restore, remove.
 //!
-//! Bringing back in place: each file that differs is put in its place as `restore` does it, so what was there is a version;
-//! what the snapshot does not have stays, unless `delete` is asked for, and then its content is a version too.
+//! Restoring in place: each differing file is replaced as by `restore`, so its content becomes a version.
+//! Files that the snapshot lacks stay, unless `delete` is set; then their content becomes a version too.
 
 use super::log::time_text;
 use super::restore::{To, exists, keep_present, put_back, write_out};
@@ -16,71 +16,71 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// What to do with snapshots.
+/// A request about snapshots.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "snapshot", rename_all = "kebab-case")]
 pub enum SnapshotRequest {
-    /// Take one.
+    /// Create one.
     Create {
-        /// A name that keeps it; or empty.
+        /// A name that keeps it, or empty.
         name: String,
-        /// Look at all metadata, whatever is known to have changed.
+        /// Walk all metadata, whatever changes are known.
         walk: bool,
     },
     /// List them.
     List,
-    /// What is in a directory of one.
+    /// List a directory of one.
     Show {
-        /// Which: its name, or the first digits of its id.
+        /// Its name, or the first digits of its id.
         id: String,
         /// Below the root.
         #[serde(with = "text")]
         path: PathBuf,
     },
-    /// What differs between two, or between one and what is there now.
+    /// Compare two, or one with the present tree.
     Diff {
-        /// The one.
+        /// The first.
         a: String,
-        /// The other; a snapshot taken now, and removed again, if it is not said.
+        /// The second; by default a snapshot that is taken now and removed again.
         b: Option<String>,
     },
-    /// Bring back what one has.
+    /// Restore from one.
     Restore {
-        /// Which.
+        /// Its name or id.
         id: String,
-        /// File or directory below the root; all if empty.
+        /// File or directory below the root; everything if empty.
         #[serde(with = "text")]
         path: PathBuf,
-        /// An absolute path that does not exist, to write it to in place of its own.
+        /// An absolute path that does not exist, to write to instead.
         to: Option<To>,
-        /// In place: remove what the snapshot does not have.
+        /// In place: remove files that the snapshot lacks.
         delete: bool,
     },
     /// Remove one.
     Remove {
-        /// Which.
+        /// Its name or id.
         id: String,
     },
 }
 
-/// What came of it.
+/// The answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotReport {
-    /// The snapshots that it is about, the oldest first.
+    /// The affected snapshots, the oldest first.
     pub snapshots: Vec<SnapshotRow>,
-    /// Of `show`: what is in the directory.
+    /// For `show`: the entries of the directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<EntryRow>,
-    /// Of `diff`: what differs.
+    /// For `diff`: the differences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differences: Option<Vec<DifferenceRow>>,
-    /// Of `create`: whether all metadata were looked at, rather than what had changed.
+    /// For `create`: whether all metadata were examined, rather than known changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walked: Option<bool>,
-    /// Of `create`: files and directories looked at.
+    /// For `create`: files and directories examined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked_at: Option<u64>,
-    /// Of `restore`: what was done.
+    /// For `restore`: the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Restored>,
 }
@@ -90,11 +90,11 @@ pub struct SnapshotReport {
 pub struct SnapshotRow {
     /// The first digits of its id.
     pub id: String,
-    /// Its name; empty if it has none, and then the rules decide how long it is kept.
+    /// Its name; if empty, the rules decide how long it is kept.
     pub name: String,
     /// When it was taken (RFC 3339).
     pub time: String,
-    /// On which machine.
+    /// The machine.
     pub machine: String,
     /// Files in it.
     pub files: u64,
@@ -106,12 +106,12 @@ pub struct SnapshotRow {
     pub root: String,
 }
 
-/// Something in a directory of a snapshot.
+/// An entry in a directory of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRow {
     /// Its name.
     pub name: String,
-    /// What it is: file, directory, symlink, fifo, socket, char-device or block-device.
+    /// Kind: file, directory, symlink, fifo, socket, char-device or block-device.
     pub kind: String,
     /// Permission bits, octal.
     pub mode: String,
@@ -119,7 +119,7 @@ pub struct EntryRow {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// When its content was last changed (RFC 3339).
+    /// Last change of its content (RFC 3339).
     pub mtime: String,
     /// Length in bytes, of a file.
     pub size: u64,
@@ -127,37 +127,37 @@ pub struct EntryRow {
     pub recipe: Option<String>,
 }
 
-/// A path that differs.
+/// A differing path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DifferenceRow {
     /// Below the root.
     pub path: String,
     /// added, removed, changed or attributes.
     pub how: String,
-    /// Length in bytes in the one, if it is a file there.
+    /// Length in bytes in the first, if it is a file there.
     pub a_size: Option<u64>,
-    /// Length in bytes in the other, if it is a file there.
+    /// Length in bytes in the second, if it is a file there.
     pub b_size: Option<u64>,
 }
 
-/// What was brought back.
+/// Result of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restored {
-    /// Where to.
+    /// The target.
     pub to: String,
     /// Files written.
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Files that were the same already.
+    /// Files that were already identical.
     pub unchanged: u64,
     /// Files and directories removed.
     pub removed: u64,
-    /// What could not be brought back, and why.
+    /// Failures, with reasons.
     pub errors: Vec<String>,
 }
 
-/// More is not told.
+/// Limit of reported failures.
 const ERRORS_MAX: usize = 100;
 
 pub(super) fn snapshot(
@@ -201,7 +201,7 @@ fn create(
     report: Report<'_>,
 ) -> Result<SnapshotReport, AdminError> {
     catch_up(context.repo, report)?;
-    // Mounted over the directory itself, nobody reaches the bare one.
+    // If it is mounted over the directory itself, no other program reaches the bare one.
     let alone = context.mountpoint.is_some_and(|mounted| mounted == context.repo.layout().root);
     let replica = context.repo.id();
     let taken = context.repo.history().snapshot(name, replica, alone && !walk, &mut |done| {
@@ -313,7 +313,7 @@ fn restore(
     catch_up(repo, report)?;
     let (id, snapshot) = history.find_snapshot(id)?;
     let entry = history.entry_in(&id, &snapshot, path)?;
-    // Nothing that it needs is collected meanwhile, also if it is removed.
+    // Its chunks must not be collected meanwhile, even if it is removed.
     let _pin = repo.overlay().store().pin();
     let (tree, base) = match to {
         Some(To(to)) => Tree::around(to)?,
@@ -353,19 +353,19 @@ fn restore(
 
 struct Restorer<'a> {
     context: Context<'a>,
-    /// Where it goes.
+    /// The target tree.
     tree: Tree,
     in_place: bool,
     delete: bool,
-    /// Files with several names, and the first of them that is there again.
+    /// Files with several names, and the first restored name of each.
     links: HashMap<u64, PathBuf>,
     done: Restored,
     report: Report<'a>,
 }
 
 impl Restorer<'_> {
-    /// Brings back what an entry has, at `base` in the tree, which is `path` below the root if it is in place. What fails is told of
-    /// and passed over.
+    /// Restores an entry to `base` in the tree, which is `path` below the root if it is in place. Reports
+    /// failures and continues.
     fn entry(&mut self, entry: &Entry, path: &Path, base: &Path) -> Result<(), AdminError> {
         if !(self.report)(Progress::files("restoring", self.done.files, 0)) {
             return Err(AdminError::Interrupted);
@@ -416,7 +416,7 @@ impl Restorer<'_> {
         for entry in &entries {
             self.entry(entry, &path.join(&entry.name), &base.join(&entry.name))?;
         }
-        // Last: what is made in it changes its times.
+        // Last: new entries change its times.
         self.furnish(base, meta)
     }
 
@@ -465,7 +465,7 @@ impl Restorer<'_> {
         Ok(())
     }
 
-    /// Makes an empty file, in the place of what is there.
+    /// Creates an empty file, in the place of the present one.
     fn make_empty(&self, base: &Path, meta: &Meta) -> Result<(), AdminError> {
         let placed = base.with_file_name(placed_name()?);
         self.tree.create(&placed).map_err(|e| self.tree.error("create", base, e))?;
@@ -523,7 +523,7 @@ impl Restorer<'_> {
         Ok(set_attributes(&self.tree.open_path(base)?, &self.tree.shown(base), meta)?)
     }
 
-    /// Takes away what is in the place of something of another kind. Only on request: it may be much.
+    /// Removes an entry of another kind that is in the way. Only on request: it may be large.
     fn clear(&mut self, path: &Path, base: &Path) -> Result<(), AdminError> {
         if !self.delete {
             return Err(HistoryError::Target {
@@ -535,7 +535,7 @@ impl Restorer<'_> {
         self.remove(path, base)
     }
 
-    /// Removes what is there; contents of files become versions first.
+    /// Removes an entry; contents of files become versions first.
     fn remove(&mut self, path: &Path, base: &Path) -> Result<(), AdminError> {
         let there = self.tree.kind(base)?;
         let is_dir = there == Some(FileType::Directory);

@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 /// The state of an overlay. Sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// The directory that is overlaid.
+    /// The backing directory.
     pub root: String,
-    /// Where the store is.
+    /// Path of the store.
     pub store: String,
-    /// Its identity.
+    /// Its id.
     pub store_id: String,
     /// Whether a daemon has it mounted.
     pub mounted: bool,
-    /// Where.
+    /// The mount point.
     pub mountpoint: Option<String>,
     /// Whether nothing may be changed.
     pub read_only: bool,
     /// When files are converted: `on-close`, `idle:TIME` or `off`.
     pub policy: String,
-    /// Rules of `config.toml` for files of certain names.
+    /// Number of rules by name in `config.toml`.
     pub rules: u64,
-    /// Smaller files stay plain, if no rule says otherwise.
+    /// Smaller files stay plain, unless a rule overrides it.
     pub min_size: u64,
     /// Bytes a second that conversions may read; none without a limit.
     pub convert_rate: Option<u64>,
@@ -40,31 +40,31 @@ pub struct StatusReport {
     pub unique_bytes: u64,
     /// Bytes of the packs on disk.
     pub stored_bytes: u64,
-    /// Bytes that are stored once though files hold them more often.
+    /// Bytes saved because chunks are stored once.
     #[serde(default)]
     pub saved_by_dedup: u64,
-    /// Bytes by which chunks are smaller compressed each by itself; their frames' headers are in the balance.
+    /// Bytes saved by compressing each chunk; frame headers count against it.
     #[serde(default)]
     pub saved_by_compression: u64,
-    /// Bytes by which they became smaller in groups, as far as the index remembers.
+    /// Bytes saved by grouping, as far as the index remembers.
     #[serde(default)]
     pub saved_by_grouping: u64,
-    /// Bytes that all of it takes on disk: packs with versions and snapshots, the index, and files that are plain.
+    /// All bytes on disk: packs with versions and snapshots, the index, and plain files.
     #[serde(default)]
     pub disk_bytes: u64,
-    /// Bytes of files whose content is not in the store, or is there besides.
+    /// Bytes of files whose content is not only in the store.
     #[serde(default)]
     pub plain_bytes: u64,
-    /// Bytes of packs that only versions and snapshots need, as of the last collection.
+    /// Bytes of packs that only versions and snapshots need, at the last collection.
     #[serde(default)]
     pub history_bytes: u64,
-    /// Of those, bytes that snapshots with a name need: only their removal frees them.
+    /// Bytes among those that named snapshots need: only their removal frees them.
     #[serde(default)]
     pub named_snapshots_bytes: u64,
     /// Whether snapshots with a name alone keep the disk nearly full.
     #[serde(default)]
     pub snapshots_fill_disk: bool,
-    /// Most bytes of the rest: then the oldest and least valuable versions are given up.
+    /// Limit for the rest: beyond it the oldest and least valuable versions are dropped.
     #[serde(default)]
     pub history_max_bytes: u64,
     /// Free bytes of the filesystem.
@@ -88,43 +88,43 @@ pub struct StatusReport {
     /// Files that the similarity index does not have, because `similarity = "off"` leaves some out.
     #[serde(default)]
     pub not_indexed: u64,
-    /// Contents that are indexed through a view too.
+    /// Contents that are also indexed through a view.
     pub views: u64,
-    /// Indexes of published methods that are kept.
+    /// Saved indexes of published methods.
     #[serde(default)]
     pub kept: Vec<KeptStatus>,
-    /// Files closed and not yet taken in.
+    /// Closed files that are not committed yet.
     pub pending: u64,
-    /// Files closed that rest for longer because they are written again and again.
+    /// Closed files that rest longer because they are written repeatedly.
     pub resting: u64,
-    /// Files that stay plain because they are rewritten as a whole again and again.
+    /// Files that stay plain because they are repeatedly rewritten as a whole.
     #[serde(default)]
     pub kept_plain: u64,
-    /// Files in the store that are plain for a while because they are read again and again.
+    /// Hot files: in the store, and plain for a while because they are read repeatedly.
     #[serde(default)]
     pub hot_files: u64,
-    /// Bytes that they take on disk beside the store.
+    /// Their bytes on disk outside the store.
     #[serde(default)]
     pub hot_bytes: u64,
     /// Damage seen since the store was opened.
     pub damaged: u64,
-    /// Whether the index may not know every file (a scan is due or running).
+    /// Whether the index may lack files (a scan is due or running).
     pub behind: bool,
     /// Resident memory of the process that answers, in bytes.
     pub memory: u64,
-    /// That process.
+    /// Its process number.
     pub pid: u32,
 }
 
-/// An index of a published method that is kept.
+/// A saved index of a published method.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptStatus {
     /// The method.
     pub name: String,
-    /// What it was made with.
+    /// Its parameters.
     #[serde(default)]
     pub parameters: String,
-    /// Contents that it knows.
+    /// Contents in it.
     pub contents: u64,
     /// Bytes of its rows in the index.
     pub bytes: u64,
@@ -200,7 +200,7 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     })
 }
 
-/// Resident memory of this process; 0 if the kernel does not say.
+/// Returns the resident memory of this process; 0 if the kernel does not report it.
 fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm")
         .ok()

@@ -1,4 +1,4 @@
-//! Templates: shown, marked, learned, removed. Their files are the only thing that changes.
+//! Templates: list, add, learn, remove. Only their files change.
 
 use super::text::{self, shown};
 use super::{AdminError, Progress, Report};
@@ -12,59 +12,59 @@ use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What to do with templates.
+/// A request about templates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum TemplateRequest {
-    /// Show them.
+    /// List them.
     List,
-    /// Mark a file, or a part of it, as one.
+    /// Add a file, or a part of it.
     Add {
-        /// What it is to be called.
+        /// Its name.
         name: String,
         /// The file: below the root, or with `outside` an absolute path.
         #[serde(with = "text")]
         path: PathBuf,
-        /// Whether the file is not one of the overlay.
+        /// Whether the file is outside the overlay.
         outside: bool,
-        /// From which byte to which, this one excluded; the whole file if there is none.
+        /// Byte range, without its end; by default the whole file.
         range: Option<(u64, u64)>,
     },
-    /// Find passages that many contents have, and keep them as templates.
+    /// Find passages that many contents share, and save them as templates.
     Learn {
-        /// Smallest share of all contents that has to have one, 0 to 1.
+        /// Smallest share of all contents with the passage, 0 to 1.
         share: f64,
-        /// Fewest contents that have to have one.
+        /// Smallest number of contents with the passage.
         files_min: u64,
         /// Only show them.
         dry_run: bool,
     },
     /// Remove one.
     Remove {
-        /// What it is called.
+        /// Its name.
         name: String,
     },
 }
 
-/// Templates: all there are, or those that were added, learned or removed.
+/// Templates: all of them, or those added, learned or removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TemplateReport {
-    /// By name; learned ones by how many files have them, the most first.
+    /// By name; learned ones by the number of their files, the most first.
     pub templates: Vec<TemplateRow>,
 }
 
 /// One template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TemplateRow {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its length in bytes.
     pub bytes: u64,
-    /// About how many files have it, identical ones counted once; only where it has just been learned.
+    /// Approximate number of files with it, identical ones counted once; only for newly learned ones.
     pub files: Option<u64>,
-    /// `marked` by somebody, or `learned`.
+    /// `marked` by a user, or `learned`.
     pub origin: String,
-    /// How it begins.
+    /// Its beginning.
     pub begins: String,
 }
 
@@ -124,7 +124,7 @@ fn check_name(name: &str) -> Result<(), AdminError> {
     Ok(())
 }
 
-/// The bytes that are to be a template.
+/// Returns the bytes of a future template.
 fn part(repo: &Repo, path: &Path, outside: bool, range: Option<(u64, u64)>) -> Result<Vec<u8>, AdminError> {
     let wrong = |found: String| {
         let hint = format!(
@@ -149,7 +149,7 @@ fn too(len: u64) -> &'static str {
     if len < TEMPLATE_BYTES_MIN { "too few" } else { "too many" }
 }
 
-/// Writes its file; one of the same name is replaced.
+/// Writes its file; replaces one of the same name.
 fn add(repo: &Repo, template: &Template) -> Result<(), AdminError> {
     let others = repo.overlay().templates()?;
     let others = others.iter().filter(|other| other.name != template.name);
@@ -173,7 +173,7 @@ fn file(name: &str) -> String {
     format!("{TEMPLATES_DIR}/{name}{TEMPLATE_SUFFIX}")
 }
 
-/// Removes its file, also one that cannot be used as a template.
+/// Removes its file, even if it is not usable as a template.
 fn remove(repo: &Repo, name: &str) -> Result<TemplateRow, AdminError> {
     let missing = || {
         AdminError::refused(

@@ -1,5 +1,4 @@
-//! Paths in JSON: as text where they are UTF-8, as an array of bytes where not, so that each comes out as
-//! it went in.
+//! Paths in JSON: text if they are UTF-8, otherwise an array of bytes, so that each path round-trips.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ffi::OsString;
@@ -27,7 +26,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf,
     })
 }
 
-/// For people: bytes that are no text show as U+FFFD.
+/// Formats a path for people: non-text bytes show as U+FFFD.
 pub(crate) fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! The tree that a version or a snapshot is brought back into, by paths that lead nowhere else.
+//! The target tree of a restore, with paths confined to it.
 
 use super::{AdminError, Context};
 use crate::beneath::Root;
@@ -11,15 +11,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A directory and what is below it. Paths are relative to it; symlinks are never followed, other mounts never entered.
+/// A directory and everything below it. Paths are relative to it; symlinks are never followed, other mounts never entered.
 pub(super) struct Tree {
     root: Root,
-    /// For messages.
+    /// Its path in messages.
     shown: PathBuf,
 }
 
 impl Tree {
-    /// The tree of the overlay: through its mount if there is one, so that the kernel learns of changes.
+    /// Returns the overlay's tree: through its mount if there is one, so that the kernel learns of changes.
     pub(super) fn of(context: Context<'_>) -> Result<Tree, AdminError> {
         match context.mountpoint {
             Some(mountpoint) => Tree::open(mountpoint),
@@ -31,7 +31,7 @@ impl Tree {
         }
     }
 
-    /// The directory that the user named `to` in, and the name there.
+    /// Returns the directory that contains `to`, and the name there.
     pub(super) fn around(to: &Path) -> Result<(Tree, PathBuf), AdminError> {
         let name = to.file_name().ok_or_else(|| {
             AdminError::refused(
@@ -48,12 +48,12 @@ impl Tree {
         Ok(Tree { root, shown: path.to_owned() })
     }
 
-    /// Where `at` is, for messages.
+    /// Returns `at` for messages.
     pub(super) fn shown(&self, at: &Path) -> PathBuf {
         self.shown.join(at)
     }
 
-    /// `e` about what was tried on `at`.
+    /// Creates the error for a failed `operation` on `at`.
     pub(super) fn error(&self, operation: &'static str, at: &Path, e: Errno) -> OverlayError {
         match e {
             Errno::XDEV => OverlayError::Outside { path: self.shown(at) },
@@ -61,51 +61,51 @@ impl Tree {
         }
     }
 
-    /// What is at `at`, a symlink itself, if anything is.
+    /// Returns the attributes of `at` (of a symlink itself), if it exists.
     pub(super) fn stat(&self, at: &Path) -> Result<Option<Stat>, OverlayError> {
         self.root.stat(bytes(at)).map_err(|e| self.error("look at", at, e))
     }
 
-    /// What kind of thing is at `at`, if anything is.
+    /// Returns the kind of `at`, if it exists.
     pub(super) fn kind(&self, at: &Path) -> Result<Option<FileType>, OverlayError> {
         Ok(self.stat(at)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
     }
 
-    /// Opens what is at `at`, a symlink itself, to be given attributes.
+    /// Opens `at` (a symlink itself) to change its attributes.
     pub(super) fn open_path(&self, at: &Path) -> Result<OwnedFd, OverlayError> {
         self.root.open_at(bytes(at), OFlags::PATH, Mode::empty()).map_err(|e| self.error("open", at, e))
     }
 
-    /// Makes a file that must not be there yet.
+    /// Creates a file that must not exist.
     pub(super) fn create(&self, at: &Path) -> Result<File, Errno> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         Ok(File::from(self.root.open_at(bytes(at), flags, Mode::from_raw_mode(0o600))?))
     }
 
-    /// Makes the directory `at`.
+    /// Creates the directory `at`.
     pub(super) fn make_dir(&self, at: &Path) -> Result<(), OverlayError> {
         let made = self.root.make_dir(bytes(at), Mode::from_raw_mode(0o777));
         made.map_err(|e| self.error("create", at, e))
     }
 
-    /// Makes the directory `at`, and those above it, as far as they are missing.
+    /// Creates the directory `at` and its missing parents.
     pub(super) fn make_dirs(&self, at: &Path) -> Result<(), OverlayError> {
         self.root.make_dirs(bytes(at)).map_err(|e| self.error("create", at, e))
     }
 
-    /// Gives `first` the name `at` too.
+    /// Adds the name `at` to `first`.
     pub(super) fn link(&self, first: &Path, at: &Path) -> Result<(), OverlayError> {
         self.root.link(bytes(first), bytes(at)).map_err(|e| self.error("link", at, e))
     }
 
-    /// Makes a symlink.
+    /// Creates a symlink.
     pub(super) fn symlink(&self, target: &[u8], at: &Path) -> Result<(), OverlayError> {
         let made =
             self.root.parent(bytes(at)).and_then(|(dir, name)| rustix::fs::symlinkat(target, dir, name));
         made.map_err(|e| self.error("create", at, e))
     }
 
-    /// Makes a fifo, socket or device.
+    /// Creates a fifo, socket or device.
     pub(super) fn make_node(&self, at: &Path, kind: FileType, number: u64) -> Result<(), OverlayError> {
         let mode = Mode::from_raw_mode(0o600);
         let made = self
@@ -115,18 +115,18 @@ impl Tree {
         made.map_err(|e| self.error("create", at, e))
     }
 
-    /// Target of the symlink at `at`.
+    /// Returns the target of the symlink at `at`.
     pub(super) fn read_link(&self, at: &Path) -> Result<Vec<u8>, OverlayError> {
         crate::beneath::read_link(&self.root, bytes(at)).map_err(|e| self.error("read", at, e))
     }
 
-    /// Names in the directory `at`.
+    /// Returns the names in the directory `at`.
     pub(super) fn names(&self, at: &Path) -> Result<Vec<OsString>, OverlayError> {
         let names = self.root.list(bytes(at)).map_err(|e| self.error("read", at, e))?;
         Ok(names.into_iter().map(OsString::from_vec).collect())
     }
 
-    /// Renames `from` to `to`, in whose place it is then, and makes that durable.
+    /// Renames `from` over `to`, durably.
     pub(super) fn replace(&self, from: &Path, to: &Path) -> Result<(), Errno> {
         self.root.rename(bytes(from), bytes(to), rustix::fs::RenameFlags::empty())?;
         self.sync_dir_of(to)
@@ -137,7 +137,7 @@ impl Tree {
         self.root.sync_dir(bytes(at.parent().unwrap_or(Path::new(""))))
     }
 
-    /// Removes what is at `at`: a directory if `dir`, which must be empty.
+    /// Removes `at`; `dir` says that it is an empty directory.
     pub(super) fn remove(&self, at: &Path, dir: bool) -> Result<(), OverlayError> {
         self.root.remove(bytes(at), dir).map_err(|e| self.error("remove", at, e))
     }

@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Component, Path};
 
-/// What removing something would give back. Bytes on disk if not said otherwise.
+/// Space that a removal would free. Bytes on disk unless noted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WouldFreeReport {
-    /// What it is about, below the root.
+    /// The path, below the root.
     pub of: String,
     /// Files in it.
     pub files: u64,
     /// Bytes in them.
     pub logical_bytes: u64,
-    /// What the next collection would give back.
+    /// Space that the next collection would free.
     pub frees_bytes: u64,
-    /// What a collection would give back once no version and no snapshot needs it any more.
+    /// Space that a collection would free once no version and no snapshot needs it any more.
     pub frees_after_history_bytes: u64,
-    /// What plain files take in the directory: free at once.
+    /// Space of plain files in the directory: freed at once.
     pub frees_plain_bytes: u64,
-    /// Files of which it is not known what they need.
+    /// Files with unknown needs.
     pub unknown: u64,
 }
 
-/// About a file, a directory, or a snapshot as `.snapshots/ID`.
+/// Computes it for a file, a directory, or a snapshot (`.snapshots/ID`).
 pub(super) fn would_free(
     repo: &Repo,
     path: &Path,

@@ -1,28 +1,28 @@
-//! Content-defined chunking: bytes in, cut points out. Pure, no I/O, no state besides its parameters.
+//! Content-defined chunking: bytes in, cut points out. Pure: no I/O, and no state except its parameters.
 //!
 //! FastCDC 2020 (Xia et al., "The Design of Fast Content-Defined Chunking for Data Deduplication Based
 //! Storage Systems", IEEE TPDS 31(9), 2020) through the `fastcdc` crate. A cut depends only on the bytes
-//! since the previous cut, at most `max` of them; so chunking can stop at any cut and go on from there.
+//! since the previous cut, at most `max` of them; so chunking can stop at any cut and continue from there.
 //!
-//! [`tttd`] cuts for one method of similarity; what is stored is not cut by it.
+//! [`tttd`] cuts for one similarity method only; the store does not use it.
 
 pub mod tttd;
 
 use fastcdc::v2020::FastCDC;
 use serde::{Deserialize, Serialize};
 
-/// Chunk sizes in bytes. They are fixed when a store is created: other sizes would find other chunks.
+/// Chunk sizes in bytes, fixed when a store is created: other sizes give other chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkParams {
-    /// No chunk but a file's last is shorter.
+    /// Minimum length, except for a file's last chunk.
     pub min: u32,
-    /// The length aimed at.
+    /// Target length.
     pub avg: u32,
-    /// No chunk is longer.
+    /// Maximum length.
     pub max: u32,
 }
 
-/// An average chunk size that cannot be used.
+/// An unusable average chunk size.
 #[derive(Debug, thiserror::Error)]
 #[error("chunk size {avg}: expected a power of two from 1024 to 1048576 bytes")]
 pub struct ChunkParamsError {
@@ -30,14 +30,14 @@ pub struct ChunkParamsError {
 }
 
 impl Default for ChunkParams {
-    /// 16 KiB on average.
+    /// Uses 16 KiB on average.
     fn default() -> Self {
         ChunkParams { min: 4 << 10, avg: 16 << 10, max: 64 << 10 }
     }
 }
 
 impl ChunkParams {
-    /// Sizes around an average: a quarter of it at least, four times it at most.
+    /// Derives sizes from an average: a quarter of it as minimum, four times it as maximum.
     pub fn with_average(avg: u64) -> Result<ChunkParams, ChunkParamsError> {
         if !avg.is_power_of_two() || !(1 << 10..=1 << 20).contains(&avg) {
             return Err(ChunkParamsError { avg });
@@ -46,11 +46,11 @@ impl ChunkParams {
         Ok(ChunkParams { min: avg / 4, avg, max: avg * 4 })
     }
 
-    /// The lengths of the chunks of `bytes`, in order.
+    /// Returns the lengths of the chunks of `bytes`, in order.
     ///
-    /// With `last` the bytes end the file and all of them are covered. Without it only cuts that more
-    /// bytes could not move are made, so up to `max - 1` bytes stay uncovered at the end: give those again
-    /// in front of what follows.
+    /// With `last` the bytes end the file, and the chunks cover all of them. Without it, only cuts that
+    /// further bytes cannot move are made, so up to `max - 1` bytes at the end stay uncovered: pass those
+    /// again before the next bytes.
     pub fn cut(&self, bytes: &[u8], last: bool) -> Vec<u32> {
         let mut lens = Vec::with_capacity(bytes.len() / self.avg as usize + 1);
         let cdc = FastCDC::new(bytes, self.min as usize, self.avg as usize, self.max as usize);

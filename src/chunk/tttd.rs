@@ -1,23 +1,24 @@
-//! TTTD: two thresholds, two divisors (Eshghi and Tang, "A framework for analyzing and improving content-based
-//! chunking algorithms", HP Laboratories TR 2005-30). Like the sliding window of LBFS, a chunk ends where the hash of
-//! the last bytes hits the main divisor; no chunk is shorter than one threshold or longer than the other. Where the
-//! upper one is reached, the last hit of the backup divisor, which hits twice as often, ends the chunk instead of the
-//! threshold, so that most forced cuts too are made by content.
+//! TTTD: two thresholds, two divisors (Eshghi and Tang, "A framework for analyzing and improving
+//! content-based chunking algorithms", HP Laboratories TR 2005-30). As with the sliding window of LBFS, a
+//! chunk ends where the hash of the last bytes hits the main divisor. No chunk is shorter than one threshold
+//! or longer than the other. At the upper threshold the chunk ends at the last hit of the backup divisor,
+//! which hits twice as often, so that content also decides most forced cuts.
 //!
-//! What must always be true: a cut depends only on the bytes since the previous cut, at most `max` of them. The window
-//! is never longer than the shortest chunk, so whether a place is a hit depends on the bytes before it alone.
+//! Invariants: a cut depends only on the bytes since the previous cut, at most `max` of them. The window is
+//! never longer than the shortest chunk, so only the bytes before a position decide whether it is a hit.
 //!
-//! The paper asks for `hash mod D = D - 1`; here the hash has to be in the lowest D-th of its values, which is as
-//! likely, needs no division, and keeps every main hit a backup hit. The hash is a cyclic polynomial (Cohen 1997).
+//! The paper requires `hash mod D = D - 1`; here the hash must be in the lowest D-th of its values. That is
+//! as likely, needs no division, and makes every main hit a backup hit. The hash is a cyclic polynomial
+//! (Cohen 1997).
 
-/// Chunk lengths aimed at, in bytes, that Forman, Eshghi and Chiocchetti 2005 (section 3.1) and we use.
+/// Target chunk lengths in bytes, from Forman, Eshghi and Chiocchetti 2005 (section 3.1).
 pub const TARGETS: [u32; 4] = [100, 256, 1000, 5000];
 const TARGET_MIN: u32 = 64;
 const TARGET_MAX: u32 = 1 << 20;
 /// Bytes that decide on a cut.
 const WINDOW_BYTES: u32 = 48;
 
-/// Thresholds and divisors; the chunks of other ones are other chunks.
+/// Thresholds and divisors; other ones give other chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tttd {
     target: u32,
@@ -30,7 +31,7 @@ pub struct Tttd {
     backup: u64,
 }
 
-/// A chunk length that cannot be aimed at.
+/// An unusable target length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("chunk length {target}: expected from {TARGET_MIN} to {TARGET_MAX} bytes")]
 pub struct TttdError {
@@ -56,25 +57,26 @@ impl Tttd {
         })
     }
 
-    /// The length aimed at, in bytes.
+    /// Returns the target length, in bytes.
     pub fn target(&self) -> u32 {
         self.target
     }
 
-    /// No chunk but a file's last is shorter.
+    /// Returns the minimum length, except for a file's last chunk.
     pub fn min(&self) -> u32 {
         self.min
     }
 
-    /// No chunk is longer.
+    /// Returns the maximum length.
     pub fn max(&self) -> u32 {
         self.max
     }
 
-    /// The lengths of the chunks of `bytes`, in order.
+    /// Returns the lengths of the chunks of `bytes`, in order.
     ///
-    /// With `last` the bytes end the file and all of them are covered. Without it only cuts that more bytes could not
-    /// move are made, so up to `max - 1` bytes stay uncovered at the end: give those again in front of what follows.
+    /// With `last` the bytes end the file, and the chunks cover all of them. Without it, only cuts that
+    /// further bytes cannot move are made, so up to `max - 1` bytes at the end stay uncovered: pass those
+    /// again before the next bytes.
     pub fn cut(&self, bytes: &[u8], last: bool) -> Vec<u32> {
         let mut lens = Vec::with_capacity(bytes.len() / self.target as usize + 1);
         let mut rest = bytes;
@@ -86,7 +88,7 @@ impl Tttd {
         lens
     }
 
-    /// The length of the first chunk of `bytes`, which end the file if they are fewer than `max`.
+    /// Returns the length of the first chunk of `bytes`, which end the file if there are fewer than `max`.
     fn first(&self, bytes: &[u8]) -> usize {
         let (min, max, window) = (self.min as usize, self.max as usize, self.window as usize);
         if bytes.len() <= min {
@@ -120,7 +122,7 @@ fn entering(byte: u8) -> u64 {
     ENTERING[usize::from(byte)]
 }
 
-/// Numbers without order: the outputs of SplitMix64.
+/// Pseudo-random numbers: the outputs of SplitMix64.
 const fn table() -> [u64; 256] {
     let mut table = [0; 256];
     let mut seed = 0x7474_7464_0000_0000u64;

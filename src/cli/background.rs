@@ -1,5 +1,5 @@
-//! Going into the background: the program runs itself again, detached, and waits until that says over a
-//! pipe (its stdout) that the mount answers, or why not.
+//! Starting in the background: the program runs itself again, detached, and waits for a report over a pipe
+//! (the child's stdout) that the mount answers, or the reason why not.
 
 use super::error::CliError;
 use super::{CliResult, Outcome};
@@ -55,7 +55,7 @@ pub(super) fn launch(args: &[OsString]) -> CliResult {
 
 /// The daemon's end of the pipe.
 pub(super) struct Ready {
-    /// None once the parent has been told.
+    /// `None` once the parent has its report.
     pipe: Mutex<Option<File>>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn detach() -> Result<Ready, CliError> {
 }
 
 impl Ready {
-    /// Whether the parent has been told something.
+    /// Whether the parent has its report.
     pub(super) fn told(&self) -> bool {
         self.pipe().is_none()
     }

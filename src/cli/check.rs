@@ -8,10 +8,10 @@ use crate::repo::{Layout, OpenOptions};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Rows shown to people; `--json` has all.
+/// Rows in the table; `--json` has all.
 const ROWS_SHOWN: usize = 100;
 
-/// Verify the store and the files that depend on it; never deletes anything
+/// Verify the store and its files; never deletes anything
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit code 1 says that there are findings (left), 2 that not everything could be checked.\n\
@@ -21,20 +21,21 @@ const ROWS_SHOWN: usize = 100;
 pub(super) struct Check {
     /// File or directory whose content to check; by default all of the current directory's overlay
     path: Option<PathBuf>,
-    /// Decode and hash every chunk too
+    /// Also decode and hash every chunk
     #[arg(long)]
     deep: bool,
-    /// Make the index anew from the packs and the files first (not while mounted)
+    /// First rebuild the index from the packs and the files (not while mounted)
     #[arg(long)]
     rebuild: bool,
-    /// Put right what can be: lost content from other copies of it, damaged records of files, the index (that one
-    /// not while mounted)
+    /// Repair: restore lost content from other copies, damaged records of files, and the index (the index not
+    /// while mounted)
     #[arg(long)]
     repair: bool,
-    /// With --repair: only say what would be done
+    /// With --repair: only print the plan
     #[arg(long, requires = "repair")]
     dry_run: bool,
-    /// With --repair: a directory that may have good copies, of plain files or of another store; can be repeated
+    /// With --repair: a directory that may have intact copies, of plain files or of another store. Can be
+    /// repeated
     #[arg(long, requires = "repair", value_name = "DIR")]
     from: Vec<PathBuf>,
 }
@@ -101,7 +102,7 @@ impl Check {
         text.push_str(&plan_table(report));
         if !report.healed.is_empty() {
             text.push_str(&format!(
-                "{} damaged frames have whole copies: nothing is lost by them\n",
+                "{} damaged frames have intact copies: nothing is lost\n",
                 report.healed.len()
             ));
         }
@@ -116,7 +117,7 @@ impl Check {
             report.checked, report.stubs
         ));
         if !report.unchecked.is_empty() {
-            text.push_str(&format!("{} could not be checked: they may be whole\n", report.unchecked.len()));
+            text.push_str(&format!("{} could not be checked: they may be intact\n", report.unchecked.len()));
             let remedies: BTreeSet<_> = report.unchecked.iter().map(|row| row.remedy.as_str()).collect();
             let remedies = Vec::from_iter(remedies).join("; ");
             text.push_str(&format!("hint: {remedies}; then check again\n"));
@@ -135,7 +136,7 @@ impl Check {
                 text.push_str("hint: without --dry-run this plan is carried out\n");
             }
         } else if !report.damaged.is_empty() {
-            text.push_str("hint: `dedupctl check --repair --dry-run` says what can be repaired\n");
+            text.push_str("hint: `dedupctl check --repair --dry-run` shows what can be repaired\n");
         }
         text
     }

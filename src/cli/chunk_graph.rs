@@ -28,20 +28,20 @@ use std::path::{Path, PathBuf};
 #[group(id = "chunk-graph")]
 #[command(next_help_heading = "With --method chunk-graph")]
 pub(super) struct ChunkGraphOptions {
-    /// Length of chunks that is aimed at, in bytes: 100, 256, 1000 or 5000 [default: 256]
+    /// Target length of chunks, in bytes: 100, 256, 1000 or 5000 [default: 256]
     #[arg(long, value_name = "BYTES", value_parser = parse_target, conflicts_with = "from")]
     target: Option<u32>,
-    /// Only files with so many bytes in common or more, beside --min [default: 1]
+    /// Only files with at least this many common bytes, in addition to --min [default: 1]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     min_common: Option<u64>,
-    /// Do not follow chunks that more than this share of the files have, nor if only 100 have them [default: 0.5]
+    /// Ignore chunks in more than this share of the files, and more than 100 files [default: 0.5]
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     ubiquitous: Option<f64>,
-    /// Take the chunks that all files of this cluster have for a template, and look again: they count no more. They are
-    /// kept in FILE.templates beside the saved FILE, and in use until that is removed
+    /// Use the common chunks of all files in this cluster as a template, ignore them, and analyse again. They
+    /// are saved in FILE.templates next to the saved FILE, and used until that is removed
     #[arg(long, value_name = "CLUSTER")]
     template: Option<usize>,
-    /// Write identical.csv, clusters.csv and pairs.csv to this directory; none that is there is replaced
+    /// Write identical.csv, clusters.csv and pairs.csv to this directory; replaces none
     #[arg(long, value_name = "DIR")]
     tables: Option<PathBuf>,
 }
@@ -51,17 +51,17 @@ struct GraphReport {
     method: &'static str,
     parameters: String,
     min: f64,
-    /// Fewest bytes in common.
+    /// Smallest number of common bytes.
     min_common: u64,
     files: u32,
-    /// Chunks that are marked.
+    /// Marked chunks.
     template_chunks: usize,
     ubiquitous_chunks: u64,
-    /// Of all sets.
+    /// Number of all sets.
     identical_sets: usize,
     overhead_bytes: u64,
     identical: Vec<SetReport>,
-    /// Of all.
+    /// Number of all clusters.
     cluster_count: usize,
     clusters: Vec<ClusterReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ struct SetReport {
 
 #[derive(Serialize)]
 struct ClusterReport {
-    /// What `--template` calls it.
+    /// Its number for `--template`.
     id: usize,
     kind: &'static str,
     bytes: u64,
@@ -96,7 +96,7 @@ struct MemberReport {
 #[derive(Serialize)]
 struct PairReport {
     bytes_common: u64,
-    /// Of what the first has beside templates.
+    /// Share of the first, without templates.
     containment: f64,
     contained_in: f64,
     a: String,
@@ -104,7 +104,7 @@ struct PairReport {
 }
 
 impl ChunkGraphOptions {
-    /// The method with the target that was asked for.
+    /// Returns the method with the requested target.
     pub(super) fn chosen(&self, method: Chosen) -> Result<Chosen, CliError> {
         let Some(target) = self.target else { return Ok(method) };
         method.and("target", &target.to_string()).map_err(|e| CliError::new(e.to_string()))
@@ -220,12 +220,12 @@ impl ChunkGraphOptions {
     }
 }
 
-/// How files are cut by the method that was chosen.
+/// Returns the chunking of the chosen method.
 fn tttd_of(method: &Chosen) -> Tttd {
     method.of::<ChunkGraph>().unwrap_or_default().tttd()
 }
 
-/// The collection of the files that an index knows, in order of their names.
+/// Returns the collection of an index's files, in order of names.
 fn indexed(
     kept: &KeptIndex,
     asked: &Asked<'_>,
@@ -258,7 +258,7 @@ fn indexed(
     made.map_err(|e| unread.unwrap_or_else(|| failed(e)))
 }
 
-/// Those with most bytes in common; memory goes with the limit.
+/// Returns the pairs with the most common bytes; memory depends on the limit.
 fn largest_links(analysis: &Analysis, limit: usize) -> Result<Vec<Link>, GraphError> {
     let mut largest = BinaryHeap::new();
     analysis.each_link(&mut |link| {
@@ -315,9 +315,10 @@ fn text(report: &GraphReport) -> String {
     let mut text = String::new();
     if report.identical_sets > 0 {
         let (sets, overhead) = (report.identical_sets, size(report.overhead_bytes));
-        text += &format!("identical: {sets} sets, {overhead} too often\n");
+        text += &format!("identical: {sets} sets, {overhead} redundant\n");
         for SetReport { size: of_one, overhead_bytes, paths } in &report.identical {
-            text += &format!("\n{} x {}, {} too often\n", paths.len(), size(*of_one), size(*overhead_bytes));
+            let (copies, one, redundant) = (paths.len(), size(*of_one), size(*overhead_bytes));
+            text += &format!("\n{copies} copies of {one}, {redundant} redundant\n");
             paths.iter().take(ROWS).for_each(|path| text += &format!("  {}\n", plain(path)));
             text += &more(paths.len());
         }
@@ -366,7 +367,7 @@ fn name(names: &HashMap<u32, OsString>, file: u32) -> String {
     names.get(&file).map(|name| shown(Path::new(name))).unwrap_or_default()
 }
 
-/// Where the marks of a saved collection are.
+/// Returns the file for the marks of a saved collection.
 fn templates_of(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".templates");

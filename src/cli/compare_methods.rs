@@ -6,7 +6,7 @@ use crate::config::parse_size;
 use crate::overlay::compare::{CompareOptions, Comparison, compare};
 use std::path::PathBuf;
 
-/// Methods of finding similar files side by side, against the truth
+/// Measure similarity methods against the truth
 #[derive(clap::Args)]
 #[command(
     after_help = "Some files are compared byte by byte with all others, which takes a while; that is the truth. \
@@ -18,16 +18,16 @@ use std::path::PathBuf;
 pub(super) struct CompareMethods {
     /// The directory
     path: PathBuf,
-    /// Files to ask about
+    /// Number of query files
     #[arg(long, value_name = "N", default_value_t = 20)]
     queries: usize,
-    /// Which files those are
+    /// Seed of their choice
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Read no more than this: it is held in memory
+    /// Limit of bytes to read: they stay in memory
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     most: u64,
-    /// Write a page for a browser to FILE; it needs no network
+    /// Write an HTML page to FILE; it needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

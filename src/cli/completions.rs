@@ -2,15 +2,15 @@ use super::output::Output;
 use super::{CliResult, Outcome, Program, parser};
 use clap_complete::Shell;
 
-/// Print completions for a shell
+/// Print shell completions
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: dedupctl completions bash > ~/.local/share/bash-completion/completions/dedupctl"
 )]
 pub(super) struct Completions {
-    /// Which shell
+    /// The shell
     shell: Shell,
-    /// For which program
+    /// The program
     #[arg(long, default_value = "dedupctl")]
     program: Program,
 }

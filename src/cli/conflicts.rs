@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Show and settle what `dedupctl sync` kept twice
+/// List and resolve conflicts of `dedupctl sync`
 #[derive(clap::Args)]
 #[command(
     subcommand_precedence_over_arg = true,
@@ -22,14 +22,14 @@ pub(super) struct Conflicts {
     action: Option<Action>,
     /// A path of the overlay; by default the current directory
     path: Option<PathBuf>,
-    /// The same as PATH, and for `resolve`
+    /// Like PATH, also for `resolve`
     #[arg(long, global = true, value_name = "PATH")]
     at: Option<PathBuf>,
 }
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Keep one of the two and remove the other
+    /// Keep one version and remove the other
     #[command(after_help = "Example: dedupctl conflicts resolve --ours '**'\n         \
         dedupctl conflicts resolve --theirs notes/todo.txt")]
     Resolve(Resolve),
@@ -38,16 +38,16 @@ enum Action {
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("keep").required(true))]
 struct Resolve {
-    /// Keep what was made on this device
+    /// Keep this device's version
     #[arg(long, group = "keep")]
     ours: bool,
-    /// Keep what was made elsewhere
+    /// Keep the other device's version
     #[arg(long, group = "keep")]
     theirs: bool,
-    /// Keep what has the later modification time
+    /// Keep the version with the later modification time
     #[arg(long, group = "keep")]
     newer: bool,
-    /// Which: names below the overlay's root; without a slash a name in any directory
+    /// Names below the overlay's root; a name without a slash matches in any directory
     #[arg(required = true)]
     globs: Vec<String>,
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Rows of each table shown to people; `--json` has all.
 const ROWS_SHOWN: usize = 50;
 
-/// How much of one directory is contained in another, by content, and what is not
+/// Show how much of a directory is also elsewhere
 #[derive(clap::Args)]
 #[command(
     after_help = "Names do not matter: a file is contained as far as files of the other directory have its bytes, in \
@@ -19,12 +19,12 @@ const ROWS_SHOWN: usize = 50;
     Example: dedupctl contained /data/incoming"
 )]
 pub(super) struct Contained {
-    /// The directory, or file, asked about; it may lie outside the overlay
+    /// The directory or file in question; it may be outside the overlay
     tree: PathBuf,
-    /// The directory in which it may be contained; by default all else in the overlay. It may lie outside too, if a
-    /// store is found from the first or named
+    /// The directory that may contain it; by default the rest of the overlay. It may be outside too, if the
+    /// first path or --store leads to a store
     holder: Option<PathBuf>,
-    /// Compare at most so many bytes; what is left then is told, and figures are lower bounds
+    /// Limit of compared bytes; beyond it figures are lower bounds, and the report says so
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     budget: u64,
 }

@@ -7,12 +7,12 @@ use crate::admin::{DiffReport, Request, Response, Side};
 use crate::control::{ControlError, Found};
 use std::path::{Path, PathBuf};
 
-/// Regions shown unless it is said; scripts get all.
+/// Regions shown by default; scripts get all.
 const SHOWN: usize = 20;
 /// Bytes of either side that a page shows.
 pub(super) const PAGE_BYTES: u64 = 256 << 10;
 
-/// Which bytes two files or versions share, and where
+/// Show which bytes two files or versions share
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit code 1: they differ. Bytes are shared from 32 in a row on, wherever they are in either.\n\
@@ -21,14 +21,14 @@ pub(super) const PAGE_BYTES: u64 = 256 << 10;
     Example: dedupctl diff homework/ann.c homework/bob.c --html both.html"
 )]
 pub(super) struct Diff {
-    /// The one: a file, or FILE@N
+    /// The first: a file, or FILE@N
     a: PathBuf,
-    /// The other
+    /// The second
     b: PathBuf,
-    /// At most so many regions, the longest [default: 20 in a table, else all]
+    /// Limit of regions; the longest are kept [default: 20 in a table, else all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Write a page for a browser to FILE: both side by side, with what they share marked; it needs no network
+    /// Write an HTML page to FILE: both side by side, with common parts marked; it needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

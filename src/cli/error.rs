@@ -6,7 +6,7 @@ use crate::repo::RepoError;
 use std::io;
 use std::path::Path;
 
-/// What a user is told when something failed, and what to do about it. The exit code is 2.
+/// The error that a user sees, with advice. The exit code is 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CliError {
     pub message: String,

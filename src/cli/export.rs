@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Files named without --json.
 const SHOWN: usize = 100;
 
-/// Turn files back into plain ones, in place: the way out
+/// Make files plain again, in place
 #[derive(clap::Args)]
 #[command(
     after_help = "Each file is verified by hash before it counts as plain. What was exported stays plain, also in a\n\
@@ -24,23 +24,24 @@ const SHOWN: usize = 100;
 pub(super) struct Export {
     /// File or directory; by default the current directory
     path: Option<PathBuf>,
-    /// Read everything back from the disk afterwards, and compare it by hash
+    /// Then read everything back from the disk, and compare hashes
     #[arg(long)]
     verify: bool,
-    /// Then remove the store, so that nothing of dedupfs is left; not while it is mounted, and not, without --force, while
-    /// it has former versions of files or snapshots
+    /// Then remove the store and everything of dedupfs. Not while it is mounted; with former versions of
+    /// files or snapshots only with --force
     #[arg(long)]
     remove_store: bool,
-    /// Begin though there does not seem to be room; with --remove-store, give up former versions and snapshots
+    /// Begin although space seems to lack; with --remove-store, give up former versions and snapshots
     #[arg(long)]
     force: bool,
-    /// Copy to this new or empty directory instead, with all that `cp -a` keeps, and leave everything here as it is
+    /// Copy to this new or empty directory instead, with everything that `cp -a` keeps, and change nothing
+    /// here
     #[arg(long, value_name = "DIR", conflicts_with_all = ["remove_store", "tar"])]
     to: Option<PathBuf>,
     /// Write a tar archive (pax) instead; `-` for stdout
     #[arg(long, value_name = "FILE", conflicts_with_all = ["remove_store", "verify"])]
     tar: Option<PathBuf>,
-    /// With --to: go on with a copy that was interrupted
+    /// With --to: continue an interrupted copy
     #[arg(long, requires = "to")]
     resume: bool,
 }
@@ -78,7 +79,7 @@ impl Export {
             let what = if report.rule == "*" {
                 "all files stay".to_owned()
             } else {
-                format!("what matches {:?} stays", report.rule)
+                format!("files that match {:?} stay", report.rule)
             };
             out.note(&format!(
                 "{what} plain from now on: a rule at the end of config.toml says so; without it, a mount converts them again"

@@ -20,7 +20,7 @@ const ROWS_MAX: usize = 100_000;
 /// Files named without --json.
 const SHOWN: usize = 100;
 
-/// Where a copy goes, and how.
+/// Target and options of a copy.
 pub(super) struct Copy<'a> {
     pub to: Option<&'a Path>,
     pub tar: Option<&'a Path>,
@@ -29,7 +29,7 @@ pub(super) struct Copy<'a> {
     pub force: bool,
 }
 
-/// What was copied.
+/// Result of a copy.
 #[derive(Default, Serialize)]
 struct CopyReport {
     files: u64,
@@ -64,7 +64,7 @@ impl CopyReport {
 }
 
 impl Copy<'_> {
-    /// Copies what was found, with or without a daemon.
+    /// Copies the tree, with or without a daemon.
     pub(super) fn run(&self, found: Found, out: &Output, json: bool) -> CliResult {
         if self.tar == Some(Path::new("-")) {
             if json {
@@ -94,7 +94,7 @@ impl Copy<'_> {
         }
     }
 
-    /// The copy must not lie in what is copied.
+    /// Checks that the target is not inside the source.
     fn check_apart(&self, sources: &[&Path]) -> Result<(), CliError> {
         let target = self.to.or(self.tar.filter(|tar| *tar != Path::new("-")));
         let Some(target) = target else { return Ok(()) };

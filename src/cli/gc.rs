@@ -5,7 +5,7 @@ use super::{CliResult, Global, Outcome};
 use crate::admin::{GcReport, Request, Response};
 use std::path::PathBuf;
 
-/// Give back the room of data that no file needs any more
+/// Free data that no file needs
 #[derive(clap::Args)]
 #[command(after_help = "Runs beside a mount without holding it up, and may be interrupted at any time.\n\
     A mounted overlay does it by itself when a quarter of its data is no longer needed.\n\
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub(super) struct Gc {
     /// A path of the overlay; by default the current directory
     path: Option<PathBuf>,
-    /// Only say what there is to gain
+    /// Only print how much it would free
     #[arg(long)]
     dry_run: bool,
 }
@@ -41,7 +41,7 @@ impl Gc {
         }
         if report.unknown > 0 {
             out.note(&format!(
-                "the records of {} files cannot be believed, so more may be kept than is needed; see `dedupctl check`",
+                "the records of {} files are invalid, so gc may keep more than needed; see `dedupctl check`",
                 report.unknown
             ));
         }

@@ -14,14 +14,14 @@ use crate::similarity::groups::{MEMORY_BYTES_MIN, SHARE_MIN};
 use crate::similarity::methods::{Chosen, Method, chunk_graph::ChunkGraph, sif::Sif, winnow::Winnow};
 use std::path::{Path, PathBuf};
 
-/// Groups shown in a table unless it is said; scripts get all.
+/// Groups in a table by default; scripts get all.
 const SHOWN: usize = 20;
 /// Members of a group and paths of a set shown in a table.
 pub(super) const ROWS: usize = 10;
 /// With another method than the default.
 const MEMORY_BYTES: usize = 256 << 20;
 
-/// All against all: files that are the same, and groups of similar files
+/// Compare all files: identical files, similar groups
 #[derive(clap::Args)]
 #[command(
     after_help = "Files that are the same come first. A group has a representative, and each other member \
@@ -38,14 +38,14 @@ const MEMORY_BYTES: usize = 256 << 20;
     Example: dedupctl groups --method winnow --pairs --in homework --base handout.c --view auto"
 )]
 pub(super) struct Groups {
-    /// A directory or file of the overlay to look at; by default the current directory
+    /// A directory or file of the overlay; by default the current directory
     path: Option<PathBuf>,
     #[command(flatten)]
     by_method: ByMethod,
-    /// Smallest share of one file that is in another, 0.1 to 1
+    /// Smallest share of one file that another contains, 0.1 to 1
     #[arg(long, value_name = "SHARE", default_value = "0.25", value_parser = parse_min)]
     min: f64,
-    /// At most so many sets and groups [default: 20 in a table, else all]
+    /// Limit of sets and groups [default: 20 in a table, else all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
@@ -68,8 +68,8 @@ pub(super) struct Groups {
 #[group(id = "chunk-graph winnow")]
 #[command(next_help_heading = "With --method chunk-graph or winnow")]
 struct Pairs {
-    /// Show pairs: with chunk-graph too, those with most bytes in common first; with winnow in place of groups, those with
-    /// most fingerprints in common first
+    /// Show pairs. With chunk-graph additionally, those with the most common bytes first; with winnow instead
+    /// of groups, those with the most common fingerprints first
     #[arg(long)]
     pairs: bool,
 }
@@ -82,32 +82,32 @@ pub(super) struct Memory {
     pub(super) bytes: Option<u64>,
 }
 
-/// What only the index that is always kept is asked with.
+/// Options of the default index only.
 #[derive(clap::Args)]
 #[group(id = "default")]
 struct Indexed {
-    /// Only files that are the same to the byte
+    /// Only identical files
     #[arg(long)]
     identical: bool,
-    /// Leave out files shorter than this
+    /// Skip files shorter than this
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_bytes)]
     min_size: u64,
-    /// Only files whose names end in this; may be given more than once
+    /// Only files whose names end in this. Can be repeated
     #[arg(long, value_name = "SUFFIX")]
     suffix: Vec<String>,
     /// Skip verification: figures are estimates from the index
     #[arg(long)]
     estimate: bool,
-    /// Verify as long as no more bytes have been compared; the rest is estimated
+    /// Verify until this many bytes have been compared; the rest is estimated
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
     verify: u64,
-    /// Compare everything anew, whatever is known from before
+    /// Compare everything again, without saved results
     #[arg(long)]
     anew: bool,
-    /// Print rows separated by commas, one a file
+    /// Print comma-separated rows, one for each file
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// Write a page for a browser to FILE, with a map and a table that sorts; it needs no network
+    /// Write an HTML page to FILE, with a map and a sortable table; it needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -232,15 +232,15 @@ fn text(report: &GroupsReport) -> String {
     let mut text = String::new();
     if report.identical_sets > 0 {
         text += &format!(
-            "identical: {} sets of {} files, {} of them too often\n",
+            "identical: {} sets of {} files, {} redundant\n",
             report.identical_sets,
             report.identical_files,
             size(report.identical_bytes)
         );
         for set in &report.identical {
             let count = set.paths.len() as u64;
-            text +=
-                &format!("\n{} x {}, {} too often\n", count, size(set.size), size((count - 1) * set.size));
+            let (one, redundant) = (size(set.size), size((count - 1) * set.size));
+            text += &format!("\n{count} copies of {one}, {redundant} redundant\n");
             set.paths.iter().take(ROWS).for_each(|path| text += &format!("  {}\n", plain(path)));
             text += &more(set.paths.len());
         }
@@ -323,7 +323,7 @@ fn csv(report: &GroupsReport) -> String {
     text
 }
 
-/// A field as RFC 4180 has it.
+/// Formats a field as in RFC 4180.
 fn quoted(text: &str) -> String {
     match text.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

@@ -24,13 +24,13 @@ pub(super) struct Init {
     /// When files move into the store: on-close, idle:TIME or off
     #[arg(long, value_name = "POLICY", value_parser = parse_dedup)]
     dedup: Option<Dedup>,
-    /// Memory for caches and buffers in all, when mounted [default: 256MiB]
+    /// Total memory for caches and buffers of a mount [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
-    /// Memory for decoded data, when mounted [default: a quarter of --memory]
+    /// Memory for decoded data of a mount [default: a quarter of --memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_bytes: Option<u64>,
-    /// Make it even in a directory of the system, in another user's home, or where mounts lie below
+    /// Allow a system directory, another user's home, or a directory with mounts below
     #[arg(long)]
     force_root: bool,
 }

@@ -1,4 +1,4 @@
-//! What an index that an overlay keeps knows of its files, some at a time: for methods with a report of their own.
+//! The content of an overlay's saved index, in parts: for methods with their own report.
 
 use super::error::CliError;
 use super::output::Output;
@@ -10,22 +10,22 @@ use crate::control::Found;
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::{Chosen, KeyVisitor, unpack_keys};
 
-/// An index that is kept.
+/// A saved index.
 pub(super) struct KeptIndex {
     store: Repeated,
-    /// What it is of.
+    /// Its method.
     pub(super) method: Chosen,
-    /// What it was made with, for people to read.
+    /// Its parameters, for people.
     pub(super) parameters: String,
-    /// Its contents below the path that was asked about, by number.
+    /// Its contents below the given path, by number.
     pub(super) contents: Vec<MethodContent>,
-    /// What it has not.
+    /// Files that it lacks.
     pub(super) not_known: NotKnown,
 }
 
 impl KeptIndex {
-    /// Asks for its contents; if there is no such index, tells with which parameters there is one, if any. Holds the names of
-    /// all files.
+    /// Requests its contents; if there is no such index, returns the parameters of an existing one. Holds the
+    /// names of all files.
     pub(super) fn open(
         found: Found,
         method: &Chosen,
@@ -64,7 +64,7 @@ impl KeptIndex {
         Ok(Ok(kept))
     }
 
-    /// Gives `visit` each key. What else goes wrong is kept in `failed`.
+    /// Passes each key to `visit`. Other errors go to `failed`.
     pub(super) fn each_key(
         &self,
         out: &Output,

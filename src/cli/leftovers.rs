@@ -1,17 +1,17 @@
-//! Mounts that syncs made for themselves, and whose daemons were killed.
+//! Leftover private mounts of syncs whose daemons were killed.
 //!
-//! Such a mount ends with the process that it is for. What is cleared here is what a daemon leaves that was killed too:
-//! - the name is one that this program gives, in the runtime directory of this user, and its process is gone;
-//! - it is a mount of dedupfs in this mount namespace, and the kernel says that nobody serves it. An empty directory may be the
-//!   mount point of a sync in another namespace, which would lose its mount: it stays.
+//! A private mount normally ends with its process. This clears the mount of a daemon that was killed too, if
+//! - its name is one that this program gives, in the runtime directory of this user, and its process is gone;
+//! - it is a mount of dedupfs in this mount namespace, and the kernel reports no daemon behind it. An empty
+//!   directory may be the mount point of a sync in another namespace, which would lose its mount: it stays.
 
 use crate::fuse;
 use std::path::Path;
 
-/// How names of directories begin where an overlay is mounted for a sync only. The number of a process follows.
+/// Name prefix of directories for private mounts. The number of a process follows.
 pub(super) const TEMPORARY: &str = "dedupfs-sync-";
 
-/// Clears what is left in `runtime`.
+/// Clears leftovers in `runtime`.
 pub(super) fn clear(runtime: &Path) {
     let Ok(list) = std::fs::read_dir(runtime) else { return };
     let names = list.flatten().map(|entry| entry.file_name());

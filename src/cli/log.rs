@@ -6,7 +6,7 @@ use crate::admin::{HistoryUse, LogReport, Request, Response};
 use crate::overlay::snapshots_fill_disk;
 use std::path::PathBuf;
 
-/// Versions of a file, or what all versions take
+/// List versions of a file, or the space of all versions
 #[derive(clap::Args)]
 #[command(
     after_help = "Follows the file through renames, and knows files that are gone. Versions are numbered from 1; a \
@@ -16,7 +16,7 @@ use std::path::PathBuf;
     Example: dedupctl log"
 )]
 pub(super) struct Log {
-    /// The file; it may be gone. Without one: what all versions and snapshots take
+    /// The file; it may be removed. Without it: the space of all versions and snapshots
     file: Option<PathBuf>,
 }
 

@@ -4,7 +4,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Stderr, as far as it can be written to: a log on a full disk must not stop anybody.
+/// Stderr, ignoring write errors: a log on a full disk must not stop any command.
 struct Stderr;
 
 impl Write for Stderr {
@@ -19,8 +19,8 @@ impl Write for Stderr {
 }
 
 /// Sends log messages to stderr. `DEDUPFS_LOG` overrides `default` (as `RUST_LOG` elsewhere). Messages for
-/// people at a terminal carry neither time nor place. Where stderr is the journal, they go there with their
-/// level as priority and their fields.
+/// people at a terminal have neither time nor source location. If stderr is the journal, they go there with
+/// their level as priority and their fields.
 pub(super) fn start(default: &str, plain: bool) {
     let filter = std::env::var("DEDUPFS_LOG").ok().and_then(|text| text.parse::<EnvFilter>().ok());
     if stderr_is_journal()
@@ -42,7 +42,7 @@ pub(super) fn start(default: &str, plain: bool) {
     let _ = if plain { log.without_time().try_init() } else { log.try_init() };
 }
 
-/// As systemd.exec(5) wants it told: `JOURNAL_STREAM` names the device and inode of the stream.
+/// Detects the journal as in systemd.exec(5): `JOURNAL_STREAM` names the device and inode of the stream.
 fn stderr_is_journal() -> bool {
     let (Some(stream), Ok(stderr)) =
         (std::env::var("JOURNAL_STREAM").ok(), std::fs::metadata("/proc/self/fd/2"))

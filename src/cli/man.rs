@@ -5,16 +5,16 @@ use crate::config::Config;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::path::PathBuf;
 
-/// Print the manual page, or write all of them into a directory
+/// Print a manual page, or write all of them
 #[derive(clap::Args)]
 #[command(after_help = "Example: dedupctl man | man -l -\n\
     Example: dedupctl man --program config | man -l -\n\
     Example: dedupctl man --out pages")]
 pub(super) struct Man {
-    /// Which
+    /// The page
     #[arg(long, value_name = "PAGE", default_value = "dedupctl")]
     program: Page,
-    /// Write a page for each program and command, and the one for `config.toml`, there
+    /// Write a page for each program and command, and for `config.toml`, to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! `--method`: one of the published methods in place of the default: by its index if the overlay keeps one, else by reading
-//! the files of a directory.
+//! `--method`: a published method instead of the default; uses the overlay's saved index if there is one,
+//! otherwise reads the files of a directory.
 
 use super::error::CliError;
 use super::kept::KeptIndex;
@@ -21,7 +21,7 @@ use clap::error::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What users call the index that is always kept.
+/// Users' name of the default index.
 const DEFAULT: &str = "default";
 
 #[derive(clap::Args)]
@@ -35,26 +35,27 @@ pub(super) struct ByMethod {
     /// simhash:key=skew,extension=yes,tolerance=0.01,size=0.05,tolerance.ps=0.001
     #[arg(long, value_name = "METHOD", default_value = DEFAULT, value_parser = parse_method)]
     method: String,
-    /// With another --method: read the files below this directory, in an overlay or not [default: ask the overlay]
+    /// With another --method: read the files below this directory, in an overlay or not [default: use the
+    /// overlay]
     #[arg(long = "in", value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// What is read can be saved, and looked at again with another threshold.
+/// Options to save results, and to analyse them again with another threshold.
 #[derive(clap::Args)]
 #[group(id = "chunk-graph sif")]
 #[command(next_help_heading = "With --method chunk-graph or sif")]
 pub(super) struct Saving {
-    /// Save what was made of the files here, so that --from need not read them again
+    /// Save the results here, so that --from need not read the files again
     #[arg(long, value_name = "FILE")]
     pub(super) save: Option<PathBuf>,
-    /// Look at what was saved, not at files
+    /// Use saved results, not files
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "dir", "path"])]
     pub(super) from: Option<PathBuf>,
 }
 
-/// Refuses options that are not of the chosen method. Each struct of options that only some methods have is a group of
-/// the parser, called by the names of these methods.
+/// Refuses options of other methods. Each struct of options that only some methods have is a group of the
+/// parser, named after these methods.
 pub(super) fn check_options(parser: &clap::Command, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
     let Some(command) = parser.find_subcommand(name) else { return Ok(()) };
@@ -81,7 +82,7 @@ pub(super) fn check_options(parser: &clap::Command, matches: &clap::ArgMatches) 
 const HEAD: [&str; 6] = ["CONTAINS", "CONTAINED", "RESEMBLES", "DISTANCE", "SIZE", "FILE"];
 
 impl ByMethod {
-    /// The method, if it is not the default.
+    /// Returns the method, if it is not the default.
     pub(super) fn method(&self) -> Option<Chosen> {
         self.method.parse().ok()
     }
@@ -146,7 +147,8 @@ impl ByMethod {
         Ok(found_all(report.unreadable))
     }
 
-    /// What the overlay's index knows, for a method with a report of its own; `None` if files are to be read.
+    /// Returns the content of the overlay's index, for a method with its own report; `None` if files must be
+    /// read.
     pub(super) fn kept(
         &self,
         chosen: &Chosen,
@@ -156,7 +158,7 @@ impl ByMethod {
     ) -> Result<Option<KeptIndex>, CliError> {
         let Some(found) = (match self.dir {
             Some(_) => None,
-            // What is no overlay's is read, or an error there.
+            // Outside of any overlay files are read, or it is an error there.
             None => find(global, path).ok(),
         }) else {
             return Ok(None);
@@ -173,7 +175,7 @@ impl ByMethod {
         }
     }
 
-    /// The directory whose files a method with a report of its own reads.
+    /// Returns the directory to read for a method with its own report.
     pub(super) fn groups_dir(&self, path: Option<&Path>, global: &Global) -> Result<PathBuf, CliError> {
         if let Some(dir) = &self.dir {
             return Ok(dir.clone());
@@ -184,7 +186,7 @@ impl ByMethod {
                 let message = format!("--method {}: the overlay is not mounted", self.method);
                 Err(CliError::new(message).hint("mount it, or name a directory with --in"))
             }
-            // A directory that is no overlay's.
+            // A directory outside of any overlay.
             (Err(_), Some(dir)) => Ok(dir.to_owned()),
             (Err(e), None) => Err(self.no_overlay(e)),
         }
@@ -232,7 +234,7 @@ impl ByMethod {
         Ok(found_all(report.unreadable))
     }
 
-    /// Pairs by winnowing, those with most fingerprints in common first.
+    /// Returns pairs by winnowing, those with the most common fingerprints first.
     pub(super) fn pairs(
         &self,
         chosen: Chosen,
@@ -269,7 +271,7 @@ impl ByMethod {
         Ok(found_all(report.unreadable))
     }
 
-    /// Asks an overlay's index about what is at or below `path`, or says which directory to read.
+    /// Asks an overlay's index about files at or below `path`, or returns the directory to read.
     fn ask_or_read(
         &self,
         path: Option<&Path>,
@@ -301,13 +303,13 @@ impl ByMethod {
                     (asked, _) => asked,
                 }
             }
-            // A directory that is no overlay's.
+            // A directory outside of any overlay.
             (Err(_), Some(dir)) => Ok(Asked::Read(dir.to_owned())),
             (Err(e), None) => Err(self.no_overlay(e)),
         }
     }
 
-    /// Where the files of an overlay can be read.
+    /// Returns the path at which the files of an overlay can be read.
     fn mounted(&self, found: &Found) -> Result<PathBuf, CliError> {
         match found {
             Found::Daemon { info, .. } => Ok(info.mountpoint.clone()),
@@ -318,7 +320,7 @@ impl ByMethod {
         }
     }
 
-    /// Asks the index that an overlay keeps, or says which directory to read instead.
+    /// Asks an overlay's saved index, or returns the directory to read instead.
     fn ask(&self, found: Found, request: Request, out: &Output) -> Result<Asked, CliError> {
         let mountpoint = self.mounted(&found).ok();
         let (session, _) = Session::open(found, Work::Ask, out)?;
@@ -340,7 +342,7 @@ impl ByMethod {
         e.hint(format!("--method {} looks at an overlay, or at a directory: name one with --in", self.method))
     }
 
-    /// What the index that was asked has not.
+    /// Reports the files that the index lacks.
     fn say(&self, not: &NotKnown, out: &Output) {
         if not.files > 0 {
             let (name, files) = (&self.method, not.files);
@@ -352,14 +354,14 @@ impl ByMethod {
     }
 }
 
-/// What there is in place of the index that is asked for.
+/// Describes the missing index.
 fn none_kept(chosen: &Chosen, has: Option<String>) -> String {
     let name = chosen.name();
     match has {
         None => format!("no index of {name} is kept"),
         Some(has) => {
             let wanted = chosen.any().settings();
-            format!("the index of {name} that is kept was made with {has}, not with {wanted}")
+            format!("the saved index of {name} was made with {has}, not with {wanted}")
         }
     }
 }
@@ -368,10 +370,10 @@ fn enable(chosen: &Chosen) -> String {
     format!("methods = [\"{chosen}\"] in the store's config.toml keeps its index from the next mount on")
 }
 
-/// What came of asking the index that an overlay keeps.
+/// Result of asking an overlay's saved index.
 enum Asked {
     Answered(Box<Response>),
-    /// There is none: the files of this directory are to be read.
+    /// There is no index: read the files of this directory.
     Read(PathBuf),
 }
 
@@ -387,10 +389,10 @@ fn pairs_text(report: &PairsByMethod) -> String {
         let [of_a, of_b] = shares;
         vec![pair.common.to_string(), of_a, of_b, plain(&pair.a), plain(&pair.b) + &copies]
     }));
-    table(&rows, &[0, 1, 2]) + "\n`dedupctl regions A B` shows what two of them have in common\n"
+    table(&rows, &[0, 1, 2]) + "\n`dedupctl regions A B` shows the common parts of two files\n"
 }
 
-/// The report of Manber's figure 3.
+/// Formats the report of Manber's figure 3.
 fn figure_3(report: &GroupsByMethod) -> String {
     if report.groups.is_empty() {
         return "no similar files\n".to_owned();
@@ -440,7 +442,7 @@ fn read(dir: &Path, method: Arc<dyn AnyMethod>, look: Option<Look>, out: &Output
     Ok(tree)
 }
 
-/// Shows how far reading has come.
+/// Shows the progress of reading.
 pub(super) fn reading<T>(
     out: &Output,
     read: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> Result<T, OverlayError>,
@@ -453,7 +455,7 @@ pub(super) fn reading<T>(
     read(&mut show).map_err(failed)
 }
 
-/// Tells which files could not be read.
+/// Reports unreadable files.
 pub(super) fn outcome(unreadable: &[(PathBuf, String)], out: &Output) -> Outcome {
     for (path, reason) in unreadable {
         out.note(&format!("{}: {reason}: left out", path.display()));
@@ -461,7 +463,7 @@ pub(super) fn outcome(unreadable: &[(PathBuf, String)], out: &Output) -> Outcome
     if unreadable.is_empty() { Outcome::Clean } else { Outcome::Findings }
 }
 
-/// Whether every file could be read.
+/// Returns the outcome for this many unreadable files.
 fn found_all(unreadable: u64) -> Outcome {
     if unreadable == 0 { Outcome::Clean } else { Outcome::Findings }
 }

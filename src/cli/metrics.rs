@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Sizes, ratio, queue and damage in the text format of Prometheus
+/// Print sizes, ratio, queue and damage for Prometheus
 #[derive(clap::Args)]
 #[command(
     after_help = "With --textfile for the textfile collector of node_exporter: the file is replaced as a whole.\n\
@@ -85,19 +85,23 @@ fn gauges(report: &StatusReport) -> Vec<Gauge> {
         ("index_share", "Bytes of the index by bytes of distinct chunks", report.index_share),
         ("not_indexed_files", "Files not in the similarity index by setting", report.not_indexed as f64),
         ("chunks", "Distinct chunks", report.chunks as f64),
-        ("pending_files", "Files closed and not yet taken in", report.pending as f64),
+        ("pending_files", "Closed files that wait for conversion", report.pending as f64),
         (
             "resting_files",
-            "Files closed that rest as they are written again and again",
+            "Closed files that rest because programs write them repeatedly",
             report.resting as f64,
         ),
         (
             "kept_plain_files",
-            "Files plain as they are rewritten as a whole again and again",
+            "Files that stay plain because programs rewrite them repeatedly as a whole",
             report.kept_plain as f64,
         ),
-        ("hot_files", "Files plain for a while as they are read again and again", report.hot_files as f64),
-        ("hot_bytes", "Bytes that those take on disk", report.hot_bytes as f64),
+        (
+            "hot_files",
+            "Hot files: plain for a while because they are read repeatedly",
+            report.hot_files as f64,
+        ),
+        ("hot_bytes", "Bytes of hot files on disk", report.hot_bytes as f64),
         ("damaged", "Damage seen since the store was opened", report.damaged as f64),
         ("index_behind", "1 if the index may not know every file", flag(report.behind)),
         ("memory_bytes", "Resident memory of the process that answers", report.memory as f64),

@@ -49,6 +49,7 @@ mod similar;
 mod snapshot;
 mod status;
 mod sync;
+mod tasks;
 mod template;
 mod ui;
 mod unmount;
@@ -62,19 +63,19 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How a command ended well.
+/// Outcome of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Clean,
     /// There is damage, or a difference, or something could not be done.
     Findings,
-    /// Not everything could be looked at, so what was found is not the answer.
+    /// Not everything could be examined, so the findings are incomplete.
     Incomplete,
 }
 
 type CliResult = Result<Outcome, CliError>;
 
-/// Asks and steers dedupfs, the deduplicating overlay filesystem.
+/// Controls dedupfs, the deduplicating overlay filesystem.
 #[derive(Parser)]
 #[command(name = "dedupctl", version, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 clean, 1 findings, 2 failed or misused.\n\
@@ -91,13 +92,13 @@ struct Global {
     /// Print one JSON document
     #[arg(long, global = true)]
     json: bool,
-    /// The store, or the directory that has it, instead of looking above the path
+    /// Use this store, or the store of this directory
     #[arg(long, global = true, value_name = "DIR")]
     store: Option<PathBuf>,
-    /// Do not show long output through a pager (`PAGER`, or less) on a terminal
+    /// Do not page long output on a terminal (`PAGER`, or less)
     #[arg(long, global = true)]
     no_pager: bool,
-    /// Say more on stderr; twice for everything
+    /// Print more on stderr; twice for everything
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
 }
@@ -169,7 +170,7 @@ impl Dedupctl {
 
 /// The program `dedupctl`.
 pub fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let mut parser = Dedupctl::command();
+    let mut parser = parser(Program::Dedupctl);
     let parsed = parser.try_get_matches_from_mut(args).and_then(|matches| {
         methods::check_options(&parser, &matches)?;
         Dedupctl::from_arg_matches(&matches)
@@ -194,7 +195,7 @@ pub fn dedupfs(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     end(parsed.run(&args), &out)
 }
 
-/// Help and versions are answers; everything else that the parser says is an error.
+/// Prints help and version as answers; all other parser messages are errors.
 fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     match error.use_stderr() {
@@ -215,15 +216,15 @@ fn end(result: CliResult, out: &Output) -> ExitCode {
     }
 }
 
-/// The user's home directory, as the environment says.
+/// Returns the user's home directory from the environment.
 fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
-/// The parser of a program, for help in other forms.
+/// Returns the parser of a program, for help in other forms.
 fn parser(program: Program) -> clap::Command {
     match program {
-        Program::Dedupctl => Dedupctl::command(),
+        Program::Dedupctl => tasks::group(Dedupctl::command()),
         Program::Dedupfs => mount::Mount::command(),
     }
 }

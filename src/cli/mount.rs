@@ -17,8 +17,8 @@ const OPENING_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Mounts a deduplicating overlay of a directory.
 ///
-/// Without MOUNTPOINT it is mounted over DIR itself, so applications notice nothing. DIR is prepared on
-/// first use. Programs whose working directory was in DIR before go on seeing the bare directory.
+/// Without MOUNTPOINT it mounts over DIR itself, so that applications notice nothing. The first mount
+/// prepares DIR. Programs that had DIR as working directory before still see the bare directory.
 #[derive(clap::Parser)]
 #[command(name = "dedupfs", version)]
 #[command(after_help = "Example: dedupfs /data\n         dedupfs /data /mnt/data -o ro,allow_other\n\
@@ -27,7 +27,7 @@ const OPENING_INTERVAL: Duration = Duration::from_secs(3);
 pub(super) struct Mount {
     /// The directory to overlay
     dir: PathBuf,
-    /// Where to mount; by default over DIR itself
+    /// The mount point; by default DIR itself
     mountpoint: Option<PathBuf>,
     /// Options in the style of mount(8), separated by commas
     #[arg(short = 'o', value_name = "OPTS", action = clap::ArgAction::Append)]
@@ -41,28 +41,28 @@ pub(super) struct Mount {
     /// When files move into the store: on-close, idle:TIME (like idle:10m) or off
     #[arg(long, value_name = "POLICY", value_parser = parse_dedup)]
     dedup: Option<Dedup>,
-    /// Let nothing be changed
+    /// Refuse all changes
     #[arg(long)]
     read_only: bool,
-    /// Let other users in, as far as modes and owners allow (for root always so)
+    /// Admit other users, as far as modes and owners allow (always for root)
     #[arg(long)]
     allow_other: bool,
-    /// Do all I/O in the daemon instead of leaving that of plain files to the kernel
+    /// Do all I/O in the daemon, instead of leaving plain files to the kernel
     #[arg(long)]
     no_passthrough: bool,
-    /// Memory for caches and buffers in all [default: 256MiB]
+    /// Total memory for caches and buffers [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
     /// Memory for decoded data [default: a quarter of --memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_bytes: Option<u64>,
-    /// Overlay even a directory of the system, another user's home, or one with mounts below
+    /// Allow a system directory, another user's home, or a directory with mounts below
     #[arg(long)]
     force_root: bool,
-    /// This process is the one in the background, and tells by stdout when it is ready
+    /// This is the background process; it reports on stdout when it is ready
     #[arg(long, hide = true)]
     background_child: bool,
-    /// Index files only: a mount that is there for a sync
+    /// Only index files: a private mount for a sync
     #[arg(long, hide = true)]
     index_only: bool,
     /// Unmount when this process ends, and remove the mount point

@@ -7,7 +7,7 @@ use crate::config::parse_size;
 use crate::store::RegroupOptions;
 use std::path::PathBuf;
 
-/// Store chunks that resemble each other together, so that they take less room
+/// Group similar chunks so that they compress better
 #[derive(clap::Args)]
 #[command(
     after_help = "Runs beside a mount at low priority, and may be interrupted at any time: the next run goes on.\n\
@@ -17,21 +17,23 @@ use std::path::PathBuf;
 pub(super) struct Optimize {
     /// A path of the overlay; by default the current directory
     path: Option<PathBuf>,
-    /// balanced: small groups; cold: large ones, less room and slower reads
+    /// balanced: small groups; cold: large groups, smaller and slower to read
     #[arg(long, value_name = "TIER", default_value = "balanced")]
     tier: Tier,
-    /// Level of zstd, 1 to 22; groups above 1MiB are compressed by LZMA from 19 on, smaller and slower to read
-    /// [default: 15; cold: 19]
+    /// zstd level, 1 to 22; groups above 1MiB use LZMA from 19 on, smaller and slower to read [default: 15;
+    /// cold: 19]
     #[arg(long, value_name = "N")]
     level: Option<i32>,
-    /// Most decoded bytes in a group, twice as many where chunks are long; a read decodes two at most, one above 1MiB [default: 16KiB; cold: 16MiB]
+    /// Limit of decoded bytes in a group, twice as many for long chunks; a read decodes at most two, above
+    /// 1MiB one [default: 16KiB; cold: 16MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     group_size: Option<u64>,
-    /// Most bytes that deflate streams in zip, gzip, PDF and ELF files are inflated to at a time, so that versions of them
-    /// share; a read deflates all of that again. 0: they stay as they are [default: 0; cold: 4MiB]
+    /// Limit of bytes to which deflate streams in zip, gzip, PDF and ELF files are inflated at a time, so
+    /// that versions of them share content; a read deflates all of that again. 0 skips such files [default:
+    /// 0; cold: 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     archive_size: Option<u64>,
-    /// Only predict what there is to gain, from a sample if there is much
+    /// Only predict the gain, from a sample of a large store
     #[arg(long)]
     dry_run: bool,
 }

@@ -12,19 +12,19 @@ const RED: Style = AnsiColor::Red.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
 const BOLD: Style = Style::new().bold();
 
-/// Where results and messages go.
+/// Target of results and messages.
 pub(super) struct Output {
     json: bool,
     paged: bool,
 }
 
 impl Output {
-    /// `paged`: what is longer than a terminal goes through a pager.
+    /// With `paged`, text longer than the terminal goes through a pager.
     pub(super) fn new(json: bool, paged: bool) -> Output {
         Output { json, paged: paged && !json && io::stdout().is_terminal() }
     }
 
-    /// Prints the result: the document with `--json`, else what `text` makes of it.
+    /// Prints the result: the document with `--json`, otherwise the output of `text`.
     pub(super) fn result<T: Serialize>(
         &self,
         value: &T,
@@ -53,8 +53,8 @@ impl Output {
         }
     }
 
-    /// Prints a result that is told again and again: in place of the last on a terminal, one line each with `--json`. False
-    /// if its reader has gone.
+    /// Prints a repeated result: over the last one on a terminal, one line each with `--json`. False if its
+    /// reader has gone.
     pub(super) fn again<T: Serialize>(
         &self,
         value: &T,
@@ -82,7 +82,7 @@ impl Output {
         }
     }
 
-    /// Tells something that is not the result.
+    /// Prints a message besides the result.
     pub(super) fn note(&self, text: &str) {
         let _ = writeln!(anstream::stderr(), "{YELLOW}note:{YELLOW:#} {text}");
     }
@@ -192,7 +192,7 @@ pub(super) fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A share for people. What is not the whole does not show as the whole.
+/// Formats a share for people. Less than the whole never shows as the whole.
 pub(super) fn share(share: f64) -> String {
     let percent = share * 100.0;
     if (99.95..100.0).contains(&percent) { "99.9%".to_owned() } else { format!("{percent:.1}%") }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use terminal_size::{Height, Width, terminal_size_of};
 
-/// Where a terminal does not say how large it is.
+/// For terminals that do not report their size.
 const SIZE: (Width, Height) = (Width(80), Height(24));
-/// What a shell says of a program that it could not start, and less.
+/// A shell's exit codes for a program that it could not start; less uses them too.
 const NOT_STARTED: [Option<i32>; 2] = [Some(126), Some(127)];
 
 /// Whether the text was shown: false if it fits the terminal that stdout is, or there is no pager.

@@ -1,4 +1,4 @@
-//! What a report says as a page: see [`crate::page`].
+//! Reports as HTML pages: see [`crate::page`].
 
 use super::error::CliError;
 use super::output::{Output, share, size};
@@ -10,7 +10,7 @@ use crate::page::{
 };
 use std::path::Path;
 
-/// Writes a page to a file; what is there is replaced once the new one is whole.
+/// Writes a page to a file; replaces it only when the new one is complete.
 pub(super) fn write(page: &Page, path: &Path, out: &Output) -> Result<(), CliError> {
     let html = page.html(&now()).map_err(|e| CliError::io("make", path, &e))?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -25,7 +25,7 @@ pub(super) fn write(page: &Page, path: &Path, out: &Output) -> Result<(), CliErr
     Ok(())
 }
 
-/// When a page is made, for people.
+/// Returns the present time, for people.
 pub(super) fn now() -> String {
     jiff::Zoned::now().strftime("%Y-%m-%d %H:%M %Z").to_string()
 }
@@ -34,13 +34,13 @@ pub(super) fn figure(label: &str, value: String) -> Figure {
     Figure { label: label.to_owned(), value }
 }
 
-/// A table without sets.
+/// Creates a table without sets.
 pub(super) fn plain_table(title: &str, columns: Vec<Column>) -> Table {
     let title = title.to_owned();
     Table { title, columns, sets: Vec::new(), size: 0, darkness: 0, first: Vec::new(), link: None }
 }
 
-/// Sets of the same files, and groups of similar ones.
+/// Creates the page of identical sets and similar groups.
 pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
     let rows = report.identical.iter().map(|set| set.paths.len()).sum::<usize>()
         + report.groups.iter().map(|group| group.members.len()).sum::<usize>();
@@ -88,10 +88,10 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
     let column = |name, help, values| Column { name, help, values };
     let [contained, contains, resembles] = shares.map(Values::Share);
     let columns = vec![
-        column("File", "Where it is in the overlay", Values::Text(files)),
+        column("File", "Path in the overlay", Values::Text(files)),
         column("Kind", "Same to the byte, or similar to a representative", Values::Text(kinds)),
         column("Set", "Number of the set or group", Values::Number(numbers)),
-        column("Size", "Of the file", Values::Bytes(sizes)),
+        column("Size", "Size of the file", Values::Bytes(sizes)),
         column("Contained", "Share of the file that is in the representative", contained),
         column("Contains", "Share of the representative that is in the file", contains),
         column("Resembles", "Bytes in common over bytes in either", resembles),
@@ -115,7 +115,7 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
         figures: vec![
             figure("contents compared", report.contents.to_string()),
             figure("sets of the same files", report.identical_sets.to_string()),
-            figure("too often", size(report.identical_bytes)),
+            figure("redundant", size(report.identical_bytes)),
             figure("groups of similar files", report.estimated_groups.to_string()),
             figure("savable in groups", size(report.estimated_bytes)),
         ],
@@ -134,7 +134,7 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
     }
 }
 
-/// What listed files take, and how much of that is there more than once.
+/// Creates the picture of the listed files' size, and the redundant part.
 fn savings(report: &GroupsReport, listed: u64) -> Option<Picture> {
     let savable: u64 = report.groups.iter().map(|group| group.savable_bytes).sum();
     let same: u64 = report.identical.iter().map(|set| set.size * (set.paths.len() as u64).max(1)).sum();
@@ -150,16 +150,16 @@ fn savings(report: &GroupsReport, listed: u64) -> Option<Picture> {
         (all > 0).then(|| Bar { label: format!("{label}, {}", size(all)), parts })
     };
     let bars: Vec<Bar> = [
-        bar("the same", same, too_often, Kind::Same, "too often"),
+        bar("the same", same, too_often, Kind::Same, "redundant"),
         bar("similar", listed, savable, Kind::Saved, "in common"),
     ]
     .into_iter()
     .flatten()
     .collect();
-    (!bars.is_empty()).then(|| Picture { title: "What is there more than once".to_owned(), bars })
+    (!bars.is_empty()).then(|| Picture { title: "Redundant copies".to_owned(), bars })
 }
 
-/// Two contents side by side.
+/// Creates the page of two contents side by side.
 pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
     let DiffReport { a, b, a_size, b_size, regions, .. } = report;
     let bar = |name: &str, shared: u64, size_of: u64| {
@@ -178,8 +178,8 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
     };
     let columns = vec![
         column("Region", "Its number above", &|i| i as u64 + 1),
-        column("In the first", "Where it starts there, in bytes", &|i| regions[i].a_offset),
-        column("In the second", "Where it starts there, in bytes", &|i| regions[i].b_offset),
+        column("In the first", "Its start, in bytes", &|i| regions[i].a_offset),
+        column("In the second", "Its start, in bytes", &|i| regions[i].b_offset),
         column("Bytes", "How many they are", &|i| regions[i].length),
     ];
     let piece = |Excerpt { offset, lines_before, bytes }| Piece { offset, lines_before, bytes };
@@ -198,8 +198,7 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
     }
     if beside.is_cut() {
         notes.push(
-            "Not all is shown: what is too long for a page, around the ends of the longest regions."
-                .to_owned(),
+            "Not all is shown: long contents appear only around the ends of the longest regions.".to_owned(),
         );
     }
     if regions.len() > MARKED_MAX {
@@ -210,7 +209,7 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
     }
     Page {
         title: format!("{a} and {b}"),
-        about: "What both have in common, from 32 bytes in a row on, wherever it is in either".to_owned(),
+        about: "Common parts of at least 32 bytes, at any position".to_owned(),
         figures: vec![
             figure("of the first", share(report.bytes_common as f64 / (*a_size).max(1) as f64)),
             figure("of the second", share(report.b_bytes_common as f64 / (*b_size).max(1) as f64)),
@@ -227,11 +226,11 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
     }
 }
 
-/// Methods side by side.
+/// Creates the page of methods side by side.
 pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
     let standings = &comparison.standings;
     let measure = |title: &str, figure: &dyn Fn(usize) -> Option<f64>| {
-        // Where no two files are so alike there is nothing to find.
+        // Without sufficiently similar files there is nothing to find.
         (0..standings.len()).any(|i| figure(i).is_some()).then(|| Picture {
             title: title.to_owned(),
             bars: standings
@@ -253,14 +252,14 @@ pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
     let recall = |at: usize| move |i: usize| standings[i].recall[at];
     let columns = vec![
         column("Method", "", text(&|i| standings[i].method.clone())),
-        column("25%", "Recall of contents that have 25 percent of the one asked about", all(&recall(0))),
+        column("25%", "Recall of contents that have 25 percent of the query", all(&recall(0))),
         column("50%", "Recall of those that have half", all(&recall(1))),
         column("80%", "Recall of those that have 80 percent", all(&recall(2))),
-        column("Precision", "Share of what is listed that is so", all(&|i| standings[i].precision)),
+        column("Precision", "Share of listed files that are correct", all(&|i| standings[i].precision)),
         column("Index", "Bytes of the index by bytes of contents", all(&|i| Some(standings[i].index_share))),
-        column("MB/s", "Of processor time", decimal(&|i| standings[i].megabytes_per_second)),
-        column("Query, ms", "Of processor time", decimal(&|i| standings[i].query_ms)),
-        column("Parameters", "What it was run with", text(&|i| standings[i].parameters.clone())),
+        column("MB/s", "Processor time", decimal(&|i| standings[i].megabytes_per_second)),
+        column("Query, ms", "Processor time", decimal(&|i| standings[i].query_ms)),
+        column("Parameters", "Its parameters", text(&|i| standings[i].parameters.clone())),
     ];
     let left_out = (comparison.left_out > 0)
         .then(|| format!("{} files were left out: unreadable, or beyond --most.", comparison.left_out));
@@ -277,10 +276,10 @@ pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
         ],
         notes: left_out.into_iter().chain(nothing).collect(),
         pictures: [
-            measure("Found of what has 25 percent", &recall(0)),
-            measure("Found of what has half", &recall(1)),
-            measure("Found of what has 80 percent", &recall(2)),
-            measure("Of what is listed, so much is so", &|i| standings[i].precision),
+            measure("Recall at 25 percent", &recall(0)),
+            measure("Recall at half", &recall(1)),
+            measure("Recall at 80 percent", &recall(2)),
+            measure("Precision", &|i| standings[i].precision),
         ]
         .into_iter()
         .flatten()

@@ -1,4 +1,4 @@
-//! What the store of a mounted overlay knows of the past, asked of its daemon.
+//! Former contents and similar files of a mounted overlay, from its daemon.
 
 use crate::admin::{
     MomentReport, MomentRequest, MomentRow, PastReport, Request, Response, moment_file, past_file,
@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 
 /// Recipes in one request.
 const RECIPES_IN_REQUEST: usize = 1000;
-/// Files that a content is told against are asked for so many, and have to have this share.
+/// Limits for similar files as bases of a delta: their number, and their smallest share.
 const SIMILAR_MAX: usize = 8;
 const SHARE_MIN: f64 = 0.1;
 
-/// See the module.
+/// The store's past; see the module.
 pub(super) struct StorePast {
     pub info: DaemonInfo,
     /// The overlaid directory, below its mount.
@@ -37,7 +37,7 @@ impl StorePast {
         Client::connect(&self.info)?.ok_or(ControlError::Ended)?.ask(request, &mut |_| {})
     }
 
-    /// Says what the user loses by an error that does not end the sync.
+    /// Reports the effect of an error that does not end the sync.
     fn warn(&self, what: &str, error: Option<ControlError>) {
         let error = error.map_or_else(|| "unexpected answer of the daemon".to_owned(), |e| e.to_string());
         tracing::warn!("{}: {what}: {error}", self.info.root.display());
@@ -139,7 +139,10 @@ impl Past for StorePast {
         let rows = match self.ask(&Request::Moment(request)) {
             Ok(Response::Moment(MomentReport { rows })) => rows?,
             other => {
-                self.warn("changes could not be held up, so what is written to meanwhile waits", other.err());
+                self.warn(
+                    "changes could not be held up, so files that are written to meanwhile wait",
+                    other.err(),
+                );
                 return None;
             }
         };

@@ -11,14 +11,14 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// Regions shown unless it is said; scripts get all.
+/// Regions shown by default; scripts get all.
 const SHOWN: usize = 20;
 /// Of a line of text on either side, in characters.
 const WIDTH: usize = 56;
 /// Read at once.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// What two files have in common, side by side with line numbers
+/// Show common parts of two files, with line numbers
 #[derive(clap::Args)]
 #[command(
     after_help = "By winnowing, as MOSS does it: each file is read through the front end that its content asks for, \
@@ -31,25 +31,25 @@ pub(super) struct Regions {
     a: PathBuf,
     /// The second
     b: PathBuf,
-    /// What is in this file counts nothing: it was given to everyone. Can be repeated
+    /// Ignore everything that this file contains, such as a handout. Can be repeated
     #[arg(long, value_name = "FILE")]
     base: Vec<PathBuf>,
-    /// Shortest that can be found, in bytes after the front end
+    /// Shortest common part to find, in bytes after the front end
     #[arg(long, value_name = "K", default_value_t = 30)]
     k: u32,
-    /// Of so many hashes one is kept
+    /// Keep one of this many hashes
     #[arg(long, value_name = "W", default_value_t = 20)]
     w: u32,
-    /// In place of W: what both have in common over so many bytes is found for sure, so that W = T-K+1
+    /// Instead of W: find every common part of this many bytes, with W = T-K+1
     #[arg(long, value_name = "T", conflicts_with = "w")]
     t: Option<u32>,
-    /// Read both as this: raw, text, html, source, postscript, pdf, archive or gzip
+    /// Read both through this view: raw, text, html, source, postscript, pdf, archive or gzip
     #[arg(long, value_name = "VIEW", value_parser = parse_view)]
     view: Option<View>,
     /// Lines of each region to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     lines: u64,
-    /// At most so many regions, the longest first [default: 20 in a table, else all]
+    /// Limit of regions, the longest first [default: 20 in a table, else all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
 }

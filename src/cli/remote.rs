@@ -9,20 +9,20 @@ use crate::control::Found;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Name the peers of `dedupctl sync`
+/// Manage names of peers for `dedupctl sync`
 #[derive(clap::Args)]
 #[command(after_help = "Example: dedupctl remote add office ann@server:/data\n         dedupctl sync office")]
 pub(super) struct Remote {
     #[command(subcommand)]
     action: Option<Action>,
-    /// The same as PATH
+    /// Like PATH
     #[arg(long, global = true, value_name = "PATH", hide_short_help = true)]
     at: Option<PathBuf>,
 }
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Give a peer a name
+    /// Name a peer
     #[command(after_help = "Example: dedupctl remote add office ann@server:/data")]
     Add {
         /// The name
@@ -31,17 +31,17 @@ enum Action {
         peer: String,
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,
-        /// Give the name to this peer, though another has it, and to whichever copy is there now
+        /// Move the name to this peer, and to the copy that is there now
         #[arg(long)]
         replace: bool,
     },
-    /// Show names and peers
+    /// List names and peers
     #[command(after_help = "Example: dedupctl remote list")]
     List {
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,
     },
-    /// Forget a name
+    /// Remove a name
     #[command(after_help = "Example: dedupctl remote remove office")]
     Remove {
         /// The name

@@ -39,7 +39,7 @@ pub(super) fn run(mountpoint: &Path, lists: &[String]) -> CliResult {
     }
 }
 
-/// What the kernel is to refuse. A later option wins over an earlier one.
+/// Returns the operations that the kernel should refuse. A later option wins over an earlier one.
 fn flags(lists: &[String]) -> MountFlags {
     let mut flags = MountFlags::empty();
     for option in lists.iter().flat_map(|list| mount_options::split(list)) {
@@ -58,7 +58,7 @@ fn flags(lists: &[String]) -> MountFlags {
     flags
 }
 
-/// Whether another user's mount is there, which lets nobody else in, not even root.
+/// Whether another user's mount is there, which admits no other user, not even root.
 fn is_closed(mountpoint: &Path) -> bool {
     matches!(rustix::fs::getxattr(mountpoint, CONTROL_XATTR, &mut [0; 1][..]), Err(Errno::ACCESS))
 }

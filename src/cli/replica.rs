@@ -1,4 +1,4 @@
-//! A directory as a replica to be synced: mounted, or mounted for as long as it takes.
+//! A directory as a replica of a sync: mounted, or mounted for the duration of the sync.
 
 use super::error::CliError;
 use super::leftovers::{self, TEMPORARY};
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 /// So long the private mount of another sync may take to go.
 const OTHERS: Duration = Duration::from_secs(15);
-/// In a state directory: what syncs remember.
+/// In a state directory: the sync state.
 const SYNC: &str = "sync";
 
-/// A mounted overlay, and where its syncs are remembered.
+/// A mounted overlay, and its sync state.
 pub(super) struct Mounted {
     /// Its files.
     pub tree: PathBuf,
@@ -38,7 +38,7 @@ pub(super) struct Mounted {
     temporary: bool,
 }
 
-/// Where the syncs of the overlay around `path` are remembered, without mounting it.
+/// Returns the directory with the sync state of the overlay around `path`, without mounting it.
 pub(super) fn memory_of(found: &Found) -> Result<(PathBuf, Option<OwnedFd>), CliError> {
     match found {
         Found::Direct { layout, .. } => Ok((layout.file(SYNC), None)),
@@ -49,7 +49,7 @@ pub(super) fn memory_of(found: &Found) -> Result<(PathBuf, Option<OwnedFd>), Cli
     }
 }
 
-/// What a mount over its own directory hides.
+/// Directories that a mount over its own directory hides.
 struct Below {
     backing: PathBuf,
     state: PathBuf,
@@ -199,7 +199,7 @@ fn find_settled(path: &Path) -> Result<Found, ControlError> {
     }
 }
 
-/// Where private mounts are made; without what is left of others.
+/// Returns the directory for private mounts; clears leftovers first.
 fn runtime_dir() -> Result<PathBuf, CliError> {
     let base = control::runtime_dir(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref())?;
     leftovers::clear(&base);
@@ -268,7 +268,7 @@ impl Mounted {
         Ok(open(&self.tree, &self.memory, &self.info.store, &groups, force, Some(past), report)?)
     }
 
-    /// What its settings say.
+    /// Returns the groups in its settings.
     pub(super) fn groups(&self) -> Result<Groups, CliError> {
         let path = self.state.join("config.toml");
         let text = match std::fs::read_to_string(&path) {
@@ -280,7 +280,7 @@ impl Mounted {
         Groups::of(config.groups).map_err(|e| CliError::new(format!("{}: {e}", path.display())))
     }
 
-    /// Unmounts what was mounted for the sync.
+    /// Ends the private mount.
     pub(super) fn end(&mut self) {
         if !std::mem::take(&mut self.temporary) {
             return;

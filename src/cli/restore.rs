@@ -6,7 +6,7 @@ use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response, RestoreReport, RestoreRequest, To};
 use std::path::PathBuf;
 
-/// Bring a version of a file back
+/// Restore a version of a file
 #[derive(clap::Args)]
 #[command(
     after_help = "In place, what is there becomes a version first; the file is the one or the other at any time. \
@@ -15,7 +15,7 @@ use std::path::PathBuf;
     Example: dedupctl restore thesis.tex@3 -o old.tex"
 )]
 pub(super) struct Restore {
-    /// The file, and which version of it (see `dedupctl log`)
+    /// The file, and its version number (see `dedupctl log`)
     #[arg(value_name = "FILE@N")]
     file: PathBuf,
     /// Write it to this new file instead

@@ -7,7 +7,7 @@ use crate::control::Found;
 use crate::repo::Layout;
 use std::path::PathBuf;
 
-/// Index, and by policy convert, what is already there
+/// Index existing files, and convert them by policy
 #[derive(clap::Args)]
 #[command(
     after_help = "Only a mounted overlay converts files. Without a mount, `scan` indexes them and they stay as they are.\n\
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub(super) struct Scan {
     /// File or directory; by default the current directory
     path: Option<PathBuf>,
-    /// Convert files although nothing is mounted: they look empty until the overlay is mounted
+    /// Convert files without a mount: they look empty until the overlay is mounted
     #[arg(long)]
     offline: bool,
     /// With --offline: do not ask

@@ -12,33 +12,33 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Be the other side of a sync, on stdin and stdout
+/// Answer a sync on stdin and stdout (ssh starts this)
 #[derive(clap::Args)]
 #[command(
     after_help = "`dedupctl sync HOST:DIR` starts this on HOST by ssh.\nExample: dedupctl serve --stdio /data"
 )]
 pub(super) struct Serve {
-    /// The overlay; a directory that is none yet becomes one
+    /// The overlay; a directory without a store becomes one
     dir: PathBuf,
     /// Speak the protocol on stdin and stdout
     #[arg(long, required = true)]
     stdio: bool,
-    /// Make the directory if it is not there
+    /// Create the directory if it is missing
     #[arg(long)]
     create: bool,
-    /// Refuse any other copy than that of this device
+    /// Refuse any copy except this device's
     #[arg(long, value_name = "DEVICE")]
     expect: Option<String>,
-    /// Take an empty directory for one whose files were all deleted
+    /// Accept an empty directory as one whose files were all deleted
     #[arg(long)]
     force: bool,
-    /// Compare only, and change nothing
+    /// Only compare
     #[arg(long)]
     dry_run: bool,
-    /// Make the overlay even in a directory of the system, in another user's home, or where mounts lie below
+    /// Allow the overlay in a system directory, in another user's home, or above mounts
     #[arg(long)]
     force_root: bool,
-    /// Give up when the other side was silent for so long
+    /// Give up after this long without a sign from the other side
     #[arg(long, value_name = "SECONDS", default_value_t = pipe::SILENCE_SECONDS, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
 }

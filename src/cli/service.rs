@@ -1,5 +1,5 @@
-//! Telling systemd how a service of `Type=notify` is: over the socket that `NOTIFY_SOCKET` names (sd_notify(3)).
-//! Without that nothing happens. What cannot be told is no reason to serve less.
+//! Reports of a `Type=notify` service to systemd, over the socket in `NOTIFY_SOCKET` (sd_notify(3)). Without
+//! that nothing happens. A failed report never stops the service.
 
 use super::output::plain;
 use sd_notify::{NotifyState, notify};
@@ -22,7 +22,7 @@ pub(super) fn ready(mountpoint: &Path) {
     tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-/// What is mounted is being unmounted.
+/// The unmount has begun.
 pub(super) fn ending() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing files in conversion"), extend(END)]);
 }

@@ -1,4 +1,4 @@
-//! A store to work on, whether a daemon has it or this program opens it itself.
+//! A store to work on, through a daemon or opened by this program.
 
 use super::Global;
 use super::error::CliError;
@@ -10,7 +10,7 @@ use crate::overlay::Background;
 use crate::repo::{Layout, OpenOptions, Repo, RepoError};
 use std::path::{Path, PathBuf};
 
-/// What a command is about to do if it has to open the store itself.
+/// Purpose of opening the store, if the command must open it itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Only ask.
@@ -19,9 +19,9 @@ pub(super) enum Work {
     Change,
     /// As the last, and files are converted, which the user was asked about.
     Convert,
-    /// Garbage is collected, which on a disk with nothing free begins with the index.
+    /// Garbage collection, which on a disk without free space begins with the index.
     Collect,
-    /// Read or write back contents, for which the index only has to find chunks.
+    /// Read or write back contents: the index only has to find chunks.
     Copy,
 }
 
@@ -45,8 +45,8 @@ pub(super) fn find(global: &Global, path: Option<&Path>) -> Result<Found, CliErr
     Ok(found)
 }
 
-/// As [`find`], for a file that may lie outside of the overlay: then the path is an absolute one, and the
-/// flag is true.
+/// Like [`find`], for a file that may be outside the overlay: then the path is absolute, and the flag is
+/// true.
 pub(super) fn find_for_file(global: &Global, file: &Path) -> Result<(Found, PathBuf, bool), CliError> {
     let inside = match &global.store {
         Some(store) => control::find_store(store, Some(file)),
@@ -67,7 +67,7 @@ pub(super) fn find_for_file(global: &Global, file: &Path) -> Result<(Found, Path
 }
 
 impl Session {
-    /// Opens what was found. Returns the path below the root too.
+    /// Opens the store. Also returns the path below the root.
     pub(super) fn open(found: Found, work: Work, out: &Output) -> Result<(Session, PathBuf), CliError> {
         match found {
             Found::Daemon { client, path, .. } => Ok((Session::Daemon(client), path)),
@@ -83,7 +83,7 @@ impl Session {
         matches!(self, Session::Direct(direct) if direct.repo.withholds())
     }
 
-    /// Does what is requested, and ends the session.
+    /// Executes a request, and ends the session.
     pub(super) fn ask(self, request: Request, out: &Output) -> Result<Response, CliError> {
         match self {
             Session::Daemon(mut client) => {
@@ -95,14 +95,14 @@ impl Session {
     }
 }
 
-/// A store that is asked more than once.
+/// A store for several requests.
 pub(super) enum Repeated {
     Daemon(DaemonInfo),
     Direct(Box<Direct>),
 }
 
 impl Repeated {
-    /// Opens what was found. Returns the path below the root too.
+    /// Opens the store. Also returns the path below the root.
     pub(super) fn open(found: Found, out: &Output) -> Result<(Repeated, PathBuf), CliError> {
         match found {
             Found::Daemon { info, path, .. } => Ok((Repeated::Daemon(info), path)),
@@ -186,7 +186,7 @@ impl Direct {
         self.answer(request, &mut |step| meter.show(&step))
     }
 
-    /// Does what is requested; other threads may ask meanwhile.
+    /// Executes a request; other threads may ask meanwhile.
     pub(super) fn answer(
         &self,
         request: Request,
@@ -204,7 +204,7 @@ impl Direct {
         })
     }
 
-    /// Brings the whole tree into an index that was made anew.
+    /// Scans the whole tree into a rebuilt index.
     pub(super) fn catch_up(&self, out: &Output) -> Result<(), CliError> {
         let mut meter = out.meter();
         let done = admin::catch_up(&self.repo, &mut |step| {

@@ -4,7 +4,7 @@ use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response};
 use std::path::PathBuf;
 
-/// Wait until every file closed before now is chunked, indexed and durable
+/// Wait until all closed files are stored and durable
 #[derive(clap::Args)]
 #[command(
     after_help = "What is closed meanwhile is not waited for. Nothing waits for having rested then: neither files of a policy like idle:10m nor those that are\n\
@@ -29,11 +29,9 @@ impl Settle {
         })?;
         match report.kept_plain {
             0 => {}
-            1 => out.note("1 file is kept plain: it is rewritten as a whole again and again"),
+            1 => out.note("1 file is kept plain: it is rewritten repeatedly as a whole"),
             files => {
-                out.note(&format!(
-                    "{files} files are kept plain: they are rewritten as a whole again and again"
-                ));
+                out.note(&format!("{files} files are kept plain: they are rewritten repeatedly as a whole"));
             }
         }
         if withholds {

@@ -1,4 +1,4 @@
-//! `groups --method sif`: each file with those like it, interesting sets, or two directories beside each other.
+//! `groups --method sif`: similar files of each file, interesting sets, or two directories side by side.
 
 use super::CliResult;
 use super::error::CliError;
@@ -24,41 +24,41 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What goes before the names of files of two directories.
+/// Prefixes of file names in two directories.
 const SIDES: [&str; 2] = ["a", "b"];
 
-/// Some seconds of looking for interesting sets.
+/// Limit of the search for interesting sets: some seconds.
 const STEPS_MAX: u64 = 100_000_000;
 
 #[derive(clap::Args)]
 #[group(id = "sif")]
 #[command(next_help_heading = "With --method sif")]
 pub(super) struct SifOptions {
-    /// Show sets of files that all have a share of --min and N fingerprints in common, and are part of no larger such set
-    /// [default N: 5]
+    /// Show maximal sets of files that all have a share of --min and N fingerprints in common [default N: 5]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "5")]
     interesting: Option<u64>,
-    /// Only files whose names end in the same way: `.c`
+    /// Only files with the same extension: `.c`
     #[arg(long, conflicts_with_all = ["interesting", "against"])]
     same_suffix: bool,
-    /// Only files of which the shorter is so large a share of the longer, 0 to 1
+    /// Only pairs whose shorter file is at least this share of the longer, 0 to 1
     #[arg(long, value_name = "SHARE", value_parser = parse_share, conflicts_with_all = ["interesting", "against"])]
     size_ratio: Option<f64>,
-    /// Compare the directory with this one: for each file the most similar of the other, and what is in one only
+    /// Compare the directory with this one: the most similar file for each file, and files without a
+    /// counterpart
     #[arg(long, value_name = "DIR", conflicts_with_all = ["interesting", "save", "from"])]
     against: Option<PathBuf>,
-    /// Fingerprints start at the strings that are the lines of this file, of 1 to 50 bytes each
+    /// Start fingerprints at the lines of this file, of 1 to 50 bytes each
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     anchors: Option<PathBuf>,
-    /// Fingerprints start at strings that many of the files have, but not too often
+    /// Start fingerprints at strings that many files have, but not too often
     #[arg(long, conflicts_with_all = ["anchors", "from"])]
     learn_anchors: bool,
 }
 
-/// What was read, or loaded.
+/// Results of reading, or loaded ones.
 struct Read {
     saved: Saved,
-    /// Not known of what was loaded.
+    /// Unknown for loaded results.
     parameters: Option<String>,
     unreadable: Vec<(PathBuf, String)>,
 }
@@ -68,7 +68,7 @@ struct GroupsReport {
     method: &'static str,
     parameters: Option<String>,
     min: f64,
-    /// In each the first is compared with the others.
+    /// In each group the first is compared with the others.
     groups: Vec<Vec<FileByMethod>>,
     /// Fingerprints that too many files have.
     left_out: u64,
@@ -80,10 +80,10 @@ struct SetsReport {
     method: &'static str,
     parameters: Option<String>,
     min: f64,
-    /// Fewest fingerprints in common.
+    /// Smallest number of common fingerprints.
     common_min: u64,
     sets: Vec<SetReport>,
-    /// Whether the search ended at its bound.
+    /// Whether the search reached its limit.
     cut: bool,
     unreadable: usize,
 }
@@ -98,7 +98,7 @@ struct SetReport {
 struct SetFile {
     path: String,
     size: u64,
-    /// Of its fingerprints, those that all have.
+    /// Share of its fingerprints that all have.
     share: f64,
 }
 
@@ -122,7 +122,7 @@ struct AlikeReport {
 }
 
 impl SifOptions {
-    /// Whether an index that is kept has the fingerprints that are asked for.
+    /// Whether a saved index has the requested fingerprints.
     pub(super) fn as_indexed(&self) -> bool {
         self.against.is_none() && self.anchors.is_none() && !self.learn_anchors
     }
@@ -169,7 +169,7 @@ impl SifOptions {
         Ok(Read { saved, parameters: Some(sif.parameters()), unreadable: tree.unreadable().to_vec() })
     }
 
-    /// The report of Manber's figure 3.
+    /// Prints the report of Manber's figure 3.
     fn figure_3(&self, read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), CliError> {
         let rules = Rules {
             share_min: asked.min,
@@ -194,7 +194,7 @@ impl SifOptions {
     }
 }
 
-/// What an index knows, collated.
+/// Collates the content of an index.
 fn indexed(kept: &KeptIndex, asked: &Asked<'_>, out: &Output) -> Result<Read, CliError> {
     let (sif, mut files) = (kept.method.of::<Sif>().unwrap_or_default(), Vec::new());
     let damaged = |e: OverlayError| failed(e);
@@ -213,7 +213,7 @@ fn indexed(kept: &KeptIndex, asked: &Asked<'_>, out: &Output) -> Result<Read, Cl
     Ok(Read { saved, parameters: Some(kept.parameters.clone()), unreadable: Vec::new() })
 }
 
-/// The reference under all its names, then the members under theirs.
+/// Lists the reference under all its names, then the members under theirs.
 fn group_files(saved: &Saved, group: &Group) -> Vec<FileByMethod> {
     let files = |place: u32, identical: bool, share: f64| {
         let file = &saved.files[place as usize];
@@ -295,7 +295,7 @@ fn directories(read: &Read, asked: &Asked<'_>, out: &Output) -> Result<(), CliEr
     out.result(&report, |report| {
         let limit = asked.shown();
         let mut rows = vec![["CONTAINED", "FIRST", "SECOND"].map(str::to_owned).to_vec()];
-        // What is the same under the same name needs nobody's eye.
+        // Identical files under the same name need no attention.
         let moved = |alike: &&AlikeReport| !(alike.identical && alike.a == alike.b);
         rows.extend(report.alike.iter().filter(moved).take(limit).map(|alike| {
             let mark = if alike.identical { " (identical)" } else { "" };

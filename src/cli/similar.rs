@@ -11,7 +11,7 @@ use crate::similarity::methods::{Method, winnow::Winnow};
 use crate::view::View;
 use std::path::PathBuf;
 
-/// Files that resemble one: the same, in it, around it, or sharing parts
+/// Find files that are identical to one, or share parts
 #[derive(clap::Args)]
 #[command(
     after_help = "Shares are of the file asked about (CONTAINS), of the file found (CONTAINED) and of both \
@@ -21,14 +21,14 @@ use std::path::PathBuf;
     Example: dedupctl similar ann.c --method winnow --in homework --base handout.c"
 )]
 pub(super) struct Similar {
-    /// The file; it may lie outside the overlay
+    /// The file; it may be outside the overlay
     file: PathBuf,
     #[command(flatten)]
     by_method: ByMethod,
     /// Smallest share, 0 to 1
     #[arg(long, value_name = "SHARE", default_value = "0.25", value_parser = parse_share)]
     min: f64,
-    /// At most so many files
+    /// Limit of files
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     #[command(flatten)]
@@ -42,57 +42,57 @@ pub(super) struct Similar {
 #[derive(clap::Args)]
 #[group(id = "default winnow")]
 struct Viewed {
-    /// How to look at the files: `auto` as suits the one asked about, with winnow each; unless given, at the bytes, and but
-    /// for winnow at what is inside of archives and compressed files
+    /// How to read the files: `auto` selects the view that suits FILE (with winnow, each file). By default as
+    /// raw bytes, and except with winnow also the content of archives and compressed files
     #[arg(long, value_name = "VIEW", value_parser = parse_look)]
     view: Option<Look>,
 }
 
-/// What only the index that is always kept is asked with.
+/// Options of the default index only.
 #[derive(clap::Args)]
 #[group(id = "default")]
 struct Indexed {
-    /// What to rank by; --min is of resemblance with that, else of the larger of the shares of either that is in the other
+    /// Rank by this. With `resemblance`, --min applies to it; otherwise to the larger of both containments
     #[arg(long, value_name = "FIGURE", default_value = "mean")]
     by: By,
     /// Skip verification: figures are estimates from the index
     #[arg(long)]
     estimate: bool,
-    /// Only files whose path below the root fits; `*.c` is a name in any directory. Can be repeated
+    /// Only files whose path below the root matches; `*.c` matches names in any directory. Can be repeated
     #[arg(long, value_name = "GLOB", value_parser = parse_glob)]
     path: Vec<String>,
-    /// No files whose path fits. Can be repeated
+    /// No files whose path matches. Can be repeated
     #[arg(long, value_name = "GLOB", value_parser = parse_glob)]
     not: Vec<String>,
-    /// Only files whose name ends in the same way: `.c`
+    /// Only files with the same extension: `.c`
     #[arg(long)]
     same_suffix: bool,
-    /// Only files of so many bytes or more
+    /// Only files of at least this size
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     min_size: u64,
-    /// Only files of so many bytes or fewer
+    /// Only files of at most this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
-    /// Only pairs of which the shorter is so large a share of the longer, 0 to 1
+    /// Only pairs whose shorter file is at least this share of the longer, 0 to 1
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = parse_share)]
     size_ratio: f64,
-    /// Only files with so many bytes in common or more
+    /// Only files with at least this many common bytes
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
     min_common: u64,
-    /// Count padding, and what templates cover, too
+    /// Also count padding and template bytes
     #[arg(long)]
     no_templates: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum By {
-    /// The larger of the shares of either that is in the other
+    /// The larger of both containments
     Containment,
-    /// Bytes in common by bytes in either
+    /// Common bytes divided by the bytes in either
     Resemblance,
-    /// Bytes in common
+    /// Common bytes
     Bytes,
-    /// The geometric mean of the shares of either that is in the other
+    /// The geometric mean of both containments
     Mean,
 }
 

@@ -7,7 +7,7 @@ use crate::admin::{Request, Response, SnapshotReport, SnapshotRequest, SnapshotR
 use crate::control::Found;
 use std::path::{Path, PathBuf};
 
-/// Snapshots of the whole overlay: take, list, look into, compare, bring back, remove
+/// Create, list, show, compare, restore, remove snapshots
 #[derive(clap::Args)]
 #[command(
     after_help = "Snapshots can be looked into in the mount too, below the hidden directory .snapshots/ID/ at its root. \
@@ -19,31 +19,31 @@ use std::path::{Path, PathBuf};
 pub(super) struct Snapshots {
     #[command(subcommand)]
     what: What,
-    /// A path of the overlay, for those that take no PATH; by default the current directory
+    /// A path of the overlay, for commands without PATH; by default the current directory
     #[arg(long, global = true, value_name = "PATH")]
     at: Option<PathBuf>,
 }
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Take one, of what is there at this moment
+    /// Take a snapshot of the present tree
     Create {
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,
-        /// A name by which it can be asked for, and which keeps it until it is removed
+        /// A name that finds it, and keeps it until it is removed
         #[arg(long, default_value = "", hide_default_value = true)]
         name: String,
-        /// Look at the metadata of all files, also if it is known what changed
+        /// Examine the metadata of all files, even if the changes are known
         #[arg(long)]
         walk: bool,
     },
-    /// List them
+    /// List snapshots
     #[command(after_help = "Example: dedupctl snapshot list /data")]
     List {
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,
     },
-    /// What is in one, or in a directory of it
+    /// List a directory of a snapshot
     #[command(after_help = "Example: dedupctl snapshot show before-upgrade etc")]
     Show {
         /// Its name, or the first digits of its id
@@ -51,16 +51,16 @@ enum What {
         /// File or directory, as a path in the overlay
         path: Option<PathBuf>,
     },
-    /// What differs between two, or between one and now
+    /// Compare two snapshots, or one with the present tree
     Diff {
-        /// The one
+        /// The first
         a: String,
-        /// The other; by default what is there now
+        /// The second; by default the present tree
         b: Option<String>,
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,
     },
-    /// Bring back all of it, a directory or a file
+    /// Restore a snapshot, or a directory or file of it
     Restore {
         /// Its name, or the first digits of its id
         id: String,
@@ -69,11 +69,11 @@ enum What {
         /// Write it to this path, which must not exist, and change nothing in place
         #[arg(short = 'o', long, value_name = "OUT")]
         output: Option<PathBuf>,
-        /// In place: remove what the snapshot does not have (it can be had from `log` and `restore`)
+        /// In place: remove files that the snapshot lacks (`log` and `restore` can bring them back)
         #[arg(long, conflicts_with = "output")]
         delete: bool,
     },
-    /// Remove one
+    /// Remove a snapshot
     #[command(after_help = "Example: dedupctl snapshot remove before-upgrade")]
     Remove {
         /// Its name, or the first digits of its id
@@ -167,7 +167,9 @@ impl Snapshots {
                 }
                 None => String::new(),
             },
-            What::Remove { .. } => "removed; `dedupctl gc` gives back what it alone needed\n".to_owned(),
+            What::Remove { .. } => {
+                "removed; `dedupctl gc` frees the content that only it needed\n".to_owned()
+            }
         }
     }
 }

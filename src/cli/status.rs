@@ -8,7 +8,7 @@ use crate::overlay::snapshots_fill_disk;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Mount, policy, sizes, ratio, index, queue, memory
+/// Show mount, policy, sizes, ratio, queue and memory
 #[derive(clap::Args)]
 #[command(after_help = "Example: dedupctl status /data --json\n\
     Example: dedupctl status /data --watch 5\n\
@@ -17,10 +17,10 @@ use std::time::Duration;
 pub(super) struct Status {
     /// Any path in the overlay; by default the current directory
     path: Option<PathBuf>,
-    /// How many bytes removing this would give back: a file, a directory, or a snapshot as `.snapshots/ID`
+    /// Show how many bytes a removal would free: of a file, a directory, or a snapshot as `.snapshots/ID`
     #[arg(long, value_name = "PATH", conflicts_with = "path")]
     of: Option<PathBuf>,
-    /// Tell it again and again, every so many seconds, until Ctrl-C; with --json one document a line
+    /// Repeat every N seconds, until Ctrl-C; with --json one document a line
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = parse_seconds,
         conflicts_with = "of")]
     watch: Option<Duration>,
@@ -75,7 +75,7 @@ fn text(report: &StatusReport) -> String {
     table(&rows, &[])
 }
 
-/// What the files would take by themselves, and what they take.
+/// Describes the plain size of the files, and their present size.
 fn disk(report: &StatusReport) -> String {
     let (plain, all) = (report.logical_bytes, report.disk_bytes);
     let both = format!("plain: {}, with dedupfs: {}, all included", size(plain), size(all));
@@ -91,7 +91,7 @@ fn index(report: &StatusReport) -> String {
     if report.unique_bytes > 0 {
         text += &format!(", {:.2}% of unique", 100.0 * report.index_share);
     }
-    text += &format!(", {} contents seen through a view", report.views);
+    text += &format!(", text extracted from {} documents", report.views);
     match report.not_indexed {
         0 => text,
         files => format!("{text}; {files} files not in it, as similarity is off for them"),
@@ -112,7 +112,7 @@ fn history(report: &StatusReport) -> String {
     }
 }
 
-/// What there is to know, by its name.
+/// Returns all rows, by name.
 pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
     let mounted = match &report.mountpoint {
         Some(mountpoint) => format!("at {} (process {})", plain(mountpoint), report.pid),
@@ -129,7 +129,7 @@ pub(super) fn rows(report: &StatusReport) -> Vec<(&'static str, String)> {
     };
     let pending = match report.kept_plain {
         0 => pending,
-        kept => format!("{pending}; {kept} kept plain, as they are rewritten as a whole again and again"),
+        kept => format!("{pending}; {kept} kept plain because they are rewritten repeatedly as a whole"),
     };
     let pending = match report.hot_files {
         0 => pending,

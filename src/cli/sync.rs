@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Make this tree and a copy elsewhere the same again, in both directions
+/// Make this tree and a copy equal, in both directions
 #[derive(clap::Args)]
 #[command(
     after_help = "PEER is a directory, HOST:DIR or USER@HOST:DIR (by ssh, with dedupctl there too), or a name that\n\
@@ -33,7 +33,7 @@ pub(super) struct Sync {
     peer: String,
     /// A path of the overlay; by default the current directory
     path: Option<PathBuf>,
-    /// Only say what would be done
+    /// Only print the plan
     #[arg(long)]
     dry_run: bool,
     /// Change only the other side
@@ -42,28 +42,28 @@ pub(super) struct Sync {
     /// Change only this side
     #[arg(long)]
     pull: bool,
-    /// Bytes a second at most, of both directions together, like 500K
+    /// Limit of bytes a second, both directions together, like 500K
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     bwlimit: Option<u64>,
-    /// Give up when the other side was silent for so long
+    /// Give up after this long without a sign from the other side
     #[arg(long, value_name = "SECONDS", default_value_t = pipe::SILENCE_SECONDS, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
-    /// Make the directory PEER if it is not there
+    /// Create the directory PEER if it is missing
     #[arg(long)]
     create: bool,
-    /// Sync with the copy that is there now, though another one was met there before
+    /// Sync with the present copy, although an earlier sync met another one there
     #[arg(long)]
     replace: bool,
-    /// Also where a directory is empty that was not, or where more than half would be deleted
+    /// Also if a directory is suddenly empty, or more than half of the files would be lost
     #[arg(long)]
     force: bool,
-    /// Make the overlay of PEER even in a directory of the system, in another user's home, or where mounts lie below
+    /// Allow the overlay of PEER in a system directory, in another user's home, or above mounts
     #[arg(long)]
     force_root: bool,
     /// The program for connections, with arguments
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     ssh: String,
-    /// What dedupctl is called on the other side
+    /// Name of dedupctl on the other side
     #[arg(long, value_name = "PROGRAM", default_value = "dedupctl")]
     remote_program: String,
 }
@@ -289,7 +289,7 @@ impl Sync {
             would_make: would_make(session.peer_features()).filter(|_| self.dry_run),
         };
         if report.without_base {
-            out.note("the two have no sync in common: what is missing on one side was not taken for deleted");
+            out.note("first sync of these two copies: a file that one side lacks does not count as deleted");
         }
         for path in &report.kept {
             out.note(&format!("{}: deleted on one side and changed on the other: kept", plain(path)));

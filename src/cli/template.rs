@@ -6,7 +6,7 @@ use crate::admin::{Request, Response, TemplateReport, TemplateRequest};
 use crate::control::Found;
 use std::path::PathBuf;
 
-/// Boilerplate that does not count in `similar`: licences, headers, navigation
+/// Manage boilerplate that `similar` ignores
 #[derive(clap::Args)]
 #[command(
     after_help = "A template is a passage of 64 bytes or more. What it covers of a file, in substrings of 32 bytes or \
@@ -22,40 +22,40 @@ pub(super) struct Template {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Show the templates
+    /// List the templates
     #[command(after_help = "Example: dedupctl template list")]
     List {
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,
     },
-    /// Mark a file, or a part of it, as boilerplate; one of the same name is replaced
+    /// Add a file, or a part of it, as boilerplate; replaces one of the same name
     Add {
-        /// What to call it: letters, digits, `-`, `_` and `.`
+        /// Its name: letters, digits, `-`, `_` and `.`
         name: String,
-        /// The file; it may lie outside the overlay
+        /// The file; it may be outside the overlay
         file: PathBuf,
-        /// Only these bytes of it: from the first to before the second
+        /// Only these bytes: from the first to before the second
         #[arg(long, value_name = "FROM..TO", value_parser = parse_range)]
         range: Option<(u64, u64)>,
     },
-    /// Find passages that many files have, and keep them as templates
+    /// Find passages that many files share, and save them as templates
     Learn {
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,
-        /// Smallest share of the files, identical ones counted once, that has to have a passage
+        /// Smallest share of the files with a passage; identical files count once
         #[arg(long, value_name = "SHARE", default_value = "0.05", value_parser = parse_share)]
         share: f64,
-        /// Fewest files that have to have it, whatever the share
+        /// Smallest number of files with a passage
         #[arg(long, value_name = "N", default_value_t = 20)]
         min_files: u64,
-        /// Only show them
+        /// Only print them
         #[arg(long)]
         dry_run: bool,
     },
     /// Remove a template, marked or learned
     #[command(after_help = "Example: dedupctl template remove gpl")]
     Remove {
-        /// What it is called
+        /// Its name
         name: String,
         /// A path of the overlay; by default the current directory
         path: Option<PathBuf>,

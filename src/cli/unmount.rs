@@ -8,7 +8,7 @@ use crate::fuse;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Wait for conversions in flight, then unmount
+/// Wait for running conversions, then unmount
 #[derive(clap::Args)]
 #[command(
     after_help = "Returns when the daemon has ended and the store is closed.\nExample: dedupctl unmount /mnt/data"
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub(super) struct Unmount {
     /// Any path in the mounted overlay
     path: PathBuf,
-    /// End it also where other mount namespaces (containers, sandboxes) hold a copy of the mount
+    /// Also end it if other mount namespaces (containers, sandboxes) hold a copy of the mount
     #[arg(long)]
     lazy: bool,
 }
@@ -24,9 +24,9 @@ pub(super) struct Unmount {
 #[derive(Serialize)]
 struct Unmounted {
     unmounted: PathBuf,
-    /// What the daemon could not finish before.
+    /// Work that the daemon could not finish before.
     unfinished: Option<String>,
-    /// Processes in other mount namespaces that hold it: its daemon goes on for them.
+    /// Processes in other mount namespaces that hold it: the daemon keeps serving them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     held_by: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Winnowing as it is asked for: without a base, through front ends, with fewer look-ups.
+//! Options of winnowing: base files, front ends, fewer look-ups.
 
 use super::error::CliError;
 use super::methods::failed;
@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 #[group(id = "winnow")]
 #[command(next_help_heading = "With --method winnow")]
 pub(super) struct WinnowOptions {
-    /// What is in this file counts nothing: it was given to everyone. Can be repeated
+    /// Ignore everything that this file contains, such as a handout. Can be repeated
     #[arg(long, value_name = "FILE")]
     base: Vec<PathBuf>,
-    /// Look up what a window of so many hashes keeps of the file asked about: w, as is indexed, or more
+    /// Look up FILE's fingerprints of a window of this many hashes: w of the index, or more
     #[arg(long, value_name = "W")]
     window: Option<u32>,
-    /// Look up only so many of its hashes, the smallest: a few tell resemblance
+    /// Look up only this many of its hashes, the smallest: a few suffice for resemblance
     #[arg(long, value_name = "N")]
     smallest: Option<usize>,
 }
@@ -30,22 +30,22 @@ pub(super) struct WinnowOptions {
 #[group(id = "winnow")]
 #[command(next_help_heading = "With --method winnow")]
 pub(super) struct WinnowGroups {
-    /// What is in this file counts nothing: it was given to everyone. Can be repeated
+    /// Ignore everything that this file contains, such as a handout. Can be repeated
     #[arg(long, value_name = "FILE")]
     base: Vec<PathBuf>,
-    /// Read files through this front end: `auto` as suits each, or text, html, source, postscript, pdf, archive or gzip
-    /// [default: bytes as they are]
+    /// Read files through this front end: `auto` selects one for each, or text, html, source, postscript,
+    /// pdf, archive or gzip [default: raw bytes]
     #[arg(long, value_name = "VIEW", value_parser = parse_look)]
     view: Option<Look>,
 }
 
-/// What is asked of winnowing.
+/// Options of winnowing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WinnowAsked {
     base: Vec<PathBuf>,
     window: Option<u32>,
     smallest: Option<usize>,
-    /// How files are to be read, if not as they are.
+    /// Front end, unless files are read as raw bytes.
     pub(super) look: Option<Look>,
 }
 
@@ -67,22 +67,22 @@ fn not_raw(view: Option<Look>) -> Option<Look> {
 }
 
 impl WinnowAsked {
-    /// Whether nothing in particular is asked.
+    /// Whether no option is set.
     pub(super) fn is_plain(&self) -> bool {
         self.base.is_empty() && self.window.is_none() && self.smallest.is_none()
     }
 
-    /// For files that are read here.
+    /// Converts the options for files that are read here.
     pub(super) fn query(&self, winnow: Winnow) -> Result<Query, CliError> {
         Query::new(winnow, self.base(&winnow)?, self.window, self.smallest).map_err(CliError::new)
     }
 
-    /// The base, read as the other files are.
+    /// Reads the base files, through the same front end.
     pub(super) fn base(&self, winnow: &Winnow) -> Result<Base, CliError> {
         read_base(winnow, &self.base, self.look).map_err(failed)
     }
 
-    /// For an index that is kept, of the overlay that was found.
+    /// Converts the options for a saved index of this overlay.
     pub(super) fn request(&self, found: &Found) -> Result<WinnowRequest, CliError> {
         let mut base = Vec::new();
         for file in &self.base {

@@ -13,8 +13,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects; `None` if no daemon listens there (any more). The other end has to be run by root, by this user or by the
-    /// owner of the overlaid directory: any other user could answer with anything.
+    /// Connects; `None` if no daemon listens there. The other end must run as root, as this user or as the
+    /// owner of the backing directory: any other user could answer with anything.
     pub fn connect(info: &DaemonInfo) -> Result<Option<Client>, ControlError> {
         match UnixStream::connect(&info.socket) {
             Ok(stream) => check_server(&stream, info)
@@ -25,7 +25,7 @@ impl Client {
         }
     }
 
-    /// Sends the request and waits for its answer; `progress` is told what the daemon tells meanwhile.
+    /// Sends the request and waits for its answer; `progress` gets the daemon's progress messages.
     pub fn ask(
         &mut self,
         request: &Request,

@@ -1,8 +1,8 @@
-//! Which store a path belongs to, and whether a daemon has it.
+//! Discovery of the store that a path belongs to, and of its daemon.
 //!
-//! A mounted overlay is asked by an xattr, which only a FUSE filesystem is believed: on others anyone can
-//! set one. A bare directory is found by walking up to `.dedupfs`, which `daemon.json` lies in while the
-//! overlay is mounted elsewhere. A socket that nobody listens on means that there is no daemon.
+//! A mounted overlay answers an xattr. The answer counts only on a FUSE filesystem: on others any user can
+//! set one. For a bare directory, discovery walks up to `.dedupfs`, which contains `daemon.json` while the
+//! overlay is mounted elsewhere. A socket without a listener means that there is no daemon.
 
 use super::{CONTROL_XATTR, Client, ControlError};
 use crate::admin::text;
@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
 const INFO_BYTES_MAX: usize = 64 << 10;
 
-/// How to reach a daemon.
+/// Address of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonInfo {
     /// Its socket.
     #[serde(with = "text")]
     pub socket: PathBuf,
-    /// The directory that is overlaid.
+    /// The backing directory.
     #[serde(with = "text")]
     pub root: PathBuf,
-    /// Where it is mounted.
+    /// Its mount point.
     #[serde(with = "text")]
     pub mountpoint: PathBuf,
     /// Identity of the store.
@@ -32,27 +32,27 @@ pub struct DaemonInfo {
     pub pid: u32,
 }
 
-/// A store, and the place in it that a path means.
+/// A store, and a path in its overlay.
 pub enum Found {
     /// A daemon has it.
     Daemon {
         /// A connection.
         client: Client,
-        /// What it says of itself.
+        /// The daemon's own description.
         info: DaemonInfo,
         /// The path below the root.
         path: PathBuf,
     },
-    /// Nobody has it.
+    /// No process has it open.
     Direct {
-        /// Where it is.
+        /// Its location.
         layout: Layout,
         /// The path below the root.
         path: PathBuf,
     },
 }
 
-/// The daemon whose mount shows `path`, if one does.
+/// Returns the daemon whose mount shows `path`, if any.
 pub fn daemon_at(path: &Path) -> Result<Option<DaemonInfo>, ControlError> {
     match rustix::fs::statfs(path) {
         Ok(stat) if stat.f_type == FUSE_MAGIC => {}
@@ -72,7 +72,7 @@ pub fn daemon_at(path: &Path) -> Result<Option<DaemonInfo>, ControlError> {
     }
 }
 
-/// The store that `path` belongs to. The path is in a mounted overlay or in a bare directory.
+/// Returns the store of `path`, which is in a mounted overlay or in a bare directory.
 pub fn find(path: &Path) -> Result<Found, ControlError> {
     let here = canonical(path)?;
     if let Some(info) = daemon_at(&here)? {
@@ -88,12 +88,12 @@ pub fn find(path: &Path) -> Result<Found, ControlError> {
     }
 }
 
-/// The store that `store` names, and the place in it that `path` means.
+/// Returns the store that `store` names, and the place in it that `path` means.
 pub fn find_store(store: &Path, path: Option<&Path>) -> Result<Found, ControlError> {
     let path = path.map(canonical).transpose()?;
     let named = match Layout::named(store) {
         Ok(Some(layout)) => layout,
-        // In a mounted overlay, its root named instead of the hidden directory.
+        // The root of a mounted overlay, named instead of the hidden directory.
         Ok(None) => return find(path.as_deref().unwrap_or(store)),
         Err(e) => match store.parent() {
             // `DIR/.dedupfs`, which a mount over DIR hides.
@@ -117,7 +117,7 @@ fn in_layout(layout: Layout, path: Option<&Path>) -> Result<Found, ControlError>
         return Ok(Found::Daemon { client, info, path });
     }
     let path = match path {
-        // The state directory stands for the whole.
+        // The state directory stands for the whole overlay.
         Some(path) if path.starts_with(&layout.state) => PathBuf::new(),
         Some(path) => below(path, &layout.root)?,
         None => PathBuf::new(),
@@ -125,13 +125,14 @@ fn in_layout(layout: Layout, path: Option<&Path>) -> Result<Found, ControlError>
     Ok(Found::Direct { layout, path })
 }
 
-/// Whether that is what a mount without a daemon answers; the second, who was waiting when it ended.
+/// Whether this is the answer of a mount without a daemon; a request that was waiting at its end gets the
+/// second one.
 fn is_dead(error: Errno) -> bool {
     matches!(error, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
-/// Names the mount point: the uppermost directory that does not answer. Attributes may come from the
-/// kernel's cache, but what a filesystem says of itself is always asked of its daemon.
+/// Returns the mount point: the uppermost directory that does not answer. Attributes may come from the
+/// kernel's cache, but statfs always reaches the daemon.
 fn dead_mount(path: &Path) -> ControlError {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let is_dead = |dir: &&Path| matches!(rustix::fs::statfs(*dir), Err(Errno::NOTCONN));

@@ -17,7 +17,7 @@ pub enum ControlError {
     Outside {
         /// The path.
         path: PathBuf,
-        /// What it should be in.
+        /// Its expected parent.
         root: PathBuf,
     },
     /// The runtime directory cannot be trusted.
@@ -25,39 +25,39 @@ pub enum ControlError {
     Runtime {
         /// The directory.
         path: PathBuf,
-        /// What it is.
+        /// The finding.
         found: String,
     },
     /// The socket is another user's.
     #[error("the daemon of {0} belongs to another user")]
     Denied(PathBuf),
-    /// A user who has no say in this directory listens on the daemon's socket.
+    /// The user who listens on the daemon's socket has no right to this directory.
     #[error("{socket}: user {user} answers there, expected root, this user or the owner of {root}")]
     Server {
         /// The socket.
         socket: PathBuf,
-        /// Who listens.
+        /// The listening user.
         user: u32,
-        /// The overlaid directory.
+        /// The backing directory.
         root: PathBuf,
     },
     /// The connection ended before the answer.
     #[error("the daemon ended before it answered")]
     Ended,
-    /// What came over the connection is not this protocol.
+    /// The connection carries another protocol.
     #[error("the daemon's answer was not understood: {0}")]
     Protocol(String),
     /// The daemon answered with an error.
     #[error("{0}")]
     Fault(Fault),
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{operation} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
     /// The store's files could not be read.
@@ -74,7 +74,7 @@ impl ControlError {
         ControlError::Io { operation, path: path.into(), source: source.into() }
     }
 
-    /// What the user can do about it.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             ControlError::NoStore(_) => Some(

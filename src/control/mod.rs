@@ -1,4 +1,4 @@
-//! How programs talk to the daemon that has a store open: a Unix socket, one request a connection.
+//! The control socket of a daemon: a Unix socket with one request a connection.
 //!
 //! ```text
 //! client                    server
@@ -7,8 +7,8 @@
 //!                      <--  {"ok":{...}}\n           or {"error":{...}}\n, once
 //! ```
 //!
-//! The socket lies in a runtime directory that only its user can enter, and the server asks the kernel who
-//! has connected: only the daemon's own user and root are served. A connection has its own thread, so a
+//! The socket is in a runtime directory that only its user can enter. The server asks the kernel for the
+//! client's user, and serves only the daemon's own user and root. Each connection has its own thread, so a
 //! long request delays neither the filesystem nor other requests.
 
 mod client;
@@ -25,5 +25,5 @@ pub use proto::{Fault, Reply};
 pub use runtime::runtime_dir;
 pub use server::{Handler, Server};
 
-/// The xattr that every file of a mounted overlay answers, with a [`DaemonInfo`] in JSON.
+/// Every file of a mounted overlay answers this xattr with a [`DaemonInfo`] in JSON.
 pub const CONTROL_XATTR: &str = "user.dedupfs.control";

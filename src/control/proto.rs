@@ -1,13 +1,13 @@
-//! The lines of the protocol. Pure but for reading and writing a stream; every length has a limit.
+//! The lines of the protocol. Every length has a limit.
 
 use crate::admin::{Progress, Response};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fmt;
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 
-/// A request is never longer.
+/// Limit of a request.
 pub(super) const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// An answer is never longer: a report can name every damaged file of a large tree.
+/// Limit of an answer: a report can name every damaged file of a large tree.
 pub(super) const REPLY_BYTES_MAX: usize = 256 << 20;
 
 /// A line from the server.
@@ -21,17 +21,17 @@ pub enum Reply {
     Error(Fault),
 }
 
-/// An error as it travels.
+/// An error in transit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// What went wrong.
+    /// The message.
     pub message: String,
-    /// What the user can do.
+    /// Advice for the user.
     pub hint: Option<String>,
 }
 
 impl Fault {
-    /// An error without advice.
+    /// Creates an error without advice.
     pub fn new(message: impl Into<String>) -> Fault {
         Fault { message: message.into(), hint: None }
     }
@@ -51,8 +51,8 @@ pub(super) fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Res
     to.flush()
 }
 
-/// Reads one line; `None` at an end that comes before it. A line that is longer than `bytes_max`, cut
-/// short or not of this form is `InvalidData`.
+/// Reads one line; `None` at the end of the stream. A line that is longer than `bytes_max`, cut short or
+/// malformed is `InvalidData`.
 pub(super) fn read_line<T: DeserializeOwned>(
     from: &mut impl BufRead,
     bytes_max: usize,

@@ -4,8 +4,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The directory for sockets of this user, made if missing: `/run/dedupfs` for root, else `dedupfs` in
-/// `user_runtime` (what `XDG_RUNTIME_DIR` says), else one in `/tmp` that nobody else can have made.
+/// Returns this user's directory for sockets, and creates it if it is missing: `/run/dedupfs` for root,
+/// otherwise `dedupfs` in `user_runtime` (`XDG_RUNTIME_DIR`), otherwise one in `/tmp` that no other user can
+/// have created.
 pub fn runtime_dir(user_runtime: Option<&Path>) -> Result<PathBuf, ControlError> {
     let uid = rustix::process::geteuid();
     let preferred = match user_runtime {

@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 
 /// Clients connected at a time.
 const CONNECTIONS_MAX: usize = 32;
-/// A client sends its request within this time and takes each line of the answer within it.
+/// Time for a client to send its request, and to accept each line of the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client whose request to unmount was answered may stay connected for so long, to see the daemon end.
+/// A client whose unmount request was answered may stay connected this long, to see the daemon end.
 const LINGER: Duration = Duration::from_secs(600);
-/// Progress is sent no more often.
+/// Minimum interval of progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Does what is requested. The callback takes progress and returns whether the client still waits.
+/// Executes a request. The callback takes progress and returns whether the client still waits.
 pub type Handler = dyn Fn(Request, &mut dyn FnMut(Progress) -> bool) -> Result<Response, Fault> + Send + Sync;
 
 /// A listening socket.
@@ -45,7 +45,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Clients, the one that connected first at the front.
+/// Clients, in order of connection.
 #[derive(Default)]
 struct Connections {
     next: u64,
@@ -62,7 +62,7 @@ struct Connection {
 enum Stage {
     /// Has sent no request yet.
     Waiting,
-    /// Its request is under way.
+    /// Its request is running.
     Busy,
     /// Has its answer.
     Answered,
@@ -73,13 +73,13 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a client; `None` if all are taken by clients that have sent their requests.
+    /// Finds a place for a client; `None` if clients with requests have all of them.
     fn admit(self: &Arc<Self>, stream: &Arc<UnixStream>) -> Option<Place> {
         let mut connections = self.lock();
         if connections.open.len() >= CONNECTIONS_MAX {
             let waiting =
                 connections.open.iter().position(|connection| connection.stage == Stage::Waiting)?;
-            // Its thread sees the end of the connection, and goes.
+            // Its thread sees the end of the connection, and ends.
             let _ = connections.open.remove(waiting).stream.shutdown(std::net::Shutdown::Both);
         }
         let id = connections.next;
@@ -93,14 +93,14 @@ impl Shared {
     }
 }
 
-/// The place of a client among the connections, until dropped.
+/// A client's place among the connections, until dropped.
 struct Place {
     shared: Arc<Shared>,
     id: u64,
 }
 
 impl Place {
-    /// Says how far the client has got; false if its place went to another one.
+    /// Records the client's progress; false if another client got its place.
     fn set(&self, stage: Stage) -> bool {
         let mut connections = self.shared.lock();
         let own = connections.open.iter_mut().find(|connection| connection.id == self.id);
@@ -118,8 +118,7 @@ impl Drop for Place {
 }
 
 impl Server {
-    /// Listens in `runtime`. The caller has the store's lock, so a socket that is there already is a dead
-    /// daemon's.
+    /// Listens in `runtime`. The caller has the store's lock, so an existing socket is a dead daemon's.
     pub fn bind(runtime: &Path, store: StoreId) -> Result<Server, ControlError> {
         let path = runtime.join(format!("{store}.sock"));
         match std::fs::remove_file(&path) {
@@ -131,7 +130,7 @@ impl Server {
         Ok(Server { path, listener, shared: Arc::default() })
     }
 
-    /// Where it listens.
+    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -149,7 +148,7 @@ impl Server {
                 match stream {
                     Ok(stream) => admit(stream, &shared, &handler),
                     Err(e) => {
-                        // Out of descriptors, most likely: do not spin.
+                        // Probably out of descriptors: do not spin.
                         tracing::warn!("the control socket: {e}");
                         std::thread::sleep(Duration::from_millis(100));
                     }
@@ -160,7 +159,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes no more requests, and gives those under way `time` to be answered.
+    /// Accepts no more requests, and gives running ones `time` to be answered.
     pub fn stop(&self, time: Duration) {
         self.shared.stopped.store(true, Ordering::Release);
         let _ = std::fs::remove_file(&self.path);
@@ -200,7 +199,7 @@ fn admit(stream: UnixStream, shared: &Arc<Shared>, handler: &Arc<Handler>) {
     }
 }
 
-/// A client that takes no answer is gone.
+/// A client that does not read its answer is gone.
 fn send(mut stream: &UnixStream, reply: &Reply) {
     let _ = proto::write_line(&mut stream, reply);
 }

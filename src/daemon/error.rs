@@ -3,45 +3,45 @@ use crate::fuse::MountError;
 use crate::repo::RepoError;
 use std::path::{Path, PathBuf};
 
-/// Why an overlay could not be mounted or not be ended well.
+/// Why an overlay could not be mounted, or not be ended cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// A directory cannot be used for this.
+    /// A directory cannot be used.
     #[error("{path}: expected {expected}, found {found}")]
     Unsuitable {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What it has to be.
+        /// The requirement.
         expected: &'static str,
-        /// What it is.
+        /// The finding.
         found: String,
     },
-    /// It is mounted already.
+    /// The directory is already mounted.
     #[error("{dir}: is mounted already, at {mountpoint} by process {pid}")]
     Mounted {
         /// The directory.
         dir: PathBuf,
-        /// Where.
+        /// Its mount point.
         mountpoint: PathBuf,
-        /// By whom.
+        /// The daemon's process.
         pid: u32,
     },
-    /// The directory has another store than the one given.
+    /// The directory has another store than the given one.
     #[error("{dir}: expected its store in {wanted}, found it in {found}")]
     OtherStore {
         /// The directory.
         dir: PathBuf,
-        /// What was given.
+        /// The given store.
         wanted: PathBuf,
-        /// Where it is.
+        /// The directory's store.
         found: PathBuf,
     },
     /// This process may not open enough files.
     #[error("the limit of open files: expected {least} or more, found {limit}")]
     Descriptors {
-        /// How many it may open.
+        /// The process's limit.
         limit: u64,
-        /// How many it needs.
+        /// The required limit.
         least: u64,
     },
     /// The store.
@@ -63,7 +63,7 @@ impl DaemonError {
         DaemonError::Unsuitable { path: path.to_owned(), expected, found: found.into() }
     }
 
-    /// What the user can do about it.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             DaemonError::Unsuitable { path, found, .. } if found == "nothing of that name" => {

@@ -1,9 +1,9 @@
-//! The process that serves a mounted overlay: from opening the store to closing it in good order.
+//! The process behind a mount, from opening the store to closing it cleanly.
 //!
-//! Start: clear a dead mount -> checks -> store made if there is none -> store opened (and locked) ->
-//! overlay's threads -> control socket bound -> mounted -> `daemon.json` -> control socket served -> the
-//! caller is told. End, by a signal, a request or an unmount from outside: no more requests -> unmounted
-//! (so nothing is written any more) -> files in conversion finished -> index written -> store closed.
+//! Start: clear a dead mount -> checks -> create the store if there is none -> open (and lock) it -> the
+//! overlay's threads -> bind the control socket -> mount -> `daemon.json` -> serve the control socket ->
+//! report to the caller. End, by a signal, a request or an outside unmount: no more requests -> unmount
+//! (nothing is written any more) -> finish running conversions -> write the index -> close the store.
 //!
 //! A failure on the way leaves nothing mounted. Nothing here reads arguments or the environment, or prints.
 
@@ -26,48 +26,48 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Threads that answer the kernel.
+/// Minimum of threads that answer the kernel.
 const FUSE_THREADS_MIN: usize = 4;
-/// Who has the store gets so long to end.
+/// Time for the current holder of the store to end.
 const ENDING: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What to mount, and how.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The directory to overlay.
+    /// The backing directory.
     pub dir: PathBuf,
-    /// Where to mount; over the directory itself if not said.
+    /// The mount point; by default the directory itself.
     pub mountpoint: Option<PathBuf>,
-    /// Where the store is, if not in the directory.
+    /// The store, if not in the directory.
     pub store: Option<PathBuf>,
-    /// When files are converted, if not as the store's settings say.
+    /// When files are converted; by default as the store's settings say.
     pub dedup: Option<Dedup>,
-    /// Index files and leave them as they are: the mount is for a while only, and not what the user asked for.
+    /// Only index files: a private mount for a while, not one that the user asked for.
     pub index_only: bool,
-    /// The process that it is mounted for: when that ends, however it does, the mount goes, and its mount point.
+    /// The process that needs this mount: when it ends, the mount and its mount point are removed.
     pub mounted_for: Option<u32>,
-    /// Make the store even where that is refused otherwise ([`InitOptions::force_root`]).
+    /// Create the store even if that needs consent ([`InitOptions::force_root`]).
     pub force_root: bool,
     /// `HOME` of the user.
     pub home: Option<PathBuf>,
-    /// Let nothing be changed.
+    /// Refuse all changes.
     pub read_only: bool,
-    /// Let other users in.
+    /// Admit other users.
     pub allow_other: bool,
-    /// Let the kernel do the I/O of plain files by itself.
+    /// Let the kernel do the I/O of plain files.
     pub passthrough: bool,
-    /// About how many bytes of memory everything that is bounded may take together.
+    /// Approximate memory limit for everything that is bounded.
     pub memory_bytes: Option<u64>,
-    /// Bytes of decoded chunks kept in memory: overrides their part of `memory_bytes`.
+    /// Bytes of decoded chunks in memory: overrides their part of `memory_bytes`.
     pub cache_bytes: Option<u64>,
-    /// What the kernel refuses in this mount.
+    /// Operations that the kernel refuses in this mount.
     pub refuse: Refuse,
     /// `XDG_RUNTIME_DIR` of the user.
     pub user_runtime: Option<PathBuf>,
 }
 
-/// A mounted overlay with everything that serves it.
+/// A mounted overlay with all its servers.
 pub struct Daemon {
     repo: Arc<Repo>,
     background: Background,
@@ -78,20 +78,20 @@ pub struct Daemon {
     client: Option<OwnedFd>,
 }
 
-/// Steps of starting that may take long or that the caller takes part in.
+/// Steps of the start that may take long or that the caller takes part in.
 pub enum Starting<'a> {
-    /// The store was made.
+    /// The store was created.
     Created(&'a Layout),
-    /// The disk is full: the overlay is mounted read-only, as this says.
+    /// The disk is full: the overlay is mounted read-only.
     Full(&'a RepoError),
-    /// The index catches up with the packs.
+    /// The index is catching up with the packs.
     Opening(Opening),
     /// The store is open and nothing is mounted: the last chance to open files next to it.
     Opened(&'a Repo),
 }
 
 impl Daemon {
-    /// Mounts. When this returns, the mount answers; [`Daemon::serve`] has to follow.
+    /// Mounts. When this returns, the mount answers; call [`Daemon::serve`] next.
     pub fn start(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result<Daemon, DaemonError> {
         let client = options.mounted_for.map(process::watched).transpose()?;
         let mountpoint = options.mountpoint.as_deref().unwrap_or(&options.dir);
@@ -148,13 +148,13 @@ impl Daemon {
         }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 }
 
-/// Opens the store. One that is in use is waited for: an unmount is seen before its daemon has ended.
+/// Opens the store. Waits for one that is in use: an unmount is visible before its daemon has ended.
 fn open_store(
     layout: &Layout,
     options: &OpenOptions,
@@ -164,7 +164,7 @@ fn open_store(
     loop {
         match Repo::open(layout, options, &mut |step| told(Starting::Opening(step))) {
             Err(e @ RepoError::Locked { .. }) => {
-                // One that ends has its mount no more, or listens no more.
+                // A daemon that is ending has no mount any more, or does not listen any more.
                 if let Ok(Found::Daemon { info, .. }) = control::find(&layout.root)
                     && control::daemon_at(&info.mountpoint).is_ok_and(|there| there.as_ref() == Some(&info))
                 {
@@ -181,7 +181,7 @@ fn open_store(
     }
 }
 
-/// Binds the control socket and mounts. On an error nothing is left mounted.
+/// Binds the control socket and mounts. After an error nothing is mounted.
 fn mount(options: &Options, repo: &Repo, mountpoint: &Path) -> Result<(Server, Mounted), DaemonError> {
     let root = &repo.layout().root;
     let server = Server::bind(&control::runtime_dir(options.user_runtime.as_deref())?, repo.id())?;
@@ -209,7 +209,7 @@ fn mount(options: &Options, repo: &Repo, mountpoint: &Path) -> Result<(Server, M
         let message = format!("{}: nosuid, nodev, noexec: {e}", mountpoint.display());
         return Err(DaemonError::Text(message));
     }
-    // Only for finding the daemon from the bare directory: failing to write it is no reason to fail.
+    // Only needed to find the daemon from the bare directory: a failure here is not fatal.
     if let Err(e) = repo.write_state_file(DAEMON, &info)
         && !options.read_only
     {
@@ -221,7 +221,7 @@ fn mount(options: &Options, repo: &Repo, mountpoint: &Path) -> Result<(Server, M
 fn find_or_init(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result<Layout, DaemonError> {
     let wanted = options.store.as_deref();
     let found = match Layout::of(&options.dir) {
-        // `init` finds out whether the store given is the one.
+        // `init` checks whether the given store is the right one.
         Err(RepoError::PointerMissing { .. }) if wanted.is_some() && !options.read_only => None,
         found => found?,
     };
@@ -252,7 +252,7 @@ fn find_or_init(options: &Options, told: &mut dyn FnMut(Starting<'_>)) -> Result
     Ok(layout)
 }
 
-/// Looks for what makes mounting impossible before anything is changed. Returns the mount point's
+/// Checks for everything that makes mounting impossible, before any change. Returns the mount point's
 /// canonical path.
 fn check(dir: &Path, mountpoint: &Path, store: Option<&Path>) -> Result<PathBuf, DaemonError> {
     fuse::check_available(rustix::process::geteuid().is_root())?;
@@ -278,7 +278,7 @@ fn check(dir: &Path, mountpoint: &Path, store: Option<&Path>) -> Result<PathBuf,
     if let Err(e) = rustix::fs::access(&root, access) {
         return Err(RepoError::io("read directory", &root, e).into());
     }
-    // The hidden directory of a mounted overlay is not seen from inside: its daemon is asked.
+    // The hidden directory of a mounted overlay is not visible from inside: ask its daemon.
     let around = store.and_then(|store| store.ancestors().find(|dir| dir.exists()));
     if let (Some(store), Some(around)) = (store, around)
         && let Some(info) = control::daemon_at(around)?

@@ -6,7 +6,8 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// What the kernel is to refuse in a mount: options of mount(8). Ordinary users always get the first two.
+/// Operations that the kernel refuses in a mount: options of mount(8). Ordinary users always get the first
+/// two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is the option of that name")]
 pub struct Refuse {
@@ -16,7 +17,7 @@ pub struct Refuse {
 }
 
 impl Refuse {
-    /// Sets the options on a mount. Only root can; the helper of ordinary users has set them.
+    /// Sets the options on a mount. Only root can; for ordinary users the helper has set them.
     pub(super) fn apply(self, mountpoint: &Path, read_only: bool) -> rustix::io::Result<()> {
         if self == Refuse::default() || !rustix::process::geteuid().is_root() {
             return Ok(());
@@ -32,10 +33,10 @@ impl Refuse {
     }
 }
 
-/// Descriptors that a daemon cannot do without: the files that are being converted, and the inodes in use.
+/// Minimum of descriptors: for files in conversion, and for inodes in use.
 const DESCRIPTORS_MIN: u64 = 1024;
 
-/// Raises the number of descriptors to what is possible: each inode in use takes one.
+/// Raises the descriptor limit to the maximum: each inode in use takes one.
 pub fn raise_limits() {
     let limit = getrlimit(Resource::Nofile);
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
@@ -50,7 +51,7 @@ pub fn raise_limits() {
     }
 }
 
-/// Fails if this process may not have as many descriptors as a daemon needs.
+/// Fails if this process may not open enough descriptors for a daemon.
 pub(super) fn expect_descriptors() -> Result<(), DaemonError> {
     match getrlimit(Resource::Nofile).current {
         Some(limit) if limit < DESCRIPTORS_MIN => {
@@ -60,8 +61,8 @@ pub(super) fn expect_descriptors() -> Result<(), DaemonError> {
     }
 }
 
-/// Keeps the allocator at two arenas. glibc gives each thread one of its own, up to eight a core, and each keeps
-/// memory that was freed in it; a daemon of many threads would hold several times what it uses.
+/// Limits the allocator to two arenas. glibc gives each thread its own, up to eight a core, and each keeps
+/// freed memory; a daemon with many threads would hold several times what it uses.
 pub(super) fn limit_arenas() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt sets a number of the allocator and may be called at any time.
@@ -70,19 +71,19 @@ pub(super) fn limit_arenas() {
     }
 }
 
-/// Modes of new files are the callers' business: each request brings its umask.
+/// Clears the umask: each request brings its caller's.
 pub(super) fn clear_umask() {
     rustix::process::umask(rustix::fs::Mode::empty());
 }
 
-/// A process, to be told when it ends.
+/// Returns a descriptor that reports the end of a process.
 pub(super) fn watched(pid: u32) -> Result<OwnedFd, DaemonError> {
     let gone = |e: Errno| DaemonError::Text(format!("process {pid}, which this is mounted for: {e}"));
     let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL).map_err(gone)?;
     pidfd_open(id, PidfdFlags::empty()).map_err(gone)
 }
 
-/// Returns when the process ends that `watched` is of.
+/// Returns when the process behind `watched` ends.
 pub(super) fn wait_for_end(watched: &OwnedFd) {
     let mut fds = [PollFd::new(watched, PollFlags::IN)];
     while matches!(poll(&mut fds, None), Err(Errno::INTR)) {}

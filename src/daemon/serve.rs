@@ -12,37 +12,37 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// A request to unmount is refused if the mount is busy for so long.
+/// A request to unmount is refused if the mount is busy for this long.
 const BUSY_REQUEST: Duration = Duration::from_secs(2);
-/// After a signal a busy mount is detached after so long: who has files open keeps them for a while.
+/// After a signal, a busy mount is detached after this time: programs keep their open files for a while.
 const BUSY_SIGNAL: Duration = Duration::from_secs(5);
-/// After so long what was unmounted is held in another mount namespace.
+/// A mount that still lives this long after an unmount is held in another mount namespace.
 const HELD: Duration = Duration::from_secs(3);
-/// A filesystem that is unmounted says so within this time.
+/// Time for an unmounted filesystem to report it.
 const GONE: Duration = Duration::from_secs(10);
-/// Requests under way at the end get so long to be answered.
+/// Time at the end for running requests to be answered.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Where a daemon that serves has got to.
+/// State of a serving daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
     /// All is set up, and requests are answered.
     Ready,
-    /// The end has begun: what is mounted is unmounted, or was.
+    /// The end has begun.
     Ending,
 }
 
 enum Event {
     Signal(i32),
-    /// The process has ended that it was mounted for.
+    /// The process that needed the mount has ended.
     ClientEnded,
-    /// The filesystem was unmounted, by us or by anyone.
+    /// The filesystem was unmounted, by this process or another.
     Gone,
 }
 
 impl Daemon {
-    /// Serves until a signal, a request or somebody else's unmount ends it, and closes everything in good
-    /// order. `told` is called once for each of [`Serving`].
+    /// Serves until a signal, a request or an outside unmount ends it, then closes everything cleanly. Calls
+    /// `told` once for each of [`Serving`].
     pub fn serve(mut self, mut told: impl FnMut(Serving)) -> Result<(), DaemonError> {
         let (events, incoming) = channel();
         watch_signals(events.clone())?;
@@ -80,7 +80,7 @@ impl Daemon {
         close(repo, left)
     }
 
-    /// Unmounts; what is busy is detached and served until nobody has it open any more, or the next event.
+    /// Unmounts. A busy mount is detached and served until no program has it open, or the next event.
     fn end_by(&self, why: &str, incoming: &Receiver<Event>) {
         tracing::info!("ending on {why}");
         let detach_at = Instant::now() + BUSY_SIGNAL;
@@ -95,13 +95,13 @@ impl Daemon {
         if let Err(e) = self.mounted.unmount(true) {
             tracing::error!("{e}");
         }
-        // Nobody is to be sent to a mount that is not to be seen any more.
+        // Clients must not find a mount that is no longer visible.
         self.server.stop(ANSWER);
         let _ = std::fs::remove_file(self.repo.state_file(DAEMON));
         let _ = incoming.recv();
     }
 
-    /// Brings in what the last daemon left out, beside everything else.
+    /// Commits files that the last daemon left over, in the background.
     fn catch_up(&self) {
         if !self.repo.behind() || self.repo.read_only() {
             return;
@@ -119,7 +119,7 @@ impl Daemon {
     }
 
     fn handler(&self) -> Arc<Handler> {
-        // Weak: a request under way must not keep the store open.
+        // Weak: a running request must not keep the store open.
         let (repo, mounted) = (Arc::downgrade(&self.repo), self.mounted.clone());
         let mountpoint = self.mountpoint.clone();
         Arc::new(move |request, progress| {
@@ -145,7 +145,7 @@ fn unmount(
     lazy: bool,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Response, Fault> {
-    // What a scan or catching up has not come to is done another time.
+    // Work that a scan or catch-up has not reached is done later.
     let mut most = 0;
     let settled = repo.overlay().settle(&mut |pending| {
         most = most.max(pending as u64);
@@ -153,7 +153,7 @@ fn unmount(
     });
     let unfinished = match settled {
         Ok(true) => None,
-        // The caller has gone, and does not want it any more.
+        // The caller has gone and does not want it any more.
         Ok(false) => return Err(Fault::new("interrupted; it stays mounted")),
         Err(e) => match AdminError::from(e) {
             // No content depends on the index, and the next mount brings it up to date.
@@ -161,7 +161,7 @@ fn unmount(
                 tracing::warn!("unmounting though the index could not be written: {}", repo.readable(&full));
                 None
             }
-            // No reason to keep the mount: whatever is wrong with the store, no wait mends it.
+            // No reason to keep the mount: waiting does not repair the store.
             other => Some(unfinished(repo, &other)),
         },
     };
@@ -178,7 +178,7 @@ fn unmount(
     }
 }
 
-/// Who holds in other mount namespaces what was unmounted here; with `lazy` nobody does any more.
+/// Returns the holders of an unmounted filesystem in other mount namespaces; with `lazy` they are given up.
 fn held_by(mounted: &Mounted, lazy: bool) -> Vec<String> {
     if mounted.gone_within(HELD) {
         return Vec::new();
@@ -199,7 +199,7 @@ fn held_by(mounted: &Mounted, lazy: bool) -> Vec<String> {
     holders
 }
 
-/// What it means that the store could not be brought up to date before an unmount.
+/// Describes the effect of not bringing the store up to date before an unmount.
 fn unfinished(repo: &Repo, error: &AdminError) -> String {
     let layout = repo.layout();
     let message = match repo.is_gone() {
@@ -255,8 +255,8 @@ fn watch_mount(mounted: Arc<Mounted>, events: Sender<Event>) {
     });
 }
 
-/// Closes the store once the last request under way has let go of it, or leaves it to the next open to
-/// find out what is missing in the index.
+/// Closes the store once the last running request has released it; otherwise the next open finds out what the
+/// index lacks.
 fn close(repo: Arc<Repo>, left: Vec<PathBuf>) -> Result<(), DaemonError> {
     let end = Instant::now() + ANSWER;
     let mut repo = Some(repo);
@@ -268,7 +268,7 @@ fn close(repo: Arc<Repo>, left: Vec<PathBuf>) -> Result<(), DaemonError> {
                 repo = Some(shared);
             }
             Err(shared) => {
-                tracing::warn!("work was under way at the end; the next mount takes up what is missing");
+                tracing::warn!("work was under way at the end; the next mount handles the rest");
                 let result = shared.overlay().persist();
                 return result.map_err(|e| DaemonError::Text(shared.readable(&e)));
             }

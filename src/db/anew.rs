@@ -1,15 +1,15 @@
-//! Writing a database anew when much of what it takes on disk is no longer in use.
+//! Compaction: copies a database when much of its disk space is unused.
 //!
-//! sled does not give back what it once took: after taking in many files its file is several times the rows
-//! in it. So a database that has grown by half since it was last written anew, or a large one that has doubled, is copied, at
-//! some 60 MB/s of rows, and the copy takes its place in one atomic exchange. So the time for this goes with what was taken
-//! in, and a crash leaves the one or the other whole.
+//! sled does not return disk space: after many inserts its file is several times as large as its rows. So a
+//! database that has grown by half since its last compaction, or a large one that has doubled, is copied at
+//! about 60 MB/s of rows. The copy replaces the original in one atomic exchange. So the cost is proportional
+//! to the inserts, and a crash leaves one or the other complete.
 //!
-//! One that ran into a full disk is copied whatever it takes (`sled`): its file is not to be trusted any more.
+//! A database that met a full disk is always copied (`sled`): its file is no longer trusted.
 //!
-//! It is used meanwhile. What is changed is told to the copy afterwards, in its order (`redo`); the last of it, and the
-//! exchange, while nobody else uses the database: a few tenths of a second. If there is no such moment within two
-//! seconds, the copy is given up.
+//! The database stays in use meanwhile. Changes are applied to the copy afterwards, in order (`redo`). For
+//! the last of them, and the exchange, no other thread may use the database: a few tenths of a second. If
+//! there is no such moment within two seconds, the copy is dropped.
 
 use super::redo::Kept;
 use super::sled::{failed, io, open_file, open_sled, panicked};
@@ -22,34 +22,35 @@ use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Row of [`Table::Meta`]: bytes of the database when it was last written anew.
+/// Row of [`Table::Meta`]: bytes of the database at its last compaction.
 const WRITTEN_ANEW: &[u8] = b"written anew";
-/// Smaller databases are left as they are.
+/// Smaller databases are not compacted.
 pub(super) const BYTES_MIN: u64 = 4 << 20;
-/// One over this has to have doubled: copying it takes a second or more.
+/// A larger one must have doubled: copying it takes a second or more.
 const LARGE_BYTES: u64 = 64 << 20;
-/// What comes while a copy is made is told to it until it is no more than this, or so many times.
+/// Changes made during the copy are applied to it until at most this much is left, or this many times.
 const LEFT_BYTES: u64 = 256 << 10;
 const TOLD_TIMES: usize = 8;
-/// How long nobody else using the database is waited for, and how often that is looked for.
+/// How long to wait for a moment without other users, and how often to look.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_INTERVAL: Duration = Duration::from_micros(50);
-/// Entries that are copied at a time, and about how many bytes of them.
+/// Entries copied at a time, and about how many bytes of them.
 const ENTRIES_AT_ONCE: usize = 400;
 const BYTES_AT_ONCE: usize = 8 << 20;
 
-/// Copies all of `from` into a new database at `path`. Of entries that come to `from` meanwhile some may be missing.
+/// Copies all of `from` into a new database at `path`. Entries added to `from` meanwhile may be missing.
 ///
-/// sled writes each entry as a change to a node of its tree, and the node again with its tenth change and each split. A
-/// node that is split by keys in ascending order keeps nine. So keys come first, one by one, and their values when nodes
-/// have been split: those are written once, and the copy takes little more than its entries do, instead of twice as much.
+/// sled writes each entry as a change to a tree node, and the node again at its tenth change and at each
+/// split. A node that is split by ascending keys keeps nine entries. So keys come first, one by one, and
+/// their values when the nodes have been split: values are written once, and the copy takes little more than
+/// its entries, instead of twice as much.
 pub fn copy(from: &dyn Db, path: &Path, cache_bytes: u64) -> DbResult<SledDb> {
     let to = SledDb::open(path, cache_bytes)?;
     copy_into(&to, from, &|| true)?;
     Ok(to)
 }
 
-/// False if `go_on` said no.
+/// Returns false if `go_on` did.
 fn copy_into(to: &SledDb, from: &dyn Db, go_on: &dyn Fn() -> bool) -> DbResult<bool> {
     for table in Table::ALL {
         let (mut part, mut bytes, mut applied, mut goes_on) = (Vec::new(), 0, Ok(()), true);
@@ -71,7 +72,7 @@ fn copy_into(to: &SledDb, from: &dyn Db, go_on: &dyn Fn() -> bool) -> DbResult<b
     Ok(true)
 }
 
-/// Adds entries in ascending order. A batch has none: its changes are applied in any.
+/// Adds entries in ascending order. A batch would not keep the order.
 fn add(to: &SledDb, table: Table, entries: Vec<(Vec<u8>, Vec<u8>)>) -> DbResult<()> {
     entries.iter().try_for_each(|(key, _)| to.put(table, key, &[]))?;
     let mut batch = Batch::new();
@@ -80,10 +81,10 @@ fn add(to: &SledDb, table: Table, entries: Vec<(Vec<u8>, Vec<u8>)>) -> DbResult<
 }
 
 impl SledDb {
-    /// As [`Db::compact`], of a database of so many bytes or more.
+    /// Like [`Db::compact`], for a database of at least this many bytes.
     pub(super) fn compact_above(&self, bytes_min: u64, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
         let beside = self.path.with_extension("copy");
-        // Left by a crash: it is either unfinished or what it was a copy of.
+        // Left by a crash: unfinished, or the original after an exchange.
         let _ = std::fs::remove_dir_all(&beside);
         let (before, last) = (self.bytes_on_disk(), size_before(self)?);
         let grown = if before < LARGE_BYTES { last / 2 } else { last };
@@ -101,7 +102,7 @@ impl SledDb {
         written.map(|now| now.map_or(Compacted::GivenUp, |now| Compacted::Done { before, now }))
     }
 
-    /// Returns the bytes of the copy, which has this one's place now, unless it was given up.
+    /// Returns the bytes of the copy after it replaced the database; `None` if it was dropped.
     fn write_anew(&self, beside: &Path, go_on: &dyn Fn() -> bool) -> DbResult<Option<u64>> {
         let take_kept = || self.redo.lock().unwrap_or_else(PoisonError::into_inner).take_kept();
         let to = SledDb::open(beside, self.cache_bytes)?;
@@ -126,9 +127,10 @@ impl SledDb {
         to.put(Table::Meta, WRITTEN_ANEW, &now.to_be_bytes())?;
         to.flush()?;
         drop(to);
-        // Whatever fails from here on: who uses it next opens it, and tells it again what may be missing.
+        // If a step fails from here on, the next user opens the database and applies possibly missing
+        // changes.
         self.stuck.store(true, Ordering::Release);
-        // Nothing may be open while the directories change places.
+        // Nothing may be open during the exchange.
         let old = db.take();
         catch_unwind(AssertUnwindSafe(|| drop(old))).map_err(|panic| panicked(&self.path, panic))?;
         let exchanged = exchange(&self.path, beside);
@@ -136,7 +138,7 @@ impl SledDb {
         *self.file.write().unwrap_or_else(PoisonError::into_inner) = open_file(&self.path);
         let mut redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
         match &exchanged {
-            // All of it is in the copy, and durable.
+            // The copy has all of it, durably.
             Ok(()) => {
                 let end = redo.end();
                 redo.forget_before(end);
@@ -152,7 +154,7 @@ impl SledDb {
         exchanged.map(|()| Some(now))
     }
 
-    /// Applies what was kept for a copy to it.
+    /// Applies the changes kept for a copy to it.
     fn tell(&self, kept: Kept) -> DbResult<()> {
         kept.batches.into_iter().try_for_each(|(batch, bytes)| {
             self.guard(|db| db.apply_batch(batch.clone()))?;
@@ -160,8 +162,9 @@ impl SledDb {
         })
     }
 
-    /// The database, once nobody uses it; none if that takes longer. Nobody is locked out for that, since who scans it
-    /// may look something up in it along the way; who begins to use it lets a millisecond pass.
+    /// Returns the database once no other thread uses it; `None` if that takes longer. No thread is locked
+    /// out meanwhile, because a scan may look something up along the way; a thread that begins to use it
+    /// waits a millisecond first.
     pub(super) fn alone(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, Option<sled::Db>>> {
         let end = Instant::now() + patience;
         self.wanted_alone.store(true, Ordering::Relaxed);
@@ -183,8 +186,7 @@ fn size_before(db: &dyn Db) -> DbResult<u64> {
     Ok(row.and_then(|row| Some(u64::from_be_bytes(row[..].try_into().ok()?))).unwrap_or(0))
 }
 
-/// Lets two directories change places, for good: what is written to the one from now on must not be found in the other
-/// after a power cut.
+/// Durably exchanges two directories: after a power cut, later writes to one must not appear in the other.
 fn exchange(path: &Path, beside: &Path) -> DbResult<()> {
     let exchanged =
         renameat_with(CWD, path, CWD, beside, RenameFlags::EXCHANGE).map_err(std::io::Error::from);

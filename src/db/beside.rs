@@ -1,11 +1,11 @@
-//! A second set of the similarity tables in the same database, so that there can be a second index.
+//! A second set of the similarity tables in the same database, for a second index.
 
 use super::{Batch, Db, DbResult, Table, Value};
 use std::sync::Arc;
 
-/// Before the names of rows of [`Table::Meta`].
+/// Prefix of its rows in [`Table::Meta`].
 const META_PREFIX: &[u8] = b"views.";
-/// Tables of similarity, and what stands for each.
+/// Tables of similarity, and their replacements.
 const TABLES: [(Table, Table); 6] = [
     (Table::Features, Table::ViewFeatures),
     (Table::Sketched, Table::ViewSketched),
@@ -15,11 +15,12 @@ const TABLES: [(Table, Table); 6] = [
     (Table::Filters, Table::ViewFilters),
 ];
 
-/// The database as the index of views sees it: the similarity tables and the rows of [`Table::Meta`] are others.
+/// The database as the index of views sees it: with other similarity tables and other rows of
+/// [`Table::Meta`].
 pub struct Beside(Arc<dyn Db>);
 
 impl Beside {
-    /// Beside what `db` holds for the index of bytes.
+    /// Creates the view index's side of `db`.
     pub fn new(db: Arc<dyn Db>) -> Beside {
         Beside(db)
     }

@@ -1,30 +1,30 @@
-//! A Bloom filter over keys that are hashes: says "not there", or "perhaps".
+//! A Bloom filter over keys that are hashes: answers "not there" or "perhaps".
 //!
-//! What must always be true: a key that was inserted is never "not there". Keys are taken by their first
-//! [`Filter::KEY_BYTES`] bytes, which must be those of a good hash; nothing is hashed again. The bits of one key lie in
-//! one line of 64 bytes (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters, 2007), so
-//! asking costs one cache miss. At 10 bits a key about one foreign key in 70 is "perhaps", at 6 one in 15.
+//! Invariants: a key that was inserted is never "not there". The filter uses the first [`Filter::KEY_BYTES`]
+//! bytes of a key, which must come from a good hash; it hashes nothing. The bits of one key are in one line
+//! of 64 bytes (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters, 2007), so a query
+//! costs one cache miss. At 10 bits a key about one foreign key in 70 is "perhaps", at 6 one in 15.
 
 const LINE_BYTES: usize = 64;
 const LINE_BITS: u64 = 512;
 /// Bits set for a key: seven times nine bits of its second eight bytes.
 const PROBES: u32 = 7;
 
-/// Bits for a set of keys, a whole number of lines.
+/// Bits for a set of keys: a multiple of the line size.
 #[derive(Debug, Default)]
 pub(super) struct Filter(Vec<u8>);
 
 impl Filter {
-    /// Bytes of a key that are looked at.
+    /// Bytes of a key that are used.
     pub(super) const KEY_BYTES: usize = 16;
 
-    /// Room for `keys` keys at `bits_per_key`.
+    /// Creates a filter for `keys` keys at `bits_per_key`.
     pub(super) fn new(keys: u64, bits_per_key: u64) -> Filter {
         let lines = (keys * bits_per_key).div_ceil(LINE_BITS);
         Filter(vec![0; lines as usize * LINE_BYTES])
     }
 
-    /// A filter as [`Filter::bytes`] gave it; `None` if it cannot be one.
+    /// Restores a filter from [`Filter::bytes`]; `None` if the bytes are invalid.
     pub(super) fn from_bytes(bytes: Vec<u8>) -> Option<Filter> {
         (!bytes.is_empty() && bytes.len().is_multiple_of(LINE_BYTES)).then_some(Filter(bytes))
     }
@@ -50,7 +50,7 @@ impl Filter {
         }
     }
 
-    /// False only if `key` was never inserted.
+    /// Returns false only if `key` was never inserted.
     pub(super) fn may_contain(&self, key: &[u8]) -> bool {
         let (line, bits) = self.place(key);
         (0..PROBES).all(|probe| {

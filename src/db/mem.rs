@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
 use std::sync::{PoisonError, RwLock};
 
-/// A database in memory, gone when dropped.
+/// A database in memory; its content is lost when it is dropped.
 #[derive(Debug, Default)]
 pub struct MemDb {
     map: RwLock<BTreeMap<Vec<u8>, Value>>,
@@ -15,7 +15,7 @@ impl MemDb {
         MemDb::default()
     }
 
-    /// Another database with the same contents.
+    /// Returns another database with the same contents.
     #[cfg(test)]
     pub(crate) fn copy(&self) -> MemDb {
         MemDb { map: RwLock::new(self.read().clone()) }

@@ -1,11 +1,11 @@
 //! The index database: ordered tables of byte strings, atomic batches, a durable flush.
 //!
-//! What is always true: everything in here can be rebuilt from packs and stubs, and nothing reads it as
-//! the only copy of anything. So its loss costs time and never data.
+//! Invariants: everything in here can be rebuilt from packs and stubs, and is never the only copy of
+//! anything. So losing it costs time, never data.
 //!
-//! [`SledDb`] keeps it on disk and is the only code that knows sled; [`MemDb`] keeps it in memory, for
-//! tests and for read-only work beside a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`]
-//! does so for very many rows whose keys are hashes.
+//! [`SledDb`] keeps it on disk and is the only code that knows sled. [`MemDb`] keeps it in memory, for tests
+//! and for read-only work with a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`] does
+//! so for very many rows whose keys are hashes.
 
 mod anew;
 mod beside;
@@ -40,23 +40,23 @@ pub enum Table {
     Sketched = b's',
     /// Similarity: chunk numbers to the contents (recipes) that contain them, as [`Runs`].
     Contained = b'r',
-    /// Similarity: content (recipe) numbers to what is known of the content.
+    /// Similarity: content (recipe) numbers to facts about the content.
     Contents = b't',
     /// Similarity: recipe ids to content numbers, as [`Tiers`].
     Numbered = b'u',
     /// Similarity: chunk numbers to filters of the chunks, as [`Runs`].
     Filters = b'g',
-    /// As [`Table::Features`], of views.
+    /// Like [`Table::Features`], for views.
     ViewFeatures = b'F',
-    /// As [`Table::Sketched`], of views.
+    /// Like [`Table::Sketched`], for views.
     ViewSketched = b'S',
-    /// As [`Table::Contained`], of views.
+    /// Like [`Table::Contained`], for views.
     ViewContained = b'R',
-    /// As [`Table::Contents`], of views.
+    /// Like [`Table::Contents`], for views.
     ViewContents = b'T',
-    /// As [`Table::Numbered`], of views.
+    /// Like [`Table::Numbered`], for views.
     ViewNumbered = b'U',
-    /// As [`Table::Filters`], of views.
+    /// Like [`Table::Filters`], for views.
     ViewFilters = b'G',
     /// Similarity by other methods: keys of sketches to the contents that have them, as [`Runs`].
     MethodKeys = b'k',
@@ -66,9 +66,9 @@ pub enum Table {
     MethodNumbered = b'y',
     /// Overlay: file id to size, times and recipe as last indexed.
     Files = b'i',
-    /// Overlay: recipe ids to the files whose content they are, as [`Runs`].
+    /// Overlay: recipe ids to the files with that content, as [`Runs`].
     Holders = b'h',
-    /// Overlay: inode and the directory that holds a name of it, as [`Runs`].
+    /// Overlay: inode to the directories that contain it, as [`Runs`].
     Parents = b'n',
     /// Overlay: files closed but not yet committed when the program stopped.
     Pending = b'p',
@@ -80,12 +80,12 @@ pub enum Table {
     FileEvents = b'w',
     /// History: snapshots by number to their documents, as [`Runs`].
     Snapshots = b'z',
-    /// History: plain files as they were when a snapshot read them, as [`Runs`].
+    /// History: state of plain files when a snapshot read them, as [`Runs`].
     Plain = b'q',
 }
 
 impl Table {
-    /// Every table there is.
+    /// All tables.
     pub const ALL: [Table; 26] = [
         Table::Meta,
         Table::Chunks,
@@ -116,49 +116,49 @@ impl Table {
     ];
 }
 
-/// What went wrong in the index database. None of it is a loss of user data: the index can be rebuilt.
+/// Errors of the index database. None is a loss of user data: the index can be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {
     /// The database could not be opened, read or written.
     #[error("index {path}: {reason}")]
     Broken {
-        /// Where the database lies.
+        /// Path of the database.
         path: PathBuf,
-        /// What it said.
+        /// The database's message.
         reason: String,
     },
-    /// There is no room on the disk for changes. What it holds can be read.
+    /// The disk has no space for changes. The content can be read.
     #[error("index {path}: no space left")]
     Full {
-        /// Where the database lies.
+        /// Path of the database.
         path: PathBuf,
     },
-    /// The system has no descriptors or memory left for it, or does not allow it. Nothing is wrong with what it holds.
+    /// The system lacks descriptors or memory, or denies access. The content is not damaged.
     #[error("index {path}: {source}")]
     Refused {
-        /// Where the database lies.
+        /// Path of the database.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Another process has it open.
     #[error("index {path} is in use by another process")]
     Locked {
-        /// Where the database lies.
+        /// Path of the database.
         path: PathBuf,
     },
-    /// A value does not have the form that this program writes.
+    /// A value has an unexpected form.
     #[error("index row in table {table:?} is damaged: {reason}")]
     Row {
-        /// The table it was found in.
+        /// The table.
         table: Table,
-        /// What was expected of it.
+        /// The expected form.
         reason: &'static str,
     },
 }
 
 impl DbError {
-    /// Returns the error of the machine that it is; none if it can mean damage.
+    /// Returns the machine's refusal behind this error; `None` if the error can mean damage.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             DbError::Refused { source, .. } => Refusal::of(source),
@@ -171,7 +171,7 @@ impl DbError {
 /// Result of a database operation.
 pub type DbResult<T> = Result<T, DbError>;
 
-/// A value as the database holds it: shared, so that reading it copies nothing.
+/// A value in the database: shared, so that reading it copies nothing.
 pub type Value = std::sync::Arc<[u8]>;
 
 /// Changes that become visible together or not at all.
@@ -191,67 +191,67 @@ impl Batch {
         self.changes.push((full_key(table, key), Some(value)));
     }
 
-    /// Removes `key`; removing what is not there is no error.
+    /// Removes `key`; a missing key is no error.
     pub fn remove(&mut self, table: Table, key: &[u8]) {
         self.changes.push((full_key(table, key), None));
     }
 
-    /// Whether there is nothing to apply.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Bytes of its keys and values.
+    /// Returns the bytes of its keys and values.
     pub fn bytes(&self) -> usize {
         let bytes =
             |(key, value): &(Vec<u8>, Option<Vec<u8>>)| key.len() + value.as_ref().map_or(0, Vec::len);
         self.changes.iter().map(bytes).sum()
     }
 
-    /// Takes over the changes of `other`, after this one's.
+    /// Appends the changes of `other`.
     pub fn append(&mut self, mut other: Batch) {
         self.changes.append(&mut other.changes);
     }
 }
 
-/// Whether a database was written anew.
+/// Result of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compacted {
-    /// Too little would have been gained.
+    /// Too little to gain.
     NotWorth,
-    /// It was to end, too much was changed meanwhile, or there was no moment at which nobody used it.
+    /// It was cancelled, too much changed meanwhile, or other threads used the database all the time.
     GivenUp,
-    /// It was. In bytes on disk.
+    /// Done. Sizes in bytes on disk.
     Done {
-        /// What it took before.
+        /// Size before.
         before: u64,
-        /// What it takes now.
+        /// Size now.
         now: u64,
     },
 }
 
 /// An ordered key-value database. All methods may be called from many threads.
 pub trait Db: Send + Sync {
-    /// The value at `key`.
+    /// Returns the value at `key`.
     fn get(&self, table: Table, key: &[u8]) -> DbResult<Option<Value>>;
 
-    /// The entry with the greatest key that is not above `key`.
+    /// Returns the entry with the greatest key that is not above `key`.
     fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>>;
 
     /// Calls `visit` with each entry from `from` on, in key order, until it returns false.
     fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()>;
 
-    /// Makes all changes of a batch, atomically. Durable only after [`Db::flush`].
+    /// Applies all changes of a batch, atomically. Durable only after [`Db::flush`].
     fn apply(&self, batch: Batch) -> DbResult<()>;
 
-    /// Makes everything applied before durable: it survives a power cut once this has returned.
+    /// Makes everything applied before durable: it survives a power cut after this call.
     fn flush(&self) -> DbResult<()>;
 
-    /// Bytes that the database takes on disk.
+    /// Returns the bytes that the database takes on disk.
     fn bytes_on_disk(&self) -> u64;
 
-    /// Writes the database anew if much of what it takes on disk is no longer in use. Others read and change it
-    /// meanwhile, and wait for a moment at the end. Given up when `go_on` says no.
+    /// Compacts the database if much of its disk space is unused. Other threads may read and change it
+    /// meanwhile; they wait for a moment at the end. Cancelled when `go_on` returns false.
     fn compact(&self, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
         let _ = go_on;
         Ok(Compacted::NotWorth)

@@ -1,29 +1,29 @@
 use std::collections::VecDeque;
 
-/// Batches that were applied and may not be written yet, in their order.
+/// Applied batches that may not be written yet, in order.
 ///
-/// At most what the database lets be outstanding: a few hundred KiB, and the batches of one flush.
+/// Bounded by the database's limit of unwritten changes: a few hundred KiB, plus the batches of one flush.
 #[derive(Default)]
 pub(super) struct Redo {
     batches: VecDeque<sled::Batch>,
-    /// How many were forgotten, in all.
+    /// How many were dropped in total.
     forgotten: u64,
-    /// What a copy that is being made has to be told, if one is.
+    /// Changes for a running compaction's copy, if there is one.
     kept: Option<Kept>,
 }
 
-/// Batches that were applied while a copy was made, in their order, each with its bytes.
+/// Batches that were applied during a compaction, in order, each with its bytes.
 #[derive(Default)]
 pub(super) struct Kept {
     pub(super) batches: Vec<(sled::Batch, u64)>,
     pub(super) bytes: u64,
 }
 
-/// Of more than this nothing is kept: the copy is given up.
+/// Beyond this nothing is kept: the copy is dropped.
 const KEPT_BYTES_MAX: u64 = 16 << 20;
 
 impl Redo {
-    /// Adds a batch of about so many bytes that was applied.
+    /// Adds an applied batch of about `bytes` bytes.
     pub(super) fn push(&mut self, batch: sled::Batch, bytes: u64) {
         if let Some(kept) = &mut self.kept {
             kept.bytes += bytes;
@@ -33,7 +33,7 @@ impl Redo {
         self.batches.push_back(batch);
     }
 
-    /// From now on all batches are kept for a copy too.
+    /// Keeps all further batches for a copy too.
     pub(super) fn keep(&mut self) {
         self.kept = Some(Kept::default());
     }
@@ -42,17 +42,17 @@ impl Redo {
         self.kept = None;
     }
 
-    /// What was kept since this was last called; `None` if that was too much.
+    /// Returns the batches kept since the last call; `None` if there were too many.
     pub(super) fn take_kept(&mut self) -> Option<Kept> {
         self.kept.as_mut().map(std::mem::take)
     }
 
-    /// Stands for all batches so far: see [`Redo::forget_before`].
+    /// Returns a marker for all batches so far: see [`Redo::forget_before`].
     pub(super) fn end(&self) -> u64 {
         self.forgotten + self.batches.len() as u64
     }
 
-    /// Forgets the batches that were pushed before [`Redo::end`] was `end`.
+    /// Drops the batches that were pushed before [`Redo::end`] returned `end`.
     pub(super) fn forget_before(&mut self, end: u64) {
         let written = end.saturating_sub(self.forgotten).min(self.batches.len() as u64);
         self.batches.drain(..written as usize);

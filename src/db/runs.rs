@@ -11,27 +11,27 @@
 
 use super::{Batch, Db, DbError, DbResult, Table};
 
-/// Sixteen blocks of this still fit the quarter of a segment
-/// up to which sled keeps a tree node in its log instead of in a file of its own.
+/// Sixteen blocks of this size fit a quarter of a segment, the limit up to which sled keeps a tree node in
+/// its log instead of in its own file.
 const BLOCK_BYTES_MAX: usize = 4096;
-/// Applied at once while merging, so that a bulk write does not hold all its blocks in memory.
+/// Applied at once during a merge, so that a bulk write does not hold all blocks in memory.
 const BLOCKS_PER_BATCH: usize = 256;
-/// Blocks that are walked past before the next one is looked up.
+/// A scan walks past this many blocks before it looks up the next one.
 const BLOCKS_PASSED_MAX: u64 = 16;
 
-/// How the rows of a block are written.
+/// Encoding of the rows in a block.
 pub trait Codec {
-    /// A block is split when its encoding grows over this. Finding a row decodes its block, so of rows that are looked up
-    /// one by one, and take long to decode, there are to be fewer.
+    /// A block is split when its encoding grows beyond this. Finding a row decodes its block, so tables with
+    /// single look-ups and slow decoding need smaller blocks.
     const BLOCK_BYTES_MAX: usize = BLOCK_BYTES_MAX;
 
-    /// Encodes sorted rows, given end to end.
+    /// Encodes sorted, concatenated rows.
     fn encode(rows: &[u8], row_len: usize) -> Vec<u8>;
     /// Appends the rows of an encoded block to `rows`; `None` if the block is damaged.
     fn decode(block: &[u8], row_len: usize, rows: &mut Vec<u8>) -> Option<()>;
 }
 
-/// Rows as they are, end to end.
+/// Unencoded, concatenated rows.
 #[derive(Debug)]
 pub struct Plain;
 
@@ -46,10 +46,10 @@ impl Codec for Plain {
     }
 }
 
-/// Where and in what form a family of rows is kept.
+/// Table and form of a family of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// The table that holds nothing else.
+    /// The table; it holds nothing else.
     pub table: Table,
     /// Bytes of a row.
     pub row_len: usize,
@@ -57,7 +57,7 @@ pub struct Layout {
     pub key_len: usize,
 }
 
-/// A table of small rows. It holds no state: all of it is in the database.
+/// A table of small rows. It has no state outside the database.
 #[derive(Debug)]
 pub struct Runs<C: Codec = Plain> {
     layout: Layout,
@@ -65,13 +65,13 @@ pub struct Runs<C: Codec = Plain> {
 }
 
 impl<C: Codec> Runs<C> {
-    /// Rows laid out as `layout` says.
+    /// Creates a table with this layout.
     pub const fn new(layout: Layout) -> Runs<C> {
         assert!(layout.key_len > 0 && layout.key_len <= layout.row_len);
         Runs { layout, codec: std::marker::PhantomData }
     }
 
-    /// The row whose key is `key` (of `key_len` bytes).
+    /// Returns the row whose key is `key` (of `key_len` bytes).
     pub fn find(&self, db: &dyn Db, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
         let Layout { table, row_len, key_len } = self.layout;
         debug_assert_eq!(key.len(), key_len);
@@ -89,7 +89,7 @@ impl<C: Codec> Runs<C> {
         self.scan_from(db, prefix, prefix, visit)
     }
 
-    /// As [`Runs::scan`], but only rows that are not below `from`, which starts with `prefix`.
+    /// Like [`Runs::scan`], but only rows that are not below `from`, which starts with `prefix`.
     pub fn scan_from(
         &self,
         db: &dyn Db,
@@ -113,7 +113,7 @@ impl<C: Codec> Runs<C> {
                     rows[at * row_len..]
                         .chunks_exact(row_len)
                         .all(|row| row.starts_with(prefix) && visit(row))
-                        // A block may end below that: the rows looked for then start in the next.
+                        // A block may end below that: then the wanted rows start in the next.
                         || at * row_len == rows.len()
                 }
                 Err(e) => {
@@ -125,11 +125,11 @@ impl<C: Codec> Runs<C> {
         damage.map_or(Ok(()), Err)
     }
 
-    /// Calls `visit` with the position of a prefix in `prefixes` and each row that starts with it; `visit`
-    /// returns false to pass over the other rows of that prefix.
+    /// Calls `visit` with the index of a prefix in `prefixes` and each row that starts with it. If `visit`
+    /// returns false, the other rows of that prefix are skipped.
     ///
-    /// `prefixes` must be sorted. A block is decoded once for all prefixes that lie within it, and blocks that are not far
-    /// from each other are walked to: a look-up costs as much as walking past a dozen.
+    /// `prefixes` must be sorted. A block is decoded once for all prefixes inside it. Nearby blocks are
+    /// reached by walking: a look-up costs as much as walking past a dozen.
     pub fn scan_each<P: AsRef<[u8]>>(
         &self,
         db: &dyn Db,
@@ -155,7 +155,8 @@ impl<C: Codec> Runs<C> {
             if prefixes.get(next).is_none_or(is_far) {
                 continue;
             }
-            // Where a block ends only the key of the next says, so it is looked at when that is seen.
+            // Only the next block's key shows where a block ends, so a block is examined when the next is
+            // seen.
             let (mut before, mut is_decoded, mut passed, mut failed) = (block.to_vec(), true, 0, None);
             let mut look_at = |before: &[u8], end: Option<&[u8]>, is_decoded: &mut bool| -> DbResult<bool> {
                 let starts_before = |prefix: &[u8]| end.is_none_or(|end| end > prefix);
@@ -196,13 +197,14 @@ impl<C: Codec> Runs<C> {
         Ok(())
     }
 
-    /// Whether all rows with the prefix that are not before `rows` are among them: only a row above shows it.
+    /// Whether `rows` contains all rows with the prefix from its start on: only a row above the prefix proves
+    /// it.
     fn ends_within(&self, rows: &[u8], prefix: &[u8]) -> bool {
         let last = rows.chunks_exact(self.layout.row_len).next_back();
         last.is_some_and(|last| last > prefix && !last.starts_with(prefix))
     }
 
-    /// Whether the prefix lies further behind the rows of a block than one would walk, going by how far those reach.
+    /// Whether the prefix is too far behind a block's rows to walk, judging by the range of these rows.
     fn is_far(&self, rows: &[u8], prefix: &[u8]) -> bool {
         let mut rows = rows.chunks_exact(self.layout.row_len);
         let Some(first) = rows.next().map(leading) else { return true };
@@ -210,17 +212,18 @@ impl<C: Codec> Runs<C> {
         leading(prefix).saturating_sub(last) > last.saturating_sub(first).saturating_mul(BLOCKS_PASSED_MAX)
     }
 
-    /// Calls `visit` with those of the rows that start with the prefix until it returns false; whether it never did.
+    /// Calls `visit` with the rows that start with the prefix until it returns false; returns whether it
+    /// never did.
     fn visit_rows(&self, rows: &[u8], prefix: &[u8], visit: impl FnMut(&[u8]) -> bool) -> bool {
         let row_len = self.layout.row_len;
         let at = lower_bound(rows, row_len, prefix);
         rows[at * row_len..].chunks_exact(row_len).take_while(|row| row.starts_with(prefix)).all(visit)
     }
 
-    /// Removes the rows with the given keys, then adds rows, replacing those of the same key.
+    /// Removes the rows with the given keys, then adds rows, replacing rows with the same key.
     ///
-    /// `puts` are rows and `removes` are keys, each end to end, in any order. Each touched block is read
-    /// and written once; batches are applied as they fill, so only each block is atomic.
+    /// `puts` are rows and `removes` are keys, each concatenated, in any order. Each affected block is read
+    /// and written once. Batches are applied as they fill, so only single blocks are atomic.
     pub fn merge(&self, db: &dyn Db, puts: Vec<u8>, removes: Vec<u8>) -> DbResult<()> {
         let Layout { table, row_len, key_len } = self.layout;
         let mut changes: Vec<(&[u8], Option<&[u8]>)> = removes
@@ -228,7 +231,7 @@ impl<C: Codec> Runs<C> {
             .map(|key| (key, None))
             .chain(puts.chunks_exact(row_len).map(|row| (&row[..key_len], Some(row))))
             .collect();
-        // Stable: of several changes to one key the last given wins, and puts come after removals.
+        // Stable: the last change of a key wins, and puts come after removals.
         changes.sort_by(|a, b| a.0.cmp(b.0));
         let mut batch = Batch::new();
         let mut blocks = 0;
@@ -253,7 +256,7 @@ impl<C: Codec> Runs<C> {
         if batch.is_empty() { Ok(()) } else { db.apply(batch) }
     }
 
-    /// The key of the block after `block_key`'s.
+    /// Returns the key of the block after `block_key`'s.
     fn next_block(&self, db: &dyn Db, block_key: &[u8], exists: bool) -> DbResult<Option<Vec<u8>>> {
         let mut next = None;
         db.scan(self.layout.table, block_key, &mut |key, _| {
@@ -266,7 +269,7 @@ impl<C: Codec> Runs<C> {
         Ok(next)
     }
 
-    /// Writes `rows` under `block_key` and, where they are too many, under new keys; returns how many.
+    /// Writes `rows` under `block_key` and, if there are too many, under new keys; returns how many.
     fn write_block(&self, batch: &mut Batch, block_key: &[u8], rows: &[u8]) -> usize {
         let Layout { table, row_len, key_len } = self.layout;
         if rows.is_empty() && !block_key.is_empty() {
@@ -298,7 +301,7 @@ impl<C: Codec> Runs<C> {
     }
 }
 
-/// The number that a key begins with.
+/// Returns the number at the start of a key.
 fn leading(key: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let len = key.len().min(8);
@@ -306,7 +309,7 @@ fn leading(key: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// Index of the first row that is not below `key`.
+/// Returns the index of the first row that is not below `key`.
 fn lower_bound(rows: &[u8], row_len: usize, key: &[u8]) -> usize {
     let (mut low, mut high) = (0, rows.len() / row_len);
     while low < high {

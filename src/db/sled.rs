@@ -13,48 +13,46 @@ use std::time::{Duration, Instant};
 
 /// A database on disk, in sled 0.34.
 ///
-/// sled's own `flush` calls `sync_file_range`, which survives a killed process but not a power cut; so
-/// [`Db::flush`] here fsyncs sled's file and its directory too. sled panics on some damage: every call
-/// into it is caught and comes out as [`DbError::Broken`].
-///
-/// sled does not come back from a full disk: it goes on with what it could not write, and waits for it for ever.
-/// So once the disk fills up, room for what may have to be written is allocated behind the end of its file before
-/// any change, and a change for which there is none is [`DbError::Full`] and never reaches sled. That room is lost
-/// when sled makes its file shorter, as it does by itself, and somebody else may take it. Then a reserve is given up,
-/// sled is opened anew, and what it had not written is applied once more. Should not even that find room, reads get
-/// what sled still gives out (not always all, as it tidies up along the way), and each change is [`DbError::Full`]
-/// until there is room. But what sled has written by then is not always sound: it may have written a page's newer
-/// place nowhere, and something else over its older one. Pages that cannot be read were seen in one of some hundred
-/// cases, at once or when it was opened the next time. So all of it is copied as soon as there is room, and a mark is
-/// left until that is done. If it cannot be opened or copied it is [`DbError::Broken`], and who opens the database
-/// next finds it so.
-///
-/// Nor does it always come back from being far behind with its writing: with many MiB of changes not written, its
-/// threads were seen waiting for each other's log buffers, for good. So whoever makes changes waits for them to be
-/// written once there are more than a few hundred KiB.
+/// - **Durability.** sled's own `flush` calls `sync_file_range`, which survives a killed process but not a
+///   power cut. [`Db::flush`] here also fsyncs sled's file and its directory.
+/// - **Panics.** sled panics on some damage: every call into it is caught and returns [`DbError::Broken`].
+/// - **Full disk.** sled does not recover from a full disk: it keeps what it could not write and waits for it
+///   forever. So when the disk fills up, space is allocated behind the end of its file before any change. A
+///   change without space is [`DbError::Full`] and never reaches sled. sled itself sometimes shortens its
+///   file and loses that space, and another process may take it. Then a reserve is released, sled is
+///   reopened, and the unwritten changes are applied again. If even that finds no space, reads return what
+///   sled still has (not always everything, because it tidies up along the way), and each change is
+///   [`DbError::Full`] until there is space.
+/// - **After a full disk.** The file that sled wrote by then may be damaged: sled may have lost a page's new
+///   location and reused the old one. Unreadable pages were seen in one of about a hundred cases, at once or
+///   at the next open. So the database is copied as soon as there is space; a mark stays until that is done.
+///   If it cannot be opened or copied, it is [`DbError::Broken`], also at the next open.
+/// - **Backlog.** With many MiB of unwritten changes, sled's threads were seen waiting for each other's log
+///   buffers forever. So a writer waits until changes beyond a few hundred KiB are written.
 pub struct SledDb {
     pub(super) path: PathBuf,
-    /// None only while it is opened anew, and after that failed.
+    /// `None` only while it is reopened, or after that failed.
     pub(super) db: RwLock<Option<sled::Db>>,
-    /// What sled may not have written, and has to be told again after it ran into a full disk.
+    /// Changes that sled may not have written, to apply again after a full disk.
     pub(super) redo: Mutex<Redo>,
-    /// It ran into a full disk, and writes nothing any more.
+    /// It met a full disk, and writes nothing any more.
     pub(super) stuck: AtomicBool,
-    /// Or did once, and its file has not been written anew since: pages in it may be damaged.
+    /// It once met a full disk and was not compacted since: its pages may be damaged.
     pub(super) suspect: AtomicBool,
-    /// Why it could not be opened anew after that, and never will be.
+    /// Why it could not be reopened after that; permanent.
     lost: OnceLock<String>,
     reserve: Reserve,
-    /// sled's file, and how much room to allocate behind its end.
+    /// sled's file, and how much space to allocate behind its end.
     pub(super) file: RwLock<Option<File>>,
     room_bytes: u64,
     pub(super) cache_bytes: u64,
-    /// Whether the database was larger than its cache when that was last looked at, at open and with each flush.
+    /// Whether the database was larger than its cache at open or at the last flush.
     beyond_cache: AtomicBool,
-    /// Bytes of changes that sled may not have written yet; who finds too many writes them, one at a time.
+    /// Bytes of changes that sled may not have written yet. A writer that finds too many flushes them, one at
+    /// a time.
     unwritten: AtomicU64,
     writing: Mutex<()>,
-    /// Somebody waits for a moment at which nobody uses the database.
+    /// A thread waits for a moment when no other uses the database.
     pub(super) wanted_alone: AtomicBool,
 }
 
@@ -63,42 +61,43 @@ thread_local! {
     static USES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Room allocated behind the end of sled's file, at most a 16th of the filesystem; and what must be left of it for a
-/// change: for each byte of one sled may write a whole node of its tree, some 16 blocks like it.
+/// Space allocated behind the end of sled's file, at most a 16th of the filesystem. A change needs a multiple
+/// of its size: for each byte sled may write a whole tree node of about 16 blocks.
 const ROOM_BYTES: u64 = 48 << 20;
 const ROOM_SHARE: u64 = 16;
-/// A part of it that has to be left for any change. No more than that is allocated
+/// The share of it that any change must leave. No more than that is allocated
 const ROOM_LEFT_SHARE: u64 = 8;
-/// unless so much is left to others, at most a 50th of the filesystem: garbage is collected with it.
+/// unless this much is left to others, at most a 50th of the filesystem: gc needs it.
 const OTHERS_BYTES: u64 = 64 << 20;
 const OTHERS_SHARE: u64 = 50;
-/// As long as so many times as much is free, nothing has to be allocated.
+/// While this many times as much is free, nothing needs to be allocated.
 const FREE_ROOMS: u64 = 32;
 const BYTES_PER_BYTE: u64 = 16;
-/// Set aside while the disk fills up, for opening sled anew.
+/// Reserved while the disk fills up, for reopening sled.
 const RESERVE_BYTES: u64 = 16 << 20;
-/// Name of the mark that the database ran into a full disk.
+/// Name of the mark that the database met a full disk.
 const SUSPECT: &str = "full";
 const LOST: &str = "the disk was full, and sled cannot read what it has written there. No content is lost: unmount and mount \
                     again, and a new index is made from the packs";
-/// A flush that takes longer has failed, or soon will be told so.
+/// A flush that takes longer has failed, or will soon return an error.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
-/// sled's threads keep its lock for a moment after it was closed, and so does a program that is being started.
+/// sled's threads keep its lock for a moment after closing, and so does a program that is being started.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
-/// So many bytes of changes are written before more are made. Its log buffers are of 512 KiB.
+/// Writers wait when this many bytes are unwritten. sled's log buffers have 512 KiB.
 const UNWRITTEN_BYTES_MAX: u64 = 256 << 10;
-/// Who begins to use the database lets so much time pass while somebody waits for a moment at which nobody does.
+/// A thread that begins to use the database waits this long while another waits for exclusive use.
 const WAY: Duration = Duration::from_millis(1);
-/// How often sled writes out what was applied, without being asked. Each time wakes an idle machine up.
+/// How often sled writes applied changes by itself. Each time wakes an idle machine.
 const FLUSH_INTERVAL_MS: u64 = 2_000;
-/// sled's cache has 256 parts, and looks at what a part holds only after 64 accesses to pages in it. Look-ups all
-/// over a large table would so make it keep 16,384 pages of some 40 KiB whatever its capacity (685 MiB were seen with
-/// 32 MiB asked for), if each page that is read were not accessed some more. An access of a page in memory takes
-/// about a microsecond. Scans do without: shedding their pages early seemed to make merging slower.
+/// sled's cache has 256 shards, and evicts from a shard only after 64 accesses to pages in it. Look-ups all
+/// over a large table would keep 16,384 pages of about 40 KiB at any capacity (685 MiB were seen with 32 MiB
+/// requested). So each page that is read is accessed this many more times; an access in memory takes about a
+/// microsecond. Scans do not need it: evicting their pages early seemed to slow merges.
 const ACCESSES_MORE: usize = 7;
 
 impl SledDb {
-    /// Opens the database in directory `path`, made if missing, with about `cache_bytes` of cache.
+    /// Opens the database in directory `path`, and creates it if it is missing, with about `cache_bytes` of
+    /// cache.
     pub fn open(path: &Path, cache_bytes: u64) -> DbResult<SledDb> {
         let db = RwLock::new(Some(open_sled(path, cache_bytes)?));
         let file = RwLock::new(open_file(path));
@@ -125,7 +124,7 @@ impl SledDb {
         Ok(db)
     }
 
-    /// Makes sure that sled finds room for a change of so many bytes.
+    /// Ensures that sled finds space for a change of this many bytes.
     fn make_room(&self, bytes: u64) -> DbResult<()> {
         let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = &*file else { return Ok(()) };
@@ -136,7 +135,7 @@ impl SledDb {
         let stat = || rustix::fs::fstat(file).map_err(|e| failed(&self.path, io(e)));
         let left =
             |stat: &rustix::fs::Stat| (stat.st_blocks as u64 * 512).saturating_sub(stat.st_size as u64);
-        // Else a large batch would never fit; sled writes most of it at once, to other nodes.
+        // Otherwise a large batch would never fit; sled writes most of it at once, to other nodes.
         let needed = (bytes * BYTES_PER_BYTE).min(self.room_bytes * 3 / 4);
         let before = stat()?;
         if left(&before) >= self.room_bytes / 2 && left(&before) >= needed {
@@ -144,7 +143,7 @@ impl SledDb {
         }
         let needed = needed.max(self.room_bytes / ROOM_LEFT_SHARE);
         let (all, free) = space(&self.path);
-        // An allocation that fails takes what there is all the same.
+        // A failing allocation still takes the available space.
         let room = match free >= self.room_bytes + OTHERS_BYTES.min(all / OTHERS_SHARE) {
             true => self.room_bytes,
             false if left(&before) >= needed => return Ok(()),
@@ -155,7 +154,7 @@ impl SledDb {
         let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(file, flags, end, room) {
             Ok(()) => Ok(()),
-            // A filesystem that cannot: then sled has to see for itself.
+            // The filesystem cannot allocate: sled must see for itself.
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             Err(_) if left(&stat()?) >= needed => Ok(()),
             Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => Err(self.full()),
@@ -169,13 +168,13 @@ impl SledDb {
         free <= (self.room_bytes * FREE_ROOMS).min(all / 2)
     }
 
-    /// Whether a copy of so many bytes fits, with what sled needs beside it.
+    /// Whether a copy of this size fits, with sled's own needs.
     pub(super) fn has_room_for(&self, bytes: u64) -> bool {
         space(&self.path).1 > bytes + 2 * self.room_bytes
     }
 
-    /// After sled ran into a full disk: opens it anew, if there is room for that, and tells it again what it may not
-    /// have written. Whoever uses it at the moment may look something up along the way, and cannot be waited for here.
+    /// Reopens sled after it met a full disk, if there is space, and applies the possibly unwritten changes
+    /// again. Threads that use it now may look something up along the way, and cannot be waited for here.
     fn come_back(&self, patience: Duration) -> DbResult<()> {
         let Some(mut db) = self.alone(patience) else { return Err(self.full()) };
         if db.is_some() && !self.stuck.load(Ordering::Acquire) {
@@ -184,14 +183,14 @@ impl SledDb {
         if self.lost.get().is_some() {
             return Err(self.gone());
         }
-        // It writes a table of its pages when it is opened.
+        // sled writes its page table when it opens.
         if !self.reserve.give_up_if_short() && space(&self.path).1 < self.reserve.bytes() {
             return Err(self.full());
         }
         let old = db.take();
         if old.is_some() {
             self.suspect.store(true, Ordering::Release);
-            // Its entry in the directory has the reserve's place, where that was given up.
+            // Its directory entry takes the reserve's place, if that was released.
             if let Err(e) = File::create(self.path.join(SUSPECT)) {
                 tracing::warn!("index {}: no mark that it ran into a full disk: {e}", self.path.display());
             }
@@ -209,7 +208,7 @@ impl SledDb {
                 other => other,
             })?;
         *self.file.write().unwrap_or_else(PoisonError::into_inner) = open_file(&self.path);
-        tracing::warn!("index {}: it ran into a full disk, and was opened anew", self.path.display());
+        tracing::warn!("index {}: it ran into a full disk, and was reopened", self.path.display());
         *db = Some(new);
         self.stuck.store(false, Ordering::Release);
         Ok(())
@@ -217,14 +216,14 @@ impl SledDb {
 
     fn come_back_for_changes(&self) -> DbResult<()> {
         match self.stuck.load(Ordering::Acquire) {
-            // By whoever does not use it along the way.
+            // Only by a thread that is not using it along the way.
             true if USES.get() => Err(self.gone()),
             true => self.come_back(PATIENCE),
             false => Ok(()),
         }
     }
 
-    /// Applies to a database just opened what it may not have written before.
+    /// Applies changes that may not have been written to a freshly opened database.
     fn tell_again(&self, new: &sled::Db) -> DbResult<()> {
         let redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
         let tell = || redo.iter().try_for_each(|batch| new.apply_batch(batch.clone()));
@@ -234,7 +233,7 @@ impl SledDb {
         }
     }
 
-    /// Why there is no database to be used.
+    /// Returns why there is no usable database.
     fn gone(&self) -> DbError {
         match self.lost.get() {
             Some(reason) => DbError::Broken { path: self.path.clone(), reason: reason.clone() },
@@ -246,7 +245,7 @@ impl SledDb {
         DbError::Full { path: self.path.clone() }
     }
 
-    /// Waits until sled has written all that was applied.
+    /// Waits until sled has written all applied changes.
     fn write_out(&self) -> DbResult<()> {
         let upto = self.redo.lock().unwrap_or_else(PoisonError::into_inner).end();
         self.guard(|db| if self.is_short() { flush_or_fail(db) } else { db.flush().map(drop) })?;
@@ -254,17 +253,17 @@ impl SledDb {
         Ok(())
     }
 
-    /// Waits for sled to write what is outstanding, after `bytes` more of changes, if that is too much.
+    /// Adds `bytes` of changes; waits for sled to write them if too much is unwritten.
     pub(super) fn wait_for_writes(&self, bytes: u64) -> DbResult<()> {
         let too_many = |unwritten| unwritten >= UNWRITTEN_BYTES_MAX;
         if !too_many(self.unwritten.fetch_add(bytes, Ordering::AcqRel) + bytes) {
             return Ok(());
         }
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Somebody else may have written them meanwhile.
+        // Another thread may have written them meanwhile.
         let unwritten = self.unwritten.load(Ordering::Acquire);
         if too_many(unwritten) {
-            // What was applied is told again if the disk is full.
+            // If the disk is full, applied changes are applied again later.
             match self.write_out() {
                 Ok(()) | Err(DbError::Full { .. }) => {}
                 Err(e) => return Err(e),
@@ -278,7 +277,7 @@ impl SledDb {
         self.beyond_cache.store(self.bytes_on_disk() > self.cache_bytes, Ordering::Relaxed);
     }
 
-    /// Does `work`; once more if sled ran into a full disk and came back from it.
+    /// Runs `work`; once more if sled met a full disk and recovered.
     pub(super) fn guard<T>(&self, work: impl FnMut(&sled::Db) -> sled::Result<T>) -> DbResult<T> {
         let uses = USES.replace(true);
         if !uses && self.wanted_alone.load(Ordering::Relaxed) {
@@ -296,7 +295,7 @@ impl SledDb {
     ) -> DbResult<T> {
         for _ in 0..2 {
             if self.stuck.load(Ordering::Acquire) && !nested {
-                // Reads may do without.
+                // Reads work without it.
                 let _ = self.come_back(WAY);
             }
             let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
@@ -345,8 +344,8 @@ pub(super) fn open_file(path: &Path) -> Option<File> {
     File::options().write(true).open(path.join("db")).ok()
 }
 
-/// Flushes, where writing may fail: sled does not wake all who wait for a failed write, but whoever flushes after it
-/// does.
+/// Flushes if writing may fail: sled does not wake all waiters of a failed write, but a flush after it
+/// reports the failure.
 fn flush_or_fail(db: &sled::Db) -> sled::Result<()> {
     let (done, flushed) = channel();
     std::thread::scope(|scope| {
@@ -361,13 +360,13 @@ fn flush_or_fail(db: &sled::Db) -> sled::Result<()> {
     })
 }
 
-/// Bytes of the filesystem, and those that are free.
+/// Returns the size of the filesystem and its free bytes.
 fn space(path: &Path) -> (u64, u64) {
     rustix::fs::statvfs(path)
         .map_or((0, 0), |space| (space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize))
 }
 
-/// sled reports a lock held elsewhere as an I/O error whose only mark is its text.
+/// sled reports a lock held elsewhere as an I/O error; only its text shows it.
 fn is_lock_conflict(error: &std::io::Error) -> bool {
     error.to_string().contains("could not acquire lock")
 }
@@ -420,7 +419,7 @@ impl Db for SledDb {
         self.guard(|db| {
             for entry in db.range(from.clone()..vec![table as u8 + 1]) {
                 let (key, value) = entry?;
-                // Where to go on, should sled have to be opened anew.
+                // Where to continue if sled must be reopened.
                 from.clear();
                 from.extend_from_slice(&key);
                 from.push(0);
@@ -444,7 +443,7 @@ impl Db for SledDb {
             }
         }
         self.guard(|db| {
-            // One at a time, as in sled itself, so that the order is the same when they are applied again.
+            // One at a time, as in sled itself, so that re-applying keeps the order.
             let mut redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
             db.apply_batch(changes.clone())?;
             redo.push(std::mem::take(&mut changes), bytes);

@@ -1,24 +1,27 @@
-//! Many rows by hash, written in bulk and never changed in place: a log-structured merge tree in the database.
+//! Many rows keyed by hash, written in bulk and never changed in place: a log-structured merge tree in the
+//! database.
 //!
-//! [`Runs`](super::Runs) rewrites each block that a bulk of rows falls into. Rows whose keys are hashes fall into all of
-//! them, so filling such a table is quadratic. Here each bulk becomes a **run** of its own: sorted rows in blocks that are
-//! written once, with a filter of the keys. Runs are merged by size ([`Merging`]), so a row is rewritten a few times in its life, and
-//! there are few runs: about the logarithm of the rows.
+//! [`Runs`](super::Runs) rewrites each block that a bulk of rows falls into. Rows with hash keys fall into
+//! all blocks, so filling such a table is quadratic. Here each bulk becomes a **run**: sorted rows in blocks
+//! that are written once, with a filter of the keys. Runs are merged by size ([`Merging`]), so that a row is
+//! rewritten a few times in its life and there are few runs: about the logarithm of the rows.
 //!
 //! ```text
-//! 'm'                                      -> manifest: the runs that count, newest first
-//! 'r' | number of the run 4 | its first key -> block: rows as the table's codec writes them
+//! 'm'                                      -> manifest: the current runs, newest first
+//! 'r' | number of the run 4 | its first key -> block: rows in the table's codec
 //! 'f' | number of the run 4 | part 4        -> up to FILTER_PART_BYTES of the run's filter
 //! ```
 //!
-//! What must always be true: a run named by the manifest is whole and durable before the manifest is, and no number is
-//! used again while anything of that number exists. Of rows with one key that of the newest run counts; a row whose
-//! bytes after the key are all 0xff says that the key was removed; where a key is the whole row there are no such rows, and
-//! [`Tiers::retain`] removes. A run that was merged away is deleted only when
-//! nobody reads it any more; what a crash leaves of it, or of a run that was never named, is deleted on open.
+//! Invariants:
+//! - A run named by the manifest is complete and durable before the manifest is. No number is reused while
+//!   anything of it exists.
+//! - Among rows with one key the newest run's counts. A row whose bytes after the key are all 0xff marks a
+//!   removed key. If the key is the whole row there are no such rows, and [`Tiers::retain`] removes.
+//! - A merged run is deleted only when no reader has it. Leftovers of a crash, and of runs that were never
+//!   named, are deleted on open.
 //!
-//! Locks: `merging`, then `changing`, then `runs`. Memory: filters, within a bound; one batch; a few blocks of each run
-//! that is merged.
+//! Locks: `merging`, then `changing`, then `runs`. Memory: filters, within a limit; one batch; a few blocks
+//! of each run in a merge.
 
 mod each;
 mod merge;
@@ -39,10 +42,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 const BLOCKS_PER_BATCH: usize = 512;
 /// Fewer runs are not worth merging.
 const RUNS_MERGED_MIN: usize = 4;
-/// With so many runs, who adds one waits for the merge that runs.
+/// With this many runs, a writer waits for the running merge.
 const RUNS_MAX: usize = 48;
 const FILTER_BITS_MAX: u64 = 10;
-/// A filter with fewer bits a key tells too little to be asked.
+/// A filter with fewer bits a key is not worth asking.
 const FILTER_BITS_MIN: u64 = 3;
 const MANIFEST: &[u8] = b"m";
 const MANIFEST_VERSION: u8 = 1;
@@ -51,7 +54,7 @@ const MANIFEST_VERSION: u8 = 1;
 struct Run {
     number: u32,
     rows: u64,
-    /// None where memory does not suffice.
+    /// `None` if memory does not suffice.
     filter: Option<Filter>,
 }
 
@@ -61,7 +64,7 @@ impl Run {
     }
 }
 
-/// Newest first. Whoever holds one keeps its runs from being deleted.
+/// Newest first. A holder keeps its runs from being deleted.
 type Snapshot = Arc<Vec<Arc<Run>>>;
 
 /// When runs are merged.
@@ -82,7 +85,7 @@ pub struct Tiers<C: Codec = Plain> {
     layout: Layout,
     merge: Merging,
     codec: PhantomData<fn() -> C>,
-    /// Most bytes of filters in memory.
+    /// Limit for filters in memory, in bytes.
     filter_bytes_max: u64,
     runs: RwLock<Snapshot>,
     next_number: AtomicU32,
@@ -90,7 +93,7 @@ pub struct Tiers<C: Codec = Plain> {
     changing: Mutex<()>,
     /// Held while runs are merged.
     merging: Mutex<()>,
-    /// Merged away, perhaps still read.
+    /// Merged runs, perhaps still read.
     garbage: Mutex<Vec<Arc<Run>>>,
 }
 
@@ -99,8 +102,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<C: Codec> Tiers<C> {
-    /// An empty table; [`Tiers::load`] learns what a database has. Filters take at most about `filter_bytes_max`; without
-    /// one each run costs a look-up.
+    /// Creates an empty table; [`Tiers::load`] reads what a database has. Filters take at most about
+    /// `filter_bytes_max`; without a filter each run costs a look-up.
     pub fn new(layout: Layout, merge: Merging, filter_bytes_max: u64) -> Tiers<C> {
         assert!(layout.key_len <= layout.row_len);
         Tiers {
@@ -116,7 +119,7 @@ impl<C: Codec> Tiers<C> {
         }
     }
 
-    /// Reads which runs there are, and their filters; deletes what a crash left of others.
+    /// Reads the list of runs and their filters; deletes leftovers of a crash.
     ///
     /// # Errors
     ///
@@ -163,7 +166,7 @@ impl<C: Codec> Tiers<C> {
         Ok(Filter::from_bytes(bytes))
     }
 
-    /// Deletes what is there of runs that are not listed; returns the greatest number met.
+    /// Deletes data of unlisted runs; returns the greatest number found.
     fn delete_strays(&self, db: &dyn Db, part: u8, listed: &[(u32, u64)]) -> DbResult<u32> {
         let mut from = 0;
         let mut last = 0;
@@ -178,7 +181,7 @@ impl<C: Codec> Tiers<C> {
         Ok(last)
     }
 
-    /// The number of the first run, from `from` on, of which there is something.
+    /// Returns the number of the first run, from `from` on, that has data.
     fn next_run(&self, db: &dyn Db, part: u8, from: u32) -> DbResult<Option<u32>> {
         let mut found = None;
         db.scan(self.layout.table, &run_key(part, from, &[]), &mut |key, _| {
@@ -225,7 +228,7 @@ impl<C: Codec> Tiers<C> {
         db.clear(self.layout.table)
     }
 
-    /// The row with `key`.
+    /// Returns the row with `key`.
     pub fn find(&self, db: &dyn Db, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
         let Layout { row_len, key_len, .. } = self.layout;
         let hash = self.hash_of(key);
@@ -239,7 +242,7 @@ impl<C: Codec> Tiers<C> {
         Ok(None)
     }
 
-    /// The block of a run in which `key` stands if it is there.
+    /// Returns the block of a run that would contain `key`.
     fn block_at(&self, db: &dyn Db, number: u32, key: &[u8]) -> DbResult<Option<Vec<u8>>> {
         let found = db.at_or_below(self.layout.table, &run_key(b'r', number, key))?;
         match found.filter(|(at, _)| at.starts_with(&run_key(b'r', number, &[]))) {
@@ -248,7 +251,7 @@ impl<C: Codec> Tiers<C> {
         }
     }
 
-    /// The rows of a block.
+    /// Returns the rows of a block.
     fn decoded(&self, block: &[u8]) -> DbResult<Vec<u8>> {
         let mut rows = Vec::with_capacity(block.len());
         let decoded = C::decode(block, self.layout.row_len, &mut rows).filter(|()| !rows.is_empty());
@@ -261,7 +264,7 @@ impl<C: Codec> Tiers<C> {
         !value.is_empty() && value.iter().all(|&byte| byte == 0xff)
     }
 
-    /// What filters know a key by: it is a hash, but may be a short one.
+    /// Returns the hash that filters use for a key, which may be short.
     fn hash_of<'k>(&self, row: &'k [u8]) -> Cow<'k, [u8]> {
         match self.layout.key_len {
             Filter::KEY_BYTES.. => Cow::Borrowed(row),
@@ -288,8 +291,8 @@ impl<C: Codec> Tiers<C> {
         Ok(())
     }
 
-    /// Adds rows, at most `count`, in ascending order of their keys and no key twice; durable when this returns.
-    /// They replace rows of the same key. Call [`Tiers::merge_due`] afterwards.
+    /// Adds at most `count` rows, in ascending order of their keys, no key twice; durable on return. They
+    /// replace rows with the same key. Call [`Tiers::merge_due`] afterwards.
     pub fn add<R: AsRef<[u8]>>(
         &self,
         db: &dyn Db,
@@ -297,7 +300,7 @@ impl<C: Codec> Tiers<C> {
         mut rows: impl Iterator<Item = R>,
     ) -> DbResult<()> {
         if self.snapshot().len() >= RUNS_MAX {
-            // Somebody merges, or should.
+            // Another thread is merging, or should be.
             self.merge_once(db, &lock(&self.merging))?;
         }
         let run = self.written(db, count, &mut |writer| {
@@ -309,7 +312,8 @@ impl<C: Codec> Tiers<C> {
         self.replace(db, &[], run)
     }
 
-    /// A new run of at most `count` rows, those that `write` gives. Nothing is left of it after an error, if that can be.
+    /// Writes a new run of at most `count` rows from `write`. After an error nothing of it is left, if
+    /// possible.
     fn written(
         &self,
         db: &dyn Db,
@@ -325,7 +329,7 @@ impl<C: Codec> Tiers<C> {
         run
     }
 
-    /// Merges runs while that is worth its cost, unless another thread is doing so.
+    /// Merges runs while that pays, unless another thread is doing so.
     pub fn merge_due(&self, db: &dyn Db) -> DbResult<()> {
         if let Ok(merging) = self.merging.try_lock() {
             while self.merge_once(db, &merging)? {}
@@ -333,7 +337,7 @@ impl<C: Codec> Tiers<C> {
         Ok(())
     }
 
-    /// Merges all runs into one, and calls `visit` with every row that there is.
+    /// Merges all runs into one, and calls `visit` with every row.
     pub fn merge_all(&self, db: &dyn Db, visit: &mut dyn FnMut(&[u8])) -> DbResult<()> {
         let merging = lock(&self.merging);
         let runs = self.snapshot().to_vec();
@@ -343,7 +347,7 @@ impl<C: Codec> Tiers<C> {
         })
     }
 
-    /// Merges all runs into one, without the rows that `stays` refuses; returns how many those were.
+    /// Merges all runs into one, without the rows that `stays` refuses; returns how many it dropped.
     pub fn retain(&self, db: &dyn Db, stays: impl Fn(&[u8]) -> bool) -> DbResult<u64> {
         let merging = lock(&self.merging);
         let (runs, mut gone) = (self.snapshot().to_vec(), 0);
@@ -373,7 +377,7 @@ impl<C: Codec> Tiers<C> {
         Ok(true)
     }
 
-    /// Puts one run in the place of `old`, which are neighbours, of the rows that `stays` agrees to.
+    /// Replaces `old`, which are neighbours, with one run of the rows that `stays` accepts.
     fn merge_runs(
         &self,
         db: &dyn Db,
@@ -382,7 +386,7 @@ impl<C: Codec> Tiers<C> {
         stays: &mut dyn FnMut(&[u8]) -> bool,
     ) -> DbResult<()> {
         let mut merge = Merge::new(self, db, old.iter(), &[])?;
-        // Below the oldest run there is nothing that a removal could hide.
+        // Below the oldest run there is nothing to hide.
         let oldest =
             self.snapshot().last().is_none_or(|last| old.iter().any(|run| run.number == last.number));
         let run = self.written(db, old.iter().map(|run| run.rows).sum(), &mut |writer| {
@@ -400,7 +404,7 @@ impl<C: Codec> Tiers<C> {
         self.collect_garbage(db)
     }
 
-    /// Makes a written run count, in the place of `old` or as the newest.
+    /// Makes a written run current, in the place of `old` or as the newest.
     fn replace(&self, db: &dyn Db, old: &[Arc<Run>], run: Run) -> DbResult<()> {
         db.flush()?;
         {
@@ -419,7 +423,7 @@ impl<C: Codec> Tiers<C> {
         Ok(())
     }
 
-    /// Deletes what was merged away and is not read any more.
+    /// Deletes merged runs without readers.
     fn collect_garbage(&self, db: &dyn Db) -> DbResult<()> {
         let unread: Vec<Arc<Run>> =
             lock(&self.garbage).extract_if(.., |run| Arc::strong_count(run) == 1).collect();
@@ -430,8 +434,8 @@ impl<C: Codec> Tiers<C> {
         Ok(())
     }
 
-    /// Bits a key for the filter of a new run of `rows`, so that all filters stay within their bound while a run
-    /// and what it replaces both have one.
+    /// Returns the bits a key for the filter of a new run, so that all filters stay within their limit while
+    /// both a run and its replacement have one.
     fn filter_bits(&self, rows: u64) -> u64 {
         let all: u64 = self.snapshot().iter().map(|run| run.rows).sum::<u64>().max(rows);
         let bits = self.filter_bytes_max * 8 / (2 * all).max(1);
@@ -439,7 +443,8 @@ impl<C: Codec> Tiers<C> {
     }
 }
 
-/// How many of the newest runs, given by their rows, to merge: as long as the next is not larger than all before it.
+/// Returns how many of the newest runs to merge, given their rows: while the next is not larger than all
+/// before it.
 fn runs_due(rows: &[u64]) -> usize {
     let mut sum = 0;
     rows.iter()
@@ -451,14 +456,14 @@ fn runs_due(rows: &[u64]) -> usize {
         .count()
 }
 
-/// How many of the newest runs, given by their rows, are of the class of the newest or below.
+/// Returns how many of the newest runs, given their rows, belong to the newest one's class or below.
 fn runs_of_class(rows: &[u64], factor: u64) -> usize {
     let class = |rows: u64| (rows / CLASS_ROWS).checked_ilog(factor.max(2)).unwrap_or(0);
     let newest = rows.first().map_or(0, |&rows| class(rows));
     rows.iter().take_while(|&&rows| class(rows) <= newest).count()
 }
 
-/// 16 bytes of hash from a short one.
+/// Makes 16 bytes of hash from a short one.
 fn widened(key: &[u8]) -> Vec<u8> {
     let number = key.iter().take(8).fold(0u64, |number, &byte| number << 8 | u64::from(byte));
     let mix = |x: u64| {
@@ -492,7 +497,7 @@ fn decode_manifest(value: &[u8]) -> Option<Vec<(u32, u64)>> {
     runs.chunks(12).map(run).collect()
 }
 
-/// Index of the first row that is not below `key`.
+/// Returns the index of the first row that is not below `key`.
 fn lower_bound(rows: &[u8], row_len: usize, key: &[u8]) -> usize {
     let (mut low, mut high) = (0, rows.len() / row_len);
     while low < high {

@@ -1,11 +1,12 @@
-//! Deflate streams in files: inflated, and deflated again to the very bytes that they were. Pure.
+//! Deflate streams in files: inflated, and deflated again to the original bytes. Pure.
 //!
-//! Zip archives (docx, odt, jar, wheel), gzip files, PDF and compressed sections of ELF files hold deflate streams. Who made one is not known; zlib at one of
-//! its nine levels made most, and what it made it makes again. So a stream **re-deflates** if zlib gives its very bytes
-//! for what it inflates to, at some level; this is tried, never assumed.
+//! Zip archives (docx, odt, jar, wheel), gzip files, PDF and compressed sections of ELF files contain deflate
+//! streams. The program that wrote a stream is unknown, but zlib at one of its nine levels wrote most of
+//! them, and reproduces its own output. So a stream **re-deflates** if zlib, at some level, turns its
+//! inflated bytes into its exact bytes. This is tried, never assumed.
 //!
-//! zlib itself is linked, and statically: other implementations, and other versions of it, may deflate to other bytes.
-//! Whoever relies on it checks the hash of what comes out.
+//! zlib is linked statically, because other implementations and versions may produce other bytes. A caller
+//! that relies on the result checks its hash.
 
 mod starts;
 mod stream;
@@ -15,22 +16,22 @@ pub use stream::{Deflater, Level, inflate_into};
 
 use std::ops::Range;
 
-/// Of a file so many streams that do not re-deflate are looked at before the first that does.
+/// The search ends once this many more streams failed to re-deflate than succeeded.
 const TRIALS: usize = 8;
 
 /// A deflate stream that re-deflates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
-    /// Its bytes in the file.
+    /// Its range in the file.
     pub deflated: Range<usize>,
-    /// Bytes that it inflates to.
+    /// Its inflated length.
     pub len: usize,
-    /// At which it re-deflates.
+    /// The level at which it re-deflates.
     pub level: Level,
 }
 
-/// The streams of a file that re-deflate and inflate to something, and to `len_max` bytes at most, in their order. None of a file whose first
-/// streams do not.
+/// Returns the streams of a file that re-deflate and inflate to 1 to `len_max` bytes, in order. None for a
+/// file whose first streams do not re-deflate.
 pub fn streams(file: &[u8], len_max: usize) -> Vec<Stream> {
     let mut found: Vec<Stream> = Vec::new();
     let mut deflater = Deflater::default();
@@ -43,7 +44,7 @@ pub fn streams(file: &[u8], len_max: usize) -> Vec<Stream> {
         let Some(read) = inflate_into(&file[start..], &mut plain, len_max) else { continue };
         let deflated = start..start + read;
         starts.go_on_at(deflated.end);
-        // Of an empty member: nothing to be gained.
+        // An empty member saves nothing.
         if plain.is_empty() {
             continue;
         }

@@ -1,41 +1,41 @@
-//! Where deflate streams begin.
+//! Positions where deflate streams begin.
 
 use object::{CompressionFormat, Object, ObjectSection};
 
 const ZIP: &[u8] = b"PK\x03\x04";
 const ELF: &[u8] = b"\x7fELF";
 const PDF: &[u8] = b"%PDF-";
-/// What stands before the bytes of a stream of a PDF, and the end of a line.
+/// The keyword and line end before a PDF stream.
 const PDF_STREAM: &[u8] = b"stream";
 const GZIP: &[u8] = &[0x1f, 0x8b, 8];
-/// Of a zip archive's local file header, without the name.
+/// Length of a zip archive's local file header, without the name.
 pub const ZIP_HEADER_BYTES: usize = 30;
-/// Of a gzip header, without what its flags say (RFC 1952).
+/// Length of a gzip header, without its optional fields (RFC 1952).
 const GZIP_HEADER_BYTES: usize = 10;
-/// Checksum and length, behind a gzip stream.
+/// Length of checksum and size after a gzip stream.
 const GZIP_TRAILER_BYTES: usize = 8;
 
-/// Whether these first bytes of a file could begin a zip archive.
+/// Whether these first bytes could begin a zip archive.
 pub fn looks_like_zip(head: &[u8]) -> bool {
     head.starts_with(ZIP)
 }
 
-/// Whether these first bytes of a file could begin one that has deflate streams.
+/// Whether these first bytes could begin a file with deflate streams.
 pub fn looks_like(head: &[u8]) -> bool {
     Form::of(head).is_some()
 }
 
-/// What has the streams.
+/// Format of the file.
 enum Form {
     Zip,
     Gzip,
     Pdf,
-    /// Where its compressed sections begin, in order, those that were not looked at yet.
+    /// The remaining starts of its compressed sections, in order.
     Elf(std::vec::IntoIter<usize>),
 }
 
 impl Form {
-    /// By the first bytes; of ELF, of which all is needed, without the sections.
+    /// Detects the format by the first bytes; for ELF, which needs the whole file, without sections.
     fn of(head: &[u8]) -> Option<Form> {
         match head {
             _ if looks_like_zip(head) => Some(Form::Zip),
@@ -47,9 +47,10 @@ impl Form {
     }
 }
 
-/// Places in a file where a deflate stream may begin. In a zip archive that is behind each local file header whose method
-/// is 8: its directory is not asked, so that any bytes have places that are well defined. In a PDF it is behind each
-/// `stream` and a header of zlib; in an ELF file (a library, a program, debug symbols) in each section that is compressed by zlib.
+/// Positions in a file where a deflate stream may begin. In a zip archive: behind each local file header with
+/// method 8 (the directory is not used, so that positions are well defined for any bytes). In a PDF: behind
+/// each `stream` with a zlib header. In an ELF file (library, program, debug symbols): in each section that
+/// zlib compressed.
 pub struct Starts<'a> {
     file: &'a [u8],
     at: usize,
@@ -57,7 +58,7 @@ pub struct Starts<'a> {
 }
 
 impl<'a> Starts<'a> {
-    /// As of what it begins like, else as of a zip archive.
+    /// Uses the format that the first bytes suggest, or else zip.
     pub fn new(file: &'a [u8]) -> Starts<'a> {
         let form = match Form::of(file) {
             Some(Form::Elf(_)) => Form::Elf(sections(file).into_iter()),
@@ -66,12 +67,12 @@ impl<'a> Starts<'a> {
         Starts { file, at: 0, form }
     }
 
-    /// As of a zip archive, whatever it is.
+    /// Treats the file as a zip archive.
     pub fn zip(file: &'a [u8]) -> Starts<'a> {
         Starts { file, at: 0, form: Form::Zip }
     }
 
-    /// Goes on behind a stream that ended here.
+    /// Continues behind a stream that ended here.
     pub fn go_on_at(&mut self, end: usize) {
         self.at = if let Form::Gzip = self.form { end.saturating_add(GZIP_TRAILER_BYTES) } else { end };
     }
@@ -122,7 +123,7 @@ impl Iterator for Starts<'_> {
     }
 }
 
-/// Where the data of sections that are compressed by zlib begins, in order; none of what is no ELF file.
+/// Returns the data starts of sections that zlib compressed, in order; none if it is not an ELF file.
 fn sections(file: &[u8]) -> Vec<usize> {
     let Ok(elf) = object::File::parse(file) else { return Vec::new() };
     let ranges = elf.sections().filter_map(|section| section.compressed_file_range().ok());
@@ -137,7 +138,7 @@ fn sections(file: &[u8]) -> Vec<usize> {
     found
 }
 
-/// Where the data begins behind a header of zlib (RFC 1950), without a dictionary.
+/// Returns the data start behind a zlib header (RFC 1950) without a dictionary.
 fn zlib_data_start(bytes: &[u8]) -> Option<usize> {
     let [cmf, flg, _, ..] = bytes else { return None };
     let is_header = cmf & 15 == 8 && cmf >> 4 <= 7 && flg & 32 == 0;
@@ -148,14 +149,14 @@ fn number(header: &[u8], at: usize) -> Option<usize> {
     Some(usize::from(u16::from_le_bytes([*header.get(at)?, *header.get(at + 1)?])))
 }
 
-/// Where the data begins behind a local file header of a deflated, unencrypted member.
+/// Returns the data start behind the local file header of a deflated, unencrypted member.
 fn zip_data_start(header: &[u8]) -> Option<usize> {
     let (flags, method) = (number(header, 6)?, number(header, 8)?);
     let start = ZIP_HEADER_BYTES + number(header, 26)? + number(header, 28)?;
     (method == 8 && flags & 1 == 0 && start < header.len()).then_some(start)
 }
 
-/// Where the data begins behind a gzip header.
+/// Returns the data start behind a gzip header.
 fn gzip_data_start(header: &[u8]) -> Option<usize> {
     let flags = *header.get(3)?;
     let mut at = GZIP_HEADER_BYTES;

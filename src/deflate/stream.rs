@@ -9,10 +9,10 @@ const BUFFER_BYTES: usize = 32 << 10;
 pub struct Level(u8);
 
 impl Level {
-    /// What zlib takes for -1.
+    /// The level that zlib uses for -1.
     pub const DEFAULT: Level = Level(6);
 
-    /// `None` of what is no level.
+    /// Returns `None` if it is not a level.
     pub fn of(level: u8) -> Option<Level> {
         (1..=9).contains(&level).then_some(Level(level))
     }
@@ -23,8 +23,8 @@ impl Level {
     }
 }
 
-/// Appends what `deflated` inflates to. Returns how much of it that took; `None` if it does not come to an end, or
-/// to more than `room` bytes: then some of it may have been appended.
+/// Appends the inflated bytes of `deflated`. Returns the length of the stream; `None` if it does not end, or
+/// exceeds `room` bytes: then some bytes may have been appended.
 pub fn inflate_into(deflated: &[u8], plain: &mut Vec<u8>, room: usize) -> Option<usize> {
     let mut stream = Decompress::new(false);
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -46,7 +46,7 @@ pub fn inflate_into(deflated: &[u8], plain: &mut Vec<u8>, room: usize) -> Option
     }
 }
 
-/// Deflates as zlib does. Keeps some 270 KiB for each level that it was asked for.
+/// Deflates like zlib. Keeps about 270 KiB for each level that was used.
 #[derive(Default)]
 pub struct Deflater {
     streams: [Option<Compress>; 10],
@@ -54,7 +54,7 @@ pub struct Deflater {
 }
 
 impl Deflater {
-    /// Deflates `plain`, and gives the bytes piece by piece; an error of `give` ends it.
+    /// Deflates `plain`, and passes the bytes to `give` piece by piece; an error of `give` ends it.
     pub fn deflate<E>(
         &mut self,
         plain: &[u8],
@@ -76,7 +76,7 @@ impl Deflater {
         }
     }
 
-    /// The level at which `plain` deflates to the very bytes of `deflated`; `likely` is tried first.
+    /// Returns the level at which `plain` deflates to exactly `deflated`; tries `likely` first.
     pub fn level_of(&mut self, plain: &[u8], deflated: &[u8], likely: Level) -> Option<Level> {
         let others = (1..=9).rev().map(Level).filter(|level| *level != likely);
         std::iter::once(likely).chain(others).find(|level| self.deflates_to(plain, *level, deflated))

@@ -1,7 +1,7 @@
-//! The outside world as the store sees it: a disk. One real, one simulated for crash tests.
+//! The store's interface to the outside world: a disk. One real, one simulated for crash tests.
 //!
-//! What must always be true: the store touches pack files through this seam alone, so that every step of its
-//! I/O can be cut short, torn and reordered in a test (`sim`). Errors are the operating system's.
+//! Invariants: the store accesses pack files only through this interface, so that a test can cut short, tear
+//! and reorder every step of its I/O (`sim`). Errors are the operating system's.
 
 mod real;
 mod refusal;
@@ -18,32 +18,32 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How a file is opened.
+/// Access mode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// One that exists, to read.
+    /// An existing file, to read.
     Read,
-    /// One that exists, to read and write.
+    /// An existing file, to read and write.
     Write,
-    /// A new one, to read and write; an error if the name is taken.
+    /// A new file, to read and write; an error if the name is taken.
     New,
 }
 
 /// A filesystem. Calls may come from many threads.
 pub trait Disk: Send + Sync {
-    /// Makes a directory and those above it; no error if it exists. Durable after [`Disk::sync_dir`] of each.
+    /// Creates a directory and its parents; no error if it exists. Durable after [`Disk::sync_dir`] of each.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
 
-    /// The names in a directory, in no order.
+    /// Returns the names in a directory, unsorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>>;
 
     /// Opens a regular file; anything else is [`io::ErrorKind::IsADirectory`].
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Takes a name away. Open files stay readable.
+    /// Removes a name. Open files stay readable.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a file another name on the same filesystem.
+    /// Renames a file within the filesystem.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Makes the names in a directory durable.
@@ -58,10 +58,10 @@ pub trait DiskFile: Send + Sync {
     /// Writes all bytes at `offset`. On an error some of them may have been written.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Cuts or extends the file.
+    /// Shortens or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     fn len(&self) -> io::Result<u64>;
 
     /// Whether it is empty.

@@ -61,7 +61,7 @@ impl DiskFile for File {
 
     fn sync_data(&self) -> io::Result<()> {
         File::sync_data(self)?;
-        // Bytes in a file that no name leads to are lost when it is closed.
+        // Bytes in a file without a name are lost when it is closed.
         match self.metadata()?.nlink() {
             0 => Err(io::Error::new(io::ErrorKind::NotFound, "the file was removed while it was written")),
             _ => Ok(()),

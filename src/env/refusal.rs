@@ -1,4 +1,4 @@
-//! Errors of the machine: the system did not do what it was asked to, and says nothing about the bytes on disk.
+//! Errors of the machine: the system did not execute a call, which says nothing about the bytes on disk.
 
 use super::DiskFile;
 use rustix::io::Errno;
@@ -6,9 +6,10 @@ use std::fmt::{self, Display};
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// An error of the machine or of permissions. The same call can work later, or as another user: nothing is damaged.
+/// An error of the machine or of permissions. The same call can work later, or as another user: nothing is
+/// damaged.
 ///
-/// EIO is none: it is how a disk reports bytes that it lost.
+/// EIO is not one: a disk reports lost bytes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(Errno);
 
@@ -16,7 +17,7 @@ impl Refusal {
     /// The filesystem is full.
     pub const NO_SPACE: Refusal = Refusal(Errno::NOSPC);
 
-    /// Returns what `error` is as a refusal; none if it can mean damage.
+    /// Returns `error` as a refusal; `None` if it can mean damage.
     pub fn of(error: &io::Error) -> Option<Refusal> {
         let by_kind = || match error.kind() {
             io::ErrorKind::OutOfMemory => Some(Errno::NOMEM),
@@ -29,7 +30,7 @@ impl Refusal {
         Errno::from_io_error(error).or_else(by_kind).and_then(Refusal::of_errno)
     }
 
-    /// Returns what `errno` is as a refusal; none if it can mean damage.
+    /// Returns `errno` as a refusal; `None` if it can mean damage.
     pub fn of_errno(errno: Errno) -> Option<Refusal> {
         let refusals = [
             Errno::MFILE,
@@ -47,7 +48,7 @@ impl Refusal {
         refusals.contains(&errno).then_some(Refusal(errno))
     }
 
-    /// Says what helps against it.
+    /// Returns advice.
     pub fn remedy(self) -> &'static str {
         match self.0 {
             Errno::MFILE => "raise the limit of open files: `ulimit -n` in a shell, LimitNOFILE= in a unit",
@@ -73,7 +74,7 @@ impl Display for Refusal {
     }
 }
 
-/// A file that remembers whether the system refused to read it, where a reader only says that bytes are bad.
+/// A file that remembers whether the system refused a read, for readers that only report bad bytes.
 pub struct Watched<'a> {
     file: &'a dyn DiskFile,
     /// The number of the first refusal; 0 if there was none.

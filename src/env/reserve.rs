@@ -1,12 +1,12 @@
-//! Room that is set aside, so that what is needed to go on can be written when the disk is full.
+//! Reserved disk space, so that necessary writes still work when the disk is full.
 //!
-//! A file of allocated blocks in a directory: a little of it always, so that a disk that something else filled can still
-//! be mounted, the rest while the disk fills up. Who finds the disk full gives it up, and sets it aside again when there is
-//! room. It holds nothing, and may be deleted.
+//! It is a file of allocated blocks in a directory: a small part always, so that a disk that other programs
+//! filled can still be mounted, and the rest while the disk fills up. A caller that finds the disk full
+//! releases it; it is reserved again when there is space. The file has no content, and may be deleted.
 //!
-//! A collection of garbage borrows it: it gives back more than it takes, if nobody else takes the room meanwhile. So
-//! until it has ended, others who write to the same store do without ([`Reserve::is_lent`]), and what it has made free
-//! is set aside again before anybody else gets it.
+//! A garbage collection borrows it: it frees more than it takes, unless others take the space meanwhile. So
+//! until it ends, other writers to the same store do without ([`Reserve::is_lent`]), and the freed space is
+//! reserved again first.
 
 use rustix::fs::{FallocateFlags, StatVfs};
 use std::fs::File;
@@ -15,24 +15,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const NAME: &str = "reserve";
-/// No more of the filesystem than this is set aside.
+/// Limit as a share of the filesystem.
 const SHARE_MAX: u64 = 50;
-/// Only while so many times as much, or half of the filesystem, is not free,
+/// Reserved only while less than this many times as much, or less than half of the filesystem, is free,
 const FREE_MAX: u64 = 32;
-/// and so many times as much is.
+/// and at least this many times as much is.
 const FREE_MIN: u64 = 4;
 
 pub(crate) struct Reserve {
     path: PathBuf,
     bytes: u64,
-    /// So much of it is always set aside.
+    /// The part that is always reserved.
     base: u64,
     /// Half of the filesystem.
     half: u64,
     loans: AtomicU32,
 }
 
-/// As long as it lives the room is for whoever makes room with it. Then what is left of it is set aside again.
+/// While it exists, the space belongs to a caller that frees space with it. Then the rest is reserved again.
 pub(crate) struct Loan(Arc<Reserve>);
 
 impl Drop for Loan {
@@ -46,8 +46,8 @@ impl Drop for Loan {
 }
 
 impl Reserve {
-    /// Sets `bytes` aside in `dir` while the disk fills up, and `base` of them always, or as much as is decent; with 0
-    /// nothing.
+    /// Reserves `bytes` in `dir` while the disk fills up, and `base` of them always, or as much as is
+    /// reasonable; with 0 nothing.
     pub(crate) fn new(dir: &Path, bytes: u64, base: u64) -> Reserve {
         let all = space(dir).map_or(0, |space| space.f_blocks * space.f_frsize);
         let path = dir.join(NAME);
@@ -57,19 +57,19 @@ impl Reserve {
         reserve
     }
 
-    /// Gives up what is set aside in `dir`, if less than `needed` is free there. For opening a store or an index that lies in it.
+    /// Releases the reserve in `dir` if less than `needed` is free there, to open a store or an index in it.
     pub(crate) fn release(dir: &Path, needed: u64) {
         if space(dir).is_some_and(|space| space.f_bavail * space.f_frsize < needed) {
             let _ = std::fs::remove_file(dir.join(NAME));
         }
     }
 
-    /// How many bytes are set aside, when they all are.
+    /// Returns the size of the full reserve in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Gives the room up if there is less than that elsewhere; whether it did.
+    /// Releases the space if less is free elsewhere; returns whether it did.
     pub(crate) fn give_up_if_short(&self) -> bool {
         let short = self.held() > 0 && self.free() < self.bytes;
         if short {
@@ -78,22 +78,22 @@ impl Reserve {
         short && std::fs::remove_file(&self.path).is_ok()
     }
 
-    /// As [`Reserve::give_up_if_short`], for whoever makes room with it; to be dropped once that is done.
+    /// Like [`Reserve::give_up_if_short`], for a caller that frees space with it; drop the loan afterwards.
     pub(crate) fn lend(self: &Arc<Self>) -> Loan {
         self.loans.fetch_add(1, Ordering::AcqRel);
         self.give_up_if_short();
         Loan(Arc::clone(self))
     }
 
-    /// Whether the room has been lent, and whoever else used so much would take of it.
+    /// Whether the space is on loan, so that others who use this much would take some of it.
     pub(crate) fn is_lent(&self, bytes: u64) -> bool {
         let is_lent = self.bytes > 0 && self.loans.load(Ordering::Acquire) > 0 && self.held() == 0;
         is_lent && self.free() < self.bytes + bytes
     }
 
-    /// Sets the room aside if the disk fills up, while there is enough left, and gives it back if it does not.
+    /// Reserves the space if the disk fills up and enough is left, and releases it otherwise.
     pub(crate) fn take(&self) {
-        // A store that is only read may not give up what a mount has set aside.
+        // A read-only store must not release the space that a mount has reserved.
         if self.bytes == 0 {
             return;
         }
@@ -108,17 +108,17 @@ impl Reserve {
         }
     }
 
-    /// How many bytes are set aside now.
+    /// Returns the bytes that are reserved now.
     fn held(&self) -> u64 {
         std::fs::metadata(&self.path).map_or(0, |meta| meta.len())
     }
 
-    /// So much free that nothing has to be set aside.
+    /// Returns the free space above which nothing must be reserved.
     fn plenty(&self) -> u64 {
         (self.bytes * FREE_MAX).min(self.half)
     }
 
-    /// How many bytes are to be set aside while so much is free.
+    /// Returns the bytes to reserve at this much free space.
     fn wanted(&self, free: u64) -> u64 {
         if free <= self.plenty() { self.bytes } else { self.base }
     }
@@ -138,7 +138,7 @@ impl Reserve {
             .open(&self.path)
             .and_then(|file| Ok(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)?));
         if made.is_err() {
-            // A filesystem that cannot allocate: then there is no reserve.
+            // The filesystem cannot allocate: then there is no reserve.
             let _ = std::fs::remove_file(&self.path);
         }
     }

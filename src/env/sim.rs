@@ -1,18 +1,19 @@
 //! A disk in memory that can lose power.
 //!
-//! It keeps two images. The live one is what programs see. The durable one is what a power cut leaves, which
-//! is drawn at random from all that ext4 (and stricter filesystems) may leave:
+//! It keeps two images: the live one that programs see, and the durable one that survives a power cut. A
+//! power cut draws one of all results that ext4 (and stricter filesystems) allow:
 //!
-//! - bytes written since the file's last sync are there or not page by page (4 KiB), in any order, and one page
-//!   of them may be torn between sectors (512 bytes); what is not there is zeros or the older bytes;
-//! - the length is any between the durable one and the live one that covers the pages that are there;
-//! - names made, changed and taken away since the directory's last sync are there up to some point in time: a
-//!   journal keeps their order;
-//! - what was synced is there.
+//! - each page (4 KiB) written since the file's last sync is there or not, in any order, and one of them may
+//!   be torn between sectors (512 bytes); a missing page has zeros or the older bytes;
+//! - the length is any value between the durable and the live one that covers the pages that are there;
+//! - changes of names since the directory's last sync are there up to some point in time: a journal keeps
+//!   their order;
+//! - synced content is there.
 //!
-//! Faults: the power goes at the n-th step ([`SimDisk::cut_at`]): that step and all after it fail, and the disk
-//! can only be [`SimDisk::crash`]ed. Writes fail when the disk is full ([`SimDisk::set_room`]), syncs fail on
-//! request ([`SimDisk::fail_syncs`]); after a failed sync the unsynced pages count as clean, as in Linux.
+//! Faults: a power cut at the n-th step ([`SimDisk::cut_at`]): that step and all later ones fail, and the
+//! disk can only be [`SimDisk::crash`]ed. Writes fail when the disk is full ([`SimDisk::set_room`]), syncs
+//! fail on request ([`SimDisk::fail_syncs`]); after a failed sync the unsynced pages count as clean, as in
+//! Linux.
 
 use super::{Access, Disk, DiskFile};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const PAGE: usize = 4096;
 const SECTOR: usize = 512;
 
-/// A small generator of numbers: what a test draws is the same for the same seed.
+/// A small random number generator: the same seed gives the same numbers.
 #[derive(Clone, Debug)]
 pub struct Draw(u64);
 
@@ -35,7 +36,7 @@ impl Draw {
         Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -43,7 +44,7 @@ impl Draw {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % end
     }
 
-    /// True once in `n`.
+    /// Returns true once in `n` calls.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -53,7 +54,7 @@ impl Draw {
 struct Node {
     live: Vec<u8>,
     durable: Vec<u8>,
-    /// Pages that differ in the two, by number.
+    /// Numbers of the pages that differ between the two.
     dirty: std::collections::BTreeSet<usize>,
 }
 
@@ -75,7 +76,7 @@ struct Names {
 struct Shared {
     names: Mutex<Names>,
     steps: AtomicU64,
-    /// The step at which the power goes; 0 for never.
+    /// The step of the power cut; 0 for never.
     cut: AtomicU64,
     /// Bytes that may still be written, if limited.
     room: Mutex<Option<u64>>,
@@ -87,7 +88,7 @@ struct Shared {
     on_sync: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-/// The simulated disk; clones are the same disk.
+/// The simulated disk; clones share it.
 #[derive(Clone, Default)]
 pub struct SimDisk {
     shared: Arc<Shared>,
@@ -102,7 +103,7 @@ fn power_is_off() -> io::Error {
 }
 
 impl Shared {
-    /// Takes a step; fails if the power is off.
+    /// Counts a step; fails after the power cut.
     fn step(&self) -> io::Result<()> {
         let step = self.steps.fetch_add(1, Ordering::SeqCst) + 1;
         let cut = self.cut.load(Ordering::SeqCst);
@@ -129,52 +130,52 @@ impl SimDisk {
         SimDisk::default()
     }
 
-    /// Steps of I/O that changed something so far.
+    /// Returns the number of changing I/O steps so far.
     pub fn steps(&self) -> u64 {
         self.shared.steps.load(Ordering::SeqCst)
     }
 
-    /// Opens fail with this error number from now on; 0: they succeed again.
+    /// Makes opens fail with this error number; 0: they succeed again.
     pub fn fail_opens(&self, errno: i32) {
         self.shared.open_error.store(errno, Ordering::SeqCst);
     }
 
-    /// Reads fail with this error number from now on; 0: they succeed again.
+    /// Makes reads fail with this error number; 0: they succeed again.
     pub fn fail_reads(&self, errno: i32) {
         self.shared.read_error.store(errno, Ordering::SeqCst);
     }
 
-    /// Syncs so far.
+    /// Returns the number of syncs so far.
     pub fn syncs(&self) -> u64 {
         self.shared.syncs.load(Ordering::SeqCst)
     }
 
-    /// Lets the power go at the n-th step from the beginning.
+    /// Cuts the power at the n-th step from the beginning.
     pub fn cut_at(&self, step: u64) {
         self.shared.cut.store(step, Ordering::SeqCst);
     }
 
-    /// Whether the power went.
+    /// Whether the power was cut.
     pub fn is_cut(&self) -> bool {
         self.shared.alive().is_err()
     }
 
-    /// Lets so many more bytes be written before the disk is full; `None` for any number.
+    /// Allows this many more bytes before the disk is full; `None` for any number.
     pub fn set_room(&self, bytes: Option<u64>) {
         *lock(&self.shared.room) = bytes;
     }
 
-    /// Lets syncs fail.
+    /// Makes syncs fail.
     pub fn fail_syncs(&self, fail: bool) {
         self.shared.fail_syncs.store(fail, Ordering::SeqCst);
     }
 
-    /// Has something done in the middle of the next sync of a file.
+    /// Runs `work` in the middle of the next sync of a file.
     pub fn on_sync(&self, work: impl FnOnce() + Send + 'static) {
         *lock(&self.shared.on_sync) = Some(Box::new(work));
     }
 
-    /// The disk as it is found after a power cut now.
+    /// Returns the disk after a power cut now.
     pub fn crash(&self, draw: &mut Draw) -> SimDisk {
         let names = lock(&self.shared.names);
         let mut kept = names.durable.clone();
@@ -189,7 +190,7 @@ impl SimDisk {
         SimDisk::of(image)
     }
 
-    /// A copy of the live image, all of it durable.
+    /// Returns a copy of the live image, all of it durable.
     pub fn copy(&self) -> SimDisk {
         let names = lock(&self.shared.names);
         SimDisk::of(names.live.iter().map(|(path, node)| (path.clone(), lock(node).live.clone())))
@@ -223,7 +224,7 @@ impl SimDisk {
     }
 }
 
-/// What a power cut leaves of a file.
+/// Returns the content of a file after a power cut.
 fn left_of(node: &Node, draw: &mut Draw) -> Vec<u8> {
     let mut left = node.durable.clone();
     let mut end = left.len();
@@ -245,7 +246,7 @@ fn left_of(node: &Node, draw: &mut Draw) -> Vec<u8> {
         }
     }
     if node.live.len() < node.durable.len() {
-        // A cut that may not have come to the disk.
+        // A truncation that may not have reached the disk.
         if draw.one_in(2) {
             left.truncate(node.live.len());
         }
@@ -378,11 +379,11 @@ impl DiskFile for SimFile {
         }
         let mut node = lock(&self.node);
         if self.shared.fail_syncs.load(Ordering::SeqCst) {
-            // The pages are gone for good and look clean: only what was durable will be found.
+            // The pages are lost and look clean: only durable bytes will be found.
             node.dirty.clear();
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        // Only pages that are dirty: a page lost by a failed sync is not written by the next one.
+        // Only dirty pages: a page lost by a failed sync is not written by the next one.
         let Node { live, durable, dirty } = &mut *node;
         durable.resize(live.len(), 0);
         for page in std::mem::take(dirty) {

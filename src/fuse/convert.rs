@@ -1,4 +1,4 @@
-//! Between the overlay's types and fuser's.
+//! Conversion between the overlay's types and fuser's.
 
 use crate::overlay::stub::Time;
 use crate::overlay::{Attr, Kind, NodeId, SetTime};
@@ -35,14 +35,14 @@ pub(super) fn attr(attr: &Attr) -> FileAttr {
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
-        // The kernel's FUSE protocol has 32 bits for it, in the encoding that old stat(2) used.
+        // The kernel's FUSE protocol has 32 bits for it, in the encoding of the old stat(2).
         rdev: encode_dev(attr.rdev),
         blksize: attr.blksize,
         flags: 0,
     }
 }
 
-/// Stands for a name that is not there.
+/// Represents a missing name.
 pub(super) const NOTHING: FileAttr = FileAttr {
     ino: INodeNo(0),
     size: 0,
@@ -85,7 +85,7 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     };
     let at = match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Time { sec: after.as_secs() as i64, nsec: after.subsec_nanos() },
-        // fuser makes this of seconds and nanoseconds by subtracting both from 1970.
+        // fuser computes seconds and nanoseconds by subtracting both from 1970.
         Err(before) => {
             let before = before.duration();
             Time { sec: -(before.as_secs() as i64), nsec: before.subsec_nanos() }

@@ -1,11 +1,10 @@
-//! Which error number a program sees. The one place where that is decided, and where our own failures
-//! are logged.
+//! The error number that a program sees. Only this file decides it, and logs dedupfs's own failures.
 
 use crate::overlay::OverlayError;
 use crate::store::StoreError;
 use fuser::Errno;
 
-/// The error number for a failed request; failures that are not the backing filesystem's own are logged.
+/// Returns the error number for a failed request; logs failures that are not the backing filesystem's own.
 pub(super) fn errno(error: &OverlayError) -> Errno {
     let number = match error {
         OverlayError::Os(errno) => return Errno::from_i32(errno.raw_os_error()),

@@ -29,36 +29,37 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How long the attributes of a file that was just created or changed may be believed.
+/// How long the kernel may trust attributes of a file that was just created or changed.
 const TTL_CHANGED: Duration = Duration::from_secs(1);
-/// Asked of any inode of the mount, this xattr tells how to reach the daemon. It is not listed.
+/// Every inode of the mount answers this xattr with the address of the daemon. It is not listed.
 pub(super) const CONTROL_XATTR: &str = "user.dedupfs.control";
 const ACL_XATTR: &str = "system.posix_acl_access";
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// Reading more than this takes long, where it has to be decoded.
+/// Longer reads that need decoding take long.
 const QUICK_BYTES: usize = 32 << 10;
 const GENERATION: Generation = Generation(0);
-/// What a listing says of an entry that nobody has looked up.
+/// Inode number in a listing for an entry that was not looked up.
 const NUMBER_UNKNOWN: INodeNo = INodeNo(0xffff_ffff);
 
-/// An overlay as fuser wants to see it.
+/// An overlay as a fuser filesystem.
 pub(super) struct OverlayFs {
     overlay: Arc<Overlay>,
-    /// What is in snapshots has numbers of its own.
+    /// Snapshots have their own inode numbers.
     snapshots: Browse,
     files: Table<Handle>,
     dirs: Table<DirHandle>,
     snapshot_files: Table<SnapshotFile>,
     snapshot_dirs: Table<Vec<(OsString, Kind)>>,
-    /// How long the kernel may believe names and attributes.
+    /// How long the kernel may trust names and attributes.
     ttl: Duration,
-    /// Which listings the kernel may keep: it drops one when it changes the directory itself, or sees its mtime change.
+    /// Listings that the kernel may cache: it drops one when it changes the directory itself, or sees its
+    /// mtime change.
     keeper: Keeper,
     passthrough: bool,
-    /// Whether the kernel leaves it to us to take setuid and setgid bits away. Else it asks for the capabilities of a file
-    /// before each write to it.
+    /// Whether the kernel leaves dropping setuid and setgid bits to the daemon. Otherwise it asks for a
+    /// file's capabilities before each write.
     drops_bits: bool,
-    /// Whether they stay when we change a file: an ordinary user's changes take them away below.
+    /// Whether the bits stay when the daemon changes a file: an ordinary user's changes drop them below.
     bits_stay: bool,
     control_info: Vec<u8>,
     labels: Labels,
@@ -98,7 +99,7 @@ impl OverlayFs {
         }
     }
 
-    /// Whether a file may lose bits of its mode without the kernel being told.
+    /// Whether a file may lose mode bits without the kernel noticing.
     fn may_lose_bits(&self, attr: &Attr) -> bool {
         let setid = (libc::S_ISUID | libc::S_ISGID) as u16;
         self.drops_bits && attr.kind == Kind::File && attr.perm & setid != 0
@@ -113,7 +114,7 @@ impl OverlayFs {
         }
     }
 
-    /// A turn for reading so many bytes.
+    /// Takes a turn for reading this many bytes.
     fn turn_to_read(&self, bytes: usize) -> Turn<'_> {
         if bytes > QUICK_BYTES { self.turns.take_long() } else { self.turns.take() }
     }
@@ -132,12 +133,12 @@ impl OverlayFs {
         }
     }
 
-    /// Answers as a read-only filesystem would, if one of these is in a snapshot.
+    /// Returns the errno of a read-only filesystem if one of these nodes is in a snapshot.
     fn refuses(nodes: &[INodeNo]) -> Option<Errno> {
         nodes.iter().any(|ino| Browse::owns(node(*ino))).then_some(Errno::EROFS)
     }
 
-    /// Registers a file with the kernel, if passthrough is on. Any failure means doing without.
+    /// Registers a file with the kernel if passthrough is on. After any failure the daemon does the I/O.
     fn register(
         &self,
         register: impl FnOnce(&File) -> io::Result<BackingId>,
@@ -167,7 +168,7 @@ impl Filesystem for OverlayFs {
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_READDIRPLUS_AUTO,
         ] {
-            // A kernel without one of these does the same things, only less well.
+            // A kernel without one of these works too, only slower.
             let _ = config.add_capabilities(wanted);
         }
         self.drops_bits = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2).is_ok();
@@ -192,18 +193,18 @@ impl Filesystem for OverlayFs {
                 found => found,
             },
         };
-        // Directories are looked up on the way down, whatever is wanted of files.
+        // Directories are looked up on the way down, whatever the program wants of files.
         if found.as_ref().is_ok_and(|found| found.kind != Kind::Directory) {
             self.listings.looked_up(node(parent));
         }
         match found {
-            // Snapshots come and go without the kernel being told.
+            // Snapshots come and go without notice to the kernel.
             Ok(found) if Browse::owns(found.node) => {
                 reply.entry_with_ttls(&TTL_CHANGED, &TTL_CHANGED, &attr(&found), GENERATION);
             }
             Err(e) if Browse::owns(node(parent)) => reply.error(errno(&e)),
-            // Number 0 lets the kernel remember that there is no such name: each file that is created, and
-            // each directory that a compiler searches, would else be asked for again and again.
+            // Number 0 lets the kernel cache the absence of a name. Otherwise it would ask again for each new
+            // file, and for each directory that a compiler searches.
             Err(OverlayError::Os(rustix::io::Errno::NOENT)) => {
                 reply.entry_with_ttls(&self.ttl, &self.ttl, &convert::NOTHING, GENERATION);
             }
@@ -211,7 +212,7 @@ impl Filesystem for OverlayFs {
         }
     }
 
-    /// Comes many times for one request, where the kernel forgets many.
+    /// Called many times for one request if the kernel forgets many inodes.
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
         let _turn = self.turns.take_part();
         match Browse::owns(node(ino)) {
@@ -415,7 +416,7 @@ impl Filesystem for OverlayFs {
         match self.overlay.create(node(parent), name, mode, caller, open_flags(flags), &register) {
             Ok((made, Opened { handle, io })) => {
                 let fh = self.files.add(handle);
-                // The creator writes to it next, past us. The kernel knows when it does, but for mappings.
+                // The creator writes next, past the daemon. The kernel notices that, except through mappings.
                 let ttl = if self.may_lose_bits(&made) { Duration::ZERO } else { self.ttl.min(TTL_CHANGED) };
                 let made = attr(&made);
                 match &io {
@@ -452,7 +453,7 @@ impl Filesystem for OverlayFs {
             };
         }
         let read = self.files.get(fh).and_then(|handle| {
-            // Only what goes past the page cache is read in the name of somebody.
+            // Only reads past the page cache have a lock owner.
             let spliced = lock_owner.is_none() && handle.is_passed();
             Ok((self.overlay.read(&handle, offset, size as usize)?, spliced))
         });
@@ -488,7 +489,7 @@ impl Filesystem for OverlayFs {
         let handle = dropped.and_then(|()| self.files.get(fh));
         let written = handle.and_then(|handle| {
             let written = self.overlay.write(&handle, offset, data)?;
-            // Of a file that it was not given the kernel asks for the sync by itself.
+            // For a file without passthrough the kernel itself requests the sync.
             if syncs && handle.is_passed() {
                 self.overlay.fsync(&handle, flags.0 & libc::O_SYNC != libc::O_SYNC)?;
             }
@@ -508,7 +509,7 @@ impl Filesystem for OverlayFs {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // Nothing is held back here that a close would have to wait for; the kernel need not ask again.
+        // Nothing is buffered here that a close would have to flush; the kernel need not ask again.
         reply.error(Errno::ENOSYS);
     }
 
@@ -627,12 +628,12 @@ impl Filesystem for OverlayFs {
                 }
                 let dots = matches!(entry.name.as_bytes(), b"." | b"..");
                 let found = if dots {
-                    // The kernel takes only the number of these.
+                    // The kernel uses only the number of these.
                     self.overlay.getattr(node(ino)).map(|dir| Attr { node: entry.node, ..dir })
                 } else {
                     self.overlay.lookup_listed(node(ino), entry.name)
                 };
-                // What has gone since it was listed is left out, as if it had gone before.
+                // An entry that disappeared since it was listed is omitted.
                 let Ok(found) = found else { return true };
                 let ttl = self.attr_ttl(&found);
                 let number = INodeNo(found.node.0);
@@ -788,7 +789,7 @@ impl Filesystem for OverlayFs {
     ) {
         let _turn = self.turns.take();
         if Browse::owns(node(ino)) {
-            // All of it is data.
+            // One data range.
             let size = self.snapshots.getattr(node(ino)).map_or(0, |attr| attr.size);
             return match u64::try_from(offset) {
                 Ok(from) if from < size => {

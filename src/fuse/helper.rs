@@ -1,4 +1,4 @@
-//! Unmounting by the setuid program fusermount3, as ordinary users have to. (fuser mounts by it.)
+//! Unmounting through the setuid program fusermount3, for ordinary users. (fuser mounts through it.)
 
 use super::session::MountError;
 use std::io;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 const SEARCHED: [&str; 5] = ["/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin", "/sbin"];
 
-/// Where the program is.
+/// Returns the path of the program.
 pub(super) fn find() -> Result<PathBuf, MountError> {
     let paths = SEARCHED.iter().map(|dir| Path::new(dir).join("fusermount3"));
     paths.into_iter().find(|path| path.exists()).ok_or(MountError::NoHelper)

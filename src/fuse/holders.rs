@@ -1,5 +1,5 @@
-//! Who holds a filesystem that was unmounted here: mount namespaces that were copied from this one while it was mounted have
-//! mounts of their own, and the kernel keeps the connection for those.
+//! Processes that hold a filesystem after it was unmounted here. A mount namespace that was copied while it
+//! was mounted has its own mount, and the kernel keeps the connection for that.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// A process in another mount namespace that has a mount of the filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The first that was found there.
+    /// The first process found there.
     pub pid: u32,
     /// Its name.
     pub name: String,
@@ -20,7 +20,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// One process of each other mount namespace in which the device is mounted, as far as this user may look. O(processes).
+/// Returns one process of each other mount namespace in which the device is mounted, as far as this user may
+/// look. O(processes).
 pub(super) fn of(device: u64) -> Vec<Holder> {
     let namespace = |process: &Path| std::fs::read_link(process.join("ns/mnt")).ok();
     let mut seen = HashSet::from([namespace(Path::new("/proc/self"))]);
@@ -38,7 +39,7 @@ pub(super) fn of(device: u64) -> Vec<Holder> {
     found
 }
 
-/// Whether a table of mounts (proc_pid_mountinfo(5)) has the device.
+/// Whether a mount table (proc_pid_mountinfo(5)) contains the device.
 fn is_in(table: &[u8], device: u64) -> bool {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let numbers =

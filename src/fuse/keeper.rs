@@ -1,18 +1,18 @@
-//! Which open directory's listing the kernel keeps.
+//! The choice of directory listings that the kernel may cache.
 //!
-//! The kernel notes the version of a directory when a listing that it is to keep begins, again when another one begins before
-//! the first has brought entries, and keeps the entries of the first. A file that is made between the two was then missing from the kept
-//! listing until the directory changed again (`fuse_readdir_cached` in Linux, `fs/fuse/readdir.c`). So of each directory one open
-//! handle at a time is kept, and the others are answered anew.
+//! The kernel notes a directory's version when a cacheable listing begins, and again when another one begins
+//! before the first has returned entries; it then keeps the entries of the first. A file created between the
+//! two was missing from the cached listing until the directory changed again (`fuse_readdir_cached` in Linux,
+//! `fs/fuse/readdir.c`). So one open handle of each directory is cached at a time, and the others are not.
 
 use crate::overlay::NodeId;
 use fuser::{FileHandle, FopenFlags};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The handles whose listings are kept.
+/// The handles with cached listings.
 pub(super) struct Keeper {
-    /// None where nothing is kept: others may change the directories below.
+    /// `None` if nothing is cached: others may change the directories below.
     kept: Option<Mutex<HashMap<NodeId, FileHandle>>>,
 }
 
@@ -25,7 +25,7 @@ impl Keeper {
         Some(self.kept.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A directory was opened: what the kernel is told of it.
+    /// Returns the flags for a directory that was just opened.
     pub(super) fn opened(&self, dir: NodeId, handle: FileHandle) -> FopenFlags {
         let Some(mut kept) = self.kept() else {
             return FopenFlags::empty();
@@ -36,7 +36,7 @@ impl Keeper {
         }
     }
 
-    /// It was closed.
+    /// Forgets a closed handle.
     pub(super) fn closed(&self, dir: NodeId, handle: FileHandle) {
         let Some(mut kept) = self.kept() else { return };
         if kept.get(&dir) == Some(&handle) {

@@ -1,7 +1,8 @@
-//! Mounting by mount(2), as root may.
+//! Mounting through mount(2), for root.
 //!
-//! The type is `fuse.dedupfs`. With `fuse` alone, mount(8) would have `mount.fuse` run the mount's source, a directory, as a
-//! program when it remounts. (fuser mounts with `fuse`; the helper fusermount3, for ordinary users, with `fuse.dedupfs`.)
+//! The type is `fuse.dedupfs`. With plain `fuse`, mount(8) would let `mount.fuse` run the mount's source, a
+//! directory, as a program on a remount. (fuser mounts with `fuse`; the helper fusermount3, for ordinary
+//! users, with `fuse.dedupfs`.)
 
 use super::session::DEVICE;
 use rustix::fs::{Mode, OFlags};
@@ -13,8 +14,8 @@ use std::path::Path;
 
 const TYPE: &str = "fuse.dedupfs";
 
-/// Mounts at `mountpoint`, for all users and with the kernel checking modes. `name` is shown as the source. Returns the
-/// device by which requests come.
+/// Mounts at `mountpoint`, for all users; the kernel checks modes. `name` is shown as the source. Returns the
+/// device that delivers requests.
 pub(super) fn mount(name: &str, mountpoint: &Path, read_only: bool) -> Result<OwnedFd, Errno> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let mode = rustix::fs::stat(mountpoint)?.st_mode;

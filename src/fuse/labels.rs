@@ -1,25 +1,25 @@
-//! Labels of SELinux on a kernel that has none.
+//! SELinux labels on a kernel without SELinux.
 
 use std::ffi::OsStr;
 
-/// Whether `ls -l` is to be told that labels are not supported here, so that it does not ask for each file's.
+/// Whether `ls -l` should get "not supported", so that it does not ask for each file's label.
 ///
-/// With SELinux the kernel answers by itself and asks no filesystem. Without it a file has a label only if it was written
-/// elsewhere; for all others ENODATA would be the answer of ext4, and `ls` would ask again for the next file. After EOPNOTSUPP it
-/// asks no more on the same device.
+/// With SELinux the kernel answers by itself. Without it, a file has a label only if another system wrote it.
+/// ext4 would answer ENODATA for all others, and `ls` would ask again for each file. After EOPNOTSUPP it does
+/// not ask again on the same device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Labels {
     unsupported: bool,
 }
 
 impl Labels {
-    /// Looks at what this kernel has.
+    /// Detects the kernel's support.
     pub(super) fn of_kernel() -> Labels {
         let filesystems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
         Labels { unsupported: !filesystems.is_empty() && !filesystems.contains("selinuxfs") }
     }
 
-    /// Whether a file that does not have the xattr `name` lacks it because it is a label.
+    /// Whether `name` is a label, for a file without that xattr.
     pub(super) fn lacks(self, name: &OsStr) -> bool {
         self.unsupported && name == "security.selinux"
     }

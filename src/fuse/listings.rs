@@ -1,20 +1,21 @@
-//! How many entries of a directory come with their attributes at first.
+//! How many entries of a directory come with attributes at first.
 //!
-//! The kernel asks for attributes with the first entries of each directory, and with the rest if a program has wanted those
-//! meanwhile. It does not say what a program does that reads all names before it wants any attributes, as `ls -l` does. So:
-//! few at first, as each costs as much as a look-up; and many in the next directories once somebody has looked up a file of
-//! the directory listed last, which it need not have, had it come with its attributes.
+//! The kernel asks for attributes with the first entries of each directory, and with the rest if a program
+//! has wanted attributes meanwhile. It does not show that a program, like `ls -l`, reads all names before it
+//! wants any attributes. So the first listing has few, because each costs as much as a look-up. After a
+//! look-up of a file in the last listed directory, which attributes would have avoided, the next directories
+//! have many.
 
 use crate::overlay::NodeId;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Among them `.` and `..`.
+/// Including `.` and `..`.
 const FEW: usize = 6;
 const MANY: usize = 34;
-/// So many directories are listed with many after one whose files were looked up.
+/// After a directory whose files were looked up, this many directories are listed with many attributes.
 const EAGER: u32 = 16;
 
-/// What was listed, and whether attributes were wanted. A hint: nothing is wrong if threads pass each other.
+/// Recent listings, and whether attributes were wanted. Only a hint: races are harmless.
 #[derive(Default)]
 pub(super) struct Listings {
     last: AtomicU64,
@@ -22,7 +23,7 @@ pub(super) struct Listings {
 }
 
 impl Listings {
-    /// A directory is listed from its beginning: how many entries get their attributes.
+    /// Called when a listing begins; returns how many entries get attributes.
     pub(super) fn begin(&self, dir: NodeId) -> usize {
         self.last.store(dir.0, Ordering::Relaxed);
         let eager = self.eager.load(Ordering::Relaxed);
@@ -30,7 +31,7 @@ impl Listings {
         if eager > 0 { MANY } else { FEW }
     }
 
-    /// A file was looked up in a directory.
+    /// Called when a file in a directory was looked up.
     pub(super) fn looked_up(&self, dir: NodeId) {
         if self.last.load(Ordering::Relaxed) == dir.0 {
             self.eager.store(EAGER, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The FUSE adapter: kernel requests in, overlay calls out. No decision about files is made here.
+//! The FUSE adapter: kernel requests in, overlay calls out. It decides nothing about files.
 
 mod convert;
 mod errno;

@@ -1,13 +1,13 @@
-//! What requests say, and answers of a few kinds.
+//! Values in requests, and common answers.
 
 use super::errno::errno;
 use crate::overlay::{Caller, OpenFlags as Open, OverlayError};
 use fuser::{Errno, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyXattr, Request};
 
-/// How the kernel marks that it opens a file to run it.
+/// The kernel's mark for opening a file to run it.
 const FMODE_EXEC: i32 = 0x20;
 
-/// Names of xattrs that the caller may know of.
+/// Returns the xattr names that the caller may see.
 pub(super) fn shown_to(request: &Request, names: Vec<u8>) -> Vec<u8> {
     if request.uid() == 0 {
         return names;
@@ -24,14 +24,15 @@ pub(super) fn open_flags(flags: i32) -> Open {
         truncate,
         exclusive: flags & libc::O_EXCL != 0,
         execute: flags & FMODE_EXEC != 0,
-        // The kernel sees to running programs by itself where it opens for writing.
+        // The kernel itself checks for running programs when it opens for writing.
         unless_running: read_only && truncate,
         no_atime: flags & libc::O_NOATIME != 0,
     }
 }
 
-/// How a file that the kernel was given is opened. The kernel opens it below with the flags of this open, and keeps those
-/// whatever fcntl(2) and pwritev2(2) say later. So it sends here the I/O of opens that append or read and write directly.
+/// Returns how to open a passthrough file. The kernel opens it below with the flags of this open, and keeps
+/// them whatever fcntl(2) and pwritev2(2) change later. So it must send the I/O of opens with O_APPEND or
+/// O_DIRECT here.
 pub(super) fn passed_flags(flags: i32) -> FopenFlags {
     let appends = flags & libc::O_APPEND != 0 && OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
     match appends || flags & libc::O_DIRECT != 0 {
@@ -55,7 +56,7 @@ pub(super) fn empty(reply: ReplyEmpty, result: Result<(), OverlayError>) {
     }
 }
 
-/// A value, or its length if that is all that was asked for.
+/// Answers with a value, or with its length if only that was requested.
 pub(super) fn sized(reply: ReplyXattr, size: u32, value: &[u8]) {
     if size == 0 {
         reply.size(value.len() as u32);

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// In place nobody but us reaches the tree, so the kernel may believe what it was told for long.
+/// In place, only the daemon reaches the tree, so the kernel may cache for a long time.
 const TTL_IN_PLACE: Duration = Duration::from_secs(3600);
-/// With a mount point of its own, the bare directory stays open to everybody.
+/// With another mount point, any user can reach the bare directory.
 const TTL_ELSEWHERE: Duration = Duration::from_secs(1);
 
 pub(super) const DEVICE: &str = "/dev/fuse";
@@ -24,19 +24,19 @@ pub(super) const DEVICE: &str = "/dev/fuse";
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Where.
+    /// The mount point.
     pub mountpoint: PathBuf,
-    /// Let nothing be changed.
+    /// Refuses all changes.
     pub read_only: bool,
-    /// Let other users in (always checked against modes and owners).
+    /// Admits other users (modes and owners are always checked).
     pub allow_other: bool,
-    /// Let the kernel do the I/O of plain files by itself, where this process may ask for that.
+    /// Lets the kernel do the I/O of plain files, if this process may request it.
     pub passthrough: bool,
     /// Whether the mount point is the backing directory itself.
     pub in_place: bool,
-    /// What the xattr `user.dedupfs.control` answers on every inode.
+    /// The answer to the xattr `user.dedupfs.control` on every inode.
     pub control_info: Vec<u8>,
-    /// Requests served at a time at most.
+    /// Limit of concurrently served requests.
     pub threads: usize,
 }
 
@@ -48,7 +48,7 @@ pub enum MountError {
         "/dev/fuse is missing: the kernel's fuse module is not loaded (`modprobe fuse`), or this is a container without it"
     )]
     NoDevice,
-    /// udev lets everybody open it; here something else set its mode.
+    /// udev lets every user open it; on this machine something else set its mode.
     #[error(
         "/dev/fuse may not be opened by this user: expected mode 0666, as udev sets it (`chmod 0666 /dev/fuse`)"
     )]
@@ -67,7 +67,7 @@ pub enum MountError {
     Io {
         /// The mount point.
         path: PathBuf,
-        /// What the system or the helper said.
+        /// The message of the system or the helper.
         source: io::Error,
     },
 }
@@ -76,14 +76,14 @@ pub enum MountError {
 pub struct Mounted {
     mountpoint: PathBuf,
     gone: Gone,
-    /// Its device: after an unmount the mount point is another filesystem's.
+    /// Its device: after an unmount the mount point belongs to another filesystem.
     device: Option<u64>,
 }
 
-/// Whether the filesystem was unmounted, and who waits for that.
+/// Whether the filesystem was unmounted, and the threads that wait for it.
 type Gone = Arc<(Mutex<bool>, Condvar)>;
 
-/// Checks that this machine lets this process mount at all: better said before anything else is done.
+/// Checks that this process can mount at all, before anything else is done.
 pub fn check_available(privileged: bool) -> Result<(), MountError> {
     match File::options().read(true).write(true).open(DEVICE) {
         Ok(_) => {}
@@ -93,7 +93,7 @@ pub fn check_available(privileged: bool) -> Result<(), MountError> {
     if privileged { Ok(()) } else { helper::find().map(drop) }
 }
 
-/// Mounts an overlay; returns when the kernel has been answered and requests are being served.
+/// Mounts an overlay; returns when the kernel has its answer and requests are being served.
 pub fn mount(
     overlay: Arc<Overlay>,
     history: Arc<History>,
@@ -113,7 +113,7 @@ pub fn mount(
     if privileged {
         config.mount_options.extend([MountOption::Suid, MountOption::Dev]);
     }
-    // For root, a mount that only root can use would be of little use.
+    // Root's mount is for all users.
     config.acl = if options.allow_other || privileged { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = options.threads > 1;
@@ -132,7 +132,7 @@ pub fn mount(
     let path = options.mountpoint;
     let failed = |e| MountError::of(&path, e);
     let session = match privileged.then(|| kernel_mount::mount(&name, &path, options.read_only)) {
-        // In a container that lacks the right to, the helper may have it.
+        // In a container without the right, the helper may have it.
         None | Some(Err(Errno::PERM)) => Session::new(filesystem, &path, &config).map_err(failed)?,
         Some(Err(e)) => return Err(failed(e.into())),
         Some(Ok(device)) => {
@@ -145,7 +145,7 @@ pub fn mount(
     };
     let notifier = session.notifier();
     overlay.drop_pages_by(Box::new(move |node, range| {
-        // No length means to the end.
+        // No length means up to the end.
         let len = (range.end - range.start).try_into().unwrap_or(0);
         notifier.inval_inode(INodeNo(node.0), range.start as i64, len).is_ok()
     }));
@@ -174,12 +174,12 @@ pub fn mount(
 }
 
 impl Mounted {
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Waits until it was unmounted, by whomever.
+    /// Waits until it was unmounted, by anyone.
     pub fn wait_gone(&self) {
         let mut gone = self.gone.0.lock().unwrap_or_else(PoisonError::into_inner);
         while !*gone {
@@ -192,8 +192,8 @@ impl Mounted {
         gone_within(&self.gone, time)
     }
 
-    /// Unmounts. While files are open in it this fails with [`MountError::Busy`]; with `lazy` it vanishes
-    /// from the tree now and ends when the last of them is closed.
+    /// Unmounts. Fails with [`MountError::Busy`] while files are open in it. With `lazy` it disappears from
+    /// the tree now and ends when the last file is closed.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         if self.gone_within(Duration::ZERO) {
             return Ok(());
@@ -209,12 +209,12 @@ impl Mounted {
         }
     }
 
-    /// Who holds it in other mount namespaces after it was unmounted here.
+    /// Returns its holders in other mount namespaces after it was unmounted here.
     pub fn holders(&self) -> Vec<Holder> {
         self.device.map(holders::of).unwrap_or_default()
     }
 
-    /// Counts as unmounted from here on, whoever holds it: with the end of this process they get ENOTCONN.
+    /// Counts as unmounted from here on, even if it is held: when this process ends, holders get ENOTCONN.
     pub fn give_up(&self) {
         *self.gone.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.gone.1.notify_all();
@@ -234,11 +234,11 @@ fn gone_within(gone: &Gone, time: Duration) -> bool {
     *wait.unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// Clears away a mount whose daemon is gone: anything that touches it fails with ENOTCONN.
+/// Clears a mount whose daemon is gone: any access to it fails with ENOTCONN.
 pub fn clear_dead_mount(path: &Path) -> Result<bool, MountError> {
-    // Not stat: the kernel would answer that from what it remembers of the dead mount's root.
+    // Not stat: the kernel would answer it from its cache of the dead mount's root.
     match rustix::fs::statfs(path) {
-        // The kernel says the second for a moment after the daemon's end.
+        // The kernel returns the second one for a moment after the daemon's end.
         Err(Errno::NOTCONN | Errno::CONNABORTED) => unmount_path(path, true).map(|()| true),
         _ => Ok(false),
     }
@@ -255,7 +255,7 @@ fn unmount_path(path: &Path, lazy: bool) -> Result<(), MountError> {
 }
 
 impl MountError {
-    /// What went wrong with the mount on `path`.
+    /// Classifies an error of the mount on `path`.
     pub(super) fn of(path: &Path, source: io::Error) -> MountError {
         if source.to_string().contains("user_allow_other") {
             return MountError::AllowOther;

@@ -1,4 +1,5 @@
-//! Setuid and setgid bits that go when a file is changed, where neither the kernel nor the backing filesystem sees to it.
+//! Dropping setuid and setgid bits on a change, in cases that neither the kernel nor the backing filesystem
+//! handles.
 
 use super::convert::node;
 use super::privilege::{self, Call};
@@ -8,8 +9,8 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 use std::ffi::OsStr;
 
-/// Who sets an ACL on a file of a group that is not theirs takes the setgid bit away, as by chmod: the backing
-/// filesystem knows only that root did it.
+/// Drops the setgid bit if the caller sets an ACL on a file of a foreign group, as chmod does: the backing
+/// filesystem only sees root.
 pub(super) fn drop_setgid_of_strangers(
     overlay: &Overlay,
     request: &Request,
@@ -27,23 +28,23 @@ pub(super) fn drop_setgid_of_strangers(
     Ok(())
 }
 
-/// What is done to a file that may take its bits away.
+/// Kinds of changes that may drop the bits.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Change {
-    /// What it holds, by whoever.
+    /// A change of content, by any caller.
     Content,
     /// The same by a caller without CAP_FSETID.
     Marked,
-    /// Whose it is.
+    /// A change of owner.
     Owner,
-    /// No attribute: how the kernel asks for the bits to go before it does something by itself, writing by passthrough or
-    /// allocating. A chown that names neither user nor group looks the same. It is only for who owns the file, and the
-    /// other only for who has it open: the kernel checks neither.
+    /// No attribute: the kernel requests this before it itself writes by passthrough or allocates. A chown
+    /// without user and group looks the same. The first is allowed for openers of the file, the second only
+    /// for its owner: the kernel checks neither.
     Nothing,
 }
 
-/// Takes a file's setuid and setgid bits away if a change by the caller does that. The kernel leaves it to us
-/// (`FUSE_HANDLE_KILLPRIV_V2`), but for capabilities, which any change below takes away by itself.
+/// Drops a file's setuid and setgid bits if a change by the caller requires it. The kernel leaves this to the
+/// daemon (`FUSE_HANDLE_KILLPRIV_V2`), except for capabilities, which any change below drops.
 pub(super) fn drop_bits(
     overlay: &Overlay,
     request: &Request,
@@ -58,7 +59,8 @@ pub(super) fn drop_bits(
         Change::Content if may(request, CapabilitySet::FSETID) => return Ok(()),
         Change::Nothing => {
             let call = privilege::call(request.pid());
-            // Before it writes to a file with a capability the kernel asks in the name of root too, who keeps the bits.
+            // Before it writes to a file with a capability, the kernel also asks in the name of root, who
+            // keeps the bits.
             if call == Call::Content && may(request, CapabilitySet::FSETID) {
                 return Ok(());
             }
@@ -72,8 +74,8 @@ pub(super) fn drop_bits(
     overlay.setattr(node(ino), SetAttr { mode: Some(kept), ..SetAttr::default() }).map(drop)
 }
 
-/// Refuses a stranger who calls chown(-1, -1) on a file with such bits. The kernel has its capability removed before it
-/// asks for the bits, which is too late to refuse.
+/// Refuses chown(-1, -1) by another user on a file with such bits. The kernel removes the capability before
+/// it asks for the bits, which is too late to refuse.
 pub(super) fn check_removal(
     overlay: &Overlay,
     request: &Request,
@@ -91,20 +93,20 @@ pub(super) fn check_removal(
     }
 }
 
-/// The mode without what a change by the caller takes away; none if it takes nothing.
+/// Returns the mode without the bits that a change by the caller drops; `None` if it drops none.
 fn kept(request: &Request, found: &Attr) -> Option<u32> {
     let perm = u32::from(found.perm);
     if found.kind == Kind::Directory || perm & (libc::S_ISUID | libc::S_ISGID) == 0 {
         return None;
     }
-    // Without execution by the group the bit is not a right: it marks files whose locks are mandatory.
+    // Without group execution the bit is not a right: it marks mandatory locking.
     let keeps_setgid =
         perm & libc::S_IXGRP == 0 && (in_group(request, found.gid) || may(request, CapabilitySet::FSETID));
     let kept = perm & !libc::S_ISUID & if keeps_setgid { !0 } else { !libc::S_ISGID };
     (kept != perm).then_some(kept)
 }
 
-/// Whether the caller may do what is the owner's to do.
+/// Whether the caller has the owner's rights.
 fn owns(request: &Request, found: &Attr) -> bool {
     request.uid() == found.uid || may(request, CapabilitySet::FOWNER)
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Open things by the number that the kernel knows them by.
+/// Open objects by the number that the kernel uses.
 pub(super) struct Table<T> {
     next: AtomicU64,
     shards: [Mutex<HashMap<u64, Arc<T>>>; 16],

@@ -1,23 +1,23 @@
-//! Whose turn it is to wait for the kernel's next request.
+//! Parking of threads: which thread waits for the kernel's next request.
 //!
-//! Many threads that all wait for requests are woken one after the other, each on whatever processor, for work that takes
-//! less time than the waking. So one thread waits, answers, and waits again, and the others are parked: a program that
-//! asks one thing after the other finds the same thread awake each time.
+//! If many threads wait for requests, the kernel wakes them in turn, each on another processor, for work that
+//! takes less time than the waking. So one thread waits, answers, and waits again, and the others are parked:
+//! a program that sends one request after the other finds the same thread awake.
 //!
-//! What must always be true: no request waits for another that takes long. A thread that knows that it will take long
-//! first lets another wait for requests ([`Turns::take_long`]). For all others there is a watch: if at two ticks in a row
-//! nobody was waiting, one more thread is let go, and so on until somebody does. A thread is parked only when its request
-//! has been answered and another waits, so as long as requests come faster than they are answered, nobody is.
+//! Invariants: no request waits for a long one. A thread with a long request first lets another wait for
+//! requests ([`Turns::take_long`]). A watch covers the rest: if no thread was waiting at two ticks in a row,
+//! it releases one more thread, and so on until one waits. A thread is parked only when its request is
+//! answered and another thread waits, so no thread is parked while requests come faster than answers.
 //!
-//! When no request has come for a while all threads wait in the kernel and the watch sleeps: nothing is woken on an idle
-//! mount, and all of them see that it was unmounted.
+//! After a while without requests all threads wait in the kernel and the watch sleeps: an idle mount wakes
+//! nothing, and all threads see an unmount.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
-/// After so many ticks without a request the watch sleeps.
+/// The watch sleeps after this many ticks without a request.
 const QUIET_TICKS: u32 = 20;
 
 /// The threads that answer requests, and the watch over them.
@@ -27,7 +27,7 @@ struct Shared {
     threads: usize,
     /// Threads that are answering a request.
     busy: AtomicUsize,
-    /// Threads that are parked and were not let go. Changed under `parking` only.
+    /// Parked threads that were not released. Changed only under `parking`.
     parked: AtomicUsize,
     /// Requests so far.
     begun: AtomicU64,
@@ -39,7 +39,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Parking {
-    /// Threads that were let go and have not gone yet.
+    /// Threads that were released and have not left yet.
     going: usize,
     ended: bool,
 }
@@ -51,7 +51,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
-    /// For `threads` threads, each of which takes a turn for each of its requests.
+    /// Creates the state for `threads` threads, each of which takes a turn for each request.
     pub(super) fn new(threads: usize) -> Turns {
         let shared = Arc::new(Shared {
             threads,
@@ -66,13 +66,13 @@ impl Turns {
         let watched = shared.clone();
         let watch = std::thread::Builder::new().name("turns".to_owned());
         if threads < 2 || watch.spawn(move || watched.watch()).is_err() {
-            // Without a watch nobody may be parked.
+            // Without a watch no thread may be parked.
             shared.lock().ended = true;
         }
         Turns(shared)
     }
 
-    /// To be held while a request is answered.
+    /// Returns a guard to hold while answering a request.
     pub(super) fn take(&self) -> Turn<'_> {
         self.0.busy.fetch_add(1, Ordering::SeqCst);
         self.0.begun.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Turns {
         Turn { shared: &self.0, is_last: true }
     }
 
-    /// As [`Turns::take`], for what may be a part of a request: its thread is not parked when it gives the turn back, since
+    /// Like [`Turns::take`], for a possible part of a request: its thread is not parked afterwards, because
     /// the rest would wait with it.
     pub(super) fn take_part(&self) -> Turn<'_> {
         let mut turn = self.take();
@@ -90,7 +90,7 @@ impl Turns {
         turn
     }
 
-    /// As [`Turns::take`], for a request that may take long: another thread waits for the next one meanwhile.
+    /// Like [`Turns::take`], for a possibly long request: another thread waits for the next one meanwhile.
     pub(super) fn take_long(&self) -> Turn<'_> {
         let turn = self.take();
         if self.0.waiting() == 0 {
@@ -110,7 +110,7 @@ impl Drop for Turns {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // A thread that panics waits for no request any more: it stays busy for ever.
+        // A thread that panics waits for no further request: it stays busy forever.
         if std::thread::panicking() {
             return;
         }
@@ -126,13 +126,13 @@ impl Shared {
         self.parking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Threads that wait for the kernel, or are about to.
+    /// Returns how many threads wait for the kernel, or are about to.
     fn waiting(&self) -> usize {
         let elsewhere = self.busy.load(Ordering::SeqCst) + self.parked.load(Ordering::SeqCst);
         self.threads.saturating_sub(elsewhere)
     }
 
-    /// Parks this thread, unless nobody else waits for requests.
+    /// Parks this thread, unless no other waits for requests.
     fn park(&self) {
         let mut parking = self.lock();
         if parking.ended || self.waiting() < 2 || !self.watching.load(Ordering::SeqCst) {
@@ -145,7 +145,7 @@ impl Shared {
         parking.going = parking.going.saturating_sub(1);
     }
 
-    /// Lets `count` parked threads go, or as many as there are.
+    /// Releases up to `count` parked threads.
     fn release(&self, count: usize) {
         let mut parking = self.lock();
         let count = count.min(self.parked.load(Ordering::SeqCst));
@@ -178,7 +178,7 @@ impl Shared {
                 (true, stuck) => usize::from(stuck),
                 (false, _) => {
                     quiet = 0;
-                    // Under the lock, so that nobody parks after it.
+                    // Under the lock, so that no thread parks after it.
                     self.watching.store(false, Ordering::SeqCst);
                     self.threads
                 }
@@ -191,7 +191,7 @@ impl Shared {
     }
 }
 
-// Seen to fail with: a watch that lets nobody go (the second test); nobody parked (the first); a long request that lets
+// Seen to fail with: a watch that releases no thread (the second test); no thread parked (the first); a long request that lets
 // nobody go (the third); parts after which their thread is parked (the last).
 #[cfg(test)]
 mod tests {
@@ -201,7 +201,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// What a request is to do, and who tells when it is done.
+    /// The work of a request, and the sender that reports its end.
     type Request = (Box<dyn FnOnce() + Send>, Sender<usize>);
 
     /// Threads that take requests from a queue, as those of a session do.
@@ -276,7 +276,7 @@ mod tests {
         drop(long);
     }
 
-    /// Was one part in 25 ms: what the kernel forgot kept its descriptors so long.
+    /// It was one part in 25 ms, and descriptors of forgotten inodes stayed open that long.
     #[test]
     fn the_rest_of_a_request_does_not_wait_for_others() {
         let turns = Arc::new(Turns::new(4));
@@ -285,7 +285,7 @@ mod tests {
             move || (0..1000).for_each(|_| drop(turns.take_part()))
         });
         until("all parts are done", || {
-            // Requests come all the time, so nobody who was parked would be let go.
+            // Requests come all the time, so a parked thread would not be released.
             turns.0.begun.fetch_add(1, Ordering::Relaxed);
             parts.is_finished()
         });

@@ -1,9 +1,9 @@
-//! Snapshots as directories: `.snapshots/ID/` below the root of a mount, for reading only.
+//! Snapshots as read-only directories: `.snapshots/ID/` below the root of a mount.
 //!
-//! What must always be true: a number given to an entry stays its own while its user holds look-ups on it. Numbers are
-//! above all that files of the overlay have. A directory in the tree that is called `.snapshots` itself hides this one.
+//! Invariants: an entry keeps its inode number while the kernel holds look-ups on it. The numbers are above
+//! all numbers of overlay files. A real directory named `.snapshots` in the tree hides this one.
 //!
-//! Memory: some 200 bytes for each entry that the user knows.
+//! Memory: about 200 bytes for each entry that the kernel knows.
 
 use super::error::{HistoryError, Result};
 use super::node::{self, Entry, Node};
@@ -19,12 +19,12 @@ use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The name of the directory in the root, which is not listed.
+/// The unlisted directory in the root.
 pub const SNAPSHOTS_DIR: &str = ".snapshots";
 
-/// The number of that directory; those of what is in it are above.
+/// Inode number of that directory; everything inside has higher numbers.
 const TOP: u64 = 0xffff_ff00_0000_0000;
-/// Chunks that are decoded ahead of a reader.
+/// Chunks decoded ahead of a reader.
 const AHEAD_CHUNKS: usize = 64;
 
 struct Known {
@@ -56,7 +56,7 @@ impl From<HistoryError> for OverlayError {
     fn from(error: HistoryError) -> OverlayError {
         match error {
             HistoryError::Overlay(e) => e,
-            // It was removed, and what it needed collected.
+            // It was removed, and its content collected.
             HistoryError::Store(e) if log::is_missing(&e) => Errno::STALE.into(),
             HistoryError::Store(e) => e.into(),
             HistoryError::Db(e) => e.into(),
@@ -66,12 +66,12 @@ impl From<HistoryError> for OverlayError {
 }
 
 impl Browse {
-    /// The snapshots of a history.
+    /// Creates the view of a history's snapshots.
     pub fn new(history: Arc<History>) -> Browse {
         Browse { history, state: Mutex::default() }
     }
 
-    /// Whether a number is that of something in a snapshot, or of the directory of all.
+    /// Whether a number belongs to a snapshot entry, or to the directory of all snapshots.
     pub fn owns(node: NodeId) -> bool {
         node.0 >= TOP
     }
@@ -80,7 +80,7 @@ impl Browse {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds a name; counts one look-up on what is found. In the root only the directory of snapshots.
+    /// Finds a name; counts one look-up on the entry. In the root it finds only the directory of snapshots.
     pub fn lookup(&self, parent: NodeId, name: &OsStr) -> std::result::Result<Attr, OverlayError> {
         let entry = match parent {
             ROOT if name == SNAPSHOTS_DIR => return Ok(self.top()),
@@ -138,7 +138,7 @@ impl Browse {
         attr(TOP, &Entry { name: OsString::new(), meta, node: Node::Directory(DocumentId([0; 32])) })
     }
 
-    /// Takes back look-ups.
+    /// Returns look-ups.
     pub fn forget(&self, node: NodeId, lookups: u64) {
         let mut state = self.lock();
         let Some(known) = state.known.get_mut(&node.0) else { return };
@@ -146,12 +146,12 @@ impl Browse {
         if known.lookups == 0
             && let Some(known) = state.known.remove(&node.0)
         {
-            // The name by which it was found, which the entry of a snapshot's root has too.
+            // The name of the look-up, which the entry of a snapshot's root has too.
             state.numbers.remove(&(known.parent, known.entry.name.clone()));
         }
     }
 
-    /// Attributes of something in a snapshot.
+    /// Returns the attributes of a snapshot entry.
     pub fn getattr(&self, node: NodeId) -> std::result::Result<Attr, OverlayError> {
         if node.0 == TOP {
             return Ok(self.top());
@@ -159,7 +159,7 @@ impl Browse {
         Ok(attr(node.0, &*self.entry(node)?))
     }
 
-    /// Target of a symlink.
+    /// Returns the target of a symlink.
     pub fn readlink(&self, node: NodeId) -> std::result::Result<Vec<u8>, OverlayError> {
         match &self.entry(node)?.node {
             Node::Symlink(target) => Ok(target.clone()),
@@ -167,7 +167,7 @@ impl Browse {
         }
     }
 
-    /// The names in a directory, sorted, and what each is.
+    /// Returns the sorted names in a directory, with their kinds.
     pub fn list(&self, node: NodeId) -> std::result::Result<Vec<(OsString, Kind)>, OverlayError> {
         if node.0 == TOP {
             let snapshots = self.history.snapshots();
@@ -207,7 +207,7 @@ impl Browse {
         Ok(buffer)
     }
 
-    /// An xattr's value.
+    /// Returns an xattr's value.
     pub fn getxattr(&self, node: NodeId, name: &OsStr) -> std::result::Result<Option<Vec<u8>>, OverlayError> {
         use std::os::unix::ffi::OsStrExt;
         if node.0 == TOP {
@@ -218,7 +218,7 @@ impl Browse {
         Ok(found.map(|(_, value)| value.clone()))
     }
 
-    /// Names of all xattrs, each ended by a zero byte.
+    /// Returns the names of all xattrs, each ended by a zero byte.
     pub fn listxattr(&self, node: NodeId) -> std::result::Result<Vec<u8>, OverlayError> {
         if node.0 == TOP {
             return Ok(Vec::new());

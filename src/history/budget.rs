@@ -1,23 +1,23 @@
-//! How much of the disk the history may keep, and what it gives up first when that is not enough.
+//! The disk budget of the history, and the choice of versions to drop when it is exceeded.
 //!
-//! - A version is worth more the longer it was there, and less the longer that is ago: its value is the one over the
-//!   other. So of versions made at a steady rate the oldest go first, and what stood for a week outlives what
-//!   stood for a second.
-//! - The most valuable are kept first. One that does not fit is given up, and smaller ones after it may still fit.
+//! - The value of a version is its lifetime divided by its age. So among versions made at a steady rate the
+//!   oldest are dropped first, and a version that lasted a week outlives one that lasted a second.
+//! - The most valuable versions are kept first. A version that does not fit is dropped; smaller ones after it
+//!   may still fit.
 //!
-//! Memory: 32 bytes for each version that is not the present one, only while the whole store is larger than the budget.
+//! Memory: 32 bytes for each former version, only while the whole store exceeds the budget.
 
 use super::event::EventId;
 use crate::id::RecipeId;
 
-/// A version that the rules keep and that is not the present one.
+/// A former version that the rules keep.
 pub(super) struct Candidate {
     pub(super) event: EventId,
     pub(super) recipe: RecipeId,
     value: f64,
 }
 
-/// What may be kept, and what was.
+/// Limit and use of the budget.
 pub(super) struct Budget {
     max: u64,
     spent: u64,
@@ -25,12 +25,12 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Nothing is spent of `max` bytes.
+    /// Creates an unused budget of `max` bytes.
     pub(super) fn new(max: u64) -> Budget {
         Budget { max, spent: 0, candidates: Vec::new() }
     }
 
-    /// Whether all of `bytes` may be kept: then nothing has to be chosen.
+    /// Whether all of `bytes` may be kept: then nothing must be chosen.
     pub(super) fn covers(&self, bytes: u64) -> bool {
         self.max >= bytes
     }
@@ -40,17 +40,17 @@ impl Budget {
         self.spent.saturating_add(bytes) <= self.max
     }
 
-    /// Counts what is kept.
+    /// Counts kept bytes.
     pub(super) fn spend(&mut self, bytes: u64) {
         self.spent = self.spent.saturating_add(bytes);
     }
 
-    /// Adds a version to be chosen from, which was the content from `from` on and until `until`; seconds since 1970.
+    /// Adds a candidate that was the content from `from` until `until`, in seconds since 1970.
     pub(super) fn add(&mut self, event: EventId, recipe: RecipeId, from: i64, until: i64, now: i64) {
         self.candidates.push(Candidate { event, recipe, value: value(from, until, now) });
     }
 
-    /// Takes the versions to be chosen from out, the most valuable first; of equal ones the newest.
+    /// Takes the candidates, the most valuable first, and the newest first among equals.
     pub(super) fn take_candidates(&mut self) -> Vec<Candidate> {
         let mut all = std::mem::take(&mut self.candidates);
         all.sort_by(|a, b| b.value.total_cmp(&a.value).then(b.event.cmp(&a.event)));
@@ -58,7 +58,7 @@ impl Budget {
     }
 }
 
-/// For how long it was there, over how long ago that ended; each at least a second.
+/// Returns the lifetime divided by the time since its end; each at least a second.
 fn value(from: i64, until: i64, now: i64) -> f64 {
     let seconds = |from: i64, to: i64| to.saturating_sub(from).max(1) as f64;
     seconds(from, until) / seconds(until, now)

@@ -1,19 +1,20 @@
-//! Taking out of the log what tells of nothing any more: once the versions of a path have been given up, that they were
-//! there need not be kept for ever either.
+//! Compaction of the log: removes events of paths whose versions were dropped.
 //!
-//! What must always be true: versions that are kept have the numbers that they had, and end when they ended; also when only a
-//! part of the batches has been written again, in the order in which they are. Nothing is taken out in the collection that
-//! gives it up, so somebody who asks is told that it was given up for as long as until the next one.
+//! Invariants: kept versions keep their numbers and their end times, even if only some of the batches have
+//! been rewritten, in their order. A collection that drops a version does not remove its event, so that
+//! `dedupctl log` can report it as dropped until the next collection.
 //!
-//! 1. *Dead paths*: nothing is there, nothing that is kept was, and neither at any path that it was renamed from or to, or
-//!    linked with, nor was a directory above it renamed. All events of files at such paths go.
-//! 2. *Runs*: of versions given up one after the other, of one file at one path, the first says when what was before it
-//!    ended, and the last how many they are (`Run`). Those between go. That the last one says so is durable before.
+//! 1. *Dead paths*: nothing is there, no kept version was there, the same holds for every path that it was
+//!    renamed from or to, or linked with, and no directory above it was renamed. All events of files at such
+//!    paths are removed.
+//! 2. *Runs*: among dropped versions in sequence, of one file at one path, the first says when its
+//!    predecessor ended, and the last how many they are (`Run`). Those in between are removed. The count in
+//!    the last one is durable before.
 //!
-//! An event that goes leaves its place: others keep theirs. Its rows go before it, so that who is killed between finds it
-//! again.
+//! A removed event leaves its place empty: the others keep theirs. Its rows are removed first, so that
+//! compaction finds it again after a kill.
 //!
-//! O(events) time; memory: some 50 bytes for each path of which a version was given up, and for each that was renamed.
+//! O(events) time; memory: about 50 bytes for each path with a dropped version, and for each renamed path.
 
 use super::error::Result;
 use super::event::{Batch, Event, EventId, Run, What};
@@ -23,16 +24,16 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// Batches that are written again at once.
+/// Batches rewritten at once.
 const CHANGED_MAX: usize = 64;
 
-/// Says whether a file is at a path.
+/// Returns whether a file is at a path.
 pub(super) type Exists<'a> = &'a mut dyn FnMut(&Path) -> Result<bool>;
-/// Puts batches of higher revisions in the place of those with their numbers, durably.
+/// Durably replaces batches with higher revisions of the same numbers.
 pub(super) type Replace<'a> = &'a mut dyn FnMut(Vec<Batch>) -> Result<()>;
 
-/// Takes out what it can of the batches below `end`. False if `go_on` said no: what was done until then is whole. Does nothing
-/// if a batch cannot be read: it may need all others.
+/// Compacts the batches below `end`. False if `go_on` returned false: finished steps are complete. Does
+/// nothing if a batch cannot be read: it may need all others.
 pub(super) fn compact(
     log: &Log,
     end: u64,
@@ -78,15 +79,15 @@ pub(super) fn compact(
     Ok(true)
 }
 
-/// What is known of paths, by their hashes: two with one hash are taken for one, and so are kept if one is.
+/// State of paths, by their hashes: two paths with one hash count as one, and so both stay if one does.
 #[derive(Default)]
 struct Paths {
-    /// Those that have something to do with each other, as a forest.
+    /// Related paths, as a forest.
     above: HashMap<u64, u64>,
-    /// Directories that were renamed.
+    /// Renamed directories.
     moved: HashSet<u64>,
     looked_at: HashSet<u64>,
-    /// Roots of the forest of which some path is not dead.
+    /// Roots of trees in the forest with a path that is not dead.
     alive: HashSet<u64>,
 }
 
@@ -152,23 +153,23 @@ impl Paths {
     }
 }
 
-/// Runs that may go on.
+/// Runs that may continue.
 #[derive(Default)]
 struct Runs {
-    /// Of each path the run that ends with the last event there, and the file that it is of.
+    /// For each path, the run that ends with the last event there, and its file.
     at: HashMap<u64, (FileId, Run, EventId)>,
-    /// The last version of each of these files: of a file with several names no run is made.
+    /// The last version of each of these files: a file with several names gets no run.
     of_file: HashMap<FileId, EventId>,
 }
 
 impl Runs {
-    /// Takes an event in. If it goes on with a run whose last event was not the first, that one may go, if this one says
-    /// what is returned.
+    /// Adds an event. If it continues a run whose last event was not the first, returns that event, which may
+    /// be removed, and the run that this event must record.
     fn next(&mut self, id: EventId, what: &What, paths: &Paths) -> Option<(EventId, Run)> {
         let given_up = match what {
             What::Version(version) if !version.kept && !paths.was_moved(&version.path) => version,
             _ => {
-                // What comes from here or goes here in between is told apart by it.
+                // A rename from or to a path separates runs.
                 what.paths().for_each(|path| {
                     self.at.remove(&hash(path));
                 });
@@ -185,7 +186,7 @@ impl Runs {
         let (run, between) = match before {
             Some((_, run, last)) => {
                 let run = Run { count: run.count + 1, ..*run };
-                // What went before is counted by it.
+                // It counts the earlier ones.
                 let known = given_up.run.filter(|known| known.first == run.first && known.count > run.count);
                 (known.unwrap_or(run), (*last != run.first).then_some(*last))
             }
@@ -196,13 +197,13 @@ impl Runs {
     }
 }
 
-/// What is to be written again.
+/// Pending rewrites.
 struct Changes<'a> {
     log: &'a Log,
     replace: Replace<'a>,
-    /// Runs that have become longer, by the events that say so.
+    /// Runs that became longer, by their last events.
     longer: BTreeMap<EventId, Run>,
-    /// Places of events that go.
+    /// Places of events to remove.
     gone: BTreeMap<u64, Vec<usize>>,
 }
 
@@ -216,7 +217,7 @@ impl Changes<'_> {
                 version.run = Some(run);
             }
         }
-        // Durable before anything goes that they count.
+        // Durable before any event that they count is removed.
         (self.replace)(batches.into_values().collect())?;
         let (mut batches, mut events) = (BTreeMap::<u64, Batch>::new(), Vec::new());
         for (number, places) in std::mem::take(&mut self.gone) {
@@ -232,7 +233,7 @@ impl Changes<'_> {
         (self.replace)(batches.into_values().collect())
     }
 
-    /// A batch that is to be written again.
+    /// Returns a batch that is to be rewritten.
     fn changed<'b>(
         &self,
         batches: &'b mut BTreeMap<u64, Batch>,

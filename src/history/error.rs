@@ -4,67 +4,68 @@ use crate::overlay::OverlayError;
 use crate::store::StoreError;
 use std::path::PathBuf;
 
-/// What went wrong in the history.
+/// Errors of the history.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// A document is not what it should be. It verifies, so it was written so: by a newer program, perhaps.
+    /// A document has an unexpected form. It verifies, so it was written like this: perhaps by a newer
+    /// program.
     #[error("document {document}: expected {what} in a form that this program knows")]
     Form {
-        /// What it should be.
+        /// The expected form.
         what: &'static str,
-        /// Which one.
+        /// The document.
         document: DocumentId,
     },
-    /// The rows by which events are found are damaged.
-    #[error("the index of the history is damaged; `dedupctl check --rebuild` makes it anew")]
+    /// The rows that find events are damaged.
+    #[error("the index of the history is damaged; `dedupctl check --rebuild` rebuilds it")]
     Rows,
     /// A file has no such version.
     #[error("{path}: there is no version {n}")]
     NoVersion {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested version.
         n: u64,
     },
-    /// A version that is not kept any more.
+    /// A version that was dropped.
     #[error("{path}: version {n} was given up by the rules")]
     GivenUp {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested version.
         n: u64,
     },
     /// There is no such snapshot.
     #[error("{0}: there is no such snapshot")]
     NoSnapshot(String),
-    /// Several snapshots could be meant.
+    /// Several snapshots match.
     #[error("{0}: several snapshots begin like this")]
     Ambiguous(String),
-    /// A name that cannot be one of a snapshot.
+    /// An invalid snapshot name.
     #[error("snapshot name {name:?}: {reason}")]
     Name {
-        /// As it was given.
+        /// The given name.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
-    /// A snapshot has nothing at that path.
+    /// A snapshot has no entry at that path.
     #[error("{path}: not in snapshot {snapshot}")]
     NotInSnapshot {
-        /// Below the root.
+        /// Path below the root.
         path: PathBuf,
-        /// Which snapshot.
+        /// The snapshot.
         snapshot: String,
     },
-    /// What it is to be restored to cannot be.
+    /// The target of a restore is unusable.
     #[error("{path}: {reason}")]
     Target {
-        /// Where.
+        /// The target.
         path: PathBuf,
-        /// What is in the way.
+        /// The obstacle.
         reason: String,
     },
-    /// Whoever asked does not wait any more.
+    /// The caller no longer waits.
     #[error("interrupted")]
     Interrupted,
     /// The overlay.

@@ -1,4 +1,5 @@
-//! What happened to files, in order: versions, renames, links, removals. Events are kept in batches, each a document.
+//! Events of files, in order: versions, renames, links, removals. Events are kept in batches, each a
+//! document.
 //!
 //! ```text
 //! batch = 1 (version) | number | revision | machine | number of events | event*
@@ -15,10 +16,10 @@
 //! ```
 //! Numbers are LEB128, times seconds (zigzag) and nanoseconds, byte strings follow their length.
 //!
-//! What must always be true: a batch keeps its number and its events their places for ever. A version that is given up
-//! stays in its place, without what it was, so that those after it keep their numbers, until a later one says how many there
-//! were, or none is kept (`compact`): the batch is written again with a higher revision, and of two
-//! documents with one number that with the higher revision counts.
+//! Invariants: a batch keeps its number and its events keep their places forever. A dropped version keeps its
+//! place without its details, so that later ones keep their numbers, until a later one records how many there
+//! were, or none is kept (`compact`). The batch is then rewritten with a higher revision; among documents
+//! with one number the highest revision counts.
 
 use super::wire::{Input, put_bytes, put_meta, put_time};
 use crate::id::{DocumentId, FileId, RecipeId};
@@ -30,12 +31,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const VERSION: u8 = 1;
-/// Events in a batch at most.
+/// Limit of events in a batch.
 pub(super) const BATCH_EVENTS_MAX: usize = 512;
-/// An event takes this many bytes at least.
+/// Minimum bytes of an event.
 const EVENT_BYTES_MIN: usize = 3;
 
-/// Which event: the batch's number, then the place in it.
+/// Id of an event: the batch's number, then the place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
@@ -55,36 +56,36 @@ impl EventId {
     }
 }
 
-/// A content that a file had.
+/// A former or present content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Where it was, below the root.
+    /// Its path then, below the root.
     pub path: PathBuf,
-    /// Which inode it was.
+    /// Its inode.
     pub file: FileId,
     /// The content.
     pub recipe: RecipeId,
     /// Its length in bytes.
     pub size: u64,
-    /// The rest.
+    /// The other attributes.
     pub meta: Meta,
-    /// Whether it can still be had.
+    /// Whether it can still be restored.
     pub kept: bool,
-    /// Of one that cannot: what it stands for.
+    /// For a dropped version, the run that it stands for.
     pub(super) run: Option<Run>,
 }
 
-/// Versions of a file at one path that were given up one after the other. Those between the first and the last need not be
-/// there.
+/// Dropped versions in sequence, of one file at one path. Those between the first and the last may be
+/// missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) first: EventId,
-    /// How many they are, with the first and the last.
+    /// How many there are, including the first and the last.
     pub(super) count: u64,
 }
 
 impl Version {
-    /// One of which no more is kept than that it was there: so that others keep their numbers.
+    /// Returns a dropped version: only a placeholder that keeps the numbers of others.
     pub(super) fn given_up(path: PathBuf, file: FileId) -> Version {
         Version {
             path,
@@ -98,7 +99,7 @@ impl Version {
     }
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Version(Version),
@@ -117,12 +118,12 @@ pub(super) enum What {
         from: PathBuf,
         to: PathBuf,
     },
-    /// Something that nothing depends on any more.
+    /// An event that nothing depends on any more.
     Gone,
 }
 
 impl What {
-    /// The paths that it is about.
+    /// Returns the affected paths.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         let paths: [Option<&Path>; 2] = match self {
             What::Version(version) => [Some(&version.path), None],
@@ -140,7 +141,7 @@ pub(super) struct Event {
     pub(super) what: What,
 }
 
-/// Events that are kept together.
+/// A batch of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Batch {
     pub(super) number: u64,

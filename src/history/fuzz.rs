@@ -1,4 +1,4 @@
-//! The decoders of documents, fed with any bytes, and documents to begin with. For `crate::fuzz` only; see there.
+//! The decoders of documents, fed with arbitrary bytes, and valid seed documents, for `crate::fuzz`.
 
 use super::event::{Batch, Event, EventId, Run, Version, What};
 use super::node::{self, Entry, Node};
@@ -25,7 +25,7 @@ pub fn snapshot(bytes: &[u8]) {
     assert_eq!(snapshot.encode(), bytes, "a snapshot has one encoding");
 }
 
-/// Documents of every kind of content: target, name and bytes.
+/// Returns documents of every kind: target, name and bytes.
 pub fn corpus() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let time = |sec| Time { sec, nsec: 999_999_999 };
     let meta = Meta {

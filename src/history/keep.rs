@@ -1,13 +1,13 @@
-//! What a collection of garbage leaves to the history: versions by the rules, and all that snapshots need.
+//! Garbage collection of the history: keeps versions by the rules, and everything that snapshots need.
 //!
-//! What must always be true: a version that is listed can be had. So one that the rules give up is first marked so, durably,
-//! and only then does the collection go on without it. Of one whose recipe is damaged it is not known what it needs, so all
-//! that was stored when that was found is left (`unread`).
+//! Invariants: a listed version can be restored. So a version that the rules drop is first marked, durably;
+//! only then does the collection ignore it. If a version's recipe is damaged, its needs are unknown, so
+//! everything stored by then is kept (`unread`).
 //!
-//! If the store is larger than what the history may take, the versions that are not the present ones are first gathered and
-//! then kept by their value ([`super::budget`]).
+//! If the store exceeds the budget of the history, former versions are first gathered and then kept by their
+//! value ([`super::budget`]).
 //!
-//! O(events) time; memory: one batch, what the budget needs, and the directories of one snapshot after the other.
+//! O(events) time; memory: one batch, the budget's candidates, and the directories of one snapshot at a time.
 
 use super::budget::Budget;
 use super::error::{HistoryError, Result};
@@ -24,20 +24,20 @@ use crate::store::{Collection, StoreError};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-/// Renames followed one after the other.
+/// Limit of renames followed in sequence.
 const DEPTH_MAX: usize = 64;
-/// Directories whose renames are remembered.
+/// Directories whose renames are cached.
 const DIRS_MAX: usize = 64 << 10;
-/// Batches written again at once.
+/// Batches rewritten at once.
 const REPLACED_MAX: usize = 64;
 
-/// How a version ended.
+/// The end of a version.
 enum End {
-    /// It is what is there.
+    /// It is the present content.
     Open,
-    /// Another content came, or it went, at this time.
+    /// Another content replaced it, or it was removed, at this time.
     At(i64),
-    /// It is not there any more, and nobody saw it go.
+    /// It is not there any more, and no event says when it disappeared.
     Unseen(PathBuf),
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Keeper<'a> {
     log: &'a Log,
     overlay: &'a Overlay,
     moments: Moments,
-    /// Places of versions that are given up, by their batches, until that is written down.
+    /// Places of dropped versions, by batch, until they are written.
     given_up: BTreeMap<u64, Vec<usize>>,
-    /// Of each directory: its renames and removals.
+    /// Renames and removals of each directory.
     dirs: HashMap<PathBuf, Vec<Row>>,
 }
 
@@ -56,7 +56,8 @@ impl<'a> Keeper<'a> {
         Keeper { log, overlay, moments, given_up: BTreeMap::new(), dirs: HashMap::new() }
     }
 
-    /// Goes through all versions, gives up what the rules do not keep, unless `dry_run`, and tells the collection of the rest.
+    /// Visits all versions, drops those that the rules do not keep, unless `dry_run`, and reports the rest to
+    /// the collection.
     pub(super) fn versions(
         &mut self,
         collection: &Collection<'_>,
@@ -128,7 +129,7 @@ impl<'a> Keeper<'a> {
         }
         self.write_given_up(collection, dry_run)?;
         if !dry_run {
-            // From now on their time runs.
+            // Their time ends now.
             for path in unseen {
                 let what = What::Removed { path, directory: false };
                 self.log.add(Event { time: Time::now(), what });
@@ -137,7 +138,7 @@ impl<'a> Keeper<'a> {
         Ok(true)
     }
 
-    /// Tells the collection of a version, or gives it up if it cannot be had.
+    /// Reports a version to the collection, or drops it if it cannot be restored.
     fn keep(
         &mut self,
         collection: &Collection<'_>,
@@ -172,7 +173,7 @@ impl<'a> Keeper<'a> {
         self.given_up.entry(id.batch()).or_default().push(id.place());
     }
 
-    /// Writes down, durably, which versions are given up.
+    /// Durably writes which versions are dropped.
     fn write_given_up(&mut self, collection: &Collection<'_>, dry_run: bool) -> Result<()> {
         let mut given_up = std::mem::take(&mut self.given_up).into_iter().peekable();
         while !dry_run && given_up.peek().is_some() {
@@ -185,7 +186,7 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// How many versions are kept that are not what is there. `None` if `go_on` said no.
+    /// Returns how many former versions are kept. `None` if `go_on` returned false.
     pub(super) fn former(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<u64>> {
         let mut former = 0;
         for number in 0..self.log.write()? {
@@ -223,7 +224,7 @@ impl<'a> Keeper<'a> {
             }
         }
         let Some((row, at)) = next else {
-            // A file of a tree that was copied without xattrs is another inode, and empty: repair puts it right.
+            // A file of a tree that was copied without xattrs is another inode, and empty: repair fixes it.
             let open = self.overlay.file_at(path)? == Some(version.file)
                 || self.overlay.may_have_lost(path, version.meta.mtime)?;
             return Ok(if open { End::Open } else { End::Unseen(path.to_owned()) });
@@ -250,7 +251,7 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// Writes something down, on a full disk into the room that is set aside for collections.
+/// Writes; on a full disk, into the space reserved for collections.
 fn with_room<T>(collection: &Collection<'_>, write: impl Fn() -> Result<T>) -> Result<T> {
     match write() {
         Err(HistoryError::Store(StoreError::Full { .. }) | HistoryError::Db(DbError::Full { .. })) => {
@@ -261,7 +262,7 @@ fn with_room<T>(collection: &Collection<'_>, write: impl Fn() -> Result<T>) -> R
     }
 }
 
-/// What something needs is not known.
+/// Creates the error for an object with unknown needs.
 pub(super) fn unsure(what: String, error: HistoryError) -> HistoryError {
     match error {
         HistoryError::Store(source) => OverlayError::Unsure { path: what.into(), source }.into(),

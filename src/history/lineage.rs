@@ -1,14 +1,15 @@
-//! The versions of a file, followed through renames of it and of the directories above it.
+//! The versions of a file, followed through renames of the file and of its parent directories.
 //!
-//! Of the path that is asked about all versions count that were ever there, whichever file it was: programs save by
-//! writing another file and renaming it over the first. Where something came to the path by a rename, what it was before
-//! counts too, as far back as it was the same thing: until its former path was vacated before.
+//! All versions that were ever at the given path count, of any file: programs save by writing another file
+//! and renaming it over the first. If a file came to the path by a rename, its earlier versions count too,
+//! back to the point where its former path was empty.
 //!
-//! Versions are numbered from 1 in the order in which they came to the path, also those that were given up since. So a
-//! number stays what it is. What came by renames stands where the last of them was, in the order of those before it.
+//! Versions are numbered from 1 in the order in which they came to the path, including dropped ones. So a
+//! number never changes. Versions that came by renames stand where the last of them was, in the order of the
+//! earlier ones.
 //!
-//! A file with several names has its versions under each of them, all with the time of the commit: of one commit that is
-//! met under two names in a row one is listed.
+//! A file with several names has its versions under each of them, all with the time of the commit. If a
+//! commit appears under two names in sequence, one is listed.
 
 use super::error::Result;
 use super::event::{EventId, Version, What};
@@ -18,31 +19,31 @@ use crate::overlay::stub::Time;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Renames followed one after the other.
+/// Limit of renames followed in sequence.
 const DEPTH_MAX: usize = 64;
 
-/// A version of a file as it is listed.
+/// A listed version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Its number, from 1.
     pub n: u64,
     /// When it was committed.
     pub time: Time,
-    /// On which machine.
+    /// The machine of the commit.
     pub machine: String,
-    /// The version; its path is the one that it had then.
+    /// The version, with its path then.
     pub version: Version,
     pub(super) event: EventId,
 }
 
 struct Lineage<'a> {
     log: &'a Log,
-    /// Events of versions, and the order of each: the renames by which it came to the path asked about, the last one
-    /// first, then its own.
+    /// Events of versions, and the order of each: the renames by which it came to the given path, the last
+    /// one first, then its own.
     found: BTreeMap<EventId, Vec<EventId>>,
 }
 
-/// All versions of `path`, in order. `others` are events of versions of the file that is there now.
+/// Returns all versions of `path`, in order. `others` are events of versions of the present file.
 pub(super) fn versions(log: &Log, path: &Path, others: &[EventId]) -> Result<Vec<Listed>> {
     let mut lineage = Lineage { log, found: BTreeMap::new() };
     lineage.walk(path, EventId(u64::MAX), &[])?;
@@ -63,7 +64,7 @@ pub(super) fn versions(log: &Log, path: &Path, others: &[EventId]) -> Result<Vec
     Ok(listed)
 }
 
-/// Numbers versions from 1. One that was given up may stand for others before it.
+/// Numbers versions from 1. A dropped one may stand for others before it.
 fn number(listed: &mut [Listed]) {
     for i in 0..listed.len() {
         let (before, rest) = listed.split_at_mut(i);
@@ -78,7 +79,7 @@ fn number(listed: &mut [Listed]) {
     }
 }
 
-/// The version at `path`, if nothing is known to have happened to the path since.
+/// Returns the version at `path`, if no later event of the path is known.
 pub(super) fn last_at(log: &Log, path: &Path) -> Result<Option<Version>> {
     let Some((row, _)) = events(log, path)?.pop() else { return Ok(None) };
     let Some((event, _)) = log.event(row.event)? else { return Ok(None) };
@@ -88,7 +89,7 @@ pub(super) fn last_at(log: &Log, path: &Path) -> Result<Option<Version>> {
     })
 }
 
-/// Events that concern `path`: its own, and renames and removals of directories above it.
+/// Returns the events of `path`: its own, and renames and removals of directories above it.
 fn events(log: &Log, path: &Path) -> Result<Vec<(Row, PathBuf)>> {
     let mut rows: Vec<(Row, PathBuf)> =
         log.of_path(path)?.into_iter().map(|row| (row, path.to_owned())).collect();
@@ -100,7 +101,7 @@ fn events(log: &Log, path: &Path) -> Result<Vec<(Row, PathBuf)>> {
     Ok(rows)
 }
 
-/// Where `path` was, or is, if `at`, which it is or which is above it, was or is `other`.
+/// Maps `path` by a rename of `at` (itself or a directory above it) to or from `other`.
 pub(super) fn moved(path: &Path, at: &Path, other: &Path) -> PathBuf {
     match path.strip_prefix(at) {
         Ok(rest) if rest.as_os_str().is_empty() => other.to_owned(),
@@ -109,7 +110,7 @@ pub(super) fn moved(path: &Path, at: &Path, other: &Path) -> PathBuf {
     }
 }
 
-/// Where a rename led from or to, seen from `at`; `None` if it is about another path with the same hash.
+/// Returns the other end of a rename, seen from `at`; `None` if it concerns another path with the same hash.
 pub(super) fn other_end(log: &Log, row: &Row, at: &Path) -> Result<Option<PathBuf>> {
     let Some((event, _)) = log.event(row.event)? else { return Ok(None) };
     let (from, to, exchanged) = match event.what {
@@ -127,8 +128,8 @@ pub(super) fn other_end(log: &Log, row: &Row, at: &Path) -> Result<Option<PathBu
 }
 
 impl Lineage<'_> {
-    /// Gathers the versions at `path` before an event. If there are events by which they came to the path asked about, only
-    /// as far back as it is the same thing.
+    /// Gathers the versions at `path` before an event. For a path with a rename to the given one, stops where
+    /// it was another file.
     fn walk(&mut self, path: &Path, before: EventId, came: &[EventId]) -> Result<()> {
         if came.len() > DEPTH_MAX {
             return Ok(());
@@ -166,7 +167,7 @@ impl Lineage<'_> {
             .is_some_and(|(event, _)| matches!(event.what, What::Version(version) if version.path == path)))
     }
 
-    /// The version that an event is, without a number.
+    /// Returns the version of an event, without a number.
     fn listed(&self, id: EventId) -> Result<Option<Listed>> {
         let Some((event, machine)) = self.log.event(id)? else { return Ok(None) };
         let What::Version(version) = event.what else { return Ok(None) };
@@ -175,7 +176,7 @@ impl Lineage<'_> {
 }
 
 impl Listed {
-    /// What events of one commit have in common.
+    /// Identifies the commit of an event.
     fn commit(&self) -> (FileId, Time) {
         (self.version.file, self.time)
     }

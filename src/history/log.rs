@@ -1,16 +1,17 @@
-//! The log: every event in order, in batches, and by which paths and files each is found.
+//! The log: all events in order, in batches, with an index by path and by file.
 //!
 //! ```text
 //! add -> pending (memory) -> batch: row of its number -> document -> (synced with the next commit, or by `flush`)
 //!     -> rows of paths and files (memory) -> merged in bulk into the database -> "merged up to" in Meta
 //! ```
 //!
-//! What must always be true: batches in packs are the truth, and all rows can be had from them again. A batch's row is in the
-//! database before its document is in a pack; so what the index of packs covers has its row, and what it does not is told
-//! by the store on open ([`Store::take_documents_found`]). Rows of documents that never came are dropped then.
+//! Invariants: batches in packs are authoritative, and all rows can be rebuilt from them. A batch's row
+//! enters the database before its document enters a pack. So documents that the pack index covers have rows,
+//! and the store reports the others on open ([`Store::take_documents_found`]). Rows of documents that were
+//! never written are dropped then.
 //!
-//! Memory: events until they are written, at most [`UNWRITTEN_MAX`] batches of them where the store takes no writes, then
-//! events are dropped, with one line in the log; rows until they are merged, some [`RECENT_MAX`].
+//! Memory: events until they are written, at most [`UNWRITTEN_MAX`] batches if the store takes no writes
+//! (then events are dropped, with one log message); rows until they are merged, about [`RECENT_MAX`].
 //!
 //! Lock order: `writing`, then `state`.
 
@@ -25,11 +26,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Batches that wait for a store that takes no writes.
+/// Limit of batches that wait for a store that takes no writes.
 const UNWRITTEN_MAX: usize = 64;
-/// Rows that are gathered before they are merged.
+/// Rows gathered before they are merged.
 const RECENT_MAX: usize = 32 << 10;
-/// Decoded batches in memory, some 100 KiB each.
+/// Cached decoded batches, about 100 KiB each.
 const CACHED_MAX: usize = 32;
 
 const BATCHES: Runs = Runs::new(Layout { table: Table::Batches, row_len: 8 + 32, key_len: 8 });
@@ -41,18 +42,18 @@ const FILES: Runs = Runs::new(Layout { table: Table::FileEvents, row_len: 25, ke
 const STATE: &[u8] = b"history";
 const STATE_VERSION: u8 = 1;
 
-/// What an event is to one of its paths.
+/// Role of an event for one of its paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
-    /// The file there got a content.
+    /// The file at the path got a content.
     Version,
-    /// What was there got another name.
+    /// The entry was renamed to another path.
     Left { directory: bool },
-    /// Something came there by another name.
+    /// An entry was renamed to the path.
     Came { directory: bool },
-    /// It changed places with something else.
+    /// The entry was exchanged with another.
     Exchanged { directory: bool },
-    /// What was there is gone.
+    /// The entry was removed.
     Removed { directory: bool },
 }
 
@@ -87,7 +88,7 @@ impl Role {
     }
 }
 
-/// An event as it is found by a path or a file.
+/// An event, as found by a path or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Row {
     pub(super) event: EventId,
@@ -99,7 +100,7 @@ pub(super) struct Row {
 #[derive(Default)]
 struct State {
     pending: Vec<Event>,
-    /// The number of the batch that `pending` is to be.
+    /// The future number of `pending`.
     next: u64,
     /// Batches whose documents are not in the store yet.
     unwritten: BTreeMap<u64, Arc<Batch>>,
@@ -114,10 +115,10 @@ pub(super) struct Log {
     db: Arc<dyn Db>,
     machine: String,
     state: Mutex<State>,
-    /// Held by who writes batches or merges rows: the number up to which rows are merged.
+    /// Held while batches are written or rows merged: the number up to which rows are merged.
     writing: Mutex<u64>,
     cache: Cache<u64, Arc<Batch>>,
-    /// Batches that were found and that a database which may not be changed has no row of.
+    /// Batches found on open that a read-only database has no row for.
     beside: BTreeMap<u64, DocumentId>,
 }
 
@@ -125,15 +126,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// By which events of a path are found.
+/// Returns the hash that finds events of a path.
 pub(super) fn hash(path: &Path) -> u64 {
     let hash = blake3::hash(path.as_os_str().as_bytes());
     hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
 impl Log {
-    /// The log in `db` and `store`, brought up to date from `found`, batches that no index covered. Says too whether there
-    /// was none yet, and which snapshots those batches say were removed.
+    /// Opens the log in `db` and `store`, and adds `found`, batches that no index covered. Also returns
+    /// whether there was no log yet, and the snapshots that those batches remove.
     pub(super) fn open(
         store: Arc<Store>,
         db: Arc<dyn Db>,
@@ -166,7 +167,7 @@ impl Log {
         Ok((log, state.is_none() && found.is_empty(), removed))
     }
 
-    /// Batches that were found in the packs: their rows, if the database lacks them. What only reads keeps them in memory.
+    /// Adds missing rows of batches that were found in the packs. A read-only log keeps them in memory.
     fn take_in(
         &self,
         found: &[DocumentId],
@@ -254,12 +255,12 @@ impl Log {
         Batch::decode(&bytes).ok_or(HistoryError::Form { what: "events", document: *id })
     }
 
-    /// Adds what happened. In memory only: returns at once.
+    /// Adds an event, in memory only: returns at once.
     pub(super) fn add(&self, event: Event) {
         let mut state = lock(&self.state);
         if state.unwritten.len() >= UNWRITTEN_MAX {
             if !std::mem::replace(&mut state.dropping, true) {
-                tracing::error!("the store takes no writes: what happens to files until it does is not kept");
+                tracing::error!("the store takes no writes: changes of files are not recorded until it does");
             }
             return;
         }
@@ -312,12 +313,12 @@ impl Log {
         }
     }
 
-    /// Whether there are full batches to be written.
+    /// Whether there are full batches to write.
     pub(super) fn has_full_batches(&self) -> bool {
         !lock(&self.state).unwritten.is_empty()
     }
 
-    /// Writes all that was added so far to the store; it is in batches below the number returned. Durable after
+    /// Writes all events added so far to the store, in batches below the returned number. Durable after
     /// [`Store::sync`].
     pub(super) fn write(&self) -> Result<u64> {
         let mut writing = lock(&self.writing);
@@ -342,7 +343,7 @@ impl Log {
         Ok(end)
     }
 
-    /// Brings all rows into the database. Durable after its flush.
+    /// Moves all rows to the database. Durable after its flush.
     pub(super) fn persist(&self) -> Result<()> {
         self.write()?;
         self.merge(&mut lock(&self.writing))
@@ -376,18 +377,18 @@ impl Log {
         Ok(())
     }
 
-    /// The events of a path in order. Of other paths with the same hash too.
+    /// Returns the events of a path in order, including those of other paths with the same hash.
     pub(super) fn of_path(&self, path: &Path) -> Result<Vec<Row>> {
         self.rows(&PATHS, hash(path), EventId(0), usize::MAX, |state| &state.paths)
     }
 
-    /// The first event of a path that comes after `after`.
+    /// Returns the first event of a path after `after`.
     pub(super) fn after(&self, path: &Path, after: EventId) -> Result<Option<Row>> {
         let rows = self.rows(&PATHS, hash(path), EventId(after.0 + 1), 1, |state| &state.paths)?;
         Ok(rows.first().copied())
     }
 
-    /// The versions of a file in order; those of files that had its number before too.
+    /// Returns the versions of a file in order, including those of earlier files with its number.
     pub(super) fn of_file(&self, file: FileId) -> Result<Vec<Row>> {
         self.rows(&FILES, file.0, EventId(0), usize::MAX, |state| &state.files)
     }
@@ -400,7 +401,7 @@ impl Log {
         limit: usize,
         recent: impl Fn(&State) -> &BTreeMap<(u64, EventId), Row>,
     ) -> Result<Vec<Row>> {
-        // Memory first: a row leaves it only once it is in the database.
+        // Memory first: a row leaves memory only once it is in the database.
         let mut found: Vec<Row> = {
             let state = lock(&self.state);
             let rows = recent(&state).range((key, from)..=(key, EventId(u64::MAX)));
@@ -425,7 +426,7 @@ impl Log {
         Ok(found)
     }
 
-    /// A batch; `None` if there is none with that number.
+    /// Returns a batch; `None` if there is none with that number.
     pub(super) fn batch(&self, number: u64) -> Result<Option<Arc<Batch>>> {
         {
             let state = lock(&self.state);
@@ -446,13 +447,13 @@ impl Log {
         Ok(Some(batch))
     }
 
-    /// The event and the machine on which it happened.
+    /// Returns the event and its machine.
     pub(super) fn event(&self, id: EventId) -> Result<Option<(Event, String)>> {
         let Some(batch) = self.batch(id.batch())? else { return Ok(None) };
         Ok(batch.events.get(id.place()).map(|event| (event.clone(), batch.machine.clone())))
     }
 
-    /// Says to a collection of garbage that a batch is needed, and reads it from the store.
+    /// Marks a batch as needed for a collection, and reads it from the store.
     pub(super) fn use_batch(&self, number: u64) -> Result<Option<Arc<Batch>>> {
         match self.document_of(number)? {
             Some(id) => Ok(Some(Arc::new(self.read(&id)?))),
@@ -467,7 +468,7 @@ impl Log {
         Ok(BATCHES.find(&*self.db, &number.to_be_bytes())?.map(|row| document_at(&row)))
     }
 
-    /// Takes away the rows by which events are found.
+    /// Removes the rows of events.
     pub(super) fn forget_rows(&self, events: &[(EventId, Event)]) -> Result<()> {
         let _writing = lock(&self.writing);
         let (mut paths, mut files) = (Vec::new(), Vec::new());
@@ -489,7 +490,7 @@ impl Log {
         Ok(FILES.merge(&*self.db, Vec::new(), files)?)
     }
 
-    /// Puts batches of higher revisions in the place of those with their numbers. Durable when this returns.
+    /// Durably replaces batches with higher revisions of the same numbers.
     pub(super) fn replace(&self, batches: Vec<Batch>) -> Result<()> {
         if batches.is_empty() {
             return Ok(());
@@ -513,12 +514,12 @@ impl Log {
     }
 }
 
-/// Says in the database of a store that is made that there is no history yet, and that nothing of one was lost.
+/// Records in the database of a new store that there is no history yet, and that none was lost.
 pub fn begin(db: &dyn Db) -> DbResult<()> {
     db.put(Table::Meta, STATE, &encode_state(0))
 }
 
-/// A full disk has to be opened on too, so that room can be made: what has no room now is merged later.
+/// Ignores a full disk, which must be openable so that space can be freed: the rows are merged later.
 pub(super) fn full_or(result: DbResult<()>) -> DbResult<()> {
     match result {
         Err(DbError::Full { .. }) => Ok(()),
@@ -564,7 +565,7 @@ fn decode_row(row: &[u8]) -> Option<Row> {
     Some(Row { event: EventId(number_at(row, 8)), time: number_at(row, 16) as i64, role })
 }
 
-/// Whether an error says that what was asked for is not there, which is no damage.
+/// Whether an error means that the object is missing, which is no damage.
 pub(super) fn is_missing(error: &StoreError) -> bool {
     matches!(error, StoreError::Missing { .. } | StoreError::NoDocument { .. })
 }

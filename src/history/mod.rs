@@ -1,19 +1,19 @@
-//! What files were: versions, snapshots, and which of them are kept.
+//! History: versions of files, snapshots, and retention.
 //!
 //! ```text
-//! overlay --tells--> Recorder --> log (batches of events in the store; rows in the database)
+//! overlay --events--> Recorder --> log (batches of events in the store; rows in the database)
 //!                                   |  versions of a path, through renames: lineage
 //! snapshots: trees of directories, each a document named by its hash
 //!                                   |
-//! collection of garbage <--keep-----+  the rules say what is given up
+//! garbage collection <------keep----+  the rules decide which versions are dropped
 //! ```
 //!
-//! What must always be true: all of it can be had from the packs again; a version or snapshot that is listed can be
-//! restored to the byte; nothing here is needed to read a file of the overlay, so none of it can cost one.
+//! Invariants: everything can be rebuilt from the packs. A listed version or snapshot can be restored to the
+//! byte. Reading a file of the overlay needs no history, so damage here cannot affect files.
 //!
-//! Durability: a version is written with the next batch, within two seconds or 512 events, and durable with the next commit,
-//! `settle` or after a minute; until then a crash loses it (never the file). Renames and removals too. A snapshot is
-//! durable when it has been made.
+//! Durability: a version is written with the next batch, within two seconds or 512 events, and is durable
+//! with the next commit or `settle`, or after a minute. Until then a crash loses the version, never the file.
+//! The same holds for renames and removals. A snapshot is durable when it is complete.
 
 mod browse;
 mod budget;
@@ -66,8 +66,8 @@ pub struct History {
 }
 
 impl History {
-    /// The history kept in the overlay's store and in `db`, brought up to date with the packs. From now on the overlay tells
-    /// it what happens.
+    /// Opens the history in the overlay's store and in `db`, and brings it up to date with the packs. From
+    /// then on the overlay reports events to it.
     pub fn open(overlay: &Arc<Overlay>, db: Arc<dyn Db>, rules: Rules, read_only: bool) -> Result<History> {
         let store = overlay.store().clone();
         let found = store.take_documents_found();
@@ -83,25 +83,27 @@ impl History {
         Ok(History { overlay: overlay.clone(), recorder, is_new, last_taken: Mutex::new(None) })
     }
 
-    /// Whether there was none before: then the tree is to be scanned, so that what is there already has a version.
+    /// Whether there was no history before: then the tree must be scanned, so that present files get a
+    /// version.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Which versions are kept.
+    /// Returns the retention rules.
     pub fn rules(&self) -> &Rules {
         &self.recorder.rules
     }
 
-    /// The versions of the file at `path` below the root, in order, with those that were given up; also of a file that is
-    /// not there any more. O(events of the path and of its directories).
+    /// Returns the versions of the file at `path` below the root, in order, including dropped ones; also of a
+    /// removed file. O(events of the path and of its directories).
     pub fn versions(&self, path: &Path) -> Result<Vec<Listed>> {
         let log = &self.recorder.log;
-        // By its number too, if that cannot have been another file's then: what happened to its name may not be known.
+        // Also by its number, if that cannot have been another file's then: events of its name may be
+        // unknown.
         let mut own = Vec::new();
         if let Some((file, Some(birth))) = self.overlay.file_and_birth_at(path)? {
             for row in log.of_file(file)?.into_iter().filter(|row| row.time >= birth.sec) {
-                // Rows know seconds, and in one of them a number can be used again.
+                // Rows have seconds, and a number can be reused within one.
                 let later = row.time > birth.sec
                     || log.event(row.event)?.is_none_or(|(event, _)| event.time >= birth);
                 if later {
@@ -112,9 +114,9 @@ impl History {
         lineage::versions(log, path, &own)
     }
 
-    /// Version `n` of a file.
+    /// Returns version `n` of a file.
     pub fn version(&self, path: &Path, n: u64) -> Result<Listed> {
-        // Of several that were given up one after the other the last may be listed alone.
+        // The last of several dropped versions in sequence may be listed alone.
         let found = self.versions(path)?.into_iter().find(|listed| listed.n >= n.max(1));
         match found {
             Some(listed) if listed.n == n && listed.version.kept => Ok(listed),
@@ -124,7 +126,7 @@ impl History {
         }
     }
 
-    /// Takes down a version of a file that the overlay does not tell of by itself.
+    /// Records a version of a file that the overlay does not report by itself.
     pub fn add_version(&self, file: Committed) {
         self.recorder.committed(file);
     }
@@ -137,17 +139,17 @@ impl History {
         *self.last_taken.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
-    /// All snapshots, the oldest first.
+    /// Returns all snapshots, the oldest first.
     pub fn snapshots(&self) -> Vec<(DocumentId, Arc<Snapshot>)> {
         self.recorder.snapshots.all()
     }
 
-    /// The snapshot with this name, or whose id begins like this (with four digits or more).
+    /// Returns the snapshot with this name, or whose id begins like this (with at least four digits).
     pub fn find_snapshot(&self, text: &str) -> Result<(DocumentId, Arc<Snapshot>)> {
         self.recorder.snapshots.find(text)
     }
 
-    /// Removes a snapshot, durably. What it alone needs is given back by the next collection.
+    /// Durably removes a snapshot. The next collection frees the content that only it needed.
     pub fn remove_snapshot(&self, id: &DocumentId) -> Result<()> {
         if self.overlay.read_only() {
             return Err(crate::overlay::OverlayError::ReadOnly.into());
@@ -156,7 +158,7 @@ impl History {
         self.recorder.snapshots.remove(&self.recorder.log, id)
     }
 
-    /// How many versions are kept that are not what is there now, and how many snapshots. `None` if `go_on` said no.
+    /// Returns how many former versions are kept, and how many snapshots. `None` if `go_on` returned false.
     /// O(versions) time.
     pub fn former(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<(u64, u64)>> {
         let moments = self.recorder.rules.moments(crate::overlay::stub::Time::now().sec);
@@ -164,7 +166,7 @@ impl History {
         Ok(versions.map(|versions| (versions, self.recorder.snapshots.all().len() as u64)))
     }
 
-    /// Makes everything that was taken down durable.
+    /// Makes all recorded events durable.
     pub fn flush(&self) -> Result<()> {
         self.recorder.log.persist()?;
         Ok(self.recorder.store.sync()?)

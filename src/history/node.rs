@@ -10,13 +10,13 @@
 //!   3 fifo, 4 socket
 //!   5 character device, 6 block device: number
 //! ```
-//! Meta as in `event`, where it always has the xattrs. Names are unique, sorted bytewise, not empty, and neither `.`
-//! nor `..` nor with a `/` or zero byte in them. *Link* is 0, or of a file with several names a number that all of them
-//! share; it means nothing beyond this snapshot.
+//! Meta as in `event`; here it always has the xattrs. Names are unique, sorted bytewise, not empty, neither
+//! `.` nor `..`, and contain no `/` or zero byte. *Link* is 0, or a number that all names of a file with
+//! several names share; it has no meaning outside this snapshot.
 //!
-//! What must always be true: a list of entries has one tree. A leaf ends behind an entry whose name's hash ends in
-//! [`CUT_BITS`] zero bits, or when it is full; a branch behind a child of which the same is true of its id. So a change
-//! makes one leaf anew and the branches above it, and equal directories have equal ids, on any machine.
+//! Invariants: a list of entries has exactly one tree. A leaf ends behind an entry whose name's hash ends in
+//! [`CUT_BITS`] zero bits, or when it is full; a branch ends behind a child whose id does so. So a change
+//! rewrites one leaf and the branches above it, and equal directories have equal ids, on any machine.
 
 use super::error::{HistoryError, Result};
 use super::wire::{Input, put_bytes, put_meta};
@@ -28,23 +28,23 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 const VERSION: u8 = 1;
-/// A page ends behind an entry whose hash ends in so many zero bits: 64 entries on average,
+/// A page ends behind an entry whose hash ends in this many zero bits: 64 entries on average,
 const CUT_BITS: u32 = 6;
-/// unless it has fewer than so many,
+/// unless it has fewer entries than this,
 const PAGE_MIN: usize = 16;
-/// or so many.
+/// or at this many entries.
 const PAGE_MAX: usize = 512;
-/// A tree of pages is no deeper, whatever documents claim.
+/// Depth limit of a tree of pages, whatever documents claim.
 const DEPTH_MAX: usize = 16;
 
-/// What an entry of a directory is.
+/// Kind and content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A regular file.
     File {
         /// Its length in bytes.
         size: u64,
-        /// 0, or what all of its names share.
+        /// 0, or the number that all its names share.
         link: u64,
         /// Its content; `None` if it is empty.
         recipe: Option<RecipeId>,
@@ -68,9 +68,9 @@ pub enum Node {
 pub struct Entry {
     /// The name.
     pub name: OsString,
-    /// What it is besides its content.
+    /// Its other attributes.
     pub meta: Meta,
-    /// What it is.
+    /// Its kind and content.
     pub node: Node,
 }
 
@@ -100,7 +100,7 @@ impl Entry {
         }
     }
 
-    /// One whose name may be empty: that of a root is.
+    /// Decodes an entry whose name may be empty, as a root's is.
     pub(super) fn decode(input: &mut Input<'_>) -> Option<Entry> {
         let name = OsStr::from_bytes(input.bytes()?).to_owned();
         let kind = input.byte()?;
@@ -133,7 +133,7 @@ fn is_name(name: &OsStr) -> bool {
     !matches!(bytes, b"" | b"." | b"..") && !bytes.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
-/// A page as it is encoded; `None` if `bytes` are none. For `fuzz`.
+/// Decodes and encodes a page; `None` if `bytes` are invalid. For `fuzz`.
 pub(super) fn again(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(match decode(bytes)? {
         Page::Leaf(entries) => leaf(&entries),
@@ -189,7 +189,8 @@ fn page(store: &Store, id: &DocumentId) -> Result<Page> {
     decode(&bytes).ok_or(HistoryError::Form { what: "a directory", document: *id })
 }
 
-/// Writes the entries of a directory, sorted by name; its id. Durable as what a writer is given.
+/// Writes the entries of a directory, sorted by name; returns its id. As durable as other content of the
+/// writer.
 pub(super) fn write(writer: &mut Writer, entries: &[Entry]) -> Result<DocumentId> {
     let name_cuts = |entry: &Entry| cuts(blake3::hash(entry.name.as_bytes()).as_bytes());
     let mut children = Vec::new();
@@ -235,7 +236,7 @@ fn pages<T>(all: &[T], cuts: impl Fn(&T) -> bool) -> Vec<&[T]> {
     pages
 }
 
-/// The entries of a directory, sorted by name. Memory: all of them.
+/// Returns the entries of a directory, sorted by name. Memory: all of them.
 pub(super) fn read(store: &Store, id: &DocumentId) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     each_leaf(store, id, &mut |_| true, DEPTH_MAX, &mut |leaf| {
@@ -245,7 +246,7 @@ pub(super) fn read(store: &Store, id: &DocumentId) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The entry of that name in a directory. O(log entries).
+/// Returns the entry of that name in a directory. O(log entries).
 pub(super) fn find(store: &Store, id: &DocumentId, name: &OsStr) -> Result<Option<Entry>> {
     let mut id = *id;
     for _ in 0..DEPTH_MAX {
@@ -260,7 +261,8 @@ pub(super) fn find(store: &Store, id: &DocumentId, name: &OsStr) -> Result<Optio
     Err(HistoryError::Form { what: "a directory", document: id })
 }
 
-/// Calls `visit` with the leaves of a directory in order. Pages of which `wanted` says no are passed over, with all below.
+/// Calls `visit` with the leaves of a directory in order. Skips pages that `wanted` rejects, with everything
+/// below.
 pub(super) fn each_leaf(
     store: &Store,
     id: &DocumentId,
@@ -280,5 +282,5 @@ pub(super) fn each_leaf(
     }
 }
 
-/// A tree of pages is no deeper than this.
+/// Depth limit of a tree of pages.
 pub(super) const PAGES_DEPTH_MAX: usize = DEPTH_MAX;

@@ -1,17 +1,17 @@
-//! Which plain files are as the last snapshot has them, so that a walk does not read them again.
+//! The plain files that are unchanged since the last snapshot, so that a walk does not read them again.
 //!
-//! What must always be true: a file that is not read has the content that the last snapshot has at its path. That is believed
-//! only if all of this is so:
+//! Invariants: a file that is not read has the content that the last snapshot has at its path. All of these
+//! must hold:
 //!
-//! - It is the inode that was read for a snapshot before, of the same length and with the same times to the nanosecond: each
-//!   change of a content moves the ctime, which nobody can set.
-//! - What was read then is what the last snapshot has at this path: so it is kept, and it need not be looked for.
-//! - Its ctime was older than [`SETTLED`] when it was read: within one tick of the clock a file can be changed twice with one
-//!   ctime. The same is done by git for its index.
-//! - Nothing is known to be damaged in the store: else what is whole here is stored again.
+//! - It is the inode that was read for an earlier snapshot, with the same length and the same times to the
+//!   nanosecond: each change of content moves the ctime, which no program can set.
+//! - The content read then is the one that the last snapshot has at this path, so it is stored.
+//! - Its ctime was older than [`SETTLED`] when it was read: within one clock tick a file can change twice
+//!   with one ctime. git does the same for its index.
+//! - No damage is known in the store: otherwise an intact file here is stored again.
 //!
-//! All of it is a table of the index: losing it means reading once more. A change by a memory mapping of the bare file that is
-//! made while the file is read, and written back later, moves the ctime then and is found then.
+//! All of it is a table of the index: losing it means reading once more. If a memory mapping changes the bare
+//! file while it is read, the later write-back moves the ctime, and the next walk finds the change.
 
 use super::error::Result;
 use super::log::full_or;
@@ -26,15 +26,15 @@ use std::sync::Arc;
 const PLAIN: Runs = Runs::new(Layout { table: Table::Plain, row_len: ROW_LEN, key_len: KEY_LEN });
 const ROW_LEN: usize = 56;
 const KEY_LEN: usize = 8;
-/// A ctime that is not older than this, in seconds, may be that of a later change too: some filesystems count in two.
+/// A younger ctime, in seconds, may also be that of a later change: some filesystems count in two.
 const SETTLED: i64 = 3;
-/// Rows that are gathered before they are merged.
+/// Rows gathered before they are merged.
 const PENDING_BYTES_MAX: usize = ROW_LEN * (64 << 10);
 
-/// What is known of plain files, while a snapshot is taken.
+/// Known plain files, during a snapshot.
 pub(super) struct PlainFiles {
     db: Arc<dyn Db>,
-    /// False: nothing is.
+    /// False: nothing is known.
     believed: bool,
     pending: Vec<u8>,
     /// Files met that have a row.
@@ -59,7 +59,7 @@ impl PlainFiles {
         Ok(same)
     }
 
-    /// Takes down what was read of a file that was met at `time`, before it was read.
+    /// Records the content read from a file that was met at `time`, before it was read.
     pub(super) fn note(&mut self, met: &Met, time: Time, recipe: RecipeId) -> Result<()> {
         if met.ctime.sec.saturating_add(SETTLED) > time.sec {
             return Ok(());
@@ -76,7 +76,7 @@ impl PlainFiles {
         Ok(full_or(PLAIN.merge(&*self.db, std::mem::take(&mut self.pending), gone))?)
     }
 
-    /// Keeps what was taken down. With `all`, every file was met: others are forgotten.
+    /// Saves the records. With `all`, every file was met: others are dropped.
     pub(super) fn end(mut self, all: bool) -> Result<()> {
         let mut gone = Vec::new();
         if all {

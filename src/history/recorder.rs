@@ -1,4 +1,4 @@
-//! Takes down what the overlay tells of, and says to collections what is still needed.
+//! Records events of the overlay, and reports needed content to collections.
 
 use super::budget::Budget;
 use super::compact;
@@ -23,7 +23,7 @@ pub(super) struct Recorder {
     pub(super) snapshots: Snapshots,
     pub(super) rules: Rules,
     pub(super) store: Arc<Store>,
-    /// Which has this one, so it must not be kept by it.
+    /// The overlay owns the recorder, so this is weak.
     pub(super) overlay: Weak<Overlay>,
 }
 
@@ -56,16 +56,17 @@ impl Recorder {
         self.write_if_due();
     }
 
-    /// Writes full batches: for threads that may wait for the disk.
+    /// Writes full batches, on threads that may wait for the disk.
     fn write_if_due(&self) {
         if self.log.has_full_batches()
             && let Err(e) = self.log.write()
         {
-            tracing::warn!("what happened to files was not written, and will be tried again: {e}");
+            tracing::warn!("changes of files were not recorded yet; the next write tries again: {e}");
         }
     }
 
-    /// The names of a file under which its content is no version yet, as far as versions are known by its number.
+    /// Returns the names of a file under which its content is not a version yet, as far as versions are known
+    /// by its number.
     fn news(&self, file: &Committed) -> Result<Vec<PathBuf>> {
         let mut news = file.paths.clone();
         for row in self.log.of_file(file.file)?.into_iter().rev() {
@@ -80,7 +81,7 @@ impl Recorder {
         Ok(news)
     }
 
-    /// What collections before this one gave up goes out of the log. False if `go_on` said no.
+    /// Removes events of versions that earlier collections dropped from the log. False if `go_on` returned false.
     fn compact(&self, overlay: &Overlay, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         let mut exists = |path: &Path| Ok(overlay.file_at(path)?.is_some());
         let mut replace = |batches| self.log.replace(batches);
@@ -89,7 +90,7 @@ impl Recorder {
             .write()
             .and_then(|end| compact::compact(&self.log, end, &mut exists, &mut replace, &mut *go_on));
         match done {
-            // It takes some room to give some back; what is needed is none of it.
+            // It takes some space to free some; kept events are not affected.
             Err(HistoryError::Store(StoreError::Full { .. }) | HistoryError::Db(DbError::Full { .. })) => {
                 Ok(true)
             }
@@ -169,7 +170,7 @@ impl Observer for Recorder {
 
     fn tick(&self) {
         if let Err(e) = self.log.write() {
-            tracing::warn!("what happened to files was not written, and will be tried again: {e}");
+            tracing::warn!("changes of files were not recorded yet; the next write tries again: {e}");
         }
     }
 

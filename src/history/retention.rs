@@ -1,38 +1,39 @@
-//! Which versions are kept. Pure.
+//! Retention rules. Pure.
 //!
-//! A version is the content of a file for a while: from when it was committed until another took its place, or the file
-//! went. It is kept if it was the content at some moment that the rules ask for: any within the last `all`, or the end of
-//! one of the last so many hours, days, weeks or months. So what was overwritten today can be had today, however
-//! old it was; and what was there at midnight can be had for as many days as there are rules for.
+//! A version is the content of a file for a while: from its commit until another replaced it, or the file was
+//! removed. It is kept if it was the content at a moment that the rules name: any within the last `all`, or
+//! the end of one of the last hours, days, weeks or months. So a content that was overwritten today can be
+//! restored today, however old it was; and the content at midnight can be restored for as many days as there
+//! are rules for.
 
 use crate::overlay::Amount;
 use std::time::Duration;
 
-/// Hours, days, weeks and months are told apart in UTC; a week begins on Monday.
+/// Hours, days, weeks and months are in UTC; a week begins on Monday.
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
 const WEEK: i64 = 7 * DAY;
 /// 1970-01-05 was a Monday.
 const FIRST_MONDAY: i64 = 4 * DAY;
-/// More boundaries of a kind are not looked at: a century of days.
+/// Limit of boundaries of a kind: a century of days.
 const COUNT_MAX: u32 = 36_525;
 
 /// How long versions are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Not at all.
+    /// Keep no versions.
     pub none: bool,
-    /// All within this time.
+    /// Keep all within this time.
     pub all: Duration,
-    /// So many hours.
+    /// Hours.
     pub hourly: u32,
-    /// So many days.
+    /// Days.
     pub daily: u32,
-    /// So many weeks.
+    /// Weeks.
     pub weekly: u32,
-    /// So many months.
+    /// Months.
     pub monthly: u32,
-    /// No more of the disk than this is kept for what only versions, and snapshots without a name, need.
+    /// Limit on disk for content that only versions, and snapshots without a name, need.
     pub max: Amount,
 }
 
@@ -44,18 +45,18 @@ impl Default for Rules {
     }
 }
 
-/// The moments that the rules ask for, as of one time. Memory: 8 bytes a moment.
+/// The moments that the rules name, relative to one time. Memory: 8 bytes a moment.
 #[derive(Clone, Debug)]
 pub struct Moments {
     none: bool,
-    /// All from here on.
+    /// All moments from here on.
     all_from: i64,
     /// Sorted.
     ends: Vec<i64>,
 }
 
 impl Rules {
-    /// The moments as of `now`, in seconds since 1970.
+    /// Returns the moments relative to `now`, in seconds since 1970.
     pub fn moments(&self, now: i64) -> Moments {
         let mut ends = Vec::new();
         let mut every = |length: i64, offset: i64, count: u32| {
@@ -74,20 +75,20 @@ impl Rules {
 }
 
 impl Moments {
-    /// Whether a snapshot is kept that was taken at `time` and followed by the next at `next`. Where no versions are kept,
-    /// snapshots are: whoever takes one wants it.
+    /// Whether a snapshot is kept that was taken at `time` and followed by the next at `next`. Snapshots are
+    /// kept even if no versions are: a user took them on purpose.
     pub fn keep_snapshot(&self, time: i64, next: Option<i64>) -> bool {
         self.none || self.keep(time, next)
     }
 
-    /// Whether a version is kept that was the content from `from` on and until before `until`, in seconds since 1970; until
-    /// now if that is `None`.
+    /// Whether a version is kept that was the content from `from` until before `until`, in seconds since
+    /// 1970; until now if that is `None`.
     pub fn keep(&self, from: i64, until: Option<i64>) -> bool {
         if self.none {
             return false;
         }
         let Some(until) = until else { return true };
-        // A content that was there for less than a second was there all the same.
+        // A content that lasted less than a second still existed.
         let until = until.max(from.saturating_add(1));
         until > self.all_from || {
             let next = self.ends.partition_point(|end| *end < from);
@@ -96,7 +97,7 @@ impl Moments {
     }
 }
 
-/// When the last months began, the present one first.
+/// Returns the starts of the last months, the present one first.
 fn month_starts(now: i64, count: u32) -> impl Iterator<Item = i64> {
     let first = jiff::Timestamp::from_second(now)
         .ok()

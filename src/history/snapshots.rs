@@ -1,4 +1,4 @@
-//! Snapshots: what they are as documents, and which there are.
+//! Snapshots as documents, and the list of them.
 //!
 //! ```text
 //! snapshot = 1 (version) | number | time | replica 16 | machine | name | number of parents | parent 32 *
@@ -6,9 +6,9 @@
 //! ```
 //! The replica is the store's id; *open* counts files that were being written to.
 //!
-//! What must always be true: a snapshot that is listed has all its directories and contents in the store. It is listed
-//! once its document is durable, which is after all that it needs is. One that is removed is gone for good once that event is
-//! durable ([`super::event::What::SnapshotRemoved`]); only then a collection goes on without it.
+//! Invariants: a listed snapshot has all its directories and contents in the store. It is listed once its
+//! document is durable, which comes after everything that it needs. A removed one is permanently gone once
+//! that event is durable ([`super::event::What::SnapshotRemoved`]); only then does a collection ignore it.
 
 use super::budget::Budget;
 use super::error::{HistoryError, Result};
@@ -30,37 +30,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const VERSION: u8 = 1;
 const PARENTS_MAX: u64 = 64;
-/// Digits of an id that are shown.
+/// Digits of an id in messages.
 const SHOWN_DIGITS: usize = 16;
 const SNAPSHOTS: Runs = Runs::new(Layout { table: Table::Snapshots, row_len: 8 + 32, key_len: 8 });
 
 /// A snapshot of the whole overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its place in the order of the replica's snapshots, from 1.
+    /// Its number among the replica's snapshots, from 1.
     pub number: u64,
     /// When it was taken.
     pub time: Time,
-    /// Where: the id of the store.
+    /// The id of the store.
     pub replica: StoreId,
-    /// On which machine.
+    /// The machine.
     pub machine: String,
-    /// A name by which it can be asked for and which keeps it until it is removed; or none, empty.
+    /// A name that finds it and keeps it until it is removed; empty for none.
     pub name: String,
-    /// The snapshots that it follows.
+    /// Its predecessors.
     pub parents: Vec<DocumentId>,
     /// Regular files in it; hard links count each.
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Files that were being written to: they are as they were last closed, or are left out.
+    /// Files that were being written to: they have the content of their last close, or are missing.
     pub open: u64,
     /// The root directory.
     pub root: Entry,
 }
 
 impl Snapshot {
-    /// Encodes it; its id is the hash of that.
+    /// Encodes it; its id is the hash of the result.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         put_varint(&mut out, self.number);
@@ -106,7 +106,7 @@ impl Snapshot {
         })
     }
 
-    /// The node of the root directory.
+    /// Returns the node of the root directory.
     pub fn root_node(&self) -> DocumentId {
         match self.root.node {
             Node::Directory(id) => id,
@@ -114,24 +114,24 @@ impl Snapshot {
         }
     }
 
-    /// Whether only its removal takes it away.
+    /// Whether only an explicit removal drops it.
     pub fn is_pinned(&self) -> bool {
         !self.name.is_empty()
     }
 }
 
-/// The first digits of an id: what people see and type.
+/// Returns the first digits of an id, as people see and type them.
 pub fn short_id(id: &DocumentId) -> String {
     id.to_string()[..SHOWN_DIGITS].to_owned()
 }
 
-/// What a collection wants of the history.
+/// A collection's view of the history.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) moments: &'a Moments,
-    /// Nothing is given up.
+    /// Nothing is dropped.
     pub(super) dry_run: bool,
-    /// A snapshot that is not counted.
+    /// A snapshot to ignore.
     pub(super) except: Option<&'a DocumentId>,
 }
 
@@ -145,7 +145,8 @@ impl Wanted<'_> {
 pub(super) struct Snapshots {
     store: Arc<Store>,
     db: Arc<dyn Db>,
-    /// Held by who makes, removes or marks snapshots ([`Snapshots::change`]): what one is made from is not taken away meanwhile.
+    /// Held while snapshots are created, removed or marked ([`Snapshots::change`]), so that the base of a new
+    /// one stays.
     changing: Mutex<()>,
     listed: Mutex<BTreeMap<u64, (DocumentId, Arc<Snapshot>)>>,
 }
@@ -155,7 +156,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Snapshots {
-    /// Those of `db`, and of `found`, which no index covered, but for `removed`.
+    /// Loads those of `db`, and of `found`, which no index covered, except `removed`.
     pub(super) fn open(
         store: &Arc<Store>,
         db: Arc<dyn Db>,
@@ -181,12 +182,12 @@ impl Snapshots {
                     }
                     listed.insert(snapshot.number, (id, Arc::new(snapshot)));
                 }
-                // Its row came first, and a crash before it did.
+                // Its row was written first, and a crash came before the snapshot.
                 Err(HistoryError::Store(e)) if is_missing(&e) => gone.extend(row_of.into_iter().flatten()),
                 Err(e) => tracing::error!("snapshot {} cannot be read: {e}", short_id(&id)),
             }
         }
-        // Nothing is written if nothing is new. Never all anew: a crash in between would leave none.
+        // Written only if there are changes. Never all at once: a crash in between would leave none.
         let changed = !rows.is_empty() || !gone.is_empty();
         if changed && !read_only {
             full_or(SNAPSHOTS.merge(&*db, rows, gone))?;
@@ -195,17 +196,17 @@ impl Snapshots {
         Ok(Snapshots { store, db, changing: Mutex::new(()), listed })
     }
 
-    /// Keeps others from making, removing or marking any.
+    /// Keeps other threads from creating, removing or marking snapshots.
     pub(super) fn change(&self) -> MutexGuard<'_, ()> {
         lock(&self.changing)
     }
 
-    /// All of them, the oldest first.
+    /// Returns all snapshots, the oldest first.
     pub(super) fn all(&self) -> Vec<(DocumentId, Arc<Snapshot>)> {
         lock(&self.listed).values().cloned().collect()
     }
 
-    /// The one with this name, or whose id begins like this.
+    /// Returns the snapshot with this name, or whose id begins like this.
     pub(super) fn find(&self, text: &str) -> Result<(DocumentId, Arc<Snapshot>)> {
         let all = self.all();
         if let Some(named) = all.iter().find(|(_, snapshot)| snapshot.is_pinned() && snapshot.name == text) {
@@ -221,12 +222,12 @@ impl Snapshots {
         }
     }
 
-    /// Lists a snapshot whose directories and contents are in the store. It and they are durable when this returns.
+    /// Lists a snapshot whose directories and contents are in the store. All of it is durable on return.
     pub(super) fn add(&self, snapshot: Snapshot) -> Result<(DocumentId, Arc<Snapshot>)> {
         let encoded = snapshot.encode();
         let id = DocumentId::of(&encoded);
         SNAPSHOTS.merge(&*self.db, row(snapshot.number, &id), Vec::new())?;
-        // All that it needs first.
+        // First everything that it needs.
         self.store.sync()?;
         let mut writer = self.store.writer();
         writer.put_document(DocumentKind::Snapshot, &encoded)?;
@@ -237,7 +238,7 @@ impl Snapshots {
         Ok((id, snapshot))
     }
 
-    /// Takes a snapshot off the list, durably.
+    /// Durably removes a snapshot from the list.
     pub(super) fn remove(&self, log: &Log, id: &DocumentId) -> Result<()> {
         let number = lock(&self.listed).iter().find(|(_, (of, _))| of == id).map(|(number, _)| *number);
         let Some(number) = number else { return Ok(()) };
@@ -249,8 +250,8 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Tells the collection of snapshots with a name. The caller holds [`Snapshots::change`] until after
-    /// [`Snapshots::mark_unnamed`]. False if `go_on` said no.
+    /// Reports named snapshots to the collection. The caller holds [`Snapshots::change`] until after
+    /// [`Snapshots::mark_unnamed`]. False if `go_on` returned false.
     pub(super) fn mark_named(
         &self,
         collection: &Collection<'_>,
@@ -272,8 +273,9 @@ impl Snapshots {
         Ok(true)
     }
 
-    /// Gives up snapshots without a name that the rules do not keep or for which there is no budget, unless `dry_run`, and
-    /// tells the collection of the rest, the newest first. That one stays. False if `go_on` said no.
+    /// Drops unnamed snapshots that the rules do not keep or that exceed the budget, unless `dry_run`, and
+    /// reports the rest to the collection, the newest first. The newest stays. False if `go_on` returned
+    /// false.
     pub(super) fn mark_unnamed(
         &self,
         log: &Log,
@@ -317,7 +319,8 @@ impl Snapshots {
         Ok(true)
     }
 
-    /// Tells the collection of one; how many bytes on disk it needs more. `None` if `go_on` said no.
+    /// Reports one to the collection; returns how many more bytes on disk it needs. `None` if `go_on`
+    /// returned false.
     fn mark_one(
         &self,
         (id, snapshot): (&DocumentId, &Snapshot),
@@ -332,7 +335,8 @@ impl Snapshots {
             .map_err(|e| unsure(format!("snapshot {}", short_id(id)), e))
     }
 
-    /// Goes through the directories from `id` on that are not in `seen`, and adds up what `add` says of the contents.
+    /// Visits the directories from `id` on that are not in `seen`, and sums the results of `add` for the
+    /// contents.
     fn walk(
         &self,
         id: &DocumentId,

@@ -1,18 +1,19 @@
-//! Taking a snapshot: the tree as documents, as of one moment.
+//! Creation of a snapshot: the tree as documents, at one moment.
 //!
 //! ```text
-//! settle -> (the last tree taken by this process, or a walk of all metadata) -> stand still
-//!        -> what changed since is looked at again, and nothing else -> go on -> documents durable -> listed
+//! settle -> (the last tree of this process, or a walk of all metadata) -> hold up changes
+//!        -> look again at changes since, and nothing else -> release -> documents durable -> listed
 //! ```
 //!
-//! What is promised: the snapshot is the tree as it was at one moment between the call and its answer, for all that goes
-//! through the mount: no rename is half in it. A file that was closed has the content that it was closed with. One that was
-//! being written to then is as it was last taken into the store, or left out if it never was; there is no half-written save.
+//! Promise: the snapshot is the tree at one moment between the call and its answer, for all changes through
+//! the mount: no rename is half in it. A closed file has its content at the close. A file that was being
+//! written to has its last stored content, or is missing if it was never stored; there is no half-written
+//! save.
 //!
-//! Only what changed is looked at if this process took the last snapshot, that snapshot is still there, and the bare directory
-//! cannot have been changed behind it: the overlay is mounted over the directory itself. Otherwise the names and attributes of
-//! all files are, and the contents of plain files that may have changed (`plain`). A tree that is new below a directory that
-//! was renamed is walked too.
+//! Only changes are examined if this process took the last snapshot, that snapshot still exists, and the bare
+//! directory cannot have changed: the overlay is mounted over the directory itself. Otherwise all names and
+//! attributes are examined, and the contents of plain files that may have changed (`plain`). A new tree below
+//! a renamed directory is walked too.
 
 use super::error::{HistoryError, Result};
 use super::event::{Event, What};
@@ -31,53 +32,54 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longer names cannot be those of a directory.
+/// Longer names cannot be names of directories.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Files that seem open are looked at again after so long, while everything stands still,
+/// While changes are held up, files that seem open are examined again after this time,
 const CLOSE_WAIT: Duration = Duration::from_millis(2);
-/// so often in all.
+/// at most this many times.
 const CLOSE_WAITS: u32 = 20;
-/// While files are being saved another moment is tried so often, and each time such files are waited for twice as long.
+/// While files are being saved, the snapshot tries another moment this many times, and waits twice as long
+/// for such files each time.
 const SAVE_TRIES: u32 = 5;
-/// Plain files that are read together: so many,
+/// Plain files read together: at most this many,
 const TOGETHER_MAX: usize = 128;
-/// and no more bytes, but for one.
+/// and this many bytes, except for a single file.
 const TOGETHER_BYTES: u64 = 64 << 20;
-/// After so many walks while programs go on of which not all changes were known, the next is made while they wait.
+/// After this many walks during which changes were lost, the next one holds up programs.
 const WALKS_MAX: u32 = 2;
 
-/// How a snapshot was taken.
+/// Result of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Its id.
     pub id: DocumentId,
-    /// What it is.
+    /// The snapshot.
     pub snapshot: std::sync::Arc<Snapshot>,
-    /// Whether all metadata were looked at.
+    /// Whether all metadata were examined.
     pub walked: bool,
-    /// Files and directories that were looked at.
+    /// Files and directories examined.
     pub looked_at: u64,
     /// Plain files among them whose contents were read.
     pub read: u64,
 }
 
-/// Is told files and directories looked at; false asks to stop.
+/// Gets the number of files and directories examined; false asks to stop.
 pub type Step<'a> = &'a mut dyn FnMut(u64) -> bool;
 
-/// What is in a part of the tree.
+/// Content of a part of the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     files: i64,
     bytes: i64,
 }
 
-/// What is known to have changed at and below a directory.
+/// Known changes at and below a directory.
 #[derive(Default)]
 struct Changed {
-    /// Nothing is known of it: it is new here.
+    /// It is new here, so nothing is known of it.
     moved: bool,
-    /// Its attributes or the names in it.
+    /// Its attributes or names changed.
     touched: bool,
     below: BTreeMap<OsString, Changed>,
 }
@@ -91,18 +93,18 @@ struct Taker<'a> {
     looked_at: u64,
     read: u64,
     plain: PlainFiles,
-    /// Contents of plain files that were looked at together: [`Taker::plain`] takes each out again.
+    /// Contents of plain files that were read together: [`Taker::plain`] takes them out again.
     ahead: HashMap<PathBuf, Option<(RecipeId, u64)>>,
     open: u64,
     count: Count,
-    /// Files of them that are being saved, and of which the last content is gone.
+    /// Files among them that are being saved, and whose last content is gone.
     saves: u64,
-    /// How often a file that is open is still waited for.
+    /// How many more times to wait for open files.
     patience: u32,
 }
 
 impl History {
-    /// Takes a snapshot. `alone` says that nobody can have changed the bare directory since the last one.
+    /// Takes a snapshot. `alone` says that the bare directory cannot have changed since the last one.
     pub fn snapshot(&self, name: &str, replica: StoreId, alone: bool, step: Step<'_>) -> Result<Taken> {
         let overlay = &*self.overlay;
         let (recorder, snapshots) = (&self.recorder, &self.recorder.snapshots);
@@ -117,7 +119,7 @@ impl History {
         if !name.is_empty() && snapshots.all().iter().any(|(_, known)| known.name == name) {
             return Err(HistoryError::Name { name: name.to_owned(), reason: "there is one already" });
         }
-        // What it refers to is not collected before it is listed.
+        // Its references must not be collected before it is listed.
         let _pin = overlay.store().pin();
         let last = snapshots.all().pop();
         let base = self.last_taken().filter(|_| alone);
@@ -151,7 +153,7 @@ impl History {
             }
         };
         let (root_met, time) = loop {
-            // What was closed during the walk is taken in while programs go on, not while they wait.
+            // Files closed during the walk are committed while programs run, not while they wait.
             if walked && !overlay.settle(&mut |_| (taker.step)(taker.looked_at))? {
                 return Err(HistoryError::Interrupted);
             }
@@ -159,8 +161,8 @@ impl History {
             let Some(_still) = still else { return Err(HistoryError::Interrupted) };
             let changes = overlay.take_changes()?;
             let Some(changes) = changes else {
-                // Not all of them are known: all is looked at, while programs go on; and if that went on for ever, while
-                // they wait.
+                // Some changes are unknown: everything is walked while programs run; after too many walks,
+                // while they wait.
                 walked = true;
                 (taker.count, taker.open) = (Count::default(), 0);
                 overlay.begin_changes();
@@ -177,7 +179,7 @@ impl History {
             (taker.open, taker.saves, taker.patience) = (0, 0, CLOSE_WAITS << tries);
             let mut changed = Changed::default();
             changes.iter().for_each(|(path, change)| changed.note(path, *change));
-            // What was walked is read again.
+            // The walked tree is read again.
             taker.writer.flush()?;
             root = taker.update(Path::new(""), root, &changed)?;
             if taker.saves > 0 && tries < SAVE_TRIES {
@@ -203,7 +205,7 @@ impl History {
             root: Entry { name: OsString::new(), meta: root_met.meta, node: Node::Directory(root) },
         };
         let Taker { looked_at, read, plain, .. } = taker;
-        // So that a name that was taken down before it is found before it.
+        // So that an earlier rename is found before it.
         recorder.log.write()?;
         let (id, snapshot) = snapshots.add(snapshot)?;
         self.set_last_taken(Some(id));
@@ -250,11 +252,11 @@ impl Taker<'_> {
         Ok(())
     }
 
-    /// The tree of a directory as it is; `before` is what the last snapshot has of it.
+    /// Builds the tree of a directory; `before` is its node in the last snapshot.
     fn walk(&mut self, path: &Path, before: Option<DocumentId>) -> Result<DocumentId> {
         let mut known: HashMap<OsString, Entry> = match before.map(|id| node::read(self.store, &id)) {
             Some(Ok(entries)) => entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect(),
-            // What cannot be read is as good as nothing: no more than time depends on it.
+            // An unreadable old directory only costs time.
             Some(Err(_)) | None => HashMap::new(),
         };
         let mut entries = Vec::new();
@@ -272,7 +274,7 @@ impl Taker<'_> {
         node::write(&mut self.writer, &entries)
     }
 
-    /// What is at `path`, if a snapshot has such things.
+    /// Returns the entry at `path`, if snapshots contain its kind.
     fn meet(&mut self, path: &Path) -> Result<Option<Met>> {
         if path.file_name().unwrap_or_default().as_bytes().starts_with(PLACED_PREFIX.as_bytes()) {
             return Ok(None);
@@ -281,7 +283,8 @@ impl Taker<'_> {
         Ok(self.overlay.survey_at(path)?)
     }
 
-    /// Reads the plain files among these that have to be, together: each would cost more than its bytes alone.
+    /// Reads those of these plain files that must be read, together: each one alone would cost more than its
+    /// bytes.
     fn read_ahead(&mut self, met: &[(PathBuf, Met, Option<Entry>)]) -> Result<()> {
         let (mut read, mut bytes) = (Vec::new(), 0);
         let time = Time::now();
@@ -318,7 +321,8 @@ impl Taker<'_> {
         Ok(())
     }
 
-    /// The entry of what was met at `path`; with `walk` with all that is below it, else a directory of `before` has what it had.
+    /// Builds the entry for `path`; with `walk` including everything below it, otherwise a directory of
+    /// `before` keeps its content.
     fn entry(&mut self, path: &Path, met: Met, before: Option<&Entry>, walk: bool) -> Result<Option<Entry>> {
         let name = path.file_name().unwrap_or_default();
         let node = match met.kind {
@@ -352,7 +356,7 @@ impl Taker<'_> {
                 Some((recipe, size)) => entry(met.meta.clone(), size, Some(recipe)),
                 None => self.as_it_was(path, met.file, before)?,
             },
-            // The kernel tells of a close a little after it.
+            // The kernel reports a close a little late.
             Held::Open { .. } if self.patience > 0 => {
                 self.patience -= 1;
                 std::thread::sleep(CLOSE_WAIT);
@@ -375,7 +379,7 @@ impl Taker<'_> {
         Ok(entry)
     }
 
-    /// The content of a plain file; `None` if somebody is at it.
+    /// Returns the content of a plain file; `None` if a program has it open.
     fn plain(&mut self, path: &Path) -> Result<Option<(RecipeId, u64)>> {
         match self.ahead.remove(path) {
             Some(known) => Ok(known),
@@ -387,11 +391,11 @@ impl Taker<'_> {
         }
     }
 
-    /// A file that is being written to, as it was last taken into the store.
+    /// Returns the last stored content of a file that is being written to.
     fn as_it_was(&mut self, path: &Path, file: FileId, before: Option<&Entry>) -> Result<Option<Entry>> {
         self.open += 1;
         let name = path.file_name().unwrap_or_default().to_owned();
-        // Its own last content, else what was there before it.
+        // Its own last content, otherwise its predecessor's.
         let own = self.log.of_file(file)?.pop();
         let at_path = self.log.of_path(path)?.into_iter().rev().find(|row| row.role == Role::Version);
         for row in own.into_iter().chain(at_path) {
@@ -408,7 +412,7 @@ impl Taker<'_> {
         Ok(before.filter(|before| matches!(before.node, Node::File { .. })).cloned())
     }
 
-    /// The tree of a directory that was `before`, with what changed looked at again.
+    /// Updates the tree of a directory that was `before`, and examines the changes.
     fn update(&mut self, path: &Path, before: DocumentId, changed: &Changed) -> Result<DocumentId> {
         let mut entries: BTreeMap<OsString, Entry> =
             node::read(self.store, &before)?.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
@@ -467,7 +471,7 @@ impl Taker<'_> {
                     *id = self.update(&inner, *id, change)?
                 }
                 Some(_) if !same => {}
-                // It was a directory, and is none any more.
+                // It was a directory, and is not any more.
                 _ => old.iter().try_for_each(|old| self.uncount(old))?,
             }
             entries.extend(entry.map(|entry| ((*name).clone(), entry)));
@@ -475,7 +479,7 @@ impl Taker<'_> {
         Ok(())
     }
 
-    /// Takes what is not there any more out of the count.
+    /// Removes a missing entry from the count.
     fn uncount(&mut self, entry: &Entry) -> Result<()> {
         match &entry.node {
             Node::File { size, .. } => {
@@ -493,7 +497,7 @@ impl Taker<'_> {
     }
 }
 
-/// Where an entry is in a snapshot.
+/// Finds an entry in a snapshot.
 pub(super) fn find_in(store: &Store, snapshot: &Snapshot, id: &DocumentId, path: &Path) -> Result<Entry> {
     let missing = || HistoryError::NotInSnapshot { path: path.to_owned(), snapshot: short_id(id) };
     let mut at = snapshot.root.clone();

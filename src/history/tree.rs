@@ -1,5 +1,5 @@
-//! Looking into snapshots: one entry, a directory, what differs between two. O(what is looked at): equal directories have
-//! equal ids and are passed over.
+//! Reading snapshots: one entry, a directory, the differences of two. O(examined entries): equal directories
+//! have equal ids and are skipped.
 
 use super::History;
 use super::error::Result;
@@ -12,14 +12,14 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// How something differs.
+/// Kind of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// Only the second has it.
     Added,
     /// Only the first has it.
     Removed,
-    /// Its content differs, or what it is.
+    /// Its content or kind differs.
     Changed,
     /// Only mode, owner, times or xattrs differ.
     Attributes,
@@ -30,31 +30,31 @@ pub enum How {
 pub struct Difference {
     /// Below the root.
     pub path: PathBuf,
-    /// How.
+    /// Kind of the difference.
     pub how: How,
-    /// What the first has.
+    /// Entry in the first.
     pub old: Option<Entry>,
-    /// What the second has.
+    /// Entry in the second.
     pub new: Option<Entry>,
 }
 
 impl History {
-    /// What a snapshot has at a path below the root. O(depth * log entries).
+    /// Returns a snapshot's entry at a path below the root. O(depth * log entries).
     pub fn entry_in(&self, id: &DocumentId, snapshot: &Snapshot, path: &Path) -> Result<Entry> {
         find_in(self.overlay.store(), snapshot, id, path)
     }
 
-    /// The entries of a directory of a snapshot, sorted by name. Memory: all of them.
+    /// Returns the entries of a directory of a snapshot, sorted by name. Memory: all of them.
     pub fn entries_of(&self, directory: &DocumentId) -> Result<Vec<Entry>> {
         node::read(self.overlay.store(), directory)
     }
 
-    /// The entry of that name in a directory of a snapshot.
+    /// Returns the entry of that name in a directory of a snapshot.
     pub fn entry_of(&self, directory: &DocumentId, name: &OsStr) -> Result<Option<Entry>> {
         node::find(self.overlay.store(), directory, name)
     }
 
-    /// The contents that a snapshot has, each once. Memory: 16 bytes each.
+    /// Returns the contents of a snapshot, each once. Memory: 16 bytes each.
     pub fn contents_of(&self, snapshot: &Snapshot) -> Result<Vec<RecipeId>> {
         let (mut recipes, mut seen, mut left) = (HashSet::new(), HashSet::new(), vec![snapshot.root_node()]);
         while let Some(directory) = left.pop() {
@@ -72,8 +72,8 @@ impl History {
         Ok(recipes.into_iter().collect())
     }
 
-    /// Calls `visit` with what differs between two directories, in order of paths; false ends it. Of a directory that only
-    /// one has, all that is in it differs too.
+    /// Calls `visit` with the differences of two directories, in order of paths; false ends it. Everything in
+    /// a directory that only one has differs too.
     pub fn differences(
         &self,
         old: &DocumentId,
@@ -143,7 +143,7 @@ impl History {
     }
 }
 
-/// Whether the content is the same. Directories differ by what is in them.
+/// Whether the content is the same. Directories differ through their entries.
 fn is_same(old: &Node, new: &Node) -> bool {
     match (old, new) {
         (Node::Directory(_), Node::Directory(_)) => true,

@@ -1,9 +1,10 @@
-//! What the history has and cannot read. What it needs is not known, so from the collection that found it on nothing is
-//! collected of what was stored by then; what came after is, so one bad place on a disk does not keep garbage for ever.
+//! Unreadable history objects. Their needs are unknown, so the collection that finds one keeps everything
+//! stored by then. Later content is collected as usual, so one bad disk block does not keep garbage forever.
 //!
-//! What must always be true: a pack that was there when something was first found unreadable stays as it is until that can
-//! be read again or is given up. Chunks leave a pack only when it is rewritten, so all that it needs is in those packs.
-//! Forgetting when it was found (this is a row of the index) means finding it anew, later: more is kept.
+//! Invariants: a pack that existed when an object was first found unreadable stays until the object can be
+//! read again or is dropped. Chunks leave a pack only when it is rewritten, so all that the object needs is
+//! in those packs. Losing the time of discovery (a row of the index) means finding it again, later: then more
+//! is kept.
 
 use super::error::{HistoryError, Result};
 use crate::db::{Db, Table};
@@ -11,17 +12,17 @@ use crate::store::{Collection, StoreError};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// Row of `Table::Meta`: (first bytes of what cannot be read 16 | newest pack when that was found 4) *.
+/// Row of `Table::Meta`: (first bytes of the object's id 16 | newest pack at its discovery 4) *.
 const ROW: &[u8] = b"history.unreadable";
 const ROW_LEN: usize = 20;
-/// Of more than these it is not remembered when they were found.
+/// Beyond this many objects the time of discovery is not recorded.
 const REMEMBERED_MAX: usize = 1024;
-/// More are not named in the log.
+/// Limit of objects named in the log.
 const NAMED_MAX: u64 = 20;
 
 type Id = [u8; 16];
 
-/// What one collection found.
+/// The findings of one collection.
 pub(super) struct Unread<'a> {
     collection: &'a Collection<'a>,
     before: BTreeMap<Id, u32>,
@@ -36,7 +37,8 @@ impl<'a> Unread<'a> {
         Ok(Unread { collection, before, found: BTreeMap::new(), count: 0 })
     }
 
-    /// Leaves what `what` may need, if it is damaged or lost. An error that may go away stops the collection.
+    /// Keeps everything that `what` may need, if it is damaged or lost. An error that may be temporary stops
+    /// the collection.
     pub(super) fn leave(&mut self, what: &dyn Display, id: &[u8], error: HistoryError) -> Result<()> {
         match &error {
             HistoryError::Store(StoreError::Damaged { .. }) | HistoryError::Form { .. } => {}
@@ -64,7 +66,7 @@ impl<'a> Unread<'a> {
         Ok(())
     }
 
-    /// Remembers what was found, once all has been looked at.
+    /// Saves the findings after everything was examined.
     pub(super) fn remember(self, db: &dyn Db) -> Result<()> {
         if self.found == self.before {
             return Ok(());
@@ -76,7 +78,8 @@ impl<'a> Unread<'a> {
     }
 }
 
-/// The newest pack that stays as it is, as far as collections have found by now. Of too many it is not known: then all do.
+/// Returns the newest pack that must stay, according to all collections so far. Beyond the limit it is
+/// unknown: then all packs stay.
 pub(super) fn left_until(db: &dyn Db) -> Result<Option<u32>> {
     let found = db.get(Table::Meta, ROW)?.as_deref().map(decode).unwrap_or_default();
     let newest = found.values().copied().max();

@@ -1,10 +1,10 @@
-//! How values of the history are written: numbers as LEB128, byte strings by their length. One value has one encoding.
+//! Encoding of history values: numbers as LEB128, byte strings by their length. One value has one encoding.
 
 use crate::overlay::stub::Time;
 use crate::overlay::{Meta, Xattr};
 use crate::recipe::{put_varint, take_varint};
 
-/// Xattrs of one file take no more than this, whatever a document claims.
+/// Limit of one file's xattrs, whatever a document claims.
 const XATTRS_MAX: u64 = 4096;
 
 pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -13,7 +13,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 pub(super) fn put_time(out: &mut Vec<u8>, time: Time) {
-    // Zigzag: small numbers before 1970 too.
+    // Zigzag: small numbers also before 1970.
     put_varint(out, (time.sec << 1 ^ time.sec >> 63) as u64);
     put_varint(out, time.nsec.into());
 }
@@ -35,7 +35,7 @@ pub(super) fn put_meta(out: &mut Vec<u8>, meta: &Meta) {
     }
 }
 
-/// Reads what the functions above wrote. Each gives `None` for what they never write.
+/// Reads the output of the functions above. Each method returns `None` for anything else.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {

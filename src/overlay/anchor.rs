@@ -1,16 +1,16 @@
-//! How an inode of the backing tree is held on to: by a descriptor while it is in use, and otherwise by what the
-//! descriptor can be had from again: the kernel's file handle, or the place where it was last seen.
+//! Access to an inode of the backing tree: through a descriptor while it is in use, otherwise through a key
+//! that can open one again: the kernel's file handle, or the last known path.
 //!
-//! The kernel remembers as many inodes of a mount as fit its memory, and processes may only have so many
-//! descriptors. So only files that programs have open keep theirs; of the rest [`CACHE_MAX`] are kept, those that were
-//! used lately (second chance, as in the CLOCK algorithm of Corbató, 1968). A file handle names an inode and its generation:
-//! it can never come to mean another file, also not one that got the same number later.
+//! The kernel caches as many inodes of a mount as fit its memory, and a process may only have a limited
+//! number of descriptors. So only files that programs have open keep theirs; [`CACHE_MAX`] of the others stay
+//! open, the recently used ones (second chance, as in the CLOCK algorithm of Corbató, 1968). A file handle
+//! names an inode and its generation: it never refers to a later file with the same number.
 //!
 //! Opening by handle needs privilege (CAP_DAC_READ_SEARCH). Without it an inode is opened by its name in its
-//! directory, and the handle tells whether that is still the same one. On a filesystem without handles
-//! descriptors are kept.
+//! directory, and the handle shows whether it is still the same one. On a filesystem without handles
+//! descriptors stay open.
 //!
-//! Lock order: an anchor's descriptor, then its directory's, then a place or the cache.
+//! Lock order: an anchor's descriptor, then its directory's, then a path or the cache.
 
 use super::backing;
 use rustix::fs::OFlags;

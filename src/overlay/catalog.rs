@@ -1,13 +1,12 @@
-//! The catalog: which file has which content, and where files are, as last indexed.
+//! The catalog: the content of each file, and the directory of each file, as last indexed.
 //!
-//! It answers "which files have this recipe" and "where is inode N". All of it can be found again by
-//! walking the tree, and none of it is believed: a path is looked up in the backing directory before it
-//! is told to anyone. Names are not kept at all: the catalog knows the directory that an inode is in, and
-//! the directory itself knows the name, so a rename within a directory costs nothing and one across
-//! directories changes one row.
+//! It answers "which files have this recipe" and "where is inode N". All of it can be rebuilt by walking the
+//! tree, and no answer is trusted: a path is looked up in the backing directory before it is returned. It
+//! stores no names: the catalog knows an inode's directory, and the directory itself has the name. So a
+//! rename within a directory costs nothing, and one across directories changes one row.
 //!
-//! Changes gather in memory and are merged in bulk; after a crash the last of them are missing until the
-//! tree is scanned again.
+//! Changes gather in memory and are merged in bulk; after a crash the last ones are missing until the next
+//! scan.
 
 use super::backing::Backing;
 use super::error::Result;

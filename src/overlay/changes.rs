@@ -1,10 +1,13 @@
-//! What has changed since a snapshot was begun, so that the next one looks at that alone; and standing still while it looks.
+//! Changes since the last snapshot, so that the next one examines only those; and the gate that holds up
+//! changes during a snapshot.
 //!
-//! What must always be true: whatever is done through the overlay to a name, an attribute or a content is noted here after
-//! it was done and before it is answered, unless it is a content that somebody can still write to: those are found among
-//! the inodes. What is done at the bare directory is not seen, so who cannot exclude that looks at everything.
+//! Invariants: every change of a name, an attribute or a content through the overlay is noted here after it
+//! was done and before it is answered, except contents that a program can still write to: those are found
+//! among the inodes. Changes in the bare directory are not seen, so a caller that cannot exclude them
+//! examines everything.
 //!
-//! Memory: 16 bytes and some for each inode that changed, at most [`INODES_MAX`] of them; then everything is looked at.
+//! Memory: a little over 16 bytes for each changed inode, at most [`INODES_MAX`] of them; beyond that,
+//! everything is examined.
 
 use super::error::Result;
 use super::inode::Inode;

@@ -1,4 +1,4 @@
-//! Collecting garbage of an overlay: what its files need is kept, the rest of the store given back.
+//! Garbage collection of an overlay: keeps everything that its files need, and frees the rest of the store.
 
 use super::Overlay;
 use super::backing;

@@ -1,15 +1,15 @@
 //! THE write path: closed files become chunks, recipes and stubs.
 //!
-//! A round takes some files through these steps together, so that they share one fsync:
-//! chunk -> store.put and sketch -> recipe -> store.sync -> stub -> catalog.
+//! A round takes several files through these steps together, so that they share one fsync: chunk -> store.put
+//! and sketch -> recipe -> store.sync -> stub -> catalog.
 //!
-//! A file is only emptied after its recipe is durable, and each step of that is in [`Overlay::make_stub`].
-//! While a file is being read nobody else has it open or mapped: a write lease says so, and is held until
-//! the file is empty. Whoever wants the file meanwhile takes the lease away and goes on at once; the
-//! round then finds the phase changed and leaves that file as it is.
+//! A file is emptied only after its recipe is durable; [`Overlay::make_stub`] has each step. A write lease
+//! guarantees that no process has the file open or mapped while it is read, until it is empty. A program that
+//! opens the file meanwhile breaks the lease and continues at once; the round then finds a changed phase and
+//! leaves that file as it is.
 //!
-//! The database is not flushed here: the store finds its frames again by reading on from where the index
-//! ends, and everything else in the index can be found again by a scan.
+//! The database is not flushed here: the store finds its frames by reading on from the end of the index, and
+//! a scan rebuilds everything else in the index.
 
 use super::backing;
 use super::catalog::Finder;

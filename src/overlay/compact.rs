@@ -1,4 +1,4 @@
-//! Writing the index anew while it is in use, when much of what it takes on disk is in use no longer.
+//! Online compaction of the index, when much of its disk space is unused.
 
 use super::Overlay;
 use super::pace::Priority;
@@ -20,10 +20,10 @@ impl Overlay {
             Ok(Compacted::NotWorth) => {}
             Ok(Compacted::GivenUp) => *not_before = Instant::now() + AFTER_NOTHING,
             Ok(Compacted::Done { before, now }) => {
-                tracing::info!("the index was written anew: {before} bytes before, {now} now");
+                tracing::info!("the index was compacted: {before} bytes before, {now} now");
             }
             Err(e) => {
-                tracing::warn!("the index was not written anew: {e}");
+                tracing::warn!("the index was not compacted: {e}");
                 *not_before = Instant::now() + AFTER_NOTHING;
             }
         }

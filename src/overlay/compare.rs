@@ -1,7 +1,7 @@
-//! All methods and the default side by side, on the files of a directory, against exact truth: how much each finds, how
-//! much of that is so, what its index takes and how fast it is.
+//! All methods and the default side by side, on the files of a directory, against exact truth: recall,
+//! precision, index size and speed.
 //!
-//! Files are held in memory, so that speed is that of the method and not of the disk; times are processor time.
+//! Files are in memory, so that the speed is the method's and not the disk's; times are processor time.
 
 use super::error::Result;
 use super::methods::walk;

@@ -1,11 +1,12 @@
-//! How much of one directory is contained in another, by content, and what is not.
+//! Containment of one directory in another, by content, and the missing parts.
 //!
-//! What must always be true: a byte is counted as contained only if a file of the holder has it, in the same file, in a
-//! chunk that both have, or in a substring of 32 bytes or more that was compared. What was not compared, because the
-//! budget was used up, may be contained all the same; so figures are lower bounds, and it is said for how many files.
+//! Invariants: a byte counts as contained only if a file of the holder has it, in an identical file, in a
+//! common chunk, or in a substring of 32 bytes or more that was compared. Parts that were not compared
+//! because the budget ran out may be contained too; so figures are lower bounds, and the report counts these
+//! files.
 //!
-//! Memory: about 50 bytes for each chunk of the tree. For a holder outside of the overlay also an index of it, about
-//! 5% of its bytes.
+//! Memory: about 50 bytes for each chunk of the tree. A holder outside the overlay also needs an index of
+//! about 5% of its bytes.
 
 use super::Overlay;
 use super::contents::COMPARE_MEMORY;

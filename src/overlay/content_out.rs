@@ -1,4 +1,5 @@
-//! The content of a file that the store has, for who takes it elsewhere: hashed once more, since it leaves the checksums.
+//! The stored content of a file, for callers that take it elsewhere: hashed once more, because it leaves the
+//! checksums behind.
 
 use super::error::{OverlayError, Result};
 use super::hybrid::Merged;

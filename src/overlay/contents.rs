@@ -1,7 +1,7 @@
-//! Contents without names: bytes in, a recipe's id out, and which contents resemble each other.
+//! Contents without names: bytes in, a recipe's id out, and similarity search.
 //!
-//! This is what another filesystem embeds to deduplicate: it keeps its own names, and for each file the
-//! 16 bytes of a [`RecipeId`]. The overlay is its first user.
+//! Another filesystem embeds this to deduplicate: it keeps its own names, and for each file the 16 bytes of a
+//! [`RecipeId`]. The overlay uses it too.
 
 use super::Indexing;
 use super::error::{OverlayError, Result};

@@ -1,8 +1,8 @@
-//! Open directories: the listings of the backing directory, but for what is hidden.
+//! Open directories: the listings of the backing directory, without hidden entries.
 //!
-//! The kernel asks for as many entries as fit its buffer. The backing filesystem gives as many as fit ours, which are
-//! seldom the same: what is left over is kept for the next time, as going back in a directory is slow (ext4 sorts the
-//! names of a whole block anew).
+//! The kernel asks for as many entries as fit its buffer; the backing filesystem returns as many as fit the
+//! daemon's. The rest is kept for the next call, because going back in a directory is slow (ext4 sorts the
+//! names of a whole block again).
 
 use super::Overlay;
 use super::backing;

@@ -1,16 +1,15 @@
-//! Leaving: stubs and hybrid files back to plain ones, many at a time.
+//! Export: makes stubs and hybrid files plain, many at a time.
 //!
-//! A batch goes through the steps of `hydrate` together, so that its files share two syncs of the filesystem: record
-//! HYDRATING and bytes of each -> sync -> times and record PLAIN of each -> sync -> who waits for one of them goes
-//! on. Until the second sync the recipe is the truth or both are the same, so a crash at any point costs nothing but
-//! work: what stands HYDRATING is a stub again when it is next met.
+//! A batch goes through the steps of `hydrate` together, so that its files share two syncs of the filesystem:
+//! record HYDRATING and bytes of each -> sync -> times and record PLAIN of each -> sync -> waiting programs
+//! continue. Until the second sync the recipe is authoritative or both are equal, so a crash costs only work:
+//! a file with HYDRATING is a stub again at its next use.
 //!
-//! What must always be true: no file that the store has content for is called plain before that content, hashed, is
-//! durable in it; a file that cannot be exported stays as it was, and does not stop others.
+//! Invariants: no file with stored content is called plain before that content, hashed, is durable in it. A
+//! file that cannot be exported stays as it was, and does not stop others. A batch never waits for a program,
+//! because programs may wait for a file of the batch.
 //!
-//! Nothing waits for anybody while a batch is under way, since others may wait for a file of the batch.
-//!
-//! Memory: one batch (some 300 bytes a file), and 8 bytes for each file with several names.
+//! Memory: one batch (about 300 bytes a file), and 8 bytes for each file with several names.
 
 use super::Overlay;
 use super::backing;

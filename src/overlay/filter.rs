@@ -1,4 +1,4 @@
-//! Which files an answer may name: rules about their paths and sizes.
+//! The files that an answer may name: rules for their paths and sizes.
 
 use super::error::{OverlayError, Result};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};

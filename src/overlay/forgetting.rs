@@ -1,12 +1,12 @@
-//! Which contents the indexes of similarity have: those that files have.
+//! Removal of contents without files from the similarity indexes.
 //!
-//! A content is forgotten when its last file is gone. What must always be true: a content that a file has is not forgotten.
-//! So who adds a content has put its file into the catalog before, and who forgets one asks the catalog while nobody adds
-//! any: either the file is seen, or the content is added again afterwards. Its chunks were known when it was read, so they were
-//! not sketched; if only the content that was forgotten had them, a sweep may have taken their sketches since. So whoever adds a
-//! content is ready to sketch chunks of it again.
+//! Invariants: a content that a file has is not removed. A commit adds its file to the catalog before it adds
+//! the content, and a removal asks the catalog while nothing can be added: it either sees the file, or the
+//! content is added again afterwards. The content's chunks were known when it was read, so they were not
+//! sketched; if only the removed content had them, a sweep may have dropped their sketches. So a commit must
+//! be ready to sketch its chunks again.
 //!
-//! A kill may leave rows of files that are gone, and contents that no file has. Whoever has walked the whole tree drops both.
+//! A kill may leave rows of removed files, and contents without files. A walk of the whole tree drops both.
 
 use super::error::Result;
 use super::{FileRow, Indexing, Overlay};

@@ -1,7 +1,8 @@
-//! Which files are the same, and which contents resemble each other: all against all.
+//! Identical files and groups of similar contents: all against all.
 //!
-//! Files with one recipe are one content and a set of their own. Contents are compared by the similarity index
-//! ([`crate::similarity::groups`]); what is shown is then compared by bytes, and looked up in the backing directory.
+//! Files with one recipe are one content and form a set. The similarity index compares contents
+//! ([`crate::similarity::groups`]); shown results are then compared by bytes, and looked up in the backing
+//! directory.
 
 use super::Overlay;
 use super::catalog::Finder;

@@ -1,12 +1,12 @@
-//! Files in the store that are read again and again: how often each was opened to be read, and how much room those take
-//! that were written back for it.
+//! Hot files: counts how often stubs are opened for reading, and how much space hydrated ones take.
 //!
-//! A stub is read through this process and the page cache of its FUSE inode; a plain file is read by the kernel itself, where
-//! passthrough is to be had. So one that is opened often enough is written back for a while (`warm`), and goes back into the
-//! store when it has not been open for some time. Nothing of this is on disk: the next daemon begins anew.
+//! A stub is read through the daemon and the page cache of its FUSE inode; with passthrough the kernel itself
+//! reads a plain file. So a stub that is opened often enough is hydrated for a while (`warm`), and becomes a
+//! stub again when it has not been open for some time. Nothing of this is on disk: the next daemon starts
+//! from zero.
 //!
-//! Bounded: so many files are counted, those that have not been opened for long are forgotten first. A file that is
-//! forgotten is read as any stub is.
+//! Bounded: only a limited number of files is counted, and the longest unused are dropped. A dropped file is
+//! read like any stub.
 
 use super::stub::Stub;
 use crate::id::FileId;

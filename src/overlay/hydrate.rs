@@ -1,11 +1,12 @@
-//! Writing a stub's content back into its file, before anyone writes to it.
+//! Hydration: writes a stub's content back into its file, before a program writes to it.
 //!
-//! Order: record HYDRATING -> bytes -> fdatasync -> times -> record PLAIN -> fsync -> answer. From the first
-//! step to the last the recipe is the truth, so a crash in between costs nothing; and the change to plain
-//! is durable before anybody is let in to write, since what they sync themselves never passes here.
+//! Order: record HYDRATING -> bytes -> fdatasync -> times -> record PLAIN -> fsync -> answer. The recipe is
+//! authoritative throughout, so a crash in between costs nothing. The change to plain is durable before any
+//! program may write, because the daemon does not see a program's own syncs.
 //!
-//! After a failure: record HYDRATING -> `ftruncate(0)` -> times -> record SETTLED. The record comes first because it may say
-//! PLAIN by then. `docs/durability.md` lists every truncation in this program, with the reason why it loses nothing.
+//! After a failure: record HYDRATING -> `ftruncate(0)` -> times -> record SETTLED. The record comes first
+//! because it may say PLAIN by then. `docs/durability.md` lists every truncation in this program, and why it
+//! loses nothing.
 
 use super::error::{OverlayError, Result};
 use super::hydrating::Hydrating;

@@ -1,15 +1,15 @@
-//! Inodes in use: what each file is, who has it open, and in which of three ways.
+//! Inodes in use: the state of each file, its openers, and the way of its I/O.
 //!
 //! Invariants:
-//! - One [`Inode`] per inode of the backing tree, however many names it has. It stays in the table while
-//!   its users hold look-ups on it or anyone here holds an `Arc` to it, so state never splits in two.
+//! - One [`Inode`] for each inode of the backing tree, however many names it has. It stays in the table while
+//!   its users hold look-ups on it or the daemon holds an `Arc` to it, so that its state is never split.
 //! - All I/O on a file goes one way ([`Mode`]) while any open is unreleased.
-//! - The content changes between plain, stub and hybrid only under the inode's mutex, or, while hydrating, with
-//!   the phase saying so.
+//! - The content changes between plain, stub and hybrid only under the inode's mutex, or, while hydrating,
+//!   with the phase saying so.
 //!
-//! Lock order: table shard, then one inode's mutex; no inode's mutex is held while another's is taken. An inode's mutex
-//! may be held across an fsync. So nobody waits for one while holding a shard, in which a sixteenth of all files are:
-//! under the shard it is only taken if nobody else can have it, or tried.
+//! Lock order: table shard, then one inode's mutex; never two inodes' mutexes. An inode's mutex may be held
+//! across an fsync. So a thread that holds a shard, which covers a sixteenth of all files, never waits for
+//! one: under the shard it is only taken if no other thread can have it, or tried.
 
 use super::anchor::{Anchor, Anchors};
 use super::backing::{self, Backing, Identity};

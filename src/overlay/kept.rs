@@ -1,13 +1,13 @@
-//! Indexes of the published methods that are kept: what a user wants of them (`methods` in `config.toml`) follows the files
-//! as the default does.
+//! Saved indexes of published methods (`methods` in `config.toml`), updated with the files like the default
+//! index.
 //!
-//! A content is sketched when it is committed or met by a scan, in one pass for all methods that do not know it, and
-//! forgotten when its last file is gone. What must always be true: an index is a hint, made anew from the files; a
-//! sketch that cannot be made is a line in the log, and stops no commit; and however long a file is, its sketches take no
-//! more memory than they are given: what is more is sorted on disk.
+//! A content is sketched when it is committed or met by a scan, in one pass for all methods that do not know
+//! it, and removed when its last file is gone.
 //!
-//! Who forgets a content asks for its files while nobody adds any, and who adds one has put its file into the catalog
-//! before: so no content that is wanted again just then is lost.
+//! Invariants: an index is a hint, and can be rebuilt from the files. A sketch that fails is a log message,
+//! and stops no commit. However long a file is, its sketches stay within their memory: larger ones are sorted
+//! on disk. Removing a content holds the `forgetting` lock exclusively, so that none can be added meanwhile,
+//! and a commit adds its file to the catalog before the content.
 
 use super::contents::Stored;
 use super::error::{OverlayError, Result};

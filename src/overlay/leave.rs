@@ -1,7 +1,7 @@
-//! Taking the records off files that are plain, so that nothing of dedupfs is left on them.
+//! Removal of records from plain files, so that nothing of dedupfs is left on them.
 //!
-//! What must always be true: only a record that says *plain*, or that stands on a file found to be plain, is removed; and
-//! a file that keeps one, or that could not be looked at, is told of.
+//! Invariants: a record is removed only if it says *plain*, or if its file was found to be plain. A file that
+//! keeps its record, or that could not be examined, is reported.
 
 use super::error::{OverlayError, Result};
 use super::inode::{Content, Inode};

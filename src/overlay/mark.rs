@@ -1,16 +1,17 @@
-//! Finding every stub of a tree that changes meanwhile, so that nothing that a file needs is collected.
+//! The mark phase of gc: finds every stub of a tree that changes meanwhile, so that nothing that a file needs
+//! is collected.
 //!
-//! A file that moves from a directory not read yet into one already read would be missed by one walk. But
-//! whatever gives or takes a name moves the directory's ctime. So the walk is repeated, and reads again each
-//! directory whose ctime moved since it was read, until a whole round finds none. A ctime too young to tell a
-//! later change from an earlier one counts as moved. Where a tree never rests, the catalog says what else there
-//! is: it follows inodes, wherever their names are.
+//! One walk would miss a file that moves from an unread directory into one that was already read. But every
+//! added or removed name changes the directory's ctime. So the walk repeats, and reads each directory again
+//! whose ctime changed since, until a round finds none. A ctime that is too young to distinguish a later
+//! change counts as changed. If a tree never rests, the catalog supplies the rest: it follows inodes,
+//! wherever their names are.
 //!
-//! What must always be true: after [`Overlay::mark`] `keep` was told of every stub that had a name throughout,
-//! of every one that is open without a name, and of every one that is being written back. What is found later
-//! is told to the store by whoever finds it ([`crate::store::Collection`]).
+//! Invariants: after [`Overlay::mark`], `keep` has received every stub that had a name throughout, every open
+//! stub without a name, and every stub that is being hydrated. Threads that find further ones later report
+//! them to the store ([`crate::store::Collection`]).
 //!
-//! Memory: the names of all directories and some 100 bytes for each.
+//! Memory: the names of all directories and about 100 bytes for each.
 
 use super::backing;
 use super::error::{OverlayError, Result};

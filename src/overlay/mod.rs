@@ -1,20 +1,21 @@
 //! The overlay: a filesystem over a backing directory and a store, without any FUSE type.
 //!
-//! The backing directory keeps the namespace: names, modes, owners, times, links and xattrs are its own.
-//! A regular file there is *plain* (it holds its bytes), or a *stub* (it is empty, and the xattr
-//! `user.dedupfs` names the recipe by which the store has its bytes). What a file is, is decided by what
-//! is on disk ([`stub`], `recover`); the index only helps to find things. A large stub that was written to is *hybrid*
-//! for a while: what changed is in the file, the rest still in the store (`hybrid`).
+//! The backing directory owns the namespace: names, modes, owners, times, links and xattrs. A regular file in
+//! it is *plain* (it has its bytes), or a *stub* (it is empty, and the xattr `user.dedupfs` names the recipe
+//! of its bytes in the store). The disk decides which ([`stub`], `recover`); the index only speeds up
+//! searches. A large stub that was written to is *hybrid* for a while: changes are in the file, the rest is
+//! still in the store (`hybrid`).
 //!
-//! Files are converted when nobody has them open (`commit`) and written back before anyone writes to them
-//! (`hydrate`). Neither shows through the overlay: size, times and inode number stay.
+//! Files are converted when no program has them open (`commit`) and hydrated before a program writes to them
+//! (`hydrate`). Programs see neither: size, times and inode number stay.
 //!
-//! Durability: a stub is only made of a recipe that is durable in the store; a write to a former stub is
-//! only allowed once the file is durable as plain. Closing a file does not make it durable, as below.
+//! Durability: a stub is made only from a recipe that is durable in the store. A write to a former stub is
+//! allowed only once the file is durable as plain. Closing a file does not make it durable, as below.
 //!
-//! Truncations: a file's record says that its content is elsewhere before its bytes go, and a conversion proves that the file lies
-//! in the tree (`proof`). `docs/durability.md` lists every truncation and replacement of a file in this program, and why
-//! each is safe (`tests/truncations.rs` checks that none is missing).
+//! Truncations: a file's record says that its content is elsewhere before its bytes are removed, and a
+//! conversion first proves that the file is in the tree (`proof`). `docs/durability.md` lists every
+//! truncation and replacement of a file in this program, and why each is safe (`tests/truncations.rs` checks
+//! the list).
 
 mod anchor;
 mod backing;

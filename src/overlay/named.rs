@@ -1,5 +1,5 @@
-//! Answers of a published method with names in place of content ids: the same of an index in memory and of one that is
-//! kept. Indexes know no names, so a file's name counts as it is when the answer is given.
+//! Answers of a published method with names instead of content ids, for temporary and for saved indexes.
+//! Indexes have no names, so the present name of a file counts.
 
 use super::error::Result;
 use crate::id::RecipeId;

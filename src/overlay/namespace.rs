@@ -1,5 +1,4 @@
-//! Names and attributes: the backing directory's own, but for what is hidden and what stubs
-//! look like.
+//! Names and attributes: the backing directory's own, except for hidden entries and the appearance of stubs.
 
 use super::Overlay;
 use super::backing;

@@ -1,7 +1,8 @@
-//! Who is told what happens to files: the history, which lies above.
+//! The interface for observers of file events. The history, a higher layer, implements it.
 //!
-//! What is told here has happened. The one who is told keeps it in memory and returns at once: a rename waits for no
-//! disk. What a crash takes of it is told again, as far as it can be, when the tree is next scanned ([`Observer::met`]).
+//! Reported events have already happened. The observer keeps them in memory and returns at once: a rename
+//! waits for no disk. The next scan of the tree reports events lost in a crash again, as far as possible
+//! ([`Observer::met`]).
 
 use super::Overlay;
 use super::backing;

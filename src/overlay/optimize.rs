@@ -1,4 +1,4 @@
-//! Grouping what is stored, so that chunks that resemble each other compress together.
+//! Grouping of stored chunks, so that similar ones compress together.
 
 use super::Overlay;
 use super::error::{OverlayError, Result};

@@ -1,7 +1,7 @@
-//! How fast files are converted, so that programs do not notice: at a rate that the user may set, by threads that
-//! let others go first.
+//! The speed of conversions, so that programs do not notice them: a rate that the user may set, on
+//! low-priority threads.
 //!
-//! Whoever waits for conversions (`settle`, `unmount`, `scan`) is waited on at full speed: nothing here slows them then.
+//! Conversions run at full speed while a command (`settle`, `unmount`, `scan`) waits for them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,8 @@
-//! Putting a content of the store into the tree: as a new file under a name of its own, to be renamed to where it belongs.
+//! Installing a stored content in the tree: as a new file under a temporary name, to be renamed to its final
+//! one.
 //!
-//! Order: file -> owner, mode, xattrs -> record or bytes -> mtime -> fsync. Until it is renamed nobody knows it, so a crash
-//! leaves at most a file whose name says what it was for.
+//! Order: file -> owner, mode, xattrs -> record or bytes -> mtime -> fsync. No program knows the file until
+//! it is renamed, so a crash leaves at most a file whose name shows its purpose.
 
 use super::Overlay;
 use super::backing;

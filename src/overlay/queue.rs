@@ -1,8 +1,8 @@
-//! Files that were closed and wait to be committed, and who waits for them.
+//! Closed files that wait for a commit, and the threads that wait for them.
 //!
-//! Who settles waits for what came before, however much comes meanwhile: each file belongs to a *generation*, and each
-//! wait ends one and begins the next. A file that is tried again stays in the generation that it came in; one that
-//! is closed again after it was taken comes anew. While anybody waits, what came first is taken first.
+//! `settle` waits only for earlier files, however many come meanwhile: each file belongs to a *generation*,
+//! and each wait ends one and begins the next. A file that is retried stays in its generation; one that is
+//! closed again after it was taken gets a new one. While a thread waits, earlier files are taken first.
 
 use super::inode::Inode;
 use super::types::NodeId;

@@ -1,8 +1,8 @@
-//! What a rename changes about what is done with files. A file itself is looked at again at once; those below a
-//! directory are beside everything else, some time after the rename was answered.
+//! Effects of a rename on policies. A renamed file itself is visited at once; files below a renamed directory
+//! are visited in the background, some time after the rename was answered.
 //!
-//! Bounded: so many directories are remembered, and if there are more, all files are looked at. Files met are queued as
-//! in a scan, a few thousand at a time. What a kill leaves out, catching up meets.
+//! Bounded: only a limited number of directories is remembered; beyond that, all files are visited. Files are
+//! queued as in a scan, a few thousand at a time. After a kill, catch-up visits the rest.
 
 use super::inode::{Content, Inode};
 use super::pace::Priority;

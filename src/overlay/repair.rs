@@ -1,15 +1,16 @@
-//! Repair of what only files can give: good bytes for the store from plain files, and records that were damaged.
+//! Repair from files: finds intact bytes for the store in plain files, and restores damaged records.
 //!
-//! What must always be true: bytes are only handed on if their BLAKE3 is the identity by which they are wanted;
-//! files that are searched are only read. A record is only written to an empty file whose own record cannot be
-//! believed or is gone, only if the catalog knew this inode with this very mtime in this directory (so that no number
-//! given to a new file, and no file of somebody else, comes to another's content), and after the old one was kept.
-//! Where there is no record, nothing shows that the file was a stub: empty files that were unpacked with the times of
-//! an archive, and got numbers just given up, can have all of that. So then the file must also have been made no
-//! later than its mtime says, and nobody may be at it: it has been this file since it had that content.
+//! Invariants:
+//! - Bytes are used only if their BLAKE3 is the wanted id. Searched files are only read.
+//! - A record is written only to an empty file whose own record is invalid or gone; only if the catalog knew
+//!   this inode with exactly this mtime in this directory (so that no reused number, and no other user's
+//!   file, gets another's content); and only after the old record was saved.
+//! - Without a record, nothing shows that the file was a stub: empty files unpacked with the times of an
+//!   archive, and with reused numbers, can look the same. So the file must then also have been created no
+//!   later than its mtime, and no program may have it open.
 //!
-//! A whole tree that was copied without xattrs has other inodes, which the catalog does not know: of those the history says
-//! what was last at their paths (`former_by_history`).
+//! A whole tree that was copied without xattrs has other inodes, which the catalog does not know: for those
+//! the history gives the last contents at their paths (`former_by_history`).
 //!
 //! Memory: one window of a file, and its chunk list (40 bytes each) while a recipe is wanted.
 

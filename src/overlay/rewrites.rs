@@ -1,14 +1,15 @@
-//! Files that are rewritten as a whole again and again: a compiler's output, an export of a video.
+//! Files that are repeatedly rewritten as a whole: a compiler's output, an exported video.
 //!
-//! - Each stored content of such a file is a version that shares nothing with the one before it: it saves nothing and
-//!   fills the disk. After [`FREE`] of them in a row the file stays plain until it has been left alone for a while.
-//! - That while doubles with each further one, from [`REST_MIN`] to [`REST_MAX`]. A content that shares something with
-//!   the version before it ends the row.
-//! - Neither `settle` nor an unmount stores such a file. `settle` indexes it, so searches know it.
-//! - A file is known by its path: most programs that write a whole file replace it by a new inode.
+//! - Each stored content of such a file is a version that shares nothing with its predecessor: it saves
+//!   nothing and fills the disk. After [`FREE`] of them in sequence, the file stays plain until it has been
+//!   left alone for a while.
+//! - That time doubles with each further one, from [`REST_MIN`] to [`REST_MAX`]. A content that shares
+//!   something with its predecessor ends the sequence.
+//! - Neither `settle` nor an unmount stores such a file. `settle` indexes it, so that searches know it.
+//! - A file is recognized by its path: most programs that write a whole file replace it by a new inode.
 //!
-//! Only in memory, and bounded: of more than [`FILES_MAX`] paths those unused for longest are forgotten. A file that is
-//! forgotten costs a few more versions.
+//! Only in memory, and bounded: beyond [`FILES_MAX`] paths the longest unused are dropped. A dropped file
+//! costs a few more versions.
 
 use super::Overlay;
 use super::inode::{Content, Inode, State as InodeState};

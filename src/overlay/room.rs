@@ -1,11 +1,12 @@
-//! Free space: what conversions leave to programs, and what they wait for.
+//! Free space: the margin that conversions leave to programs, and waiting for space.
 //!
 //! - Contents enter the store only while the margin stays free
-//!   ([`crate::store::StoreOptions::keep_free_bytes`]); the store itself refuses what would take of it.
-//! - A conversion claims the bytes that it may add before it reads the file, so two conversions never count on
-//!   the same space. The claim is an upper bound: the file's blocks, or its chunks that the store does not have.
-//! - A large file that does not fit is converted piece by piece (`hybrid::beginning`). Any other stays plain, is indexed, and
-//!   waits in the queue until there is space.
+//!   ([`crate::store::StoreOptions::keep_free_bytes`]); the store itself refuses contents that would reduce
+//!   it.
+//! - A conversion claims the bytes that it may add before it reads the file, so two conversions never count
+//!   on the same space. The claim is an upper bound: the file's blocks, or its chunks that the store lacks.
+//! - A large file that does not fit is converted piece by piece (`hybrid::beginning`). Any other stays plain,
+//!   is indexed, and waits in the queue until there is space.
 
 use super::Overlay;
 use super::backing;

@@ -1,9 +1,9 @@
-//! How many bytes are taken into one round of commits.
+//! The size of a round of commits in bytes.
 //!
-//! A round shares one fsync, so large ones cost least. But its files are held by leases until it ends, and one that somebody
-//! opens meanwhile was read for nothing. On a busy machine that can be nearly all of them, again and again. So after
-//! such a round the next is smaller, until files are left at the end or rounds are short: what is opened more often
-//! than that is not to be converted now.
+//! A round shares one fsync, so large rounds cost least. But leases hold its files until it ends, and a file
+//! that a program opens meanwhile was read in vain. On a busy machine that can be nearly all of them,
+//! repeatedly. So the next round after such a one is smaller, until files are left at the end or rounds are
+//! short: files that are opened more often should not be converted now.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Walking the backing tree: to take in what was there before, and to check every stub.
+//! Walks of the backing tree: to commit existing files, and to check every stub.
 
 use super::backing;
 use super::catalog::Finder;

@@ -1,4 +1,4 @@
-//! Which files resemble a given one: ask the similarity index, compare the bytes, find the names.
+//! Similarity search for one file: queries the similarity index, compares bytes, finds names.
 
 use super::Overlay;
 use super::backing;

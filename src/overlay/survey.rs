@@ -1,4 +1,5 @@
-//! Looking at a directory for a snapshot: names, attributes, and where contents are. Changes nothing in the tree.
+//! Reads a directory for a snapshot: names, attributes, and the location of contents. Changes nothing in the
+//! tree.
 
 use super::backing;
 use super::contents::Stored;

@@ -1,7 +1,7 @@
-//! Templates: passages that do not count in similarity, kept as plain files in the state directory.
+//! Templates: passages that similarity ignores, stored as plain files in the state directory.
 //!
-//! What must always be true: nothing stored depends on them. They are read for each query, so a template counts
-//! from the moment its file is there, whoever put it there, and chunks and sketches stay as they are.
+//! Invariants: nothing stored depends on them. They are read for each query, so a template counts as soon as
+//! its file exists; chunks and sketches do not change.
 
 use super::Overlay;
 use super::contents::COMPARE_MEMORY;

@@ -1,7 +1,7 @@
-//! When background threads do their turns: at an interval, less often while nothing happens, and never after the end.
+//! Timing of background threads: at an interval, less often while nothing happens, and never after the end.
 //!
-//! An idle mount on a laptop is not to wake the processor up: a thread that finds nothing happened since its last turn waits
-//! for up to [`QUIET`], and goes on at its interval as soon as something happens ([`Ticks::stir`]).
+//! An idle mount on a laptop should not wake the processor: a thread without news since its last turn waits
+//! for up to [`QUIET`], and returns to its interval as soon as something happens ([`Ticks::stir`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

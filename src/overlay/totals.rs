@@ -1,7 +1,7 @@
-//! What the files of the catalog come to, remembered between questions.
+//! Cached totals of the files in the catalog.
 //!
-//! The sums read the whole catalog. They are remembered until the catalog or the store changes, and on a large tree that
-//! changes all the time for [`PAUSE`] times as long as reading it took.
+//! Summing reads the whole catalog. The totals stay valid until the catalog or the store changes. On a large,
+//! constantly changing tree they are kept for [`PAUSE`] times as long as summing took.
 
 use super::Overlay;
 use super::error::{OverlayError, Result};

@@ -1,11 +1,12 @@
-//! Files that are written again and again: each time one is changed after it had been taken in, that work was for
-//! nothing, and the next time it rests for longer before it is taken in.
+//! Backoff for repeatedly written files: each change after a commit wasted that work, and the next rest is
+//! longer.
 //!
-//! So a log that is appended to every few seconds is converted and written back a few times, and from then on
-//! stays plain until nobody has written to it for a while. At the latest an hour after the last change it is taken in.
+//! So a log that is appended to every few seconds is converted and hydrated a few times, and then stays plain
+//! until no program has written to it for a while. It is committed at the latest an hour after the last
+//! change.
 //!
-//! Bounded: so many files are remembered, those that have not been written for long are forgotten first. A file that is
-//! forgotten costs one more conversion in vain.
+//! Bounded: only a limited number of files is remembered, and the longest unwritten are dropped. A dropped
+//! file costs one more wasted conversion.
 
 use crate::id::FileId;
 use quick_cache::sync::Cache;

@@ -1,11 +1,11 @@
-//! The index of views: what contents say apart from their format, beside what bytes they have.
+//! The index of views: contents independent of their format, in addition to their bytes.
 //!
-//! A second similarity index in tables of its own, with the same ids of contents. A content is indexed through the one
-//! view that suits it, when it is committed or met by a scan, if the settings want that view. All views are in one
-//! index: a web page, a document and a text that say the same meet there.
+//! It is a second similarity index in its own tables, with the same content ids. A content is indexed through
+//! the one view that suits it, when it is committed or met by a scan, if the settings include that view. All
+//! views share one index, so that a web page, a document and a text with the same content are found together.
 //!
-//! What must always be true: a view is only a hint, as all of similarity is. That one cannot be made, whatever a
-//! decoder makes of the bytes, is a line in the log, and stops no commit.
+//! Invariants: a view is only a hint, like all of similarity. If a view fails, for any decoder and any bytes,
+//! that is a log message, and stops no commit.
 
 use super::Overlay;
 use super::contents::{Asked, Budget, CANDIDATES_MAX, SWEPT_MAX, Shares, Stored};

@@ -1,12 +1,12 @@
-//! Writing back files that are read again and again, and letting them cool.
+//! Hydration of hot files, and their conversion back.
 //!
-//! After the last close of a stub that is hot ([`heat`](super::heat)), a thread of its own writes it back as for a program that
-//! wants to write to it. Nobody waits for that: who opens the file to read meanwhile is served from the store, and who
-//! wants to change it, or its names, has it given up (`State::yields`).
+//! After the last close of a hot stub ([`heat`](super::heat)), a separate thread hydrates it as for a writing
+//! program. No program waits for that: one that opens the file for reading meanwhile is served from the
+//! store, and one that changes the file or its names cancels the hydration (`State::yields`).
 //!
-//! From then on it is plain, holds a share of the room for such files (`State::hot`), and stands in a line of the
-//! queue that nobody waits for. When it has not been open for long enough it is committed as any closed file; unless it
-//! was changed, to the recipe that it had. Whoever opens it to write makes it an ordinary plain file at once.
+//! From then on the file is plain, counts against the space for hot files (`State::hot`), and is in a line of
+//! the queue that no command waits for. When it has not been open for long enough, it is committed like any
+//! closed file, unchanged to its old recipe. Opening it for writing makes it an ordinary plain file at once.
 
 use super::file::ALL;
 use super::heat::{leaves_enough, room_of};

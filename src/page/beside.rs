@@ -1,21 +1,23 @@
-//! Two contents side by side, with what they have in common marked: lines of text if both look like text, else rows of hex.
+//! Two contents side by side, with their common parts marked: lines of text if both look like text, otherwise
+//! rows of hex.
 //!
-//! Rows are of one height, so that the script knows where each is, and long lines are cut into several. What is shown is
-//! in the document itself: it can be searched and printed, and is there without a script. Contents come from anywhere;
-//! what would drive a terminal, or turn the order of text around, is shown by its number.
+//! All rows have the same height, so that the script knows the position of each; long lines are split. The
+//! document itself contains the text: it can be searched and printed, and works without a script. Contents
+//! are untrusted: characters that would control a terminal, or reverse the order of text, are shown by
+//! number.
 
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Regions that are marked, the longest; the table has all.
+/// Limit of marked regions, the longest first; the table has all.
 pub const MARKED_MAX: usize = 2000;
-/// Bands between both in the picture, the longest.
+/// Limit of bands between both in the picture, the longest first.
 const BANDS: usize = 200;
 /// Characters of a line in a row.
 const WIDTH: usize = 160;
 /// Bytes in a row of hex.
 const HEX: usize = 16;
-/// Looked at to tell text.
+/// Bytes examined to detect text.
 const LOOKED_AT: usize = 8000;
 /// Colours: classes `c0` and on.
 const COLOURS: usize = 12;
@@ -25,9 +27,9 @@ const COLOURS: usize = 12;
 pub struct Piece {
     /// Where it starts.
     pub offset: u64,
-    /// Ends of lines before it.
+    /// Line ends before it.
     pub lines_before: u64,
-    /// What is there.
+    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -37,25 +39,25 @@ impl Piece {
     }
 }
 
-/// Bytes that both have.
+/// A run of common bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared {
-    /// Where they start in either.
+    /// Its start in each.
     pub from: [u64; 2],
-    /// How many they are.
+    /// Its length.
     pub length: u64,
 }
 
-/// See the module.
+/// Input of the page; see the module.
 #[derive(Clone, Debug)]
 pub struct Beside {
-    /// What they are called.
+    /// Their names.
     pub names: [String; 2],
-    /// How long they are, in bytes.
+    /// Their lengths in bytes.
     pub sizes: [u64; 2],
-    /// What is shown of either, in order, none overlapping.
+    /// The shown pieces of each, in order, without overlap.
     pub pieces: [Vec<Piece>; 2],
-    /// What they share. The number of a region on the page is its place here, from 1 on.
+    /// The common runs. A region's number on the page is its index here, from 1.
     pub shared: Vec<Shared>,
 }
 
@@ -77,20 +79,20 @@ impl Span {
 
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Row {
-    /// A line's number, or where it is; nothing where a line goes on.
+    /// A line's number, or an offset; empty on a continued line.
     pub number: String,
     pub spans: Vec<Span>,
-    /// Says what is left out here.
+    /// Text for an omitted part here.
     pub gap: bool,
 }
 
-/// One of the two as it is on the page.
+/// One side on the page.
 pub(super) struct Pane {
     pub name: String,
     pub blocks: Vec<Vec<Row>>,
 }
 
-/// A band of the picture: from where a region is in the one to where it is in the other.
+/// A band of the picture: connects a region's positions in both.
 pub(super) struct Band {
     pub region: usize,
     pub colour: usize,
@@ -98,14 +100,14 @@ pub(super) struct Band {
     pub told: String,
 }
 
-/// The rows in which a region is, the last one included; none that is not on the page.
+/// The rows of a region, including the last; none if it is not on the page.
 #[derive(Serialize)]
 pub(super) struct Mark {
     region: usize,
     rows: [Option<(usize, usize)>; 2],
 }
 
-/// What the template is filled with.
+/// Input of the template.
 pub(super) struct Shown {
     pub panes: Vec<Pane>,
     pub bands: Vec<Band>,
@@ -114,7 +116,7 @@ pub(super) struct Shown {
 }
 
 impl Beside {
-    /// The numbers, from 0 on, of the regions that are marked, the longest first.
+    /// Returns the indexes of the marked regions, the longest first.
     fn longest(&self) -> Vec<usize> {
         let mut longest: Vec<usize> = (0..self.shared.len()).collect();
         longest.sort_by_key(|&i| std::cmp::Reverse(self.shared[i].length));
@@ -122,7 +124,7 @@ impl Beside {
         longest
     }
 
-    /// Whether less than all of either is shown.
+    /// Whether either is shown incompletely.
     pub fn is_cut(&self) -> bool {
         let shown = |side: usize| self.pieces[side].iter().map(|piece| piece.bytes.len() as u64).sum::<u64>();
         (0..2).any(|side| shown(side) < self.sizes[side])
@@ -176,7 +178,7 @@ impl Beside {
     }
 }
 
-/// Rows of one side, and where each begins.
+/// Rows of one side, and the start of each.
 #[derive(Default)]
 struct Side {
     rows: Vec<Row>,
@@ -223,7 +225,7 @@ impl Side {
         for line in piece.bytes.split_inclusive(|&byte| byte == b'\n') {
             number += 1;
             let mut first = true;
-            // Cut where characters begin; what is no UTF-8 counts by bytes.
+            // Split at characters; invalid UTF-8 counts by bytes.
             let mut rest = line;
             while !rest.is_empty() {
                 let (row, after) = rest.split_at(cut(rest, WIDTH));
@@ -260,7 +262,7 @@ impl Side {
             hex.push(space(3 * (HEX - indent - bytes.len()) + 1 + indent));
             let ascii = |byte: &u8| if (0x20..0x7f).contains(byte) { char::from(*byte) } else { '.' };
             hex.extend(spans(bytes, colours, seen, &mut |bytes| bytes.iter().map(ascii).collect()));
-            // At the end of the row, so that columns stay in line.
+            // At the end of the row, so that columns stay aligned.
             let starting =
                 hex.iter_mut().filter_map(|span| std::mem::take(&mut span.starts).then_some(span.region));
             let starting: Vec<usize> = starting.collect();
@@ -274,7 +276,7 @@ impl Side {
         }
     }
 
-    /// The first and the last row that show some of these bytes.
+    /// Returns the first and the last row that show some of these bytes.
     fn rows_of(&self, from: u64, to: u64) -> Option<(usize, usize)> {
         let first = self.ends.partition_point(|&end| end <= from);
         let after = self.starts.partition_point(|&start| start < to);
@@ -284,7 +286,7 @@ impl Side {
     }
 }
 
-/// The number of the region of each byte. Of regions that overlap the longest is on top.
+/// Returns the region number of each byte. The longest of overlapping regions is on top.
 fn paint(piece: &Piece, beside: &Beside, side: usize, longest: &[usize]) -> Vec<u32> {
     let mut paint = vec![0; piece.bytes.len()];
     for &i in longest.iter().rev() {
@@ -299,7 +301,7 @@ fn paint(piece: &Piece, beside: &Beside, side: usize, longest: &[usize]) -> Vec<
     paint
 }
 
-/// Runs of one region, as text.
+/// Returns runs of one region, as text.
 fn spans(bytes: &[u8], paint: &[u32], seen: &mut [bool], tell: &mut dyn FnMut(&[u8]) -> String) -> Vec<Span> {
     let mut spans = Vec::new();
     let mut at = 0;
@@ -313,15 +315,15 @@ fn spans(bytes: &[u8], paint: &[u32], seen: &mut [bool], tell: &mut dyn FnMut(&[
     spans
 }
 
-/// How many bytes are the first characters, at least one.
+/// Returns the length of the first characters, at least one.
 fn cut(bytes: &[u8], characters: usize) -> usize {
     let is_start = |byte: &u8| byte & 0xc0 != 0x80;
     let start = bytes.iter().enumerate().filter(|(_, byte)| is_start(byte)).map(|(i, _)| i).nth(characters);
-    // What has no starts is no text.
+    // Without character starts it is not text.
     start.unwrap_or(bytes.len()).min(4 * characters)
 }
 
-/// Text as it can be looked at: its end of line is left out, and what is not seen is named.
+/// Returns readable text: without its line end, and with names for invisible characters.
 fn readable(bytes: &[u8]) -> String {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
@@ -336,12 +338,12 @@ fn readable(bytes: &[u8]) -> String {
     text
 }
 
-/// Characters without a form that change the order of others, or have none at all.
+/// Whether a character is invisible and changes the order of others, or has no form.
 fn turns_around(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}' | '\u{feff}')
 }
 
-/// As git sees it: no zero byte at the beginning; and few bytes that are no text.
+/// Detects text as git does: no zero byte at the beginning, and few non-text bytes.
 fn looks_like_text(bytes: &[u8]) -> bool {
     let head = &bytes[..bytes.len().min(LOOKED_AT)];
     if head.contains(&0) {

@@ -1,8 +1,9 @@
-//! Reports to be looked at: one file of HTML that needs no network, in light and dark, on paper, and without a mouse.
+//! Reports as HTML: one file that needs no network, works in light and dark, on paper, and without a mouse.
 //!
-//! A page has figures, pictures and a table; where rows belong to sets, a map of these too. Names of files and contents come from
-//! anywhere, so all text goes through the template engine, which escapes it, or into JSON that cannot end its element. Rows go into
-//! the page by columns: a hundred thousand take some ten megabytes, and only those in sight are in the document.
+//! A page has figures, pictures and a table; if rows belong to sets, also a map of these. Names and contents
+//! are untrusted, so all text goes through the template engine, which escapes it, or into JSON that cannot
+//! end its element. Rows enter the page by columns: a hundred thousand take about ten megabytes, and only the
+//! visible ones are in the document.
 
 mod beside;
 mod site;
@@ -18,22 +19,22 @@ use std::fmt::Write as _;
 /// A figure of the summary.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What it says.
+    /// Its label.
     pub label: String,
     /// The figure, with its unit.
     pub value: String,
 }
 
-/// What a part of a bar stands for: chooses its colour.
+/// Meaning of a part of a bar; selects its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What has to be there in any case.
+    /// Bytes that are needed in any case.
     Once,
-    /// What similar files have in common.
+    /// Common bytes of similar files.
     Saved,
-    /// What is there more than once.
+    /// Redundant copies.
     Same,
-    /// A figure that is compared with others.
+    /// A figure for comparison.
     Mark,
 }
 
@@ -51,11 +52,11 @@ impl Kind {
 /// A part of a bar.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// What it stands for.
+    /// Its meaning.
     pub kind: Kind,
     /// Of the bar, 0 to 1.
     pub share: f64,
-    /// What it says.
+    /// Its label.
     pub label: String,
 }
 
@@ -69,9 +70,9 @@ impl Part {
 /// A bar of parts.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// What it is of.
+    /// Its label.
     pub label: String,
-    /// From the left.
+    /// Parts from left to right.
     pub parts: Vec<Part>,
 }
 
@@ -81,16 +82,16 @@ impl Bar {
     }
 }
 
-/// Bars that are looked at together.
+/// A group of bars.
 #[derive(Clone, Debug)]
 pub struct Picture {
     /// Its heading.
     pub title: String,
-    /// From the top.
+    /// Bars from top to bottom.
     pub bars: Vec<Bar>,
 }
 
-/// Values of a column, one a row; numbers may be missing.
+/// Values of a column, one for each row; numbers may be missing.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Values {
@@ -123,24 +124,24 @@ impl Values {
 pub struct Column {
     /// Its heading.
     pub name: &'static str,
-    /// What it says, shown beside the heading.
+    /// Explanation next to the heading.
     pub help: &'static str,
-    /// One a row.
+    /// One for each row.
     pub values: Values,
 }
 
-/// Rows of the table that belong together, and follow each other.
+/// Consecutive rows of the table that belong together.
 #[derive(Clone, Debug, Serialize)]
 pub struct Set {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its first row.
     pub from: usize,
-    /// The row after its last.
+    /// The row after its last one.
     pub to: usize,
     /// Bytes that it could save: its area in the map.
     pub saves: u64,
-    /// Whether its files are the same.
+    /// Whether its files are identical.
     pub same: bool,
 }
 
@@ -149,17 +150,17 @@ pub struct Set {
 pub struct Table {
     /// Its heading.
     pub title: String,
-    /// From the left; all of one length.
+    /// Columns from left to right, all of the same length.
     pub columns: Vec<Column>,
     /// For the map; may be none.
     pub sets: Vec<Set>,
     /// The column with the sizes of files, for the map.
     pub size: usize,
-    /// The column that says how dark a file is in the map: shares.
+    /// The column of shares that sets the darkness of a file in the map.
     pub darkness: usize,
-    /// Rows that stand out.
+    /// Highlighted rows.
     pub first: Vec<bool>,
-    /// Where the texts of the first column lead: an address of ours, which the text is put behind.
+    /// Address prefix for links from the texts of the first column.
     pub link: Option<String>,
 }
 
@@ -206,19 +207,19 @@ impl Table {
 /// A report.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// What it is.
+    /// Its title.
     pub title: String,
-    /// What it is of.
+    /// Its subject.
     pub about: String,
     /// The summary.
     pub figures: Vec<Figure>,
-    /// What is to be known before it is believed.
+    /// Notes to read first.
     pub notes: Vec<String>,
-    /// Under the summary.
+    /// Pictures under the summary.
     pub pictures: Vec<Picture>,
     /// Two contents side by side.
     pub beside: Option<Beside>,
-    /// All of it.
+    /// The table.
     pub table: Option<Table>,
 }
 
@@ -241,16 +242,16 @@ struct Filled<'a> {
 }
 
 impl Page {
-    /// The file, as of the time `made`.
+    /// Returns the HTML file, as of the time `made`.
     ///
     /// # Errors
     ///
-    /// If a figure is none that JSON knows.
+    /// Fails if a figure has no JSON form.
     pub fn html(&self, made: &str) -> std::io::Result<String> {
         self.fill(made, None)
     }
 
-    /// The page as one of several that a program serves.
+    /// Returns the page as part of a served site.
     ///
     /// # Errors
     ///
@@ -291,12 +292,13 @@ impl Page {
     }
 }
 
-/// JSON that may stand in a `script` element: there nothing is escaped, and `</script` or `<!--` would end it.
+/// Makes JSON safe inside a `script` element: nothing is escaped there, and `</script` or `<!--` would end
+/// it.
 fn json_in_html(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
-            // All of them only stand in strings, where JSON knows this form of them.
+            // These occur only in strings, where JSON allows this form.
             '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }

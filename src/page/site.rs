@@ -1,42 +1,42 @@
-//! What a page has besides when it is one of several that a program serves.
+//! Additional parts of a page in a served site.
 
 /// A field of a form.
 #[derive(Clone, Debug)]
 pub struct Field {
     /// Its name in the address.
     pub name: &'static str,
-    /// What stands beside it.
+    /// Its label.
     pub label: &'static str,
-    /// What is in it.
+    /// Its value.
     pub value: String,
-    /// Shown while it is empty.
+    /// Placeholder while it is empty.
     pub example: &'static str,
 }
 
-/// A form; what is asked goes into the address.
+/// A form; its fields become the query of the address.
 #[derive(Clone, Debug)]
 pub struct Form {
     /// The page that answers.
     pub to: &'static str,
-    /// From the left.
+    /// Fields from left to right.
     pub fields: Vec<Field>,
-    /// What the button says.
+    /// Text of the button.
     pub button: &'static str,
 }
 
-/// See the module.
+/// Parts of the site; see the module.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// Where else to go: address and name.
+    /// Links to other pages: address and name.
     pub links: &'static [(&'static str, &'static str)],
-    /// The one that this page is.
+    /// Address of this page.
     pub here: &'static str,
-    /// Of the scripts, as the head of the answer says it.
+    /// Nonce of the scripts, as in the response header.
     pub nonce: String,
-    /// Under the heading.
+    /// Form under the heading.
     pub form: Option<Form>,
-    /// It is asked for again after so many seconds.
+    /// Seconds until the page reloads.
     pub refresh_seconds: Option<u32>,
-    /// Whether it draws, for as long as it is open, what `status.json` says.
+    /// Whether it plots values of `status.json` while it is open.
     pub live: bool,
 }

@@ -1,9 +1,9 @@
-//! The identity of a recipe, found chunk by chunk in bounded memory.
+//! Computes the identity of a recipe chunk by chunk, in bounded memory.
 //!
-//! The encoding begins with the number of chunks, which is known last, and takes one byte or more. So of a long recipe one
-//! hash is computed for each length that the number may have, all but its first block, and the one that turns out to be
-//! right is joined with that block. BLAKE3 allows it: it hashes blocks of 1 KiB that are the leaves of a tree, and the
-//! first 2^k of them are always a subtree (the BLAKE3 specification, section 2.1).
+//! The encoding begins with the number of chunks, a varint that is known last. A long recipe is therefore hashed once
+//! for each length that this varint may have, without the first block; at the end the hash for the right length is joined
+//! with that block. BLAKE3 allows this: it hashes blocks of 1 KiB as the leaves of a tree, and the first 2^k of them are
+//! always a subtree (the BLAKE3 specification, section 2.1).
 
 use super::{ChunkRef, VERSION, put_varint};
 use crate::id::RecipeId;
@@ -11,8 +11,7 @@ use blake3::Hasher;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
 const LEAF_BYTES: u64 = 1024;
-/// Chunks, each with how often it follows itself, that are kept before hashing begins; from so many on the number takes
-/// three bytes or more.
+/// Runs of equal chunks that are kept before hashing begins. For more, the number of chunks takes three bytes or more.
 const KEPT_MAX: usize = 1 << 14;
 const COUNT_BYTES: std::ops::RangeInclusive<u64> = 3..=5;
 
@@ -21,12 +20,12 @@ const COUNT_BYTES: std::ops::RangeInclusive<u64> = 3..=5;
 pub struct RecipeHasher {
     count: u64,
     kept: Vec<(ChunkRef, u64)>,
-    /// One for each of [`COUNT_BYTES`], once there are too many chunks to be kept.
+    /// One for each of [`COUNT_BYTES`], once there are too many chunks to keep.
     bodies: Vec<Body>,
 }
 
 impl RecipeHasher {
-    /// Adds a chunk that is there so many times in a row.
+    /// Adds a chunk that occurs `times` times in a row.
     pub fn add(&mut self, chunk: ChunkRef, times: u64) {
         self.count += times;
         match self.kept.last_mut().filter(|(last, _)| *last == chunk) {
@@ -69,15 +68,15 @@ impl RecipeHasher {
     }
 }
 
-/// The hash of what follows a head that is not known yet.
+/// Hashes the bytes that follow a head of known length but unknown bytes.
 #[derive(Clone, Debug)]
 struct Body {
     head_bytes: u64,
-    /// What follows the head in the first leaf.
+    /// The bytes that follow the head in the first leaf.
     first: Vec<u8>,
     /// Subtrees after the first leaf, each as long as all before it.
     whole: Vec<ChainingValue>,
-    /// Where the subtree begins that is being hashed.
+    /// The start of the subtree that is being hashed.
     start: u64,
     hasher: Hasher,
 }

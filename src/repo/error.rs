@@ -2,28 +2,28 @@ use crate::env::Refusal;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is found where there is nothing.
+/// Text for "found" if there is nothing.
 pub(super) const MISSING: &str = "nothing of that name";
 
-/// Why a store could not be created or opened. Each names the object, what was expected and what was found.
+/// Why a store could not be created or opened. Each error names the object, the expectation and the finding.
 #[derive(Debug, thiserror::Error)]
 pub enum RepoError {
-    /// The directory to overlay cannot be used.
+    /// The directory cannot be overlaid.
     #[error("{path}: expected {expected}, found {found}")]
     Unsuitable {
-        /// What was looked at.
+        /// The path.
         path: PathBuf,
-        /// What it has to be.
+        /// The requirement.
         expected: &'static str,
-        /// What it is.
+        /// The finding.
         found: String,
     },
-    /// A store in this directory would take in what is not one user's data.
+    /// A store in this directory would include other users' data.
     #[error("{path}: no store is made here: {reason}")]
     Guarded {
         /// The directory.
         path: PathBuf,
-        /// What it is.
+        /// The reason.
         reason: String,
     },
     /// The directory has no store yet.
@@ -32,59 +32,59 @@ pub enum RepoError {
         /// The directory.
         path: PathBuf,
     },
-    /// The directory has one already.
+    /// The directory already has a store.
     #[error("{path}: there is a store already, in {state}")]
     Exists {
         /// The directory.
         path: PathBuf,
-        /// Where its store is.
+        /// Directory of its store.
         state: PathBuf,
     },
-    /// The directory lies inside an overlay or a store.
+    /// The directory is inside an overlay or a store.
     #[error("{path}: lies inside the overlay or the store {outer}, and overlays cannot be nested")]
     Nested {
         /// The directory.
         path: PathBuf,
-        /// Root of the overlay around it, or the store.
+        /// Root of the surrounding overlay, or the store.
         outer: PathBuf,
     },
-    /// The store given is not the one of this directory.
+    /// The given store is not the one of this directory.
     #[error("{path}: expected the store {expected}, found {found}")]
     OtherStore {
         /// The directory.
         path: PathBuf,
-        /// The store that was asked for.
+        /// The requested store.
         expected: PathBuf,
-        /// The one that it has.
+        /// The directory's store.
         found: PathBuf,
     },
-    /// A store's directory without the file that makes it one.
+    /// A store's directory lacks an essential file.
     #[error("{path}: missing, although there is a store here: {found}")]
     Incomplete {
-        /// The file that is missing.
+        /// The missing file.
         path: PathBuf,
-        /// What an interrupted `init` would not have left.
+        /// Content that an interrupted `init` would not leave.
         found: String,
     },
-    /// A store was made for the directory, elsewhere, and nothing says where any more.
+    /// A store was made elsewhere for the directory, and the pointer to it is gone.
     #[error(
         "{path}: missing: a store was made for this directory, but it is not here, and nothing says where it is"
     )]
     PointerMissing {
-        /// The file that is missing.
+        /// The missing file.
         path: PathBuf,
         /// The directory.
         root: PathBuf,
     },
-    /// The store that a directory has elsewhere is not there.
+    /// The directory's store elsewhere is not there.
     #[error("{path}: expected a store in {store}, found none")]
     StoreAway {
         /// The file that names it.
         path: PathBuf,
-        /// Where it should be.
+        /// The expected directory.
         store: PathBuf,
     },
-    /// The store is being removed, and so is not to be used any more.
+    /// The store is being removed, and must not be used.
     #[error("{root}: its store is being removed; all its files are plain")]
     Removing {
         /// The directory.
@@ -93,59 +93,59 @@ pub enum RepoError {
     /// Another process has it open.
     #[error("{path}: the store is in use by {holder}")]
     Locked {
-        /// Where the store is.
+        /// Directory of the store.
         path: PathBuf,
         /// `process N`, or `another process`.
         holder: String,
     },
-    /// A newer program wrote it.
+    /// A newer program wrote the store.
     #[error("{path}: store format {found} is newer than {known}, the newest that this program knows")]
     NewerFormat {
-        /// The file that says so.
+        /// The file with the version.
         path: PathBuf,
         /// Its version.
         found: u64,
-        /// The version of this program.
+        /// This program's version.
         known: u64,
     },
-    /// A file of the store does not have the form that this program writes.
+    /// A file of the store has an unexpected form.
     #[error("{path}: {reason}")]
     Form {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{operation} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
-    /// The filesystem of the store has no space for the changes that opening it makes.
+    /// The store's filesystem has no space for the changes that opening makes.
     #[error("{path}: the disk is full, so the store can only be read")]
     NoRoom {
-        /// Where the store is.
+        /// Directory of the store.
         path: PathBuf,
     },
     /// A part of the store could not be opened.
     #[error("{path}: {part} could not be opened: {reason}")]
     Part {
-        /// Where the store is.
+        /// Directory of the store.
         path: PathBuf,
         /// `the packs`, `the index` and so on.
         part: &'static str,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
 }
 
 impl RepoError {
-    /// The operating system refused `operation` on `path`.
+    /// Creates the error for a failed `operation` on `path`.
     pub(crate) fn io(operation: &'static str, path: &Path, source: impl Into<io::Error>) -> RepoError {
         RepoError::Io { operation, path: path.to_owned(), source: source.into() }
     }
@@ -154,7 +154,7 @@ impl RepoError {
         RepoError::Form { path: path.to_owned(), reason: reason.into() }
     }
 
-    /// What the user can do about it.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             RepoError::Unsuitable { path, found, .. } if found == MISSING => {

@@ -6,14 +6,14 @@ use crate::id::StoreId;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The newest version of the state directory that this program reads, and the one that it writes.
+/// The version of the state directory that this program writes, and the newest that it reads.
 pub(super) const VERSION: u64 = 1;
 
-/// What `format.toml` says. It is written last when a store is made: with it the store is whole.
+/// The content of `format.toml`. It is written last when a store is created: a store with it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Format {
     pub id: StoreId,
-    /// None in a store that was made before there was one.
+    /// `None` in a store created before this field existed.
     pub key_check: Option<KeyCheck>,
     pub chunk: ChunkParams,
 }
@@ -27,7 +27,7 @@ struct Form {
 }
 
 impl Layout {
-    /// How files are cut in this store.
+    /// Returns the chunk sizes of this store.
     pub fn chunk_params(&self) -> Result<ChunkParams, RepoError> {
         Format::read(&self.file(FORMAT)).map(|format| format.chunk)
     }
@@ -46,13 +46,13 @@ impl Format {
         )
     }
 
-    /// Reads the file at `path`. A newer version is told apart before anything else in it is looked at.
+    /// Reads the file at `path`. Rejects a newer version before it parses anything else.
     pub(super) fn read(path: &Path) -> Result<Format, RepoError> {
         let text = read_text(path)?.ok_or_else(|| RepoError::form(path, "missing"))?;
         Format::parse(path, &text)
     }
 
-    /// Reads `text`, which stands in the file at `path`.
+    /// Parses `text` of the file at `path`.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Format, RepoError> {
         let bad = |e: toml::de::Error| RepoError::form(path, e.to_string().trim_end());
         let table: toml::Table = toml::from_str(text).map_err(bad)?;

@@ -1,4 +1,4 @@
-//! The decoder of `format.toml`, fed with any bytes. For `crate::fuzz` only; see there.
+//! Runs the decoder of `format.toml` on arbitrary bytes, for `crate::fuzz`.
 
 use super::format::Format;
 use std::path::Path;

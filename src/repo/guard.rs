@@ -1,7 +1,8 @@
-//! Directories in which no store is made unless the user insists: those of the system, homes of other users, and those
-//! that contain mounts.
+//! Directories in which a store needs the user's explicit consent: system directories, other users' homes,
+//! and directories that contain mounts.
 //!
-//! A store turns everything below its directory into an overlay, for every user. Nobody means that of `/etc`.
+//! A store turns everything below its directory into an overlay, for every user. No user wants that for
+//! `/etc`.
 
 use super::error::RepoError;
 use super::init::InitOptions;
@@ -11,12 +12,12 @@ use std::path::{Path, PathBuf};
 const TREES: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
 ];
-/// System directories; what is below them may be a user's.
+/// System directories that contain users' directories.
 const DIRS: &[&str] = &["/home", "/run", "/tmp", "/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
-/// Filesystems in memory that users have for their own files, below a directory of the system.
+/// A memory filesystem for users' files, inside a system directory.
 const EXCEPT: &str = "/dev/shm";
 
-/// What this machine says of its users and mounts.
+/// Users and mounts of this machine.
 struct Machine<'a> {
     /// Text of `/etc/passwd`.
     passwd: &'a str,
@@ -29,7 +30,7 @@ fn read(path: &str) -> String {
     std::fs::read(path).map_or(String::new(), |text| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// An error if no store is to be made in `root`, which is canonical.
+/// Fails if a store must not be created in `root`, which is canonical.
 pub(super) fn check(root: &Path, options: &InitOptions) -> Result<(), RepoError> {
     let (passwd, mounts) = (read("/etc/passwd"), read("/proc/self/mountinfo"));
     let machine = Machine { passwd: &passwd, mounts: &mounts, uid: rustix::process::geteuid().as_raw() };
@@ -78,7 +79,7 @@ impl<'a> Machine<'a> {
         Some(format!("{} is mounted below it, and its files would not be seen", below.display()))
     }
 
-    /// Name, number and home directory of each user.
+    /// Returns name, number and home directory of each user.
     fn homes(&self) -> impl Iterator<Item = (&'a str, u32, &'a Path)> + use<'a> {
         self.passwd.lines().filter_map(|line| {
             let mut fields = line.split(':');
@@ -97,7 +98,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Undoes the `\040` by which the kernel writes blanks in paths.
+/// Undoes the `\040` escapes for blanks in the kernel's paths.
 fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()

@@ -1,9 +1,9 @@
-//! Making a new store.
+//! Creation of a store.
 //!
-//! Order: every file is durable before `format.toml` is put in its place by a rename; a store without it does not
-//! exist. What an interrupted attempt left behind is taken over by the next, and told from a store that lost a file
-//! by this: it holds nothing but the names of [`layout::beyond_init`], no pack, and the note in the root only beside
-//! those, or once the store elsewhere is whole.
+//! Order: every file is durable before a rename puts `format.toml` in place; without it the store does not
+//! exist. The next attempt takes over leftovers of an interrupted one. Leftovers differ from a store that
+//! lost a file: they hold only the names of [`layout::beyond_init`] and no pack, and the note in the root
+//! exists only next to them, or once the store elsewhere is complete.
 
 use super::error::{MISSING, RepoError};
 use super::format::Format;
@@ -39,26 +39,27 @@ and all extended attributes (user.dedupfs) along: `cp -a`, `rsync -aX`, `tar --x
 Do not delete .dedupfs: it holds the only copy of those files.
 ";
 
-/// What a new store is to be like.
+/// Options of a new store.
 #[derive(Clone, Debug, Default)]
 pub struct InitOptions {
-    /// Sizes of chunks.
+    /// Chunk sizes.
     pub chunk: ChunkParams,
-    /// Settings to begin with.
+    /// Initial settings.
     pub config: Config,
-    /// Make it even in a directory where that is refused otherwise: the system's, another user's home, one with mounts below.
+    /// Creates it even in a guarded directory: a system directory, another user's home, one with mounts
+    /// below.
     pub force_root: bool,
-    /// The user's `HOME`: a warning is given if the store is made there.
+    /// The user's `HOME`: a store there gives a warning.
     pub home: Option<PathBuf>,
 }
 
-/// Makes the store of `dir`, in `store` or else in `dir` itself.
+/// Creates the store of `dir`, in `store` or in `dir` itself.
 pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> Result<Layout, RepoError> {
     let root = check_directory(dir, options)?;
     match Layout::of(&root) {
         Ok(Some(Layout { state, .. })) => return Err(RepoError::Exists { path: root, state }),
         Ok(None) => {}
-        // Only what says where its store is was lost: that is written again below.
+        // Only the pointer to the store was lost; it is written again below.
         Err(RepoError::PointerMissing { .. }) if store.is_some_and(|store| is_store_of(store, &root)) => {}
         Err(e) => return Err(e),
     }
@@ -98,18 +99,18 @@ pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> R
     Ok(Layout { root, state })
 }
 
-/// Is this the whole store of `root`, elsewhere?
+/// Whether this is the complete store of `root`, elsewhere.
 fn is_store_of(store: &Path, root: &Path) -> bool {
     Layout::named(store).is_ok_and(|layout| layout.is_some_and(|layout| layout.root == root))
 }
 
-/// Makes all of a store but what makes it one.
+/// Creates all files of a store except `format.toml`.
 fn fill(state: &Path, options: &InitOptions) -> Result<Format, RepoError> {
     make_dir(&state.join(PACKS))?;
     let key = GuardKey(random()?);
     write_durable(&state.join(KEY), &key.0, 0o600)?;
     write_durable(&state.join(CONFIG), options.config.to_text().as_bytes(), 0o600)?;
-    // The index begins clean: so one that is found missing was lost, and is not a new one.
+    // The index begins clean: so a missing index later means a lost one.
     let index = state.join(INDEX);
     let part = |e: crate::db::DbError| RepoError::Part {
         path: state.to_owned(),
@@ -118,7 +119,7 @@ fn fill(state: &Path, options: &InitOptions) -> Result<Format, RepoError> {
     };
     let db = SledDb::open(&index, INDEX_CACHE_BYTES).map_err(part)?;
     db.put(Table::Meta, CLEAN, &[1]).map_err(part)?;
-    // And with a history of nothing.
+    // With an empty history.
     crate::history::begin(&db).map_err(part)?;
     db.flush().map_err(part)?;
     drop(db);
@@ -126,7 +127,7 @@ fn fill(state: &Path, options: &InitOptions) -> Result<Format, RepoError> {
     Ok(Format { id: StoreId(random()?), key_check, chunk: options.chunk })
 }
 
-/// The canonical path of `dir` if an overlay can lie over it.
+/// Returns the canonical path of `dir` if it can be overlaid.
 pub(super) fn check_directory(dir: &Path, options: &InitOptions) -> Result<PathBuf, RepoError> {
     let unsuitable =
         |expected, found: String| RepoError::Unsuitable { path: dir.to_owned(), expected, found };
@@ -148,7 +149,7 @@ pub(super) fn check_directory(dir: &Path, options: &InitOptions) -> Result<PathB
     Ok(root)
 }
 
-/// Neither inside another overlay nor inside a store.
+/// Fails for a path inside an overlay or a store.
 fn check_not_nested(path: &Path) -> Result<(), RepoError> {
     for dir in path.ancestors() {
         let format = dir.join(FORMAT);
@@ -190,7 +191,7 @@ fn prepare_elsewhere(root: &Path, store: &Path) -> Result<PathBuf, RepoError> {
         return Ok(state);
     }
     check_not_nested(&state)?;
-    // Of a store that lost its format.toml that is said; of anything else, that it is in the way.
+    // A store that lost its format.toml is reported as such; anything else is in the way.
     if layout::exists(&state.join(BACKING))? {
         layout::check_never_whole(&state)?;
     }
@@ -233,7 +234,7 @@ fn to_toml(value: &impl serde::Serialize, path: &Path) -> Result<String, RepoErr
     toml::to_string(value).map_err(|e| RepoError::form(path, format!("its path cannot be written down: {e}")))
 }
 
-/// Puts a file in place whole or not at all, and makes it durable.
+/// Writes a file atomically and durably.
 pub(super) fn write_durable(path: &Path, bytes: &[u8], mode: u32) -> Result<(), RepoError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");

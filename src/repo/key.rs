@@ -1,9 +1,9 @@
-//! The key of a store's guards, and the check by which one that was altered is told.
+//! The guard key of a store, and the check that detects an altered key.
 //!
-//! What must always be true: a key that is not the one `format.toml` was written with is refused before anything is
-//! locked or changed. Under another key no stub is believed, and what is converted under it would be lost once the
-//! right one is brought back. The check says nothing of the key: it is 64 bits of a hash derived for this alone.
-//! Stores made before there was a check have none, and any 32 bytes are taken.
+//! Invariants: a key that does not match `format.toml` is refused before anything is locked or changed. Under
+//! another key no stub would verify, and files converted under it would be lost once the right key returns.
+//! The check reveals nothing about the key: it is 64 bits of a hash derived only for this. Stores created
+//! before the check existed have none, and accept any 32 bytes.
 
 use super::error::RepoError;
 use super::layout::{FORMAT, KEY, Layout};
@@ -12,10 +12,10 @@ use std::fmt::{self, Display};
 use std::io;
 use std::str::FromStr;
 
-/// Separates this hash of the key from any other use of it.
+/// Domain separation of this hash.
 const CONTEXT: &str = "dedupfs store: check of the key of its guards, version 1";
 
-/// What tells a key from others: `key_check` in `format.toml`, 16 hexadecimal digits.
+/// The check value: `key_check` in `format.toml`, 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyCheck([u8; 8]);
 
@@ -44,8 +44,8 @@ impl FromStr for KeyCheck {
     }
 }
 
-/// The key of the store, if it is the one that `expected` was made of. Errors: [`RepoError::Form`] where it is
-/// missing, of another length or another key.
+/// Reads the store's key and compares it with `expected`. Errors: [`RepoError::Form`] if it is missing, has
+/// another length, or is another key.
 pub(super) fn read(layout: &Layout, expected: Option<KeyCheck>) -> Result<GuardKey, RepoError> {
     let path = layout.file(KEY);
     let bytes = std::fs::read(&path).map_err(|e| match e.kind() {

@@ -1,4 +1,4 @@
-//! Where a store is: from a directory to its state directory and back.
+//! Location of a store: from a directory to its state directory and back.
 //!
 //! The state directory is `DIR/.dedupfs`, unless that holds `store.toml`, which points elsewhere. A store
 //! elsewhere holds `backing.toml`, which points back. Nothing here changes anything.
@@ -18,21 +18,21 @@ pub(super) const LOCK: &str = "lock";
 pub(super) const INDEX: &str = "index";
 pub(super) const PACKS: &str = "packs";
 pub(super) const EXTENTS: &str = "extents";
-/// In `DIR/.dedupfs`: the store is elsewhere.
+/// In `DIR/.dedupfs`: points to a store elsewhere.
 pub(super) const POINTER: &str = "store.toml";
-/// In a store elsewhere: whose it is.
+/// In a store elsewhere: points back to its directory.
 pub(super) const BACKING: &str = "backing.toml";
 /// In `DIR/.dedupfs`: the store is being removed.
 pub(super) const REMOVING: &str = "removing.toml";
-/// In the state directory while the overlay is mounted: how to reach the daemon.
+/// In the state directory during a mount: how to reach the daemon.
 pub const DAEMON: &str = "daemon.json";
-/// In the state directory: what the daemon in the background has to say.
+/// In the state directory: log of a background daemon.
 pub const LOG: &str = "dedupfs.log";
 
 /// The two directories of an overlay. Both paths are absolute and free of symlinks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The directory that is overlaid.
+    /// The backing directory.
     pub root: PathBuf,
     /// The directory that holds the store's files.
     pub state: PathBuf,
@@ -49,9 +49,9 @@ pub(super) struct BackPointer {
 }
 
 impl Layout {
-    /// The store of directory `dir`, or `None` if it has none, or what an interrupted `init` left of one. Errors:
-    /// [`RepoError::Incomplete`], [`RepoError::PointerMissing`] and [`RepoError::StoreAway`] where a store was,
-    /// [`RepoError::Removing`] where one is being removed.
+    /// Returns the store of directory `dir`; `None` if it has none, or only leftovers of an interrupted
+    /// `init`. Errors: [`RepoError::Incomplete`], [`RepoError::PointerMissing`] and [`RepoError::StoreAway`]
+    /// if there was a store, [`RepoError::Removing`] if it is being removed.
     pub fn of(dir: &Path) -> Result<Option<Layout>, RepoError> {
         let root = dir.canonicalize().map_err(|e| RepoError::io("find", dir, e))?;
         let state = root.join(STATE_DIR);
@@ -62,7 +62,7 @@ impl Layout {
         let pointer = state.join(POINTER);
         let Some(Pointer { store }) = read_toml(&pointer)? else {
             check_never_whole(&state)?;
-            // `init` writes the note beside a store's directories, or once the store elsewhere is whole.
+            // `init` writes the note next to a store's directories, or once the store elsewhere is complete.
             if exists(&root.join(NOTE))? && exists(&state)? && !exists(&state.join(PACKS))? {
                 return Err(RepoError::PointerMissing { path: pointer, root });
             }
@@ -75,13 +75,14 @@ impl Layout {
         Ok(Some(Layout { root, state: store }))
     }
 
-    /// Where the store is whose pointer lies in `inside`, a `.dedupfs` however it is reached; none without a pointer.
+    /// Returns the store that the pointer in `inside` names; `inside` is a `.dedupfs` by any path. `None`
+    /// without a pointer.
     pub fn store_elsewhere(inside: &Path) -> Result<Option<PathBuf>, RepoError> {
         Ok(read_toml(&inside.join(POINTER))?.map(|Pointer { store }| store))
     }
 
-    /// The store whose overlay contains `path`, which need not be a directory and may be its root. Stores that others have put
-    /// into shared directories are passed over (`trust.rs`).
+    /// Returns the store whose overlay contains `path`, which may be a file or the overlay's root. Skips
+    /// other users' stores in shared directories (`trust.rs`).
     pub fn around(path: &Path) -> Result<Option<Layout>, RepoError> {
         let path = path.canonicalize().map_err(|e| RepoError::io("find", path, e))?;
         for dir in path.ancestors() {
@@ -95,7 +96,7 @@ impl Layout {
         Ok(None)
     }
 
-    /// The store that a user named: the state directory itself, or a directory that has one.
+    /// Returns the store that a user named: the state directory itself, or a directory that has one.
     pub fn named(store: &Path) -> Result<Option<Layout>, RepoError> {
         let state = store.canonicalize().map_err(|e| RepoError::io("find", store, e))?;
         let inside = state.file_name().is_some_and(|name| name == STATE_DIR);
@@ -116,14 +117,14 @@ impl Layout {
         }
     }
 
-    /// A file of the state directory.
+    /// Returns the path of a file in the state directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.state.join(name)
     }
 }
 
-/// What is in a state directory without [`FORMAT`] that an interrupted `init` would not have left, by name. Empty
-/// where there is no directory.
+/// Lists names in a state directory without [`FORMAT`] that an interrupted `init` would not leave. Empty if
+/// there is no directory.
 pub(super) fn beyond_init(state: &Path) -> Result<Vec<OsString>, RepoError> {
     let entries = match state.read_dir() {
         Ok(entries) => entries,
@@ -145,7 +146,7 @@ pub(super) fn beyond_init(state: &Path) -> Result<Vec<OsString>, RepoError> {
     Ok(names)
 }
 
-/// An error where a state directory without [`FORMAT`] holds what only a whole store has.
+/// Fails if a state directory without [`FORMAT`] holds files that only a complete store has.
 pub(super) fn check_never_whole(state: &Path) -> Result<(), RepoError> {
     let names = beyond_init(state)?;
     if names.is_empty() {

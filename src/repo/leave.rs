@@ -1,12 +1,12 @@
-//! Removing a store whose directory does without it.
+//! Removal of a store that its directory no longer needs.
 //!
-//! Order: no file has a record any more, durably ([`crate::overlay::Overlay::remove_records`]) -> `removing.toml` in
-//! `DIR/.dedupfs`, durably: from here nobody opens the store -> it is closed -> its files -> the note -> all else in
-//! `DIR/.dedupfs`, `removing.toml` last -> `DIR/.dedupfs` itself -> the times of `DIR`. Killed at any point, the next
-//! removal goes on where it was.
+//! Order: no file has a record any more, durably ([`crate::overlay::Overlay::remove_records`]) ->
+//! `removing.toml` in `DIR/.dedupfs`, durably: from here on no program opens the store -> it is closed -> its
+//! files -> the note -> the rest of `DIR/.dedupfs`, `removing.toml` last -> `DIR/.dedupfs` itself -> the
+//! times of `DIR`. After a kill at any point, the next removal continues.
 //!
-//! What must always be true: only what `init` and the programs put there is removed: `DIR/.dedupfs`, the note, and a store
-//! elsewhere if it says that it is that of `DIR`. Symlinks are not followed, other filesystems not entered.
+//! Invariants: only files that `init` and the programs created are removed: `DIR/.dedupfs`, the note, and a
+//! store elsewhere if it points back to `DIR`. Symlinks are not followed, other filesystems not entered.
 
 use super::error::RepoError;
 use super::layout::{self, BACKING, BackPointer, LOCK, REMOVING};
@@ -22,13 +22,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(Serialize, Deserialize)]
 struct Removing {
-    /// A store elsewhere that goes too.
+    /// A store elsewhere to remove too.
     store: Option<PathBuf>,
     /// Times of the directory before, in seconds and nanoseconds.
     mtime: (i64, i64),
 }
 
-/// An error if the store of `root` is being removed.
+/// Fails if the store of `root` is being removed.
 pub(super) fn check_stays(root: &Path) -> Result<(), RepoError> {
     match layout::exists(&root.join(STATE_DIR).join(REMOVING))? {
         true => Err(RepoError::Removing { root: root.to_owned() }),
@@ -37,8 +37,9 @@ pub(super) fn check_stays(root: &Path) -> Result<(), RepoError> {
 }
 
 impl Repo {
-    /// Says durably that this store is not to be used any more. No file may depend on it. After it has been closed,
-    /// [`finish_removal`] removes it. Returns a store elsewhere that is not this directory's own, and so stays.
+    /// Durably marks this store as being removed. No file may depend on it. After it is closed,
+    /// [`finish_removal`] removes it. Returns a store elsewhere that belongs to another directory, and so
+    /// stays.
     pub fn begin_removal(&self) -> Result<Option<PathBuf>, RepoError> {
         let root = &self.layout.root;
         let inside = root.join(STATE_DIR);
@@ -60,7 +61,7 @@ impl Repo {
     }
 }
 
-/// Removes the store of `dir` if that was begun. Returns whether there was anything to do.
+/// Finishes a begun removal of the store of `dir`. Returns whether there was anything to do.
 pub fn finish_removal(dir: &Path) -> Result<bool, RepoError> {
     let root = dir.canonicalize().map_err(|e| RepoError::io("find", dir, e))?;
     let inside = root.join(STATE_DIR);
@@ -74,9 +75,9 @@ pub fn finish_removal(dir: &Path) -> Result<bool, RepoError> {
     {
         remove_elsewhere(store, &root)?;
     }
-    // Somebody may have put it on another disk by a symlink.
+    // A symlink may have moved it to another disk.
     let real = inside.canonicalize().map_err(|e| RepoError::io("find", &inside, e))?;
-    // Who waited for the lock sees the mark.
+    // A process that waited for the lock sees the mark.
     let lock = Lock::take(&real, &inside)?;
     empty(&real, device(&real)?, &[REMOVING, LOCK])?;
     remove_file(&root.join(NOTE))?;
@@ -94,7 +95,8 @@ pub fn finish_removal(dir: &Path) -> Result<bool, RepoError> {
     Ok(true)
 }
 
-/// Removes a store elsewhere. Whose it is, it says itself until the end: what a mark says is not enough.
+/// Removes a store elsewhere. It must itself point back to `root` until the end: the mark alone is not
+/// enough.
 fn remove_elsewhere(store: &Path, root: &Path) -> Result<(), RepoError> {
     let owner: Option<BackPointer> = layout::read_toml(&store.join(BACKING))?;
     match owner {
@@ -112,7 +114,7 @@ fn remove_elsewhere(store: &Path, root: &Path) -> Result<(), RepoError> {
                 format!("expected the store of {}, found {found}", root.display()),
             ));
         }
-        // All but the last step was done, or it is none.
+        // All but the last step was done, or it is not a store.
         None => {}
     }
     remove_dir(store)
@@ -122,7 +124,7 @@ fn device(path: &Path) -> Result<u64, RepoError> {
     path.symlink_metadata().map(|meta| meta.dev()).map_err(|e| RepoError::io("look at", path, e))
 }
 
-/// Removes an empty directory. A mount point, or one in a directory that is not ours to change, stays.
+/// Removes an empty directory. A mount point, or one in a directory that may not be changed, stays.
 fn remove_dir(path: &Path) -> Result<(), RepoError> {
     match fs::remove_dir(path) {
         Err(e) if matches!(e.kind(), ErrorKind::ResourceBusy | ErrorKind::PermissionDenied) => Ok(()),
@@ -130,7 +132,7 @@ fn remove_dir(path: &Path) -> Result<(), RepoError> {
     }
 }
 
-/// Removes all that is in a directory but `keep`.
+/// Removes everything in a directory except `keep`.
 fn empty(dir: &Path, dev: u64, keep: &[&str]) -> Result<(), RepoError> {
     let entries = dir.read_dir().map_err(|e| RepoError::io("read directory", dir, e))?;
     for entry in entries {

@@ -7,13 +7,13 @@ use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The right to use a store, held until dropped. The kernel takes it back from a process that ends.
+/// The right to use a store, held until dropped. The kernel releases it when the process ends.
 pub(super) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the lock of the store in `dir`; `shown` is how messages call that directory.
+    /// Takes the lock of the store in `dir`; messages show that directory as `shown`.
     pub(super) fn take(dir: &Path, shown: &Path) -> Result<Lock, RepoError> {
         let path = dir.join(LOCK);
         let mut open = OpenOptions::new();
@@ -21,7 +21,7 @@ impl Lock {
         let error = |operation, e: std::io::Error| RepoError::io(operation, &shown.join(LOCK), e);
         let (mut file, writable) = match open.open(&path) {
             Ok(file) => (file, true),
-            // On a read-only filesystem the lock still keeps others of this machine out.
+            // On a read-only filesystem the lock still keeps other local processes out.
             Err(e) if e.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
                 let file = File::open(&path).or_else(|_| File::open(dir)).map_err(|e| error("open", e))?;
                 (file, false)
@@ -42,7 +42,7 @@ impl Lock {
             Err(e) => return Err(error("lock", e.into())),
         }
         if writable {
-            // Only for the message above: who holds the lock is known to the kernel.
+            // Only for the message above: the kernel knows the holder.
             let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         }
         Ok(Lock { _file: file })

@@ -1,40 +1,41 @@
-//! How the one memory setting is divided over what takes memory.
+//! Division of the memory setting.
 //!
-//! What must always be true: the parts add up to no more than the whole. What each part bounds is said in
-//! `docs/architecture.md`, "Where memory goes", and so is what no part can bound.
+//! Invariants: the parts add up to at most the whole. `docs/architecture.md`, "Where memory goes", lists the
+//! effect of each part, and the memory that no part bounds.
 
-/// Unless set: 256 MiB.
+/// Default: 256 MiB.
 pub const MEMORY_BYTES: u64 = 256 << 20;
-/// Less is taken for this: below it nothing works well, and little would be saved. 32 MiB.
+/// Minimum: 32 MiB. Less does not work well, and would save little.
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
-/// What a recent row of the chunk index takes at worst: rows that are gathered, twice over while a writer has to wait,
-/// and as many on their way into the database.
+/// Worst case for a recent row of the chunk index: gathered rows, twice while a writer waits, and as many on
+/// their way into the database.
 const RECENT_ROW_BYTES: u64 = 256;
 
-/// The parts, each in bytes unless said otherwise.
+/// The parts, in bytes unless noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Decoded chunks and recipes: a quarter, or what is set by itself.
+    /// Decoded chunks and recipes: a quarter, or its own setting.
     pub cache_bytes: u64,
-    /// What the index database is asked to cache: an eighth.
+    /// Requested cache of the index database: an eighth.
     pub index_cache_bytes: u64,
-    /// Rows of the chunk index gathered before they enter the database, in rows: an eighth of the bytes.
+    /// Rows of the chunk index gathered before they enter the database: an eighth of the bytes, counted in
+    /// rows.
     pub recent_rows: usize,
-    /// Filters of what is stored: an eighth.
+    /// Filters of stored keys: an eighth.
     pub filter_bytes: u64,
     /// Additions to similarity: an eighth.
     pub similarity_bytes: usize,
     /// Additions to the index of views: a thirty-second.
     pub views_bytes: usize,
-    /// Additions to the indexes of published methods that are kept, together: a thirty-second.
+    /// Additions to the saved indexes of published methods, together: a thirty-second.
     pub kept_bytes: usize,
-    /// The sketches that one content gets for them, as much; of a longer one they are sorted on disk.
+    /// Sketches of one content for these methods: as much; more is sorted on disk.
     pub kept_sketch_bytes: usize,
 }
 
 impl Memory {
-    /// Divides `total` bytes; `cache_bytes` overrides its part. A quarter is left for the program itself, segments on
-    /// their way to the workers, and what the database takes beyond its cache.
+    /// Divides `total` bytes; `cache_bytes` overrides its part. A quarter is left for the program itself,
+    /// segments on their way to the workers, and the database beyond its cache.
     pub fn divide(total: Option<u64>, cache_bytes: Option<u64>) -> Memory {
         let total = total.unwrap_or(MEMORY_BYTES).max(MEMORY_BYTES_MIN);
         let eighth = total / 8;

@@ -1,13 +1,13 @@
-//! A store on disk with its overlay: made, locked, opened, wired together, closed. Nothing else.
+//! A store on disk with its overlay: creating, locking, opening, wiring, closing.
 //!
-//! The state directory holds `format.toml`, `key`, `config.toml`, `packs/`, `index/` and `lock`; see
-//! [`Layout`] for where it is. It is only reached through a descriptor that is opened first, so it stays
-//! reachable when the overlay is mounted over the directory that contains it.
+//! The state directory holds `format.toml`, `key`, `config.toml`, `packs/`, `index/` and `lock`; [`Layout`]
+//! finds it. It is accessed only through a descriptor that is opened first, so it stays reachable when the
+//! overlay is mounted over the directory that contains it.
 //!
-//! What is always true: one process at a time has a store open; the mark `clean` is in the index only
-//! while nobody has, and only if everything that the overlay knew reached the index. Its absence makes
-//! [`Repo::behind`] true until the tree has been scanned. All it says is about the index: no data hangs
-//! on it.
+//! Invariants: one process at a time has a store open. The mark `clean` is in the index only while no process
+//! has the store open, and only if the index has everything that the overlay knew. Without the mark,
+//! [`Repo::behind`] is true until the tree has been scanned. The mark concerns only the index: no data
+//! depends on it.
 
 mod error;
 mod format;
@@ -51,43 +51,43 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Row of [`Table::Meta`]: the index was closed in good order.
+/// Row of [`Table::Meta`]: the index was closed cleanly.
 const CLEAN: &[u8] = b"clean";
-/// Row of [`Table::Meta`]: files were only indexed that the next mount is to convert.
+/// Row of [`Table::Meta`]: files were only indexed, and the next mount must convert them.
 const UNCONVERTED: &[u8] = b"unconverted";
 const INDEX_CACHE_BYTES: u64 = 32 << 20;
 
-/// How to open a store. What is `None` is read from its `config.toml`.
+/// Options for opening a store. `None` means the value from its `config.toml`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
     /// When files are converted.
     pub dedup: Option<Dedup>,
-    /// Whether files may become stubs, as the policies say. Without a mount a stub looks like an empty file, so only the
-    /// daemon asks for this, and a user who was told so.
+    /// Whether files may become stubs, as the policies say. Without a mount a stub looks like an empty file,
+    /// so only the daemon sets this, and commands whose user agreed to it.
     pub convert: bool,
-    /// Change nothing in the overlay.
+    /// Changes nothing in the overlay.
     pub read_only: bool,
-    /// About how many bytes of memory everything that is bounded may take together.
+    /// Approximate memory limit for everything that is bounded.
     pub memory_bytes: Option<u64>,
-    /// Bytes of decoded chunks kept in memory: overrides their part of `memory_bytes`.
+    /// Bytes of decoded chunks in memory: overrides their part of `memory_bytes`.
     pub cache_bytes: Option<u64>,
-    /// Move the index aside and make a new one.
+    /// Moves the index aside and builds a new one.
     pub rebuild: bool,
-    /// Of a disk with no space to open the index: remove it for its space, and keep the one in its place in memory only. For a
-    /// collection, which needs a little space before it gives any back.
+    /// If the disk has no space to open the index: removes it, and keeps the new one only in memory. For a
+    /// collection, which needs a little space before it frees any.
     pub give_up_index: bool,
 }
 
-/// How far opening has come, when the index has to catch up with the packs.
+/// Progress of opening while the index catches up with the packs.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
     /// Bytes of packs read.
     pub done_bytes: u64,
-    /// Bytes of packs to read.
+    /// Bytes of packs in total.
     pub total_bytes: u64,
 }
 
-/// An open store and the overlay that it belongs to.
+/// An open store and its overlay.
 pub struct Repo {
     overlay: Arc<Overlay>,
     history: Arc<History>,
@@ -96,34 +96,34 @@ pub struct Repo {
     layout: Layout,
     chunk: ChunkParams,
     read_only: bool,
-    /// Whether some file may not be in the index.
+    /// Whether a file may be missing in the index.
     behind: AtomicBool,
-    /// Whether the policies convert files, and this use of the store does not.
+    /// Whether the policies convert files but this use of the store does not.
     withholds: bool,
     auto_gc: bool,
-    /// What there is to catch up with; held by who does it.
+    /// Pending catch-up work; the thread that does it holds the lock.
     backlog: Mutex<Backlog>,
     state: OwnedFd,
     // Last, so that the lock is held until everything else is closed.
     _lock: Lock,
 }
 
-/// What the index has to catch up with.
+/// Work for the index to catch up.
 #[derive(Debug, Default)]
 pub struct Backlog {
     /// The whole tree has to be scanned.
     pub all: bool,
-    /// These files have to be.
+    /// These files have to be scanned.
     pub files: Vec<PathBuf>,
 }
 
 impl Repo {
-    /// Makes the store of directory `dir`: in `store`, or in `dir/.dedupfs`. Refuses to where there is one.
+    /// Creates the store of directory `dir`: in `store`, or in `dir/.dedupfs`. Fails if there is one.
     pub fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> Result<Layout, RepoError> {
         init::init(dir, store, options)
     }
 
-    /// An error if [`Repo::init`] would not make a store in `dir`, because of what that directory is.
+    /// Fails if [`Repo::init`] would refuse `dir`.
     pub fn check_directory(dir: &Path, options: &InitOptions) -> Result<(), RepoError> {
         init::check_directory(dir, options).map(drop)
     }
@@ -238,27 +238,27 @@ impl Repo {
         })
     }
 
-    /// The overlay.
+    /// Returns the overlay.
     pub fn overlay(&self) -> &Arc<Overlay> {
         &self.overlay
     }
 
-    /// What its files were.
+    /// Returns the history.
     pub fn history(&self) -> &Arc<History> {
         &self.history
     }
 
-    /// Identity of the store.
+    /// Returns the id of the store.
     pub fn id(&self) -> StoreId {
         self.id
     }
 
-    /// Where it is.
+    /// Returns its location.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// How files are cut.
+    /// Returns its chunk sizes.
     pub fn chunk_params(&self) -> ChunkParams {
         self.chunk
     }
@@ -268,38 +268,38 @@ impl Repo {
         self.read_only
     }
 
-    /// A file of the state directory, by a path that holds while an overlay is mounted over it.
+    /// Returns a path in the state directory that works even while an overlay is mounted over it.
     pub fn state_file(&self, name: impl AsRef<Path>) -> PathBuf {
         proc_path(&self.state).join(name)
     }
 
-    /// Writes a file of the state directory, whole or not at all.
+    /// Writes a file of the state directory atomically.
     pub fn write_state_file(&self, name: &str, bytes: &[u8]) -> Result<(), RepoError> {
         init::write_durable(&self.state_file(name), bytes, 0o600)
     }
 
-    /// Bytes that the index takes on disk.
+    /// Returns the bytes of the index on disk.
     pub fn index_bytes(&self) -> u64 {
         self.db.bytes_on_disk()
     }
 
-    /// Whether files may be missing in the index: the last user of the store did not end in good order,
-    /// or left work behind. Never blocks.
+    /// Whether files may be missing in the index: the last user did not close cleanly, or left work behind.
+    /// Never blocks.
     pub fn behind(&self) -> bool {
         self.behind.load(Ordering::Acquire)
     }
 
-    /// Whether files stay plain that a mount converts ([`OpenOptions::convert`]).
+    /// Whether files stay plain that a mount would convert ([`OpenOptions::convert`]).
     pub fn withholds(&self) -> bool {
         self.withholds
     }
 
-    /// What there is to catch up with. Who holds it does so, and then calls [`Repo::caught_up`].
+    /// Returns the catch-up work. The holder does it, then calls [`Repo::caught_up`].
     pub fn backlog(&self) -> MutexGuard<'_, Backlog> {
         self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that the index knows every file again.
+    /// Records that the index knows every file again.
     pub fn caught_up(&self, mut backlog: MutexGuard<'_, Backlog>) -> DbResult<()> {
         let all = backlog.all;
         *backlog = Backlog::default();
@@ -313,25 +313,25 @@ impl Repo {
         self.db.clear(Table::Pending)
     }
 
-    /// Whether somebody removed the store since it was opened.
+    /// Whether the store was removed since it was opened.
     pub fn is_gone(&self) -> bool {
         layout::exists(&self.state_file(layout::FORMAT)).is_ok_and(|exists| !exists)
     }
 
-    /// Replaces the path by which the state directory is reached by its name: for messages.
+    /// Replaces the internal path of the state directory with its name, for messages.
     pub fn readable(&self, message: &dyn Display) -> String {
         replace(message, &proc_path(&self.state), &self.layout.state)
     }
 
-    /// Closes in good order. `left` are files that were closed but not taken in yet: they are whole, and
-    /// the next to open the store takes them in.
+    /// Closes cleanly. `left` are closed files that were not committed: they are complete, and the next open
+    /// commits them.
     pub fn close(self, left: Vec<PathBuf>) -> Result<(), RepoError> {
         if self.read_only {
             return Ok(());
         }
         let behind_whole_tree = match self.backlog.try_lock() {
             Ok(backlog) => backlog.all,
-            // Somebody was at it and did not come to the end.
+            // A thread did not finish.
             Err(_) => self.behind(),
         };
         let close = || {

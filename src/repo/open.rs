@@ -1,8 +1,8 @@
-//! Opening what a store is made of, and making a new index where the old one is of no use.
+//! Opening the parts of a store, and building a new index if the old one is unusable.
 //!
-//! What is always true: an index that cannot be used is moved aside, and a new one is filled from the packs. Nothing but the
-//! index is ever replaced, and who only reads replaces nothing: then the new one is in memory. An index is deleted only for
-//! a collection on a disk with no space at all ([`OpenOptions::give_up_index`]).
+//! Invariants: an unusable index is moved aside, and a new one is filled from the packs. Only the index is
+//! ever replaced. A read-only open replaces nothing: its new index is in memory. An index is deleted only for
+//! a collection on a disk without any space ([`OpenOptions::give_up_index`]).
 
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Room for one pack to be rewritten, and for the index meanwhile.
+/// Space to rewrite one pack, and for the index meanwhile.
 const RESERVE_BYTES: u64 = 80 << 20;
 
 /// The parts that share the index.
@@ -26,26 +26,26 @@ pub(super) struct Parts {
     pub store: Arc<Store>,
     pub similarity: Arc<Similarity>,
     pub views: Views,
-    /// Whether the index was closed in good order last time.
+    /// Whether the index was closed cleanly last time.
     pub clean: bool,
-    /// Files that were not taken in any more then.
+    /// Files that were not committed then.
     pub left: Vec<PathBuf>,
 }
 
-/// What of the settings the parts are made with.
+/// The settings that the parts need.
 #[derive(Clone, Copy)]
 pub(super) struct Tuning {
     pub memory: Memory,
     pub keep_free: Option<Amount>,
 }
 
-/// Opening the index for changes takes about so much space; what is set aside is given up for it.
+/// Approximate space to open the index for changes; the reserve is released for it.
 const OPEN_BYTES: u64 = 2 << 20;
-/// With less than this sled is not even tried.
+/// With less than this, sled is not even tried.
 const OPEN_BYTES_MIN: u64 = 128 << 10;
 
 enum Failure {
-    /// The index is of no use.
+    /// The index is unusable.
     Index(String),
     Other(RepoError),
 }
@@ -65,7 +65,7 @@ pub(super) fn open_parts(
     match attempt(layout, dir, id, tuning, options, progress) {
         Ok(parts) => Ok(parts),
         Err(Failure::Other(e)) => Err(e),
-        // What fails for want of space says nothing of the index.
+        // A failure for lack of space does not mean that the index is bad.
         Err(Failure::Index(_)) if !options.read_only && free_bytes(dir) < OPEN_BYTES => {
             Err(RepoError::NoRoom { path: layout.state.clone() })
         }
@@ -85,7 +85,7 @@ pub(super) fn open_parts(
         Err(Failure::Index(reason)) => {
             let aside = move_aside(layout, &index, "damaged")?;
             tracing::warn!(
-                "the index is damaged ({reason}); it was moved to {} and is made anew",
+                "the index is damaged ({reason}); it was moved to {} and is rebuilt",
                 aside.display()
             );
             attempt(layout, dir, id, tuning, options, progress).map_err(|failure| match failure {
@@ -106,7 +106,7 @@ fn attempt(
 ) -> Result<Parts, Failure> {
     let full = is_full_for_opening(dir);
     if full && options.give_up_index {
-        // Whole or in part, none of it is the only copy of anything.
+        // None of it is the only copy of anything, complete or not.
         match std::fs::remove_dir_all(dir.join(INDEX)) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Failure::Other(RepoError::io("remove", &layout.file(INDEX), e)));
@@ -123,14 +123,14 @@ fn attempt(
             let holder = "another process".to_owned();
             return Err(Failure::Other(RepoError::Locked { path: layout.state.clone(), holder }));
         }
-        // A read-only or a full filesystem: everything can be read from the packs again, only not kept.
+        // A read-only or full filesystem: everything can be read from the packs again, but not stored.
         Err(_) if options.read_only && (full || !writable(dir)) => Arc::new(MemDb::new()),
         Err(_) if !writable(dir) => {
             let denied = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).err();
             let denied = denied.unwrap_or(Errno::ACCESS);
             return Err(Failure::Other(RepoError::io("write to", &layout.state, denied)));
         }
-        // Whatever is wrong with it: who only reads does without.
+        // Read-only use works without it, whatever its problem.
         Err(e) if options.read_only => return Err(Failure::Index(e.to_string())),
         Err(e) => return Err(index(layout, e)),
     };
@@ -173,7 +173,7 @@ fn parts(
         StoreError::NewerFormat { path, found, known } => {
             Failure::Other(RepoError::NewerFormat { path, found: found.into(), known: known.into() })
         }
-        // The packs are as they were: a new index would not help.
+        // The packs are unchanged: a new index would not help.
         StoreError::Io { operation, path, source } if Refusal::of(&source).is_some() => {
             Failure::Other(RepoError::io(operation, &path, source))
         }
@@ -182,20 +182,20 @@ fn parts(
     let similarity_options =
         SimilarityOptions { buffer_bytes: memory.similarity_bytes, ..SimilarityOptions::default() };
     if clean && !options.read_only {
-        // From here until an orderly end the index may be behind the files.
+        // From here until a clean close the index may lack files.
         let mut batch = Batch::new();
         batch.remove(Table::Meta, CLEAN);
         match db.apply(batch).and_then(|()| db.flush()) {
-            // A full disk has to be mounted too, so that room can be made; the index is taken for behind at once.
+            // A full disk must be mountable too, so that space can be freed; the index counts as incomplete.
             Err(DbError::Full { .. }) => clean = false,
             other => other.map_err(|e| index(layout, e))?,
         }
     }
     if !options.read_only {
         for tables in [db.clone(), Arc::new(Beside::new(db.clone()))] {
-            // What another version of this program made can be had from the files again.
+            // Another program version's index can be built from the files again.
             if Similarity::clear_other_version(&*tables).map_err(|e| similar(layout, e))? {
-                tracing::info!("the similarity index has the form of another version, and is made anew");
+                tracing::info!("the similarity index has the form of another version, and is rebuilt");
                 clean = false;
             }
         }
@@ -205,13 +205,13 @@ fn parts(
     Ok(Parts { db, store: Arc::new(store), similarity: Arc::new(similarity), views, clean, left })
 }
 
-/// How large packs are: small enough that the reserve, a fiftieth of the filesystem, has room to rewrite one.
+/// Returns the pack size: small enough that the reserve, a fiftieth of the filesystem, can rewrite one.
 fn pack_bytes(dir: &Path) -> Option<u32> {
     let share = total_bytes(dir)? / 128;
     Some(share.clamp(1 << 20, 64 << 20) as u32)
 }
 
-/// Whether the index cannot be opened for changes for want of space, also after what was set aside was given up for it.
+/// Whether the index cannot be opened for changes for lack of space, even after releasing the reserve.
 fn is_full_for_opening(dir: &Path) -> bool {
     for reserved in [dir.join(INDEX), dir.to_owned()] {
         Reserve::release(&reserved, OPEN_BYTES);
@@ -233,18 +233,18 @@ fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<
     if !options.read_only {
         match db.compact(&|| true) {
             Ok(Compacted::Done { before, now }) => {
-                tracing::info!("the index was written anew: {before} bytes before, {now} now");
+                tracing::info!("the index was compacted: {before} bytes before, {now} now");
             }
             Ok(Compacted::NotWorth | Compacted::GivenUp) => {}
-            // Not all of it can be read.
+            // It cannot be read completely.
             Err(e @ DbError::Broken { .. }) => return Err(e),
-            Err(e) => tracing::warn!("the index was not written anew: {e}"),
+            Err(e) => tracing::warn!("the index was not compacted: {e}"),
         }
     }
     Ok(db)
 }
 
-/// Whether the index is of no use, or was only refused: then it stays as it is.
+/// Classifies an error: the index is unusable, or the system only refused, and it stays as it is.
 fn index(layout: &Layout, error: DbError) -> Failure {
     let refused = match error {
         DbError::Refused { source, .. } => source,

@@ -1,15 +1,15 @@
-//! Whose store counts for the directories around it.
+//! Trust in a store that was found above a path.
 //!
-//! Anyone can put a `.dedupfs` into a directory that all may write to, like `/tmp`. It must not decide about what others have
-//! below. So one that is met on the way up from a path counts only if it belongs to root, to the owner of the directory
-//! that it lies in, or to the caller. One that the user names always counts.
+//! Any user can put a `.dedupfs` into a shared directory like `/tmp`. It must not decide about other users'
+//! files below. So a store found on the way up from a path counts only if it belongs to root, to the owner of
+//! its directory, or to the caller. A store that the user names always counts.
 
 use super::error::RepoError;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Whether `entry`, which lies in `dir`, counts. Warns if it does not. What is not there does no harm.
+/// Whether `entry` in `dir` counts. Warns if it does not. A missing entry is harmless.
 pub(super) fn counts(dir: &Path, entry: &Path) -> Result<bool, RepoError> {
     if cfg!(test) && is_around_tests(dir) {
         return Ok(false);
@@ -35,8 +35,8 @@ fn is_trusted(owner: u32, dir_owner: u32, user: u32) -> bool {
     owner == 0 || owner == dir_owner || owner == user
 }
 
-/// Whether the temporary directory is `dir` or below it. Tests make their directories there, so a store of `dir` is none of
-/// theirs and must not change what they find.
+/// Whether the temporary directory is `dir` or below it. Tests create their directories there; a foreign
+/// store in `dir` must not affect them.
 fn is_around_tests(dir: &Path) -> bool {
     std::env::temp_dir().canonicalize().is_ok_and(|temp| temp.starts_with(dir))
 }

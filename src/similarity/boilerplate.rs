@@ -1,7 +1,7 @@
-//! Boilerplate: passages that say nothing about what a file is, such as licences and navigation.
+//! Boilerplate: passages that say nothing about a file's content, such as licences and navigation.
 //!
-//! What must always be true: it only takes out of account. No chunk, sketch or row depends on it, so it can change
-//! at any time and holds from the next query on.
+//! Invariants: boilerplate is only ignored. No chunk, sketch or row depends on it, so it can change at any
+//! time and applies from the next query on.
 
 use super::exact::Patterns;
 use super::gram;

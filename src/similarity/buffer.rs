@@ -1,6 +1,7 @@
-//! What was added or removed since the last bulk merge, in memory, and searchable.
+//! Additions and removals since the last bulk merge, in memory, and searchable.
 //!
-//! What must always be true: the chunks of a buffer have consecutive numbers, for a number is given out where its chunk is added.
+//! Invariants: the chunks of a buffer have consecutive numbers, because a chunk gets its number when it is
+//! added.
 
 use super::filter::Filter;
 use super::gram::FEATURE_BITS;

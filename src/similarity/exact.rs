@@ -5,7 +5,7 @@
 //! 32 bytes of `b` hold a 16-byte block at a multiple of 16. So the blocks of `b` are indexed, each position
 //! of `a` is looked up, and what is found is compared byte by byte: hashes decide nothing.
 //!
-//! What must always be true: no byte is counted as covered that is not. The counts are exact, save that of
+//! Invariants: no byte is counted as covered that is not. The counts are exact, save that of
 //! blocks of `b` with equal bytes only `blocks::EQUAL_BLOCKS_MAX` are tried at a place (of a run of them, as
 //! in zeros, the first two and the last, which is enough): where more of them occur, each going on
 //! differently, a count may be too low.

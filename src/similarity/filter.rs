@@ -1,12 +1,12 @@
-//! Filters: which more grams a small chunk has than are looked up, as far as a few bits a gram can tell.
+//! Filters: approximate sets of the further grams of a small chunk, at a few bits a gram.
 //!
-//! A feature that is looked up takes some 21 bits, so a chunk of a KiB has two dozen: enough for it to be found, too few to tell
-//! how much of it another one has. A filter says of a chunk that was found whether it has a gram, and is wrong about
-//! one in fifty that it has not. It is a set of short hashes, Rice-coded (`filter_block`) in some 8 bits each, and in 5 where
-//! chunks are alike: a compressed filter with a single hash function (Putze, Sanders and Singler 2007, "Cache-, hash- and
-//! space-efficient Bloom filters", section 3.2: Golomb-coded).
+//! A looked-up feature takes about 21 bits, so a chunk of a KiB has two dozen: enough to find it, too few to
+//! tell how much of it another chunk has. A filter answers for a found chunk whether it has a gram, and is
+//! wrong about one in fifty that it lacks. It is a set of short hashes, Rice-coded (`filter_block`) in about
+//! 8 bits each, and in 5 for similar chunks: a compressed filter with a single hash function (Putze, Sanders
+//! and Singler 2007, "Cache-, hash- and space-efficient Bloom filters", section 3.2: Golomb-coded).
 //!
-//! What must always be true: what a filter was made of, it has.
+//! Invariants: a filter contains every gram that it was made from.
 
 use super::gram::{FEATURE_BITS, GramHash, LEVEL_MAX};
 

@@ -3,7 +3,7 @@
 //! Chunks that are alike have numbers near each other (`order`), so a filter is written as what one shortly before it has and it
 //! has not, and what it has besides, where that takes fewer bits than the whole of it. All are Rice-coded gaps.
 //!
-//! What must always be true: what is decoded is what was encoded, or `None`, never a panic or a huge allocation: a block has so
+//! Invariants: what is decoded is what was encoded, or `None`, never a panic or a huge allocation: a block has so
 //! few grams in all.
 
 use super::bits::{BitReader, BitWriter, rice_bits};

@@ -1,7 +1,7 @@
-//! Estimates by filters, for small contents: of these the sample that is looked up is too small.
+//! Estimates by filters, for small contents: their looked-up sample is too small.
 //!
-//! As in [`super::estimate`], by runs of grams in common in the queried file; but each gram that the filters of the content's chunks
-//! were made from is known to be in it or not, looked up or not.
+//! As in [`super::estimate`], by runs of common grams in the queried file; but each gram that the filters of
+//! the content's chunks cover is known to be in it or not, looked up or not.
 
 use super::SimilarityError;
 use super::estimate::covered;

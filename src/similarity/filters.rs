@@ -1,6 +1,6 @@
 //! The filters of chunks, by number, in blocks.
 //!
-//! What must always be true: a block's key is the number of its first chunk when it was written, and blocks do not overlap: a
+//! Invariants: a block's key is the number of its first chunk when it was written, and blocks do not overlap: a
 //! buffer that is merged has numbers that none before it had, and merged again it makes the same blocks.
 
 use super::filter::Filter;

@@ -1,5 +1,5 @@
-//! The codecs of the similarity tables, and of what the published methods store, fed with any bytes. For `crate::fuzz` only;
-//! see there.
+//! The codecs of the similarity tables, and of the published methods' saved data, fed with arbitrary bytes,
+//! for `crate::fuzz`.
 
 use super::filter_block;
 use super::methods::chunk_graph::{ChunkGraph, ChunkList, common_bytes};

@@ -1,6 +1,6 @@
 //! Grams: every run of [`GRAM_BYTES`] bytes, hashed while rolling over the input, some of them selected.
 //!
-//! What must always be true: a gram's selection and feature depend on its bytes alone, not on where it
+//! Invariants: a gram's selection and feature depend on its bytes alone, not on where it
 //! stands; and what is selected at one level is selected at every lower level. Both are on disk: changing
 //! anything here makes an existing index useless.
 //!

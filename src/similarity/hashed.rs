@@ -1,4 +1,5 @@
-//! The tables of the index whose keys are hashes: in runs ([`Tiers`]), so that what comes later costs as much as what came first.
+//! The tables of the index with hash keys: stored in runs ([`Tiers`]), so that later additions cost as much
+//! as earlier ones.
 
 use super::rows::{CHUNK_BYTES, Chunks, KEY_BYTES, POSTING_BYTES, Postings};
 use crate::db::{Codec, Db, DbResult, Layout, Merging, Table, Tiers};

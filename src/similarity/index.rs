@@ -1,6 +1,6 @@
 //! The index: chunks and contents in, buffered in memory, merged into the database in sorted bulk.
 //!
-//! What must always be true:
+//! Invariants:
 //! - A number, of a chunk or of a content, is given out once: the counters are stored before any row that
 //!   uses them. Numbers ascend; but what one buffer gave to its chunks is exchanged among them once, before it is merged.
 //! - Rows are merged in the order features, chunks, containments, contents, names; so after a crash in the

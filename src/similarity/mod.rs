@@ -1,15 +1,15 @@
-//! Similarity: which contents resemble a file, found from samples of their bytes.
+//! Similarity: finds the contents that resemble a file, from samples of their bytes.
 //!
-//! Each unique chunk is sketched once, when it is new ([`Sketch`]); the [`Similarity`] index maps features to
-//! chunks and chunks to the contents that contain them. So its size and the time it takes go with unique
-//! bytes, identical files are one content, and a rename costs nothing. [`Similarity::query`] answers with
-//! estimates; [`exact::compare`] turns a candidate into a fact, from bytes that the caller provides.
+//! Each unique chunk is sketched once, when it is new ([`Sketch`]). The [`Similarity`] index maps features to
+//! chunks and chunks to the contents that contain them. So its size and time depend on unique bytes,
+//! identical files are one content, and a rename costs nothing. [`Similarity::query`] answers with estimates;
+//! [`exact::compare`] turns a candidate into a fact, from bytes that the caller provides.
 //!
-//! What must always be true: the index is only ever a hint. All of it can be rebuilt from the stored bytes,
-//! a stale or missing row costs a candidate and never data. This module never reads the store.
+//! Invariants: the index is only ever a hint. All of it can be rebuilt from the stored bytes; a stale or
+//! missing row costs a candidate and never data. This module never reads the store.
 //!
-//! Definitions are in `docs/similarity.md`, the choice of method and its parameters in
-//! `docs/decisions/0003-similarity-default.md`.
+//! `docs/similarity.md` has definitions, `docs/decisions/0003-similarity-default.md` the choice of method and
+//! its parameters.
 
 mod bits;
 mod boilerplate;

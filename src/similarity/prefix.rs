@@ -4,7 +4,7 @@
 //! the lengths of the words tell the words. Lengths stand before the block; words are of at most [`LEN_MAX`] bits, so that one look-up in a
 //! table of 256 entries reads one.
 //!
-//! What must always be true: lengths that are read belong to words of which none begins another, or they are refused.
+//! Invariants: lengths that are read belong to words of which none begins another, or they are refused.
 
 use super::bits::{BitReader, BitWriter};
 use std::cmp::Reverse;

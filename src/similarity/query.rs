@@ -1,6 +1,6 @@
 //! A query: from the features of a file to a ranked shortlist of contents, with estimates.
 //!
-//! What must always be true: an answer depends on what was added and removed, not on what of it has been
+//! Invariants: an answer depends on what was added and removed, not on what of it has been
 //! merged into the database; and it has no content that was removed.
 //!
 //! A feature of the query that is found in a chunk is a sample of the grams in common, drawn at the coarser level of

@@ -1,6 +1,6 @@
 //! Rows on disk: the keys and values of its five tables, and how blocks of them are packed.
 //!
-//! What must always be true: every codec gives back exactly the sorted rows that it was given, and anything
+//! Invariants: every codec gives back exactly the sorted rows that it was given, and anything
 //! else that it is given is `None`, never a panic or a huge allocation. Numbers in rows are big-endian, so
 //! that rows sort as numbers do. What is decoded ascends strictly, so it can be encoded again.
 //!

@@ -1,6 +1,6 @@
 //! Sketches: the sample of a chunk's, or of a queried file's, grams that stands for it.
 //!
-//! What must always be true: a sketch holds exactly the distinct features of those grams that its level
+//! Invariants: a sketch holds exactly the distinct features of those grams that its level
 //! selects, so two sketches can be compared at the coarser of their levels, and a file's sketch is the
 //! union of its chunks'. Grams that straddle a cut are not seen.
 //!

@@ -4,7 +4,7 @@
 //! and the sketches and features of chunks that no content has any more, are dropped here, in one pass over
 //! the tables, when removals since the last sweep are a quarter of what is left.
 //!
-//! What must always be true: a chunk that any content has, in the database or in the buffer, keeps its
+//! Invariants: a chunk that any content has, in the database or in the buffer, keeps its
 //! rows; and so does every chunk that was added since the merge before the last, because the content it was
 //! added for may be about to come. Names go before features: a chunk that is known has its features.
 

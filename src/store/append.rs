@@ -1,13 +1,14 @@
-//! The appending end of the store: the one pack that grows, and making it durable.
+//! The append side of the store: the one pack that grows, and its durability.
 //!
-//! What must always be true: a frame is in the index only once it is wholly in its pack; a pack is durable
-//! before the next one is created, so that only the newest pack can lose anything; after a failed fsync, or a
-//! failed write that cannot be taken back, nothing is written until the store is opened again, because the
-//! kernel reports such a failure once and then calls the lost pages clean. A full disk is no such failure: what
-//! was written in part is cut off, and the store goes on once there is room.
+//! Invariants:
+//! - A frame enters the index only once it is completely in its pack.
+//! - A pack is durable before the next one is created, so that only the newest pack can lose anything.
+//! - After a failed fsync, or a failed write that cannot be cut off, nothing is written until the store is
+//!   opened again: the kernel reports such a failure once and then marks the lost pages clean. A full disk is
+//!   different: the partial write is cut off, and the store continues once there is space.
 //!
-//! Order: frames -> index in memory. [`Appender::sync`] makes all that was appended before it durable.
-//! Sealing: footer -> fsync -> next pack, its header fsynced and its name too.
+//! Order: frames -> index in memory. [`Appender::sync`] makes all earlier appends durable. Sealing: footer ->
+//! fsync -> next pack, its header fsynced and its name too.
 //!
 //! Locks, outermost first: `synced`, `tail`, `disk`.
 
@@ -23,18 +24,18 @@ use crate::env::{Access, DiskFile};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// No pack grows beyond what 32-bit offsets reach, with room for a footer.
+/// Limit for all packs: 32-bit offsets, with room for a footer.
 const PACK_BYTES_LIMIT: u64 = 3 << 30;
 
-/// Frames ready to be appended, but for their headers' checksums.
+/// Frames ready to append; the appender fills in the header checksums.
 #[derive(Default)]
 pub(super) struct Frames {
     /// Room for a header, then a payload, for each frame.
     pub(super) bytes: Vec<u8>,
     pub(super) headers: Vec<Header>,
-    /// The chunks in each group among them, in their order.
+    /// The chunks of each group, in order.
     named: Vec<Vec<Named>>,
-    /// What groups among them need: written before the first group in a pack that does.
+    /// Dictionaries of these groups, each written before the first group in a pack that needs it.
     dictionaries: Vec<Arc<Dictionary>>,
 }
 
@@ -46,7 +47,7 @@ impl Frames {
         self.named.push(gathered.members().to_vec());
     }
 
-    /// Adds a frame as it is, and if it is a group the chunks in it.
+    /// Adds a frame, and its chunks if it is a group.
     pub(super) fn frame(&mut self, header: &Header, payload: &[u8], chunks: impl Iterator<Item = Named>) {
         self.bytes.resize(self.bytes.len() + HEADER_BYTES, 0);
         self.bytes.extend_from_slice(payload);
@@ -56,14 +57,14 @@ impl Frames {
         }
     }
 
-    /// Says that a group among the frames is compressed with a dictionary.
+    /// Records that a group compresses with this dictionary.
     pub(super) fn need(&mut self, dictionary: &Arc<Dictionary>) {
         if !self.dictionaries.iter().any(|one| one.id() == dictionary.id()) {
             self.dictionaries.push(Arc::clone(dictionary));
         }
     }
 
-    /// Keeps only the frames that `keep` says; there are no groups among them.
+    /// Keeps only the frames that `keep` accepts. The frames must not contain groups.
     pub(super) fn retain(
         &mut self,
         mut keep: impl FnMut(&Header) -> Result<bool, StoreError>,
@@ -92,7 +93,7 @@ impl Frames {
         self.dictionaries.clear();
     }
 
-    /// How many frames from `first` on have to stand in one pack, a group and its deltas, and their bytes.
+    /// Returns how many frames from `first` on must be in one pack (a group and its deltas), and their bytes.
     fn unit(&self, first: usize) -> (usize, u64) {
         let is_delta = |header: &&Header| header.kind == Kind::Delta as u8;
         let deltas = self.headers[first + 1..].iter().take_while(is_delta).count();
@@ -106,7 +107,7 @@ impl Frames {
         self.dictionaries.iter().find(|one| one.is(&begins)).map(Arc::clone)
     }
 
-    /// The version of a pack that such frames may stand in.
+    /// Returns the pack version that these frames need.
     fn version(&self, first: usize) -> u32 {
         if self.headers[first].is_group() { GROUPED } else { PLAIN }
     }
@@ -119,9 +120,9 @@ pub(super) struct Growing {
     /// The format version that its header says.
     pub(super) version: u32,
     pub(super) len: u32,
-    /// What its footer will list.
+    /// The entries of its future footer.
     pub(super) entries: Vec<Entry>,
-    /// Where the copies of dictionaries stand that this process wrote into it, by the hashes that name them.
+    /// Dictionary copies that this process wrote into it, by dictionary hash.
     dictionaries: Vec<([u8; 32], [u32; 2])>,
 }
 
@@ -159,9 +160,9 @@ pub(super) struct Appender {
     packs: Arc<Packs>,
     pack_bytes_max: u32,
     tail: Mutex<Tail>,
-    /// How much of `Tail::appended` is durable. Held while syncing: who waits for it finds the work done.
+    /// How much of `Tail::appended` is durable. Held during a sync: waiting callers then find the work done.
     synced: Mutex<u64>,
-    /// Held around each fsync and the setting of `failed`, so that no fsync comes between the two.
+    /// Held around each fsync and the setting of `failed`, so that no other fsync runs in between.
     disk: Mutex<()>,
     failed: AtomicBool,
     pub(super) stored_bytes: AtomicU64,
@@ -203,13 +204,13 @@ impl Appender {
         self.failed.store(true, Ordering::SeqCst);
     }
 
-    /// The end of the store, for appending or for a look that no append may disturb.
+    /// Locks the end of the store, to append or to read it undisturbed.
     pub(super) fn lock(&self) -> MutexGuard<'_, Tail> {
         lock(&self.tail)
     }
 
-    /// Appends frames and hands those that are wholly written to `publish`, also when a later one fails. A group and
-    /// its deltas stand in one pack, one behind the other.
+    /// Appends frames and passes the completely written ones to `publish`, also if a later one fails. A group
+    /// and its deltas go into one pack, one behind the other.
     pub(super) fn append(
         &self,
         tail: &mut Tail,
@@ -220,7 +221,7 @@ impl Appender {
         while next < frames.headers.len() {
             self.check()?;
             let dictionary = frames.dictionary(next, byte + HEADER_BYTES);
-            // None if the pack has it.
+            // None if the pack already contains it.
             let missing = |growing: Option<&Growing>| {
                 let has = |dictionary: &&Dictionary| {
                     growing.is_some_and(|growing| growing.copies_of(dictionary).is_some())
@@ -284,8 +285,8 @@ impl Appender {
         Ok(())
     }
 
-    /// The growing pack, with room for as many bytes as `needed` says of it and at least of this format version; a full
-    /// one is sealed, a new one made. What is longer than a pack may be gets a pack of its own.
+    /// Returns the growing pack with room for `needed` bytes and at least this format version. Seals a full
+    /// pack and creates a new one. An item larger than the pack limit gets its own pack.
     fn room<'a>(
         &self,
         tail: &'a mut Tail,
@@ -317,7 +318,7 @@ impl Appender {
         }
     }
 
-    /// Makes sure that there is a pack with a higher number than `pack`, which is then sealed; a new one is of this
+    /// Ensures that a pack with a higher number than `pack` exists, which seals `pack`. A new one has this
     /// format version.
     pub(super) fn begin_pack_after(&self, pack: u32, version: u32) -> Result<(), StoreError> {
         let mut tail = self.lock();
@@ -336,7 +337,7 @@ impl Appender {
         Ok(())
     }
 
-    /// The frames and the length of `pack`, if it is the one that grows.
+    /// Returns the frames and length of `pack` if it is the growing one.
     pub(super) fn growing_entries(&self, pack: u32) -> Option<(Vec<Entry>, u64)> {
         let tail = self.lock();
         let growing = tail.growing.as_ref().filter(|growing| growing.pack == pack)?;
@@ -354,7 +355,7 @@ impl Appender {
         self.fdatasync(growing)
     }
 
-    /// Makes the next pack: its header is durable, and its name. On an error there is no such pack.
+    /// Creates the next pack, with durable header and name. After an error there is no such pack.
     fn create(&self, pack: u32, version: u32) -> Result<Growing, StoreError> {
         let path = self.packs.path(pack);
         let file = self
@@ -372,7 +373,7 @@ impl Appender {
                 Ok(growing)
             }
             Err(e) => {
-                // It is blank; left behind, its name would be in the way of the next try.
+                // It is blank; its name would block the next try.
                 if let Err(e) = self.packs.disk.remove(&path) {
                     self.fail();
                     tracing::warn!(path = %path.display(), error = %e, "a blank pack could not be removed");
@@ -382,7 +383,7 @@ impl Appender {
         }
     }
 
-    /// Writes at the end of a pack. If that fails the pack is cut back to what it was, if it can be.
+    /// Writes at the end of a pack. After a failure, cuts the pack back to its old length if possible.
     fn write(&self, growing: &mut Growing, bytes: &[u8]) -> Result<(), StoreError> {
         self.check()?;
         if let Err(e) = growing.file.write_all_at(bytes, u64::from(growing.len)) {
@@ -398,7 +399,7 @@ impl Appender {
         Ok(())
     }
 
-    /// Refuses writes from now on, if that is what an error asks for: a full disk can be made room on.
+    /// Refuses further writes if the error requires it. A full disk does not.
     fn refuse(&self, error: StoreError) -> StoreError {
         if !matches!(error, StoreError::Full { .. }) {
             self.fail();

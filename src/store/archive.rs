@@ -1,11 +1,12 @@
-//! Archives, zip and gzip, and what else has deflate streams (PDF, ELF), in the store: which of their chunks can be stored
-//! as what those streams inflate to ([`super::inflated`]).
+//! Finds archives (zip, gzip) and other files with deflate streams (PDF, ELF) whose chunks can be stored as
+//! inflated bytes ([`super::inflated`]).
 //!
-//! Chunks cut through streams as they fall. A **piece** is a run of chunks that are stored by themselves, one after the
-//! other in an archive, with the streams that they are parts of: those at its ends are inflated whole, and the bytes of
-//! them that are in other chunks are left out when it is deflated again.
+//! Chunk boundaries ignore stream boundaries. A **piece** is a run of consecutive chunks of an archive that
+//! have their own frames, together with the streams that overlap them. Streams at its ends are inflated
+//! completely; after deflating, the bytes that belong to other chunks are dropped.
 //!
-//! Memory: one archive, and what one of its streams inflates to; of each piece some 100 bytes, and 40 for each stream.
+//! Memory: one archive, and the inflated bytes of one stream; about 100 bytes for each piece, and 40 for each
+//! stream.
 
 use super::error::StoreError;
 use super::frame::Key;
@@ -20,24 +21,24 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Longer archives are left as they are, and shorter ones than make a difference.
+/// Longer archives are skipped, and archives too short to matter.
 const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
 const ARCHIVE_BYTES_MIN: u64 = 64;
 
 /// A run of chunks of an archive.
 pub(super) struct Piece {
     archive: Arc<Recipe>,
-    /// Of the archive, from where the first stream or chunk begins to where the last one ends.
+    /// Range of the archive, from the start of the first stream or chunk to the end of the last.
     range: Range<usize>,
     /// Bytes before the first chunk.
     skip: u32,
-    /// Within the range.
+    /// Streams, relative to the range.
     streams: Vec<Stream>,
     pub(super) chunks: Vec<Entry>,
 }
 
 impl Piece {
-    /// What is to be stored for its chunks; none if it cannot be read, or is not what it was.
+    /// Returns the bytes to store for its chunks; `None` if they cannot be read, or changed.
     pub(super) fn inflate(&self, reader: &Reader) -> Result<Option<Vec<u8>>, StoreError> {
         let mut bytes = vec![0; self.range.len()];
         match whole(reader.read_at(&self.archive, self.range.start as u64, &mut bytes))? {
@@ -47,7 +48,7 @@ impl Piece {
     }
 }
 
-/// Chunks of some packs that have frames of their own, and recipes in those packs.
+/// Chunks with their own frames, and recipes, of some packs.
 #[derive(Default)]
 pub(super) struct Loose {
     chunks: HashMap<Key, Address>,
@@ -67,8 +68,8 @@ impl Loose {
         }
     }
 
-    /// The pieces of all archives among the recipes; what one inflates to has at most `bytes_max` bytes. `None` if
-    /// `go_on` said no.
+    /// Returns the pieces of all archives among the recipes; one piece inflates to at most `bytes_max` bytes.
+    /// `None` if `go_on` returned false.
     pub(super) fn pieces(
         mut self,
         reader: &Reader,
@@ -82,7 +83,7 @@ impl Loose {
             }
             let Some(recipe) = whole(reader.recipe(&id))? else { continue };
             for piece in self.pieces_of(reader, recipe, bytes_max as usize)? {
-                // Other archives may have them too.
+                // Other archives may contain them too.
                 for entry in &piece.chunks {
                     self.chunks.remove(&entry.key);
                 }
@@ -121,7 +122,7 @@ impl Loose {
             let key = Key::chunk(&chunk.id);
             let entry = self.chunks.get(&key).map(|address| Entry { key, address: *address });
             let mut takes = entry.filter(|entry| seen.insert(entry.key, ()).is_none());
-            // It must not make wrong bytes look right, nor move what stands elsewhere by now.
+            // A group must not make wrong bytes look right, nor move content that is elsewhere by now.
             if let Some(entry) = takes
                 && (reader.index.find(&key)? != Some(entry.address)
                     || ChunkId::of(&archive[range.clone()]) != chunk.id)
@@ -144,7 +145,7 @@ struct Cutter {
 
 /// A piece that may grow.
 struct Draft {
-    /// Of its chunks, one after the other.
+    /// Range of its consecutive chunks.
     bytes: Range<usize>,
     range: Range<usize>,
     streams: Range<usize>,
@@ -152,7 +153,7 @@ struct Draft {
 }
 
 impl Cutter {
-    /// The next chunk, at these bytes of the archive; none if it is to stay where it is.
+    /// Adds the next chunk with its range in the archive; `None` for a chunk that stays in place.
     fn push(&mut self, bytes: Range<usize>, entry: Option<Entry>) {
         let Some(entry) = entry.filter(|_| !self.touched_by(&bytes).is_empty()) else { return };
         if let Some(last) = self.found.last()
@@ -170,14 +171,14 @@ impl Cutter {
         }
     }
 
-    /// The streams that have some of these bytes.
+    /// Returns the streams that overlap these bytes.
     fn touched_by(&self, bytes: &Range<usize>) -> Range<usize> {
         let first = self.streams.partition_point(|stream| stream.deflated.end <= bytes.start);
         let end = self.streams.partition_point(|stream| stream.deflated.start < bytes.end);
         first..end.max(first)
     }
 
-    /// A piece without its chunks, unless it inflates to too much.
+    /// Returns a piece without chunks, unless it inflates to too much.
     fn draft(&self, bytes: Range<usize>) -> Option<Draft> {
         let touched = self.touched_by(&bytes);
         let streams = &self.streams[touched.clone()];
@@ -208,7 +209,7 @@ impl Draft {
     }
 }
 
-/// None of what is damaged or missing: an archive that cannot be read whole is left as it is.
+/// Maps damaged or missing content to `None`: an archive that cannot be read completely is skipped.
 fn whole<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match read {
         Ok(found) => Ok(Some(found)),

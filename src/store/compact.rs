@@ -1,4 +1,5 @@
-//! Footers of packs of version 4: the rows by place, column by column, compressed with what recipes say.
+//! Footers of packs of version 4 and later: rows sorted by offset, stored column by column, compressed with
+//! the pack's recipes.
 //!
 //! ```text
 //! payload = number of groups of recipes 4 | where each stands 4 | one zstd frame, made with what these groups decode to, one
@@ -8,11 +9,11 @@
 //!           where the one before it does is 0
 //! ```
 //!
-//! The recipes in these groups have no rows: they are named by their hash. And the ids of chunks are mostly in recipes, so that
-//! the footer takes a few bytes for each.
+//! The recipes in these groups have no rows: their hash names them. Most chunk ids also occur in recipes, so
+//! a chunk takes only a few bytes in the footer.
 //!
-//! What must always be true: whoever wants the rows reads no more than these groups besides, at most 16 MiB decoded. If one of
-//! them is bad there is no footer, and the pack is searched, as any without.
+//! Invariants: reading the rows needs only these groups in addition, at most 16 MiB decoded. If one of them
+//! is damaged, there is no footer, and the pack is searched as any pack without a footer.
 
 use super::frame::{Header, Kind, Place};
 use super::gathered::compress as compress_behind;
@@ -26,27 +27,27 @@ const ROW_BYTES: usize = 45;
 const OFFSET: usize = 33;
 const STORED: usize = 37;
 const LEVEL: i32 = 9;
-/// A row takes two bytes and more.
+/// A row takes at least two bytes.
 const EXPANSION_MAX: u64 = 24;
-/// Groups of recipes beyond so many bytes have rows.
+/// Groups of recipes beyond this many bytes have rows.
 const RECIPES_BYTES_MAX: usize = 16 << 20;
 
-/// Groups of recipes of a pack.
+/// The groups of recipes in a pack.
 #[derive(Default)]
 pub(super) struct Recipes {
     offsets: Vec<u32>,
-    /// What they decode to.
+    /// Their decoded bytes.
     bytes: Vec<u8>,
-    /// What a footer would list of what is in them.
+    /// The entries that a footer would have for their content.
     entries: Vec<Entry>,
 }
 
 impl Recipes {
-    /// Those of a growing pack that has these entries, as far as they can be read.
+    /// Finds them among the entries of a growing pack, as far as they can be read.
     pub(super) fn among(entries: &[Entry], file: &dyn DiskFile, pack_place: Place) -> Recipes {
         let mut found = Recipes::default();
         for pair in entries.windows(2) {
-            // Of a group what is in it comes behind.
+            // The entries of a group's content follow the group.
             let offset = pair[0].address.offset;
             if pair[0].key.kind() == Kind::Group as u8
                 && pair[1].key.recipe_id().is_some()
@@ -75,7 +76,7 @@ impl Recipes {
         Some(())
     }
 
-    /// Whether a footer with these leaves this one out.
+    /// Whether a footer with these groups omits this entry.
     pub(super) fn tell(&self, entry: &Entry) -> bool {
         entry.key.recipe_id().is_some() && self.offsets.contains(&entry.address.offset)
     }
@@ -89,7 +90,7 @@ fn set(row: &mut [u8], at: usize, number: u32) {
     row[at..at + 4].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Compresses rows that are sorted by offset: a payload without its end.
+/// Compresses rows that are sorted by offset; returns a payload without its end.
 pub(super) fn compress(rows: &[u8], recipes: &Recipes) -> Vec<u8> {
     let count = rows.len() / ROW_BYTES;
     let mut columns = Vec::with_capacity(rows.len());
@@ -112,8 +113,8 @@ pub(super) fn compress(rows: &[u8], recipes: &Recipes) -> Vec<u8> {
     out
 }
 
-/// The rows that [`compress`] was given, and what the recipes tell besides, of the footer at `place`; `None` if these
-/// are none.
+/// Returns the rows that [`compress`] got, plus the entries from the recipes, for the footer at `place`;
+/// `None` if the payload is invalid.
 pub(super) fn expand(
     header: &Header,
     payload: &[u8],

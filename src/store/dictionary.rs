@@ -1,11 +1,11 @@
-//! Dictionaries: what the groups of a pack have in common, so that small groups compress like large ones.
+//! Dictionaries: shared content of the groups in a pack, so that small groups compress like large ones.
 //!
 //! ```text
 //! frame of kind 10: a dictionary as zstd trains it; it stands twice in a pack, before the groups that need it
 //! ```
 //!
-//! What must always be true: a dictionary stands in the same pack as every group that needs it, and is found by place and
-//! by the hash that names it. It is there twice, because all groups of a pack are lost with it: one copy is enough.
+//! Invariants: a dictionary is in the same pack as every group that needs it, and is found by location and by
+//! hash. Each pack holds two copies, because losing the dictionary loses all groups; one copy is enough.
 
 use super::frame::{self, HEADER_BYTES, Header, Kind, inflate_with};
 use super::pack::Packs;
@@ -18,18 +18,18 @@ use zstd::zstd_safe::{CCtx, CDict, CParameter, DDict, compress_bound};
 pub(super) const BYTES_MAX: usize = 112 << 10;
 /// No frame of one may claim more.
 pub(super) const FRAME_BYTES_MAX: u32 = 1 << 20;
-/// A shorter one is of no use.
+/// Shorter ones do not help.
 const BYTES_MIN: usize = 8 << 10;
-/// It is trained on so many times its length, as zstd's authors advise.
+/// Training uses samples of this many times its length, as zstd's authors advise.
 const SAMPLES_PER_BYTE: usize = 100;
-/// It is at most one part in so many of what it is for.
+/// A dictionary is at most one part in this many of the bytes it serves.
 const SHARE_MAX: u64 = 128;
 /// Level of zstd at which the copies are stored.
 const LEVEL: i32 = 19;
-/// Dictionaries kept at hand, some 150 KiB each.
+/// Cached dictionaries, about 150 KiB each.
 const KEPT: usize = 32;
 
-/// Where the copies of a dictionary stand in a pack, and how the hash that names it begins.
+/// Locations of the two copies in a pack, and the first bytes of the dictionary's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Copies {
     pub(super) at: [u32; 2],
@@ -46,26 +46,26 @@ pub(super) struct Dictionary {
 }
 
 impl Dictionary {
-    /// Of a dictionary's bytes, if zstd takes them.
+    /// Prepares a dictionary from its bytes, if zstd accepts them.
     pub(super) fn new(bytes: &[u8]) -> Option<Dictionary> {
         let decoder = DDict::try_create(bytes)?;
         let (id, frame) = (*blake3::hash(bytes).as_bytes(), OnceLock::new());
         Some(Dictionary { id, bytes: bytes.into(), decoder, frame })
     }
 
-    /// How many bytes of samples are wanted to train one for `raw_bytes`, and how long it is going to be; none if there
-    /// is too little.
+    /// Returns how many sample bytes to train with, and the dictionary's length, for `raw_bytes` of content;
+    /// `None` if there is too little.
     pub(super) fn wanted(raw_bytes: u64) -> Option<(usize, usize)> {
         let len = BYTES_MAX.min((raw_bytes / SHARE_MAX) as usize);
         (len >= BYTES_MIN).then_some((len * SAMPLES_PER_BYTE, len))
     }
 
-    /// Trains one of at most `len` bytes; none if the samples have too little in common.
+    /// Trains a dictionary of at most `len` bytes; `None` if the samples have too little in common.
     pub(super) fn train(samples: &[u8], sizes: &[usize], len: usize) -> Option<Dictionary> {
         Dictionary::new(&zstd::dict::from_continuous(samples, sizes, len).ok()?)
     }
 
-    /// Reads the copy that verifies of the two in a pack; why there is none.
+    /// Reads whichever of the two copies verifies.
     fn read(packs: &Packs, file: &dyn DiskFile, pack: u32, copies: &Copies) -> Result<Dictionary, String> {
         let mut first = None;
         for at in copies.at {
@@ -82,17 +82,17 @@ impl Dictionary {
         ))
     }
 
-    /// BLAKE3 of its bytes.
+    /// Returns the BLAKE3 hash of its bytes.
     pub(super) fn id(&self) -> &[u8; 32] {
         &self.id
     }
 
-    /// Whether it is the one that a group names.
+    /// Whether a group refers to this dictionary.
     pub(super) fn is(&self, begins: &[u8; 4]) -> bool {
         self.id.starts_with(begins)
     }
 
-    /// Header and payload of one copy.
+    /// Returns header and payload of one copy.
     pub(super) fn frame(&self) -> (&Header, &[u8]) {
         let (header, frame) = self.frame.get_or_init(|| {
             let mut compressor = zstd::bulk::Compressor::new(LEVEL).expect("zstd takes any level");
@@ -103,12 +103,12 @@ impl Dictionary {
         (header, &frame[HEADER_BYTES..])
     }
 
-    /// What both copies take in a pack, in bytes.
+    /// Returns the bytes that both copies take in a pack.
     pub(super) fn copies_len(&self) -> u64 {
         2 * self.frame().0.frame_len()
     }
 
-    /// For compressing with it.
+    /// Returns an encoder that uses it.
     pub(super) fn encoder(&self, level: i32) -> Encoder {
         Encoder { dictionary: CDict::create(&self.bytes, level), begins: self.begins() }
     }
@@ -117,7 +117,7 @@ impl Dictionary {
         *self.id.first_chunk().expect("a hash has 32 bytes")
     }
 
-    /// One zstd frame's `raw_len` bytes.
+    /// Decompresses one zstd frame to `raw_len` bytes.
     pub(super) fn inflate(&self, packed: &[u8], raw_len: u32) -> Result<Arc<[u8]>, &'static str> {
         inflate_with(packed, raw_len, |context, target| {
             context.decompress_using_ddict(target, packed, &self.decoder)
@@ -128,16 +128,16 @@ impl Dictionary {
 /// Compresses with a dictionary.
 pub(super) struct Encoder {
     dictionary: CDict<'static>,
-    /// Of the dictionary's id.
+    /// The first bytes of the dictionary's id.
     pub(super) begins: [u8; 4],
 }
 
 impl Encoder {
-    /// One zstd frame.
+    /// Compresses to one zstd frame.
     pub(super) fn compress(&self, raw: &[u8]) -> Vec<u8> {
         let mut packed = Vec::with_capacity(compress_bound(raw.len()));
         let mut context = CCtx::create();
-        // Groups name it themselves.
+        // The group's table already names the dictionary.
         context.set_parameter(CParameter::DictIdFlag(false)).expect("a new context takes a flag");
         context.ref_cdict(&self.dictionary).expect("a new context takes a dictionary");
         context.compress2(&mut packed, raw).expect("there is room for the worst case");
@@ -145,7 +145,8 @@ impl Encoder {
     }
 }
 
-/// Dictionaries at hand, by pack and place of the first copy: a frame never changes, and no number is given to two packs.
+/// Cached dictionaries, by pack and location of the first copy. Frames never change, and pack numbers are
+/// never reused.
 pub(super) struct Dictionaries(Cache<(u32, u32), Arc<Dictionary>>);
 
 impl Dictionaries {
@@ -153,7 +154,7 @@ impl Dictionaries {
         Dictionaries(Cache::new(KEPT))
     }
 
-    /// The dictionary that a group in `pack` needs.
+    /// Returns the dictionary that a group in `pack` needs.
     pub(super) fn get(
         &self,
         packs: &Packs,
@@ -186,7 +187,7 @@ fn read_copy(
     }
 }
 
-/// A frame of a dictionary and its payload, whose checksum fits.
+/// Reads a dictionary's frame, and its payload if the checksum fits.
 fn read_frame(
     packs: &Packs,
     file: &dyn DiskFile,

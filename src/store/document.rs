@@ -1,8 +1,10 @@
-//! Documents: encoded values of the layers above (directories of snapshots, what happened to files, snapshots), each by
-//! the hash of its bytes. They are frames as chunks and recipes are: durable, moved, verified and collected with them.
+//! Documents: encoded values of higher layers (snapshot directories, file events, snapshots), by the hash of
+//! their bytes. They are frames, like chunks and recipes: durable, moved, verified and collected in the same
+//! way.
 //!
-//! What must always be true: a document is one frame, so it is there whole or not at all; who knows of documents only
-//! by finding them ([`DocumentKind::Events`], [`DocumentKind::Snapshot`]) is told of those that no index covered.
+//! Invariants: a document is one frame, so it is there completely or not at all.
+//! [`Store::take_documents_found`] reports documents that no index covered, because higher layers find
+//! [`DocumentKind::Events`] and [`DocumentKind::Snapshot`] only that way.
 
 use super::error::StoreError;
 use super::frame::{Header, Key, Kind};
@@ -11,12 +13,12 @@ use super::writer::Writer;
 use super::{Bytes, Object, Store, lock};
 use crate::id::{ChunkId, DocumentId};
 
-/// What a document is.
+/// Kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DocumentKind {
     /// A directory of a snapshot, or a part of one.
     Node,
-    /// What happened to files.
+    /// File events.
     Events,
     /// A snapshot.
     Snapshot,
@@ -31,7 +33,7 @@ impl DocumentKind {
         }
     }
 
-    /// The kind of a frame that has to be told of when it is found.
+    /// Returns the document kind if frames of this kind must be reported when found.
     pub(super) fn listed(kind: Kind) -> Option<DocumentKind> {
         match kind {
             Kind::Events => Some(DocumentKind::Events),
@@ -46,7 +48,7 @@ impl DocumentKind {
 }
 
 impl Store {
-    /// A document, verified. To a collection under way this says that it is needed.
+    /// Returns a verified document. A running collection then counts it as needed.
     pub fn document(&self, kind: DocumentKind, id: &DocumentId) -> Result<Bytes, StoreError> {
         let key = kind.key(id);
         self.reader.known(&key)?;
@@ -65,13 +67,14 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Whether a document is stored and not known to be damaged. To a collection under way this says that it is needed.
+    /// Whether a document is stored and not known to be damaged. A running collection then counts it as
+    /// needed.
     pub fn knows_document(&self, kind: DocumentKind, id: &DocumentId) -> Result<bool, StoreError> {
         self.reader.known(&kind.key(id))
     }
 
-    /// Events and snapshots that were read from packs when the store was opened, because no index covered them: all of
-    /// them if the index was made anew. Given once.
+    /// Returns the events and snapshots that opening read from packs because no index covered them: all of
+    /// them after an index rebuild. Returns them once.
     pub fn take_documents_found(&self) -> Vec<(DocumentKind, DocumentId)> {
         std::mem::take(&mut lock(&self.documents_found))
     }

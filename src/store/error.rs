@@ -1,7 +1,7 @@
-//! What can go wrong in the store, and how damage is described.
+//! Errors of the store, and the description of damage.
 //!
-//! Damage is a finding about bytes on disk; [`StoreError`] is why one call failed. A frame that does not
-//! verify becomes both: the call fails with [`StoreError::Damaged`] and nobody sees its bytes.
+//! Damage is a finding about bytes on disk; [`StoreError`] is the reason why one call failed. A frame that
+//! does not verify causes both: the call fails with [`StoreError::Damaged`], and its bytes are not returned.
 
 use crate::db::DbError;
 use crate::env::Refusal;
@@ -11,7 +11,7 @@ use std::fmt::{self, Display};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What kind of thing is damaged.
+/// Kind of the damaged object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DamageKind {
@@ -19,33 +19,33 @@ pub enum DamageKind {
     PackHeader,
     /// A pack file that is missing or cannot be read.
     Pack,
-    /// A frame or a range of bytes where frames should be: what stood there is lost.
+    /// A frame or a range of bytes that should hold frames: its content is lost.
     Frame,
-    /// A frame as above, but a whole copy of the same content was stored later: nothing is lost.
+    /// A frame as above, but an intact copy of the same content was stored later: nothing is lost.
     Superseded,
     /// The footer of a sealed pack: nothing is lost, a rebuild reads the frames instead.
     Footer,
-    /// The index does not lead to a frame that is there, or leads to none: rebuild the index.
+    /// An index row points to no frame, or a frame has no row: rebuild the index.
     Index,
 }
 
 /// One finding about bytes on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// What kind of thing is damaged.
+    /// Kind of the damaged object.
     pub kind: DamageKind,
-    /// The chunk that it concerns, where known.
+    /// The affected chunk, if known.
     #[serde(serialize_with = "as_text")]
     pub chunk: Option<ChunkId>,
-    /// The recipe that it concerns, where known.
+    /// The affected recipe, if known.
     #[serde(serialize_with = "as_text")]
     pub recipe: Option<RecipeId>,
     /// The pack file it was found in.
     #[serde(serialize_with = "pack_as_text")]
     pub pack: PackId,
-    /// Where in the pack file, in bytes.
+    /// Offset in the pack file, in bytes.
     pub offset: u64,
-    /// What was expected and what was found.
+    /// Expected and found.
     pub reason: String,
 }
 
@@ -73,7 +73,7 @@ impl Display for Damage {
     }
 }
 
-/// Something that the store is asked for by name.
+/// An object that callers request by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Object {
     /// A chunk.
@@ -97,19 +97,19 @@ pub enum StoreError {
     /// The store does not hold it.
     #[error("{object} is not in the store")]
     Missing {
-        /// What was asked for.
+        /// The requested object.
         object: Object,
     },
     /// The store does not hold a document.
     #[error("document {document} is not in the store")]
     NoDocument {
-        /// What was asked for.
+        /// The requested document.
         document: DocumentId,
     },
-    /// The bytes on disk do not verify. They were not handed out.
+    /// The bytes on disk do not verify. They were not returned.
     #[error("damaged: {damage}")]
     Damaged {
-        /// What is damaged, and where.
+        /// The damage.
         damage: Damage,
     },
     /// An earlier write or fsync failed, so the store takes no writes until it is opened again.
@@ -140,28 +140,28 @@ pub enum StoreError {
     /// A chunk or recipe is longer than a frame can hold.
     #[error("{bytes} bytes are too many for one frame; the most is {max}")]
     TooLarge {
-        /// How long it is.
+        /// Its length.
         bytes: u64,
-        /// How long it may be.
+        /// The maximum length.
         max: u64,
     },
     /// The operating system refused.
     #[error("{operation} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The index database failed. No data is lost by it.
+    /// The index database failed. No data is lost.
     #[error(transparent)]
     Db(#[from] DbError),
 }
 
 impl StoreError {
-    /// Returns the error of the machine that it is; none if it can mean damage.
+    /// Returns the machine's refusal behind this error; `None` if the error can mean damage.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             StoreError::Io { source, .. } => Refusal::of(source),

@@ -1,8 +1,9 @@
-//! Features of a chunk: by those that two chunks share it shows whether they resemble each other.
+//! Features of a chunk. Two chunks that share features resemble each other.
 //!
-//! A feature is a hash of 64 bytes, taken where the hash happens to begin with so many zeros that a chunk of any
-//! length has 32 to 64 of them on average (FracMinHash; the rolling hash is that of FastCDC: Xia et al., USENIX ATC 2016).
-//! Places with more zeros are places with fewer too, so chunks of different lengths can be compared.
+//! A feature is a 64-bit hash, taken where the hash happens to begin with enough zeros that a chunk of any
+//! length has 32 to 64 of them on average (FracMinHash; the rolling hash is that of FastCDC: Xia et al.,
+//! USENIX ATC 2016). A hash with more zeros also qualifies for fewer, so chunks of different lengths can be
+//! compared.
 
 const GEAR: [u64; 256] = gear();
 /// Bytes that a hash depends on.
@@ -24,18 +25,19 @@ const fn gear() -> [u64; 256] {
     table
 }
 
-/// The distinct features of a chunk, sorted; none of a very short one.
+/// Returns the distinct features of a chunk, sorted; none for a very short chunk.
 pub(super) fn features(bytes: &[u8]) -> Vec<u32> {
     features_at(bytes, bytes.len().max(1).ilog2().saturating_sub(5).max(1))
 }
 
-/// As [`features`], one in 2 to the `zeros`th bytes of any length: also a short one finds itself in a long one.
+/// Like [`features`], but samples one in 2^`zeros` positions at any length, so that a short chunk matches
+/// inside a long one.
 pub(super) fn features_at(bytes: &[u8], zeros: u32) -> Vec<u32> {
     let mut found = Vec::with_capacity(96);
     let mut hash = 0_u64;
     for (i, byte) in bytes.iter().enumerate() {
         hash = (hash << 1).wrapping_add(GEAR[usize::from(*byte)]);
-        // The high bits depend on all of the window, the low ones on little of it.
+        // The high bits depend on the whole window, the low ones on little of it.
         if hash >> (64 - zeros) == 0 && i + 1 >= WINDOW {
             found.push((hash >> 16) as u32);
         }

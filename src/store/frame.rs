@@ -1,4 +1,5 @@
-//! A frame: one chunk, recipe, footer or group of chunks, framed so that it can be found and checked without an index.
+//! A frame: one chunk, recipe, footer or group of chunks, framed so that it can be found and checked without
+//! an index.
 //!
 //! ```text
 //! offset size
@@ -15,10 +16,10 @@
 //!     56       payload
 //! ```
 //!
-//! Numbers are little-endian. What must always be true: a frame verifies only in the store and at the place
-//! it was written to, because place and store are part of its checksum. So a file that happens to contain
-//! frames (a copy of a pack, say) can never be mistaken for frames when a damaged pack is searched. The
-//! header has a checksum of its own so that a damaged payload can be stepped over exactly.
+//! Numbers are little-endian. Invariants: a frame verifies only in its own store and at its own location,
+//! because both are part of its checksum. So a file that happens to contain frames (a copy of a pack, for
+//! example) is never mistaken for frames when a damaged pack is searched. The header has its own checksum so
+//! that a scan can skip a damaged payload exactly.
 
 use crate::id::{ChunkId, DocumentId, RecipeId, StoreId};
 use crate::recipe::CHUNK_BYTES_MAX;
@@ -36,7 +37,7 @@ pub(super) const RECIPE_BYTES_MAX: u32 = 1 << 30;
 /// No document may be longer.
 pub(super) const DOCUMENT_BYTES_MAX: u32 = 64 << 20;
 
-/// What a frame holds.
+/// Kind of a frame's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -46,11 +47,11 @@ pub(super) enum Kind {
     Recipe = 2,
     /// The table of contents of a sealed pack.
     Footer = 3,
-    /// Nothing: a range that a power cut left unwritten between frames that were.
+    /// Nothing: a range that a power cut left unwritten between written frames.
     Void = 4,
     /// A document: a directory of a snapshot.
     Node = 5,
-    /// A document: what happened to files.
+    /// A document: file events.
     Events = 6,
     /// A document: a snapshot.
     Snapshot = 7,
@@ -58,7 +59,7 @@ pub(super) enum Kind {
     Group = 8,
     /// Several chunks, compressed with the group before it as their prefix.
     Delta = 9,
-    /// What groups are compressed with.
+    /// A dictionary for groups.
     Dictionary = 10,
 }
 
@@ -69,12 +70,12 @@ impl Kind {
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 
-    /// Whether frames of this kind are looked up by their id. Of a group its chunks are.
+    /// Whether frames of this kind are looked up by id. Groups are not; their chunks are.
     pub(super) fn is_indexed(self) -> bool {
         !matches!(self, Kind::Footer | Kind::Void | Kind::Group | Kind::Delta | Kind::Dictionary)
     }
 
-    /// The most raw bytes that a frame of this kind may claim.
+    /// Returns the most raw bytes that a frame of this kind may claim.
     pub(super) fn raw_bytes_max(self) -> u32 {
         match self {
             Kind::Chunk | Kind::Group | Kind::Delta => CHUNK_BYTES_MAX,
@@ -90,28 +91,28 @@ pub(super) fn is_group(kind: u8) -> bool {
     kind == Kind::Group as u8 || kind == Kind::Delta as u8
 }
 
-/// How a payload is written.
+/// Codecs of a payload: raw.
 pub(super) const CODEC_RAW: u8 = 0;
 /// One zstd frame.
 pub(super) const CODEC_ZSTD: u8 = 1;
-/// One zstd frame that refers to other bytes as what comes before its own.
+/// One zstd frame with other bytes as its prefix.
 pub(super) const CODEC_PREFIX: u8 = 2;
 /// One zstd frame made with a dictionary.
 pub(super) const CODEC_DICTIONARY: u8 = 3;
-/// One LZMA stream, of a group that stands by itself.
+/// One LZMA stream, for a standalone group.
 pub(super) const CODEC_LZMA: u8 = 4;
 
-/// Flag of a group whose decoded bytes are not its chunks', but what deflate streams in them inflate to.
+/// Flag of a group that stores the inflated bytes of its chunks' deflate streams.
 pub(super) const FLAG_INFLATED: u16 = 1;
-/// Flag of a group whose table tells no names.
+/// Flag of a group whose table has no names.
 pub(super) const FLAG_UNNAMED: u16 = 2;
-/// Flag of a group whose members are recipes. It has no names either.
+/// Flag of a group of recipes. It has no names either.
 pub(super) const FLAG_RECIPES: u16 = 4;
 
-/// A block of zstd takes 4 bytes or more and gives 128 KiB or less, so no payload expands by more than this.
+/// A zstd block takes at least 4 bytes and yields at most 128 KiB, so no payload expands by more than this.
 const ZSTD_EXPANSION_MAX: u64 = 32 << 10;
 
-/// Key of the index: a 32-byte id and the kind. A chunk and a recipe of the same bytes are two things.
+/// Key of the index: a 32-byte id and the kind. A chunk and a recipe with the same bytes have different keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key(pub(super) [u8; Key::BYTES]);
 
@@ -124,7 +125,7 @@ impl Key {
         Key(key)
     }
 
-    /// As far as anybody looks it up: of a group only that it is one.
+    /// Returns the key for look-ups: all group kinds map to one.
     pub(super) fn looked_up(self) -> Key {
         if is_group(self.kind()) { Key::new(&[0; 32], self.kind()) } else { self }
     }
@@ -156,7 +157,7 @@ impl Key {
     }
 }
 
-/// Where a frame stands.
+/// Location of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) store: StoreId,
@@ -192,7 +193,7 @@ impl Header {
         out
     }
 
-    /// Reads a header that must stand at `place`.
+    /// Parses a header that must be at `place`.
     pub(super) fn parse(bytes: &[u8], place: Place) -> Result<Header, &'static str> {
         let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or("a frame header is cut short")?;
         if bytes[..4] != MAGIC {
@@ -229,17 +230,17 @@ impl Header {
         is_group(self.kind)
     }
 
-    /// Whether it is a group whose decoded bytes are not its chunks' ([`super::inflated`]).
+    /// Whether it is an inflated group ([`super::inflated`]).
     pub(super) fn is_inflated(&self) -> bool {
         self.is_group() && self.flags & FLAG_INFLATED != 0
     }
 
-    /// Whether it is a group whose table tells no names.
+    /// Whether it is a group whose table has no names.
     pub(super) fn is_unnamed(&self) -> bool {
         self.is_group() && self.flags & FLAG_UNNAMED != 0
     }
 
-    /// What the members of a group are.
+    /// Returns the kind of a group's members.
     pub(super) fn member_kind(&self) -> Kind {
         if self.flags & FLAG_RECIPES != 0 { Kind::Recipe } else { Kind::Chunk }
     }
@@ -249,7 +250,7 @@ impl Header {
         HEADER_BYTES as u64 + u64::from(self.stored_len)
     }
 
-    /// Whether a payload is the one that this header was written for.
+    /// Checks that a payload belongs to this header.
     pub(super) fn check(&self, payload: &[u8]) -> Result<(), &'static str> {
         match crc32fast::hash(payload) == self.payload_crc {
             true => Ok(()),
@@ -257,7 +258,7 @@ impl Header {
         }
     }
 
-    /// Decodes a payload whose checksum must match.
+    /// Decodes a payload after checking it.
     pub(super) fn decode(&self, payload: &[u8]) -> Result<Arc<[u8]>, &'static str> {
         self.check(payload)?;
         if self.flags != 0 {
@@ -275,13 +276,13 @@ impl Header {
     }
 }
 
-/// One zstd frame's `raw_len` bytes.
+/// Decompresses one zstd frame to `raw_len` bytes.
 pub(super) fn inflate(payload: &[u8], raw_len: u32) -> Result<Arc<[u8]>, &'static str> {
     inflate_with(payload, raw_len, |context, target| context.decompress(target, payload))
 }
 
-/// Fills `raw_len` bytes by `decompress`, which says how many it wrote. A context is some 100 KiB, which takes longer to be
-/// made than many a frame to be decoded, so each thread keeps one.
+/// Fills `raw_len` bytes with `decompress`, which returns how many it wrote. Each thread keeps one context:
+/// creating one (about 100 KiB) takes longer than decoding most frames.
 pub(super) fn inflate_with(
     payload: &[u8],
     raw_len: u32,
@@ -290,12 +291,12 @@ pub(super) fn inflate_with(
     thread_local! {
         static CONTEXT: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
     }
-    // Before memory is taken for what a few bytes claim to hold.
+    // Checked before memory is allocated for the claimed length.
     if u64::from(raw_len) > payload.len() as u64 * ZSTD_EXPANSION_MAX {
         return Err("the payload does not decompress to the length the frame says");
     }
     let mut raw: Arc<[u8]> = std::iter::repeat_n(0, raw_len as usize).collect();
-    let target = Arc::get_mut(&mut raw).expect("nobody else has it yet");
+    let target = Arc::get_mut(&mut raw).expect("it is not shared yet");
     let len = CONTEXT.with_borrow_mut(|slot| {
         let context = match slot {
             Some(context) => context,
@@ -309,8 +310,8 @@ pub(super) fn inflate_with(
     }
 }
 
-/// Appends room for a header and the encoded payload of `raw` to `out`; the header is for the appender to
-/// fill in, because its checksum depends on where the frame will stand.
+/// Appends an empty header and the encoded payload of `raw` to `out`. The appender fills in the header,
+/// because its checksum depends on the frame's location.
 pub(super) fn build(
     out: &mut Vec<u8>,
     kind: Kind,
@@ -343,9 +344,10 @@ pub(super) fn build(
     }
 }
 
-/// Compresses `raw` into `target`, which has room for zstd's worst case; returns how long it came out, unless that is not worth it.
+/// Compresses `raw` into `target`, which must have zstd's worst-case size; returns the length, or `None` if
+/// compression does not pay.
 fn pack(raw: &[u8], target: &mut [u8], compressor: &mut Compressor<'static>) -> Option<usize> {
-    // Less than about 3% saved is not worth decompressing for. zstd does not fail here; if it did, raw is always right.
+    // Less than about 3% saved is not worth the decompression. If zstd fails, raw is always right.
     let packed = compressor.compress_to_buffer(raw, target).ok();
     packed.filter(|len| len + raw.len() / 32 < raw.len())
 }
@@ -356,7 +358,7 @@ pub(super) fn compresses(raw: &[u8], compressor: &mut Compressor<'static>) -> bo
     pack(raw, &mut target, compressor).is_some()
 }
 
-/// The header of a frame whose payload is written as it is.
+/// Returns the header of an uncompressed frame.
 pub(super) fn raw(kind: Kind, payload: &[u8]) -> Header {
     Header {
         kind: kind as u8,

@@ -1,6 +1,7 @@
-//! The store's decoders, fed with any bytes. For `crate::fuzz` only; see there.
+//! The store's decoders, fed with arbitrary bytes, for `crate::fuzz`.
 //!
-//! Everything stands in one place: store 7..., pack 3. Frames of the pack target stand where they are in it.
+//! All bytes are at one location: store 7..., pack 3. Frames of the pack target are at their own offsets in
+//! it.
 
 use super::compact::Recipes;
 use super::dictionary::Dictionary;
@@ -44,7 +45,7 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-/// A delta or a group at the beginning of its pack; a delta's root is that of `root`, if it says so.
+/// A delta or a group at the beginning of its pack. A delta may use `root` as its root.
 pub fn group(bytes: &[u8]) {
     let at = place(PACK_HEADER_BYTES);
     let Ok(header) = Header::parse(bytes, at) else { return };
@@ -70,7 +71,8 @@ pub fn group(bytes: &[u8]) {
         if let Ok(group) = Group::decode(&header, payload, base) {
             for (id, len) in group.named() {
                 let chunk = group.chunk(&id.0, len);
-                // Of two with one name the first is found; what was deflated has its name, or is none.
+                // The first of two members with one name is found. Deflated content has its name, or is not
+                // returned.
                 assert!(chunk.is_ok_and(|chunk| chunk.len() == len as usize) || header.is_inflated());
             }
         }
@@ -91,7 +93,7 @@ fn dictionary() -> Dictionary {
     Dictionary::new(&[b'd'; 300]).expect("zstd takes any bytes but its own magic")
 }
 
-/// Makes the checksums of a mutant of [`group`] right, and what it needs `root` or the dictionary.
+/// Fixes the checksums of a mutant of [`group`], and makes it refer to `root` or the dictionary.
 pub fn repair_group(bytes: &mut [u8]) {
     if bytes.get(4) == Some(&(Kind::Delta as u8)) && bytes.len() >= HEADER_BYTES + 16 {
         bytes[HEADER_BYTES + 8..HEADER_BYTES + 16].copy_from_slice(&root().id()[..8]);
@@ -101,8 +103,8 @@ pub fn repair_group(bytes: &mut [u8]) {
     repair_frame(bytes);
 }
 
-/// Whole frames to begin with: a group that is raw, one that is compressed, a delta, one with a dictionary, one that is
-/// inflated, some without names, of chunks and of recipes, one of LZMA.
+/// Valid seed frames: a raw group, a compressed one, a delta, one with a dictionary, an inflated one, some
+/// without names (chunks and recipes), and one of LZMA.
 pub fn groups() -> Vec<Vec<u8>> {
     let make = |mut gathered: Gathered, text: &[u8], with: With<'_>| {
         gathered.push(&ChunkId([2; 32]), text);
@@ -169,7 +171,7 @@ fn inflated() -> Vec<u8> {
     frame
 }
 
-/// Makes a frame that stands at `offset` verify, with its payload cut to what there is.
+/// Makes a frame at `offset` verify; cuts its payload to the available bytes.
 fn repair_frame_at(frame: &mut [u8], offset: u32) {
     if frame.len() < HEADER_BYTES {
         return;
@@ -192,7 +194,7 @@ fn repair_frame_at(frame: &mut [u8], offset: u32) {
     frame[..HEADER_BYTES].copy_from_slice(&header.encode(place(offset)));
 }
 
-/// Makes the checksums of a mutant of `frame` right.
+/// Fixes the checksums of a mutant of `frame`.
 pub fn repair_frame(bytes: &mut [u8]) {
     repair_frame_at(bytes, PACK_HEADER_BYTES);
 }
@@ -206,7 +208,7 @@ pub fn footer(bytes: &[u8]) {
     assert!(entries.iter().all(|entry| entry.address.pack == PACK && entry.address.offset < offset));
     let sorted = entries.is_sorted_by_key(|entry| (entry.key, entry.address.offset));
     let again = encode_footer(entries, place(offset), PLAIN, None);
-    // The end magic is looked at by who reads the trailer, not by who reads the rows.
+    // The trailer's reader checks the end magic; the row parser does not.
     let (rows, payload) = (&bytes[..at], &again[HEADER_BYTES..]);
     assert!(!sorted || payload[..at] == *rows, "sorted rows have one encoding");
     assert_eq!(parse_entries(payload, PACK, offset).map_or(0, |entries| entries.len()), count);
@@ -224,7 +226,7 @@ pub fn compact_footer(bytes: &[u8]) {
     assert!(entries.iter().all(|entry| entry.address.pack == PACK && entry.address.offset < at.offset));
 }
 
-/// What [`compact_footer`] takes: without the group, and with it.
+/// Seeds for [`compact_footer`]: without and with the group.
 pub fn compact_footers() -> [Vec<u8>; 2] {
     let frame = unnamed(Kind::Recipe);
     let header = Header::parse(&frame, place(PACK_HEADER_BYTES)).expect("it was just made");
@@ -239,7 +241,7 @@ pub fn compact_footers() -> [Vec<u8>; 2] {
     })
 }
 
-/// Moves the footer to where every row of a mutant of [`footer`] lies before it.
+/// Moves the footer behind every row of a mutant of [`footer`].
 pub fn repair_footer(bytes: &mut [u8]) {
     let Some(at) = bytes.len().checked_sub(TRAILER_BYTES) else { return };
     put_u32(bytes, at, u32::MAX);
@@ -311,7 +313,7 @@ pub fn pack(bytes: &[u8]) {
     assert!(at >= len, "and comes to the end");
 }
 
-/// Makes header, frames and footer of a mutant of [`pack`] verify, wherever a frame's magic stands.
+/// Makes header, frames and footer of a mutant of [`pack`] verify, at each frame magic.
 pub fn repair_pack(bytes: &mut [u8]) {
     let len = bytes.len();
     if len < PACK_HEADER_BYTES as usize + TRAILER_BYTES {
@@ -327,7 +329,7 @@ pub fn repair_pack(bytes: &mut [u8]) {
         last = Some(next);
         at = next + HEADER_BYTES;
     }
-    // The last frame is taken for the footer: it says itself where it stands.
+    // The last frame counts as the footer: it gives its own location.
     if let Some(last) = last.filter(|last| len - last >= HEADER_BYTES + TRAILER_BYTES) {
         put_u32(bytes, len - TRAILER_BYTES, last as u32);
         put_u32(bytes, last + 8, (len - last - HEADER_BYTES) as u32);
@@ -339,14 +341,14 @@ pub fn repair_pack(bytes: &mut [u8]) {
     }
 }
 
-/// The row of the index that says how far it reaches.
+/// The index row that holds the position.
 pub fn position(bytes: &[u8]) {
     if let Some((at, counters)) = decode_position(bytes, STORE) {
         assert_eq!(encode_position(STORE, at, counters), bytes, "a position has one encoding");
     }
 }
 
-/// Makes the checksum of a mutant of [`position`] right.
+/// Fixes the checksum of a mutant of [`position`].
 pub fn repair_position(bytes: &mut [u8]) {
     if let Some(at) = bytes.len().checked_sub(4) {
         let crc = crc32fast::hash(&bytes[..at]);

@@ -1,4 +1,4 @@
-//! Members that are to be a group, and how that is compressed.
+//! Members of a future group, and how the group is compressed.
 
 use super::dictionary::Encoder;
 use super::frame::{
@@ -11,7 +11,7 @@ use crate::id::ChunkId;
 use crate::recipe::CHUNK_BYTES_MAX;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
-/// Deltas with their roots longer than this are compressed with matches as far away as there are.
+/// Deltas that, with their roots, are longer than this search for matches at any distance.
 const LONG_BYTES_MIN: usize = 256 << 10;
 
 /// Chunks that are to be a group, gathered.
@@ -23,12 +23,12 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// Chunks of these names and lengths that are stored as `inflated` ([`super::inflated::inflate`]).
+    /// Creates a group of these chunks, stored as `inflated` ([`super::inflated::inflate`]).
     pub(super) fn inflated(chunks: impl Iterator<Item = Named>, inflated: Vec<u8>) -> Gathered {
         Gathered { members: chunks.collect(), raw: inflated, flags: FLAG_INFLATED }
     }
 
-    /// Members of this kind, whose names are not told.
+    /// Creates a group of members of this kind, without names.
     pub(super) fn unnamed(kind: Kind) -> Gathered {
         let flags = FLAG_UNNAMED | if kind == Kind::Recipe { FLAG_RECIPES } else { 0 };
         Gathered { flags, ..Gathered::default() }
@@ -38,8 +38,8 @@ impl Gathered {
         self.members.is_empty()
     }
 
-    /// Whether another chunk of `len` bytes may join, `are_one` being told how many bytes it would be and how many the
-    /// shortest chunk has.
+    /// Whether another chunk of `len` bytes may join. `are_one` decides from the group's new length and the
+    /// length of its shortest chunk.
     pub(super) fn has_room(&self, len: usize, are_one: impl Fn(u64, u64) -> bool) -> bool {
         let bytes = self.raw.len() + len;
         let shortest = self.members.iter().fold(len as u64, |shortest, member| shortest.min(member.1.into()));
@@ -64,8 +64,8 @@ impl Gathered {
         &self.members
     }
 
-    /// Appends room for a header and the payload to `out`. How far what it is compressed with is, is for the appender to
-    /// fill in ([`super::group_table::set_distance`], [`super::group_table::set_distances`]).
+    /// Appends an empty header and the payload to `out`. The appender sets the distances to the root or the
+    /// dictionary ([`super::group_table::set_distance`], [`super::group_table::set_distances`]).
     pub(super) fn build(&self, out: &mut Vec<u8>, with: With<'_>) -> Header {
         let start = out.len() + HEADER_BYTES;
         out.resize(start, 0);
@@ -109,7 +109,7 @@ impl Gathered {
     }
 }
 
-/// What a group is compressed with: a level of zstd, a root too, or a dictionary; or not with zstd.
+/// Compression of a group: a zstd level, with or without a root or a dictionary; or LZMA.
 #[derive(Clone, Copy)]
 pub(super) enum With<'a> {
     Nothing(i32),
@@ -129,7 +129,7 @@ impl With<'_> {
     }
 }
 
-/// One zstd frame of `raw`, with `prefix` as what comes before it.
+/// Compresses `raw` to one zstd frame, with `prefix` as the preceding bytes.
 pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8> {
     let mut context = CCtx::create();
     let mut packed = Vec::with_capacity(compress_bound(raw.len()));
@@ -142,7 +142,7 @@ pub(super) fn compress(raw: &[u8], level: i32, prefix: Option<&[u8]>) -> Vec<u8>
     if let Some(prefix) = prefix {
         let bytes = prefix.len() + raw.len();
         if bytes > LONG_BYTES_MIN {
-            // Else the lower levels forget the beginning of a long prefix before they have come to its end.
+            // Otherwise the lower levels forget the beginning of a long prefix before they reach its end.
             let window_log = usize::BITS - bytes.leading_zeros();
             context
                 .set_parameter(CParameter::WindowLog(window_log))

@@ -1,4 +1,4 @@
-//! Groups: several chunks in one frame, so that what they have in common is stored once.
+//! Groups: several chunks in one frame, so that their common content is stored once.
 //!
 //! ```text
 //! payload of a group (kind 8) or delta (kind 9)
@@ -13,13 +13,13 @@
 //!        are made of what is decoded ([`super::inflated`]). Members are chunks, with flag 4 recipes
 //! ```
 //!
-//! A group stands by itself, or with a dictionary. A delta is compressed with the decoded bytes of its **root**, the last group before it in
-//! the same pack, as what came before its own; nothing is compressed against a delta. So a read decodes two frames at
-//! most, and a damaged group takes its own chunks along and those of its deltas, which follow it at once.
+//! A group stands alone, or uses a dictionary. A delta is compressed with the decoded bytes of its **root**
+//! as a prefix. The root is the last group before it in the same pack; nothing is compressed against a delta.
+//! So a read decodes at most two frames. A damaged group loses its own chunks and those of its deltas, which
+//! follow it directly.
 //!
-//! What must always be true: a delta follows its root or another delta of that root, in one append. Bytes leave here
-//! only if the frame's checksum and, for a delta, those of its root fit; the id of the root in the delta's
-//! payload says that it is that one.
+//! Invariants: a delta follows its root or another delta of that root, in one append. Bytes are returned only
+//! if the frame's checksum fits and, for a delta, its root's too; the delta's payload contains the root's id.
 
 use super::dictionary::{Dictionaries, Dictionary};
 use super::frame::{
@@ -33,13 +33,13 @@ use crate::id::ChunkId;
 use std::sync::{Arc, OnceLock};
 use zstd::zstd_safe::DCtx;
 
-/// Bytes that begin so are a dictionary with tables to zstd (RFC 8878, section 5).
+/// zstd takes bytes that begin like this for a dictionary with tables (RFC 8878, section 5).
 const DICTIONARY_MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
-/// Of a root so much is read at first: mostly all of it.
+/// First read of a root: usually all of it.
 const READ_BYTES: usize = 4 << 10;
 const NOT_AS_NAMED: &str = "the content does not have the hash that names it";
 
-/// What a group was compressed with.
+/// The base of a group's compression.
 #[derive(Clone, Copy)]
 pub(super) enum Base<'a> {
     Nothing,
@@ -47,7 +47,7 @@ pub(super) enum Base<'a> {
     Dictionary(&'a Dictionary),
 }
 
-/// The bytes of a group that needs no other.
+/// Decodes a group that needs no other.
 fn decode_plain(header: &Header, stored: &[u8]) -> Result<Bytes, &'static str> {
     match header.codec {
         CODEC_ZSTD => inflate(stored, header.raw_len),
@@ -60,24 +60,24 @@ fn decode_plain(header: &Header, stored: &[u8]) -> Result<Bytes, &'static str> {
 /// A group, decoded.
 pub(super) struct Group {
     id: [u8; 32],
-    /// Of the payload, if it needs no other group.
+    /// CRC of the payload, if it needs no other group.
     alone_crc: Option<u32>,
     members: Vec<Member>,
-    /// The hash of each member, once somebody asked for it: none of a group that tells names.
+    /// The hash of each member, computed on first use; empty for groups with names.
     hashes: Box<[OnceLock<ChunkId>]>,
     raw: Bytes,
-    /// The members' bytes, if they are others: made when they are first asked for.
+    /// The members' bytes of an inflated group, deflated on first use.
     deflated: Option<OnceLock<Result<Bytes, &'static str>>>,
 }
 
 impl Group {
-    /// Decodes a payload, which must fit its checksum; `base` is the decoded root of a delta, or the dictionary.
+    /// Decodes a payload that fits its checksum. `base` is the decoded root of a delta, or the dictionary.
     pub(super) fn decode(header: &Header, payload: &[u8], base: Base<'_>) -> Result<Group, &'static str> {
         header.check(payload)?;
         Group::decode_with(header, payload, Table::parse(header, payload)?, base)
     }
 
-    /// As [`Group::decode`], of a payload that was found to fit its checksum and that this is the table of.
+    /// Like [`Group::decode`], for a payload with a verified checksum and this table.
     pub(super) fn decode_with(
         header: &Header,
         payload: &[u8],
@@ -106,19 +106,19 @@ impl Group {
         Ok(Group { id: header.id, alone_crc, members: table.members, hashes, raw, deflated })
     }
 
-    /// As [`Group::chunk`], to be kept: not copied if it is all that there is.
+    /// Like [`Group::chunk`], but shared: not copied if the group has only this chunk.
     pub(super) fn shared_chunk(&self, id: &[u8; 32], len: u32) -> Result<Bytes, &'static str> {
         let bytes = self.chunk(id, len)?;
         let is_all = self.deflated.is_none() && bytes.len() == self.raw.len();
         Ok(if is_all { Arc::clone(&self.raw) } else { bytes.into() })
     }
 
-    /// Whether it is what a payload that fits this header decodes to, whatever stands around it.
+    /// Whether it is the decoded form of a payload with this header, at any location.
     pub(super) fn is_made_of(&self, header: &Header) -> bool {
         self.alone_crc == Some(header.payload_crc) && self.id == header.id
     }
 
-    /// Chunks that stand behind one, as long as they come to no more than `bytes_max`; none of what is deflated first.
+    /// Returns chunks behind one, up to `bytes_max` bytes; none for inflated groups.
     pub(super) fn chunks_behind(
         &self,
         id: &[u8; 32],
@@ -134,7 +134,7 @@ impl Group {
         near.filter_map(|at| Some((self.id_of(at)?, self.bytes_at(&self.members[at]))))
     }
 
-    /// What names a member, unless nobody needs it.
+    /// Returns a member's id, unless the member is unneeded.
     pub(super) fn id_of(&self, at: usize) -> Option<ChunkId> {
         let member = &self.members[at];
         match member.name {
@@ -144,12 +144,12 @@ impl Group {
         }
     }
 
-    /// The chunks that somebody may need.
+    /// Returns the chunks that may be needed.
     pub(super) fn named(&self) -> impl Iterator<Item = Named> {
         (0..self.members.len()).filter_map(|at| Some((self.id_of(at)?, self.members[at].len)))
     }
 
-    /// Which member a chunk of this length is. Only members that are as long are hashed.
+    /// Finds the member with this id and length. Hashes only members of that length.
     fn find(&self, id: &[u8; 32], len: u32) -> Result<usize, &'static str> {
         let is_it = |at: &usize| self.id_of(*at).is_some_and(|found| found.0 == *id);
         let as_long = |at: &usize| self.members[*at].len == len;
@@ -162,20 +162,20 @@ impl Group {
         }
     }
 
-    /// Bytes of a member that are as they were decoded.
+    /// Returns a member's decoded bytes.
     fn bytes_at(&self, member: &Member) -> &[u8] {
         &self.raw[member.start as usize..][..member.len as usize]
     }
 
-    /// Whether it has more chunks than one.
+    /// Whether it has more than one chunk.
     pub(super) fn has_several(&self) -> bool {
         self.members.len() > 1
     }
 
-    /// The bytes of a chunk that must be `len` bytes long.
+    /// Returns the bytes of a chunk that must be `len` bytes long.
     pub(super) fn chunk(&self, id: &[u8; 32], len: u32) -> Result<&[u8], &'static str> {
         let bytes = self.bytes_of(&self.members[self.find(id, len)?])?;
-        // What deflated it first may have been another deflater after all.
+        // Another deflater may have produced other bytes.
         match self.deflated.is_some() && ChunkId::of(bytes).0 != *id {
             true => Err(NOT_AS_NAMED),
             false => Ok(bytes),
@@ -189,7 +189,7 @@ impl Group {
         Ok(&bytes[member.start as usize..][..member.len as usize])
     }
 
-    /// Names and lengths of its chunks, and what it decodes to.
+    /// Returns names and lengths of its chunks, and its decoded bytes.
     #[cfg(test)]
     pub(super) fn parts(&self) -> (Vec<(ChunkId, u32)>, Vec<u8>) {
         (self.named().collect(), self.raw.to_vec())
@@ -200,24 +200,24 @@ impl Group {
         self.members.last().map_or(0, |last| (last.start + last.len) as usize)
     }
 
-    /// The hash of its decoded bytes.
+    /// Returns the hash of its decoded bytes.
     pub(super) fn id(&self) -> &[u8; 32] {
         &self.id
     }
 
-    /// What it decodes to.
+    /// Returns its decoded bytes.
     pub(super) fn raw(&self) -> &[u8] {
         &self.raw
     }
 
-    /// Memory that it takes, about.
+    /// Returns its approximate size in memory.
     pub(super) fn weight(&self) -> u64 {
         let deflated = self.deflated.as_ref().map_or(0, |_| self.chunk_bytes());
         let members = size_of_val(&*self.members) + size_of_val(&*self.hashes);
         (self.raw.len() + deflated + members) as u64
     }
 
-    /// Whether every chunk, and all of it, has the hash that names it.
+    /// Checks the hash of every chunk and of the whole group.
     pub(super) fn check_hashes(&self) -> Result<(), &'static str> {
         if *blake3::hash(&self.raw).as_bytes() != self.id {
             return Err(NOT_AS_NAMED);
@@ -232,7 +232,7 @@ impl Group {
         Ok(())
     }
 
-    /// Reads the group that stands at `offset`, with what it needs.
+    /// Reads the group at `offset`, with its root or dictionary.
     pub(super) fn read(
         packs: &Packs,
         file: &dyn DiskFile,
@@ -282,12 +282,12 @@ impl Group {
     }
 }
 
-/// A frame of a group and its payload, whose checksum fits.
+/// Reads a group's frame, and its payload if the checksum fits.
 pub(super) fn read_frame(file: &dyn DiskFile, place: Place) -> Result<(Header, Vec<u8>), String> {
     let offset = place.offset;
     let failed = |e| format!("it cannot be read: {e}");
     let mut frame = vec![0; READ_BYTES];
-    // What comes behind it may be unreadable, or the end.
+    // Bytes behind it may be unreadable, or missing.
     let mut len = file.read_at(&mut frame, u64::from(offset)).unwrap_or(0);
     frame.truncate(len.max(HEADER_BYTES));
     if len < HEADER_BYTES {
@@ -307,18 +307,18 @@ pub(super) fn read_frame(file: &dyn DiskFile, place: Place) -> Result<(Header, V
     Ok((header, payload))
 }
 
-/// Whether a group that begins its id so, and that a delta may need, stands whole at `offset`.
+/// Whether an intact group whose id begins like this, and that a delta may use, is at `offset`.
 pub(super) fn stands(packs: &Packs, file: &dyn DiskFile, pack: u32, offset: u32, begins: &[u8; 8]) -> bool {
     read_frame(file, packs.place(pack, offset))
         .is_ok_and(|(header, _)| header.kind == Kind::Group as u8 && is_root(&header.id, begins))
 }
 
-/// One zstd frame's `raw_len` bytes that was made with `prefix` as what comes before it.
+/// Decompresses one zstd frame to `raw_len` bytes, with `prefix` as the preceding bytes.
 pub(super) fn inflate_behind(packed: &[u8], raw_len: u32, prefix: &[u8]) -> Result<Bytes, &'static str> {
     inflate_with(packed, raw_len, |context, target| decompress(context, target, packed, prefix))
 }
 
-/// Decodes one zstd frame that was made with `prefix` as what comes before it; how many bytes it had.
+/// Decompresses one zstd frame with `prefix` as the preceding bytes; returns the length.
 fn decompress(
     context: &mut DCtx<'static>,
     target: &mut [u8],
@@ -326,11 +326,11 @@ fn decompress(
     prefix: &[u8],
 ) -> zstd::zstd_safe::SafeResult {
     if prefix.starts_with(&DICTIONARY_MAGIC) {
-        // A context of its own: zstd keeps the reference for as long as the context lives.
+        // A fresh context: zstd keeps the reference as long as the context lives.
         let mut context = DCtx::create();
         context.ref_prefix(prefix)?;
         return context.decompress(target, packed);
     }
-    // What any other bytes are as a dictionary, they are as a prefix; and it is forgotten again.
+    // Other bytes work as a dictionary just as they do as a prefix, and zstd then forgets them.
     context.decompress_using_dict(target, packed, prefix)
 }

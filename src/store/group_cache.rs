@@ -1,11 +1,11 @@
-//! Decoded groups at hand, by pack and offset: a frame never changes, and no number is given to two packs.
+//! Cache of decoded groups, by pack and offset. Frames never change, and pack numbers are never reused.
 //!
-//! Short ones are in a cache. Long ones, which no part of the cache has room for, are kept beside it until others are decoded:
-//! whoever reads on wants them again for each of their chunks, two or three of them in turn where one file's chunks were put to those of
-//! another.
+//! Short groups are in a cache. Long groups do not fit into a shard of it; they are kept separately until
+//! others are decoded, because a sequential reader wants them again for each of their chunks, and alternates
+//! between two or three of them if its file shares chunks with another file.
 //!
-//! What must always be true: of long groups one is decoded at a time, and three stay, more only within their share: so what
-//! they take is bounded whatever is read, by four times the longest that there may be, 64 MiB.
+//! Invariants: one long group is decoded at a time, and three stay, or more within their share. So memory is
+//! bounded by four times the longest possible group, 64 MiB.
 
 use super::frame::Header;
 use super::group::Group;
@@ -15,10 +15,10 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The cache has a part for each so many bytes: what an archive inflates to fits into one.
+/// Bytes of one cache shard: an inflated archive fits.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Long groups that are kept whatever they take.
+/// Number of long groups that stay at any size.
 const LONG_MIN: usize = 3;
 
 /// Pack and offset of a group.
@@ -26,23 +26,23 @@ type Place = (u32, u32);
 
 pub(super) struct GroupCache {
     short: Cache<Place, Arc<Group>, ByBytes>,
-    /// The newest last.
+    /// Newest last.
     long: Mutex<VecDeque<(Place, Arc<Group>)>>,
-    /// From so many bytes on a group is long.
+    /// A group of at least this many bytes is long.
     long_bytes_min: u64,
-    /// Most bytes of long ones, unless they are [`LONG_MIN`].
+    /// Byte limit for long groups beyond [`LONG_MIN`].
     long_bytes_max: u64,
-    /// Held while a long one is decoded.
+    /// Held while a long group is decoded.
     turn: Mutex<()>,
     #[cfg(test)]
     inserted: std::sync::atomic::AtomicU64,
 }
 
 impl GroupCache {
-    /// So many bytes of short ones, and of long ones.
+    /// Creates a cache with these byte limits for short and long groups.
     pub(super) fn new(short_bytes: u64, long_bytes_max: u64) -> GroupCache {
         let parts = (short_bytes / PART_BYTES).max(1);
-        // It is parted less than others: no part keeps what is longer than the part is.
+        // Fewer shards than usual: no shard keeps an item longer than itself.
         let options = OptionsBuilder::new()
             .shards(parts as usize)
             .estimated_items_capacity((short_bytes / (64 << 10)) as usize)
@@ -84,7 +84,7 @@ impl GroupCache {
         }
     }
 
-    /// How many groups were ever brought here.
+    /// Returns how many groups were ever inserted.
     #[cfg(test)]
     pub(super) fn inserted(&self) -> u64 {
         self.inserted.load(std::sync::atomic::Ordering::Relaxed)
@@ -94,7 +94,7 @@ impl GroupCache {
         group.weight() >= self.long_bytes_min
     }
 
-    /// Waits until no other thread decodes a long group, if one with this header is.
+    /// Waits until no other thread decodes a long group, if this header is of a long one.
     pub(super) fn turn(&self, header: &Header) -> Option<MutexGuard<'_, ()>> {
         let is_long = u64::from(header.raw_len) >= self.long_bytes_min;
         is_long.then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,17 +1,4 @@
-//! The table of a group: which members it has, and what it needs.
-//!
-//! ```text
-//! payload of a group (kind 8) or delta (kind 9)
-//!  0  4  number of members
-//!  4  4  delta: bytes from the beginning of its root's frame to that of its own; group: 0, or with a dictionary
-//!        bytes from the beginning of one copy of that
-//!  8  8  delta: first bytes of its root's id; group: 0, or bytes from the beginning of the other copy 4,
-//!        first bytes of the dictionary's id 4
-//! 16     for each member: id 32 (zeros: bytes that nobody needs any more) | length 4
-//!        with flag 2 [`super::unnamed`] instead
-//!        then the members' bytes, one after the other: as they are, or one zstd frame. With flag 1 the members' bytes
-//!        are made of what is decoded ([`super::inflated`]). Members are chunks, with flag 4 recipes
-//! ```
+//! The table of a group: its members and its base. [`super::group`] shows the layout.
 
 use super::dictionary::Copies;
 use super::frame::{
@@ -25,45 +12,45 @@ use crate::recipe::CHUNK_BYTES_MAX;
 
 pub(super) const HEAD_BYTES: usize = 16;
 const MEMBER_BYTES: usize = 36;
-/// No group has more members.
+/// Limit of members in a group.
 pub(super) const MEMBERS_MAX: usize = 4096;
-/// So much of a payload may come before the members' bytes.
+/// Limit of payload bytes before the members' bytes.
 pub(super) const TABLE_BYTES_MAX: u32 = (HEAD_BYTES + MEMBERS_MAX * MEMBER_BYTES) as u32;
-/// The id of a member that nobody needs any more.
+/// The id of an unneeded member.
 const NOBODY: [u8; 32] = [0; 32];
 
 /// A chunk in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) name: Name,
-    /// Where it begins in the decoded bytes.
+    /// Its start in the decoded bytes.
     pub(super) start: u32,
     pub(super) len: u32,
 }
 
-/// What names a member.
+/// Name of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Told(ChunkId),
-    /// The hash of its bytes.
+    /// Not in the table: the hash of its bytes.
     Untold,
-    /// Nobody needs it any more.
+    /// The member is unneeded.
     Nobody,
 }
 
-/// The name and length of a chunk in a group that somebody may need.
+/// Id and length of a chunk in a group that may be needed.
 pub(super) type Named = (ChunkId, u32);
 
-/// What stands before the members' bytes.
+/// The bytes before the members' bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     pub(super) needs: Needs,
     pub(super) members: Vec<Member>,
-    /// How long it is.
+    /// Its length.
     pub(super) bytes: usize,
 }
 
-/// What a group is decoded with, by how far before it that stands.
+/// The base of a group, by its distance before the group.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Needs {
     Nothing,
@@ -72,7 +59,7 @@ pub(super) enum Needs {
 }
 
 impl Table {
-    /// Reads the table of a payload whose checksum fits.
+    /// Parses the table of a payload with a valid checksum.
     pub(super) fn parse(header: &Header, payload: &[u8]) -> Result<Table, &'static str> {
         if !header.is_group() {
             return Err("the frame is no group");
@@ -120,19 +107,19 @@ impl Table {
         if start != header.raw_len && !header.is_inflated() {
             return Err("the chunks of a group are not as long as it says");
         }
-        // The only member has the hash of the group.
+        // A single member has the hash of the group.
         if let [Member { name: name @ Name::Untold, .. }] = &mut members[..] {
             *name = Name::Told(ChunkId(header.id));
         }
         Ok(Table { needs, members, bytes: HEAD_BYTES + rows_len })
     }
 
-    /// Whether it tells the names of the chunks that somebody may need.
+    /// Whether the table has the names of all chunks that may be needed.
     pub(super) fn is_named(&self) -> bool {
         !self.members.iter().any(|member| member.name == Name::Untold)
     }
 
-    /// With the names that it does not tell: the group knows them.
+    /// Fills in missing names from the decoded group.
     pub(super) fn named_by(mut self, group: &Group) -> Table {
         for (at, member) in self.members.iter_mut().enumerate() {
             member.name = group.id_of(at).map_or(Name::Nobody, Name::Told);
@@ -140,7 +127,7 @@ impl Table {
         self
     }
 
-    /// The chunks in the group that somebody may need, as far as their names are known.
+    /// Returns the chunks that may be needed and whose names are known.
     pub(super) fn named(&self) -> impl Iterator<Item = Named> {
         self.members.iter().filter_map(|member| match member.name {
             Name::Told(id) => Some((id, member.len)),
@@ -148,7 +135,8 @@ impl Table {
         })
     }
 
-    /// Where the root's frame begins, and the first bytes of its id; none if this stands at `offset` and is no delta.
+    /// Returns the offset of the root's frame and the first bytes of its id; `None` if this group, at
+    /// `offset`, is not a delta.
     pub(super) fn root(&self, offset: u32) -> Result<Option<(u32, [u8; 8])>, &'static str> {
         match self.needs {
             Needs::Root { distance, begins } => Ok(Some((before(offset, distance)?, begins))),
@@ -156,7 +144,7 @@ impl Table {
         }
     }
 
-    /// The dictionary that the group needs, if it stands at `offset`.
+    /// Returns the dictionary of a group at `offset`.
     pub(super) fn dictionary(&self, offset: u32) -> Result<Option<Copies>, &'static str> {
         match self.needs {
             Needs::Dictionary { distances: [one, other], begins } => {
@@ -179,7 +167,7 @@ impl Needs {
     }
 }
 
-/// Of each of `count` members name and length, and how many bytes say so.
+/// Parses name and length of `count` members; returns the bytes used.
 fn parse_named(bytes: &[u8], count: usize) -> Option<(Vec<(Name, u32)>, usize)> {
     let rows = bytes.get(..count * MEMBER_BYTES)?;
     let members = rows.chunks_exact(MEMBER_BYTES).map(|row| {
@@ -190,7 +178,7 @@ fn parse_named(bytes: &[u8], count: usize) -> Option<(Vec<(Name, u32)>, usize)> 
     Some((members.collect(), rows.len()))
 }
 
-/// Appends what a table says of a member.
+/// Appends a member to a table.
 pub(super) fn put_named(table: &mut Vec<u8>, (id, len): Named) {
     table.extend_from_slice(&id.0);
     table.extend_from_slice(&len.to_le_bytes());
@@ -200,35 +188,36 @@ fn before(offset: u32, distance: u32) -> Result<u32, &'static str> {
     offset.checked_sub(distance).ok_or("a group says that what it needs stands before the pack")
 }
 
-/// Whether an id begins with what a delta says of its root's.
+/// Whether an id begins with these bytes from a delta.
 pub(super) fn is_root(id: &[u8; 32], begins: &[u8; 8]) -> bool {
     id.starts_with(begins)
 }
 
-/// Bytes of a payload that come before those of so many members.
+/// Returns the payload bytes before those of the members.
 pub(super) fn table_bytes(members: usize) -> usize {
     HEAD_BYTES + members * MEMBER_BYTES
 }
 
-/// Says in a delta's payload how far before it its root stands.
+/// Sets the distance to the root in a delta's payload.
 pub(super) fn set_distance(header: &mut Header, payload: &mut [u8], distance: u32) {
     payload[4..8].copy_from_slice(&distance.to_le_bytes());
     header.payload_crc = crc32fast::hash(payload);
 }
 
-/// Says in a group's payload how far before it the copies of its dictionary stand.
+/// Sets the distances to the dictionary's copies in a group's payload.
 pub(super) fn set_distances(header: &mut Header, payload: &mut [u8], distances: [u32; 2]) {
     payload[4..8].copy_from_slice(&distances[0].to_le_bytes());
     payload[8..12].copy_from_slice(&distances[1].to_le_bytes());
     header.payload_crc = crc32fast::hash(payload);
 }
 
-/// How the id of the dictionary begins that a group's payload names.
+/// Returns the first bytes of the dictionary's id in a group's payload.
 pub(super) fn dictionary_of(header: &Header, payload: &[u8]) -> Option<[u8; 4]> {
     (header.codec == CODEC_DICTIONARY).then(|| payload.get(12..)?.first_chunk().copied())?
 }
 
-/// Takes the names of members out of a payload, so that nobody is led to them; their bytes stay. Its table must be named.
+/// Removes names of members from a payload, so that they are no longer found; their bytes stay. The table
+/// must be named.
 pub(super) fn drop_names(
     header: &mut Header,
     payload: &mut [u8],

@@ -1,12 +1,12 @@
 //! The chunk index: from a key to the address of its frame.
 //!
-//! Two parts answer as one: rows in the database ([`Tiers`] in `Table::Chunks`) and recent rows in memory,
-//! which enter the database in sorted bulk. The Meta row "store.position" says up to which byte
-//! of the packs the rows in the database are complete; the frames after it are read again on open.
+//! It has two parts: rows in the database ([`Tiers`] in `Table::Chunks`), and recent rows in memory, which
+//! enter the database in sorted bulk. The Meta row "store.position" says up to which byte of the packs the
+//! database is complete; opening reads the frames after it again.
 //!
-//! What must always be true: everything here can be rebuilt from the packs; the position in the database
-//! never runs ahead of what is durable in the packs or of the rows that are durable in the database. The
-//! order is therefore: fdatasync pack, rows, flush, position, flush.
+//! Invariants: everything here can be rebuilt from the packs. The position in the database never runs ahead
+//! of the durable packs or of the durable rows. So the order is: fdatasync pack, rows, flush, position,
+//! flush.
 
 use super::error::StoreError;
 use super::frame::{Key, Kind};
@@ -21,23 +21,23 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 const ROW_BYTES: usize = Key::BYTES + 16;
 const LAYOUT: Layout = Layout { table: Table::Chunks, row_len: ROW_BYTES, key_len: Key::BYTES };
 const POSITION_KEY: &[u8] = b"store.position";
-/// 1 was a table of rows in another form.
+/// 1 was a table with another row format.
 const POSITION_VERSION: u8 = 2;
 const REMOVING_KEY: &[u8] = b"store.removing";
 const GROUPING_KEY: &[u8] = b"store.grouping";
 
-/// In a row: its key is no longer there ([`Tiers`]).
+/// Marks a row whose key was removed ([`Tiers`]).
 const REMOVED: Address =
     Address { pack: u32::MAX, offset: u32::MAX, stored_len: u32::MAX, raw_len: u32::MAX };
 
-/// A point in the sequence of all packs. Ordered as frames are appended.
+/// A position in the sequence of all packs, in append order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) pack: u32,
     pub(super) offset: u32,
 }
 
-/// What is counted along with the index.
+/// Counters that are stored with the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     pub(super) chunks: u64,
@@ -75,21 +75,21 @@ impl Counters {
     }
 }
 
-/// What grouping came to, as far as the index remembers. Sizes in bytes on disk.
+/// Total effect of grouping since the index was built. Sizes in bytes on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grouping {
     /// Chunks grouped.
     pub chunks: u64,
-    /// What they took before.
+    /// Their bytes before.
     pub before_bytes: u64,
-    /// What they took afterwards.
+    /// Their bytes after.
     pub after_bytes: u64,
 }
 
 #[derive(Default)]
 struct Recent {
     fresh: BTreeMap<Key, Address>,
-    /// On their way into the database; still looked up here until they are all there.
+    /// Being merged into the database; still looked up here until all rows are there.
     merging: Arc<BTreeMap<Key, Address>>,
 }
 
@@ -98,12 +98,12 @@ pub(super) struct Index {
     db: Arc<dyn Db>,
     tiers: Tiers,
     recent: RwLock<Recent>,
-    /// Rows ever added: lets a writer see cheaply that nothing changed since it looked.
+    /// Number of rows ever added: a writer can cheaply check that nothing changed since its look-up.
     generation: AtomicU64,
 }
 
 impl Index {
-    /// The index in `db`; what is of no use there is as good as none. Filters take at most about `filter_bytes`.
+    /// Opens the index in `db`; unusable content counts as empty. Filters take at most about `filter_bytes`.
     pub(super) fn open(db: Arc<dyn Db>, filter_bytes: u64) -> Result<Index, StoreError> {
         let tiers = Tiers::new(LAYOUT, Merging::Doubling, filter_bytes);
         let index = Index { db, tiers, recent: RwLock::default(), generation: AtomicU64::new(0) };
@@ -126,7 +126,7 @@ impl Index {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The address in memory, if there.
+    /// Returns the address from memory, if present.
     pub(super) fn find_recent(&self, key: &Key) -> Option<Address> {
         let recent = self.recent();
         recent.fresh.get(key).or_else(|| recent.merging.get(key)).copied()
@@ -138,14 +138,14 @@ impl Index {
     }
 
     pub(super) fn find(&self, key: &Key) -> Result<Option<Address>, StoreError> {
-        // Memory first: a row leaves it only once it is in the database.
+        // Memory first: a row leaves memory only once it is in the database.
         match self.find_recent(key) {
             Some(address) => Ok(Some(address)),
             None => self.find_in_db(key),
         }
     }
 
-    /// A recipe's key and address by the 16 bytes that name it.
+    /// Returns a recipe's key and address by its 16-byte id.
     pub(super) fn find_recipe(&self, id: &RecipeId) -> Result<Option<Entry>, StoreError> {
         let (mut low, mut high) = ([0; Key::BYTES], [0xff; Key::BYTES]);
         low[..16].copy_from_slice(&id.0);
@@ -177,12 +177,13 @@ impl Index {
         self.generation.fetch_add(entries.len() as u64, Ordering::Release);
     }
 
-    /// Rows in memory that no merge has taken up yet.
+    /// Returns how many rows in memory are not yet part of a merge.
     pub(super) fn fresh_rows(&self) -> usize {
         self.recent().fresh.len()
     }
 
-    /// Takes the recent rows for [`Index::merge_frozen`]. One merge at a time: the caller holds a lock.
+    /// Freezes the recent rows for [`Index::merge_frozen`]. The caller holds a lock, so that one merge runs
+    /// at a time.
     pub(super) fn freeze(&self) {
         let mut recent = self.recent_mut();
         let fresh = std::mem::take(&mut recent.fresh);
@@ -193,7 +194,7 @@ impl Index {
         }
     }
 
-    /// Brings the frozen rows into the database, durably. On an error they stay in memory.
+    /// Writes the frozen rows to the database, durably. On an error they stay in memory.
     pub(super) fn merge_frozen(&self) -> Result<(), StoreError> {
         let merging = Arc::clone(&self.recent().merging);
         if merging.is_empty() {
@@ -202,7 +203,7 @@ impl Index {
         self.add_rows(merging.len(), merging.iter().map(|(key, address)| (*key, *address)))?;
         drop(merging);
         let done = std::mem::take(&mut self.recent_mut().merging);
-        // Freeing many rows takes its time, and nobody should wait for it.
+        // Freeing many rows takes time; no caller should wait for it.
         drop(done);
         Ok(())
     }
@@ -212,15 +213,14 @@ impl Index {
         Ok(self.tiers.add(&*self.db, count as u64, rows)?)
     }
 
-    /// Merges what was brought into the database in many parts, if it is time; others may go on meanwhile.
+    /// Merges database runs if there are enough of them. Other calls may run meanwhile.
     pub(super) fn merge_due(&self) -> Result<(), StoreError> {
         Ok(self.tiers.merge_due(&*self.db)?)
     }
 
-    /// Adds many entries to the database at once, past the recent rows: for rebuilding. Of entries with one
-    /// key the last counts.
+    /// Adds many entries to the database, past the recent rows, for a rebuild. The last entry of a key wins.
     pub(super) fn bulk(&self, entries: &mut Vec<Entry>) -> Result<(), StoreError> {
-        // Stable, so that of equals the last given comes last.
+        // A stable sort keeps the last given entry last among equal keys.
         entries.sort_by_key(|entry| entry.key);
         entries.reverse();
         entries.dedup_by_key(|entry| entry.key);
@@ -233,8 +233,8 @@ impl Index {
         Ok(self.tiers.merge_all(&*self.db, &mut |row| visit(entry_of(row)))?)
     }
 
-    /// Takes out the rows of `keys` that lead to packs that are `gone`, and counts them. No merge may run meanwhile:
-    /// the caller holds its lock.
+    /// Removes the rows of `keys` that point to `gone` packs, and counts them. The caller holds the merge
+    /// lock.
     pub(super) fn forget(&self, keys: &[Key], gone: impl Fn(u32) -> bool) -> Result<Counters, StoreError> {
         let mut counters = Counters::default();
         let mut removes = Vec::new();
@@ -258,7 +258,7 @@ impl Index {
             found
         };
         for Entry { key, address } in in_memory {
-            // Counted already if an older row of it was in the database.
+            // Already counted if an older row was in the database.
             if self.find_in_db(&key)?.is_none() {
                 counters.add(&key, &address);
             }
@@ -271,21 +271,21 @@ impl Index {
         Ok(counters)
     }
 
-    /// Notes which packs are being removed, durably; none once the rows that lead to them are gone.
+    /// Durably notes the packs that are being removed; empty once no rows point to them.
     pub(super) fn note_removing(&self, packs: impl Iterator<Item = u32>) -> Result<(), StoreError> {
         let value: Vec<u8> = packs.flat_map(u32::to_le_bytes).collect();
         self.db.put(Table::Meta, REMOVING_KEY, &value)?;
         Ok(self.db.flush()?)
     }
 
-    /// The packs noted as being removed.
+    /// Returns the packs noted as being removed.
     pub(super) fn removing(&self) -> Result<Vec<u32>, StoreError> {
         let value = self.db.get(Table::Meta, REMOVING_KEY)?;
         let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
         Ok(value.map(|value| value.chunks_exact(4).filter_map(number).collect()).unwrap_or_default())
     }
 
-    /// What grouping came to so far.
+    /// Returns the total effect of grouping.
     pub(super) fn grouping(&self) -> Result<Grouping, StoreError> {
         let value = self.db.get(Table::Meta, GROUPING_KEY)?.unwrap_or_default();
         let number = |i: usize| {
@@ -295,7 +295,7 @@ impl Index {
         Ok(Grouping { chunks: number(0), before_bytes: number(1), after_bytes: number(2) })
     }
 
-    /// Adds to what grouping came to.
+    /// Adds to the total effect of grouping.
     pub(super) fn add_grouping(&self, more: Grouping) -> Result<(), StoreError> {
         let now = self.grouping()?;
         let sums = [
@@ -307,9 +307,9 @@ impl Index {
         Ok(self.db.put(Table::Meta, GROUPING_KEY, &value)?)
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub(super) fn clear(&self) -> Result<(), StoreError> {
-        // The position first: without it, rows left over by a crash in between are known to be worthless.
+        // The position goes first: without it, leftover rows after a crash are known to be worthless.
         let mut batch = crate::db::Batch::new();
         batch.remove(Table::Meta, POSITION_KEY);
         self.db.apply(batch)?;
@@ -337,7 +337,7 @@ impl Index {
         Ok(())
     }
 
-    /// The position and counters in the database; `None` if there are none that belong to this store.
+    /// Returns position and counters from the database; `None` if there are none for this store.
     pub(super) fn load_position(&self, store: StoreId) -> Result<Option<(Position, Counters)>, StoreError> {
         let Some(value) = self.db.get(Table::Meta, POSITION_KEY)? else {
             return Ok(None);
@@ -357,7 +357,7 @@ impl Index {
     }
 }
 
-/// Whether an error says that the index itself is unusable and a rebuild may help.
+/// Whether an error means that the index is unusable and a rebuild may help.
 pub(super) fn is_bad_row(error: &StoreError) -> bool {
     matches!(error, StoreError::Db(DbError::Row { .. }))
 }

@@ -1,5 +1,5 @@
-//! Inflated groups: the chunks of a piece of an archive, stored as what the deflate streams in it inflate to, so that
-//! versions of what was compressed meet.
+//! Inflated groups: chunks of an archive piece, stored as the inflated bytes of their deflate streams, so
+//! that versions of compressed files share content.
 //!
 //! ```text
 //! decoded bytes of an inflated group
@@ -9,21 +9,22 @@
 //!  .     the piece, with each stream replaced by what it inflates to
 //! ```
 //!
-//! What must always be true: only streams that zlib makes again are inflated ([`crate::deflate`]), and a chunk leaves only if
-//! its bytes have the hash that names it, since another deflater might give others.
+//! Invariants: only streams that zlib reproduces exactly are inflated ([`crate::deflate`]). A chunk is
+//! returned only if its bytes have the hash that names it, because another deflater might produce other
+//! bytes.
 //!
-//! What a read takes: all streams up to the end of the group's chunks are deflated again.
+//! Cost of a read: all streams up to the end of the wanted chunks are deflated again.
 
 use crate::deflate::{Deflater, Level, Stream, inflate_into};
 use std::cell::RefCell;
 
 const HEAD_BYTES: usize = 8;
 const STREAM_BYTES: usize = 9;
-/// No group has more streams: each takes a few microseconds however short it is.
+/// Limit of streams in a group: each takes a few microseconds, however short.
 pub(super) const STREAMS_MAX: usize = 64 << 10;
 
-/// What the bytes of a piece are stored as that has these streams, without its first `skip` bytes; `None` if they are not
-/// there.
+/// Returns the stored form of a piece with these streams, without its first `skip` bytes; `None` if the
+/// streams are not there.
 pub(super) fn inflate(piece: &[u8], streams: &[Stream], skip: u32) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(HEAD_BYTES + streams.len() * STREAM_BYTES + piece.len());
     out.extend_from_slice(&(streams.len() as u32).to_le_bytes());
@@ -49,12 +50,12 @@ pub(super) fn inflate(piece: &[u8], streams: &[Stream], skip: u32) -> Option<Vec
     Some(out)
 }
 
-/// What [`inflate`] makes of a piece whose view, all but the streams' numbers, is so long.
+/// Returns the length of [`inflate`]'s result for a view of this length.
 pub(super) fn stored_len(view_len: usize, streams: usize) -> usize {
     HEAD_BYTES + streams * STREAM_BYTES + view_len
 }
 
-/// The `len` bytes of the chunks of a group with these decoded bytes.
+/// Returns the `len` bytes of the chunks of a group with these decoded bytes.
 pub(super) fn deflate(decoded: &[u8], len: usize) -> Result<Vec<u8>, &'static str> {
     thread_local! {
         static DEFLATER: RefCell<Deflater> = RefCell::default();
@@ -81,7 +82,7 @@ pub(super) fn deflate(decoded: &[u8], len: usize) -> Result<Vec<u8>, &'static st
                 return Ok(());
             }
         }
-        // Enough, or all that there is.
+        // Enough, or all of it.
         let _ = out.give(rest);
         Ok(())
     });
@@ -92,15 +93,15 @@ pub(super) fn deflate(decoded: &[u8], len: usize) -> Result<Vec<u8>, &'static st
     }
 }
 
-/// A part of what is given to it.
+/// Collects a range of the bytes passed to it.
 struct Out {
     bytes: Vec<u8>,
-    /// Bytes that come before.
+    /// Bytes to skip first.
     skip: usize,
     len: usize,
 }
 
-/// There is as much as was wanted.
+/// Signals that the wanted bytes are complete.
 struct Enough;
 
 impl Out {

@@ -1,10 +1,10 @@
-//! The set of what is needed, while garbage is being collected: a Bloom filter that many threads add to.
+//! The live set of a garbage collection: a Bloom filter that many threads add to.
 //!
-//! What must always be true: what was added is found. What was not may be found too (about one key in 300,
-//! more if the cap on memory is low for the size of the store): that only keeps some garbage until the next
-//! collection, which draws another salt and so errs about other keys. Ids are hashes already, so a filter
-//! needs no hash function of its own (Bloom, "Space/time trade-offs in hash coding", CACM 1970; two hashes
-//! for all probes after Kirsch and Mitzenmacher, ESA 2006).
+//! Invariants: every added key is found. Other keys may be found too (about one in 300, more if the memory
+//! cap is low for the size of the store). That only keeps some garbage until the next collection, which uses
+//! another salt and so errs on other keys. Ids are hashes already, so the filter needs no hash function
+//! (Bloom, "Space/time trade-offs in hash coding", CACM 1970; two hashes for all probes after Kirsch and
+//! Mitzenmacher, ESA 2006).
 
 use super::frame::Key;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,7 +56,7 @@ impl LiveSet {
         let mix = |word: u64| (word ^ u64::from(key.kind())).wrapping_mul(self.salt).rotate_left(29);
         let (first, step) = (mix(word(0)), mix(word(8)) | 1);
         let all = self.words.len() as u64 * 64;
-        // The high half of a product is an even spread over any number of bits.
+        // The high half of a product spreads evenly over any number of bits.
         (0..PROBES).map(move |i| {
             let hash = first.wrapping_add(step.wrapping_mul(i));
             ((u128::from(hash) * u128::from(all)) >> 64) as u64

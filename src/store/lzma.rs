@@ -1,7 +1,7 @@
-//! LZMA, for groups that are hardly read: smaller than what zstd makes of them, and several times as long to decode.
+//! LZMA, for rarely read groups: smaller than zstd's result, and several times slower to decode.
 //!
-//! What is stored is a bare stream: no header, no end marker. Its parameters are always the ones that the format begins
-//! with, its window is the group, and the frame says how long that is.
+//! The stored form is a bare stream without header and end marker. It uses the format's initial parameters,
+//! and a window as long as the group; the frame has the length.
 //!
 //! Memory: 12 times the group to compress it, once more the group to decode it.
 
@@ -10,22 +10,22 @@ use lzma_rust2::{EncodeMode, LzmaOptions, LzmaReader, LzmaWriter, MfType};
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-/// Bits of the byte before and of the place that a literal goes by, and of the place that a match goes by: LZMA's defaults.
-/// Others make text 0.2% smaller and executables 0.9% larger.
+/// LZMA's default context bits for literals and positions. Others make text 0.2% smaller and executables 0.9%
+/// larger.
 const LITERAL_CONTEXT_BITS: u32 = 3;
 const LITERAL_POSITION_BITS: u32 = 0;
 const POSITION_BITS: u32 = 2;
-/// The longest match that there is.
+/// The longest possible match.
 const MATCH_BYTES_MAX: u32 = 273;
-/// A match takes 14 decisions or more, each at least 0.02 bits, so no stream expands by more than this.
+/// A match takes at least 14 decisions of at least 0.02 bits each, so no stream expands by more than this.
 const EXPANSION_MAX: u64 = 8 << 10;
 
-/// A window needs no more than all bytes, and the format has none shorter than this.
+/// The window need not exceed all bytes; this is also the format's minimum.
 fn window_bytes(raw_len: u32) -> u32 {
     raw_len.max(4 << 10)
 }
 
-/// One stream of `raw`.
+/// Compresses `raw` to one stream.
 pub(super) fn compress(raw: &[u8]) -> Vec<u8> {
     let options = LzmaOptions {
         dict_size: window_bytes(raw.len() as u32),
@@ -43,14 +43,14 @@ pub(super) fn compress(raw: &[u8]) -> Vec<u8> {
     writer.write_all(raw).and_then(|()| writer.finish()).expect("a vector takes any bytes")
 }
 
-/// One stream's `raw_len` bytes.
+/// Decodes one stream to `raw_len` bytes.
 pub(super) fn inflate(packed: &[u8], raw_len: u32) -> Result<Bytes, &'static str> {
-    // Before memory is taken for what a few bytes claim to hold.
+    // Checked before memory is allocated for the claimed length.
     if u64::from(raw_len) > packed.len() as u64 * EXPANSION_MAX {
         return Err("the payload does not decompress to the length the frame says");
     }
     let mut raw: Bytes = std::iter::repeat_n(0, raw_len as usize).collect();
-    let target = Arc::get_mut(&mut raw).expect("nobody else has it yet");
+    let target = Arc::get_mut(&mut raw).expect("it is not shared yet");
     LzmaReader::new(
         packed,
         raw_len.into(),

@@ -1,18 +1,18 @@
-//! The store: chunks and recipes by id. Packs are the truth, the index is rebuildable.
+//! The store: chunks and recipes by id. Packs are authoritative, the index can be rebuilt.
 //!
 //! ```text
 //! Writer (one a thread) --compress--> append (the growing pack) --> index (memory, then database)
 //! read / read_at  <--  cache of decoded chunks  <--  frame, verified  <--  index
 //! ```
 //!
-//! What must always be true: everything can be rebuilt from `packs/` alone; a read gives the right bytes or
-//! an error; a pack is only ever appended to, and not at all once it is sealed by its footer.
+//! Invariants: everything can be rebuilt from `packs/` alone. A read returns the right bytes or an error. A
+//! pack is only appended to, and never changes once its footer seals it.
 //!
-//! Order in which things become durable: frames -> fdatasync of the pack ([`Store::sync`]; from here other
-//! things may depend on them) -> rows -> database flush -> position -> database flush ([`Store::persist`],
-//! which only saves work on the next open).
+//! Order of durability: frames -> fdatasync of the pack ([`Store::sync`]; from here on other things may
+//! depend on them) -> rows -> database flush -> position -> database flush ([`Store::persist`], which only
+//! saves work on the next open).
 //!
-//! It does not delete anything, does not know files, and takes no lock against other processes.
+//! The store deletes nothing by itself, knows no files, and takes no lock against other processes.
 
 mod append;
 mod archive;
@@ -77,28 +77,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Decoded bytes, shared with the cache.
 pub type Bytes = Arc<[u8]>;
 
-/// What can be set when a store is opened. None of it is fixed in the store.
+/// Options for opening a store. The store itself does not fix any of them.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Most bytes of decoded chunks and recipes kept in memory.
+    /// Limit for decoded chunks and recipes in memory, in bytes.
     pub cache_bytes: u64,
-    /// Level of zstd for new frames.
+    /// zstd level of new frames.
     pub zstd_level: i32,
-    /// Threads that decode ahead; with 0 hints do nothing.
+    /// Threads that decode ahead; 0 turns hints off.
     pub prefetch_threads: usize,
-    /// A pack is sealed before it grows beyond this, its footer not counted.
+    /// A pack is sealed before it grows beyond this, without its footer.
     pub pack_bytes_max: u32,
-    /// Change no pack: a torn end stays, and writes are refused.
+    /// Changes no pack: a torn end stays, and writes are refused.
     pub read_only: bool,
-    /// Rows of the index that are gathered in memory before they enter the database, about 80 bytes each; a
-    /// writer that finds twice as many waits.
+    /// Recent index rows gathered in memory before they enter the database, about 80 bytes each. A writer
+    /// that finds twice as many waits.
     pub recent_rows: usize,
-    /// Most bytes of filters that know what is not stored, about; 10 bits a row are enough.
+    /// Approximate limit for the filters of stored keys, in bytes; 10 bits a row are enough.
     pub filter_bytes: u64,
-    /// Bytes of disk set aside, so that garbage can be collected when it is full; at most a fiftieth of it.
+    /// Disk space reserved so that gc can run on a full disk, in bytes; at most a fiftieth of the disk.
     pub reserve_bytes: u64,
-    /// Contents are refused that would leave less than this free on the filesystem. What a collection copies and what is
-    /// noted is not.
+    /// Contents are refused if they would leave less than this free on the filesystem. Copies and notes of a
+    /// collection are not.
     pub keep_free_bytes: u64,
 }
 
@@ -107,7 +107,7 @@ pub struct StoreOptions {
 pub struct Space {
     /// Its size.
     pub total: u64,
-    /// What this user may still write.
+    /// Space that this user may still write.
     pub free: u64,
 }
 
@@ -128,7 +128,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// Counts, cheap to ask for.
+/// Counters, cheap to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StoreStats {
     /// Unique chunks.
@@ -141,33 +141,33 @@ pub struct StoreStats {
     pub unique_bytes: u64,
     /// Bytes of the pack files.
     pub stored_bytes: u64,
-    /// Damage found since the store was opened and not healed since.
+    /// Damage found since the store was opened and not repaired since.
     pub damaged: u64,
     /// Bytes in the cache now.
     pub cache_bytes: u64,
 }
 
-/// A store that is open. Shared as `Arc<Store>`; every method may be called from many threads.
+/// An open store. Shared as `Arc<Store>`; every method may be called from many threads.
 pub struct Store {
     id: StoreId,
     options: StoreOptions,
     reader: Arc<Reader>,
     appender: Appender,
     counters: Mutex<Counters>,
-    /// What the database says is covered; held while merging, so that one merge runs at a time.
+    /// The position that the database covers; held during a merge, so that one merge runs at a time.
     persisted: Mutex<Position>,
-    /// Whether the index has rows of packs that were removed, since it took no changes then.
+    /// Whether the index still has rows of removed packs because it took no changes then.
     stale_rows: AtomicBool,
-    /// Held by a collection of garbage.
+    /// Held by a garbage collection.
     collecting: Mutex<()>,
-    /// Packs up to this one are left as they are by regrouping.
+    /// Regrouping skips packs up to this one.
     left: Mutex<Option<u32>>,
     pins: Arc<Pins>,
     reserve: Arc<Reserve>,
-    /// Damage found when opening.
+    /// Damage found by opening.
     damage_found: Vec<Damage>,
     prefetcher: Prefetcher,
-    /// Documents that no index covered when opening, until they are asked for.
+    /// Documents that no index covered at opening, until they are taken.
     documents_found: Mutex<Vec<(DocumentKind, DocumentId)>>,
 }
 
@@ -176,11 +176,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Store {
-    /// Opens the store in `dir`, which is made if missing: `dir/packs` and the index in `db`.
+    /// Opens the store in `dir`, and creates it if it is missing: `dir/packs`, and the index in `db`.
     ///
     /// Frames that the index does not cover are read again; an index that does not fit the packs is rebuilt.
-    /// `progress` is told bytes done and bytes to do. A torn end of the newest pack is cut off; other damage
-    /// is reported by [`Store::damage`] and left as it is.
+    /// `progress` gets bytes done and bytes in total. A torn end of the newest pack is cut off;
+    /// [`Store::damage`] reports other damage, which stays as it is.
     pub fn open(
         dir: &Path,
         id: StoreId,
@@ -191,7 +191,7 @@ impl Store {
         Store::open_on(Arc::new(RealDisk), dir, id, db, options, progress)
     }
 
-    /// As [`Store::open`], with the packs on `disk`.
+    /// Like [`Store::open`], with the packs on `disk`.
     pub fn open_on(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -203,32 +203,33 @@ impl Store {
         open::open(disk, dir, id, db, options, progress)
     }
 
-    /// Whether a chunk is stored and not known to be damaged. Hold a [`Pin`] to refer to it then.
+    /// Whether a chunk is stored and not known to be damaged. Hold a [`Pin`] to refer to it afterwards.
     pub fn known(&self, id: &ChunkId) -> Result<bool, StoreError> {
         self.reader.known(&Key::chunk(id))
     }
 
-    /// As [`Store::known`], and its frame was read and is sound: what a file may be emptied for.
+    /// Like [`Store::known`], and its frame was read and is intact: the condition for emptying a file.
     pub fn is_sound(&self, id: &ChunkId) -> Result<bool, StoreError> {
         self.reader.is_sound(&Key::chunk(id))
     }
 
-    /// Keeps garbage from being collected that the holder finds stored, until it has referred to it.
+    /// Returns a pin: garbage collection keeps everything that its holder finds stored, until the holder has
+    /// referred to it.
     pub fn pin(&self) -> Pin {
         self.pins.take()
     }
 
-    /// A writer; give each thread its own.
+    /// Returns a writer; give each thread its own.
     pub fn writer(self: &Arc<Self>) -> Writer {
         Writer::new(Arc::clone(self))
     }
 
-    /// Makes everything that any writer flushed before this call durable.
+    /// Makes everything durable that any writer flushed before this call.
     pub fn sync(&self) -> Result<(), StoreError> {
         self.appender.sync()
     }
 
-    /// Brings the index up to date on disk, so that the next open has nothing to read again.
+    /// Brings the index on disk up to date, so that the next open reads nothing again.
     pub fn persist(&self) -> Result<(), StoreError> {
         self.persist_locked(&mut lock(&self.persisted))?;
         self.reader.index.merge_due()
@@ -243,7 +244,7 @@ impl Store {
         self.appender.sync()?;
         self.reader.index.merge_frozen()?;
         if self.stale_rows.load(Ordering::Relaxed) {
-            // For a check after the next open: those packs are not missing.
+            // So that a check after the next open does not report those packs as missing.
             self.reader.index.note_removing(self.reader.packs.retired().into_iter())?;
         }
         if *persisted != position {
@@ -253,7 +254,7 @@ impl Store {
         Ok(())
     }
 
-    /// Merges recent rows if there are many. A failing index is no reason to refuse data.
+    /// Merges recent rows if there are many. A failing index does not refuse data.
     fn persist_if_due(&self) -> Result<(), StoreError> {
         let rows = self.reader.index.fresh_rows();
         let persisted = if rows < self.options.recent_rows {
@@ -264,7 +265,7 @@ impl Store {
                 Err(_) => return Ok(()),
             }
         } else {
-            // Memory stays bounded: who finds so many waits for the merge that runs.
+            // Memory stays bounded: a caller that finds this many waits for the running merge.
             self.persist()
         };
         match persisted.and_then(|()| self.reader.index.merge_due()) {
@@ -284,7 +285,7 @@ impl Store {
             frames.retain(|header| Ok(!self.reader.known(&header.key())?))?;
         }
         self.reserve.take();
-        // Only contents: what is noted of them is little, and a collection notes too.
+        // Only contents: notes about them are small, and a collection writes notes too.
         let has_contents = || frames.headers.iter().any(|header| header.kind == Kind::Chunk as u8);
         let bytes = frames.bytes.len() as u64;
         let margin = self.options.keep_free_bytes;
@@ -304,7 +305,7 @@ impl Store {
         })
     }
 
-    /// The filesystem of the packs; without end where it cannot be told.
+    /// Returns the space of the packs' filesystem; unlimited if it is unknown.
     pub fn space(&self) -> Space {
         let unknown = Space { total: u64::MAX, free: u64::MAX };
         rustix::fs::statvfs(&self.reader.packs.dir).map_or(unknown, |space| Space {
@@ -313,19 +314,19 @@ impl Store {
         })
     }
 
-    /// What contents leave free ([`StoreOptions::keep_free_bytes`]).
+    /// Returns how much free space contents must leave ([`StoreOptions::keep_free_bytes`]).
     pub fn keep_free_bytes(&self) -> u64 {
         self.options.keep_free_bytes
     }
 
-    /// Sets room aside for a collection if the disk fills up. To be called now and then; cheap.
+    /// Reserves space for a collection if the disk fills up. Call it periodically; it is cheap.
     pub fn watch_disk(&self) {
         if !self.options.read_only {
             self.reserve.take();
         }
     }
 
-    /// Appends copies of frames that are in the store already; the copies are read from now on.
+    /// Appends copies of stored frames; reads use the copies from now on.
     fn append_moved(&self, frames: &mut Frames) -> Result<(), StoreError> {
         let mut tail = self.appender.lock();
         self.appender.append(&mut tail, frames, |entries| {
@@ -337,9 +338,9 @@ impl Store {
         })
     }
 
-    /// Takes keys from the index whose frames were in packs that are gone. Returns how many they were.
+    /// Removes keys of frames in removed packs from the index. Returns how many.
     fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
-        // No merge may run: it could bring back a row that is being taken out.
+        // No merge may run: it could bring back a row that is being removed.
         let _persisted = lock(&self.persisted);
         let gone = self.reader.index.forget(keys, |pack| !self.reader.packs.has(pack));
         let gone = gone.inspect_err(|_| self.stale_rows.store(true, Ordering::Relaxed))?;
@@ -347,12 +348,13 @@ impl Store {
         Ok(gone.chunks + gone.recipes)
     }
 
-    /// Says which packs are about to be removed, so that their absence is not taken for damage after a crash.
+    /// Notes the packs that are about to be removed, so that their absence after a crash is not taken for
+    /// damage.
     fn note_removing(&self, packs: impl Iterator<Item = u32>) -> Result<(), StoreError> {
         self.reader.index.note_removing(packs)
     }
 
-    /// Takes rows from the index that a crash during a collection left: they lead to packs that are gone.
+    /// Removes index rows that point to removed packs, left by a crash during a collection.
     fn forget_removed(&self) -> Result<(), StoreError> {
         if self.reader.index.removing()?.is_empty() && !self.stale_rows.load(Ordering::Relaxed) {
             return Ok(());
@@ -370,29 +372,29 @@ impl Store {
         Ok(())
     }
 
-    /// A chunk's bytes.
+    /// Returns a chunk's bytes.
     pub fn read(&self, id: &ChunkId) -> Result<Bytes, StoreError> {
         self.reader.chunk(id)
     }
 
-    /// A recipe. To a collection under way this says that it and its chunks are needed.
+    /// Returns a recipe. A running collection then counts it and its chunks as needed.
     pub fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
         let recipe = self.reader.recipe(id)?;
         self.reader.use_recipe(&recipe);
         Ok(recipe)
     }
 
-    /// A hint that these chunks will be read soon. Costs nothing when the threads are busy: it is dropped.
+    /// Hints that these chunks will be read soon. The hint is dropped if the threads are busy.
     pub fn prefetch(&self, chunks: &[ChunkRef]) {
         self.prefetcher.hint(&self.reader, chunks);
     }
 
-    /// Fills `buf` from byte `offset` of a file; gives less only at its end.
+    /// Fills `buf` from byte `offset` of a file; returns less only at its end.
     pub fn read_at(&self, recipe: &Recipe, offset: u64, buf: &mut [u8]) -> Result<usize, StoreError> {
         self.reader.read_at(recipe, offset, buf)
     }
 
-    /// Counts; cheap.
+    /// Returns the counters; cheap.
     pub fn stats(&self) -> StoreStats {
         let counters = *lock(&self.counters);
         StoreStats {
@@ -406,16 +408,17 @@ impl Store {
         }
     }
 
-    /// Damage that was seen while opening. It does not change afterwards.
+    /// Returns the damage found by opening. It does not change afterwards.
     pub fn damage(&self) -> &[Damage] {
         &self.damage_found
     }
 
-    /// Checks every frame of every pack, and that the index finds it. With `deep` each is decoded and hashed.
+    /// Checks every frame of every pack, and that the index points to it. `deep` also decodes and hashes
+    /// each.
     ///
-    /// `progress` is told bytes done and bytes to do, `found` each finding. Returns how much was checked.
-    /// It changes nothing on disk, and other threads may go on reading and writing. Content found damaged counts
-    /// as unknown from then on, so that the next put of the same content stores it again.
+    /// `progress` gets bytes done and bytes in total, `found` each finding. Returns how much was checked.
+    /// Changes nothing on disk; other threads may read and write meanwhile. Damaged content counts as unknown
+    /// from then on, so that the next put of the same content stores it again.
     pub fn verify(
         &self,
         deep: bool,
@@ -431,7 +434,7 @@ impl Drop for Store {
         if self.options.read_only {
             return;
         }
-        // Only saves work: whatever is missing in the index is found in the packs.
+        // Only saves work: frames that the index lacks are found in the packs.
         let result = self.appender.check().and_then(|()| self.persist_locked(&mut lock(&self.persisted)));
         if let Err(e) = result {
             tracing::warn!(error = %e, "the chunk index was not written on close");

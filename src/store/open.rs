@@ -1,4 +1,4 @@
-//! Opening: from the packs and whatever index there is to a store that can be used.
+//! Opening: from packs and a possibly missing or old index to a usable store.
 //!
 //! | found | done |
 //! | --- | --- |
@@ -10,10 +10,11 @@
 //! | bad bytes anywhere else | reported; nothing is cut, and the pack is not appended to if they end it |
 //! | a pack of another store or a newer format | refused, before anything is changed |
 //!
-//! What must always be true: only the newest pack is ever written to, and bytes of frames that verify are
-//! never removed. A power cut may leave a later page of an append and not an earlier one; nothing that is
-//! referred to was in there, or `check` misses it at the files. The void frame keeps the bytes, but for its header. Frames that no index covers may be in the page cache only, and called clean after a failed
-//! fsync, so they are written once more in place and fsynced before anything can depend on them.
+//! Invariants: only the newest pack is ever written to, and bytes of frames that verify are never removed. A
+//! power cut may leave a later page of an append and not an earlier one; no durable reference points into
+//! such a gap, otherwise `check` reports the file. A void frame keeps the bytes of a gap, except for its own
+//! header. Frames that no index covers may be only in the page cache, and marked clean after a failed fsync.
+//! They are rewritten in place and fsynced before anything can depend on them.
 
 use super::append::{Appender, Growing};
 use super::document::DocumentKind;
@@ -35,9 +36,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-/// Always set aside: enough to open the index and to begin a collection.
+/// Minimum reserve: enough to open the index and to begin a collection.
 const RESERVE_BASE_BYTES: u64 = 4 << 20;
-/// Findings kept from opening. More are only logged.
+/// Limit of findings kept from opening. Further ones are only logged.
 const DAMAGE_MAX: usize = 10_000;
 
 /// A pack file as found.
@@ -45,10 +46,10 @@ struct Found {
     pack: u32,
     file: Arc<dyn DiskFile>,
     len: u64,
-    /// So short that its creation was cut off.
+    /// Too short: its creation was interrupted.
     blank: bool,
     header_ok: bool,
-    /// Format version; that of a blank pack to be made anew.
+    /// Format version; for a blank pack, the version to create it with.
     version: u32,
 }
 
@@ -85,7 +86,7 @@ pub(super) fn open(
     let found_before = damage.len();
     let mut base = stored;
     let (end, counters, documents) = match load(stored, &mut damage, progress) {
-        // A block of rows that cannot be read: the index is worthless, the packs are not.
+        // A block of rows cannot be read: the index is worthless, the packs are not.
         Err(e) if stored.is_some() && is_bad_row(&e) => {
             damage.truncate(found_before);
             base = None;
@@ -121,8 +122,8 @@ pub(super) fn open(
     let position = appender.lock().position();
     let persisted = match base {
         Some((at, _)) => at,
-        // Who lists documents has not noted these yet: the next persist comes after that. A crash before means to read all packs
-        // again.
+        // The layer that lists documents has not noted these yet; the next persist comes after that. A crash
+        // before it means reading all packs again.
         None if failed || !documents.is_empty() => Position::default(),
         None => {
             index.save_position(id, position, counters)?;
@@ -197,25 +198,25 @@ fn note(damage: &mut Vec<Damage>, kind: DamageKind, pack: u32, offset: u64, reas
     }
 }
 
-/// Whether the packs reach as far as the index says that they do.
+/// Whether the packs reach as far as the index claims.
 fn is_borne_out(at: Position, found: &[Found], next_pack: u32) -> bool {
     match found.iter().find(|found| found.pack == at.pack) {
         Some(found) => u64::from(at.offset) <= found.len,
-        // An older pack may have been collected, or lost: what rows lead there is not believed.
+        // An older pack may have been collected, or lost: rows that point there are ignored.
         None => at.pack < next_pack || (at.offset == 0 && at.pack == next_pack),
     }
 }
 
-/// How the newest pack ends, if it may be appended to.
+/// The end of the newest pack, if it may be appended to.
 struct End {
     pack: u32,
     version: u32,
-    /// Where its last whole frame ends.
+    /// End of its last complete frame.
     len: u32,
     found_len: u64,
     blank: bool,
     entries: Vec<Entry>,
-    /// Ranges to be made void frames.
+    /// Ranges to turn into void frames.
     voids: Vec<(u32, u64)>,
     sealed: bool,
 }
@@ -224,18 +225,18 @@ struct Loaded {
     growing: Option<End>,
 }
 
-/// Reads frames that the index does not cover into it.
+/// Reads frames that the index does not cover, and adds them.
 struct Loader<'a> {
     packs: &'a Packs,
     index: &'a Index,
-    /// Up to here the index is complete. None: it is being rebuilt.
+    /// The index is complete up to here. `None` during a rebuild.
     base: Option<Position>,
     counters: Counters,
-    /// Entries for the index, when it is rebuilt.
+    /// Entries for the index during a rebuild.
     gathered: Vec<Entry>,
-    /// So many are gathered.
+    /// Limit of gathered entries.
     index_rows: usize,
-    /// Documents met that are listed ([`DocumentKind::listed`]).
+    /// Listed documents found ([`DocumentKind::listed`]).
     documents: Vec<(DocumentKind, DocumentId)>,
 }
 
@@ -281,8 +282,8 @@ impl<'a> Loader<'a> {
                 std::cmp::Ordering::Equal => base.offset,
                 std::cmp::Ordering::Greater => 0,
             };
-            // The newest pack's footer may be on the disk and frames before it not: a power cut came before the
-            // fsync that seals it. Older packs were durable before the next was made.
+            // The newest pack's footer may be on disk although frames before it are not: a power cut came
+            // before the sealing fsync. Older packs were durable before the next was created.
             let durable = !newest || u64::from(start) >= one.len;
             let footer = match durable {
                 true => read_footer(&*one.file, self.packs.store, one.pack, one.len).ok().flatten(),
@@ -318,7 +319,7 @@ impl<'a> Loader<'a> {
         Ok(Loaded { growing })
     }
 
-    /// Reads a pack without a footer; the newest from its beginning, to know what its footer must list.
+    /// Reads a pack without a footer; the newest from its beginning, because its footer must list all frames.
     fn scan(
         &mut self,
         one: &Found,
@@ -340,7 +341,7 @@ impl<'a> Loader<'a> {
             voids: Vec::new(),
             sealed: false,
         };
-        // Bad ranges after the last whole frame: perhaps a torn end.
+        // Bad ranges after the last complete frame: perhaps a torn end.
         let mut trailing: Vec<(u32, u64, String)> = Vec::new();
         let unfinished = newest && one.header_ok && self.base.is_some();
         let mut footer = None;
@@ -369,11 +370,11 @@ impl<'a> Loader<'a> {
             }
             report(scanner.at());
         }
-        // Nothing may be cut off that only could not be read now.
+        // A range that is only unreadable now must not be cut off.
         if let Some(refusal) = file.refusal() {
             return Err(StoreError::io("read", &self.packs.path(one.pack), refusal.into()));
         }
-        // Frames below the index's position were durable: if one of them is bad, that is no torn write.
+        // Frames below the index's position were durable: a bad one is no torn write.
         let torn = newest && one.header_ok && trailing.iter().all(|(at, ..)| *at >= start);
         if torn {
             if let Some((at, _, reason)) = trailing.first() {
@@ -410,8 +411,8 @@ impl<'a> Loader<'a> {
             self.gathered.push(*entry);
             return if self.gathered.len() >= self.index_rows { self.merge() } else { Ok(()) };
         };
-        // A row after the position was left by a merge that a crash cut short: the counters do not have it.
-        // A row before it means that this frame healed an older one.
+        // A row after the position is from a merge that a crash interrupted: the counters do not include it.
+        // A row before it means that this frame replaced an older one.
         let counted = self.index.find_recent(&entry.key).is_some()
             || self.index.find_in_db(&entry.key)?.is_some_and(|old| {
                 let at = Position { pack: old.pack, offset: old.offset };
@@ -440,7 +441,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Makes the newest pack ready for appending: a torn end is cut, and what no index covers is made durable.
+/// Prepares the newest pack for appending: cuts a torn end, and makes uncovered frames durable.
 fn take_over(packs: &Packs, mut end: End, base: Option<Position>) -> Result<Option<Growing>, StoreError> {
     let path = packs.path(end.pack);
     let failed = |operation| {
@@ -460,7 +461,7 @@ fn take_over(packs: &Packs, mut end: End, base: Option<Position>) -> Result<Opti
     for (at, until) in std::mem::take(&mut end.voids) {
         let entry = make_void(packs, end.pack, &*file, at, until).map_err(failed("mend"))?;
         end.entries.push(entry);
-        tracing::info!(pack = %PackId(end.pack), at, until, "what a power cut left unwritten is passed over");
+        tracing::info!(pack = %PackId(end.pack), at, until, "a range that a power cut left unwritten is skipped");
     }
     let durable = match base {
         Some(base) if base.pack > end.pack => end.len,
@@ -476,14 +477,14 @@ fn take_over(packs: &Packs, mut end: End, base: Option<Position>) -> Result<Opti
     Ok(growing(file, end))
 }
 
-/// The newest pack as it is, for a store that is not to be changed: what follows its last whole frame is not looked at.
+/// Returns the newest pack for a read-only store, ignoring everything after its last complete frame.
 fn look_at(packs: &Packs, end: End) -> Result<Option<Growing>, StoreError> {
     let path = packs.path(end.pack);
     let file = packs.open(end.pack, Access::Read).map_err(|e| StoreError::io("open", &path, e))?;
     Ok(growing(file, end))
 }
 
-/// The pack that grows, unless it is sealed.
+/// Returns the growing pack, unless it is sealed.
 fn growing(file: Arc<dyn DiskFile>, end: End) -> Option<Growing> {
     (!end.sealed).then(|| {
         let mut growing = Growing::new(file, end.pack, end.version, end.len);
@@ -492,7 +493,7 @@ fn growing(file: Arc<dyn DiskFile>, end: End) -> Option<Growing> {
     })
 }
 
-/// Makes a range of a pack that holds no frame one that says so.
+/// Turns a range without frames into a void frame.
 fn make_void(packs: &Packs, pack: u32, file: &dyn DiskFile, at: u32, until: u64) -> io::Result<Entry> {
     let mut payload = vec![0; (until - u64::from(at)) as usize - HEADER_BYTES];
     file.read_exact_at(&mut payload, u64::from(at) + HEADER_BYTES as u64)?;
@@ -501,7 +502,7 @@ fn make_void(packs: &Packs, pack: u32, file: &dyn DiskFile, at: u32, until: u64)
     Ok(Entry::of(&header, pack, at))
 }
 
-/// Writes bytes again as they are, so that the next fsync really writes them.
+/// Rewrites bytes unchanged, so that the next fsync really writes them.
 fn rewrite(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<()> {
     let mut at = from;
     let mut buf = vec![0; 1 << 20];
@@ -509,7 +510,7 @@ fn rewrite(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<()> {
         let part = &mut buf[..(to - at).min(1 << 20) as usize];
         match file.read_exact_at(part, at) {
             Ok(()) => file.write_all_at(part, at)?,
-            // What cannot be read cannot be relied on either.
+            // Unreadable bytes cannot be relied on either.
             Err(e) => tracing::warn!(at, error = %e, "a part of the newest pack cannot be read"),
         }
         at += part.len() as u64;

@@ -1,4 +1,4 @@
-//! Pack files: their names, headers and footers, and the ones that are open for reading.
+//! Pack files: names, headers, footers, and the open files for reading.
 //!
 //! ```text
 //! pack   = header frame* [footer frame]
@@ -9,8 +9,8 @@
 //!          a chunk in a group: where the group's frame stands and how long it is stored, the chunk's raw length
 //! ```
 //!
-//! What must always be true: a pack that ends in a footer is sealed and never changes again. The layout of
-//! the header is the same in every format version, so that an older program can say what it cannot read.
+//! Invariants: a pack that ends in a footer is sealed and never changes again. The header has the same layout
+//! in every format version, so that an older program can name a version that it cannot read.
 
 use super::compact::{self, Recipes};
 use super::error::StoreError;
@@ -27,12 +27,13 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(super) const PACK_HEADER_BYTES: u32 = 40;
 /// The newest format version that this program reads.
 pub(super) const FORMAT: u32 = GROUPED;
-/// The version of packs without groups: programs that know no groups read them.
+/// The version of packs without groups: programs that do not know groups can read them.
 pub(super) const PLAIN: u32 = 1;
-/// From this version on footers are compressed. Earlier programs made packs of version 2 and 3 with groups that tell names, 3
-/// if there may be inflated ones, of version 4, where groups that need others tell them too, and of version 5, without LZMA.
+/// From this version on footers are compressed. Earlier programs wrote version 2 and 3 (groups with names; 3
+/// may have inflated ones), 4 (groups with a base also have names), and 5 (without LZMA).
 pub(super) const COMPACT: u32 = 4;
-/// The version of packs that may have groups. Footers do not tell names of groups, which nobody looks up.
+/// The version of packs that may have groups. Their footers have no group ids, because nothing looks up
+/// groups.
 pub(super) const GROUPED: u32 = 6;
 const PACK_MAGIC: [u8; 8] = *b"dedupfs\x1a";
 const END_MAGIC: [u8; 4] = [0xd5, b'e', b'n', b'd'];
@@ -41,7 +42,7 @@ const ENTRY_BYTES: usize = 45;
 /// Pack files kept open for reading.
 const OPEN_FILES: usize = 256;
 
-/// Where a frame stands and how long it is; where the index leads.
+/// Location and length of a frame; the target of an index row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) pack: u32,
@@ -50,7 +51,7 @@ pub(super) struct Address {
     pub(super) raw_len: u32,
 }
 
-/// A frame in a pack, or a chunk in such a frame, by name.
+/// A frame in a pack, or a chunk in such a frame, by id.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) key: Key,
@@ -65,7 +66,7 @@ impl Entry {
         }
     }
 
-    /// The frame, and these chunks in it if it is a group: what a footer lists of it.
+    /// Returns the footer entries of a frame: itself, and its chunks if it is a group.
     pub(super) fn all_of(
         header: &Header,
         chunks: impl IntoIterator<Item = Named>,
@@ -80,13 +81,13 @@ impl Entry {
         std::iter::once(frame).chain(chunks.into_iter().map(entry)).collect()
     }
 
-    /// Whether the index leads to it.
+    /// Whether the index has a row for it.
     pub(super) fn is_row(&self) -> bool {
         Kind::of(self.key.kind()).is_some_and(Kind::is_indexed)
     }
 }
 
-/// What the first bytes of a pack file say.
+/// The header of a pack file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PackHeader {
     Whole { version: u32, store: StoreId, pack: u32 },
@@ -119,8 +120,8 @@ pub(super) fn read_header(file: &dyn DiskFile) -> io::Result<PackHeader> {
     Ok(PackHeader::Whole { version: u32_at(&bytes, 8), store: StoreId(store), pack: u32_at(&bytes, 12) })
 }
 
-/// The footer frame, whole, for a pack of a version whose next frame would stand at `place`: a compact one with what recipes
-/// are in it.
+/// Encodes a complete footer frame for a pack of this version whose next frame would be at `place`; a compact
+/// one uses the pack's recipes.
 pub(super) fn encode_footer(
     mut entries: Vec<Entry>,
     place: Place,
@@ -161,8 +162,8 @@ pub(super) fn encode_footer(
     out
 }
 
-/// The table of contents of a sealed pack of `len` bytes and the offset of its footer; `None` if it is not
-/// sealed or its footer does not verify in every respect.
+/// Returns the entries of a sealed pack of `len` bytes, and the offset of its footer; `None` if it is not
+/// sealed or its footer does not fully verify.
 pub(super) fn read_footer(
     file: &dyn DiskFile,
     store: StoreId,
@@ -200,7 +201,7 @@ pub(super) fn read_footer(
     Ok(parse_footer(&header, &payload, file, place).map(|entries| (offset, entries)))
 }
 
-/// The entries of a footer that stands at `place` in a file and whose payload fits its checksum; `None` if it is not one.
+/// Returns the entries of a footer at `place` with a valid checksum; `None` if it is not a footer.
 pub(super) fn parse_footer(
     header: &Header,
     payload: &[u8],
@@ -222,14 +223,14 @@ pub(super) fn parse_footer(
     }
 }
 
-/// Whether the last bytes of a pack say that a footer starts at `offset`.
+/// Whether the last bytes of a pack point to a footer at `offset`.
 pub(super) fn claims_footer_at(file: &dyn DiskFile, len: u64, offset: u32) -> bool {
     let mut trailer = [0; TRAILER_BYTES];
     let at = len.saturating_sub(TRAILER_BYTES as u64);
     file.read_exact_at(&mut trailer, at).is_ok() && trailer[4..] == END_MAGIC && u32_at(&trailer, 0) == offset
 }
 
-/// The entries of a footer payload that stands at `footer_offset`; `None` if it is not one.
+/// Returns the entries of a footer payload at `footer_offset`; `None` if it is invalid.
 pub(super) fn parse_entries(payload: &[u8], pack: u32, footer_offset: u32) -> Option<Vec<Entry>> {
     let (rows, trailer) = payload.split_last_chunk::<TRAILER_BYTES>()?;
     if !rows.len().is_multiple_of(ENTRY_BYTES) || u32_at(trailer, 0) != footer_offset {
@@ -248,7 +249,7 @@ pub(super) fn parse_entries(payload: &[u8], pack: u32, footer_offset: u32) -> Op
     rows.chunks_exact(ENTRY_BYTES).map(entry).collect()
 }
 
-/// The directory of packs and the pack files that are open for reading, a bounded number of them.
+/// The directory of packs, and a bounded number of open pack files.
 pub(super) struct Packs {
     pub(super) dir: PathBuf,
     pub(super) store: StoreId,
@@ -257,11 +258,11 @@ pub(super) struct Packs {
     present: RwLock<Present>,
 }
 
-/// Which packs there are.
+/// The existing packs.
 #[derive(Default)]
 struct Present {
     packs: HashSet<u32>,
-    /// Removed on purpose: that they are missing is no damage.
+    /// Removed on purpose: their absence is not damage.
     retired: HashSet<u32>,
 }
 
@@ -292,7 +293,7 @@ impl Packs {
         self.present.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is such a pack: rows of the index that lead to others are worth nothing.
+    /// Whether this pack exists; rows that point to other packs are worthless.
     pub(super) fn has(&self, pack: u32) -> bool {
         self.present().packs.contains(&pack)
     }
@@ -305,7 +306,7 @@ impl Packs {
         self.present_mut().packs.insert(pack);
     }
 
-    /// From now on nobody is led to this pack, and that it will be missing is no damage.
+    /// Stops look-ups from finding this pack, and marks its future absence as intended.
     pub(super) fn retire(&self, pack: u32) {
         let mut present = self.present_mut();
         present.packs.remove(&pack);
@@ -320,12 +321,12 @@ impl Packs {
         self.present().retired.contains(&pack)
     }
 
-    /// Closes a pack that was removed, so that the disk gets its room back.
+    /// Closes a removed pack, so that the disk space is freed.
     pub(super) fn close(&self, pack: u32) {
         self.open.remove(&pack);
     }
 
-    /// A pack to read from, kept open for others.
+    /// Returns a pack for reading, and keeps it open.
     pub(super) fn file(&self, pack: u32) -> io::Result<Arc<dyn DiskFile>> {
         self.open.get_or_insert_with(&pack, || self.open(pack, Access::Read))
     }
@@ -339,7 +340,7 @@ impl Packs {
         self.disk.sync_dir(&self.dir).map_err(|e| StoreError::io("fsync", &self.dir, e))
     }
 
-    /// The numbers of all pack files, ascending. Other names are left alone.
+    /// Returns the numbers of all pack files, ascending. Ignores other names.
     pub(super) fn list(&self) -> Result<Vec<u32>, StoreError> {
         let failed = |e| StoreError::io("list", &self.dir, e);
         let mut packs = Vec::new();

@@ -1,15 +1,14 @@
-//! Pins: who is about to refer to chunks says so, and the collector waits for those who began before it.
+//! Pins: a caller that is about to refer to chunks holds one, and the collector waits for older pins.
 //!
-//! Whoever finds that a chunk is stored already and means to refer to it (a commit, [`crate::store::Writer`])
-//! holds a pin from before it looked until its reference is where the collector will find it. The collector
-//! first makes every look-up count as a use, then waits for the pins that are older than that. Nobody waits
-//! for the collector.
+//! A caller that finds a chunk stored and wants to refer to it (a commit, [`crate::store::Writer`]) holds a
+//! pin from before its look-up until the collector can find its reference. The collector first makes every
+//! look-up count as a use, then waits for older pins. No caller waits for the collector.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Keeps what its holder looks up from being collected before it is referred to.
+/// Protects everything that its holder looks up from gc until the holder has referred to it.
 pub struct Pin {
     pins: Arc<Pins>,
     epoch: u64,
@@ -24,7 +23,7 @@ pub(super) struct Pins {
 #[derive(Default)]
 struct State {
     epoch: u64,
-    /// Pins held, by the epoch in which they were taken.
+    /// Held pins, by the epoch of their creation.
     held: BTreeMap<u64, usize>,
 }
 
@@ -40,7 +39,7 @@ impl Pins {
         Pin { pins: self.clone(), epoch }
     }
 
-    /// Waits until every pin taken before this call is gone; false if `go_on` said no meanwhile.
+    /// Waits until every earlier pin is gone; false if `go_on` returned false.
     pub(super) fn wait_for_older(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
         let mut state = self.lock();
         state.epoch += 1;

@@ -1,6 +1,6 @@
-//! Decode-ahead: a few threads that bring chunks into the cache before they are asked for.
+//! Decode-ahead: a few threads that load chunks into the cache before a read wants them.
 //!
-//! Only hints pass through here: a full queue drops them and an error is left for the read that follows.
+//! Only hints pass through here: a full queue drops them, and errors are left to the read that follows.
 
 use super::read::Reader;
 use crate::id::ChunkId;
@@ -9,7 +9,7 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Chunks to a message: few enough to spread a window over the threads, and to have the first of them soon.
+/// Chunks in a message: few enough to spread a window over the threads, and to get the first of them soon.
 const CHUNKS_PER_HINT: usize = 16;
 const HINTS_QUEUED: usize = 64;
 
@@ -25,7 +25,7 @@ impl Prefetcher {
         let start = |i| {
             let (reader, queue) = (Arc::clone(reader), queue.clone());
             let name = format!("prefetch-{i}");
-            // A thread that cannot be started is one hint taker less.
+            // A thread that cannot be started only means fewer hints served.
             std::thread::Builder::new().name(name).spawn(move || decode(&reader, &queue)).ok()
         };
         let threads: Vec<_> = (0..threads).filter_map(start).collect();

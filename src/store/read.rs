@@ -1,13 +1,12 @@
-//! Reading: from an id to verified bytes, through a cache of decoded chunks that is bounded in bytes.
+//! Reading: from an id to verified bytes, through a byte-bounded cache of decoded chunks.
 //!
-//! What must always be true: bytes leave here only from a frame whose place, name, lengths and checksums
-//! verify. Content found damaged is remembered, so that it is no longer "known" and the next put of the
-//! same content stores it again.
+//! Invariants:
+//! - Bytes are returned only from a frame whose location, id, lengths and checksums verify.
+//! - Damaged content is remembered, so that it is no longer "known" and the next put of it stores it again.
+//! - A file relies on stored content only after its frame was read and its checksum verified, once while the
+//!   store is open. Otherwise one unnoticed bad chunk would spoil every later copy of its bytes.
 //!
-//! Content that is stored is relied on for a file only after its frame was read and its checksum found right, once
-//! while the store is open: else one chunk gone bad unnoticed would take every later copy of its bytes with it.
-//!
-//! It does not hash chunks again on each read; `verify` with `deep` does.
+//! A read does not hash chunks again; `verify` with `deep` does.
 
 use super::Bytes;
 use super::dictionary::Dictionaries;
@@ -31,14 +30,14 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
-/// What an entry costs beyond its bytes, about.
+/// Approximate memory of a cache entry beyond its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 112;
-/// With a chunk of a group that was just decoded so many bytes of those behind it are kept: should the group be gone when
-/// they are wanted, it was not decoded for one chunk alone.
+/// When a group is decoded for one chunk, this many bytes of the chunks behind it are cached too: they are
+/// useful even if the group has left the cache.
 const ALONG_BYTES: usize = 1 << 20;
-/// A thread's buffer for stored bytes is given back when it grew beyond this.
+/// A thread's read buffer is freed if it grew beyond this.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
-/// Keys remembered as sound, about 80 bytes each.
+/// Limit of keys remembered as intact, about 80 bytes each.
 const SOUND_KEYS: usize = 64 << 10;
 
 #[derive(Clone)]
@@ -70,41 +69,41 @@ pub(super) struct Reader {
     recipes: Cache<RecipeId, Arc<Recipe>, ByBytes>,
     /// Decoded groups.
     pub(super) groups: GroupCache,
-    /// What groups are decoded with.
+    /// Dictionaries of groups.
     pub(super) dictionaries: Dictionaries,
     damaged: Mutex<HashSet<Key>>,
-    /// Size of `damaged`, so that the usual case, none, takes no lock.
+    /// Size of `damaged`, so that the usual case (none) takes no lock.
     damaged_count: AtomicUsize,
-    /// While garbage is collected, what is needed. A look-up adds to it and looks under the same lock, and packs
-    /// are retired under it: either the one or the other comes first.
+    /// During a collection, the live set. A look-up adds to it and looks under the same lock, and packs are
+    /// retired under it, so the two are ordered.
     gate: RwLock<Option<Arc<LiveSet>>>,
-    /// Keys whose frames were found sound, or written, since the store was opened: some of them.
+    /// Some of the keys whose frames were verified or written since the store was opened.
     sound: Cache<Key, ()>,
 }
 
-/// What is made of a payload.
+/// Converts a payload.
 pub(super) type Decode = fn(&Header, &[u8]) -> Result<Bytes, &'static str>;
-/// Its checksum only.
+/// Only checks its checksum.
 const CHECK: Decode = |header, payload| header.check(payload).map(|()| Bytes::from([]));
 
-/// Whether groups that are decoded already will do, or the disk is to be asked.
+/// Whether cached groups may be used, or the disk must be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Groups {
     AtHand,
     OnDisk,
 }
 
-/// What the frame that the index names came to.
+/// Result of loading the frame that the index names.
 enum Loaded {
     Bytes(Bytes),
     Bad(String),
 }
 
-/// Why a frame that was read gives no bytes.
+/// Why a frame that was read yields no bytes.
 pub(super) enum Flaw {
-    /// It is damaged, or what it needs is.
+    /// It or its base is damaged.
     Bad(String),
-    /// The system refused to read what it needs.
+    /// The system refused to read its base.
     Refused(io::Error),
 }
 
@@ -117,7 +116,7 @@ impl Flaw {
         }
     }
 
-    /// What the frame needs was not found whole in `file`.
+    /// The frame's base is not intact in `file`.
     fn in_file(file: &Watched<'_>, reason: String) -> Flaw {
         match file.refusal() {
             Some(refusal) => Flaw::Refused(refusal.into()),
@@ -172,7 +171,7 @@ impl Reader {
         self.damaged_count() > 0 && self.damaged().contains(key)
     }
 
-    /// Forgets that a key was damaged, because it was stored again; whether it was.
+    /// Clears a key's damage mark because the content was stored again; returns whether it had one.
     pub(super) fn healed(&self, key: &Key) -> bool {
         if self.damaged_count() == 0 {
             return false;
@@ -183,10 +182,10 @@ impl Reader {
         was
     }
 
-    /// Remembers that the frame of a key, found at `address`, is no good.
+    /// Marks the frame of a key, found at `address`, as damaged.
     pub(super) fn note_damaged(&self, key: Key, address: &Address) {
         let mut damaged = self.damaged();
-        // It may have been stored again since it was looked up.
+        // It may have been stored again since the look-up.
         if self.index.find_recent(&key).is_none_or(|now| now == *address) {
             damaged.insert(key);
         }
@@ -197,7 +196,7 @@ impl Reader {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether content is stored. To a collection under way this says that it is needed.
+    /// Whether content is stored. A running collection then counts it as needed.
     pub(super) fn known(&self, key: &Key) -> Result<bool, StoreError> {
         let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = &*gate {
@@ -207,8 +206,8 @@ impl Reader {
         Ok(!self.is_damaged(key) && self.index.find(key)?.is_some_and(stands))
     }
 
-    /// As [`Reader::known`], and its frame is sound: what a file that is about to be emptied may rely on. A frame that
-    /// is not is noted as damaged.
+    /// Like [`Reader::known`], and its frame is intact: the condition for emptying a file. Marks a bad frame
+    /// as damaged.
     pub(super) fn is_sound(&self, key: &Key) -> Result<bool, StoreError> {
         if !self.known(key)? {
             return Ok(false);
@@ -217,7 +216,7 @@ impl Reader {
             return Ok(true);
         }
         let find = || Ok(self.index.find(key)?.map(|address| Entry { key: *key, address }));
-        // A group at hand was read, and sound, since the store was opened.
+        // A cached group was read and verified since the store was opened.
         if find()?.is_some_and(|found| self.in_group_at_hand(key, &found.address).is_some()) {
             self.note_sound(key);
             return Ok(true);
@@ -240,7 +239,7 @@ impl Reader {
         }
     }
 
-    /// What is wrong with the frame that should stand at `address`, if anything is.
+    /// Returns the flaw of the frame at `address`, if any.
     pub(super) fn reason_if_bad(&self, key: Key, address: &Address) -> Result<Option<String>, StoreError> {
         Ok(match self.load(key, address, CHECK, Groups::OnDisk)? {
             Loaded::Bytes(_) => None,
@@ -248,12 +247,12 @@ impl Reader {
         })
     }
 
-    /// Says that the frame of a key is sound.
+    /// Remembers that the frame of a key is intact.
     pub(super) fn note_sound(&self, key: &Key) {
         self.sound.insert(*key, ());
     }
 
-    /// Says to a collection under way that a recipe and its chunks are needed.
+    /// Marks a recipe and its chunks as needed for a running collection.
     pub(super) fn use_recipe(&self, recipe: &Recipe) {
         let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = &*gate {
@@ -270,7 +269,7 @@ impl Reader {
         self.chunks.contains_key(id)
     }
 
-    /// A chunk, decoded by one thread even if many ask at once.
+    /// Returns a chunk; one thread decodes it even if many ask at once.
     pub(super) fn chunk(&self, id: &ChunkId) -> Result<Bytes, StoreError> {
         self.chunks.get_or_insert_with(id, || {
             let key = Key::chunk(id);
@@ -282,7 +281,7 @@ impl Reader {
         })
     }
 
-    /// A chunk of a group that is decoded already.
+    /// Returns a chunk from a cached group.
     pub(super) fn in_group_at_hand(&self, key: &Key, address: &Address) -> Option<Bytes> {
         let group = self.groups.get((address.pack, address.offset))?;
         group.shared_chunk(key.id(), address.raw_len).ok()
@@ -302,7 +301,7 @@ impl Reader {
         })
     }
 
-    /// Reads a frame past the caches, and hashes what is in it.
+    /// Reads a frame past the caches, and hashes its content.
     pub(super) fn reread(&self, object: &Object) -> Result<(), StoreError> {
         let find = || match object {
             Object::Chunk(id) => {
@@ -318,7 +317,7 @@ impl Reader {
         }
     }
 
-    /// The content of a frame of its own, wherever the index leads.
+    /// Returns the content of a chunk's own frame at any address.
     pub(super) fn at(&self, key: Key, address: &Address) -> Result<Bytes, StoreError> {
         match self.load(key, address, Header::decode, Groups::OnDisk)? {
             Loaded::Bytes(bytes) => Ok(bytes),
@@ -326,12 +325,12 @@ impl Reader {
         }
     }
 
-    /// Content that was read and does not have the hash that names it.
+    /// Reports content whose hash does not match its id.
     pub(super) fn unlike_its_name(&self, key: Key, address: &Address) -> StoreError {
         self.damage(key, address, "the content does not have the hash that names it".to_owned())
     }
 
-    /// Reads the frame that the index names, which may move while it is being read.
+    /// Reads the frame that the index names, which may move meanwhile.
     pub(super) fn load_current(
         &self,
         object: Object,
@@ -422,7 +421,7 @@ impl Reader {
             Ok(file) => file,
             Err(e) => return failed("open", e),
         };
-        // The length comes from the index, which may be damaged: cap it before memory is taken.
+        // The length comes from the index, which may be damaged: check it before allocating.
         let max = super::frame::RECIPE_BYTES_MAX;
         if address.stored_len > max {
             return bad("the index names an impossible length");
@@ -438,7 +437,7 @@ impl Reader {
         }
     }
 
-    /// Verifies a frame that was read from `address`.
+    /// Verifies a frame read from `address`.
     pub(super) fn decode_frame(
         &self,
         key: &Key,
@@ -468,7 +467,7 @@ impl Reader {
         Ok(decode(&header, &frame[HEADER_BYTES..])?)
     }
 
-    /// Keeps what stands behind a chunk of a long group.
+    /// Caches the chunks behind a chunk of a long group.
     fn keep_along(&self, group: &Group, key: &Key, len: u32) {
         for (id, bytes) in group.chunks_behind(key.id(), len, ALONG_BYTES) {
             if !self.chunks.contains_key(&id) {
@@ -477,7 +476,7 @@ impl Reader {
         }
     }
 
-    /// Decodes a group that was read from `address`, with what it needs, and keeps both at hand.
+    /// Decodes a group read from `address`, with its base, and caches both.
     fn decode_group(
         &self,
         address: &Address,
@@ -489,7 +488,7 @@ impl Reader {
         header.check(payload)?;
         let table = Table::parse(header, payload)?;
         let turn = self.groups.turn(header);
-        // Somebody else had the same turn before; what the disk says now is what that one was made of.
+        // Another thread decoded it meanwhile; the disk still holds the same bytes.
         if turn.is_some()
             && let Some(found) = self.groups.get((pack, offset)).filter(|found| found.is_made_of(header))
         {
@@ -507,7 +506,7 @@ impl Reader {
             Group::decode_with(header, payload, table, Base::Nothing)?
         };
         let group = Arc::new(group);
-        // Of a delta with one chunk that is kept, and nobody else needs it: the room is better used by roots.
+        // A delta with one cached chunk is not wanted again; roots use the cache better.
         if header.kind == Kind::Group as u8 || group.has_several() {
             self.groups.insert((pack, offset), &group);
         }
@@ -526,7 +525,7 @@ impl Reader {
         Ok(root)
     }
 
-    /// Fills `buf` from `offset` of a recipe's file; less only at its end.
+    /// Fills `buf` from `offset` of a recipe's file; returns less only at its end.
     pub(super) fn read_at(&self, recipe: &Recipe, offset: u64, buf: &mut [u8]) -> Result<usize, StoreError> {
         let Some(mut index) = recipe.chunk_at(offset) else {
             return Ok(0);
@@ -549,7 +548,7 @@ impl Reader {
         Ok(done)
     }
 
-    /// Both verify and they disagree: storing the chunk again would not help, so it stays known.
+    /// Both verify and disagree: storing the chunk again would not help, so it stays known.
     fn disagrees(&self, wanted: ChunkRef, len: usize) -> StoreError {
         let address = self.index.find(&Key::chunk(&wanted.id)).ok().flatten();
         StoreError::Damaged {

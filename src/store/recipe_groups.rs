@@ -1,8 +1,9 @@
-//! Groups of recipes: regrouping puts them together, since a frame and a row of a footer for each take more than they do.
+//! Groups of recipes: regrouping combines recipes, because a frame and a footer row for each take more space
+//! than the recipe.
 //!
-//! What must always be true: a recipe goes into a group as it is, hashed, and is read back from there before its old pack goes.
-//! It is named by its hash, which no table tells ([`super::unnamed`]), and footers are made with what these groups have
-//! ([`super::compact`]).
+//! Invariants: a recipe enters a group unchanged, after its hash was checked, and is read back from there
+//! before its old pack is removed. Its hash names it and no table holds it ([`super::unnamed`]); footers are
+//! compressed with these groups ([`super::compact`]).
 
 use super::Store;
 use super::append::Frames;
@@ -12,20 +13,20 @@ use super::gathered::{Gathered, With};
 use super::pack::Entry;
 use crate::id::ChunkId;
 
-/// Groups have so many bytes at most: whoever looks a file up reads and hashes one.
+/// Byte limit of a group: looking up a file reads and hashes one.
 const GROUP_BYTES: u64 = 4 << 10;
-/// A longer recipe stays as it is. One that is longer than groups are is one by itself.
+/// A longer recipe stays as it is. One longer than a group is a group by itself.
 const RECIPE_BYTES_MAX: u32 = 1 << 20;
-/// Groups are appended when there are so many bytes of them.
+/// Groups are appended in batches of this many bytes.
 const APPEND_BYTES: usize = 1 << 20;
 
-/// Whether a frame is a recipe that goes into a group.
+/// Whether a frame is a recipe that can go into a group.
 pub(super) fn takes(header: &Header) -> bool {
     header.kind == Kind::Recipe as u8 && header.raw_len <= RECIPE_BYTES_MAX
 }
 
 impl Store {
-    /// Appends recipes again, in groups.
+    /// Appends recipes again, as groups.
     pub(super) fn group_recipes(&self, recipes: &[Entry], level: i32) -> Result<(), StoreError> {
         let mut frames = Frames::default();
         let mut group = Gathered::unnamed(Kind::Recipe);

@@ -1,10 +1,10 @@
-//! Salvage: whole copies of wanted chunks and recipes, looked for in the packs of this store or of another one.
+//! Salvage: finds intact copies of wanted chunks and recipes in the packs of this store or another.
 //!
-//! What must always be true: packs are only read; bytes are handed out only if their BLAKE3 is the identity by
-//! which they are wanted, whatever the pack, its footer or its store say of them.
+//! Invariants: packs are only read. Bytes are returned only if their BLAKE3 is the wanted id, whatever the
+//! pack, its footer or its store claim.
 //!
-//! Memory: what is wanted (about 100 bytes each), the table of contents of one pack, one frame. Who takes the
-//! bytes puts them into a store by a [`super::Writer`]: nothing is replaced, the later copy counts.
+//! Memory: about 100 bytes for each wanted object, the footer of one pack, one frame. The caller puts the
+//! bytes into a store with a [`super::Writer`]: nothing is replaced, the later copy counts.
 
 use super::Store;
 use super::dictionary::Dictionaries;
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is looked for, by identity. Shrinks as it is found.
+/// The wanted ids. Shrinks as they are found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     chunks: BTreeSet<ChunkId>,
@@ -27,7 +27,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Looks for `object` too; false if it was looked for already.
+    /// Adds `object`; false if it was already wanted.
     pub fn add(&mut self, object: Object) -> bool {
         match object {
             Object::Chunk(id) => self.chunks.insert(id),
@@ -35,7 +35,7 @@ impl Wanted {
         }
     }
 
-    /// Looks for `object` no more.
+    /// Removes `object`.
     pub fn remove(&mut self, object: &Object) {
         match object {
             Object::Chunk(id) => self.chunks.remove(id),
@@ -43,7 +43,7 @@ impl Wanted {
         };
     }
 
-    /// Whether `object` is looked for.
+    /// Whether `object` is wanted.
     pub fn contains(&self, object: &Object) -> bool {
         match object {
             Object::Chunk(id) => self.chunks.contains(id),
@@ -51,36 +51,36 @@ impl Wanted {
         }
     }
 
-    /// Whether any recipe is.
+    /// Whether any recipe is wanted.
     pub fn has_recipes(&self) -> bool {
         !self.recipes.is_empty()
     }
 
-    /// Whether nothing is looked for (any more).
+    /// Whether nothing is wanted.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.recipes.is_empty()
     }
 
-    /// All of it: recipes first, each kind sorted.
+    /// Returns all objects: recipes first, each kind sorted.
     pub fn objects(&self) -> impl Iterator<Item = Object> + '_ {
         let recipes = self.recipes.iter().map(|id| Object::Recipe(*id));
         recipes.chain(self.chunks.iter().map(|id| Object::Chunk(*id)))
     }
 }
 
-/// Something wanted that was found whole.
+/// A wanted object that was found intact.
 pub struct Salvaged<'a> {
-    /// What it is.
+    /// The object.
     pub object: Object,
     /// A chunk's bytes, or an encoded recipe.
     pub bytes: &'a [u8],
-    /// The pack file that has it; none if it was still in memory.
+    /// The pack file that holds it; none if it was still in memory.
     pub pack: Option<PathBuf>,
 }
 
-/// Is given what was found. An error of it ends the search.
+/// Gets each found object. An error ends the search.
 pub type Take<'a> = &'a mut dyn FnMut(Salvaged<'_>) -> Result<(), StoreError>;
-/// Is told bytes done and bytes to do; false ends the search.
+/// Gets bytes done and bytes in total; false ends the search.
 pub type Step<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 impl Store {
@@ -90,14 +90,14 @@ impl Store {
         Ok(found.is_some_and(|entry| !self.reader.is_damaged(&entry.key)))
     }
 
-    /// Reads what the index leads to from disk, past all caches, and hashes it. A content that fails counts as
+    /// Reads the index's target from disk, past all caches, and checks its hash. Content that fails counts as
     /// damaged from then on, so that the next put stores it again.
     pub fn reread(&self, object: &Object) -> Result<(), StoreError> {
         self.reader.reread(object)
     }
 
-    /// Looks for what is wanted where the index does not lead: in memory, then in every frame of the packs,
-    /// those that a later copy superseded too. What is found is given to `take` and wanted no more.
+    /// Searches for wanted objects where the index does not point: in memory, then in every frame of the
+    /// packs, including superseded ones. Passes each found object to `take` and removes it from `wanted`.
     pub fn salvage(&self, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) -> Result<(), StoreError> {
         for object in wanted.clone().objects() {
             let bytes = match &object {
@@ -117,8 +117,8 @@ impl Store {
     }
 }
 
-/// Looks for what is wanted in `dir`, a directory of packs of any store. The packs are only read; those that
-/// cannot be, are of a newer format or of more than one store are passed over, and the log says so.
+/// Searches `dir`, a directory of packs of any store. Packs are only read. Unreadable packs, packs of a newer
+/// format, and packs of different stores are skipped and logged.
 pub fn search_packs(
     dir: &Path,
     wanted: &mut Wanted,
@@ -139,7 +139,7 @@ pub fn search_packs(
 
 fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) -> Result<(), StoreError> {
     let length = |pack: &u32| packs.open(*pack, Access::Read).and_then(|file| file.len()).unwrap_or(0);
-    // The newest first: it is the likeliest to be whole, and what is found is not looked for further on.
+    // The newest first: it is the most likely to be intact, and found objects are not searched again.
     let numbers: Vec<u32> = packs.list()?.into_iter().rev().collect();
     let total = numbers.iter().map(length).sum();
     let mut done = 0;
@@ -158,10 +158,13 @@ fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) ->
         };
         match read_header(&*file) {
             Ok(PackHeader::Whole { version, store, .. }) if version > FORMAT || store != packs.store => {
-                tracing::warn!("{}: passed over: of another store or a newer format", path.display());
+                tracing::warn!(
+                    "{}: skipped: it belongs to another store or has a newer format",
+                    path.display()
+                );
                 continue;
             }
-            // Its frames can be whole.
+            // Its frames can be intact.
             Ok(_) => {}
             Err(e) => {
                 tracing::warn!("{}: passed over: {e}", path.display());
@@ -189,7 +192,7 @@ fn search(packs: &Packs, wanted: &mut Wanted, step: Step<'_>, take: Take<'_>) ->
     Ok(())
 }
 
-/// Goes through the frames of a pack without a footer that can be used.
+/// Walks the frames of a pack without a usable footer.
 fn walk(
     packs: &Packs,
     pack: u32,
@@ -229,7 +232,8 @@ fn walk(
     }
 }
 
-/// A frame that a footer lists, if it is there and whole. Of a group all chunks are often wanted: the last one is kept.
+/// Returns a frame from a footer, if it is there and intact. Often all chunks of a group are wanted, so the
+/// last group is cached.
 fn frame_at(
     packs: &Packs,
     file: &dyn DiskFile,
@@ -256,7 +260,7 @@ fn frame_at(
     fits.then(|| whole(&header, &bytes[HEADER_BYTES..]))?
 }
 
-/// The decoded payload, if it is what its frame's name says.
+/// Returns the decoded payload if it matches the frame's id.
 fn whole(header: &Header, payload: &[u8]) -> Option<super::Bytes> {
     let raw = header.decode(payload).ok()?;
     (*blake3::hash(&raw).as_bytes() == header.id).then_some(raw)
@@ -268,7 +272,7 @@ fn object_of(key: &Key) -> Option<Object> {
 }
 
 impl super::Damage {
-    /// The chunk or recipe that it concerns, where known.
+    /// Returns the affected chunk or recipe, if known.
     pub fn object(&self) -> Option<Object> {
         self.chunk.map(Object::Chunk).or_else(|| self.recipe.map(Object::Recipe))
     }

@@ -1,9 +1,8 @@
-//! Walks the frames of a pack in order, finding its way again after damage. Reads, never writes.
+//! Walks the frames of a pack in order, and resynchronizes after damage. Reads, never writes.
 //!
-//! What must always be true: every byte of the walked range is covered by exactly one item, and an item is
-//! [`Item::Frame`] only if header, place and payload all verify, and of a delta its root's too. Groups that do not tell the
-//! names of their chunks are decoded, and these hashed. Memory is bounded by the two largest frames, decoded, and some
-//! dictionaries.
+//! Invariants: every byte of the range is covered by exactly one item. An item is [`Item::Frame`] only if
+//! header, location and payload verify, and for a delta its root too. Groups without names are decoded and
+//! hashed. Memory is bounded by the two largest frames, decoded, and some dictionaries.
 
 use super::dictionary::Dictionaries;
 use super::frame::{HEADER_BYTES, Header, Kind, MAGIC};
@@ -16,11 +15,11 @@ use std::io;
 const WINDOW_BYTES: u64 = 1 << 20;
 const NO_ROOT: &str = "the group that it needs is damaged or missing";
 
-/// What stands in a range of a pack.
+/// An item of a pack's range.
 pub(super) enum Item {
     /// A frame that verifies.
     Frame { offset: u32, header: Header },
-    /// Bytes up to `end` that are no whole frame; with a header, only the payload is wrong.
+    /// Bytes up to `end` that are no intact frame; with a header, only the payload is bad.
     Bad { offset: u32, end: u64, header: Option<Header>, reason: String },
 }
 
@@ -33,10 +32,11 @@ pub(super) struct Scanner<'a> {
     end: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// Where the last whole group stood, and its id: the root of deltas that follow; it too if it had to be decoded.
+    /// Offset and id of the last intact group, the root of the deltas that follow; with the group if it was
+    /// decoded.
     root: Option<(u32, [u8; 32], Option<Group>)>,
     dictionaries: Dictionaries,
-    /// What the last frame holds, if it is a group.
+    /// The table of the last frame, if it is a group.
     table: Option<Table>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Scanner<'a> {
             pack,
             file,
             at,
-            // Offsets have 32 bits. No program of ours makes a larger pack.
+            // Offsets have 32 bits. dedupfs never writes a larger pack.
             end: end.min(u64::from(u32::MAX)),
             window: Vec::new(),
             window_at: 0,
@@ -58,17 +58,17 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// How far the walk has come, in bytes from the start of the pack.
+    /// Returns the current offset, in bytes from the start of the pack.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
 
-    /// The next item, or `None` at the end. A range that cannot be read is a bad one.
+    /// Returns the next item, or `None` at the end. An unreadable range is a bad item.
     pub(super) fn next(&mut self) -> Option<Item> {
         self.next_with(|_, _| Ok(()))
     }
 
-    /// As [`Scanner::next`]; a frame that verifies is then shown to `check` with its payload.
+    /// Like [`Scanner::next`]; also passes each frame that verifies to `check`, with its payload.
     pub(super) fn next_with(
         &mut self,
         check: impl FnOnce(&Header, &[u8]) -> Result<(), &'static str>,
@@ -103,8 +103,8 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Reads the table of a group whose payload fits its checksum, and looks whether what it needs is there and whole; the
-    /// group too if it had to be decoded.
+    /// Reads the table of a group with a valid checksum, and checks that its base is intact. Returns the
+    /// group if it was decoded.
     fn look_into(&mut self, header: &Header, offset: u32) -> Result<Option<Group>, &'static str> {
         let table = Table::parse(header, self.payload(header))?;
         let (root, copies) = (table.root(offset)?, table.dictionary(offset)?);
@@ -125,7 +125,7 @@ impl<'a> Scanner<'a> {
             (Some(dictionary), ..) => Base::Dictionary(dictionary),
             (None, None, _) => Base::Nothing,
             (None, Some((at, _)), Some((last, _, Some(group)))) if *last == at => Base::Root(group),
-            // The walk may have begun between the two, or the root tells its names.
+            // The walk may have begun between the two, or the root has the names.
             (None, Some((at, _)), _) => {
                 read = Group::read_root(self.packs, self.file, self.pack, at, &self.dictionaries)
                     .map_err(|_| NO_ROOT)?;
@@ -137,17 +137,18 @@ impl<'a> Scanner<'a> {
         Ok(Some(group))
     }
 
-    /// What the last frame holds, if it is a group whose payload is whole. It is named if what it needs is whole too.
+    /// Returns the table of the last frame, if it is a group with an intact payload. It has names if its base
+    /// is intact too.
     pub(super) fn table(&self) -> Option<&Table> {
         self.table.as_ref()
     }
 
-    /// All that a footer lists of the last frame.
+    /// Returns the footer entries of the last frame.
     pub(super) fn entries(&self, header: &Header, offset: u32) -> Vec<Entry> {
         Entry::all_of(header, self.table().into_iter().flat_map(Table::named), self.pack, offset)
     }
 
-    /// Whether the root that a delta names is there and whole.
+    /// Checks that the root of a delta is there and intact.
     fn check_root(&self, root: Option<(u32, [u8; 8])>) -> Result<(), &'static str> {
         let Some((at, begins)) = root else { return Ok(()) };
         let is_last =
@@ -157,13 +158,13 @@ impl<'a> Scanner<'a> {
         (self.root.as_ref().is_some_and(is_last) || stands()).then_some(()).ok_or(NO_ROOT)
     }
 
-    /// The payload of the frame at hand, which the window holds.
+    /// Returns the payload of the current frame, which is in the window.
     fn payload(&self, header: &Header) -> &[u8] {
         let start = (self.at + HEADER_BYTES as u64 - self.window_at) as usize;
         &self.window[start..start + header.stored_len as usize]
     }
 
-    /// A header that verifies and whose frame ends within the range.
+    /// Returns a header that verifies and whose frame ends within the range.
     fn header_at(&mut self, at: u64) -> io::Result<Result<Header, &'static str>> {
         let place = self.packs.place(self.pack, at as u32);
         let end = self.end;
@@ -174,7 +175,7 @@ impl<'a> Scanner<'a> {
         }))
     }
 
-    /// Steps to the next place where a header verifies.
+    /// Advances to the next header that verifies.
     fn resync(&mut self, reason: String) -> Item {
         let start = self.at;
         let mut at = start + 1;
@@ -183,7 +184,7 @@ impl<'a> Scanner<'a> {
             let found = match self.bytes(at, len) {
                 Ok(bytes) => bytes.windows(MAGIC.len()).position(|window| window == MAGIC),
                 Err(_) => {
-                    // Unreadable: on with the next disk block.
+                    // Unreadable: continue with the next disk block.
                     at = (at | 4095) + 1;
                     continue 'search;
                 }
@@ -205,14 +206,15 @@ impl<'a> Scanner<'a> {
         Item::Bad { offset: start as u32, end: self.at, header: None, reason }
     }
 
-    /// How many bytes at `at` to search: those at hand, so that each is read once, or else a new window.
+    /// Returns how many bytes at `at` to search: the rest of the window, so that each byte is read once, or a
+    /// new window.
     fn ahead(&self, at: u64) -> u64 {
         let held_end = self.window_at + self.window.len() as u64;
         let held = if at < self.window_at { 0 } else { held_end.saturating_sub(at) };
         if held >= MAGIC.len() as u64 { held } else { WINDOW_BYTES.min(self.end - at) }
     }
 
-    /// `len` bytes at `at`, which lie within the range, through the window.
+    /// Returns `len` bytes at `at` within the range, through the window.
     fn bytes(&mut self, at: u64, len: u64) -> io::Result<&[u8]> {
         let inside = at >= self.window_at && at + len <= self.window_at + self.window.len() as u64;
         if !inside {
@@ -220,7 +222,7 @@ impl<'a> Scanner<'a> {
             self.window_at = at;
             self.window.resize(want as usize, 0);
             let read = self.file.read_exact_at(&mut self.window, at).or_else(|e| {
-                // One bad block must not hide its neighbours: read no more than was asked for.
+                // One bad block must not hide its neighbours: read only the requested bytes.
                 self.window.truncate(len as usize);
                 match want == len {
                     true => Err(e),

@@ -1,7 +1,7 @@
-//! Stretches: frames that lie one after the other in a pack, as those of a file mostly do, read at once for who will
-//! want them soon. One call of the system instead of one for each frame, and the disk is asked for much at a time.
+//! Coalesced reads: adjacent frames of a pack, as most files have them, are read in one call and decoded for
+//! later reads.
 //!
-//! What cannot be read, or does not verify, is left for the read that follows, which finds out why and says so.
+//! Unreadable or invalid frames are left to the read that follows, which reports the reason.
 
 use super::frame::{HEADER_BYTES, Header, Key};
 use super::pack::Address;
@@ -10,12 +10,12 @@ use crate::id::ChunkId;
 use quick_cache::sync::{DefaultLifecycle, GuardResult, PlaceholderGuard};
 use std::time::Duration;
 
-/// The most that is read at once, unless one frame is longer.
+/// Limit of one read, unless one frame is longer.
 const STRETCH_BYTES_MAX: u64 = 1 << 20;
-/// Reading so much that is not wanted costs less than another call.
+/// Reading a gap of this many bytes costs less than another call.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 
-/// Where a chunk is going to be put once it is decoded: who wants it meanwhile waits for that.
+/// The cache slot of a chunk that is being decoded; other readers of the chunk wait for it.
 type Slot<'a> = PlaceholderGuard<
     'a,
     ChunkId,
@@ -36,7 +36,7 @@ fn end(address: &Address) -> u64 {
 }
 
 impl Reader {
-    /// Brings chunks into the cache that nobody else is just bringing there. `buffer` is only room to work in.
+    /// Loads chunks into the cache that no other thread is loading. `buffer` is scratch space.
     pub(super) fn load_ahead(&self, ids: &[ChunkId], buffer: &mut Vec<u8>) {
         let mut stretch: Vec<Wanted<'_>> = Vec::new();
         for id in ids {
@@ -64,7 +64,7 @@ impl Reader {
         let (Some(first), Some(last)) = (stretch.first(), stretch.last()) else { return };
         let (pack, start) = (first.address.pack, u64::from(first.address.offset));
         let Ok(file) = self.packs.file(pack) else { return };
-        // The lengths come from the index, which may be damaged: one that no chunk has is not believed.
+        // The lengths come from the index, which may be damaged: impossible ones are ignored.
         let len = (end(&last.address) - start) as usize;
         if stretch.iter().any(|wanted| wanted.address.stored_len > super::frame::Kind::Chunk.raw_bytes_max())
         {
@@ -89,7 +89,7 @@ impl Reader {
     }
 }
 
-/// Whether a frame can be read together with those from `first` to `last`, or is the last one: of a group.
+/// Whether a frame can be read together with those from `first` to `last`, or is in the last one (a group).
 fn follows(first: &Address, last: &Address, next: &Address) -> bool {
     let next_at = u64::from(next.offset);
     if (next.pack, next.offset, next.stored_len) == (last.pack, last.offset, last.stored_len) {

@@ -1,11 +1,13 @@
-//! Tables without names: a group of these tells how long its members are; what names each is the hash of its bytes.
+//! Tables without names: such a group stores only the lengths of its members; the hash of a member's bytes is
+//! its name.
 //!
 //! ```text
-//! for each member: twice its length, and 1 more if nobody needs it any more   LEB128
+//! for each member: twice its length, plus 1 if it is unneeded   LEB128
 //! ```
 //!
-//! What must always be true: whoever wants the names decodes the group and hashes it, so a name always fits its bytes; that of an
-//! only member is what names the group. Of a pack that is sealed the footer has the names too, so that who plans reads no groups.
+//! Invariants: names come from decoding and hashing the group, so a name always fits its bytes. A single
+//! member has the group's id. The footer of a sealed pack also has the names, so that planning need not read
+//! groups.
 
 use super::group_table::Name;
 use crate::recipe::{put_varint, take_varint};
@@ -13,12 +15,12 @@ use crate::recipe::{put_varint, take_varint};
 /// Bytes of a table for each member, at least.
 pub(super) const MEMBER_BYTES_MIN: usize = 1;
 
-/// Appends what a table says of a member.
+/// Appends a member to a table.
 pub(super) fn put(table: &mut Vec<u8>, len: u32) {
     put_varint(table, u64::from(len) << 1);
 }
 
-/// Of each of `count` members whether somebody may need it and its length, and how many bytes say so.
+/// Parses need and length of `count` members; returns the bytes used.
 pub(super) fn parse(bytes: &[u8], count: usize) -> Option<(Vec<(Name, u32)>, usize)> {
     if count > bytes.len() / MEMBER_BYTES_MIN {
         return None;
@@ -33,7 +35,7 @@ pub(super) fn parse(bytes: &[u8], count: usize) -> Option<(Vec<(Name, u32)>, usi
     Some((members?, bytes.len() - rest.len()))
 }
 
-/// Says of members of a table that nobody needs them any more.
+/// Marks members of a table as unneeded.
 pub(super) fn drop(table: &mut [u8], gone: impl Fn(usize) -> bool) {
     let (mut member, mut begins) = (0, true);
     for byte in table {

@@ -1,12 +1,11 @@
 //! Verification of every frame of every pack, and of the index against the packs. It changes nothing on disk.
 //!
-//! The store is told which content is damaged, as a failed read tells it: from then on that content is unknown,
-//! so that the next put of it stores it again.
+//! Damaged content counts as unknown from then on, as after a failed read, so that the next put of it stores
+//! it again. A pack that the system refuses to read counts as not checked; nothing is reported about its
+//! content.
 //!
-//! A pack that the system refuses to read is not checked: nothing is found in it and nothing is said of its content.
-//!
-//! Packs are handed to all cores; each is walked in order. A row of the index that leads into a bad range
-//! names the content that is lost there. Appends may go on: what comes after the start is not looked at.
+//! All cores share the packs; each pack is walked in order. An index row that points into a bad range names
+//! the lost content. Appends may continue; frames after the start are not checked.
 
 use super::Store;
 use super::dictionary::{Dictionaries, Dictionary};
@@ -28,14 +27,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a worker tells the caller's thread.
+/// A worker's message to the calling thread.
 enum Message {
     Progress {
         bytes: u64,
         frames: u64,
     },
     Found(Damage),
-    /// The rest of a pack that cannot be checked.
+    /// The rest of a pack cannot be checked.
     Refused {
         pack: u32,
         refusal: Refusal,
@@ -54,12 +53,12 @@ struct BadRange {
     named: bool,
 }
 
-/// How far a verification came.
+/// Extent of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Frames checked.
     pub frames: u64,
-    /// Packs that could not be checked, or only in part, and why.
+    /// Packs that could not be checked completely, and why.
     pub unchecked: BTreeMap<PackId, Refusal>,
 }
 
@@ -147,8 +146,8 @@ pub(super) fn verify(
     Ok(verified)
 }
 
-/// Looks at every row of the index: does it lead to a place that exists and is not bad? Where a pack has any damage,
-/// of which `told` says at which offsets it was told, a frame may be missing without a gap: those are read.
+/// Checks that every index row points to an existing, undamaged location. A damaged pack may lack a frame
+/// without a gap; `told` has the offsets that were reported for it, and rows elsewhere in it are read.
 fn check_rows(
     store: &Store,
     upto: Position,
@@ -159,11 +158,11 @@ fn check_rows(
     found: &mut dyn FnMut(Damage),
 ) -> Result<(), StoreError> {
     let lens: HashMap<u32, u64> = jobs.iter().copied().collect();
-    // Rows in the database are older than those in memory for the same key: only the current one counts.
+    // A row in the database may be older than one in memory: only the current one counts.
     let (mut suspects, mut in_damaged) = (Vec::new(), Vec::new());
     store.reader.index.for_each(|Entry { key, address }| {
         let at = Position { pack: address.pack, offset: address.offset };
-        // What a collection removed is no damage; rows that a crash left of it do no harm.
+        // Frames removed by a collection are not damage; leftover rows after a crash do no harm.
         if at >= upto
             || store.reader.packs.is_retired(address.pack)
             || verified.unchecked.contains_key(&PackId(address.pack))
@@ -209,7 +208,7 @@ fn check_rows(
                 store.reader.note_damaged(key, &address);
                 kind
             }
-            // Nobody needs what was in a pack that is gone.
+            // The content of a removed pack is not needed.
             false if kind == DamageKind::Pack => continue,
             false => DamageKind::Superseded,
         };
@@ -244,7 +243,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn tell(&self, message: Message) {
-        // The receiver only goes away with the whole verification.
+        // The receiver only disappears with the whole verification.
         let _ = self.messages.send(message);
     }
 
@@ -281,7 +280,7 @@ impl Job<'_> {
         let mut entries: BTreeMap<(u32, Key), Entry> = BTreeMap::new();
         let mut footer = None;
         let mut lost = Vec::new();
-        // The last group, decoded: what the deltas behind it need.
+        // The last group, decoded, for the deltas behind it.
         let mut root = None;
         let dictionaries = Dictionaries::new();
         loop {
@@ -298,7 +297,7 @@ impl Job<'_> {
                 }
                 if self.deep { deep_check(header, payload, &mut root, dictionary_of) } else { Ok(()) }
             });
-            // What comes after a refused read may be whole.
+            // Frames after a refused read may be intact.
             if let Some(refusal) = file.refusal() {
                 self.tell(Message::Refused { pack: self.pack, refusal });
                 return Ok(());
@@ -319,7 +318,7 @@ impl Job<'_> {
                 }
                 Item::Bad { offset, end, header: Some(header), reason } if header.is_group() => {
                     frames += 1;
-                    // The table says what is lost, or the footer does if the table is.
+                    // The table names the lost content; if the table is damaged, the footer does.
                     match scanner.table().is_some() {
                         true => {
                             for entry in scanner.entries(&header, offset) {
@@ -366,10 +365,11 @@ impl Job<'_> {
                 return Ok(());
             }
             self.check_footer(offset, listed.as_deref(), &entries, !lost.is_empty());
-            // The footer can say what stood in a bad range, also when the index leads to a later copy by now.
+            // The footer can name the content of a bad range, also if the index already points to a later
+            // copy.
             for entry in listed.unwrap_or_default() {
                 let at = entry.address.offset;
-                // Its chunks are listed themselves.
+                // Its chunks have their own entries.
                 if frame::is_group(entry.key.kind()) {
                     continue;
                 }
@@ -388,7 +388,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Whether the index leads to this whole frame, or to a later one of the same content.
+    /// Checks that the index points to this intact frame, or to a later one of the same content.
     fn check_index(&self, entry: &Entry) -> Result<(), StoreError> {
         if !entry.is_row() {
             return Ok(());
@@ -409,7 +409,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// What it means that this frame is bad. The store is told if it is the one that counts.
+    /// Classifies the loss of this frame. Marks it as damaged in the store if it is the current one.
     fn kind_of_loss(&self, entry: &Entry) -> Result<DamageKind, StoreError> {
         let now = self.store.reader.index.find(&entry.key)?;
         if now == Some(entry.address) {
@@ -421,7 +421,7 @@ impl Job<'_> {
         })
     }
 
-    /// Whether a footer lists exactly the frames before it. What a bad range held is not known here.
+    /// Checks that a footer lists exactly the frames before it. The content of a bad range is unknown here.
     fn check_footer(
         &self,
         offset: u32,
@@ -430,7 +430,7 @@ impl Job<'_> {
         lost: bool,
     ) {
         let at = u64::from(offset);
-        // It may be made with a group that was found bad, and nothing be wrong with itself.
+        // It may depend on a damaged group and be intact itself.
         if listed.is_none() && lost {
             return;
         }
@@ -452,7 +452,7 @@ fn is_older(one: &Address, other: &Address) -> bool {
     (one.pack, one.offset) < (other.pack, other.offset)
 }
 
-/// Decodes and hashes a payload. Kinds and codecs of newer programs are left to them.
+/// Decodes and hashes a payload. Skips kinds and codecs of newer programs.
 fn deep_check(
     header: &Header,
     payload: &[u8],

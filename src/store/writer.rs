@@ -1,7 +1,7 @@
-//! A writer: compresses unknown chunks into a buffer of its own and appends the buffer as one write.
+//! A writer: compresses unknown chunks into its own buffer and appends the buffer in one write.
 //!
-//! What must always be true: content counts as known to others only once it is appended. What is still in
-//! the buffer is lost with the writer; what is flushed is durable after `Store::sync`.
+//! Invariants: content counts as known to others only once it is appended. Buffered content is lost with the
+//! writer; flushed content is durable after `Store::sync`.
 
 use super::Store;
 use super::append::Frames;
@@ -15,17 +15,17 @@ use zstd::bulk::Compressor;
 
 /// A buffer larger than this is appended by `put` itself.
 const BUFFER_BYTES: usize = 1 << 20;
-/// A buffer that grew beyond this for a large recipe is given back.
+/// A buffer that grew beyond this for a large recipe is freed.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
 
-/// Puts content into a store. One to a thread.
+/// Puts content into a store. Use one in each thread.
 pub struct Writer {
     store: Arc<Store>,
     compressor: Option<Compressor<'static>>,
     frames: Frames,
     /// Whether the frame of each key in the buffer is compressed.
     buffered: HashMap<Key, bool>,
-    /// The index's generation when the first frame in the buffer was looked up in it.
+    /// The index generation at the look-up of the first frame in the buffer.
     generation: u64,
 }
 
@@ -34,15 +34,15 @@ impl Writer {
         Writer { store, compressor: None, frames: Frames::default(), buffered: HashMap::new(), generation: 0 }
     }
 
-    /// Stores a chunk unless it is known; true if it was not. `id` must be the BLAKE3 of `bytes`.
+    /// Stores a chunk unless it is known; returns whether it was new. `id` must be the BLAKE3 of `bytes`.
     pub fn put(&mut self, id: ChunkId, bytes: &[u8]) -> Result<bool, StoreError> {
         debug_assert_eq!(id, ChunkId::of(bytes));
         self.add(Kind::Chunk, id.0, bytes)
     }
 
-    /// Whether a chunk compresses: as its frame says, if it has one of its own. `id` must be the BLAKE3 of `bytes`.
+    /// Whether a chunk compresses: its own frame decides, if it has one. `id` must be the BLAKE3 of `bytes`.
     ///
-    /// Compresses only what the store does not have, or has in a group.
+    /// Compresses only if the store lacks the chunk or has it in a group.
     pub fn compresses(&mut self, id: &ChunkId, bytes: &[u8]) -> Result<bool, StoreError> {
         let key = Key::chunk(id);
         if let Some(compressed) = self.buffered.get(&key) {
@@ -87,8 +87,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Appends what is buffered, less what another writer stored meanwhile. Readable afterwards; durable
-    /// after `Store::sync`. On an error the buffer is lost.
+    /// Appends the buffer, without content that another writer stored meanwhile. It is readable afterwards,
+    /// and durable after `Store::sync`. On an error the buffer is lost.
     pub fn flush(&mut self) -> Result<(), StoreError> {
         if self.frames.headers.is_empty() {
             return Ok(());

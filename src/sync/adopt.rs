@@ -1,9 +1,10 @@
-//! Taking an agreed tree, whatever happens meanwhile: what the simulator and the real directory share.
+//! Adoption of an agreed tree despite failures: shared by the simulator and the real directory.
 //!
-//! The steps of a plan may not all be possible: a file was changed after it was looked at, or the machine stopped half way.
-//! Then the directory holds neither the tree from before nor the agreed one, but something that came from the tree before,
-//! as the agreed one did. So it is looked at again and merged with the agreed tree against the tree before: what was done
-//! already is the same on both sides, and what a user did meanwhile counts as a change like any other.
+//! Some steps of a plan may be impossible: a file changed after it was examined, or the machine stopped
+//! half-way. Then the directory holds neither the previous tree nor the agreed one, but a third one that
+//! descends from the previous one, as the agreed one does. So it is examined again and merged with the agreed
+//! tree against the previous one: finished steps are the same on both sides, and a user's change in between
+//! counts like any other.
 
 use super::error::SyncError;
 use super::group::Groups;

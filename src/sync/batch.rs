@@ -1,17 +1,18 @@
-//! Contents told as deltas: what stands between a session and [`super::delta`].
+//! Contents sent as deltas: the layer between a session and [`super::delta`].
 //!
-//! Both sides have told each other their trees, and which contents that their trees do not have any more they can still read
-//! ([`super::replica::Replica::held`]). So whoever sends knows what a content can be told against: what the receiver's tree has and
-//! this side can read.
-//! A base goes by its rank among the contents of the receiver's tree; the older content of the same path or file, which the receiver
-//! names when it asks, comes first.
+//! Both sides have exchanged their trees, and the former contents that they can still read
+//! ([`super::replica::Replica::held`]). So the sender knows the possible bases of a content: everything in
+//! the receiver's tree that this side can read. A base is named by its rank among the contents of the
+//! receiver's tree. The older content of the same path or file, which the receiver names in its request,
+//! comes first.
 //!
-//! Contents that have a base go in batches, each of them one stream of deltas; others go as chunks ([`super::content`]). What
-//! the receiver cannot decode (a base was changed meanwhile, say) it asks for once more, and gets as chunks too.
+//! Contents with a base go in batches, each of them one stream of deltas; others go as chunks
+//! ([`super::content`]). The receiver requests contents that it cannot decode (because a base changed
+//! meanwhile, for example) once more, and gets them as chunks.
 //!
-//! The receiver believes nothing: each content has to have the size that the agreed tree says and its own hash, or, if the tree was told
-//! without that, all of them together the root of the tree; and is not shown before.
-//! Memory: that of the coder; a stream waits in a file without a name until it is whole.
+//! The receiver trusts nothing: each content must have the size in the agreed tree and its own hash. If the
+//! tree came without hashes, all contents together must give the root of the tree. No content is shown
+//! before. Memory: that of the coder; a stream is stored in a file without a name until it is complete.
 
 use super::content::{CHANGED, Sink, Source, Want};
 use super::delta::{

@@ -1,4 +1,4 @@
-//! Conflicts that wait to be settled: they are in the tree itself, as names, so every device sees the same.
+//! Unresolved conflicts: they are names in the tree itself, so that every device sees the same ones.
 
 use super::error::SyncError;
 use super::error::{self, open_root};

@@ -1,9 +1,10 @@
-//! Contents on their way to a peer: the seam between what has to arrive and how it is coded.
+//! Transfer of contents to a peer, as chunks.
 //!
-//! The receiver says what it wants, and for each of them what it was before. What the sender can read too, it tells changes against
-//! ([`super::batch`]). Else the receiver says which chunks it can read at home: those of an older file by the same path and of
-//! what an earlier, cut attempt left; the sender cuts each content by the same rule and sends, as one zstd stream, a reference for
-//! every chunk that the receiver has and the bytes of all others.
+//! The receiver requests contents, and names the former content of each. If the sender can read that too, it
+//! sends changes against it ([`super::batch`]). Otherwise the receiver lists the chunks that it can read
+//! locally: those of an older file at the same path, and those left by an interrupted attempt. The sender
+//! chunks each content by the same rule and sends one zstd stream: a reference for every chunk that the
+//! receiver has, and the bytes of all others.
 //!
 //! ```text
 //! stream = { number of the want (u32, LE), then until its announced size is reached:
@@ -11,9 +12,9 @@
 //!              0x02 length (u32, LE) bytes   at most CHUNK_BYTES_MAX }
 //! ```
 //!
-//! The receiver believes nothing: every chunk that it reads at home is hashed again, no content grows beyond the size
-//! that the agreed tree says, and its hash decides whether it is the content. Memory: 32 MiB of tags at most, about 100 MiB where they are read, a window of
-//! 8 MiB, one block.
+//! The receiver trusts nothing: it hashes every local chunk again, no content grows beyond its size in the
+//! agreed tree, and the content's hash decides. Memory: at most 32 MiB of tags, about 100 MiB while they are
+//! read, a window of 8 MiB, one block.
 
 use super::error::SyncError;
 use super::proto::Withheld;

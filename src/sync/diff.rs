@@ -1,4 +1,5 @@
-//! A tree told as what changed since another that the peer has: renamed directories, what is gone, what is new or other.
+//! A tree as its changes since another that the peer has: renamed directories, removed, new and changed
+//! entries.
 
 mod rows;
 

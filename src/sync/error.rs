@@ -1,4 +1,4 @@
-//! Why a sync ended early. Whatever it was, both trees are whole, and the next sync goes on from there.
+//! Why a sync ended early. Both trees are complete in any case, and the next sync continues.
 
 use super::tree::{TreeError, shown};
 use super::version::VersionError;

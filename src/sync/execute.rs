@@ -1,9 +1,9 @@
-//! Doing the steps of a plan to a real directory.
+//! Execution of a plan's steps on a real directory.
 //!
-//! Nothing is overwritten unseen: what is to be replaced or removed is looked at right before, taken out of its place by one
-//! rename (which exchanges it with the new), looked at again, and put back if it is not what it was. Where nothing should be,
-//! something is put only if nothing is (`RENAME_NOREPLACE`). A step that finds something else is skipped and named; then no later
-//! step takes away a content that this one was to put elsewhere.
+//! Nothing is overwritten unseen: an entry to replace or remove is examined directly before, taken out of its
+//! place by one rename (which exchanges it with the new one), examined again, and put back if it differs. New
+//! entries are put only where nothing is (`RENAME_NOREPLACE`). A step that finds something else is skipped
+//! and named; no later step then removes a content that this one should have moved.
 
 use super::adopt::Skipped;
 use super::error;

@@ -1,7 +1,8 @@
-//! Contents that this side's tree does not have any more, by what is in them: bases for files that were renamed and edited, of
-//! which nothing but their bytes says what they were.
+//! Former contents of this side's tree, found by similarity: bases for files that were renamed and edited,
+//! whose bytes are the only clue to their origin.
 //!
-//! Only hints come of it. Memory: some 20 bytes for each 128 of the contents that are looked at, of which there are 256 MiB at most.
+//! The results are only hints. Memory: about 20 bytes for each 128 of the examined contents, at most 256 MiB
+//! of them.
 
 use super::content::Source;
 use super::error::SyncError;

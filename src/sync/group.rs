@@ -1,10 +1,11 @@
-//! Groups: directories and databases that are one thing, and never a mixture of two states of it.
+//! Groups: directories and databases that belong together, and never mix two states.
 //!
-//! A group is a directory called `.git`, one that looks like a bare repository (`HEAD`, `objects/`, `refs/`), one that a glob of
-//! the setting `groups` in `[sync]` matches; or an SQLite database, a file with a `-wal`, `-shm` or `-journal` beside it.
-//! To merge trees and to plan steps each is folded into one file, whose content is the hash of all that is in it, and unfolded
-//! after that. So a group is changed, renamed, deleted and in conflict as a file is, by the same rules, and what two sides made of
-//! it never meets. What is moved into a group or out of it counts as made and deleted. Pure.
+//! A group is a directory called `.git`, one that looks like a bare repository (`HEAD`, `objects/`, `refs/`),
+//! or one that a glob of the setting `groups` in `[sync]` matches; or an SQLite database, a file with a
+//! `-wal`, `-shm` or `-journal` next to it. For merging and planning, each is folded into one file whose
+//! content is the hash of everything in it, and unfolded afterwards. So a group is changed, renamed, deleted
+//! and in conflict like a file, by the same rules, and two sides' states never mix. Entries moved into a
+//! group or out of it count as created and deleted. Pure.
 
 use super::halfway;
 use super::look::{self, Inode, Seen};

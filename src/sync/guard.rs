@@ -1,7 +1,7 @@
-//! What a sync asks about before it sends anything: a root that is empty, and the loss of more than half of the files.
+//! Safety checks before anything is sent: an empty root, and the loss of more than half of the files.
 //!
 //! - Contents count, not names: a tree that was moved by copying and deleting, or renamed, loses nothing.
-//! - A group that stays is one thing that was changed: `git gc` removes thousands of files, and no content.
+//! - A group that stays is one changed object: `git gc` removes thousands of files, and no content.
 
 use super::plan::Op;
 use super::tree::{Entry, Kind, Tree};

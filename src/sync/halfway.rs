@@ -1,8 +1,9 @@
-//! A directory that was on its way from one tree to another, without what is half way: each file is as it was before, or as
-//! it was to become.
+//! A directory between two trees, without half-finished states: each file is as before, or as it was to
+//! become.
 //!
-//! A file with several names takes a new content name by name, so when the steps end early some names lead to the new inode
-//! and some to the old one. No user did that. Nor did a user make a directory writable that was opened for a step. Pure.
+//! A file with several names gets its new content name by name, so if the steps end early, some names refer
+//! to the new inode and some to the old one. No user did that. Nor did a user make a directory writable that
+//! was opened for a step. Pure.
 
 use super::tree::{Entry, Ident, Tree, TreePath, join, split};
 use std::collections::BTreeMap;

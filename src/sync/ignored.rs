@@ -1,9 +1,11 @@
-//! What `.dedupfsignore` of the tree that two sides agree on leaves out, on both sides. The next look of each leaves the same out.
+//! Files that `.dedupfsignore` of the agreed tree excludes, on both sides. Each side's next scan excludes the
+//! same ones.
 //!
-//! - A path that is left out is in the agreed tree as both came from it, or not at all.
-//! - No step concerns it: what is there on either side stays there.
+//! - An excluded path is in the agreed tree as both had it, or not at all.
+//! - No step concerns it: both sides keep theirs.
 //!
-//! Each side tells its patterns in its hello; of which of the two the agreed tree is, its `.dedupfsignore` says. Pure.
+//! Each side sends its patterns in its hello; the `.dedupfsignore` of the agreed tree decides which of the
+//! two apply. Pure.
 
 use super::plan::Op;
 use super::scan::{IGNORE, is_ignored};

@@ -1,5 +1,5 @@
-//! What two sides tell each other of the past: each name and each snapshot once, and from there on by its place among those that
-//! either has told. So who answers says only what the caller does not know.
+//! Names and snapshots that two sides send each other: each once, and later by its number among those that
+//! either has sent. So the called side sends only those that the caller does not know.
 
 use super::error::SyncError;
 use super::version::{DEVICES_MAX, Device, SNAPSHOTS_MAX, Snapshot, SnapshotId, VersionError};

@@ -1,5 +1,5 @@
-//! A replica that is a directory: a mounted overlay, looked at through its mount point as programs do; so what is in
-//! it may be plain or stubs, and the store stays the daemon's.
+//! A directory as a replica: a mounted overlay, accessed through its mount point like any program; so its
+//! files may be plain or stubs, and the daemon keeps the store.
 
 use super::adopt;
 use super::content::{Sink, Tag};

@@ -1,12 +1,14 @@
-//! From what a directory holds now to a tree: which of the files that are there is which of those that were.
+//! From a directory's present entries to a tree: matches present files with former ones.
 //!
-//! Renames are read off inode numbers, not guessed from names: a file keeps its ident if it is the inode that it was, at
-//! whatever path; also where another file had that path before, as in a chain of renames. A file that was replaced under its
-//! name (as editors do) stays the file of that name, whatever its directory is called now. Pure.
+//! Inode numbers reveal renames; names are not used for guessing: a file keeps its ident if it is the same
+//! inode, at any path, also if another file had that path before, as in a chain of renames. A file that was
+//! replaced under its name (as editors do) stays the file of that name, whatever its directory is called now.
+//! Pure.
 //!
-//! Filesystems use inode numbers again, ext4 the lowest free one first. A number at another path is a rename only if
+//! Filesystems reuse inode numbers; ext4 takes the lowest free one first. A number at another path is a
+//! rename only if
 //! - the file has the same content and time: all empty files have the same content;
-//! - the directory holds an entry of before that has its name, or its content and time.
+//! - the directory holds a former entry with the same name, or the same content and time.
 
 use super::tree::{Entry, Ident, Kind, Time, Tree, TreePath, join, split};
 use super::version::Device;

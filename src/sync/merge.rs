@@ -1,12 +1,14 @@
-//! Merging two trees against what both came from. Pure, and the same whichever of the two is called left.
+//! Merge of two trees against their common base. Pure, and independent of which of the two is called left.
 //!
-//! Each file (ident) is decided by itself: its content with its type, mode, time, each xattr and where it is are merged apart,
-//! each by the rule "who changed it wins". What both changed to the same is no conflict. Content that both changed
-//! differently is kept twice: one keeps the name (by a rule that is alike on all devices), the other goes beside it as
-//! `name.conflict-<device>-<8 hex>.ext`. A changed file beats its deletion, and brings back the directories that it needs.
-//! Where a file is, is a directory and a name: so what one side made in a directory that the other side renamed is in
-//! the renamed one. A content belongs to the file, whatever names lead to it: who edits behind one name edits behind all of them.
-//! A name that one side made a file of its own, without a change, still follows what the other side did to it.
+//! Each file (ident) is merged separately: its content with its type, mode, time, each xattr and its
+//! location, each by the rule "the side that changed it wins". The same change on both sides is no conflict.
+//! If both changed the content differently, both contents are kept: one keeps the name (by a rule that is the
+//! same on all devices), the other is stored next to it as `name.conflict-<device>-<8 hex>.ext`. A changed
+//! file beats its deletion, and brings back the directories that it needs. A file's location is a directory
+//! and a name: so an entry created in a directory that the other side renamed ends up in the renamed one. A
+//! content belongs to the file, whatever names lead to it: an edit through one name is an edit of all of
+//! them. A name that one side turned into a separate file without a change still follows the other side's
+//! changes.
 //!
 //! Memory: the three trees again, by ident.
 

@@ -14,7 +14,7 @@
 //!
 //! [`delta`] says contents in fewer bytes, against what the receiver has; `batch` stands between it and a session.
 //!
-//! What must always be true: what is newer is decided by descent of snapshots, never by a clock; nothing is overwritten
+//! Invariants: what is newer is decided by descent of snapshots, never by a clock; nothing is overwritten
 //! that was not looked at right before; a sync can be cut at any byte and run again. docs/sync.md has the protocol, the
 //! semantics and what a peer can and cannot do.
 

@@ -1,4 +1,4 @@
-//! What a store knows beside the tree: contents that files had before, and which files resemble each other.
+//! Knowledge of a store beyond the tree: former contents of files, and similar files.
 
 use super::error::SyncError;
 use super::memory::Print;

@@ -1,9 +1,9 @@
-//! The two ends of a connection to a peer. They never wait for ever, they keep to a rate, and while this side works without having
-//! anything to say, they say that it lives.
+//! The two ends of a connection to a peer. They never wait forever, they respect a rate, and they send
+//! keep-alives while this side works without data to send.
 //!
-//! Whoever waits gets an error once the other side has been silent for as long as [`Limits::silence`]; therefore a side that is
-//! busy (looking at a large tree, say) sends [`ALIVE`] four times in that time. It is not sent while this side waits itself: then it
-//! is the peer's turn.
+//! A waiting side gets an error after the other side has been silent for [`Limits::silence`]. So a busy side
+//! (for example while it scans a large tree) sends [`ALIVE`] four times in that time. It does not while it
+//! waits itself: then it is the peer's turn.
 
 use super::proto::ALIVE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,9 +1,10 @@
-//! What has to be done to a directory that holds one tree so that it holds another: a list of steps, each of which
-//! is one system call that shows. Pure; the simulator and the real directory follow the same list.
+//! The plan from one tree to another: a list of steps, each of which is one visible system call. Pure; the
+//! simulator and the real directory execute the same list.
 //!
-//! Order: directories are made and files moved as soon as there is room for them, then contents are put in place, then what is
-//! left over is removed, then metadata. Nothing is ever out of the tree: where files change places one waits under a name
-//! in the root. So the steps can end after any of them, and what is there is a tree whose difference is the rest.
+//! Order: directories are created and files moved as soon as there is room for them, then contents are put in
+//! place, then leftovers are removed, then metadata set. Every file stays in the tree: when files exchange
+//! places, one waits under a name in the root. So the steps can end after any of them, and the difference
+//! between the present tree and the target is exactly the remaining steps.
 
 use super::group::{self, Rows};
 use super::tree::{ContentId, Entry, Ident, Tree, TreePath, join, split};

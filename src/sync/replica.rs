@@ -1,4 +1,4 @@
-//! What a sync asks of each of its two sides.
+//! The interface of a sync to each of its two sides.
 
 use super::content::{Sink, Source, Tag};
 use super::error::SyncError;

@@ -1,9 +1,10 @@
-//! Looking at a directory: every path with its metadata, and the hash of every file that is not known already.
+//! Scan of a directory: every path with its metadata, and the hash of every file that is not known yet.
 //!
-//! Left out are `.dedupfs`, what `.dedupfsignore` in the root says (as a `.gitignore`), sockets and devices, indexes of SQLite's
-//! logs, and what another filesystem is mounted on. What is left out and was synced before stands in the tree as it was: ignoring a file is not
-//! deleting it. The same is true of a file that is written to all the time while it is read, and of files and directories that
-//! cannot be read: the user is told of these.
+//! It excludes `.dedupfs`, matches of `.dedupfsignore` in the root (as a `.gitignore`), sockets and devices,
+//! indexes of SQLite's logs, and mounts of other filesystems. An excluded path that was synced before stays
+//! in the tree unchanged: ignoring a file is not deleting it. The same holds for a file that is written to
+//! all the time while it is read, and for unreadable files and directories; the user gets a message about
+//! these.
 
 use super::error;
 use super::error::SyncError;

@@ -1,13 +1,13 @@
-//! What a directory holds at one moment: every path with its type, mode, time, xattrs and the hash of its content.
+//! The content of a directory at one moment: every path with its type, mode, time, xattrs and content hash.
 //!
-//! A tree has one encoding, and its root is the BLAKE3 hash of that; so two replicas hold the same if and only if
-//! their roots are equal. Paths are bytes. An *ident* says which file a path is, whatever it is called: it stays when the
-//! file is renamed, and hard links share it; so a rename can be read off two trees. An *author* is the device
-//! that made a content; it names the loser of a conflict.
+//! A tree has one encoding, and its root is the BLAKE3 hash of that; so two replicas are equal if and only if
+//! their roots are. Paths are bytes. An *ident* identifies a file independent of its path: it survives
+//! renames, and hard links share it; so two trees reveal a rename. An *author* is the device that made a
+//! content; it names the loser of a conflict.
 //!
-//! Memory: about 200 bytes an entry beside its path. Not part of a tree: owners, times of directories (they change with every
-//! entry), xattrs outside `user.`, set-user-id and set-group-id bits, device nodes, sockets: nothing that a peer could use to gain
-//! rights.
+//! Memory: about 200 bytes an entry plus its path. Not part of a tree: owners, times of directories (they
+//! change with every entry), xattrs outside `user.`, set-user-id and set-group-id bits, device nodes,
+//! sockets: nothing that a peer could use to gain rights.
 
 use super::version::Device;
 use crate::beneath;

@@ -1,4 +1,4 @@
-//! Xattrs that the filesystem of a replica has no room for. They are in the tree all the same: a filesystem that cannot hold
+//! Xattrs that do not fit into a replica's filesystem. They stay in the tree: a filesystem that cannot hold
 //! an attribute does not delete it.
 
 use super::error::{self, SyncError};

@@ -1,11 +1,11 @@
-//! Which state of a tree came from which: snapshots, and how they descend from each other.
+//! Descent of tree states: snapshots and their parents.
 //!
-//! A snapshot is either what one device saw when it looked (it has a device and that device's next number) or what
-//! merging two others gives (it has neither: whoever merges the same two makes the same snapshot). Its id is the hash of
-//! root, parents, device and number. What is newer is decided by descent alone; no clock is asked.
+//! A snapshot is either a device's observation (with the device and its next number) or the merge of two
+//! others (with neither: two devices that merge the same two make the same snapshot). Its id is the hash of
+//! root, parents, device and number. Descent alone decides which is newer, never a clock.
 //!
-//! A device's own snapshots form a chain. Two that carry the same device and number with different ids
-//! mean that a replica was copied with its identity, and are refused ([`VersionError::Forked`]).
+//! A device's own snapshots form a chain. Two with the same device and number and different ids mean that a
+//! replica was copied with its identity, and are refused ([`VersionError::Forked`]).
 
 use super::tree::RootHash;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! The index of an SQLite log (`-shm`): memory that programs share while they have the database open, and make anew from the log
-//! when nobody has. It changes without its time changing, so it is not synced.
+//! The index of an SQLite log (`-shm`): memory that programs share while they have the database open, and
+//! rebuild from the log if no program has. It changes without its time changing, so it is not synced.
 
 use crate::beneath::Root;
 use rustix::fs::{FileType, Mode, OFlags, Stat};

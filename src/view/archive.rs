@@ -1,7 +1,7 @@
-//! Zip archives: docx, odt, jar, epub and their kind. Their members in the order of their names, each through the view
-//! that its first bytes ask for, so that neither compression nor times nor the order in the file count.
+//! Zip archives (docx, odt, jar, epub): their members in order of names, each through its own view, so that
+//! compression, times and order in the file do not matter.
 //!
-//! An archive whose directory is gone is read from its start, as far as its members tell their lengths.
+//! An archive without its directory is read from the start, as far as its members state their lengths.
 
 use super::gzip::Damaged;
 use super::{BUFFER_BYTES, DIRECTORY_BYTES_MAX, Input, Metered, Sink, write_inner};
@@ -16,7 +16,7 @@ pub(super) fn write(input: &mut dyn Input, sink: &mut Sink<'_>, depth: u32) {
     let counted = Counted { inner: BufReader::with_capacity(BUFFER_BYTES, &mut *input), left: left.clone() };
     match ZipArchive::new(counted) {
         Ok(mut archive) => {
-            // Members are bounded by what they decode to.
+            // The decoded size bounds members.
             left.set(u64::MAX);
             write_members(&mut archive, sink, depth);
         }
@@ -37,7 +37,7 @@ fn write_members<R: Read + Seek>(archive: &mut ZipArchive<R>, sink: &mut Sink<'_
     for (_, i) in members {
         match archive.by_index(i) {
             Ok(mut member) => write_member(&mut member, sink, depth),
-            // Encrypted, compressed in a way that is not known here, or not where the directory says.
+            // Encrypted, compressed with an unknown method, or not at the stated place.
             Err(_) => sink.is_partial(),
         }
         if sink.is_done() {
@@ -68,7 +68,7 @@ fn write_member(member: &mut dyn Read, sink: &mut Sink<'_>, depth: u32) {
     }
 }
 
-/// Reading the directory may take so many bytes: how many members there are is what the file claims.
+/// Byte limit for reading the directory: the file claims the number of members.
 struct Counted<R> {
     inner: R,
     left: Rc<Cell<u64>>,

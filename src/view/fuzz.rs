@@ -1,9 +1,9 @@
-//! Every view, fed with any bytes. For `crate::fuzz` only; see there.
+//! Runs every view on arbitrary bytes, for `crate::fuzz`.
 
 use super::{EXPANSION_BYTES_ALWAYS, EXPANSION_MAX, HEAD_BYTES, Seen, View};
 use std::io::Cursor;
 
-/// A file; its first byte says through which view.
+/// Interprets a file; its first byte selects the view.
 pub fn view(bytes: &[u8]) {
     let Some((&which, bytes)) = bytes.split_first() else { return };
     let view = View::ALL[usize::from(which) % View::ALL.len()];

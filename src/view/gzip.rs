@@ -1,4 +1,4 @@
-//! gzip: what was compressed, all members of it, through the view that its own first bytes ask for.
+//! gzip: the decompressed data of all members, through its own view.
 
 use super::{BUFFER_BYTES, Metered, Sink, write_inner};
 use flate2::bufread::MultiGzDecoder;

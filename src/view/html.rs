@@ -1,7 +1,9 @@
-//! HTML and XML: their text, folded as [`super::text`] does. Tags, attributes, comments, scripts and styles are none.
+//! HTML and XML: their text, folded as in [`super::text`]; without tags, attributes, comments, scripts and
+//! styles.
 //!
-//! Documents of word processors are XML in an archive, so they meet web pages and plain texts here. html5gum reads both
-//! as a stream, holds nothing but the tag that it is at, and takes any bytes: what is wrong is not an error in HTML.
+//! Word processors store XML in an archive, so such documents become comparable with web pages and plain
+//! texts. html5gum reads both as a stream, holds only the current tag, and accepts any bytes: HTML has no
+//! syntax errors.
 
 use super::text::Folded;
 use super::{Metered, Sink};
@@ -9,16 +11,16 @@ use html5gum::emitters::Emitter;
 use html5gum::{Error, IoReader, State, Tokenizer};
 use std::io::{BufRead, Read};
 
-/// Longer names of tags are none that mean something here.
+/// Longer tag names have no meaning here.
 const NAME_BYTES_MAX: usize = 16;
 
 pub(super) fn write(input: &mut dyn BufRead, sink: &mut Sink<'_>) {
-    // The tokenizer keeps what may be the end of a script until it is none, however long.
+    // The tokenizer buffers a possible end of a script, at any length.
     let mut input = Metered::new(input, sink);
     let mut text =
         Text { sink, folded: Folded::default(), done: false, tag: Tag::default(), inside: Name::default() };
     let mut tokens = Tokenizer::new_with_emitter(IoReader::new(input.by_ref()), &mut text);
-    // The only token says that the sink is full.
+    // A token means that the sink is full.
     let failed = tokens.next().is_some_and(|end| end.is_err());
     drop(tokens);
     let Text { sink, folded, .. } = text;
@@ -35,7 +37,7 @@ struct Tag {
     is_empty: bool,
 }
 
-/// A name of a tag, as far as it is kept.
+/// The kept part of a tag name.
 #[derive(Default, PartialEq)]
 struct Name {
     bytes: [u8; NAME_BYTES_MAX],
@@ -62,11 +64,11 @@ struct Text<'a, 'b> {
     folded: Folded,
     done: bool,
     tag: Tag,
-    /// The script or style that this is inside of.
+    /// The surrounding script or style.
     inside: Name,
 }
 
-/// Hears what the tokenizer finds, and keeps the text.
+/// Gets the tokenizer's output, and keeps the text.
 impl Emitter for &mut Text<'_, '_> {
     type Token = ();
 
@@ -104,7 +106,7 @@ impl Emitter for &mut Text<'_, '_> {
             }
             return Some(State::Data);
         }
-        // In XML an element may be empty, and then has no end that could be looked for.
+        // In XML an element may be empty, and then has no end tag.
         if tag.is_empty {
             return None;
         }

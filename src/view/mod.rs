@@ -1,15 +1,15 @@
-//! Views: what a file says apart from how its format writes it down. Bytes in, other bytes out.
+//! Views: the content of a file independent of its format's encoding. Bytes in, other bytes out.
 //!
-//! Two documents with the same text and other compression, or two sources with other names in them, have no
-//! bytes in common, and their views have. A view is for comparing only: nothing is ever made a file again
-//! from it. Each format is one file here, and similarity knows none of them.
+//! Two documents with the same text and different compression, or two sources with different names, share no
+//! bytes, but their views do. A view only serves comparisons: no file is restored from it. Each format is one
+//! file here, and similarity knows none of them.
 //!
-//! What must always be true, for any input:
-//! - The same bytes give the same view, whatever they are called and wherever they are.
-//! - It ends, without a panic. What can be read of damaged or truncated input is in the view, and
-//!   [`Seen::whole`] says that it is not all.
-//! - Memory is bounded ([`DIRECTORY_BYTES_MAX`], [`NESTED_BYTES_MAX`], and some buffers), and so is the output
-//!   ([`OUTPUT_BYTES_MAX`], [`EXPANSION_MAX`]): a few bytes that claim to be gigabytes stay a few.
+//! Invariants, for any input:
+//! - The same bytes give the same view, whatever their name and location.
+//! - It ends, without a panic. The readable part of damaged or truncated input is in the view, and
+//!   [`Seen::whole`] says that it is incomplete.
+//! - Memory is bounded ([`DIRECTORY_BYTES_MAX`], [`NESTED_BYTES_MAX`], and some buffers), and so is the
+//!   output ([`OUTPUT_BYTES_MAX`], [`EXPANSION_MAX`]): a few bytes that claim to be gigabytes stay a few.
 
 mod archive;
 #[doc(hidden)]
@@ -29,35 +29,36 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::rc::Rc;
 use std::str::FromStr;
 
-/// Bytes of a file that [`View::of`] looks at.
+/// Bytes of a file that [`View::of`] examines.
 pub const HEAD_BYTES: usize = 4096;
-/// A view ends here: so much of it can be held in memory to be compared.
+/// Limit of a view: it must fit into memory for comparisons.
 pub const OUTPUT_BYTES_MAX: u64 = 64 << 20;
-/// A view ends at so many times the length of its file, and [`EXPANSION_BYTES_ALWAYS`] more.
+/// A view ends at this many times the length of its file, plus [`EXPANSION_BYTES_ALWAYS`].
 pub const EXPANSION_MAX: u64 = 100;
-/// What any file may expand to.
+/// Expansion allowed for any file.
 pub const EXPANSION_BYTES_ALWAYS: u64 = 1 << 20;
-/// What is decoded on the way may be so many times what the view may have: markup is decoded, and is no part of it.
+/// Decoding may produce this many times the limit of the view: markup is decoded, and is not part of it.
 pub const DECODED_TO_OUTPUT: u64 = 4;
-/// Directories of archives may take so many bytes: some ten times as much in memory.
+/// Byte limit for directories of archives: they take about ten times as much memory.
 pub const DIRECTORY_BYTES_MAX: u64 = 4 << 20;
-/// An archive in an archive is opened if it has at most so many bytes; larger ones count as they are.
+/// An archive in an archive is opened up to this size; larger ones count as raw bytes.
 pub const NESTED_BYTES_MAX: u64 = 4 << 20;
-/// How deep archives in archives are opened.
+/// Depth limit of archives in archives.
 pub const DEPTH_MAX: u32 = 2;
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// A way to look at a file.
+/// A way to interpret a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum View {
-    /// The bytes as they are.
+    /// The unchanged bytes.
     Raw,
     /// Letters and digits of a text, in lower case.
     Text,
-    /// The text of HTML and XML, as [`View::Text`].
+    /// The text of HTML and XML, like [`View::Text`].
     Html,
-    /// The tokens of source code, a byte each: names, numbers and strings are one symbol, comments none.
+    /// The tokens of source code, a byte each: names, numbers and strings are one symbol, comments are left
+    /// out.
     Source,
     /// A PostScript program without prolog and comments.
     PostScript,
@@ -65,30 +66,30 @@ pub enum View {
     Pdf,
     /// The members of a zip archive (docx, odt, jar, epub), by name, each through its own view.
     Archive,
-    /// What was compressed, through its own view.
+    /// The decompressed data, through its own view.
     Gzip,
 }
 
-/// What came of looking.
+/// Result of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Length of the view.
     pub bytes: u64,
-    /// Whether it is all: the input was not damaged, and no limit was met.
+    /// Whether it is complete: the input was not damaged, and no limit was reached.
     pub whole: bool,
 }
 
-/// A file to look at.
+/// The input of a view.
 pub trait Input: Read + Seek {}
 
 impl<T: Read + Seek> Input for T {}
 
 impl View {
-    /// Every view but the bytes as they are.
+    /// Every view except the raw bytes.
     pub const ALL: [View; 7] =
         [View::Text, View::Html, View::Source, View::PostScript, View::Pdf, View::Archive, View::Gzip];
 
-    /// The name that users know it by.
+    /// Returns its name for users.
     pub fn name(self) -> &'static str {
         match self {
             View::Raw => "raw",
@@ -102,14 +103,14 @@ impl View {
         }
     }
 
-    /// Whether the format compresses: then the bytes as they are say next to nothing.
+    /// Whether the format compresses: then raw bytes are almost useless for comparisons.
     pub fn hides_bytes(self) -> bool {
         matches!(self, View::Pdf | View::Archive | View::Gzip)
     }
 
-    /// Gives `emit` the view of `input`, piece by piece.
+    /// Passes the view of `input` to `emit`, piece by piece.
     ///
-    /// Fails only as reading `input` does: what is wrong with its bytes is said by [`Seen::whole`].
+    /// Fails only if reading `input` does: [`Seen::whole`] reports invalid bytes.
     pub fn through(self, input: &mut dyn Input, emit: &mut dyn FnMut(&[u8])) -> io::Result<Seen> {
         let len = input.seek(SeekFrom::End(0))?;
         input.rewind()?;
@@ -133,7 +134,7 @@ impl View {
         }
     }
 
-    /// Of formats that can be read from start to end. Others go as they are.
+    /// Writes formats that can be read from start to end. Others pass unchanged.
     fn write_in_order(self, input: &mut dyn BufRead, sink: &mut Sink<'_>, depth: u32) {
         match self {
             View::Text => text::write(input, sink),
@@ -155,18 +156,18 @@ impl FromStr for View {
     }
 }
 
-/// Where a view goes, and how much more of it there may be.
+/// The target of a view, with its remaining limit.
 struct Sink<'a> {
     emit: &'a mut dyn FnMut(&[u8]),
     bytes: u64,
     left: u64,
     whole: bool,
-    /// Bytes that decoders may still make, together.
+    /// Bytes that all decoders together may still produce.
     decoded_left: Rc<Cell<u64>>,
 }
 
 impl Sink<'_> {
-    /// Takes as much as there may be. False at the end of that: then nobody needs to go on.
+    /// Accepts as much as the limit allows. False at the limit: then stop.
     fn put(&mut self, bytes: &[u8]) -> bool {
         let len = (bytes.len() as u64).min(self.left) as usize;
         if len > 0 {
@@ -178,18 +179,18 @@ impl Sink<'_> {
         len == bytes.len()
     }
 
-    /// Whether there is no use in going on with other parts.
+    /// Whether further parts are useless.
     fn is_done(&self) -> bool {
         self.decoded_left.get() == 0 || (self.left == 0 && !self.whole)
     }
 
-    /// Something was in the way, so what is here is not all.
+    /// Records that the view is incomplete.
     fn is_partial(&mut self) {
         self.whole = false;
     }
 }
 
-/// Remembers that reading failed: decoders take such an error for damage.
+/// Records read errors: decoders take them for damage.
 struct Watched<'a> {
     input: &'a mut dyn Input,
     failed: Option<io::Error>,
@@ -217,13 +218,13 @@ impl Read for Watched<'_> {
 
 impl Seek for Watched<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        // A place before the start is the decoder's mistake, made with what the input claims.
+        // A position before the start is the decoder's mistake, caused by the input's claims.
         self.input.seek(to)
     }
 }
 
-/// Decoded bytes on their way to a decoder: no more than the sink lets all decoders of a view have together. So input
-/// that expands without end, in many members and to nothing that is kept, comes to an end too.
+/// Decoded bytes on their way to another decoder, limited by what all decoders of a view may produce
+/// together. So input that expands without end, in many members and without output, ends too.
 struct Metered<R> {
     inner: R,
     left: Rc<Cell<u64>>,
@@ -235,7 +236,7 @@ impl<R: Read> Metered<R> {
         Metered { inner, left: sink.decoded_left.clone(), cut: false }
     }
 
-    /// Whether more would have come.
+    /// Whether more data would have come.
     fn ended(&self) -> bool {
         self.cut
     }
@@ -249,13 +250,13 @@ impl<R: Read> Read for Metered<R> {
             return Ok(0);
         }
         let len = self.inner.read(&mut buffer[..most])?;
-        // What feeds this may be metered too.
+        // Its source may be metered too.
         self.left.set(self.left.get().saturating_sub(len as u64));
         Ok(len)
     }
 }
 
-/// Calls `visit` with each piece of `input` until it says no.
+/// Calls `visit` with each piece of `input` until it returns false.
 fn each(input: &mut dyn BufRead, sink: &mut Sink<'_>, visit: &mut dyn FnMut(&[u8], &mut Sink<'_>) -> bool) {
     loop {
         match input.fill_buf() {
@@ -277,11 +278,11 @@ fn copy(input: &mut dyn BufRead, sink: &mut Sink<'_>) {
     each(input, sink, &mut |bytes, sink| sink.put(bytes));
 }
 
-/// What is inside a member of an archive or a compressed file, through the view that its content asks for. Formats
-/// that need to be read in any order are taken into memory for it, if they are small and not too deep.
+/// Writes the content of an archive member or a compressed file through its own view. Formats that need
+/// random access are read into memory, if they are small and not too deep.
 fn write_inner(input: &mut dyn BufRead, sink: &mut Sink<'_>, depth: u32) {
     let mut head = Vec::with_capacity(HEAD_BYTES);
-    // An error comes again, when the rest is read.
+    // The error returns when the rest is read.
     let _ = (&mut *input).take(HEAD_BYTES as u64).read_to_end(&mut head);
     let view = match sniff::by_content(&head) {
         Some(View::Html) => View::Html,

@@ -1,15 +1,15 @@
-//! PDF: its streams, decompressed, in the order of the file. Header, objects, cross references, trailers, dates and ids
-//! are what another program writes otherwise each time; the content is in the streams.
+//! PDF: its streams, decompressed, in file order. Programs differ in header, objects, cross references,
+//! trailers, dates and ids; the content is in the streams.
 //!
-//! Streams are found by their keyword, so a file without a usable cross reference is read like any other. Streams of
-//! cross references and of metadata are left out. What no filter here knows (JPEG) goes as it is.
+//! Streams are found by their keyword, so a file without a usable cross reference works too. Streams of cross
+//! references and metadata are left out. Data with other filters (JPEG) passes unchanged.
 
 use super::gzip::Damaged;
 use super::{BUFFER_BYTES, Metered, Sink};
 use flate2::bufread::ZlibDecoder;
 use std::io::{self, BufRead, Read};
 
-/// A stream's dictionary is looked for in so many bytes before it.
+/// Bytes before a stream that are searched for its dictionary.
 const DICTIONARY_BYTES_MAX: usize = 2048;
 const BEGIN: &[u8] = b"stream";
 const END: &[u8] = b"endstream";
@@ -36,7 +36,7 @@ pub(super) fn write(input: &mut dyn BufRead, sink: &mut Sink<'_>) {
     }
 }
 
-/// Reads on to the first byte of the next stream; `before` then ends with what stood before it.
+/// Reads up to the first byte of the next stream; `before` then ends with the bytes before it.
 fn next_stream(input: &mut dyn BufRead, before: &mut Vec<u8>) -> io::Result<bool> {
     loop {
         let from = before.len().saturating_sub(END.len());
@@ -75,7 +75,7 @@ fn skip_line_end(input: &mut dyn BufRead) -> io::Result<()> {
     Ok(())
 }
 
-/// What follows the last `obj`: the dictionary of the stream, with those inside of it.
+/// Returns everything after the last `obj`: the dictionary of the stream, with nested ones.
 fn dictionary(before: &[u8]) -> &[u8] {
     let before = &before[before.len().saturating_sub(DICTIONARY_BYTES_MAX)..];
     let start = before.windows(3).rposition(|word| word == b"obj").unwrap_or(0);
@@ -99,7 +99,7 @@ fn inflate(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> bool {
     !decoded.ended()
 }
 
-/// Everything up to `endstream`, which is left out with the line end before it.
+/// Copies everything up to `endstream`, without the line end before it.
 fn copy_stream(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> bool {
     let mut window = Vec::new();
     loop {

@@ -1,15 +1,15 @@
 //! PostScript: the program without its prolog, comments and structure.
 //!
-//! Prologs are large and the same in all that one program has printed, and "make many unrelated Postscript files,
-//! especially small ones, look very similar" (Manber, "Finding similar files in a large file system", 1993, section 2),
-//! so they are disregarded as he proposes. Times, titles and page numbers stand in comments.
+//! Prologs are large and the same in all output of one program, and "make many unrelated Postscript files,
+//! especially small ones, look very similar" (Manber, "Finding similar files in a large file system", 1993,
+//! section 2), so they are left out as he proposes. Times, titles and page numbers are in comments.
 
 use super::{BUFFER_BYTES, Input, Sink, each};
 use std::io::{self, BufReader, Read, SeekFrom};
 
-/// A prolog that has not ended here is none.
+/// Size limit of a prolog.
 pub const PROLOG_BYTES_MAX: u64 = 1 << 20;
-/// What comes before these is the same for many files. In this order in a file.
+/// Everything before these is the same for many files. In file order.
 const HEADER_ENDS: [&[u8]; 2] = [b"\n%%EndProlog", b"\n%%EndSetup"];
 
 pub(super) fn write(input: &mut dyn Input, sink: &mut Sink<'_>) {
@@ -26,14 +26,15 @@ fn skip_header(input: &mut dyn Input) -> io::Result<()> {
     input.seek(SeekFrom::Start(header_bytes(&head) as u64)).map(drop)
 }
 
-/// Length of the prolog and setup of a PostScript file that starts with `head`, of which [`PROLOG_BYTES_MAX`] tell all.
+/// Returns the length of prolog and setup of a PostScript file that starts with `head`; [`PROLOG_BYTES_MAX`]
+/// bytes suffice.
 pub fn header_bytes(head: &[u8]) -> usize {
     let ends = HEADER_ENDS.iter().filter_map(|end| memchr::memmem::find(head, end));
     // The line itself is a comment.
     ends.max().map_or(0, |at| at + 1)
 }
 
-/// Lines on their way to a sink, without those that are comments.
+/// Passes lines to a sink, without comment lines.
 struct Body {
     at_start: bool,
     in_comment: bool,

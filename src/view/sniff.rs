@@ -1,11 +1,11 @@
-//! Which view suits a file: by its first bytes, and where those do not tell, by its name.
+//! Choice of a view: by a file's first bytes, or else by its name.
 
 use super::View;
 use file_format::FileFormat;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Names of sources end in one of these.
+/// Endings of source file names.
 const SOURCE: &[&str] = &[
     "awk", "bash", "c", "c++", "cc", "cjs", "cpp", "cs", "cxx", "dart", "go", "groovy", "h", "hh", "hpp",
     "hxx", "java", "jl", "js", "jsx", "kt", "kts", "lua", "m", "mjs", "mm", "php", "pl", "pm", "ps1", "py",
@@ -13,7 +13,7 @@ const SOURCE: &[&str] = &[
 ];
 const HTML: &[&str] = &["htm", "html", "shtml", "svg", "xhtml", "xml", "xsd", "xsl", "xslt"];
 const TEXT: &[&str] = &["adoc", "log", "markdown", "md", "po", "rst", "tex", "text", "txt"];
-/// Of formats that are told by their content; the name only says which files are worth a look.
+/// Endings of formats that are recognized by content; the name only shows which files are worth reading.
 const ARCHIVE: &[&str] = &[
     "apk", "docm", "docx", "ear", "egg", "epub", "jar", "kmz", "odg", "odp", "ods", "odt", "ott", "pptx",
     "vsix", "war", "whl", "xlsx", "xpi", "zip",
@@ -30,7 +30,8 @@ const NAMES: [(&[&str], View); 7] = [
 ];
 
 impl View {
-    /// The view that suits a file which starts with `head` ([`super::HEAD_BYTES`] of it, or all) and is called `name`.
+    /// Returns the view for a file that starts with `head` ([`super::HEAD_BYTES`] of it, or all) and is
+    /// called `name`.
     pub fn of(head: &[u8], name: Option<&OsStr>) -> View {
         if let Some(view) = by_content(head) {
             return view;
@@ -46,22 +47,22 @@ impl View {
         }
     }
 
-    /// The view that a file's name promises: its content may tell another story.
+    /// Returns the view that a file's name suggests; its content may differ.
     pub fn promised(name: &OsStr) -> Option<View> {
         by_name(name)
     }
 }
 
-/// The view of formats that start with what tells them.
+/// Returns the view of formats with a signature.
 pub(super) fn by_content(head: &[u8]) -> Option<View> {
     match FileFormat::from_bytes(head) {
         FileFormat::PortableDocumentFormat => Some(View::Pdf),
         FileFormat::Postscript | FileFormat::EncapsulatedPostscript => Some(View::PostScript),
         FileFormat::HypertextMarkupLanguage | FileFormat::ExtensibleMarkupLanguage => Some(View::Html),
-        // Of kinds of zip only `PK` is known here, which is all that is needed.
+        // `PK` suffices here for all kinds of zip.
         FileFormat::Zip => Some(View::Archive),
         FileFormat::Gzip => Some(View::Gzip),
-        // The crate wants a document to begin with its first byte, and many begin with a line end or a comment.
+        // The crate expects a document at the first byte, and many begin with a line end or a comment.
         _ => starts_as_markup(head).then_some(View::Html),
     }
 }
@@ -78,7 +79,7 @@ fn by_name(name: &OsStr) -> Option<View> {
     listed.map(|(_, view)| *view)
 }
 
-/// No zero byte, and hardly any other control character.
+/// Whether there is no zero byte, and almost no other control character.
 fn is_text(head: &[u8]) -> bool {
     let control = |byte: &&u8| **byte < 0x20 && !matches!(**byte, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b);
     !head.is_empty() && !head.contains(&0) && head.iter().filter(control).count() * 100 <= head.len()

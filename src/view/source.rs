@@ -1,12 +1,13 @@
-//! Source code: its tokens, a byte each. Names, numbers and strings are one symbol each, so that renaming changes nothing;
-//! words of the languages and punctuation stay; comments and white space are none.
+//! Source code: its tokens, a byte each. Names, numbers and strings are one symbol each, so that renaming
+//! changes nothing. Keywords and punctuation stay; comments and white space are left out.
 //!
-//! The token is the unit because text with folded names is too much alike everywhere: 32 bytes of `v.v(v,v);` are in every
-//! program, 32 tokens in a row (some five lines) hardly are. Comments are left out because who copies code rewrites them
-//! first, and who copies a licence header has not copied code.
+//! The unit is the token because text with folded names is too similar everywhere: 32 bytes of `v.v(v,v);`
+//! are in every program, 32 tokens in a row (about five lines) rarely are. Comments are left out because
+//! copied code often gets new comments, and because a copied licence header is not copied code.
 //!
-//! One scanner for all languages: it knows `//`, `/* */`, `#` and the quotes, and takes what it cannot tell (a glob of a
-//! shell, a regular expression) the same way each time, which is all that comparing needs.
+//! One scanner serves all languages: it knows `//`, `/* */`, `#` and the quotes, and treats everything
+//! ambiguous (a glob of a shell, a regular expression) the same way each time, which suffices for
+//! comparisons.
 
 use super::{Sink, each};
 use std::io::BufRead;
@@ -14,13 +15,13 @@ use std::io::BufRead;
 const NAME: u8 = b'v';
 const NUMBER: u8 = b'0';
 const STRING: u8 = b'"';
-/// The first of the words, which have a byte each.
+/// The first keyword; each keyword has its own byte.
 const WORD: u8 = 0x80;
 /// A longer word is a name.
 const WORD_BYTES_MAX: usize = 12;
 const PIECE_BYTES: usize = 4096;
 
-/// Words that say what a program does, of many languages; at most 128, sorted. The order is part of what is indexed.
+/// Keywords of many languages; at most 128, sorted. Their order is part of the index.
 const WORDS: &[&str] = &[
     "abstract",
     "and",
@@ -158,16 +159,16 @@ enum State {
     Between,
     Word,
     Number,
-    /// After a `/` that may begin a comment, and whether it may begin one of many lines.
+    /// After a `/` that may begin a comment, and whether it may begin a block comment.
     Slash(bool),
     LineComment,
     /// Within `/* */`, and whether the last byte was a `*`.
     BlockComment(bool),
     /// After a `#` at the start of a word.
     Hash,
-    /// After so many quotes of this kind without anything between them.
+    /// After this many quotes of this kind in sequence.
     Quotes(u8, u8),
-    /// Within quotes of this kind, so many of them; whether the last byte was a backslash; closing quotes seen.
+    /// Inside this many quotes of this kind; whether the last byte was a backslash; closing quotes seen.
     String {
         quote: u8,
         count: u8,
@@ -179,7 +180,7 @@ enum State {
 #[derive(Default)]
 struct Scanner {
     state: State,
-    /// The byte before this one.
+    /// The previous byte.
     before: u8,
     word: Vec<u8>,
     tokens: Vec<u8>,
@@ -201,7 +202,7 @@ impl Scanner {
             match self.state {
                 State::Between => self.begin(byte),
                 State::Word if is_word(byte) => {
-                    // One more than the longest, so that a name that only begins as a word is none.
+                    // One more than the longest, so that a name that only begins like a keyword is not one.
                     if self.word.len() <= WORD_BYTES_MAX {
                         self.word.push(byte);
                     }
@@ -259,7 +260,7 @@ impl Scanner {
                 self.word.push(byte);
                 State::Word
             }
-            // In a shell `dir/*` is no comment.
+            // In a shell `dir/*` is not a comment.
             b'/' => State::Slash(free || b";{}(),".contains(&self.before)),
             b'#' if free => State::Hash,
             // A lifetime of Rust.
@@ -278,7 +279,7 @@ impl Scanner {
         match byte {
             _ if escaped => inside(false, 0),
             b'\\' => inside(true, 0),
-            // One that is not closed in its line was an apostrophe, or is of a language where lines are joined.
+            // A quote that is not closed in its line was an apostrophe, or the language joins lines.
             b'\n' if count == 1 && quote != b'`' => State::Between,
             byte if byte == quote && closing + 1 == count => State::Between,
             byte if byte == quote => inside(false, closing + 1),

@@ -1,5 +1,5 @@
-//! Plain text: case, white space and punctuation say nothing (Schleimer, Wilkerson and Aiken, "Winnowing", SIGMOD 2003,
-//! section 5).
+//! Plain text without case, white space and punctuation (Schleimer, Wilkerson and Aiken, "Winnowing", SIGMOD
+//! 2003, section 5).
 
 use super::{Sink, each};
 use std::io::BufRead;
@@ -8,21 +8,22 @@ const PIECE_BYTES: usize = 4096;
 
 pub(super) fn write(input: &mut dyn BufRead, sink: &mut Sink<'_>) {
     let mut folded = Folded::default();
-    // What came of so much input goes out with it, so whoever feeds lines can tell which line it is of.
+    // The output for this input goes out with it, so that a caller that feeds lines knows the line of each
+    // output.
     each(input, sink, &mut |bytes, sink| folded.put(bytes, sink) && folded.flush(sink));
     folded.end(sink);
 }
 
-/// Text on its way to a sink: letters and digits of any script, in lower case. Bytes that are not UTF-8 stay.
+/// Folds text for a sink: letters and digits of any script, in lower case. Bytes that are not UTF-8 stay.
 #[derive(Default)]
 pub(super) struct Folded {
     piece: Vec<u8>,
-    /// The beginning of a character whose end has not come yet.
+    /// The beginning of an incomplete character.
     begun: Vec<u8>,
 }
 
 impl Folded {
-    /// False once the sink wants no more.
+    /// Returns false once the sink is full.
     pub(super) fn put(&mut self, bytes: &[u8], sink: &mut Sink<'_>) -> bool {
         for part in bytes.chunks(PIECE_BYTES) {
             let rest = self.join(part);
@@ -41,7 +42,7 @@ impl Folded {
         goes_on
     }
 
-    /// Ends the character that was begun, if `part` has its end; returns what is left of `part`.
+    /// Completes the pending character, if `part` has its end; returns the rest of `part`.
     fn join<'a>(&mut self, part: &'a [u8]) -> &'a [u8] {
         if self.begun.is_empty() {
             return part;
@@ -51,7 +52,7 @@ impl Folded {
         joined.extend_from_slice(&part[..part.len().min(4 - begun)]);
         let taken = self.fold(&joined);
         if taken < begun {
-            // Still too short, so it holds all that came.
+            // Still incomplete.
             self.begun = joined;
             return &[];
         }
@@ -64,7 +65,7 @@ impl Folded {
         sink.put(&self.piece);
     }
 
-    /// Folds whole characters; returns how many bytes they had. What is left is the beginning of one.
+    /// Folds complete characters; returns how many bytes they had. The rest begins a character.
     fn fold(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {

@@ -2,28 +2,28 @@ use percent_encoding::percent_decode_str;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
-/// A request is never longer: there is nothing to send but an address.
+/// Limit of a request: only an address is needed.
 pub const HEAD_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The page, without the token: `similar.json`; empty for the first.
     pub page: String,
-    /// What follows in the address.
+    /// The query.
     pub query: Vec<(String, OsString)>,
 }
 
 impl Request {
-    /// What the address gives for a name, if it is there and not empty.
+    /// Returns a query value by name, if it is there and not empty.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         let found = self.query.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 }
 
-/// Why nothing is answered.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("this is no request that a browser makes")]
@@ -56,14 +56,14 @@ impl Refusal {
     }
 }
 
-/// Who may ask.
+/// Access check.
 pub(super) struct Door {
     pub token: blake3::Hash,
     pub port: u16,
 }
 
 impl Door {
-    /// Reads the head of a request; nothing as long as it is not whole.
+    /// Reads the head of a request; `None` while it is incomplete.
     pub(super) fn read(&self, bytes: &[u8]) -> Result<Option<Request>, Refusal> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut head = httparse::Request::new(&mut headers);
@@ -80,21 +80,21 @@ impl Door {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (token, page) =
             path.strip_prefix('/').and_then(|path| path.split_once('/')).ok_or(Refusal::Unknown)?;
-        // Of hashes, so that the time it takes tells nothing of the token; and they compare in constant time.
+        // Compares hashes, in constant time, so that timing reveals nothing about the token.
         if blake3::hash(token.as_bytes()) != self.token {
             return Err(Refusal::Unknown);
         }
         if method != "GET" {
             return Err(Refusal::Method);
         }
-        // Pages are looked up by their names, and none has another character: there is nothing to walk out of.
+        // Page names use only these characters, so no path can escape.
         if !page.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'.') {
             return Err(Refusal::Unknown);
         }
         Ok(Some(Request { page: page.to_owned(), query: query_of(query) }))
     }
 
-    /// A page of another site whose name was made to mean this machine sends that name.
+    /// Checks the host: a page of another site whose name points to this machine sends that name.
     fn check_host(&self, headers: &[httparse::Header]) -> Result<(), Refusal> {
         let mut hosts = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return Err(Refusal::Host) };

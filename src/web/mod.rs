@@ -1,11 +1,12 @@
-//! A server of pages for a browser on this machine, and for nobody else.
+//! A web server for one user's browser on this machine.
 //!
-//! It listens on 127.0.0.1, where every user and every page that a browser has open can reach it. So what it tells goes only to
-//! who knows the token, a part of each address; only if the browser thinks that it speaks to this machine (a name that
-//! somebody points here is refused); and in a form that no other page may read, frame or load. It only reads: there is no
-//! method but GET. Who is slow or sends too much is given up, and keeps nobody else waiting.
+//! It listens on 127.0.0.1, which every user and every open web page can reach. So it answers only requests
+//! that contain the token, a part of each address, and that name this machine as host (a foreign name that
+//! points here is refused). Headers keep other pages from reading, framing or loading the answers. It only
+//! reads: GET is the only method. Slow clients, and clients that send too much, are dropped and block no
+//! others.
 //!
-//! Nothing here knows what the pages are of.
+//! It knows nothing about the content of the pages.
 
 mod head;
 mod server;

@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests that are answered at once.
+/// Limit of concurrent requests.
 const CONNECTIONS_MAX: usize = 32;
-/// Within this a request has to be there.
+/// Time for a request to arrive.
 const HEAD_TIME: Duration = Duration::from_secs(5);
-/// Within this its answer has to be taken.
+/// Time for a client to read its answer.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
-/// Written at once, so that the time is looked at in between.
+/// Bytes written at once; the time is checked in between.
 const WRITE_BYTES: usize = 64 << 10;
 const TOKEN_BYTES: usize = 32;
 
-/// What an answer is.
+/// Kind of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A page whose scripts have this nonce.
+    /// An HTML page whose scripts have this nonce.
     Page {
         /// See the Content Security Policy.
         nonce: String,
@@ -33,11 +33,11 @@ pub enum Kind {
 /// An answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The status of HTTP.
+    /// The HTTP status.
     pub status: u16,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// All of it.
+    /// Its bytes.
     pub body: Vec<u8>,
 }
 
@@ -64,7 +64,7 @@ impl Answer {
                     "default-src 'none'; style-src 'unsafe-inline'; {scripts}form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
                 ),
             ),
-            // The address has the token: it is not told to others, nor kept.
+            // The address contains the token: it must not be forwarded or stored.
             ("Referrer-Policy", "no-referrer".to_owned()),
             ("Cache-Control", "no-store".to_owned()),
             ("X-Content-Type-Options", "nosniff".to_owned()),
@@ -98,7 +98,7 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// See the module. Answers until it is stopped.
+/// The server; see the module. Answers until it is stopped.
 pub struct Server {
     listener: TcpListener,
     url: String,
@@ -118,7 +118,7 @@ impl Shared {
     }
 }
 
-/// Counts one that is answered, for as long as it is.
+/// Counts a running request.
 struct Turn(Arc<Shared>);
 
 impl Drop for Turn {
@@ -133,7 +133,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the port is taken or may not be used, or the system gives no random bytes.
+    /// Fails if the port is taken or not allowed, or if the system returns no random bytes.
     pub fn bind(port: u16) -> io::Result<Server> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
         let port = listener.local_addr()?.port();
@@ -145,16 +145,16 @@ impl Server {
         Ok(Server { listener, url, shared: Arc::new(shared) })
     }
 
-    /// The address of the first page. Who knows it may read everything.
+    /// Returns the address of the first page. Anyone who knows it may read everything.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Answers by `handler`, in threads, from now on.
+    /// Starts answering with `handler`, in threads.
     ///
     /// # Errors
     ///
-    /// If no thread can be started.
+    /// Fails if no thread can be started.
     pub fn start(&self, handler: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> io::Result<()> {
         let (listener, shared, handler) =
             (self.listener.try_clone()?, self.shared.clone(), Arc::new(handler));
@@ -162,7 +162,7 @@ impl Server {
             while !shared.stopped.load(Ordering::Acquire) {
                 match listener.accept() {
                     Ok((stream, _)) => admit(stream, &shared, &handler),
-                    // No descriptor is free, say: this passes.
+                    // For example no free descriptor: this passes.
                     Err(e) if e.kind() != ErrorKind::Interrupted => {
                         std::thread::sleep(Duration::from_millis(50))
                     }
@@ -173,7 +173,7 @@ impl Server {
         std::thread::Builder::new().name("web".to_owned()).spawn(accept).map(|_| ())
     }
 
-    /// Takes no more requests, and waits for what is under way, at most so long.
+    /// Accepts no more requests, and waits up to `time` for running ones.
     pub fn stop(&self, time: Duration) {
         self.shared.stopped.store(true, Ordering::Release);
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
@@ -181,11 +181,11 @@ impl Server {
     }
 }
 
-/// What the scripts of one page have that no other has.
+/// Returns a nonce for the scripts of one page.
 ///
 /// # Errors
 ///
-/// If the system gives no random bytes.
+/// Fails if the system returns no random bytes.
 pub fn nonce() -> io::Result<String> {
     random_hex()
 }
@@ -208,7 +208,7 @@ fn admit<H: Fn(&Request) -> Answer + Send + Sync + 'static>(
     let mut busy = shared.busy();
     if *busy >= CONNECTIONS_MAX {
         drop(busy);
-        // It fits what the kernel holds, so nobody is waited for.
+        // It fits into the kernel's buffer, so no thread waits for a client.
         let _ = stream.set_nonblocking(true);
         let answer = Answer::refuse(Refusal::Busy);
         let _ = stream.write(&[answer.head().as_bytes(), &answer.body].concat());
@@ -230,7 +230,7 @@ fn admit<H: Fn(&Request) -> Answer + Send + Sync + 'static>(
     }
 }
 
-/// Reads a request; nothing is answered to one that has gone.
+/// Reads a request; returns `None` as error if the client has gone.
 fn head(stream: &mut TcpStream, door: &Door, end: Instant) -> Result<Request, Option<Refusal>> {
     let mut head = vec![0; HEAD_BYTES_MAX];
     let mut filled = 0;
@@ -270,7 +270,7 @@ fn send(stream: &mut TcpStream, answer: &Answer) -> io::Result<()> {
         }
     }
     stream.shutdown(Shutdown::Write)?;
-    // What was sent beyond the head is taken, or the kernel would cut the answer off.
+    // Unread input beyond the head would make the kernel cut off the answer.
     stream.set_read_timeout(Some(Duration::from_millis(100)))?;
     let mut rest = [0; 4096];
     for _ in 0..16 {

@@ -1,12 +1,14 @@
 //! A tree as a tar archive in the pax interchange format (POSIX.1-2001), written to a stream.
 //!
-//! Beyond what a ustar header holds, pax records keep names that are long or not ASCII, times to the nanosecond, lengths of
-//! 8 GiB and more, xattrs (`SCHILY.xattr.NAME`), ACLs as text (`SCHILY.acl.access`, `SCHILY.acl.default`; users and groups
-//! by number) and holes (`GNU.sparse`, version 1.0): what GNU tar, bsdtar and Python read. Files with several names are
-//! links to the first. Sockets cannot be in an archive.
+//! In addition to a ustar header, pax records keep names that are long or not ASCII, times to the nanosecond,
+//! lengths of 8 GiB and more, xattrs (`SCHILY.xattr.NAME`), ACLs as text (`SCHILY.acl.access`,
+//! `SCHILY.acl.default`; users and groups by number) and holes (`GNU.sparse`, version 1.0), in the form that
+//! GNU tar, bsdtar and Python read. Files with several names are links to the first. Archives cannot contain
+//! sockets.
 //!
-//! A header says how much follows, so a file is only begun when its content was read once: short ones are kept meanwhile,
-//! long ones are read twice. If one fails then nevertheless the archive ends there, without the end mark.
+//! A header states the length of the content, so a file is begun only after its content was read once: short
+//! contents stay in memory meanwhile, long ones are read twice. If a read still fails, the archive ends
+//! there, without the end mark.
 
 use super::{Content, Item, Result, Sink, Step};
 use crate::overlay::Kind;
@@ -19,34 +21,34 @@ use tar::{EntryType, Header};
 const BLOCK: usize = 512;
 /// Archives end at a multiple of this.
 const RECORD: u64 = 20 * BLOCK as u64;
-/// Contents up to this are kept in memory while they are read.
+/// Contents up to this size stay in memory while they are read.
 const SHORT_BYTES: u64 = 8 << 20;
 /// A file in more pieces is written with its holes as zeros.
 const PIECES_MAX: usize = 64 << 10;
-/// What an octal field of a header holds at most.
+/// Maximum of an octal field in a header.
 const OCTAL_MAX: u64 = 0o77_777_777_777;
 const NAME_BYTES_MAX: usize = 100;
 
-/// Is given a piece of content, and where it begins.
+/// Gets a piece of content with its offset.
 type Take<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
 
 /// Writes an archive.
 pub struct TarSink<W: Write> {
     out: W,
     written: u64,
-    /// Why the archive could not go on.
+    /// The error that ended the archive.
     broken: Option<io::Error>,
-    /// Sockets that were left out.
+    /// Skipped sockets.
     pub sockets: u64,
 }
 
 impl<W: Write> TarSink<W> {
-    /// To `out`.
+    /// Creates a sink that writes to `out`.
     pub fn new(out: W) -> TarSink<W> {
         TarSink { out, written: 0, broken: None, sockets: 0 }
     }
 
-    /// Ends the archive. The error is why it had to end before.
+    /// Ends the archive. Returns the error that ended it earlier.
     pub fn finish(mut self) -> io::Result<W> {
         if let Some(e) = self.broken.take() {
             return Err(e);
@@ -57,7 +59,7 @@ impl<W: Write> TarSink<W> {
         Ok(self.out)
     }
 
-    /// Writes, or ends the work.
+    /// Writes, or ends the work with an error.
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         match self.out.write_all(bytes) {
             Ok(()) => {
@@ -140,7 +142,7 @@ impl<W: Write> TarSink<W> {
         self.put(header.as_bytes())
     }
 
-    /// Writes a file whose data is where `pieces` say, from what `read` gives.
+    /// Writes a file with data at `pieces`, from the output of `read`.
     fn body(
         &mut self,
         item: &Item<'_>,
@@ -208,12 +210,12 @@ impl<W: Write> Sink for TarSink<W> {
     fn file(&mut self, item: &Item<'_>, content: &Content<'_>, step: Step<'_>) -> Result<()> {
         let size = content.size();
         let (mut pieces, mut kept) = (Vec::<(u64, u64)>::new(), Vec::new());
-        // Nothing is written before all of it was read.
+        // Everything is read before anything is written.
         content.read(&mut |at, bytes| {
             let many = pieces.len() > PIECES_MAX;
             match pieces.last_mut() {
                 Some((from, len)) if *from + *len == at => *len += bytes.len() as u64,
-                // More than are written anyway.
+                // More pieces than can be written as such.
                 Some(_) if many => {}
                 _ => pieces.push((at, bytes.len() as u64)),
             }
@@ -249,7 +251,7 @@ impl<W: Write> Sink for TarSink<W> {
     }
 }
 
-/// A name in the archive: as `tar -C TOP .` has it.
+/// Returns a name in the form of `tar -C TOP .`.
 fn name_of(path: &Path, is_dir: bool) -> Vec<u8> {
     let mut name = [b"./", path.as_os_str().as_bytes()].concat();
     if is_dir && !name.ends_with(b"/") {
@@ -268,7 +270,7 @@ fn header_of(item: &Item<'_>, kind: EntryType, len: u64) -> Header {
     header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
     header.set_size(len);
     if matches!(kind, EntryType::Char | EntryType::Block) {
-        // Numbers beyond these fields are beyond the kernel's too.
+        // Numbers beyond these fields exceed the kernel's limits too.
         let _ = header.set_device_major(rustix::fs::major(stat.st_rdev));
         let _ = header.set_device_minor(rustix::fs::minor(stat.st_rdev));
     }
@@ -281,7 +283,7 @@ fn set_bytes(field: &mut [u8], bytes: &[u8]) {
     field[..len].copy_from_slice(&bytes[..len]);
 }
 
-/// Extended records: `LENGTH KEY=VALUE\n`, the length in decimal and of all of it.
+/// Extended records: `LENGTH KEY=VALUE\n`, with the decimal length of the whole record.
 #[derive(Default)]
 struct Records(Vec<u8>);
 
@@ -303,8 +305,8 @@ impl Records {
         self.0.push(b'\n');
     }
 
-    /// What the header says of a name; one that does not fit there, or is not ASCII, is in a record. A name that is no
-    /// text is in the header as it is if it fits.
+    /// Returns the header's form of a name. A name that does not fit, or is not ASCII, goes into a record. A
+    /// non-text name is in the header unchanged if it fits.
     fn name<'a>(&mut self, key: &str, name: &'a [u8], always: bool) -> &'a [u8] {
         let text = std::str::from_utf8(name).is_ok();
         if always || name.len() > NAME_BYTES_MAX || (text && !name.is_ascii()) {
@@ -314,7 +316,7 @@ impl Records {
     }
 }
 
-/// Seconds with nine decimals; before 1970 the fraction counts downwards.
+/// Formats seconds with nine decimals; before 1970 the fraction counts downwards.
 fn time_text(sec: i64, nsec: u32) -> String {
     match (sec < 0 && nsec > 0, nsec) {
         (_, 0) => sec.to_string(),
@@ -323,7 +325,7 @@ fn time_text(sec: i64, nsec: u32) -> String {
     }
 }
 
-/// A POSIX ACL as text, from the kernel's bytes; none if they are not of the form known.
+/// Formats a POSIX ACL from the kernel's bytes; `None` if their form is unknown.
 fn acl_text(value: &[u8]) -> Option<String> {
     let (version, entries) = value.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*version) != 2 || entries.len() % 8 != 0 {

@@ -1,4 +1,4 @@
-//! The bytes of one file, wherever they are, without its holes.
+//! The bytes of one file from any source, without its holes.
 
 use super::{Result, Tree, proc_path};
 use crate::overlay::{OverlayError, StoredContent};
@@ -17,7 +17,7 @@ pub struct Content<'a> {
     from: From<'a>,
     size: u64,
     room_bytes: u64,
-    /// It takes fewer blocks than it is long: blocks of zeros are holes if nothing says where those are.
+    /// It takes fewer blocks than its length: blocks of zeros are holes unless a source lists them.
     sparse: bool,
 }
 
@@ -48,12 +48,12 @@ impl<'a> Content<'a> {
         Ok(Content { from: From::File(file, path.to_owned()), size, room_bytes, sparse: room_bytes < size })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes that it takes on a disk, about.
+    /// Returns its approximate bytes on a disk.
     pub fn room_bytes(&self) -> u64 {
         self.room_bytes
     }
@@ -63,8 +63,8 @@ impl<'a> Content<'a> {
         self.sparse
     }
 
-    /// Gives what is not holes to `take`, in order, each piece with where it begins. An error if the file turns out
-    /// shorter than it was.
+    /// Passes everything except holes to `take`, in order, each piece with its offset. Fails if the file is
+    /// shorter than before.
     pub fn read(&self, take: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         match &self.from {
             From::Store(stored) if self.sparse => {
@@ -85,7 +85,7 @@ impl<'a> Content<'a> {
         let mut at = 0;
         while at < self.size {
             let (from, to) = if self.sparse { self.next_data(file, at)? } else { (at, self.size) };
-            // A mount does not know the holes of what is in the store.
+            // A mount does not know the holes of stored files.
             let look = self.sparse && (from, to) == (0, self.size);
             at = from;
             while at < to {
@@ -101,7 +101,7 @@ impl<'a> Content<'a> {
         Ok(())
     }
 
-    /// Where the next data begins and ends; at the end of the file if there is none.
+    /// Returns the range of the next data; at the end of the file if there is none.
     fn next_data(&self, file: &File, at: u64) -> Result<(u64, u64)> {
         let from = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(from) => from.min(self.size),
@@ -114,7 +114,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Gives all but blocks of zeros, in pieces as long as can be.
+/// Passes everything except blocks of zeros, in pieces as long as possible.
 fn without_zeros(at: u64, bytes: &[u8], take: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
     let first = (at.next_multiple_of(BLOCK as u64) - at).min(bytes.len() as u64) as usize;
     let (head, rest) = bytes.split_at(first);

@@ -1,7 +1,7 @@
-//! A tree as another directory, with all that `cp -a` keeps.
+//! A tree as another directory, with everything that `cp -a` keeps.
 //!
-//! Order for a file: made with no rights for others -> bytes -> owner -> xattrs and ACLs -> mode -> times, so that whoever
-//! finds it with the times of the source finds all of it. Directories get theirs when all in them is done.
+//! Order for a file: created without rights for others -> bytes -> owner -> xattrs and ACLs -> mode -> times,
+//! so that a file with the times of its source is complete. Directories get theirs after their content.
 
 use super::{Content, Item, Result, Sink, Step, open_path, proc_path};
 use crate::overlay::{Kind, OverlayError};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// In a target that is not complete.
+/// Name of the mark in an incomplete target.
 const UNFINISHED: &str = ".dedupfs-export-unfinished";
 
 /// Copies into a directory.
@@ -20,17 +20,17 @@ pub struct DirectorySink {
     root: OwnedFd,
     shown: PathBuf,
     privileged: bool,
-    /// Files that are there already with length and mtime of the source are left as they are.
+    /// Existing files with the length and mtime of their source are skipped.
     resume: bool,
-    /// Things whose owner could not be kept.
+    /// Entries whose owner could not be kept.
     pub owners_lost: u64,
-    /// Of the top, which gets them last.
+    /// Times of the top directory, which are set last.
     times: Option<Timestamps>,
 }
 
 impl DirectorySink {
-    /// Into `root`, an empty directory; with `resume` one in which an earlier copy was interrupted: what that has done is
-    /// taken over. Another is [`OverlayError::Unreadable`].
+    /// Begins a copy into `root`, an empty directory; with `resume`, one with an interrupted copy, whose
+    /// finished files are kept. Any other is [`OverlayError::Unreadable`].
     pub fn begin(root: &Path, resume: bool) -> Result<DirectorySink> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, root, flags, Mode::empty())
@@ -48,7 +48,7 @@ impl DirectorySink {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&fd, UNFINISHED, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| OverlayError::io("create", root.join(UNFINISHED), e))?;
-        // What is made in it would get the ACL.
+        // New entries would inherit the ACL.
         let _ = rustix::fs::removexattr(root, "system.posix_acl_default");
         let privileged = rustix::process::geteuid().is_root();
         Ok(DirectorySink {
@@ -61,7 +61,7 @@ impl DirectorySink {
         })
     }
 
-    /// Makes all of it durable, and if it is `complete` nothing says any more that it is not.
+    /// Makes everything durable, and removes the mark of incompleteness if the copy is `complete`.
     pub fn finish(self, complete: bool) -> Result<()> {
         let sync = || rustix::fs::syncfs(&self.root).map_err(|e| OverlayError::io("sync", &self.shown, e));
         sync()?;
@@ -85,7 +85,7 @@ impl DirectorySink {
         if item.path.as_os_str().is_empty() { Path::new(".") } else { item.path }
     }
 
-    /// Removes what an earlier copy left under the name.
+    /// Removes an earlier copy's entry of that name.
     fn make_way(&self, item: &Item<'_>) -> Result<()> {
         if !self.resume {
             return Ok(());
@@ -107,7 +107,7 @@ impl DirectorySink {
             })
     }
 
-    /// Gives what was made all that the source has but its bytes.
+    /// Applies all attributes of the source to a new entry.
     fn furnish(&mut self, item: &Item<'_>, fd: impl AsFd) -> Result<()> {
         let (path, stat) = (proc_path(&fd), item.stat);
         let owner = (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
@@ -115,7 +115,7 @@ impl DirectorySink {
         match rustix::fs::chownat(&fd, "", owner.0, owner.1, AtFlags::EMPTY_PATH) {
             Ok(()) => {}
             Err(Errno::PERM) if !self.privileged => {
-                // The rights of another user are not given to this one's copy.
+                // Another user's rights must not go to this user's copy.
                 self.owners_lost += 1;
                 mode &= 0o1777;
             }
@@ -159,7 +159,7 @@ impl Sink for DirectorySink {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) if item.path.as_os_str().is_empty() => Ok(()),
             Err(Errno::EXIST) if self.resume => {
-                // Done already, perhaps, and not to be written to.
+                // Perhaps done already, and not writable.
                 let there = open_path(&self.root, item.path.as_os_str())?;
                 let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
                 rustix::fs::openat(CWD, proc_path(&there), flags, Mode::empty())
@@ -188,7 +188,7 @@ impl Sink for DirectorySink {
         let file = File::from(file);
         let made = self.write(item, &file, content, step);
         if made.is_err() {
-            // Nothing that is not whole.
+            // Incomplete files are removed.
             let _ = rustix::fs::unlinkat(&self.root, item.path, AtFlags::empty());
         }
         made?;

@@ -1,12 +1,14 @@
 //! A tree as plain files elsewhere: another directory, or a tar archive. The source is only read.
 //!
-//! The tree is that of a mount, where all files look plain, or a bare directory, whose stubs the overlay reads. Each entry
-//! is given to a [`Sink`] with all that a filesystem keeps of it: mode, owner, times, xattrs, ACLs (which are xattrs to
-//! the kernel), links, holes. Other filesystems mounted in it are not entered.
+//! The tree is that of a mount, where all files look plain, or a bare directory, whose stubs the overlay
+//! reads. Each entry goes to a [`Sink`] with everything that a filesystem keeps of it: mode, owner, times,
+//! xattrs, ACLs (which are xattrs to the kernel), links, holes. Other filesystems mounted in it are not
+//! entered.
 //!
-//! What must always be true: a file whose content cannot be read whole is told of, and is not in the copy.
+//! Invariants: a file whose content cannot be read completely is reported, and is not in the copy.
 //!
-//! Memory: names of the directories on the way, the path of each file with several names, one piece of content.
+//! Memory: names of the directories on the current path, the path of each file with several names, one piece
+//! of content.
 
 mod archive;
 mod content;
@@ -27,50 +29,50 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Result of copying one thing.
+/// Result of copying one entry.
 pub type Result<T> = std::result::Result<T, OverlayError>;
 
-/// Is told of what could not be copied, and why.
+/// Gets each entry that could not be copied, and the reason.
 pub type Failed<'a> = &'a mut dyn FnMut(&Path, OverlayError);
-/// Is told bytes of content more; false ends the work.
+/// Gets the number of further content bytes; false ends the work.
 pub type Step<'a> = &'a mut dyn FnMut(u64) -> bool;
 
-/// A thing of the tree.
+/// An entry of the tree.
 pub struct Item<'a> {
-    /// Where it is below the top of the tree; empty for that itself.
+    /// Path below the top of the tree; empty for the top itself.
     pub path: &'a Path,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its attributes below; the length of a file is that of its [`Content`].
     pub stat: &'a Stat,
-    /// Its xattrs, with ACLs.
+    /// Its xattrs, including ACLs.
     pub xattrs: &'a [(OsString, Vec<u8>)],
-    /// Where a symlink leads.
+    /// Target of a symlink.
     pub target: Option<&'a Path>,
 }
 
-/// Where a tree goes.
+/// The target of a copy.
 pub trait Sink {
-    /// A directory; what is in it follows.
+    /// Begins a directory; its entries follow.
     fn enter(&mut self, item: &Item<'_>) -> Result<()>;
-    /// All that is in it has been given.
+    /// Ends a directory.
     fn leave(&mut self, item: &Item<'_>) -> Result<()>;
-    /// A regular file.
+    /// Adds a regular file.
     fn file(&mut self, item: &Item<'_>, content: &Content<'_>, step: Step<'_>) -> Result<()>;
-    /// Another name of what was given as `first`.
+    /// Adds another name of the file `first`.
     fn link(&mut self, item: &Item<'_>, first: &Path) -> Result<()>;
-    /// A symlink, fifo, socket or device.
+    /// Adds a symlink, fifo, socket or device.
     fn special(&mut self, item: &Item<'_>) -> Result<()>;
 }
 
-/// What was given to a sink.
+/// Amount given to a sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Walked {
-    /// Regular files, each by one name.
+    /// Regular files, counted once.
     pub files: u64,
     /// Bytes of their contents.
     pub bytes: u64,
-    /// Bytes that they take on a disk, about.
+    /// Their approximate bytes on a disk.
     pub room_bytes: u64,
 }
 
@@ -80,21 +82,21 @@ pub struct Tree<'a> {
     top: OwnedFd,
     /// Its own name, for a file.
     name: OsString,
-    /// What reads stubs; none for a mount.
+    /// Reads stubs; none for a mount.
     overlay: Option<&'a Overlay>,
-    /// Where the directory that paths start from is below the root of the overlay.
+    /// Position of the starting directory below the overlay's root.
     below_root: PathBuf,
     dev: u64,
 }
 
 impl<'a> Tree<'a> {
-    /// What a mount shows at `path`, which must not be a symlink.
+    /// Returns the tree that a mount shows at `path`, which must not be a symlink.
     pub fn mounted(path: &Path) -> Result<Tree<'a>> {
         let top = open_path(CWD, path.as_os_str()).map_err(|e| OverlayError::io("open", path, e))?;
         Tree::new(top, path, None, PathBuf::new())
     }
 
-    /// What is at `path` below the root of an overlay that nobody has mounted.
+    /// Returns the tree at `path` below the root of an unmounted overlay.
     pub fn bare(overlay: &'a Overlay, path: &Path) -> Result<Tree<'a>> {
         let found = overlay.backing().resolve_named("open", path)?;
         let below_root = match found.kind() {
@@ -110,7 +112,7 @@ impl<'a> Tree<'a> {
         Ok(Tree { top, name, overlay, below_root, dev })
     }
 
-    /// How much there is: files and bytes. Reads no content.
+    /// Counts files and bytes. Reads no content.
     pub fn measure(&self) -> Result<Walked> {
         struct Measure;
         impl Sink for Measure {
@@ -133,8 +135,8 @@ impl<'a> Tree<'a> {
         self.give(&mut Measure, &mut |_| true, &mut |_, _| {})
     }
 
-    /// Gives everything to `sink`, a directory before what is in it. What fails is told of, and does not stop the rest.
-    /// ECANCELED if `step` said so.
+    /// Passes everything to `sink`, a directory before its entries. Reports failures to `failed` and
+    /// continues. ECANCELED if `step` returned false.
     pub fn give(&self, sink: &mut dyn Sink, step: Step<'_>, failed: Failed<'_>) -> Result<Walked> {
         let mut giver = Giver {
             tree: self,
@@ -162,7 +164,7 @@ struct Giver<'a> {
     sink: &'a mut dyn Sink,
     step: Step<'a>,
     failed: Failed<'a>,
-    /// First names of files with several.
+    /// First names of files with several names.
     linked: HashMap<u64, PathBuf>,
     walked: Walked,
     stopped: bool,
@@ -216,7 +218,7 @@ impl Giver<'_> {
             self.sink.special(&item)?;
         }
         if stat.st_nlink > 1 {
-            // Only what is in the copy can be linked to.
+            // Only a file in the copy can be linked to.
             self.linked.insert(stat.st_ino, path.to_owned());
         }
         Ok(())
@@ -238,7 +240,7 @@ impl Giver<'_> {
             let path = path.join(&name);
             match open_path(&dir, &name) {
                 Ok(fd) => self.entry(fd, &path),
-                // It went meanwhile.
+                // It was removed meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(e) => (self.failed)(&path, e.into()),
             }

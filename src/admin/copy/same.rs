@@ -1,4 +1,4 @@
-//! Whether a copy in a directory has the contents of its source, read back from the disk.
+//! Comparison of a copy in a directory with its source, read back from the disk.
 
 use super::{Content, Item, Result, Sink, Step, open_path, proc_path};
 use crate::overlay::OverlayError;
@@ -11,16 +11,17 @@ use std::path::{Path, PathBuf};
 
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// Compares files with those of a directory. One that is not there was told of when it could not be copied.
+/// Compares files with those of a directory. Skips missing ones: they were reported when they could not be
+/// copied.
 pub struct SameSink {
     root: OwnedFd,
     shown: PathBuf,
-    /// Files that are the same.
+    /// Identical files.
     pub files: u64,
 }
 
 impl SameSink {
-    /// With those in `root`.
+    /// Creates a comparison with the files in `root`.
     pub fn new(root: &Path) -> Result<SameSink> {
         let fd = open_path(CWD, root.as_os_str()).map_err(|e| OverlayError::io("open directory", root, e))?;
         Ok(SameSink { root: fd, shown: root.to_owned(), files: 0 })
@@ -79,7 +80,7 @@ impl Sink for SameSink {
         };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(CWD, proc_path(&fd), flags, Mode::empty()).map_err(error)?);
-        // Else the page cache would be asked, not the disk.
+        // Otherwise the page cache would answer, not the disk.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         let len = rustix::fs::fstat(&file).map_err(error)?.st_size as u64;
         let mut twin = Twin { file, path, buffer: Vec::new() };

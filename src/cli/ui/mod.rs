@@ -20,7 +20,7 @@ use std::time::Duration;
 /// What is under way at the end may take so long.
 const END_TIME: Duration = Duration::from_secs(2);
 
-/// Pages for a browser on this machine: status, similar files, groups, conflicts, snapshots
+/// Serve pages for a browser on this machine
 #[derive(clap::Args)]
 #[command(
     after_help = "Prints the address, in which a token stands for you: who knows it may read all that this command may. It is \

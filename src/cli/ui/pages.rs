@@ -344,7 +344,7 @@ impl Ui {
                 "`dedupctl conflicts resolve` settles them; both versions are ordinary files.".to_owned(),
             ],
             table: Some(plain_table("Kept twice", columns)),
-            ..empty("What a sync kept twice", self.about())
+            ..empty("Conflicts of syncs", self.about())
         }
         .into())
     }

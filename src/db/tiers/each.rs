@@ -1,14 +1,15 @@
-//! Looking up many prefixes at once in all runs of a table.
+//! Look-up of many prefixes at once in all runs of a table.
 
 use super::super::{Codec, Db, DbResult};
 use super::{Run, Tiers, lower_bound};
 use std::sync::Arc;
 
 impl<C: Codec> Tiers<C> {
-    /// Calls `visit` with the position of a prefix in `prefixes` and each row that starts with it, in order and no key twice: of rows
-    /// with one key that of the newest run. Of each prefix `most` rows are looked at, those of newer runs first.
+    /// Calls `visit` with the index of a prefix in `prefixes` and each row that starts with it, in order and
+    /// no key twice: the newest run wins. At most `most` rows of each prefix are examined, those of newer
+    /// runs first.
     ///
-    /// `prefixes` must be sorted. A block is decoded once for all prefixes that lie within it. Memory: the rows that are found.
+    /// `prefixes` must be sorted. A block is decoded once for all prefixes inside it. Memory: the found rows.
     pub fn scan_each<P: AsRef<[u8]>>(
         &self,
         db: &dyn Db,
@@ -65,7 +66,7 @@ impl<C: Codec> Tiers<C> {
             if !covers(&block) {
                 match self.block_at(db, run.number, prefix)? {
                     Some(at) => block = at,
-                    // It comes before all rows of the run, save those that begin with it.
+                    // It comes before all rows of the run, except those that begin with it.
                     None => block.clear(),
                 }
             }
@@ -76,7 +77,7 @@ impl<C: Codec> Tiers<C> {
             if is_key || covers(&block) || count == most {
                 continue;
             }
-            // They may go on in the blocks that follow.
+            // Its rows may continue in the following blocks.
             let mut merge = super::merge::Merge::new(self, db, std::iter::once(run), prefix)?;
             let mut passed = 0;
             while let Some(row) = merge.next()?.filter(|row| row.starts_with(prefix)) {

@@ -1,4 +1,4 @@
-//! Reading several runs of a table as one, of rows with the same key the newest.
+//! Reads several runs of a table as one; among rows with the same key, the newest.
 
 use super::super::{Codec, Db, DbResult, Layout};
 use super::{Run, Tiers, lower_bound, run_key};
@@ -8,13 +8,13 @@ use std::sync::Arc;
 /// Blocks of a run read ahead while merging or scanning.
 const BLOCKS_AHEAD: usize = 64;
 
-/// Reads one run from some key on.
+/// Reads one run from a key on.
 struct Cursor {
     number: u32,
     blocks: VecDeque<Vec<u8>>,
-    /// Place in the first block.
+    /// Offset in the first block.
     at: usize,
-    /// Key in the database of the block after which to go on; None: there are no more.
+    /// Database key of the last block read; `None` if there are no more.
     last: Option<Vec<u8>>,
 }
 
@@ -54,7 +54,7 @@ impl<'a, C: Codec> Merge<'a, C> {
         Ok(merge)
     }
 
-    /// Makes a cursor stand on a row, unless its run has ended.
+    /// Moves a cursor to a row, unless its run has ended.
     fn settle(&mut self, i: usize) -> DbResult<()> {
         let cursor = &mut self.cursors[i];
         if cursor.blocks.front().is_some_and(|block| cursor.at >= block.len()) {
@@ -98,7 +98,7 @@ impl<'a, C: Codec> Merge<'a, C> {
 
     pub(super) fn next(&mut self) -> DbResult<Option<&[u8]>> {
         let Layout { row_len, key_len, .. } = self.tiers.layout;
-        // The first of equals, which is the newest.
+        // The first among equals is the newest.
         let least = (0..self.cursors.len())
             .filter(|&i| self.key(i).is_some())
             .min_by(|&a, &b| self.key(a).cmp(&self.key(b)));

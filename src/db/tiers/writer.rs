@@ -5,10 +5,10 @@ use super::super::{Batch, Codec, Db, DbResult};
 use super::{BLOCKS_PER_BATCH, Run, Tiers, run_key};
 use std::sync::atomic::Ordering;
 
-/// sled reads, caches and rewrites nine blocks or more at a time. Blocks of 1 and 2 KiB took 1.4 and 1.3 times as much
-/// processor time to fill a table, and no less memory than those of 4 KiB, which a codec has unless it says otherwise.
+/// sled reads, caches and rewrites at least nine blocks at a time. Blocks of 1 and 2 KiB took 1.4 and 1.3
+/// times as much processor time to fill a table, and no less memory, than the default of 4 KiB.
 ///
-/// Rows are gathered until their block is likely to be of that many bytes, by what the block before came to.
+/// Rows are gathered until their block probably has that size, judging by the previous block.
 const FULL: usize = 7;
 const FULL_OF: usize = 8;
 const FILTER_PART_BYTES: usize = 4096;
@@ -20,7 +20,7 @@ pub(super) struct RunWriter<'a, C: Codec> {
     number: u32,
     rows: u64,
     block: Vec<u8>,
-    /// Bytes of rows that go into a block.
+    /// Bytes of rows in a block.
     block_rows_bytes: usize,
     batch: Batch,
     /// Keys in the batch.
@@ -85,8 +85,8 @@ impl<'a, C: Codec> RunWriter<'a, C> {
         Ok(())
     }
 
-    /// sled writes a node of its tree again with each split, so keys come first, in order, and values into nodes that are split
-    /// already (as in `anew`): those are written once.
+    /// sled writes a tree node again at each split, so keys come first, in order, and then values into nodes
+    /// that are already split (as in `anew`): values are written once.
     fn apply(&mut self) -> DbResult<()> {
         let table = self.tiers.layout.table;
         std::mem::take(&mut self.keys).iter().try_for_each(|key| self.db.put(table, key, &[]))?;

@@ -1,12 +1,13 @@
-//! Converting a large file piece by piece, where its content does not fit on the disk beside the file.
+//! Conversion of a large file piece by piece, if its content does not fit on the disk together with the file.
 //!
-//! Each piece makes the file hybrid, or moves on where it is: the base is the beginning of the content up to a cut, and the rest
-//! is local. What has become base is punched out of the file, which makes room for the next piece. When the rest fits, the file is
-//! committed as any hybrid file is.
+//! Each piece makes the file hybrid, or extends its base: the base is the beginning of the content up to a
+//! cut, and the rest is local. The bytes of the base are punched out of the file, which makes space for the
+//! next piece. When the rest fits, the file is committed like any hybrid file.
 //!
-//! Order: the piece's chunks and the recipe of all up to its end durable in the store, and the file's own bytes too -> a new list,
-//! which says *unsettled* -> record HYBRID, durable -> bytes out, mtime as it was -> the list without *unsettled* -> the list of the
-//! piece before goes. Until the record is durable the file or the list before is the truth, and nothing was taken away from it.
+//! Order: the piece's chunks and the recipe of everything up to its end durable in the store, and the file's
+//! own bytes too -> a new list that says *unsettled* -> record HYBRID, durable -> bytes punched out, mtime
+//! restored -> the list without *unsettled* -> the previous piece's list removed. Until the record is
+//! durable, the file or the previous list is authoritative, and nothing was removed from it.
 
 use super::commit::cut_until;
 use super::extents::Extents;

@@ -1,10 +1,10 @@
-//! Committing a hybrid file: what changed is chunked, the rest of the base recipe taken over unread.
+//! Commit of a hybrid file: chunks only the changes, and takes over the rest of the base recipe unread.
 //!
-//! A cut depends only on the bytes since the last cut. So chunking is taken up at the cut before a change, and given
-//! up again where, behind the change, a cut falls on one of the base: from there both would go on alike.
+//! A cut depends only on the bytes since the last cut. So chunking starts at the cut before a change, and
+//! stops where a cut behind the change coincides with one of the base: from there both continue alike.
 //!
-//! Order: chunks and recipe durable in the store -> record HYDRATING of the new recipe (which is the content from here,
-//! whatever lies in the file) -> `ftruncate(0)` -> times -> record *settled* -> fsync -> the list goes.
+//! Order: chunks and recipe durable in the store -> record HYDRATING with the new recipe (from here on the
+//! content, whatever the file holds) -> `ftruncate(0)` -> times -> record *settled* -> fsync -> list removed.
 
 use super::extents::Extents;
 use super::file::{Hybrid, Merged};

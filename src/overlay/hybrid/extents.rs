@@ -1,11 +1,12 @@
-//! Where the bytes of a hybrid file are: a map of its offsets. Pure, no I/O.
+//! The map of a hybrid file's bytes. Pure, no I/O.
 //!
-//! What nothing is said about is *base* up to where the base recipe still shows, and zeros from there on. An extent
-//! says otherwise: *zero*, or *local*, which is in the file itself. Local bytes are *pending* until they are known to
-//! be durable; what showed before is remembered until then, so that it can show again if they were lost.
+//! Offsets without an extent are *base* as far as the base recipe still shows, and zeros from there on. Other
+//! offsets have an extent: *zero*, or *local*, which is in the file itself. Local bytes are *pending* until
+//! they are known to be durable; until then the map remembers the previous state, so that it can return if
+//! they were lost.
 //!
-//! What must always be true: local extents begin at a multiple of [`BLOCK`] and end at one or beyond the end of the
-//! file, but for what was lost of them; and no place that was local is ever anything else, but for what was cut off.
+//! Invariants: local extents begin at a multiple of [`BLOCK`] and end at one or beyond the end of the file,
+//! except for lost parts. An offset that was local never becomes anything else, except by truncation.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,14 +1,16 @@
-//! One hybrid file: its bytes, and what is done to them.
+//! One hybrid file: its bytes, and the operations on them.
 //!
-//! Local bytes lie in the backing file, at their own offsets; its length is that of the content. In which order things
-//! happen to the file and to the list is what keeps it right through a crash:
+//! Local bytes are in the backing file, at their own offsets; its length is that of the content. The order of
+//! changes to the file and to the list keeps it right through a crash:
 //!
-//! - Write: whole blocks to the file -> record. A record without its bytes is pending, and lost where the file has a
-//!   hole; bytes without a record do not count, and are punched out before anything is written in another life.
-//! - Sync: fdatasync of the file -> record *synced* -> fdatasync of the list. So nothing synced is judged by holes.
-//! - Shrink: record -> fdatasync of the list, if local bytes go -> truncate.
-//! - Zeros: over local bytes they are written; elsewhere they are a record.
-//! - Base bytes that are still in the file (`begin`): they go in `settle`.
+//! - Write: whole blocks to the file -> record. A record without its bytes is pending, and lost if the file
+//!   has a hole there. Bytes without a record do not count, and are punched out before the next daemon writes
+//!   anything.
+//! - Sync: fdatasync of the file -> record *synced* -> fdatasync of the list. So synced blocks are never
+//!   judged by holes.
+//! - Shrink: record -> fdatasync of the list, if local bytes are lost -> truncate.
+//! - Zeros: written over local bytes; elsewhere a record.
+//! - Base bytes that are still in the file (`begin`): removed in `settle`.
 
 use super::extents::{BLOCK, Change, Extents, Place};
 use super::list::{Header, List};

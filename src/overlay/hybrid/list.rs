@@ -12,7 +12,7 @@
 //! ```
 //! Numbers are big-endian. The check before the first record is the CRC-32 of the header.
 //!
-//! What must always be true: a record is believed only if all before it are; each check covers the one before, so
+//! Invariants: a record is believed only if all before it are; each check covers the one before, so
 //! what a crash left behind a torn record never becomes valid again. A list is never changed but by appending, and by
 //! putting a shorter one with the same meaning in its place.
 

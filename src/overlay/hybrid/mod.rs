@@ -1,11 +1,11 @@
-//! Hybrid files: large stubs that were written to. What changed lies in the file, the rest still in the store.
+//! Hybrid files: large stubs that were written to. Changes are in the file, the rest is still in the store.
 //!
-//! A large stub that is opened for writing stays a stub until the first write. Then, before that is answered:
-//! extent list made and durable -> record HYBRID, durable -> the file gets its length. From there the content is the
-//! base recipe and what the list says (`list`, `extents`, `file`), until it is committed as a stub (`commit`), or all of
-//! it is written back (`Overlay::make_plain`). A large plain file that does not fit on the disk beside its own chunks becomes
-//! hybrid too, with its beginning as the base (`beginning`). The list goes only when a record that does without it is durable. Why it
-//! is so: `docs/decisions/0011-hybrid.md`.
+//! A large stub that is opened for writing stays a stub until the first write. Then, before the write is
+//! answered: extent list created and durable -> record HYBRID, durable -> the file gets its length. From then
+//! on the content is the base recipe plus the list (`list`, `extents`, `file`), until the file is committed
+//! as a stub (`commit`), or completely hydrated (`Overlay::make_plain`). A large plain file that does not fit
+//! on the disk together with its chunks becomes hybrid too, with its beginning as the base (`beginning`). The
+//! list is removed only when a durable record does without it. Reasons: `docs/decisions/0011-hybrid.md`.
 
 mod beginning;
 pub(super) mod commit;

@@ -1,5 +1,5 @@
-//! The published methods at work on a directory tree: any, in an overlay or not. One pass over its files, an index in
-//! memory that is gone afterwards, and names instead of content ids.
+//! The published methods on a directory tree, in an overlay or not: one pass over its files, a temporary
+//! index in memory, and names instead of content ids.
 
 pub mod chunk_graph;
 pub mod regions;

@@ -1,4 +1,4 @@
-//! What two files have in common, side by side with their lines: winnowing as MOSS shows it.
+//! The common parts of two files, side by side with their lines: winnowing as MOSS shows it.
 
 use super::open_regular;
 use crate::overlay::error::{OverlayError, Result};

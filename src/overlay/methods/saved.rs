@@ -1,4 +1,4 @@
-//! Files that users have results saved to.
+//! Files for saved results.
 
 use crate::overlay::error::{OverlayError, Result};
 use std::ffi::OsString;

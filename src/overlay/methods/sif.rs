@@ -1,4 +1,4 @@
-//! What sif makes of directory trees, and where that is saved.
+//! sif on directory trees, and its saved results.
 
 use super::{Tree, open_regular, saved, walk};
 use crate::overlay::error::{OverlayError, Result};

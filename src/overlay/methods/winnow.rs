@@ -1,4 +1,4 @@
-//! What is asked of winnowing beside the files: what was handed out to everyone, and how coarsely to look.
+//! Options of winnowing: base files to ignore, and the density of look-ups.
 
 use super::{feed, open_regular};
 use crate::overlay::Look;

@@ -1,4 +1,4 @@
-//! Comparison that leaves known passages, and padding, out of account.
+//! Comparison that ignores known passages and padding.
 
 use super::blocks::Blocks;
 use super::cover::{cover, cover_by};

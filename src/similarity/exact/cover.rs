@@ -1,4 +1,4 @@
-//! Which bytes of one source are covered by matches in another.
+//! The bytes of one source that matches in another cover.
 
 use super::blocks::Blocks;
 use super::ranges::Ranges;

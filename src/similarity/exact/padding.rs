@@ -1,7 +1,7 @@
 //! Padding: long stretches that repeat themselves within a few bytes, such as zeros between sections, tables of one
 //! value, lines of dashes.
 //!
-//! What must always be true: whether a byte is padding depends on the bytes around it alone, never on what they are
+//! Invariants: whether a byte is padding depends on the bytes around it alone, never on what they are
 //! compared with. So it can be left out on both sides before anything is compared.
 
 use super::ranges::Ranges;

@@ -1,4 +1,4 @@
-//! Where the parts of one source are in another.
+//! The positions of one source's parts in another.
 
 use super::cover::cover;
 use super::{Common, Source, ends, segment_bytes};

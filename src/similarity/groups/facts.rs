@@ -1,4 +1,4 @@
-//! What of each content is needed to turn features in common into shares, in about ten bytes each.
+//! The facts about each content that turn common features into shares, in about ten bytes each.
 
 use super::{Fact, LEVELS_BYTES};
 use crate::recipe::{put_varint, take_varint};

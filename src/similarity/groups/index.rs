@@ -1,4 +1,4 @@
-//! The similarity index as what all-against-all is computed from.
+//! The similarity index as input of all-against-all.
 
 use super::{Fact, Input, Result};
 use crate::similarity::index::Similarity;

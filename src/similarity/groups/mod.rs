@@ -14,7 +14,7 @@
 //! Chiocchetti 2005 ("Finding similar files in large document repositories", section 2.5) partition by connected
 //! components; why this does not is said in `docs/decisions/0015-all-against-all.md`.
 //!
-//! What must always be true: the pairs depend on the contents and the options alone, not on memory or on how often
+//! Invariants: the pairs depend on the contents and the options alone, not on memory or on how often
 //! the index was merged; memory beyond the setting is some tens of bytes a content; files of work have no name and
 //! vanish with the process; a file of pairs is believed only for the contents that it was made of.
 

@@ -5,7 +5,7 @@
 //! recipe id, size. Then 12 bytes for each pair: places of both, and the share of the first in the second and of the
 //! second in the first, in 65,535ths; sorted. Numbers are little-endian.
 //!
-//! What must always be true: a file under its own name is whole, and answers for exactly the contents that its key
+//! Invariants: a file under its own name is whole, and answers for exactly the contents that its key
 //! is the hash of. It is only a cache: any doubt, and it is made anew.
 
 use super::ranges::failed;

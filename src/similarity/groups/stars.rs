@@ -5,7 +5,7 @@
 //! representatives resemble each other, and whatever resembles anything resembles a representative; then each goes to
 //! the one that it resembles most. The pairs are only read in order, some times over, unless they fit in memory.
 //!
-//! What must always be true: the stars depend on the pairs, the threshold and the choice of contents alone.
+//! Invariants: the stars depend on the pairs, the threshold and the choice of contents alone.
 
 use super::pairs::{Pair, Pairs};
 use super::ranked::Ranked;

@@ -1,6 +1,6 @@
-//! A method as somebody chooses it, with its parameters: `winnow`, or `winnow:k=30,w=20`. The same text chooses a method on
-//! the command line, in `config.toml` and in requests. What is not said is as the paper has it; what is not understood is an
-//! error that tells what would be.
+//! A user's choice of a method, with its parameters: `winnow`, or `winnow:k=30,w=20`. The same text works on
+//! the command line, in `config.toml` and in requests. Missing parameters have the paper's values; an invalid
+//! text is an error that shows a valid form.
 
 use super::chunk_graph::ChunkGraph;
 use super::sif::Sif;

@@ -1,4 +1,4 @@
-//! What must be true of every method. `laws!(name, method)` makes the tests of one.
+//! Laws that every method obeys. `laws!(name, method)` makes the tests of one.
 
 use super::{AnySketch, Builder, Entry, HEAD_BYTES_MAX, Likeness, Method, Sketcher, sketch_of};
 use std::ffi::OsStr;

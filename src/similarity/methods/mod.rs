@@ -11,7 +11,7 @@
 //! what they have under the same keys, counted: so an index needs nothing of a file but its head and its entries, and all
 //! against all is one count over keys in order ([`Index::pairs`]).
 //!
-//! What must always be true, and is tested for each method by `laws`: the same bytes and name give the same sketch,
+//! Invariants, and is tested for each method by `laws`: the same bytes and name give the same sketch,
 //! however they are split, and the same entries if those are given away on the way; a head that was encoded is decoded to
 //! the same; damaged encodings are errors; what is compared the other way round gives the same with both shares
 //! exchanged; a file that has keys is wholly like itself; and two sketches that share a key find each other.

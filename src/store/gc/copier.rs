@@ -9,7 +9,7 @@ use crate::store::group_table::Named;
 use crate::store::pack::{Address, Entry};
 use zstd::bulk::Compressor;
 
-/// Frames are copied in appends of about this size.
+/// Size of one append of copied frames, about.
 const COPY_BYTES: usize = 1 << 20;
 
 /// Copies frames to the end of the store.
@@ -24,8 +24,8 @@ impl<'a, 'b> Copier<'a, 'b> {
         Copier { collection, frames: Frames::default(), done }
     }
 
-    /// Copies a frame whose payload was verified, of a group with these chunks. A delta comes right behind its root, or another delta of
-    /// it.
+    /// Copies a verified frame, with its chunks if it is a group. A delta must follow its root, or another
+    /// delta of that root.
     pub(super) fn copy(
         &mut self,
         header: &Header,
@@ -39,7 +39,7 @@ impl<'a, 'b> Copier<'a, 'b> {
         Ok(())
     }
 
-    /// Says that the frame that was copied last needs a dictionary of its pack; false if none of its copies verifies.
+    /// Records that the last copied frame needs a dictionary of its pack; false if no copy verifies.
     pub(super) fn need(&mut self, file: &dyn DiskFile, pack: u32, copies: &Copies) -> bool {
         let reader = &self.collection.store.reader;
         let found = reader.dictionaries.get(&reader.packs, file, pack, copies);

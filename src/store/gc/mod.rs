@@ -1,22 +1,26 @@
-//! Collecting garbage: finds chunks and recipes that nothing needs, and gives their room back.
+//! Garbage collection: finds chunks and recipes that nothing needs, and frees their space.
 //!
 //! ```text
-//! begin: look-ups count as uses -> wait for older pins      (nobody can refer to anything unseen)
-//! mark:  whoever calls says what is needed                   keep()
-//! plan:  bytes needed and not needed of each pack            plan(): changes nothing
+//! begin: look-ups count as uses -> wait for older pins      (no caller can refer to anything unseen)
+//! mark:  the caller says what is needed                      keep()
+//! plan:  needed and unneeded bytes of each pack              plan(): changes nothing
 //! apply: needed frames of a pack -> end of the store -> fsync -> retire the pack -> remove its file
 //! ```
 //!
-//! What must always be true: a pack is removed only when every frame in it that is needed stands, durable and
-//! verified, in another pack. A chunk that is being referred to is needed: [`Collection::keep`] was told, or it
-//! was looked up since `begin`, which put it into the set of what is needed *under the gate*. A pack is retired
-//! under the same gate, after one more look at that set; from then on none of its frames is found, so whoever
-//! asks later stores the bytes again. A crash leaves the pack, or its copies, or both. Packs with bad bytes
-//! whose content is needed or not known are left as they are; the newest pack is never removed, so that no
-//! number is ever given to a second pack. `docs/decisions/0010-gc.md` argues all this.
+//! Invariants:
+//! - A pack is removed only when every needed frame in it is durable and verified in another pack.
+//! - A chunk that is being referred to is needed: [`Collection::keep`] got it, or it was looked up since
+//!   `begin`, which added it to the live set *under the gate*.
+//! - A pack is retired under the same gate, after another check of the live set. From then on none of its
+//!   frames is found, so that later writers store the bytes again.
+//! - A crash leaves the pack, or its copies, or both.
+//! - Packs with damaged bytes whose content is needed or unknown stay. The newest pack is never removed, so
+//!   that no pack number is reused.
 //!
-//! A group is needed while one of its chunks is or a delta of it; it is copied as it is, and the names of chunks that
-//! nothing needs are taken out of it: their bytes go when the group does.
+//! `docs/decisions/0010-gc.md` gives the arguments.
+//!
+//! A group is needed while one of its chunks or deltas is. It is copied as a whole, without the names of
+//! unneeded chunks; their bytes disappear with the group.
 //!
 //! Locks: `collecting`, then `persisted`, `tail`, and innermost the gate.
 
@@ -41,16 +45,16 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// Most memory for the set of what is needed. Enough for 40 million chunks; beyond, more garbage is kept.
+/// Memory limit of the live set. Enough for 40 million chunks; beyond that, more garbage stays.
 const LIVE_BYTES_MAX: u64 = 64 << 20;
-/// Keys that are gone are taken from the index so many at a time.
+/// Removed keys are taken from the index in batches of this size.
 const FORGET_KEYS: usize = 64 << 10;
 
-/// Asked again and again during long work; false ends it.
+/// Called repeatedly during long work; false ends it.
 pub type GoOn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
-/// An index that takes no changes, on a full disk, is no reason to keep garbage there: rows that lead to packs that
-/// are gone are not believed, and the next collection takes them out.
+/// Ignores an index that takes no changes because the disk is full. Garbage need not stay for it: look-ups ignore
+/// rows that point to removed packs, and the next collection removes these rows.
 pub(super) fn index_may_fail<T: Default>(result: Result<T, StoreError>) -> Result<T, StoreError> {
     match result {
         Err(StoreError::Db(e)) => {
@@ -61,30 +65,30 @@ pub(super) fn index_may_fail<T: Default>(result: Result<T, StoreError>) -> Resul
     }
 }
 
-/// What a collection did. Sizes in bytes on disk.
+/// Result of a collection. Sizes in bytes on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcDone {
     /// Packs removed.
     pub packs_removed: u64,
-    /// By how much the packs shrank.
+    /// Bytes by which the packs shrank.
     pub reclaimed_bytes: u64,
     /// Bytes of frames copied.
     pub copied_bytes: u64,
-    /// Packs left as they are because of damage.
+    /// Packs that stay because of damage.
     pub packs_damaged: u64,
-    /// Packs left as they are because there was no room for what is needed of them.
+    /// Packs that stay because there was no space to copy their needed frames.
     pub packs_no_room: u64,
-    /// Chunks and recipes forgotten.
+    /// Chunks and recipes removed from the index.
     pub forgotten: u64,
 }
 
-/// A collection under way: one at a time. While it lives every look-up counts as a use.
+/// A running collection, one at a time. While it exists, every look-up counts as a use.
 pub struct Collection<'a> {
     pub(super) store: &'a Arc<Store>,
     pub(super) live: Arc<LiveSet>,
-    /// Packs up to this one stay as they are.
+    /// Packs up to this one stay.
     pub(super) left: Cell<Option<u32>>,
-    /// What was set aside, while it is used.
+    /// The reserve, while it is in use.
     pub(super) room: RefCell<Option<Loan>>,
     pub(super) _one: MutexGuard<'a, ()>,
 }
@@ -96,8 +100,8 @@ impl Drop for Collection<'_> {
 }
 
 impl Store {
-    /// Begins a collection, after every older pin is gone; `None` if `go_on` said no meanwhile. Waits for one that
-    /// is under way.
+    /// Begins a collection after all older pins are gone; `None` if `go_on` returned false. Waits for a
+    /// running collection.
     pub fn collect(self: &Arc<Self>, go_on: GoOn<'_>) -> Result<Option<Collection<'_>>, StoreError> {
         self.appender.check()?;
         let one = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +121,7 @@ impl Store {
 }
 
 impl Store {
-    /// Has regrouping leave packs up to this number as they are, as long as the store is open.
+    /// Makes regrouping skip packs up to this number while the store is open.
     pub fn leave_until(&self, pack: u32) {
         let mut left = lock(&self.left);
         *left = left.max(Some(pack));
@@ -125,53 +129,53 @@ impl Store {
 }
 
 impl Collection<'_> {
-    /// Says that a recipe is needed, and with it its chunks. An error if it cannot be read: then it is not known
-    /// what is needed, and nothing may be removed.
+    /// Marks a recipe and its chunks as needed. Fails if the recipe cannot be read: then the needed set is
+    /// unknown, and nothing may be removed.
     pub fn keep(&self, recipe: &RecipeId) -> Result<(), StoreError> {
-        // Looking it up is what counts.
+        // The look-up marks them.
         self.store.recipe(recipe).map(drop)
     }
 
-    /// Leaves all that is stored up to now as it is, needed or not: something needs a part of it, and which is not known.
-    /// Returns how far that is, for [`Collection::leave_until`] of collections to come.
+    /// Keeps everything that is stored so far, because something unknown in it is needed. Returns the last
+    /// pack number, for [`Collection::leave_until`] of later collections.
     pub fn leave_until_now(&self) -> Result<u32, StoreError> {
         let newest = self.store.reader.packs.list()?.last().copied().unwrap_or_default();
         self.leave_until(newest);
         Ok(newest)
     }
 
-    /// Has what comes from now on in packs that are not left as they are.
+    /// Starts a new pack, so that later content goes into packs that are not kept.
     pub fn begin_pack(&self) -> Result<(), StoreError> {
         self.left.get().map_or(Ok(()), |last| self.store.appender.begin_pack_after(last, PLAIN))
     }
 
-    /// Leaves packs up to this number as they are. Nothing that is in them now is ever only in a later one, then.
+    /// Keeps packs up to this number. Nothing that is in them now moves to a later pack.
     pub fn leave_until(&self, pack: u32) {
         self.left.set(self.left.get().max(Some(pack)));
         self.store.leave_until(pack);
     }
 
-    /// Gives up the room that is set aside, if there is none else: for what has to be written down before anything is
-    /// removed. Until the collection is dropped contents find no room then.
+    /// Releases the reserve if there is no other space, for notes that must be written before anything is
+    /// removed. Until the collection is dropped, no content can be stored.
     pub fn make_room(&self) {
-        // An older one goes last, or what has been given up would be set aside again.
+        // The older loan is dropped last, otherwise the released space would be reserved again.
         let room = self.store.reserve.lend();
         *self.room.borrow_mut() = Some(room);
     }
 
-    /// As [`Collection::keep`]; returns how many bytes on disk are needed that were not, as far as is known.
+    /// Like [`Collection::keep`]; returns how many more bytes on disk are needed now, as far as known.
     pub fn keep_more(&self, recipe: &RecipeId) -> Result<u64, StoreError> {
         let bytes = self.bytes_more(recipe)?;
         self.keep(recipe)?;
         Ok(bytes)
     }
 
-    /// Bytes of all packs.
+    /// Returns the bytes of all packs.
     pub fn stored_bytes(&self) -> u64 {
         self.store.appender.stored_bytes.load(Ordering::Relaxed)
     }
 
-    /// What [`Collection::keep_more`] would return; keeps nothing.
+    /// Returns the result of [`Collection::keep_more`] without keeping anything.
     pub fn bytes_more(&self, recipe: &RecipeId) -> Result<u64, StoreError> {
         let reader = &self.store.reader;
         let recipe = reader.recipe(recipe)?;
@@ -187,7 +191,7 @@ impl Collection<'_> {
         Ok(bytes)
     }
 
-    /// Bytes on disk of those chunks that nothing is known to need.
+    /// Returns the bytes on disk of these chunks that nothing known needs.
     pub fn bytes_not_kept(&self, chunks: &HashSet<ChunkId>) -> Result<u64, StoreError> {
         let mut bytes = 0;
         for key in chunks.iter().map(Key::chunk).filter(|key| !self.live.contains(key)) {
@@ -197,8 +201,9 @@ impl Collection<'_> {
         Ok(bytes)
     }
 
-    /// Carries out a plan, pack by pack; ends early, in good order, when `go_on` says no. On a full disk what is set aside
-    /// is used, and nothing else is stored meanwhile; packs that do not fit come last. An error if none could be removed.
+    /// Applies a plan, pack by pack; stops cleanly when `go_on` returns false. On a full disk it uses the
+    /// reserve and stores nothing else meanwhile; packs that do not fit come last. Fails if no pack could be
+    /// removed.
     pub fn apply(&self, plan: &GcPlan, go_on: GoOn<'_>) -> Result<GcDone, StoreError> {
         if plan.packs.is_empty() {
             return Ok(GcDone::default());
@@ -217,7 +222,7 @@ impl Collection<'_> {
         }
         let mut forgotten = Vec::new();
         let total: u64 = plan.packs.iter().map(|one| one.live_bytes + one.dead_bytes).sum();
-        // Packs for which there was no room, since one was removed.
+        // Packs without space since the last removal.
         let (mut at, mut in_vain) = (0, 0);
         while in_vain < waiting.len()
             && let Some(one) = waiting.pop_front()
@@ -259,23 +264,23 @@ impl Collection<'_> {
         }
     }
 
-    /// Whether a frame is needed: its content is, and no other sound frame has it.
+    /// Whether a frame is needed: its content is needed, and no other intact frame holds it.
     pub(super) fn is_needed(&self, entry: &Entry) -> Result<bool, StoreError> {
         Ok(match Kind::of(entry.key.kind()) {
-            // Of groups it is their chunks that are, and dictionaries come along with groups.
+            // Groups are needed through their chunks, and dictionaries through their groups.
             Some(Kind::Footer | Kind::Void | Kind::Group | Kind::Delta | Kind::Dictionary) => false,
-            // Of a newer program: not ours to judge.
+            // Written by a newer program: keep.
             None => true,
             Some(_) if !self.live.contains(&entry.key) => false,
             Some(_) => {
                 let reader = &self.store.reader;
                 match reader.index.find(&entry.key)? {
                     Some(now) if now == entry.address => true,
-                    // Replaced, by a frame that is sound.
+                    // Replaced by an intact frame.
                     Some(now) if reader.packs.has(now.pack) => {
                         reader.reason_if_bad(entry.key, &now)?.is_some()
                     }
-                    // An index that has lost a row is no reason to lose what it led to.
+                    // If the index lost a row, that is no reason to lose its frame.
                     Some(_) | None => true,
                 }
             }
@@ -292,8 +297,8 @@ impl Collection<'_> {
         Ok(())
     }
 
-    /// The names of packs have to be gone for good first: a pack that came back after a power cut would hold
-    /// frames that the index does not know.
+    /// Removes keys from the index. The removal of pack names must be durable first: a pack that came back
+    /// after a power cut would hold frames that the index does not know.
     pub(super) fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
         self.store.reader.packs.sync_names()?;
         index_may_fail(self.store.forget(keys))

@@ -1,4 +1,4 @@
-//! Which packs it pays to rewrite.
+//! The choice of packs that are worth rewriting.
 
 use super::{Collection, GoOn};
 use crate::env::Access;
@@ -7,9 +7,10 @@ use crate::store::frame::{HEADER_BYTES, Kind};
 use crate::store::pack::{Entry, PACK_HEADER_BYTES, read_footer};
 use crate::store::scan::{Item, Scanner};
 
-/// A pack is rewritten if so much of it is not needed.
+/// A pack is rewritten if at least this share of it is unneeded.
 const DEAD_SHARE_MIN: f64 = 0.25;
-/// And more packs are, those with most to gain first, until no more than this share of the bytes is not needed.
+/// More packs are rewritten, those with the most to gain first, until at most this share of all bytes is
+/// unneeded.
 const DEAD_SHARE_LEFT: f64 = 0.03;
 
 /// One pack in a plan. Bytes on disk.
@@ -22,23 +23,23 @@ pub(in crate::store) struct PackPlan {
     pub(super) grouped: bool,
 }
 
-/// What a collection would do. Sizes in bytes on disk.
+/// Effect of a collection. Sizes in bytes on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcPlan {
     pub(super) packs: Vec<PackPlan>,
-    /// Bytes of packs in all.
+    /// Bytes of all packs.
     pub stored_bytes: u64,
-    /// Bytes of frames that nothing needs, in packs that are to be rewritten or removed.
+    /// Bytes of unneeded frames in packs to rewrite or remove.
     pub reclaim_bytes: u64,
-    /// Bytes of frames that have to be copied for it.
+    /// Bytes of frames to copy.
     pub copy_bytes: u64,
-    /// Bytes that nothing needs and that stay, because it does not pay to copy what stands beside them, or
-    /// because their pack is damaged.
+    /// Unneeded bytes that stay, because copying their neighbours does not pay, or because their pack is
+    /// damaged.
     pub left_bytes: u64,
 }
 
 impl Collection<'_> {
-    /// Looks at every pack. Changes nothing.
+    /// Examines every pack. Changes nothing.
     pub fn plan(&self, go_on: GoOn<'_>) -> Result<Option<GcPlan>, StoreError> {
         let packs = &self.store.reader.packs;
         let mut plan = GcPlan { stored_bytes: self.store.stats().stored_bytes, ..GcPlan::default() };
@@ -60,7 +61,8 @@ impl Collection<'_> {
         Ok(Some(plan))
     }
 
-    /// The frames of a pack and its length; `None` if it cannot be read, or is younger than this collection.
+    /// Returns the frames of a pack and its length; `None` if it cannot be read, or is younger than this
+    /// collection.
     pub(in crate::store) fn entries(&self, pack: u32) -> Result<Option<(Vec<Entry>, u64)>, StoreError> {
         if let Some(found) = self.store.appender.growing_entries(pack) {
             return Ok(Some(found));
@@ -82,11 +84,11 @@ impl Collection<'_> {
         Ok(Some((entries, len)))
     }
 
-    /// How much of a pack is needed.
+    /// Computes how much of a pack is needed.
     pub(in crate::store) fn weigh(&self, pack: u32, entries: &mut [Entry]) -> Result<PackPlan, StoreError> {
         let mut one = PackPlan { pack, live_bytes: 0, dead_bytes: 0, grouped: false };
         entries.sort_unstable_by_key(|entry| entry.address.offset);
-        // A group that nothing was found to need so far, except perhaps a delta that follows.
+        // A group that is unneeded so far; one of its deltas may still need it.
         let (mut root, mut dictionaries) = (0, 0);
         for frame in entries.chunk_by(|a, b| a.address.offset == b.address.offset) {
             let bytes = HEADER_BYTES as u64 + u64::from(frame[0].address.stored_len);
@@ -128,7 +130,7 @@ impl GcPlan {
         self.packs.len() as u64
     }
 
-    /// Chooses the packs that it pays to rewrite, those with the largest share to gain first.
+    /// Chooses packs to rewrite, those with the largest share to gain first.
     fn choose(&mut self, mut packs: Vec<PackPlan>) {
         packs.retain(|one| one.dead_bytes > 0);
         packs.sort_by(|a, b| b.dead_share().total_cmp(&a.dead_share()).then(a.pack.cmp(&b.pack)));

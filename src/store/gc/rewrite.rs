@@ -1,4 +1,4 @@
-//! One pack: what is needed of it is copied, then it is retired.
+//! Rewriting of one pack: copies its needed frames, then retires it.
 
 use super::copier::Copier;
 use super::plan::PackPlan;
@@ -14,8 +14,8 @@ use crate::store::scan::{Item, Scanner};
 use std::collections::HashSet;
 
 impl Collection<'_> {
-    /// Copies what is needed of a pack and retires it; the keys whose only frames it had. `None` if it has to
-    /// stay.
+    /// Copies the needed frames of a pack and retires it; returns the keys that only it held. `None` if the
+    /// pack must stay.
     pub(super) fn rewrite(&self, one: &PackPlan, done: &mut GcDone) -> Result<Option<Vec<Key>>, StoreError> {
         if self.store.space().free < one.live_bytes {
             return Err(StoreError::Full { path: self.store.reader.packs.path(one.pack) });
@@ -27,8 +27,8 @@ impl Collection<'_> {
         self.retire(one.pack, dead, &mut copier)
     }
 
-    /// Copies what is needed of a pack, except chunks that `aside` takes; what is not needed. `None` if the pack has
-    /// to stay.
+    /// Copies the needed frames of a pack, except chunks that `aside` takes; returns the unneeded ones.
+    /// `None` if the pack must stay.
     pub(in crate::store) fn copy_needed(
         &self,
         pack: u32,
@@ -47,7 +47,7 @@ impl Collection<'_> {
         let mut dead: Vec<Entry> = Vec::new();
         let mut scanner = Scanner::new(packs, pack, &*file, u64::from(PACK_HEADER_BYTES), len);
         let mut payload = Vec::new();
-        // The group that deltas may follow.
+        // The root of the deltas that follow.
         let mut root: Option<Root> = None;
         while let Some(item) = scanner.next_with(|_, bytes| {
             payload.clear();
@@ -81,7 +81,7 @@ impl Collection<'_> {
                             root = Some(Root { offset, frame });
                         }
                         Ok(Some((at, _))) if root.as_ref().is_some_and(|root| root.offset == at) => {}
-                        // Not as we write them: whoever did may know why.
+                        // Not written by this program: keep the pack.
                         _ => return Ok(None),
                     }
                     if let Some(root) = root.as_mut().filter(|_| needed) {
@@ -116,7 +116,7 @@ impl Collection<'_> {
                         Some(header) if !header.is_group() || scanner.table().is_some() => {
                             scanner.entries(&header, offset)
                         }
-                        // What stood here is known only if the footer says so.
+                        // Only the footer can say which frame was here.
                         _ => {
                             let Some((footer, entries)) = &listed else { return Ok(None) };
                             let inside = |entry: &&Entry| {
@@ -137,7 +137,8 @@ impl Collection<'_> {
         Ok(Some(dead))
     }
 
-    /// Retires a pack whose copies are durable, unless something dead in it was looked up since: that is copied first.
+    /// Retires a pack whose copies are durable. Frames that a caller looked up since they were found unneeded
+    /// are copied first.
     pub(in crate::store) fn retire(
         &self,
         pack: u32,
@@ -164,13 +165,14 @@ impl Collection<'_> {
         Ok(Some(dead.into_iter().map(|entry| entry.key).collect()))
     }
 
-    /// Under the gate: what was looked up since it was found dead; if nothing was, the pack is retired.
+    /// Under the gate: returns the frames that were looked up since they were found unneeded; retires the
+    /// pack if there are none.
     fn retire_unless_wanted(&self, pack: u32, dead: &[Entry]) -> Result<Vec<Key>, StoreError> {
         let reader = &self.store.reader;
         let _gate = reader.gate_mut();
         let mut wanted = Vec::new();
         for entry in dead.iter().filter(|entry| self.live.contains(&entry.key)) {
-            // A frame that another one has replaced is dead however much its content is wanted.
+            // A replaced frame is unneeded even if its content is needed.
             if reader.index.find(&entry.key)? == Some(entry.address) {
                 wanted.push(entry.key);
             }
@@ -192,19 +194,19 @@ fn wanted_entries(index: &Index, wanted: &[Key], pack: u32) -> Result<Vec<Entry>
     Ok(entries)
 }
 
-/// A group met in a pack that is being copied.
+/// A group in the pack that is being copied.
 struct Root {
-    /// Where it stood.
+    /// Its old offset.
     offset: u32,
     /// Its frame, until it is copied.
     frame: Option<Waiting>,
 }
 
-/// A group that is copied once something in it or in one of its deltas turns out to be needed.
+/// A group that is copied once it or one of its deltas turns out to be needed.
 struct Waiting {
     header: Header,
     payload: Vec<u8>,
     chunks: Vec<Named>,
-    /// What it was compressed with.
+    /// Its dictionary.
     dictionary: Option<Copies>,
 }

@@ -1,4 +1,4 @@
-//! Which chunks of a round stand together, and the frames that are made of them.
+//! The choice of chunks that share a group, and the resulting frames.
 
 use super::{RegroupOptions, Regrouped};
 use crate::id::ChunkId;
@@ -16,21 +16,21 @@ use quick_cache::sync::Cache;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A delta has to be smaller than so many hundredths of what its chunk took.
+/// A delta must be smaller than this percentage of its chunk's stored size.
 const DELTA_SHARE_MAX: u64 = 60;
-/// Deltas of one group have so many decoded bytes at most, or so many times those of a group.
+/// Limit of decoded bytes for the deltas of one group, or this many times a group's size.
 const DELTAS_BYTES_MAX: u64 = 4 << 20;
 const DELTAS_GROUPS_MAX: u64 = 8;
-/// Decoded chunks kept, because others may be compared with them.
+/// Bytes of decoded chunks kept for comparisons.
 const BASES_BYTES: u64 = 16 << 20;
-/// Larger groups have enough in common within themselves.
+/// Larger groups have enough in common internally.
 const DICTIONARY_GROUP_BYTES_MAX: u32 = 64 << 10;
-/// Groups on which a dictionary is tried; it has to save so many times what it takes.
+/// Groups to try a dictionary on; it must save this many times its own size.
 const TRIALS: usize = 64;
 const DICTIONARY_GAIN_MIN: u64 = 2;
-/// Frames are appended when there are so many bytes of them.
+/// Frames are appended in batches of this many bytes.
 const APPEND_BYTES: usize = 1 << 20;
-/// Chunks that are going to stand together, by their number in the round.
+/// Chunks that share a group, by their number in the round.
 #[derive(Default)]
 pub(super) struct Unit {
     pub(super) roots: Vec<u32>,
@@ -54,13 +54,13 @@ pub(super) struct Grouper<'a> {
     store: &'a Store,
     pub(super) options: &'a RegroupOptions,
     pub(super) chunks: &'a [Entry],
-    /// Decoded chunks that were compared with others lately.
+    /// Recently compared decoded chunks.
     bases: Cache<ChunkId, Bytes, ByBytes>,
     done: &'a mut Regrouped,
 }
 
 impl<'a> Grouper<'a> {
-    /// For these chunks; what is made of them is added to `done`.
+    /// Creates a grouper for these chunks; it adds its results to `done`.
     pub(super) fn new(
         store: &'a Store,
         options: &'a RegroupOptions,
@@ -71,7 +71,8 @@ impl<'a> Grouper<'a> {
         Grouper { store, options, chunks, bases, done }
     }
 
-    /// Hands frames to `append`; false if `go_on`, told decoded bytes, each counted twice, said no.
+    /// Passes frames to `append`; false if `go_on` returned false. `go_on` gets decoded bytes, each counted
+    /// twice.
     pub(super) fn run(
         &mut self,
         go_on: &mut dyn FnMut(u64) -> bool,
@@ -102,7 +103,7 @@ impl<'a> Grouper<'a> {
         Ok(true)
     }
 
-    /// A dictionary for the roots, if one is worth it.
+    /// Returns a dictionary for the roots, if it pays.
     fn dictionary(&mut self, units: &[Unit]) -> Result<Option<(Arc<Dictionary>, Encoder)>, StoreError> {
         if self.options.group_bytes > DICTIONARY_GROUP_BYTES_MAX {
             return Ok(None);
@@ -136,7 +137,7 @@ impl<'a> Grouper<'a> {
         Ok(pays.then(|| (Arc::new(dictionary), encoder)))
     }
 
-    /// Decides which chunks become roots, in their order, and which deltas of which of them.
+    /// Decides which chunks become roots, in order, and which become deltas of which root.
     fn assign(
         &mut self,
         at: &mut u64,
@@ -145,9 +146,9 @@ impl<'a> Grouper<'a> {
         let group_bytes = u64::from(self.options.group_bytes);
         let deltas_max = DELTAS_BYTES_MAX.max(DELTAS_GROUPS_MAX * group_bytes);
         let mut units: Vec<Unit> = Vec::new();
-        // Of each chunk that is a root, its unit.
+        // The unit of each root chunk.
         let mut unit_of = vec![u32::MAX; self.chunks.len()];
-        // Of each feature the last root that has it: the newest version of something is the likeliest to be alike.
+        // The last root with each feature: the newest version of a file is the most likely match.
         let mut root_with: HashMap<u32, u32> = HashMap::new();
         for (number, entry) in self.chunks.iter().enumerate() {
             let bytes = self.read(entry)?;
@@ -183,7 +184,7 @@ impl<'a> Grouper<'a> {
         Ok(Some(units))
     }
 
-    /// Whether a chunk is really smaller as a delta of another.
+    /// Whether a chunk really becomes smaller as a delta of another.
     fn pays(&self, entry: &Entry, bytes: &[u8], base: u32) -> Result<bool, StoreError> {
         let base = &self.chunks[base as usize];
         let id = ChunkId(*base.key.id());
@@ -199,7 +200,7 @@ impl<'a> Grouper<'a> {
         Ok(tried * 100 < u64::from(entry.address.stored_len) * DELTA_SHARE_MAX)
     }
 
-    /// Makes the frames of a unit.
+    /// Builds the frames of a unit.
     fn build(
         &mut self,
         unit: &Unit,
@@ -242,7 +243,7 @@ impl<'a> Grouper<'a> {
         Ok(())
     }
 
-    /// A chunk from its old place, hashed: a group must not make wrong bytes look right.
+    /// Reads a chunk from its old location and checks its hash: a group must not make wrong bytes look right.
     pub(super) fn read(&self, entry: &Entry) -> Result<Bytes, StoreError> {
         let Entry { key, address } = entry;
         let bytes = self.store.reader.at(*key, address)?;
@@ -253,7 +254,8 @@ impl<'a> Grouper<'a> {
     }
 }
 
-/// The root that shares the most features with a chunk, and at least so many; of several the last.
+/// Returns the root that shares the most features with a chunk, if it shares at least `least`; among equals
+/// the last.
 pub(super) fn most_shared(features: &[u32], root_with: &HashMap<u32, u32>, least: usize) -> Option<u32> {
     let mut roots: Vec<u32> = features.iter().filter_map(|feature| root_with.get(feature)).copied().collect();
     roots.sort_unstable();
@@ -265,7 +267,7 @@ pub(super) fn frame_bytes(entry: &Entry) -> u64 {
     HEADER_BYTES as u64 + u64::from(entry.address.stored_len)
 }
 
-/// Every so many units.
+/// Returns every `step`-th unit.
 fn spread(units: &[Unit], step: usize) -> impl Iterator<Item = &Unit> {
     units.iter().step_by(step)
 }

@@ -1,13 +1,14 @@
-//! Stores pieces of archives ([`super::archive`]) as what they inflate to: some as roots, those that are alike as deltas.
+//! Stores pieces of archives ([`super::archive`]) inflated: some as roots, similar ones as deltas.
 //!
 //! ```text
-//! assign: each piece is inflated, and compared with the root that shares the most features; kept as a delta of that one
-//!         if it is much smaller so, else it is a root
-//! build:  a root with its deltas, if together they save: one group each
+//! assign: each piece is inflated and compared with the root that shares the most features. It becomes a delta of that root
+//!         if that is much smaller, otherwise a root
+//! build:  a root with its deltas, if together they save space: one group each
 //! ```
 //!
-//! Memory: some 8 bytes for each KiB that roots inflate to, 64 MiB of inflated pieces, the frames of one root and its
-//! deltas, and some times the longest piece. Time: each piece is inflated twice and more often if it is a root whose deltas come late.
+//! Memory: about 8 bytes for each KiB of inflated roots, 64 MiB of inflated pieces, the frames of one root
+//! and its deltas, and a few times the longest piece. Time: each piece is inflated twice, or more often if it
+//! is a root with late deltas.
 
 use super::grouper::{frame_bytes, most_shared};
 use super::{RegroupOptions, Regrouped};
@@ -24,19 +25,19 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::collections::{HashMap, HashSet};
 
-/// A feature for each so many bytes on average, as a power of 2.
+/// One feature for 2^this many bytes on average.
 const FEATURE_ZEROS: u32 = 10;
-/// A delta has to be smaller than so many hundredths of its piece by itself.
+/// A delta must be smaller than this percentage of its piece alone.
 const DELTA_SHARE_MAX: u64 = 60;
-/// A root with its deltas has to be smaller than so many hundredths of what the chunks took.
+/// A root with its deltas must be smaller than this percentage of their chunks' stored size.
 const SHARE_MAX: u64 = 95;
-/// Level of zstd at which it is tried what a piece takes.
+/// zstd level for estimating the size of a piece.
 const TRIAL_LEVEL: i32 = 9;
-/// Deltas of one root have so many decoded bytes at most.
+/// Limit of decoded bytes for the deltas of one root.
 const DELTAS_BYTES_MAX: u64 = 64 << 20;
-/// Inflated pieces kept, because others may be compared with them.
+/// Bytes of inflated pieces kept for comparisons.
 const KEPT_BYTES: u64 = 64 << 20;
-/// Frames are appended when there are so many bytes of them.
+/// Frames are appended in batches of this many bytes.
 const APPEND_BYTES: usize = 1 << 20;
 
 #[derive(Clone)]
@@ -48,12 +49,12 @@ impl Weighter<u32, Bytes> for ByLength {
     }
 }
 
-/// A root and its deltas, by their number among the pieces.
+/// A root and its deltas, by piece number.
 struct Unit {
     root: u32,
     deltas: Vec<u32>,
     delta_bytes: u64,
-    /// What the chunks take, and what they are going to, about.
+    /// Stored size of the chunks now, and the estimate for later.
     before: u64,
     after: u64,
 }
@@ -83,8 +84,8 @@ impl<'a> Inflater<'a> {
         }
     }
 
-    /// Hands frames to `append`. Returns the chunks that are in them; `None` if `go_on`, told decoded bytes, each counted
-    /// twice, said no.
+    /// Passes frames to `append`. Returns the chunks in them; `None` if `go_on` returned false. `go_on` gets
+    /// decoded bytes, each counted twice.
     pub(super) fn run(
         &mut self,
         go_on: &mut dyn FnMut(u64) -> bool,
@@ -116,7 +117,7 @@ impl<'a> Inflater<'a> {
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Vec<Unit>>, StoreError> {
         let mut units: Vec<Unit> = Vec::new();
-        // Of each feature the last root that has it, by the number of its unit.
+        // The unit of the last root with each feature.
         let mut root_with: HashMap<u32, u32> = HashMap::new();
         for (number, piece) in self.pieces.iter().enumerate() {
             if !go_on(*at) {
@@ -150,7 +151,7 @@ impl<'a> Inflater<'a> {
         Ok(Some(units))
     }
 
-    /// Makes the frames of a unit.
+    /// Builds the frames of a unit.
     fn build(
         &mut self,
         unit: &Unit,
@@ -188,7 +189,7 @@ impl<'a> Inflater<'a> {
         Ok(inflated.map(|inflated| Gathered::inflated(chunks, inflated.to_vec())))
     }
 
-    /// What a piece is stored as; none if it cannot be read.
+    /// Returns the stored form of a piece; `None` if it cannot be read.
     fn inflated(&self, number: u32) -> Result<Option<Bytes>, StoreError> {
         if let Some(found) = self.inflated.get(&number) {
             return Ok(Some(found));

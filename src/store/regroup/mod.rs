@@ -1,22 +1,26 @@
-//! Regrouping: chunks that resemble each other move into groups, so that they compress together.
+//! Regrouping: moves similar chunks into groups, so that they compress together.
 //!
 //! ```text
 //! plan:  packs that have chunks outside of groups            plan_regroup(): changes nothing
-//! round: some packs at a time. What cannot be grouped is copied as a collection of garbage copies it.
-//!        A chunk like one before it becomes a delta of that one's group, all others become roots in their order,
-//!        compressed with a dictionary of what they have in common, if a trial shows that this saves more than it takes;
-//!        or, of long groups, all are lined up by what they resemble (`solid`); recipes go into groups too;
+//! round: some packs at a time. Frames that cannot be grouped are copied as in a garbage collection.
+//!        A chunk similar to an earlier one becomes a delta of its group. All others become roots, in order,
+//!        compressed with a dictionary if a trial shows that it saves more than it takes.
+//!        Solid groups instead line up all chunks by similarity (`solid`). Recipes go into groups too.
 //!        all of it -> end of the store -> fsync -> every chunk is read again and hashed -> the packs are retired, removed
 //! ```
 //!
-//! What must always be true: a pack is removed only when everything in it that the index leads to stands elsewhere,
-//! durable, and what was grouped has been read back from there with the hash that names it. Nothing here decides what is
-//! needed: whatever the index leads to is kept, and packs of which something unreadable may need a part are left. A crash leaves the packs, or their copies, or both, as it does during a
-//! collection, and the next run goes on with what is not grouped yet.
+//! Invariants:
+//! - A pack is removed only when everything in it that the index points to is durable elsewhere, and every
+//!   grouped chunk was read back with the right hash.
+//! - Regrouping does not decide what is needed: it keeps everything that the index points to. A pack stays if
+//!   something unreadable may need a part of it.
+//! - A crash leaves the packs, or their copies, or both, as during a garbage collection. The next run
+//!   continues with the ungrouped chunks.
 //!
-//! Memory: some 1.2 KiB for each chunk of a round, which has 64 Ki chunks and 1 GiB of them at most but always one pack; 16 MiB
-//! of chunks; one group with its deltas; 11 MiB and as much again while a dictionary is trained. Time: each chunk is read twice, tried once or twice at the fastest level, compressed once.
-//! Disk: a round's groups, before its packs go.
+//! Memory: about 1.2 KiB for each chunk of a round, which has at most 64 Ki chunks and 1 GiB but always at
+//! least one pack; 16 MiB of chunks; one group with its deltas; 11 MiB, and twice that while a dictionary is
+//! trained. Time: each chunk is read twice, tried once or twice at the fastest level, and compressed once.
+//! Disk: a round's groups, before its packs are removed.
 
 mod grouper;
 mod inflater;
@@ -45,32 +49,32 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 
-/// What was grouped. Sizes in bytes on disk.
+/// Result of grouping. Sizes in bytes on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Regrouped {
     /// Chunks grouped.
     pub chunks: u64,
-    /// Of them such as are deltas of others.
+    /// Chunks stored as deltas of others.
     pub deltas: u64,
-    /// Of them such as are stored as what deflate streams in them inflate to.
+    /// Chunks stored as inflated bytes.
     pub inflated: u64,
-    /// Frames made of them.
+    /// Frames made.
     pub groups: u64,
-    /// What they took before.
+    /// Bytes of the chunks before.
     pub before_bytes: u64,
-    /// What they take now.
+    /// Bytes of the chunks now.
     pub after_bytes: u64,
     /// Packs removed.
     pub packs_removed: u64,
-    /// Packs left as they are because of damage.
+    /// Packs that stay because of damage.
     pub packs_damaged: u64,
-    /// Whether it was stopped before the end.
+    /// Whether it was stopped early.
     pub stopped: bool,
 }
 
 impl Store {
-    /// Carries out a plan, round by round; ends early, in good order, when `go_on` says no. What a round that was
-    /// stopped has copied is used, and the packs that it was copied from are garbage in part.
+    /// Applies a plan, round by round; stops cleanly when `go_on` returns false. The copies of a stopped
+    /// round stay in use, and the packs that it copied from are partly garbage.
     pub fn regroup(
         self: &Arc<Self>,
         plan: &RegroupPlan,
@@ -79,7 +83,7 @@ impl Store {
     ) -> Result<Regrouped, StoreError> {
         let mut done = Regrouped::default();
         let collection = self.keep_everything()?;
-        // A collection of garbage may have taken some since, or found that something may need them.
+        // A garbage collection may have removed some since, or found that something may need them.
         let left = *lock(&self.left);
         let has = |one: &&Candidate| self.reader.packs.has(one.pack) && Some(one.pack) > left;
         let packs: Vec<Candidate> = plan.packs.iter().filter(has).copied().collect();
@@ -98,7 +102,7 @@ impl Store {
                     break;
                 }
             }
-            // What groups do not tell the footer does: else all of them were decoded when the store is opened.
+            // Footers hold the names that groups lack; without them, opening the store decodes all groups.
             self.end_pack()?;
             index_may_fail(self.persist())
         });
@@ -159,7 +163,7 @@ impl Store {
         }
         copier.flush()?;
         let before = *done;
-        // Of a pack that has to stay nothing moves.
+        // Nothing moves from a pack that must stay.
         let taken: HashSet<(Key, u32)> = chunks.iter().map(|entry| (entry.key, entry.address.pack)).collect();
         pieces.retain(|piece| {
             piece.chunks.iter().all(|entry| taken.contains(&(entry.key, entry.address.pack)))
@@ -196,7 +200,8 @@ impl Store {
         }))
     }
 
-    /// The pieces of archives in packs that list these entries, sorted by offset; `None` if `go_on` said no.
+    /// Returns the pieces of archives in packs with these entries, sorted by offset; `None` if `go_on`
+    /// returned false.
     fn pieces(
         &self,
         listed: &[Vec<Entry>],
@@ -211,8 +216,8 @@ impl Store {
         loose.pieces(&self.reader, options.archive_bytes, go_on)
     }
 
-    /// Groups chunks, those of pieces by what they inflate to if that saves; false if `go_on`, told decoded bytes, each
-    /// counted twice, said no.
+    /// Groups chunks, pieces inflated if that saves space; false if `go_on` returned false. `go_on` gets
+    /// decoded bytes, each counted twice.
     fn group(
         &self,
         mut chunks: Vec<Entry>,
@@ -229,12 +234,12 @@ impl Store {
         grouper.run(go_on, append)
     }
 
-    /// What grouping came to since the index was made; of chunks that are gone meanwhile too.
+    /// Returns the total effect of grouping since the index was built, including chunks that are gone.
     pub fn grouping(&self) -> Result<Grouping, StoreError> {
         self.reader.index.grouping()
     }
 
-    /// A collection to which everything is needed that the index leads to.
+    /// Starts a collection that needs everything the index points to.
     fn keep_everything(self: &Arc<Self>) -> Result<Collection<'_>, StoreError> {
         self.appender.check()?;
         let one = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -244,7 +249,7 @@ impl Store {
         Ok(Collection { store: self, live, left: Cell::new(None), room: RefCell::default(), _one: one })
     }
 
-    /// Reads each chunk or recipe from the disk where the index leads to now, which is no longer where it was, and hashes it.
+    /// Reads each chunk or recipe from its new location on disk, and checks its hash.
     fn read_back(&self, chunks: &[Entry]) -> Result<(), StoreError> {
         let reader = &self.reader;
         let object_of = |entry: &Entry| match entry.key.recipe_id() {
@@ -256,7 +261,7 @@ impl Store {
             let address = reader.index.find(&entry.key)?.filter(|now| *now != entry.address);
             moved.push((address.ok_or(StoreError::Missing { object: object_of(entry) })?, entry));
         }
-        // Each group is decoded once, whatever the order in which its chunks were stored.
+        // Each group is decoded once, in any order of chunks.
         moved.sort_by_key(|(address, _)| (address.pack, address.offset));
         let mut last: Option<((u32, u32), Group)> = None;
         for (address, entry) in moved {
@@ -276,7 +281,7 @@ impl Store {
                     .is_ok_and(|bytes| blake3::hash(bytes).as_bytes() == entry.key.id())
             });
             if !right {
-                // It was stored by itself meanwhile, or this says what is wrong with it.
+                // It was stored by itself meanwhile, or this reports its flaw.
                 reader.reread(&object)?;
             }
         }

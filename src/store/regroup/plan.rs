@@ -1,4 +1,4 @@
-//! What there is to group, and what that would come to.
+//! The plan of a regrouping, and a prediction of its result.
 
 use super::grouper::frame_bytes;
 use super::{RegroupOptions, Regrouped};
@@ -11,12 +11,12 @@ use crate::store::{Store, lock};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// A pack is rewritten if chunks that can be grouped are at least one part in so many of it.
+/// A pack is rewritten if at least one part in this many of it can be grouped.
 const WORTH_SHARE: u64 = 8;
-/// A round ends with the pack in which it comes to so many chunks, or decoded bytes of them.
+/// A round ends with the pack that reaches this many chunks, or decoded bytes.
 const ROUND_CHUNKS: u64 = 64 << 10;
 const ROUND_BYTES: u64 = 1 << 30;
-/// What a dry run looks at.
+/// Sample size of a dry run.
 const SAMPLE_BYTES: u64 = 256 << 20;
 
 /// A pack with chunks that can be grouped. Sizes in bytes.
@@ -26,23 +26,23 @@ pub(super) struct Candidate {
     /// On disk.
     pub(super) live_bytes: u64,
     chunks: u64,
-    /// Decoded, of those chunks.
+    /// Decoded bytes of those chunks.
     pub(super) raw_bytes: u64,
-    /// On disk, of their frames.
+    /// Bytes of their frames on disk.
     frame_bytes: u64,
 }
 
-/// What there is to group. Sizes in bytes on disk.
+/// Everything that can be grouped. Sizes in bytes on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegroupPlan {
     pub(super) packs: Vec<Candidate>,
-    /// Packs in all.
+    /// Bytes of all packs.
     pub stored_bytes: u64,
-    /// Chunks that can be grouped, in packs that it pays to rewrite.
+    /// Chunks that can be grouped, in packs that are worth rewriting.
     pub chunks: u64,
-    /// What they take now.
+    /// Their bytes now.
     pub frame_bytes: u64,
-    /// Decoded, they are so long.
+    /// Their decoded bytes.
     pub raw_bytes: u64,
 }
 
@@ -59,7 +59,7 @@ impl RegroupPlan {
 }
 
 impl Store {
-    /// Looks at every pack for chunks that are not in groups. Changes nothing; `None` if `go_on` said no.
+    /// Searches every pack for ungrouped chunks. Changes nothing; `None` if `go_on` returned false.
     pub fn plan_regroup(
         self: &Arc<Self>,
         options: &RegroupOptions,
@@ -99,8 +99,8 @@ impl Store {
         Ok(Some(plan))
     }
 
-    /// Tells from a sample of the packs in a plan, at most 256 MiB of decoded chunks, what carrying it out would come to:
-    /// exactly if there are no more. Changes nothing; `None` if `go_on` said no.
+    /// Predicts the result of a plan from a sample of at most 256 MiB of decoded chunks; exact if there are
+    /// no more. Changes nothing; `None` if `go_on` returned false.
     pub fn predict_regroup(
         self: &Arc<Self>,
         plan: &RegroupPlan,
@@ -127,7 +127,7 @@ impl Store {
                 return Ok(None);
             }
         }
-        // Of an archive that lies in several packs more is known once they are looked at together.
+        // An archive that spans several packs is understood only when they are examined together.
         if share == 1 {
             return Ok(Some(Regrouped { packs_removed: plan.packs(), ..sampled }));
         }
@@ -149,7 +149,7 @@ impl Store {
 }
 
 impl Collection<'_> {
-    /// The chunks that can be grouped: each has a frame of its own, and compressing it was of use.
+    /// Returns the chunks that can be grouped: each has its own frame, and compression helped.
     fn loose_chunks(&self, entries: &mut [Entry]) -> Result<Vec<Entry>, StoreError> {
         entries.sort_unstable_by_key(|entry| entry.address.offset);
         let mut found = Vec::new();
@@ -166,14 +166,14 @@ impl Collection<'_> {
     }
 }
 
-/// Adds those chunks of pieces that are not among `chunks`.
+/// Adds the chunks of pieces that are not in `chunks`.
 fn add_chunks(chunks: &mut Vec<Entry>, pieces: &[Piece]) {
     let known: HashSet<Key> = chunks.iter().map(|entry| entry.key).collect();
     let others = pieces.iter().flat_map(|piece| &piece.chunks);
     chunks.extend(others.filter(|entry| !known.contains(&entry.key)));
 }
 
-/// Packs in rounds that are within their bounds, and take no more than half of the room that is free.
+/// Divides packs into rounds that respect the limits and take at most half of the free space.
 pub(super) fn rounds(packs: Vec<Candidate>, free_bytes: u64) -> Vec<Vec<Candidate>> {
     let mut rounds: Vec<Vec<Candidate>> = Vec::new();
     let (mut chunks, mut raw, mut live) = (0, 0, 0);

@@ -1,15 +1,15 @@
-//! Solid groups: large ones that need nothing else, for what is hardly read.
+//! Solid groups: large groups without a base, for rarely read data.
 //!
 //! ```text
-//! line up: chunks in their order, but each that resembles earlier ones behind the first of those
-//! cut:     into groups as long as is wished
+//! line up: chunks in order, but each chunk moves behind the first earlier one that it resembles
+//! cut:     into groups of the wanted length
 //! ```
 //!
-//! Names take a tenth of what is left then, so these groups do without ([`super::unnamed`]).
+//! Names would take a tenth of the result, so these groups have none ([`super::unnamed`]).
 //!
-//! What must always be true: every chunk of a round is in one group. Which it is decides sizes only.
+//! Invariants: every chunk of a round is in one group. The choice only affects sizes.
 //!
-//! Memory: features of all chunks of a round, some 1.2 KiB for each of them, and then one group.
+//! Memory: features of all chunks of a round, about 1.2 KiB each, and one group.
 
 use super::grouper::{Grouper, Unit, most_shared};
 use crate::store::Store;
@@ -19,14 +19,14 @@ use crate::store::group_table::MEMBERS_MAX;
 use crate::store::pack::PLAIN;
 use std::collections::HashMap;
 
-/// Chunks are alike that share so many of their 32 to 64 features: with fewer what hardly saves is put apart from its neighbours, and
-/// whoever reads on goes from group to group.
+/// Chunks are similar if they share this many of their 32 to 64 features. With fewer, chunks move away from
+/// their neighbours for little saving, and sequential readers jump between groups.
 const FEATURES_MIN: usize = 4;
-/// Groups above this are solid.
+/// Larger groups are solid.
 pub(super) const GROUP_BYTES_MIN: u32 = 1 << 20;
 
 impl Store {
-    /// Seals the newest pack: without a footer all of its groups without names are decoded whenever the store is opened.
+    /// Seals the newest pack: without a footer, every open of the store decodes all of its unnamed groups.
     pub(super) fn end_pack(&self) -> Result<(), StoreError> {
         let newest = self.appender.lock().position().pack;
         self.appender.begin_pack_after(newest, PLAIN)
@@ -34,13 +34,13 @@ impl Store {
 }
 
 impl Grouper<'_> {
-    /// Decides which chunks stand together, without deltas; `None` if `go_on` said no.
+    /// Decides which chunks share a group, without deltas; `None` if `go_on` returned false.
     pub(super) fn line_up(
         &mut self,
         at: &mut u64,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Vec<Unit>>, StoreError> {
-        // Of each chunk the first that it resembles, or itself.
+        // For each chunk, the first one that it resembles, or itself.
         let mut first_of: Vec<u32> = Vec::with_capacity(self.chunks.len());
         let mut last_with: HashMap<u32, u32> = HashMap::new();
         for (number, entry) in self.chunks.iter().enumerate() {

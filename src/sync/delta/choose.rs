@@ -1,4 +1,4 @@
-//! Which bases a target is compared with.
+//! The choice of bases for a target.
 
 use super::BaseId;
 

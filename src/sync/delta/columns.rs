@@ -1,4 +1,4 @@
-//! Numbers of a segment, kept apart by what they say, so that each kind compresses by its own statistics.
+//! Numbers of a segment, separated by meaning, so that each kind compresses by its own statistics.
 
 use super::{DeltaError, varint};
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! What can go wrong with a delta.
+//! Errors of a delta.
 
 use super::BaseId;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a segment says of a target before its pieces.
+//! The header of a target in a segment.
 
 use super::columns::{Column, Columns, Reader};
 use super::varint::{unzigzag, zigzag};

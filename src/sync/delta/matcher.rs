@@ -1,7 +1,7 @@
-//! What of a target can be copied from the views of its bases.
+//! Finds the parts of a target that can be copied from the views of its bases.
 //!
-//! Small views are looked up whole by their seeds. Large ones are looked up by anchors first; what lies between two
-//! matches then is looked up by seeds in the neighbourhood of the gap.
+//! Small views are searched completely by their seeds. Large ones are searched by anchors first; seeds near
+//! the gap then cover the bytes between two matches.
 
 use super::DeltaError;
 use super::anchor::Anchors;

@@ -19,7 +19,7 @@
 //! - A document that is a zip archive is compared by what its members inflate to (`zip.rs`), where deflating that again
 //!   gives back its very bytes.
 //!
-//! What must always be true:
+//! Invariants:
 //! - A stream is a function of the targets, the bases and the options: the same ones give the same bytes.
 //! - [`decode()`] gives what was encoded or an error. It takes any bytes: each length is checked before it is used, the
 //!   memory that it takes is bounded by constants and not by what the stream claims ([`Limits`]), and the last 32 bytes

@@ -1,5 +1,5 @@
-//! Rows of a tree that are new or other than in an older one, in columns: each says what differs from the row that it was, so that
-//! what is alike lies together and nothing is told that the older tree or the last row says.
+//! Rows of new and changed entries of a tree, in columns: each row contains only differences from its older
+//! row, so that similar values are adjacent and nothing is repeated from the older tree or the last row.
 
 use super::super::tree::{ContentId, Entry, Ident, Kind, PATH_BYTES_MAX, Time, Tree, TreeError, TreePath};
 use super::super::version::Device;

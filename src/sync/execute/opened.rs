@@ -1,4 +1,5 @@
-//! Directories that their owner may not change, opened for as long as steps change names in them. Root needs none of it.
+//! Directories without write permission for their owner, opened while steps change names in them. Root does
+//! not need this.
 
 use super::{Executor, Skip, refused};
 use crate::sync::error::SyncError;

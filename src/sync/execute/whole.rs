@@ -1,10 +1,10 @@
-//! Putting a group in place as a whole, or leaving it.
+//! Replacement of a group as a whole, or not at all.
 //!
-//! A directory is put together beside the tree, of what stays (by hard links) and of what is staged, and takes its place by one
-//! rename, which takes out what was there. That is looked at once more, and put back if anything in it is not what it was. The
-//! files of a database take their places one after the other, what is beside the old one first of all; whatever goes wrong, what
-//! was done is undone. A directory that replaces a database, or is replaced by one, is one of those files: it is put together
-//! first, and changes places with the other by one rename.
+//! A directory is assembled outside the tree, from unchanged files (as hard links) and staged ones. One
+//! rename exchanges it with the old one, which is then examined once more, and put back if anything in it
+//! differs. The files of a database are replaced one after the other, the ones next to the old database
+//! first; a failure undoes the finished steps. A directory that replaces a database, or is replaced by one,
+//! counts as one of those files: it is assembled first, and exchanged by one rename.
 
 use super::{Executor, Skip, Step, changed, refused};
 use crate::sync::error;

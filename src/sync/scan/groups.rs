@@ -1,5 +1,6 @@
-//! Groups as of one moment: each is read, and looked at again. One in which something has changed meanwhile is looked at by whoever
-//! can hold up programs, the daemon, which gives what has changed along: when that is sent it has changed again.
+//! Groups at one moment: each is read, and examined again. If something in it changed meanwhile, the daemon,
+//! which can hold up programs, examines it and returns the changed contents too, because they would have
+//! changed again by the time they are sent.
 
 use super::super::error;
 use super::super::error::SyncError;

@@ -1,4 +1,4 @@
-//! What one side of a sync wants of contents, what it is asked for, and what arrives.
+//! Contents in a session: own requests, the peer's requests, and arrivals.
 
 use super::super::batch::{Ranks, Teller};
 use super::super::content::{Sender, TAGS_MAX, Want};

@@ -1,4 +1,4 @@
-//! What one side of a sync makes of both trees.
+//! The merge in a session.
 
 use super::super::error::SyncError;
 use super::super::ignored::{self, Ignored};

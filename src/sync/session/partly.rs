@@ -1,5 +1,6 @@
-//! A side that could take only some of what was agreed on: the rest comes with a later sync. What it has taken is no change that
-//! it made, so both sides have to know that they met there: the other one's state comes from that from now on.
+//! A side that could take only a part of the agreed tree: the rest comes with a later sync. The part is not a
+//! change of its own, so both sides must record that they met there: the other side's state descends from it
+//! from then on.
 
 use super::super::diff;
 use super::super::error::SyncError;

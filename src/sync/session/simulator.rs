@@ -1,7 +1,7 @@
-//! Two to four devices that edit, rename, link, delete and sync with each other in any order, over connections that are cut
-//! at any message and on machines that stop at any step, with clocks a year apart. In the end they all hold the same, with
-//! every content that nobody replaced or deleted who had it, and no conflict between contents of which one came from
-//! the other. A failing run prints its seed.
+//! Two to four simulated devices that edit, rename, link, delete and sync in any order, over connections that
+//! are cut at any message and on machines that stop at any step, with clocks a year apart. In the end all
+//! hold the same tree, with every content that no device replaced or deleted while it had it, and without
+//! conflicts between contents of which one descends from the other. A failing run prints its seed.
 
 use super::super::adopt::{self, Skipped, Steps};
 use super::super::content::{Sink, Source, Tag};

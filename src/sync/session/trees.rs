@@ -1,4 +1,4 @@
-//! Trees, as one side of a sync tells them and is told: those of the past that the peer lacks, then its own.
+//! Trees in a session: former ones that the peer lacks, then the side's own.
 
 use super::super::batch::Ranks;
 use super::super::diff;

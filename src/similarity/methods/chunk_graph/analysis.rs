@@ -1,6 +1,6 @@
 //! The analysis of a collection: identical files, links, clusters.
 //!
-//! What must always be true: the answer depends on the collection, the templates and the thresholds, not on memory or on
+//! Invariants: the answer depends on the collection, the templates and the thresholds, not on memory or on
 //! whether it was partitioned.
 
 use super::clusters::{self, Cluster};

@@ -5,7 +5,7 @@
 //! CRC-32 of what follows, length of the name, name, chunks as [`ChunkList::encode`] writes them. Numbers are 4 bytes,
 //! little-endian.
 //!
-//! What must always be true: files have the numbers in which they were added; a collection that was not finished, or was
+//! Invariants: files have the numbers in which they were added; a collection that was not finished, or was
 //! cut or changed since, is an error.
 
 use super::error::io as failed;

@@ -1,4 +1,4 @@
-//! What can go wrong while many files are compared.
+//! Errors of comparing many files.
 
 use crate::similarity::SimilarityError;
 use std::io;

@@ -1,4 +1,4 @@
-//! What an index is asked: which contents are like one, and which like each other.
+//! Queries of an index: contents similar to one, and contents similar to each other.
 
 use super::{Index, Result};
 use crate::id::RecipeId;

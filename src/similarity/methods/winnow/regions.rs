@@ -1,5 +1,5 @@
-//! What two documents have in common, side by side, as MOSS shows it: fingerprints that are in both, in the same order
-//! and at about the same distance, joined to regions.
+//! The common parts of two documents, side by side, as MOSS shows them: fingerprints that are in both, in the
+//! same order and at about the same distance, joined to regions.
 
 use super::WinnowSketch;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Which k-grams are kept: rolling hashes, and the least of each window (sections 2.2, 3 and 5.1).
+//! The choice of k-grams: rolling hashes, and the least of each window (sections 2.2, 3 and 5.1).
 
 use std::collections::VecDeque;
 
