@@ -85,7 +85,7 @@ fn disk(report: &StatusReport) -> String {
     }
 }
 
-/// What the index takes, and what it has.
+/// Size and share of the index, and the files that it leaves out.
 fn index(report: &StatusReport) -> String {
     let mut text = size(report.index_bytes);
     if report.unique_bytes > 0 {

@@ -29,7 +29,7 @@ pub enum Indexing {
 }
 
 impl Overlay {
-    /// Returns how much the index is to have of a file with so many `names`.
+    /// Returns how much of a file with this many `names` the index is to have.
     pub(super) fn indexing_of(&self, inode: &Inode, names: u64, finder: &mut Finder<'_>) -> Result<Indexing> {
         let policies = self.policies();
         if policies.index_all() {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 const SEGMENT_BYTES: usize = 1 << 20;
-/// Chunks of a shorter content have their grams in the similarity index also if they do not compress: of one that is edited, few
+/// Chunks of a shorter content have their grams in the similarity index even if they do not compress: after an edit, few
 /// chunks stay as they were.
 const SMALL_BYTES: u64 = 128 << 10;
 

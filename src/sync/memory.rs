@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `state` | device, number of its last snapshot, head, snapshots, heads of others, what is being taken |
 //! | `trees/ID` | the tree of a snapshot, compressed; verified against the snapshot when it is read |
-//! | `cache-ID` | of the head's tree, by path: inode, size, times, hash and recipe, so that unchanged files are not read again and renames are seen; recipes of contents that were replaced |
+//! | `cache-ID` | the head's tree by path: inode, size, times, hash and recipe, so that unchanged files are not read again and renames are seen; recipes of contents that were replaced |
 //! | `unfit` | xattrs that the filesystem has no room for, by inode |
 //! | `spool` | for a moment: deltas on their way, contents of the past |
 //! | `lock` | held by a sync |

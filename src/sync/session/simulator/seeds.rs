@@ -21,7 +21,7 @@ fn a_file_is_brought_back_twice() {
     run_one(485);
 }
 
-/// A sync is cut after it has found a conflict, and the user edits the losing version meanwhile. The next sync ends what was begun, and finds
+/// A sync is cut after it has found a conflict, and the user edits the losing version meanwhile. The next sync ends the first one, and finds
 /// the conflict again: copies of both versions are there.
 #[test]
 fn a_conflict_of_a_sync_that_was_cut_is_found_again() {
