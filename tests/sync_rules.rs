@@ -141,6 +141,19 @@ fn is_mounted(path: &Path) -> bool {
     String::from_utf8_lossy(&table).lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
+/// The same command, with SIGINT's default action: what a shell starts in the background ignores it.
+fn interruptible(command: &Command) -> Command {
+    let mut env = Command::new("env");
+    env.arg("--default-signal=INT").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => env.env(name, value),
+            None => env.env_remove(name),
+        };
+    }
+    env
+}
+
 #[track_caller]
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
@@ -165,7 +178,7 @@ fn no_private_mount_is_left() {
         [("INT", "caller"), ("TERM", "caller"), ("KILL", "caller"), ("KILL", "called"), ("KILL", "all")]
     {
         // So slowly that there is time.
-        let mut command = sync(&mount, &["--bwlimit", "100K", path(&peer), path(&dir)]);
+        let mut command = interruptible(&sync(&mount, &["--bwlimit", "100K", path(&peer), path(&dir)]));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let caller = child.id().to_string();
         let mounted =
