@@ -13,7 +13,7 @@
 
 use super::redo::Kept;
 use super::sled::{failed, io, open_file, open_sled, panicked};
-use super::{Batch, Compacted, Db, DbResult, SledDb, Table};
+use super::{BATCH_CHANGES, Batch, Compacted, Db, DbResult, SledDb, Table};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,9 +75,13 @@ fn copy_into(to: &SledDb, from: &dyn Db, go_on: &dyn Fn() -> bool) -> DbResult<b
 /// Adds entries in ascending order. A batch would not keep the order.
 fn add(to: &SledDb, table: Table, entries: Vec<(Vec<u8>, Vec<u8>)>) -> DbResult<()> {
     entries.iter().try_for_each(|(key, _)| to.put(table, key, &[]))?;
-    let mut batch = Batch::new();
-    entries.into_iter().for_each(|(key, value)| batch.put(table, &key, value));
-    to.apply(batch)
+    let mut entries = entries.into_iter().peekable();
+    while entries.peek().is_some() {
+        let mut batch = Batch::new();
+        entries.by_ref().take(BATCH_CHANGES).for_each(|(key, value)| batch.put(table, &key, value));
+        to.apply(batch)?;
+    }
+    Ok(())
 }
 
 impl SledDb {
@@ -156,10 +160,7 @@ impl SledDb {
 
     /// Applies the changes kept for a copy to it.
     fn tell(&self, kept: Kept) -> DbResult<()> {
-        kept.batches.into_iter().try_for_each(|(batch, bytes)| {
-            self.guard(|db| db.apply_batch(batch.clone()))?;
-            self.wait_for_writes(bytes)
-        })
+        kept.batches.into_iter().try_for_each(|(batch, cost)| self.apply_changes(batch, cost))
     }
 
     /// Returns the database once no other thread uses it; `None` if that takes longer. No thread is locked

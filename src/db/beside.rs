@@ -85,7 +85,7 @@ mod tests {
             assert_eq!(db.get(table, b"k").unwrap().as_deref(), Some(&b"bytes"[..]), "{table:?}");
             assert_eq!(beside.get(table, b"k").unwrap().as_deref(), Some(&b"view"[..]), "{table:?}");
         }
-        beside.clear(Table::Features).unwrap();
+        beside.clear(Table::Features, &[]).unwrap();
         assert_eq!(beside.get(Table::Features, b"k").unwrap(), None);
         assert!(db.get(Table::Features, b"k").unwrap().is_some());
         beside.flush().unwrap();

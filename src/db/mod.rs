@@ -174,6 +174,10 @@ pub type DbResult<T> = Result<T, DbError>;
 /// A value in the database: shared, so that reading it copies nothing.
 pub type Value = std::sync::Arc<[u8]>;
 
+/// Changes per batch where only single changes must be atomic. A large batch is written slowly, and blocks all
+/// other writers meanwhile.
+pub const BATCH_CHANGES: usize = 32;
+
 /// Changes that become visible together or not at all.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -264,14 +268,23 @@ pub trait Db: Send + Sync {
         self.apply(batch)
     }
 
-    /// Removes every entry of `table`.
-    fn clear(&self, table: Table) -> DbResult<()> {
-        let mut batch = Batch::new();
-        self.scan(table, &[], &mut |key, _| {
-            batch.remove(table, key);
-            true
-        })?;
-        self.apply(batch)
+    /// Removes every entry of `table` whose key begins with `prefix`, a few at a time.
+    fn clear(&self, table: Table, prefix: &[u8]) -> DbResult<()> {
+        loop {
+            let (mut batch, mut room) = (Batch::new(), BATCH_CHANGES);
+            self.scan(table, prefix, &mut |key, _| {
+                let goes = key.starts_with(prefix) && room > 0;
+                if goes {
+                    batch.remove(table, key);
+                    room -= 1;
+                }
+                goes
+            })?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.apply(batch)?;
+        }
     }
 }
 
@@ -311,7 +324,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!(seen, [b"d", b"f"]);
-        db.clear(Table::Chunks).unwrap();
+        db.clear(Table::Chunks, &[]).unwrap();
         assert_eq!(below(b"zz"), None);
         assert!(db.get(Table::Contained, b"z").unwrap().is_some());
     }

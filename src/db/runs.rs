@@ -9,13 +9,11 @@
 //! and compared bytewise (so numbers go big-endian). Writing is by sorted bulk: [`Runs::merge`] rewrites
 //! each touched block once. Finding a row is one database look-up and a binary search.
 
-use super::{Batch, Db, DbError, DbResult, Table};
+use super::{BATCH_CHANGES, Batch, Db, DbError, DbResult, Table};
 
 /// Sixteen blocks of this size fit a quarter of a segment, the limit up to which sled keeps a tree node in
 /// its log instead of in its own file.
 const BLOCK_BYTES_MAX: usize = 4096;
-/// Applied at once during a merge, so that a bulk write does not hold all blocks in memory.
-const BLOCKS_PER_BATCH: usize = 256;
 /// A scan walks past this many blocks before it looks up the next one.
 const BLOCKS_PASSED_MAX: u64 = 16;
 
@@ -248,7 +246,7 @@ impl<C: Codec> Runs<C> {
             rest = later;
             let rows = merge_rows(&old, now, row_len, key_len);
             blocks += self.write_block(&mut batch, &block_key, &rows);
-            if blocks >= BLOCKS_PER_BATCH {
+            if blocks >= BATCH_CHANGES {
                 db.apply(std::mem::take(&mut batch))?;
                 blocks = 0;
             }

@@ -1,12 +1,12 @@
 use super::anew::PATIENCE;
-use super::redo::Redo;
+use super::redo::{Cost, Redo};
 use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, anew, full_key};
 use crate::env::{Refusal, Reserve};
 use std::cell::Cell;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -27,8 +27,10 @@ use std::time::{Duration, Instant};
 ///   location and reused the old one. Unreadable pages were seen in one of about a hundred cases, at once or
 ///   at the next open. So the database is copied as soon as there is space; a mark stays until that is done.
 ///   If it cannot be opened or copied, it is [`DbError::Broken`], also at the next open.
-/// - **Backlog.** With many MiB of unwritten changes, sled's threads were seen waiting for each other's log
-///   buffers forever. So a writer waits until changes beyond a few hundred KiB are written.
+/// - **Backlog.** sled deadlocks if it shortens its file while more than six of its log buffers are unwritten:
+///   decision 0062. So a batch waits until sled has written the ones before it, if all together could take
+///   more than [`LOG_BYTES_MAX`]. sled's timer is off: it cleans up without such a limit, and wakes an idle
+///   machine.
 pub struct SledDb {
     pub(super) path: PathBuf,
     /// `None` only while it is reopened, or after that failed.
@@ -48,10 +50,6 @@ pub struct SledDb {
     pub(super) cache_bytes: u64,
     /// Whether the database was larger than its cache at open or at the last flush.
     beyond_cache: AtomicBool,
-    /// Bytes of changes that sled may not have written yet. A writer that finds too many flushes them, one at
-    /// a time.
-    unwritten: AtomicU64,
-    writing: Mutex<()>,
     /// A thread waits for a moment when no other uses the database.
     pub(super) wanted_alone: AtomicBool,
 }
@@ -83,12 +81,13 @@ const LOST: &str = "the disk was full, and sled cannot read what it has written 
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// sled's threads keep its lock for a moment after closing, and so does a program that is being started.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
-/// Writers wait when this many bytes are unwritten. sled's log buffers have 512 KiB.
-const UNWRITTEN_BYTES_MAX: u64 = 256 << 10;
+/// The bytes that sled may have to write for the batches since the last flush. Its log buffers have 512 KiB.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+/// Log bytes per change, besides its key and value: each tenth change of a tree node writes the node, which has
+/// about 16 entries, and while sled cleans up, each change moves another node.
+const CHANGE_LOG_BYTES: u64 = 16 << 10;
 /// A thread that begins to use the database waits this long while another waits for exclusive use.
 const WAY: Duration = Duration::from_millis(1);
-/// How often sled writes applied changes by itself. Each time wakes an idle machine.
-const FLUSH_INTERVAL_MS: u64 = 2_000;
 /// sled's cache has 256 shards, and evicts from a shard only after 64 accesses to pages in it. Look-ups all
 /// over a large table would keep 16,384 pages of about 40 KiB at any capacity (685 MiB were seen with 32 MiB
 /// requested). So each page that is read is accessed this many more times; an access in memory takes about a
@@ -103,7 +102,6 @@ impl SledDb {
         let file = RwLock::new(open_file(path));
         let room_bytes = ROOM_BYTES.min(space(path).0 / ROOM_SHARE);
         let beyond_cache = AtomicBool::new(false);
-        let (unwritten, writing) = (AtomicU64::new(0), Mutex::new(()));
         let db = SledDb {
             path: path.to_owned(),
             db,
@@ -116,8 +114,6 @@ impl SledDb {
             room_bytes,
             cache_bytes,
             beyond_cache,
-            unwritten,
-            writing,
             wanted_alone: AtomicBool::new(false),
         };
         db.look_at_size();
@@ -248,29 +244,33 @@ impl SledDb {
     /// Waits until sled has written all applied changes.
     fn write_out(&self) -> DbResult<()> {
         let upto = self.redo.lock().unwrap_or_else(PoisonError::into_inner).end();
-        self.guard(|db| if self.is_short() { flush_or_fail(db) } else { db.flush().map(drop) })?;
+        self.guard(|db| self.flush_sled(db))?;
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).forget_before(upto);
         Ok(())
     }
 
-    /// Adds `bytes` of changes; waits for sled to write them if too much is unwritten.
-    pub(super) fn wait_for_writes(&self, bytes: u64) -> DbResult<()> {
-        let too_many = |unwritten| unwritten >= UNWRITTEN_BYTES_MAX;
-        if !too_many(self.unwritten.fetch_add(bytes, Ordering::AcqRel) + bytes) {
-            return Ok(());
-        }
-        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have written them meanwhile.
-        let unwritten = self.unwritten.load(Ordering::Acquire);
-        if too_many(unwritten) {
-            // If the disk is full, applied changes are applied again later.
-            match self.write_out() {
-                Ok(()) | Err(DbError::Full { .. }) => {}
-                Err(e) => return Err(e),
+    /// Applies a batch; waits first until sled has written others, if there are too many.
+    pub(super) fn apply_changes(&self, changes: sled::Batch, cost: Cost) -> DbResult<()> {
+        let mut changes = Some(changes);
+        self.guard(|db| {
+            // One at a time, as in sled itself, so that re-applying keeps the order.
+            let mut redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
+            let unwritten = redo.log_bytes();
+            if unwritten > 0 && unwritten + cost.log_bytes > LOG_BYTES_MAX {
+                self.flush_sled(db)?;
+                let upto = redo.end();
+                redo.forget_before(upto);
             }
-            self.unwritten.fetch_sub(unwritten, Ordering::AcqRel);
-        }
-        Ok(())
+            let Some(batch) = &changes else { return Ok(()) };
+            db.apply_batch(batch.clone())?;
+            changes.take().into_iter().for_each(|batch| redo.push(batch, cost));
+            Ok(())
+        })
+    }
+
+    /// Waits until sled has written everything.
+    fn flush_sled(&self, db: &sled::Db) -> sled::Result<()> {
+        if self.is_short() { flush_or_fail(db) } else { db.flush().map(drop) }
     }
 
     fn look_at_size(&self) {
@@ -311,18 +311,23 @@ impl SledDb {
     }
 }
 
+impl Drop for SledDb {
+    /// sled writes everything when it is dropped, and could wait forever for a full disk: it must know before.
+    fn drop(&mut self) {
+        let (stuck, is_short) = (self.stuck.load(Ordering::Acquire), self.is_short());
+        let db = self.db.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(db) = db.as_ref().filter(|_| is_short && !stuck) {
+            let _ = catch_unwind(AssertUnwindSafe(|| flush_or_fail(db)));
+        }
+    }
+}
+
 fn is_full(error: &sled::Error) -> bool {
     matches!(error, sled::Error::Io(e) if e.kind() == std::io::ErrorKind::StorageFull)
 }
 
 pub(super) fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
-    let open = || {
-        sled::Config::new()
-            .path(path)
-            .cache_capacity(cache_bytes)
-            .flush_every_ms(Some(FLUSH_INTERVAL_MS))
-            .open()
-    };
+    let open = || sled::Config::new().path(path).cache_capacity(cache_bytes).flush_every_ms(None).open();
     let give_up = Instant::now() + LOCK_WAIT;
     loop {
         return match catch_unwind(open) {
@@ -342,6 +347,11 @@ pub(super) fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
 
 pub(super) fn open_file(path: &Path) -> Option<File> {
     File::options().write(true).open(path.join("db")).ok()
+}
+
+fn cost(batch: &Batch) -> Cost {
+    let bytes = batch.bytes() as u64;
+    Cost { bytes, log_bytes: bytes + batch.changes.len() as u64 * CHANGE_LOG_BYTES }
 }
 
 /// Flushes if writing may fail: sled does not wake all waiters of a failed write, but a flush after it
@@ -432,9 +442,9 @@ impl Db for SledDb {
     }
 
     fn apply(&self, batch: Batch) -> DbResult<()> {
-        let bytes = batch.bytes() as u64;
+        let cost = cost(&batch);
         self.come_back_for_changes()?;
-        self.make_room(bytes)?;
+        self.make_room(cost.bytes)?;
         let mut changes = sled::Batch::default();
         for (key, value) in batch.changes {
             match value {
@@ -442,14 +452,7 @@ impl Db for SledDb {
                 None => changes.remove(key),
             }
         }
-        self.guard(|db| {
-            // One at a time, as in sled itself, so that re-applying keeps the order.
-            let mut redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
-            db.apply_batch(changes.clone())?;
-            redo.push(std::mem::take(&mut changes), bytes);
-            Ok(())
-        })?;
-        self.wait_for_writes(bytes)
+        self.apply_changes(changes, cost)
     }
 
     fn flush(&self) -> DbResult<()> {
@@ -469,5 +472,38 @@ impl Db for SledDb {
 
     fn compact(&self, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
         self.compact_above(anew::BYTES_MIN, go_on)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen to fail without the wait in `apply_changes`.
+    #[test]
+    fn unwritten_changes_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = SledDb::open(&dir.path().join("index"), 16 << 20).unwrap();
+        let unwritten = || db.redo.lock().unwrap().log_bytes();
+        let (mut last, mut waits) = (0, 0);
+        for round in 0..100u32 {
+            let mut batch = Batch::new();
+            for i in 0..8u32 {
+                batch.put(Table::Chunks, &(round * 8 + i).to_be_bytes(), vec![0; 4096]);
+            }
+            db.apply(batch).unwrap();
+            assert!(unwritten() <= LOG_BYTES_MAX, "{}", unwritten());
+            waits += u32::from(unwritten() < last);
+            last = unwritten();
+        }
+        assert!(waits > 10, "{waits}");
+        // A batch of more is still one batch.
+        db.clear(Table::Chunks, &[]).unwrap();
+        let mut batch = Batch::new();
+        (0..200u32).for_each(|i| batch.put(Table::Chunks, &i.to_be_bytes(), vec![1; 4096]));
+        db.apply(batch).unwrap();
+        assert!(unwritten() > LOG_BYTES_MAX);
+        db.put(Table::Chunks, b"more", b"").unwrap();
+        assert!(unwritten() <= LOG_BYTES_MAX);
     }
 }

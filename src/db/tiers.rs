@@ -32,14 +32,13 @@ mod writer;
 use self::merge::Merge;
 use self::writer::RunWriter;
 use super::filter::Filter;
-use super::{Batch, Codec, Db, DbError, DbResult, Layout, Plain};
+use super::{Codec, Db, DbError, DbResult, Layout, Plain};
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-const BLOCKS_PER_BATCH: usize = 512;
 /// Fewer runs are not worth merging.
 const RUNS_MERGED_MIN: usize = 4;
 /// With this many runs, a writer waits for the running merge.
@@ -192,23 +191,7 @@ impl<C: Codec> Tiers<C> {
     }
 
     fn delete(&self, db: &dyn Db, part: u8, number: u32) -> DbResult<()> {
-        let prefix = run_key(part, number, &[]);
-        loop {
-            let mut batch = Batch::new();
-            let mut room = BLOCKS_PER_BATCH;
-            db.scan(self.layout.table, &prefix, &mut |key, _| {
-                if key.starts_with(&prefix) && room > 0 {
-                    room -= 1;
-                    batch.remove(self.layout.table, key);
-                    return true;
-                }
-                false
-            })?;
-            if batch.is_empty() {
-                return Ok(());
-            }
-            db.apply(batch)?;
-        }
+        db.clear(self.layout.table, &run_key(part, number, &[]))
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -225,7 +208,7 @@ impl<C: Codec> Tiers<C> {
         let _changing = lock(&self.changing);
         self.set(Vec::new());
         lock(&self.garbage).clear();
-        db.clear(self.layout.table)
+        db.clear(self.layout.table, &[])
     }
 
     /// Returns the row with `key`.

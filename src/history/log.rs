@@ -156,7 +156,7 @@ impl Log {
         if merged.is_none() && !read_only {
             [Table::Batches, Table::PathEvents, Table::FileEvents]
                 .into_iter()
-                .try_for_each(|table| log.db.clear(table))?;
+                .try_for_each(|table| log.db.clear(table, &[]))?;
             full_or(log.db.put(Table::Meta, STATE, &encode_state(0)))?;
         }
         let (extra, removed) = log.take_in(found, read_only)?;

@@ -310,7 +310,7 @@ impl Repo {
             batch.remove(Table::Meta, UNCONVERTED);
             self.db.apply(batch)?;
         }
-        self.db.clear(Table::Pending)
+        self.db.clear(Table::Pending, &[])
     }
 
     /// Whether the store was removed since it was opened.

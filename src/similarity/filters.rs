@@ -5,11 +5,8 @@
 
 use super::filter::Filter;
 use super::filter_block::{BLOCK_GRAMS, FilterReader, decode, encode};
-use crate::db::{Batch, Db, DbError, DbResult, Table};
+use crate::db::{BATCH_CHANGES, Batch, Db, DbError, DbResult, Table};
 use std::collections::{BTreeMap, HashMap};
-
-/// Blocks that are written at once.
-const BLOCKS_PER_BATCH: usize = 256;
 
 fn damage() -> DbError {
     DbError::Row { table: Table::Filters, reason: "expected filters in ascending order" }
@@ -25,7 +22,7 @@ pub(super) fn merge(db: &dyn Db, filters: &BTreeMap<u32, Filter>) -> DbResult<()
             put(&mut batch, &block);
             block.clear();
             (grams, blocks) = (0, blocks + 1);
-            if blocks % BLOCKS_PER_BATCH == 0 {
+            if blocks % BATCH_CHANGES == 0 {
                 db.apply(std::mem::take(&mut batch))?;
             }
         }
@@ -67,7 +64,7 @@ pub(super) fn retain(db: &dyn Db, stays: impl Fn(u32) -> bool) -> DbResult<()> {
     while let Some(begin) = from.take() {
         let (mut batch, mut blocks, mut failed) = (Batch::new(), 0, None);
         db.scan(Table::Filters, &begin, &mut |key, block| {
-            if blocks == BLOCKS_PER_BATCH {
+            if blocks == BATCH_CHANGES {
                 from = Some(key.to_vec());
                 return false;
             }

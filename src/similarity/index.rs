@@ -379,7 +379,7 @@ fn clear(db: &dyn Db) -> Result<()> {
         Table::Filters,
     ];
     for table in tables {
-        db.clear(table)?;
+        db.clear(table, &[])?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Writing one run of a table: sorted rows in blocks, and the filter of their keys.
 
 use super::super::filter::Filter;
-use super::super::{Batch, Codec, Db, DbResult};
-use super::{BLOCKS_PER_BATCH, Run, Tiers, run_key};
+use super::super::{BATCH_CHANGES, Batch, Codec, Db, DbResult};
+use super::{Run, Tiers, run_key};
 use std::sync::atomic::Ordering;
 
 /// sled reads, caches and rewrites at least nine blocks at a time. Blocks of 1 and 2 KiB took 1.4 and 1.3
@@ -79,7 +79,7 @@ impl<'a, C: Codec> RunWriter<'a, C> {
         self.batch.put(self.tiers.layout.table, &key, value);
         self.keys.push(key);
         self.blocks += 1;
-        if self.blocks.is_multiple_of(BLOCKS_PER_BATCH) {
+        if self.blocks.is_multiple_of(BATCH_CHANGES) {
             self.apply()?;
         }
         Ok(())

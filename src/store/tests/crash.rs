@@ -177,7 +177,7 @@ fn live_through(disk: &SimDisk, db: &Arc<MemDb>, tree: &mut Tree, seed: u64) -> 
                 }
                 1 => {
                     drop(store);
-                    db.clear(Table::Meta).unwrap();
+                    db.clear(Table::Meta, &[]).unwrap();
                     store = open_sim(disk, db)?;
                 }
                 _ => store.persist()?,

@@ -180,7 +180,7 @@ impl Index {
             return Ok(false);
         }
         for table in [Table::MethodNumbered, Table::MethodKeys, Table::MethodSketches] {
-            empty(db, table)?;
+            db.clear(table, &[])?;
         }
         let mut batch = Batch::new();
         names.iter().for_each(|name| batch.remove(Table::Meta, name));
@@ -550,20 +550,4 @@ fn packed_bytes<C: Codec>(runs: &Runs<C>, db: &dyn Db, prefix: u8, row_len: usiz
         true
     })?;
     Ok(bytes + C::encode(&rows, row_len).len() as u64)
-}
-
-/// Removes everything from a table, whatever it is.
-fn empty(db: &dyn Db, table: Table) -> Result<()> {
-    loop {
-        let (mut batch, mut bytes) = (Batch::new(), 0);
-        db.scan(table, &[], &mut |key, _| {
-            batch.remove(table, key);
-            bytes += key.len();
-            bytes < CLEARED_BYTES
-        })?;
-        if batch.is_empty() {
-            return Ok(());
-        }
-        db.apply(batch)?;
-    }
 }
