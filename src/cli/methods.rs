@@ -213,7 +213,7 @@ impl ByMethod {
                 let base =
                     winnowing.map_or_else(|| Ok(Base::default()), |winnowing| winnow.base(&winnowing))?;
                 let tree = read(&dir, method.clone(), winnow.look, out)?;
-                let groups = tree.groups_beside(&base, min).map_err(failed)?;
+                let groups = tree.groups_excluding(&base, min).map_err(failed)?;
                 GroupsByMethod {
                     method: method.name().to_owned(),
                     parameters: method.description(),

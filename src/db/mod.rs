@@ -7,19 +7,19 @@
 //! and for read-only work with a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`] does
 //! so for very many rows whose keys are hashes.
 
-mod anew;
-mod beside;
+mod compaction;
 mod filter;
 mod mem;
 mod redo;
 mod runs;
+mod shadow;
 mod sled;
 mod tiers;
 
-pub use anew::copy;
-pub use beside::Beside;
+pub use compaction::copy;
 pub use mem::MemDb;
 pub use runs::{Codec, Layout, Plain, Runs};
+pub use shadow::Shadow;
 pub use sled::SledDb;
 pub use tiers::{Merging, Tiers};
 

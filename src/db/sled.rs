@@ -1,6 +1,6 @@
-use super::anew::PATIENCE;
+use super::compaction::PATIENCE;
 use super::redo::{Cost, Redo};
-use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, anew, full_key};
+use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, compaction, full_key};
 use crate::env::{Refusal, Reserve};
 use std::cell::Cell;
 use std::fs::File;
@@ -471,7 +471,7 @@ impl Db for SledDb {
     }
 
     fn compact(&self, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
-        self.compact_above(anew::BYTES_MIN, go_on)
+        self.compact_above(compaction::BYTES_MIN, go_on)
     }
 }
 

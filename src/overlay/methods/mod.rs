@@ -153,11 +153,11 @@ impl Tree {
     /// Files with those that are like them, by name of the first; a set of files is given once. Contents with several names
     /// are groups too.
     pub fn groups(&self, score_min: f64) -> Result<Vec<LikeGroup>> {
-        self.groups_beside(&Base::default(), score_min)
+        self.groups_excluding(&Base::default(), score_min)
     }
 
     /// As [`Tree::groups`], where what is in the base counts nothing.
-    pub fn groups_beside(&self, base: &Base, score_min: f64) -> Result<Vec<LikeGroup>> {
+    pub fn groups_excluding(&self, base: &Base, score_min: f64) -> Result<Vec<LikeGroup>> {
         let asked = PairsAsked { score_min, without: base.hashes().clone(), ..PairsAsked::default() };
         named::groups(&self.index, &self.named, &asked, &mut |_| true)
     }

@@ -23,7 +23,7 @@ use std::sync::{PoisonError, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Row of [`Table::Meta`]: bytes of the database at its last compaction.
-const WRITTEN_ANEW: &[u8] = b"written anew";
+const SIZE_AT_COMPACTION: &[u8] = b"written anew";
 /// Smaller databases are not compacted.
 pub(super) const BYTES_MIN: u64 = 4 << 20;
 /// A larger one must have doubled: copying it takes a second or more.
@@ -100,14 +100,14 @@ impl SledDb {
             return Ok(Compacted::NotWorth);
         }
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).keep();
-        let written = self.write_anew(&beside, go_on);
+        let written = self.write_copy(&beside, go_on);
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).keep_no_more();
         let _ = std::fs::remove_dir_all(&beside);
         written.map(|now| now.map_or(Compacted::GivenUp, |now| Compacted::Done { before, now }))
     }
 
     /// Returns the bytes of the copy after it replaced the database; `None` if it was dropped.
-    fn write_anew(&self, beside: &Path, go_on: &dyn Fn() -> bool) -> DbResult<Option<u64>> {
+    fn write_copy(&self, beside: &Path, go_on: &dyn Fn() -> bool) -> DbResult<Option<u64>> {
         let take_kept = || self.redo.lock().unwrap_or_else(PoisonError::into_inner).take_kept();
         let to = SledDb::open(beside, self.cache_bytes)?;
         if !copy_into(&to, self, go_on)? {
@@ -128,7 +128,7 @@ impl SledDb {
         };
         to.tell(kept)?;
         let now = to.bytes_on_disk();
-        to.put(Table::Meta, WRITTEN_ANEW, &now.to_be_bytes())?;
+        to.put(Table::Meta, SIZE_AT_COMPACTION, &now.to_be_bytes())?;
         to.flush()?;
         drop(to);
         // If a step fails from here on, the next user opens the database and applies possibly missing
@@ -183,7 +183,7 @@ impl SledDb {
 }
 
 fn size_before(db: &dyn Db) -> DbResult<u64> {
-    let row = db.get(Table::Meta, WRITTEN_ANEW)?;
+    let row = db.get(Table::Meta, SIZE_AT_COMPACTION)?;
     Ok(row.and_then(|row| Some(u64::from_be_bytes(row[..].try_into().ok()?))).unwrap_or(0))
 }
 
@@ -282,7 +282,7 @@ mod tests {
 
     /// Seen to fail without telling the copy what was changed meanwhile, and with that told in another order.
     #[test]
-    fn what_is_changed_while_a_database_is_written_anew_is_in_it() {
+    fn what_is_changed_during_a_compaction_is_in_the_copy() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
         let db = bloated(&path);
@@ -339,7 +339,7 @@ mod tests {
             for _ in 0..6 {
                 std::thread::sleep(Duration::from_millis(50));
                 // Anew each time.
-                db.put(Table::Meta, WRITTEN_ANEW, &[0; 8]).unwrap();
+                db.put(Table::Meta, SIZE_AT_COMPACTION, &[0; 8]).unwrap();
                 done += u32::from(matches!(
                     db.compact_above(SIZE_MIN, &|| true).unwrap(),
                     Compacted::Done { .. }
