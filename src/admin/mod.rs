@@ -15,7 +15,6 @@ mod export;
 mod gc;
 mod groups;
 mod log;
-mod moment;
 mod optimize;
 mod past;
 mod repair;
@@ -29,6 +28,7 @@ mod template;
 pub(crate) mod text;
 mod tree;
 mod would_free;
+mod write_barrier;
 
 pub use by_method::{
     FileByMethod, FileRef, GroupsByMethod, MethodContent, MethodContents, MethodKeys, Name, NotKnown,
@@ -43,7 +43,6 @@ pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use log::{HistoryUse, LogReport, SnapshotOfFile, VersionRow};
-pub use moment::{MomentReport, MomentRequest, MomentRow, moment_file};
 pub use optimize::{OptimizeReport, OptimizeRequest};
 pub use past::{PastReport, past_file};
 pub use repair::{Peer, RepairRequest};
@@ -54,6 +53,7 @@ pub use snapshot::{DifferenceRow, EntryRow, Restored, SnapshotReport, SnapshotRe
 pub use status::{KeptStatus, StatusReport};
 pub use template::{TemplateReport, TemplateRequest, TemplateRow};
 pub use would_free::WouldFreeReport;
+pub use write_barrier::{BarrierReport, BarrierRequest, BarrierRow, barrier_file};
 
 use crate::db::DbError;
 use crate::history::HistoryError;
@@ -221,7 +221,8 @@ pub enum Request {
         write: bool,
     },
     /// Read some paths while changes are held up.
-    Moment(MomentRequest),
+    #[serde(rename = "moment")]
+    WriteBarrier(BarrierRequest),
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount {
         /// Also end it while other mount namespaces hold it.
@@ -260,7 +261,8 @@ pub enum Response {
     Optimize(OptimizeReport),
     Export(ExportReport),
     Past(PastReport),
-    Moment(MomentReport),
+    #[serde(rename = "moment")]
+    WriteBarrier(BarrierReport),
     Unmount(UnmountReport),
 }
 
@@ -490,7 +492,9 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
         }
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
         Request::Past { recipes, write } => past::past(context.repo, &recipes, write).map(Response::Past),
-        Request::Moment(request) => moment::moment(context.repo, &request, report).map(Response::Moment),
+        Request::WriteBarrier(request) => {
+            write_barrier::write_barrier(context.repo, &request, report).map(Response::WriteBarrier)
+        }
         Request::Unmount { .. } => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }

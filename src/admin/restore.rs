@@ -132,9 +132,9 @@ pub(super) fn put_back(
     let dir = path.parent().unwrap_or(Path::new(""));
     let tree = Tree::of(context)?;
     tree.make_dirs(dir)?;
-    let placed = overlay.place(dir, path, recipe, meta)?;
-    if let Err(e) = tree.replace(&placed, path) {
-        overlay.remove_placed(&placed);
+    let installed = overlay.install(dir, path, recipe, meta)?;
+    if let Err(e) = tree.replace(&installed, path) {
+        overlay.remove_installed(&installed);
         return Err(target(&format!("it could not be put in its place: {e}")).into());
     }
     if let Some(file) = overlay.file_at(path)? {

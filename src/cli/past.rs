@@ -1,7 +1,7 @@
 //! Former contents and similar files of a mounted overlay, from its daemon.
 
 use crate::admin::{
-    MomentReport, MomentRequest, MomentRow, PastReport, Request, Response, moment_file, past_file,
+    BarrierReport, BarrierRequest, BarrierRow, PastReport, Request, Response, barrier_file, past_file,
 };
 use crate::control::{Client, ControlError, DaemonInfo};
 use crate::id::RecipeId;
@@ -55,17 +55,17 @@ impl StorePast {
         }
     }
 
-    fn row(&self, n: usize, row: MomentRow) -> io::Result<Row> {
+    fn row(&self, n: usize, row: BarrierRow) -> io::Result<Row> {
         let content = match row.copied {
             true => {
-                let path = self.state.join(moment_file(n));
+                let path = self.state.join(barrier_file(n));
                 let file = File::open(&path)?;
                 std::fs::remove_file(&path)?;
                 Some(file)
             }
             false => None,
         };
-        let MomentRow { inode: ino, size, mtime, ctime, .. } = row;
+        let BarrierRow { inode: ino, size, mtime, ctime, .. } = row;
         Ok(Row {
             path: row.path.into_os_string().into_vec(),
             kind: match &*row.kind {
@@ -130,14 +130,14 @@ impl Past for StorePast {
         }
     }
 
-    fn moment(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
-        let request = MomentRequest {
+    fn at_barrier(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
+        let request = BarrierRequest {
             path: OsStr::from_bytes(path).into(),
             beside: beside.iter().map(|suffix| String::from_utf8_lossy(suffix).into_owned()).collect(),
             since,
         };
-        let rows = match self.ask(&Request::Moment(request)) {
-            Ok(Response::Moment(MomentReport { rows })) => rows?,
+        let rows = match self.ask(&Request::WriteBarrier(request)) {
+            Ok(Response::WriteBarrier(BarrierReport { rows })) => rows?,
             other => {
                 self.warn(
                     "changes could not be held up, so files that are written to meanwhile wait",

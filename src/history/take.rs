@@ -24,7 +24,7 @@ use super::snapshots::Snapshot;
 use super::{History, short_id};
 use crate::id::{DocumentId, FileId, RecipeId, StoreId};
 use crate::overlay::stub::Time;
-use crate::overlay::{Change, Held, Kind, Met, Overlay, PLACED_PREFIX};
+use crate::overlay::{Change, Held, INSTALL_PREFIX, Kind, Met, Overlay};
 use crate::store::{Store, Writer};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -276,7 +276,7 @@ impl Taker<'_> {
 
     /// Returns the entry at `path`, if snapshots contain its kind.
     fn meet(&mut self, path: &Path) -> Result<Option<Met>> {
-        if path.file_name().unwrap_or_default().as_bytes().starts_with(PLACED_PREFIX.as_bytes()) {
+        if path.file_name().unwrap_or_default().as_bytes().starts_with(INSTALL_PREFIX.as_bytes()) {
             return Ok(None);
         }
         self.look()?;

@@ -21,9 +21,8 @@ mod anchor;
 mod backing;
 mod catalog;
 mod changes;
-mod collect;
 mod commit;
-mod compact;
+mod compaction;
 pub mod compare;
 mod contained;
 mod content_out;
@@ -34,6 +33,8 @@ mod export;
 mod file;
 mod filter;
 mod forgetting;
+mod gc;
+mod gc_mark;
 mod groups;
 mod growing;
 mod heat;
@@ -43,16 +44,15 @@ mod hydrating;
 mod indexing;
 mod ingest;
 mod inode;
+mod install;
 mod kept;
 mod leave;
-mod mark;
 pub mod methods;
 mod named;
 mod namespace;
 mod observe;
 mod optimize;
 mod pace;
-mod place;
 mod policy;
 mod proof;
 mod queue;
@@ -82,7 +82,6 @@ mod write_errors;
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
 pub use catalog::{Catalog, FileRow};
 pub use changes::{Change, Still};
-pub use collect::{GcOutcome, GcStep, Held as HeldForHistory, WouldFree};
 pub use contained::{FileContained, Place, TreeContained};
 pub use content_out::{StoredContent, xattrs_of};
 pub use contents::{Contents, Shares};
@@ -91,16 +90,17 @@ pub use error::{OverlayError, Result};
 pub use export::{ExportNeeds, ExportOptions, Exported};
 pub use file::{DropPages, Handle, Io, OpenFlags, Opened};
 pub use filter::Filter;
+pub use gc::{GcOutcome, GcStep, Held as HeldForHistory, WouldFree};
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
 pub use heat::HotOptions;
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use indexing::Indexing;
 pub use inode::{Content, Inode, PassToken};
+pub use install::INSTALL_PREFIX;
+pub(crate) use install::{install_name, set_attributes, write_file};
 pub use kept::{FileAt, Kept, KeptContent, KeptOptions, NotKept};
 pub use observe::{Committed, KeptForHistory, Meta, Observer, Xattr};
 pub use optimize::{OptimizeOutcome, OptimizeStep};
-pub use place::PLACED_PREFIX;
-pub(crate) use place::{placed_name, set_attributes, write_file};
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use resolved::{Directory, Resolved};
@@ -196,7 +196,7 @@ pub struct Overlay {
     /// About how many bytes of contents have lost their last file.
     garbage: AtomicU64,
     /// What the last collection kept for the history alone.
-    held: Mutex<collect::Held>,
+    held: Mutex<gc::Held>,
     /// A commit found no room in the store.
     no_room: AtomicBool,
     room: room::Room,
@@ -223,10 +223,10 @@ impl Overlay {
     pub fn new(parts: Parts) -> Result<Overlay> {
         let root = parts.backing.root().try_clone_to_owned();
         let root = root.map_err(|e| OverlayError::io("open", "the backing directory again", e))?;
-        let garbage = parts.db.get(crate::db::Table::Meta, collect::GARBAGE)?;
+        let garbage = parts.db.get(crate::db::Table::Meta, gc::GARBAGE)?;
         let garbage = garbage.and_then(|row| row[..].try_into().ok()).map_or(0, u64::from_be_bytes);
-        let held = parts.db.get(crate::db::Table::Meta, collect::HELD)?;
-        let held = held.as_deref().and_then(collect::Held::decode).unwrap_or_default();
+        let held = parts.db.get(crate::db::Table::Meta, gc::HELD)?;
+        let held = held.as_deref().and_then(gc::Held::decode).unwrap_or_default();
         let Parts { store, similarity, .. } = &parts;
         let contents =
             Contents::new(store.clone(), similarity.clone(), parts.db.clone(), parts.params, parts.threads);

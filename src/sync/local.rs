@@ -256,10 +256,10 @@ impl<'a> Local<'a> {
     fn look(&mut self, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
         let inodes = self.memory.inodes();
         let past = &mut self.past;
-        let mut moment =
-            |path: &TreePath, beside: &[&[u8]], since| past.as_mut()?.moment(path, beside, since);
+        let mut at_barrier =
+            |path: &TreePath, beside: &[&[u8]], since| past.as_mut()?.at_barrier(path, beside, since);
         let mut scan =
-            scan(&self.root, last, &self.memory.cache, &self.groups, &mut moment, &mut self.report)?;
+            scan(&self.root, last, &self.memory.cache, &self.groups, &mut at_barrier, &mut self.report)?;
         self.notes.extend(scan.notes);
         self.troubles.extend(scan.troubles);
         unfit::complete(&mut scan.seen, last, &mut self.memory.unfit);

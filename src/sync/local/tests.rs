@@ -70,7 +70,7 @@ impl Past for Kept<'_> {
             .collect()
     }
 
-    fn moment(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
+    fn at_barrier(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
         let _held = self.0.held.lock().unwrap();
         let root = Root::open(&self.0.at("")).unwrap();
         let mut left: Vec<TreePath> = beside.iter().map(|suffix| [&path[..], suffix].concat()).collect();
