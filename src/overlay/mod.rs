@@ -45,10 +45,9 @@ mod indexing;
 mod ingest;
 mod inode;
 mod install;
-mod kept;
 mod leave;
+mod method_indexes;
 pub mod methods;
-mod named;
 mod namespace;
 mod observe;
 mod optimize;
@@ -77,6 +76,7 @@ mod types;
 mod unrest;
 mod views;
 mod warm;
+mod with_paths;
 mod write_errors;
 
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
@@ -98,7 +98,7 @@ pub use indexing::Indexing;
 pub use inode::{Content, Inode, PassToken};
 pub use install::INSTALL_PREFIX;
 pub(crate) use install::{install_name, set_attributes, write_file};
-pub use kept::{FileAt, Kept, KeptContent, KeptOptions, NotKept};
+pub use method_indexes::{FileAt, IndexedContent, MethodIndexOptions, MethodIndexes, NotIndexed};
 pub use observe::{Committed, KeptForHistory, Meta, Observer, Xattr};
 pub use optimize::{OptimizeOutcome, OptimizeStep};
 pub use policy::{BadGlob, Policies, Policy, Rule};
@@ -172,7 +172,7 @@ pub struct Overlay {
     backing: Backing,
     contents: Contents,
     views: Option<Views>,
-    kept: Option<Kept>,
+    method_indexes: Option<MethodIndexes>,
     db: Arc<dyn Db>,
     catalog: Catalog,
     forgetting: forgetting::Forgetting,
@@ -236,7 +236,7 @@ impl Overlay {
             forgetting: forgetting::Forgetting::default(),
             contents,
             views: None,
-            kept: None,
+            method_indexes: None,
             db: parts.db,
             key: parts.key,
             policies: RwLock::new(Arc::new(Policies::uniform(parts.dedup))),
@@ -467,7 +467,7 @@ impl Overlay {
         self.catalog.flush()?;
         self.contents.similarity.flush()?;
         self.flush_views()?;
-        self.flush_kept()?;
+        self.flush_method_indexes()?;
         self.contents.store.persist()?;
         self.db.flush()?;
         Ok(())

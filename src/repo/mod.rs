@@ -38,7 +38,8 @@ use crate::db::{Batch, Db, DbResult, Table};
 use crate::history::History;
 use crate::id::StoreId;
 use crate::overlay::{
-    self, Backing, Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, Kept, KeptOptions, Overlay, Policies,
+    self, Backing, Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, MethodIndexOptions, MethodIndexes,
+    Overlay, Policies,
 };
 use format::Format;
 use lock::Lock;
@@ -198,15 +199,15 @@ impl Repo {
             views = views.wanting(wanted).map_err(|e| part(layout, "the index of views", e))?;
         }
         let methods = config.methods.unwrap_or_default();
-        let kept_options = KeptOptions {
+        let kept_options = MethodIndexOptions {
             buffer_bytes: memory.kept_bytes,
             sketch_bytes: memory.kept_sketch_bytes,
             work_dir: dir.to_owned(),
         };
-        let kept = Kept::open(&opened.db, &methods, kept_options, options.read_only)
+        let kept = MethodIndexes::open(&opened.db, &methods, kept_options, options.read_only)
             .map_err(|e| part(layout, "the indexes of methods", e))?;
         let is_new = kept.is_new();
-        let overlay = overlay.with_views(views).with_kept(kept);
+        let overlay = overlay.with_views(views).with_method_indexes(kept);
         let overlay = Arc::new(overlay);
         let rules = config.history.unwrap_or_default();
         let history = History::open(&overlay, opened.db.clone(), rules, options.read_only)
