@@ -15,8 +15,8 @@ mod export;
 mod gc;
 mod groups;
 mod log;
+mod old_contents;
 mod optimize;
-mod past;
 mod repair;
 mod restore;
 mod scan;
@@ -43,8 +43,8 @@ pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use log::{HistoryUse, LogReport, SnapshotOfFile, VersionRow};
+pub use old_contents::{OldContentsReport, old_content_file};
 pub use optimize::{OptimizeReport, OptimizeRequest};
-pub use past::{PastReport, past_file};
 pub use repair::{Peer, RepairRequest};
 pub use restore::{RestoreReport, RestoreRequest, To};
 pub use settle::SettleReport;
@@ -214,10 +214,11 @@ pub enum Request {
     /// Make files plain again.
     Export(ExportRequest),
     /// Find former contents of files.
-    Past {
+    #[serde(rename = "past")]
+    OldContents {
         /// Their recipes, hexadecimal.
         recipes: Vec<String>,
-        /// Whether to write them to [`past_file`].
+        /// Whether to write them to [`old_content_file`].
         write: bool,
     },
     /// Read some paths while changes are held up.
@@ -260,7 +261,8 @@ pub enum Response {
     Gc(GcReport),
     Optimize(OptimizeReport),
     Export(ExportReport),
-    Past(PastReport),
+    #[serde(rename = "past")]
+    OldContents(OldContentsReport),
     #[serde(rename = "moment")]
     WriteBarrier(BarrierReport),
     Unmount(UnmountReport),
@@ -491,7 +493,9 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
             optimize::optimize(context.repo, request, report).map(Response::Optimize)
         }
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
-        Request::Past { recipes, write } => past::past(context.repo, &recipes, write).map(Response::Past),
+        Request::OldContents { recipes, write } => {
+            old_contents::old_contents(context.repo, &recipes, write).map(Response::OldContents)
+        }
         Request::WriteBarrier(request) => {
             write_barrier::write_barrier(context.repo, &request, report).map(Response::WriteBarrier)
         }

@@ -8,7 +8,7 @@ use super::error::{self, open_root};
 use super::group::Groups;
 use super::guard;
 use super::memory::{Memory, Print};
-use super::past::{Known, Past};
+use super::old_contents::{Known, OldContents};
 use super::plan::Op;
 use super::proto::Done;
 use super::replica::Replica;
@@ -36,7 +36,7 @@ pub struct Local<'a> {
     /// Contents of groups that change all the time, as they were when they were looked at.
     kept: BTreeMap<ContentId, File>,
     tree: Tree,
-    past: Option<Box<dyn Past + 'a>>,
+    past: Option<Box<dyn OldContents + 'a>>,
     /// Contents of the past that the peer was told of.
     held: BTreeSet<ContentId>,
     report: Box<Report<'a>>,
@@ -66,7 +66,7 @@ impl<'a> Local<'a> {
         store: &str,
         groups: &Groups,
         force: bool,
-        past: Option<Box<dyn Past + 'a>>,
+        past: Option<Box<dyn OldContents + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local::new(open_root(path)?, Memory::open(state)?, store, past, report);
@@ -87,7 +87,7 @@ impl<'a> Local<'a> {
         store: &str,
         groups: &Groups,
         force: bool,
-        past: Option<Box<dyn Past + 'a>>,
+        past: Option<Box<dyn OldContents + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local::new(open_root(path)?, Memory::look(state)?, store, past, report);
@@ -104,7 +104,7 @@ impl<'a> Local<'a> {
         root: Root,
         memory: Memory,
         store: &str,
-        past: Option<Box<dyn Past + 'a>>,
+        past: Option<Box<dyn OldContents + 'a>>,
         report: Box<Report<'a>>,
     ) -> Local<'a> {
         Local {

@@ -9,7 +9,7 @@
 use super::error;
 use super::error::SyncError;
 use super::group::Groups;
-use super::look::Seen;
+use super::identify::Seen;
 use super::memory::Print;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::wal_index::is_wal_index;

@@ -5,8 +5,8 @@
 use super::super::error;
 use super::super::error::SyncError;
 use super::super::group::{BESIDE, Groups};
-use super::super::look::Seen;
-use super::super::past::{Row, RowKind};
+use super::super::identify::Seen;
+use super::super::old_contents::{Row, RowKind};
 use super::super::tree::{ContentId, Kind, Time, Tree, TreePath, join, shown};
 use super::super::wal_index;
 use super::{FRESH, Look, Report, Scan, is_fresh, is_ignored, print, time, unchanged};
@@ -25,7 +25,7 @@ const LOCK: &[u8] = b".lock";
 /// At most so many contents are kept of what was in groups at that moment: each is an open file.
 const KEPT_MAX: usize = 512;
 
-/// Tells what is at a path, and beside it, at a moment: as [`crate::sync::past::Past::at_barrier`].
+/// Tells what is at a path, and beside it, at a moment: as [`crate::sync::old_contents::OldContents::at_barrier`].
 pub type AtBarrier<'a> = dyn FnMut(&TreePath, &[&[u8]], Time) -> Option<Vec<Row>> + 'a;
 
 /// Whether `other` belongs to the group at `path`.

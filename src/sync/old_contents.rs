@@ -45,7 +45,7 @@ pub enum RowKind {
 }
 
 /// A store, asked. All answers are hints: whatever comes of them is verified by its hash.
-pub trait Past {
+pub trait OldContents {
     /// What is known of the file at `path`.
     fn recipe(&mut self, path: &TreePath) -> Option<Known>;
     /// Which of these the store can still give.
