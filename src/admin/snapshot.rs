@@ -441,7 +441,7 @@ impl Restorer<'_> {
             self.links.insert(link, base.to_owned());
         }
         if self.in_place
-            && let Some(met) = overlay.survey_at(path)?
+            && let Some(met) = overlay.snapshot_at(path)?
         {
             if met.kind != Kind::File {
                 self.clear(path, base)?;
@@ -482,7 +482,7 @@ impl Restorer<'_> {
     fn has(&self, path: &Path, recipe: Option<crate::id::RecipeId>) -> Result<bool, AdminError> {
         use crate::overlay::Held;
         let overlay = self.context.repo.overlay();
-        Ok(match overlay.survey_at(path)?.map(|met| met.held) {
+        Ok(match overlay.snapshot_at(path)?.map(|met| met.held) {
             Some(Held::Empty) => recipe.is_none(),
             Some(Held::Stored { recipe: there, .. }) => recipe == Some(there),
             Some(Held::Plain) => overlay.store_plain(path)?.map(|(there, _)| there) == recipe,

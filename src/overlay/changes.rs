@@ -248,14 +248,15 @@ impl Overlay {
         };
         let under_way = self
             .inodes
-            .collect(|inode, state| inode.home && (state.dirty || state.queued || state.writers > 0));
+            .collect(|inode, state| inode.on_root_fs && (state.dirty || state.queued || state.writers > 0));
         let mut noted = noted;
         for inode in under_way {
             noted.entry(inode.file_id()).or_insert(Change::Touched);
             self.inodes.release(inode);
         }
         let mut known = HashMap::new();
-        for inode in self.inodes.collect(|inode, _| inode.home && noted.contains_key(&inode.file_id())) {
+        for inode in self.inodes.collect(|inode, _| inode.on_root_fs && noted.contains_key(&inode.file_id()))
+        {
             let gone = inode.path_fd().and_then(rustix::fs::fstat).map_or(true, |stat| stat.st_nlink == 0);
             match self.path_of(&inode) {
                 Some(path) => drop(known.insert(inode.file_id(), Some(path))),
@@ -289,7 +290,7 @@ impl Overlay {
 
     pub(super) fn touched(&self, inode: &Inode) {
         self.ticks.stir();
-        if inode.home && !inode.is_nameless() {
+        if inode.on_root_fs && !inode.is_nameless() {
             self.changes.note(inode.file_id(), Change::Touched);
         }
     }

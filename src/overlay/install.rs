@@ -140,7 +140,7 @@ impl Overlay {
             stat.st_size = recipe.size() as i64;
             self.record(inode, id, &stat)?;
             // Whoever brings files back waits for it; that they are there does not depend on it.
-            let _hurry = self.pace.hurry();
+            let _hurry = self.throttle.hurry();
             let indexing = self.policies().of(path).similarity;
             let indexed = self.index_stub(inode, &stub, indexing).and_then(|_| self.keep_stored(id));
             if let Err(e) = indexed {

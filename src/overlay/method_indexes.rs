@@ -255,7 +255,7 @@ impl Overlay {
             let recipe = self.contents.store.recipe(&id)?;
             Ok(Box::new(Stored::of(&self.contents.store, recipe)) as Box<dyn Source>)
         };
-        self.keep(id, open, &|| true, &mut |bytes| self.pace.spend(bytes))
+        self.keep(id, open, &|| true, &mut |bytes| self.throttle.spend(bytes))
     }
 
     /// The same of a plain file that the catalog knows as `row`.
@@ -264,7 +264,7 @@ impl Overlay {
             let stat = inode.path_fd().and_then(rustix::fs::fstat);
             stat.is_ok_and(|stat| stat.st_size as u64 == row.size && backing::mtime(&stat) == row.mtime)
         };
-        self.keep(row.recipe, || self.plain_source(inode), &as_known, &mut |bytes| self.pace.spend(bytes))
+        self.keep(row.recipe, || self.plain_source(inode), &as_known, &mut |bytes| self.throttle.spend(bytes))
     }
 
     /// Puts a content into each index that does not know it, if `is_it` still says so of what was read.

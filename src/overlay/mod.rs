@@ -45,13 +45,11 @@ mod indexing;
 mod ingest;
 mod inode;
 mod install;
-mod leave;
 mod method_indexes;
 pub mod methods;
 mod namespace;
 mod observe;
 mod optimize;
-mod pace;
 mod policy;
 mod proof;
 mod queue;
@@ -59,21 +57,23 @@ mod recover;
 mod renamed;
 mod repair;
 mod resolved;
+mod rewrite_backoff;
 mod rewrites;
 mod room;
 mod round_size;
 mod scan;
 mod similar;
+mod snapshot_walk;
 mod sparse;
+mod strip_records;
 pub mod stub;
-mod survey;
 pub mod templates;
 #[cfg(test)]
 mod testing;
+mod throttle;
 mod ticks;
 mod totals;
 mod types;
-mod unrest;
 mod views;
 mod warm;
 mod with_paths;
@@ -107,7 +107,7 @@ pub use resolved::{Directory, Resolved};
 pub use room::{Amount, keep_free_bytes, snapshots_fill_disk};
 pub use scan::{Finding, ScanReport, Trouble};
 pub use similar::{Match, Matches, Ranking, SimilarOptions};
-pub use survey::{Held, Met};
+pub use snapshot_walk::{Held, Met};
 pub use totals::Totals;
 pub use types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr, SetTime};
 pub use views::{Look, Views};
@@ -119,9 +119,9 @@ use crate::store::Store;
 use catalog::Finder;
 use heat::Heat;
 use inode::Inodes;
-use pace::Pace;
 use queue::Queue;
 use renamed::Renamed;
+use rewrite_backoff::RewriteBackoff;
 use rewrites::Rewrites;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,8 +129,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use stub::GuardKey;
+use throttle::Throttle;
 use ticks::Ticks;
-use unrest::Unrest;
 
 /// When plain files become stubs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,8 +178,8 @@ pub struct Overlay {
     forgetting: forgetting::Forgetting,
     key: GuardKey,
     policies: RwLock<Arc<Policies>>,
-    pace: Pace,
-    unrest: Unrest,
+    throttle: Throttle,
+    rewrite_backoff: RewriteBackoff,
     rewrites: Rewrites,
     summed: Mutex<Option<totals::Summed>>,
     heat: Heat,
@@ -240,8 +240,8 @@ impl Overlay {
             db: parts.db,
             key: parts.key,
             policies: RwLock::new(Arc::new(Policies::uniform(parts.dedup))),
-            pace: Pace::default(),
-            unrest: Unrest::new(),
+            throttle: Throttle::default(),
+            rewrite_backoff: RewriteBackoff::new(),
             rewrites: Rewrites::new(),
             summed: Mutex::default(),
             heat: Heat::new(HotOptions::default()),
@@ -276,7 +276,7 @@ impl Overlay {
 
     /// The same overlay, reading at most `rate` bytes a second for conversions that nobody waits for.
     pub fn with_convert_rate(self, rate: Option<u64>) -> Overlay {
-        Overlay { pace: Pace::new(rate), ..self }
+        Overlay { throttle: Throttle::new(rate), ..self }
     }
 
     /// The same overlay, keeping files plain that are read again and again by other bounds than the default ones.
@@ -385,7 +385,7 @@ impl Overlay {
 
     /// Bytes a second that conversions read while nobody waits for them, if that is limited.
     pub fn convert_rate(&self) -> Option<u64> {
-        self.pace.rate()
+        self.throttle.rate()
     }
 
     /// Files that rest for longer because they are written again and again.
@@ -411,7 +411,7 @@ impl Overlay {
     /// Conversions let nobody go first, and files need not have rested, until what is returned is dropped: somebody
     /// waits for them.
     pub fn hurry(&self) -> Hurry<'_> {
-        Hurry { _pace: self.pace.hurry(), _queue: self.queue.hurry() }
+        Hurry { _throttle: self.throttle.hurry(), _queue: self.queue.hurry() }
     }
 
     /// Returns how many files were indexed and stay plain because only a mount converts them ([`Policy::withheld`]).
@@ -510,7 +510,7 @@ impl Overlay {
 
 /// While this is held, somebody waits for conversions.
 pub struct Hurry<'a> {
-    _pace: pace::Hurry<'a>,
+    _throttle: throttle::Hurry<'a>,
     _queue: queue::Hurry<'a>,
 }
 
@@ -536,7 +536,7 @@ impl Background {
 
     fn end(&mut self) -> Vec<Arc<Inode>> {
         self.overlay.ticks.stop();
-        self.overlay.pace.end();
+        self.overlay.throttle.end();
         self.overlay.queue.stop();
         self.overlay.warming.stop();
         for thread in self.threads.drain(..) {
@@ -547,7 +547,7 @@ impl Background {
         // Not what stood in the queue: the kernel does not say that a file was closed if it is unmounted just then,
         // and rounds that end after the queue put back what they could not commit.
         self.overlay.inodes.collect(|inode, state| {
-            inode.is_home_file() && (state.dirty || state.queued || state.writers > 0)
+            inode.is_root_fs_file() && (state.dirty || state.queued || state.writers > 0)
         })
     }
 }

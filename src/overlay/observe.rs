@@ -152,7 +152,7 @@ impl Overlay {
 
     /// Where a directory is, from memory if it is known there.
     pub(super) fn dir_path(&self, dir: &Inode) -> Option<Arc<Path>> {
-        if !dir.home {
+        if !dir.on_root_fs {
             return None;
         }
         if let Some(path) = self.dir_paths.lock().get(&dir.file_id()) {
@@ -216,7 +216,7 @@ impl Overlay {
 
     /// Tells of a name that a file got besides its others.
     pub(super) fn tell_linked(&self, inode: &Inode, dir: &Inode, name: &OsStr) {
-        let Some(observer) = self.observer().filter(|_| inode.is_home_file()) else { return };
+        let Some(observer) = self.observer().filter(|_| inode.is_root_fs_file()) else { return };
         if let Some(from) = self.path_of(inode)
             && let Some(dir) = self.dir_path(dir)
             && from != dir.join(name)

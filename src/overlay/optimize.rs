@@ -2,7 +2,7 @@
 
 use super::Overlay;
 use super::error::{OverlayError, Result};
-use super::pace::Priority;
+use super::throttle::Priority;
 use crate::db::Table;
 use crate::store::{RegroupOptions, RegroupPlan, Regrouped};
 use std::sync::{Mutex, PoisonError};

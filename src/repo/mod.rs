@@ -17,11 +17,11 @@ mod guard;
 mod init;
 mod key;
 mod layout;
-mod leave;
 mod lock;
 mod memory;
 mod open;
 mod plain;
+mod removal;
 #[cfg(test)]
 mod tests;
 mod trust;
@@ -29,8 +29,8 @@ mod trust;
 pub use error::RepoError;
 pub use init::InitOptions;
 pub use layout::{DAEMON, LOG, Layout};
-pub use leave::finish_removal;
 pub use memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
+pub use removal::finish_removal;
 
 use crate::chunk::ChunkParams;
 use crate::config::{Config, views_auto};
@@ -147,7 +147,7 @@ impl Repo {
         };
         let key = key::read(layout, format.key_check)?;
         let lock = Lock::take(&dir, &layout.state)?;
-        leave::check_stays(&layout.root)?;
+        removal::check_stays(&layout.root)?;
         let backing = Backing::open(&layout.root).map_err(|e| part(layout, "the directory", e))?;
         let bad_glob = |e: overlay::BadGlob| RepoError::form(&config_path, e.to_string());
         let mut policies = config.policies(options.dedup).map_err(bad_glob)?;
