@@ -32,7 +32,7 @@ mod retention;
 mod snapshots;
 mod take;
 mod tree;
-mod unread;
+mod unreadable;
 mod wire;
 
 pub use browse::{Browse, SNAPSHOTS_DIR, SnapshotFile};

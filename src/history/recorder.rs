@@ -8,7 +8,7 @@ use super::lineage;
 use super::log::Log;
 use super::retention::Rules;
 use super::snapshots::{Snapshots, Wanted};
-use super::unread::{self, Unread};
+use super::unreadable::{self, Unreadable};
 use super::{HistoryError, Result};
 use crate::db::DbError;
 use crate::id::DocumentId;
@@ -110,7 +110,7 @@ impl Recorder {
         let mut kept = KeptForHistory::default();
         let now = Time::now().sec;
         let moments = self.rules.moments(now);
-        let mut unread = Unread::new(&**self.log.db(), collection)?;
+        let mut unreadable = Unreadable::new(&**self.log.db(), collection)?;
         if !dry_run && !self.compact(&overlay, go_on)? {
             return Ok(None);
         }
@@ -118,23 +118,23 @@ impl Recorder {
         let mut budget = {
             let snapshots = &self.snapshots;
             let _changing = snapshots.change();
-            if !snapshots.mark_named(collection, &mut unread, wanted, &mut kept, go_on)? {
+            if !snapshots.mark_named(collection, &mut unreadable, wanted, &mut kept, go_on)? {
                 return Ok(None);
             }
             let mut budget = Budget::new(self.bytes_max().min(room.saturating_sub(kept.bytes)));
             let unnamed = (&mut budget, &mut kept);
-            if !snapshots.mark_unnamed(&self.log, collection, &mut unread, unnamed, wanted, go_on)? {
+            if !snapshots.mark_unnamed(&self.log, collection, &mut unreadable, unnamed, wanted, go_on)? {
                 return Ok(None);
             }
             budget
         };
         let mut keeper = Keeper::new(&self.log, &overlay, moments.clone());
-        if !keeper.versions(collection, &mut unread, &mut budget, dry_run, &mut kept, go_on)? {
+        if !keeper.versions(collection, &mut unreadable, &mut budget, dry_run, &mut kept, go_on)? {
             return Ok(None);
         }
-        kept.unreadable = unread.count;
+        kept.unreadable = unreadable.count;
         if !dry_run {
-            unread.remember(&**self.log.db())?;
+            unreadable.remember(&**self.log.db())?;
         }
         Ok(Some(kept))
     }
@@ -202,6 +202,6 @@ impl Observer for Recorder {
     }
 
     fn left_until(&self) -> std::result::Result<Option<u32>, OverlayError> {
-        unread::left_until(self.log.db().as_ref()).map_err(OverlayError::from)
+        unreadable::left_until(self.log.db().as_ref()).map_err(OverlayError::from)
     }
 }

@@ -37,7 +37,7 @@ use super::frame::{HEADER_BYTES, Key, Kind};
 use super::live::LiveSet;
 use super::pack::{Entry, GROUPED, PLAIN};
 use super::{Store, lock};
-use crate::env::{Access, Loan};
+use crate::env::{Access, Reservation};
 use crate::id::{ChunkId, RecipeId};
 use plan::PackPlan;
 use std::cell::{Cell, RefCell};
@@ -89,7 +89,7 @@ pub struct Collection<'a> {
     /// Packs up to this one stay.
     pub(super) left: Cell<Option<u32>>,
     /// The reserve, while it is in use.
-    pub(super) room: RefCell<Option<Loan>>,
+    pub(super) room: RefCell<Option<Reservation>>,
     pub(super) _one: MutexGuard<'a, ()>,
 }
 
@@ -159,7 +159,7 @@ impl Collection<'_> {
     /// removed. Until the collection is dropped, no content can be stored.
     pub fn make_room(&self) {
         // The older loan is dropped last, otherwise the released space would be reserved again.
-        let room = self.store.reserve.lend();
+        let room = self.store.reserve.reserve();
         *self.room.borrow_mut() = Some(room);
     }
 
