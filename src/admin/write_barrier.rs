@@ -105,8 +105,8 @@ pub(super) fn write_barrier(
 ) -> Result<BarrierReport, AdminError> {
     let overlay = repo.overlay();
     let asked = Instant::now();
-    let mut go_on = || asked.elapsed() < HOLD_MAX && report(Progress::files("holding up changes", 0, 1));
-    let Some(_held) = overlay.hold_up(&mut go_on) else { return Ok(BarrierReport::default()) };
+    let mut keep_going = || asked.elapsed() < HOLD_MAX && report(Progress::files("holding up changes", 0, 1));
+    let Some(_held) = overlay.hold_up(&mut keep_going) else { return Ok(BarrierReport::default()) };
     let begun = Instant::now();
     let end = begun + HOLD_MAX;
     while Instant::now() < end {

@@ -50,8 +50,8 @@ pub fn copy(from: &dyn Db, path: &Path, cache_bytes: u64) -> DbResult<SledDb> {
     Ok(to)
 }
 
-/// Returns false if `go_on` did.
-fn copy_into(to: &SledDb, from: &dyn Db, go_on: &dyn Fn() -> bool) -> DbResult<bool> {
+/// Returns false if `keep_going` did.
+fn copy_into(to: &SledDb, from: &dyn Db, keep_going: &dyn Fn() -> bool) -> DbResult<bool> {
     for table in Table::ALL {
         let (mut part, mut bytes, mut applied, mut goes_on) = (Vec::new(), 0, Ok(()), true);
         from.scan(table, &[], &mut |key, value| {
@@ -59,7 +59,7 @@ fn copy_into(to: &SledDb, from: &dyn Db, go_on: &dyn Fn() -> bool) -> DbResult<b
             bytes += key.len() + value.len();
             if part.len() >= ENTRIES_AT_ONCE || bytes >= BYTES_AT_ONCE {
                 applied = add(to, table, std::mem::take(&mut part));
-                (bytes, goes_on) = (0, go_on());
+                (bytes, goes_on) = (0, keep_going());
             }
             applied.is_ok() && goes_on
         })?;
@@ -86,7 +86,7 @@ fn add(to: &SledDb, table: Table, entries: Vec<(Vec<u8>, Vec<u8>)>) -> DbResult<
 
 impl SledDb {
     /// Like [`Db::compact`], for a database of at least this many bytes.
-    pub(super) fn compact_above(&self, bytes_min: u64, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
+    pub(super) fn compact_above(&self, bytes_min: u64, keep_going: &dyn Fn() -> bool) -> DbResult<Compacted> {
         let beside = self.path.with_extension("copy");
         // Left by a crash: unfinished, or the original after an exchange.
         let _ = std::fs::remove_dir_all(&beside);
@@ -100,17 +100,17 @@ impl SledDb {
             return Ok(Compacted::NotWorth);
         }
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).keep();
-        let written = self.write_copy(&beside, go_on);
+        let written = self.write_copy(&beside, keep_going);
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).keep_no_more();
         let _ = std::fs::remove_dir_all(&beside);
         written.map(|now| now.map_or(Compacted::GivenUp, |now| Compacted::Done { before, now }))
     }
 
     /// Returns the bytes of the copy after it replaced the database; `None` if it was dropped.
-    fn write_copy(&self, beside: &Path, go_on: &dyn Fn() -> bool) -> DbResult<Option<u64>> {
+    fn write_copy(&self, beside: &Path, keep_going: &dyn Fn() -> bool) -> DbResult<Option<u64>> {
         let take_kept = || self.redo.lock().unwrap_or_else(PoisonError::into_inner).take_kept();
         let to = SledDb::open(beside, self.cache_bytes)?;
-        if !copy_into(&to, self, go_on)? {
+        if !copy_into(&to, self, keep_going)? {
             return Ok(None);
         }
         for _ in 0..TOLD_TIMES {

@@ -255,9 +255,9 @@ pub trait Db: Send + Sync {
     fn bytes_on_disk(&self) -> u64;
 
     /// Compacts the database if much of its disk space is unused. Other threads may read and change it
-    /// meanwhile; they wait for a moment at the end. Cancelled when `go_on` returns false.
-    fn compact(&self, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
-        let _ = go_on;
+    /// meanwhile; they wait for a moment at the end. Cancelled when `keep_going` returns false.
+    fn compact(&self, keep_going: &dyn Fn() -> bool) -> DbResult<Compacted> {
+        let _ = keep_going;
         Ok(Compacted::NotWorth)
     }
 

@@ -470,8 +470,8 @@ impl Db for SledDb {
         self.guard(|db| db.size_on_disk()).unwrap_or(0)
     }
 
-    fn compact(&self, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
-        self.compact_above(compaction::BYTES_MIN, go_on)
+    fn compact(&self, keep_going: &dyn Fn() -> bool) -> DbResult<Compacted> {
+        self.compact_above(compaction::BYTES_MIN, keep_going)
     }
 }
 

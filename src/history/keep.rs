@@ -65,7 +65,7 @@ impl<'a> Keeper<'a> {
         budget: &mut Budget,
         dry_run: bool,
         kept: &mut KeptForHistory,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
         let end = with_room(collection, || self.log.write())?;
         let mut unseen: Vec<PathBuf> = Vec::new();
@@ -107,7 +107,7 @@ impl<'a> Keeper<'a> {
             if self.given_up.len() >= REPLACED_MAX {
                 self.write_given_up(collection, dry_run)?;
             }
-            if !go_on() {
+            if !keep_going() {
                 return Ok(false);
             }
         }
@@ -123,7 +123,7 @@ impl<'a> Keeper<'a> {
             if self.given_up.len() >= REPLACED_MAX {
                 self.write_given_up(collection, dry_run)?;
             }
-            if !go_on() {
+            if !keep_going() {
                 return Ok(false);
             }
         }
@@ -186,8 +186,8 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// Returns how many former versions are kept. `None` if `go_on` returned false.
-    pub(super) fn former(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<u64>> {
+    /// Returns how many former versions are kept. `None` if `keep_going` returned false.
+    pub(super) fn former(&mut self, keep_going: &mut dyn FnMut() -> bool) -> Result<Option<u64>> {
         let mut former = 0;
         for number in 0..self.log.write()? {
             let Some(batch) = self.log.batch(number)? else { continue };
@@ -202,7 +202,7 @@ impl<'a> Keeper<'a> {
                     former += 1;
                 }
             }
-            if !go_on() {
+            if !keep_going() {
                 return Ok(None);
             }
         }

@@ -202,19 +202,19 @@ impl Overlay {
     /// Holds up changes that come until those under way have ended, and keeps everything so, but for the contents of files
     /// that are open. A change may take long, as one does that waits for a large content to be written back; then the others
     /// go on, for as long as they were held up, and are held up twice as long the next time. So this comes to an end however
-    /// much is changed. `None` if `go_on` said no.
-    pub fn stand_still(&self, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
-        self.close(Closed::Names, go_on)
+    /// much is changed. `None` if `keep_going` said no.
+    pub fn stand_still(&self, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        self.close(Closed::Names, keep_going)
     }
 
     /// The same, and what is written to open files and made durable, as far as it comes by here: what the kernel writes by
     /// itself (passthrough, shared mappings) goes on until its program syncs it. Each change that waits takes a thread, so
     /// soon nobody is answered through the mount: who calls this reads beneath it, and makes it short.
-    pub fn hold_up(&self, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
-        self.close(Closed::All, go_on)
+    pub fn hold_up(&self, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        self.close(Closed::All, keep_going)
     }
 
-    fn close(&self, closed: Closed, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+    fn close(&self, closed: Closed, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
         let mut patience = PAUSE_FIRST;
         loop {
             if let Some(still) = self.changes.gate.close(closed, patience) {
@@ -222,7 +222,7 @@ impl Overlay {
             }
             let end = Instant::now() + patience;
             loop {
-                if !go_on() {
+                if !keep_going() {
                     return None;
                 }
                 let left = end.saturating_duration_since(Instant::now());

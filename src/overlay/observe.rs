@@ -105,14 +105,14 @@ pub trait Observer: Send + Sync {
 
     /// Says to a collection what the history needs, after giving up what it need not keep, unless `dry_run`; without the
     /// snapshot `except`, if there is one. Keeps at most `room` bytes on disk, or what snapshots with a name need.
-    /// `None` if `go_on` said no. Called after the files' own needs were said.
+    /// `None` if `keep_going` said no. Called after the files' own needs were said.
     fn mark(
         &self,
         collection: &Collection<'_>,
         dry_run: bool,
         except: Option<&DocumentId>,
         room: u64,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<KeptForHistory>>;
 
     /// Most bytes on disk for what only versions and snapshots need; snapshots with a name may take more.

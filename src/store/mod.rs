@@ -51,7 +51,7 @@ mod writer;
 
 pub use document::DocumentKind;
 pub use error::{Damage, DamageKind, Object, StoreError};
-pub use gc::{Collection, GcDone, GcPlan, GoOn};
+pub use gc::{Collection, GcDone, GcPlan, KeepGoing};
 pub use index::Grouping;
 pub use pin::Pin;
 pub use regroup::{RegroupOptions, RegroupPlan, Regrouped};
