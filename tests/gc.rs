@@ -2,7 +2,7 @@
 //!
 //! Seen to fail: with one round of marking instead of rounds until directories rest
 //! (`files_that_move_meanwhile_are_kept`); without `mark_open` (`an_open_file_without_a_name_is_kept`); with errors of
-//! `keep` swallowed in mark.rs (`nothing_goes_while_it_is_not_known_what_is_needed`: 196 KiB went); with packs
+//! `keep` swallowed in gc_mark.rs (`nothing_goes_while_it_is_not_known_what_is_needed`: 196 KiB went); with packs
 //! removed before `store.sync` (not here: a kill cannot show it; see `store::tests::crash`, tests/powercut).
 #![allow(
     clippy::unwrap_used,

@@ -12,9 +12,9 @@
 //! | `keep_committed` of hybrid files | `answers_follow_the_files` (written in the middle) |
 //! | names when an answer is given | `names_count_as_they_are` |
 //! | removal of an index; a new index does not make the store behind | `what_is_enabled_later_...`, `commands_ask_...` |
-//! | `flush_kept` as a no-op | `what_is_enabled_later_...` (caught up), `commands_ask_...` |
+//! | `flush_method_indexes` as a no-op | `what_is_enabled_later_...` (caught up), `commands_ask_...` |
 //! | `each_missing` finds none; no bound of length | `what_is_enabled_later_...`, `commands_ask_...` |
-//! | `below` of `kept_groups` | `a_daemon_answers_...` |
+//! | `below` of `method_groups` | `a_daemon_answers_...` |
 //! | other parameters are not refused; a base is read by default ones; so is the length of chunks | `an_index_has_the_parameters_...` |
 //! | kept indexes are not asked | all |
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
@@ -25,8 +25,8 @@ use common::session::{Session, dedupctl, fast_dir};
 use common::{As, Mount, fuse_available, noise, text};
 use dedupfs::chunk::ChunkParams;
 use dedupfs::config::Config;
-use dedupfs::overlay::methods::{LikeGroup, NamedMatch, Tree};
-use dedupfs::overlay::{Caller, Dedup, FileAt, NotKept, OpenFlags, ROOT};
+use dedupfs::overlay::methods::{LikeGroup, MatchWithPaths, Tree};
+use dedupfs::overlay::{Caller, Dedup, FileAt, NotIndexed, OpenFlags, ROOT};
 use dedupfs::repo::{InitOptions, Layout, Repo};
 use dedupfs::similarity::methods::Chosen;
 use dedupfs::similarity::methods::winnow::Base;
@@ -128,8 +128,8 @@ impl World {
                 let file = file.unwrap().file_name();
                 for limit in [2, 100] {
                     let asked = FileAt { path: Path::new(&file), outside: false };
-                    let kept = session.overlay().kept_similar(&chosen(name), asked, None, 0.1, limit);
-                    let kept: Vec<NamedMatch> = kept.unwrap().expect("it is kept");
+                    let kept = session.overlay().method_similar(&chosen(name), asked, None, 0.1, limit);
+                    let kept: Vec<MatchWithPaths> = kept.unwrap().expect("it is kept");
                     let anew = tree.similar(&self.mirror.path().join(&file), 0.1, limit).unwrap();
                     assert_eq!(kept, anew, "{when}: like {file:?} by {name}");
                     found += kept.len();
@@ -137,9 +137,10 @@ impl World {
             }
             let outside = self.mirror.path().join("a.txt");
             let asked = FileAt { path: &outside, outside: true };
-            let kept = session.overlay().kept_similar(&chosen(name), asked, None, 0.1, 100).unwrap().unwrap();
+            let kept =
+                session.overlay().method_similar(&chosen(name), asked, None, 0.1, 100).unwrap().unwrap();
             assert!(kept.iter().any(|found| found.identical), "{when}: {name} outside: {kept:?}");
-            let kept = session.overlay().kept_groups(
+            let kept = session.overlay().method_groups(
                 &chosen(name),
                 Path::new(""),
                 &Base::default(),
@@ -150,10 +151,10 @@ impl World {
             assert_eq!(kept, tree.groups(0.1).unwrap(), "{when}: groups by {name}");
             assert_eq!(
                 session.overlay().not_kept(&chosen(name)).unwrap(),
-                Some(NotKept::default()),
+                Some(NotIndexed::default()),
                 "{when}: {name}"
             );
-            let contents = kept_contents(session, name);
+            let contents = method_contents(session, name);
             assert_eq!(contents, tree.contents() as u64, "{when}: contents in the index of {name}");
         }
         found
@@ -168,8 +169,8 @@ fn chosen(method: &str) -> Chosen {
     method.parse().unwrap()
 }
 
-fn kept_contents(session: &Session, method: &str) -> u64 {
-    let indexes = session.overlay().kept().unwrap().indexes();
+fn method_contents(session: &Session, method: &str) -> u64 {
+    let indexes = session.overlay().method_indexes().unwrap().indexes();
     indexes.iter().find(|index| index.method().name() == chosen(method).name()).unwrap().stats().contents
 }
 
@@ -240,12 +241,12 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         world.set(&format!("dedup = \"{dedup}\""));
         let session = world.open();
         world.fill(&session);
-        assert!(session.overlay().kept().unwrap().indexes().is_empty());
+        assert!(session.overlay().method_indexes().unwrap().indexes().is_empty());
         session.close().unwrap();
         // Filled by a scan.
         world.set(&format!("dedup = \"{dedup}\"\nmethods = [\"sif\", \"simhash\"]"));
         let session = world.open();
-        assert_eq!(session.overlay().not_kept(&chosen("sif")).unwrap(), Some(NotKept { files: 8 }));
+        assert_eq!(session.overlay().not_kept(&chosen("sif")).unwrap(), Some(NotIndexed { files: 8 }));
         assert_eq!(session.overlay().not_kept(&chosen("winnow")).unwrap(), None);
         session.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         world.check(&session, &["sif", "simhash"], "scanned");
@@ -256,7 +257,7 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         let repo = Repo::open(&layout, &Default::default(), &mut |_| {}).unwrap();
         assert!(repo.behind(), "an index that is new is behind");
         let asked = FileAt { path: Path::new("a.txt"), outside: false };
-        assert!(repo.overlay().kept_similar(&chosen("sif"), asked, None, 0.1, 9).unwrap().is_none());
+        assert!(repo.overlay().method_similar(&chosen("sif"), asked, None, 0.1, 9).unwrap().is_none());
         let background = repo.overlay().start();
         dedupfs::admin::catch_up_quietly(&repo).unwrap();
         assert!(!repo.behind());
@@ -267,7 +268,7 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         // Wanted again: what there was is not.
         world.set(&format!("dedup = \"{dedup}\"\nmethods = [\"sif\"]"));
         let session = world.open();
-        assert_eq!(kept_contents(&session, "sif"), 0);
+        assert_eq!(method_contents(&session, "sif"), 0);
         session.close().unwrap();
     }
 }
@@ -413,7 +414,7 @@ fn an_index_has_the_parameters_that_it_is_enabled_with() {
     let asked = FileAt { path: Path::new("b.txt"), outside: false };
     let overlay = session.overlay();
     let like = |method: &str, min| {
-        let found = overlay.kept_similar(&chosen(method), asked, None, min, 100);
+        let found = overlay.method_similar(&chosen(method), asked, None, min, 100);
         found.map(|found| found.expect("it is kept").len()).map_err(|e| e.to_string())
     };
     assert!(like("winnow", 0.1).unwrap() > 0);
@@ -457,7 +458,7 @@ fn an_index_has_the_parameters_that_it_is_enabled_with() {
     // With other parameters it is made anew.
     world.set("methods = [\"winnow:k=21,w=30\"]");
     let session = world.open();
-    assert_eq!(kept_contents(&session, "winnow"), 0);
+    assert_eq!(method_contents(&session, "winnow"), 0);
     session.close().unwrap();
 }
 

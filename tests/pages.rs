@@ -217,7 +217,7 @@ fn large_page() -> String {
         figures: Vec::new(),
         notes: Vec::new(),
         pictures: Vec::new(),
-        beside: None,
+        side_by_side: None,
         table: Some(table),
     };
     page.html("now").unwrap()

@@ -10,7 +10,7 @@
 //! | `catch_up_view` without `any_name` | `the_index_of_views_follows_the_files` (a name that promises nothing) |
 //! | `catch_up_view` without `promised` | `only_what_is_wanted_is_indexed` (wanted later) |
 //! | `suits` as true; `wanting` without the removal | `only_what_is_wanted_is_indexed` |
-//! | the tables of `db/beside.rs` as those of bytes; `except` in `similar_through` | all |
+//! | the tables of `db/shadow.rs` as those of bytes; `except` in `similar_through` | all |
 //! | the candidate through the view of the query | `markup_does_not_count`, `packed_and_plain_meet` |
 //! | `skip_header` of `view/postscript.rs`, `FlateDecode` in `view/pdf.rs` | `pages_are_found_apart_from_headers` |
 //! | markup inside archives as it is | `documents_with_the_same_text_are_found` |

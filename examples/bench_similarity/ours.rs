@@ -225,11 +225,11 @@ impl Verified {
         order.sort_unstable();
         let bytes = &files[file].bytes;
         for &other in order.iter().step_by(order.len().div_ceil(VERIFIED_MAX).max(1)) {
-            let mut found = exact::Beside::default();
+            let mut found = exact::SideBySide::default();
             self.cpu_s += cpu_of(&mut || {
                 let (one, other, patterns) = (&&bytes[..], &&files[other].bytes[..], Patterns::padding());
                 let covered = patterns.covered(one, COMPARE_MEMORY).unwrap();
-                found = exact::compare_beside(one, &covered, other, &patterns, COMPARE_MEMORY).unwrap();
+                found = exact::compare_excluding(one, &covered, other, &patterns, COMPARE_MEMORY).unwrap();
             });
             let said = truth.get(&other).map_or(0.0, |share| share.of_32);
             let (common, counted) = (found.common, (bytes.len() as u64 - found.a_patterns) as f64);

@@ -1,7 +1,7 @@
 use super::text::shown;
 use super::{AdminError, Context, Progress, Report, Response, Unit};
-use crate::overlay::methods::{LikeGroup, Named, NamedMatch, NamedPair};
-use crate::overlay::{FileAt, KeptContent, OverlayError};
+use crate::overlay::methods::{LikeGroup, MatchWithPaths, PairWithPaths, WithPaths};
+use crate::overlay::{FileAt, IndexedContent, OverlayError};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
 use crate::similarity::methods::{Chosen, Likeness};
@@ -175,9 +175,9 @@ pub struct MethodKeys {
 
 impl PairByMethod {
     /// Describes a pair.
-    pub fn of(found: &NamedPair) -> PairByMethod {
-        let NamedPair { a, b, common, a_in_b, b_in_a } = found;
-        let name = |named: &Named| named.paths.first().map(|path| shown(path)).unwrap_or_default();
+    pub fn of(found: &PairWithPaths) -> PairByMethod {
+        let PairWithPaths { a, b, common, a_in_b, b_in_a } = found;
+        let name = |named: &WithPaths| named.paths.first().map(|path| shown(path)).unwrap_or_default();
         PairByMethod {
             common: *common,
             containment: *a_in_b,
@@ -191,8 +191,8 @@ impl PairByMethod {
 
 impl FileByMethod {
     /// Describes a match.
-    pub fn of_match(found: &NamedMatch) -> FileByMethod {
-        let &NamedMatch { ref path, size, identical, likeness } = found;
+    pub fn of_match(found: &MatchWithPaths) -> FileByMethod {
+        let &MatchWithPaths { ref path, size, identical, likeness } = found;
         FileByMethod { path: shown(path), size, identical, likeness }
     }
 
@@ -222,7 +222,9 @@ pub(super) fn similar(
     winnow: &WinnowRequest,
 ) -> Result<Response, AdminError> {
     let overlay = context.repo.overlay();
-    let Some(parameters) = kept(overlay.kept_description(method))? else { return not_kept(context, method) };
+    let Some(parameters) = kept(overlay.method_description(method))? else {
+        return not_kept(context, method);
+    };
     let query = match *winnow == WinnowRequest::default() {
         true => None,
         false => {
@@ -234,7 +236,7 @@ pub(super) fn similar(
             Some(query.map_err(|message| AdminError::refused(message, hint))?)
         }
     };
-    let Some(found) = overlay.kept_similar(method, file.at(), query.as_ref(), min, limit)? else {
+    let Some(found) = overlay.method_similar(method, file.at(), query.as_ref(), min, limit)? else {
         return not_kept(context, method);
     };
     Ok(Response::SimilarByMethod(SimilarByMethod {
@@ -255,11 +257,11 @@ pub(super) fn groups(
     base_files: &[FileRef],
     report: Report<'_>,
 ) -> Result<Response, AdminError> {
-    let Some(parameters) = kept(context.repo.overlay().kept_description(method))? else {
+    let Some(parameters) = kept(context.repo.overlay().method_description(method))? else {
         return not_kept(context, method);
     };
     let base = base(context, base_files)?.map(|(_, base)| base).unwrap_or_default();
-    let found = context.repo.overlay().kept_groups(method, path, &base, min, &mut |pairs| {
+    let found = context.repo.overlay().method_groups(method, path, &base, min, &mut |pairs| {
         report(Progress { what: "comparing".to_owned(), done: pairs, total: 0, unit: Unit::Files })
     });
     let found = found.map_err(|e| match e {
@@ -294,13 +296,13 @@ pub(super) fn pairs(
     (min, limit): (f64, usize),
     base_files: &[FileRef],
 ) -> Result<Response, AdminError> {
-    let Some(parameters) = kept(context.repo.overlay().kept_description(method))? else {
+    let Some(parameters) = kept(context.repo.overlay().method_description(method))? else {
         return not_kept(context, method);
     };
     let Some((_, base)) = base(context, base_files)? else { return not_kept(context, method) };
     let limit = limit.min(ANSWER_BYTES_MAX / (2 * ROW_BYTES));
     let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
-    let Some(found) = context.repo.overlay().kept_pairs(method, path, &base, &options)? else {
+    let Some(found) = context.repo.overlay().method_pairs(method, path, &base, &options)? else {
         return not_kept(context, method);
     };
     Ok(Response::PairsByMethod(PairsByMethod {
@@ -320,12 +322,13 @@ pub(super) fn contents(
     from: u32,
 ) -> Result<Response, AdminError> {
     let overlay = context.repo.overlay();
-    let found = kept(overlay.kept_contents(method, path, from, NAMES_AT_ONCE))?;
-    let (Some((contents, next)), Some(parameters)) = (found, kept(overlay.kept_description(method))?) else {
+    let found = kept(overlay.method_contents(method, path, from, NAMES_AT_ONCE))?;
+    let (Some((contents, next)), Some(parameters)) = (found, kept(overlay.method_description(method))?)
+    else {
         return not_kept(context, method);
     };
-    let chosen = overlay.kept().and_then(|kept| kept.chosen(method.name()));
-    let of = |content: KeptContent| MethodContent {
+    let chosen = overlay.method_indexes().and_then(|kept| kept.chosen(method.name()));
+    let of = |content: IndexedContent| MethodContent {
         number: content.number,
         id: to_hex(&content.id.0),
         keys: content.keys,
@@ -342,7 +345,7 @@ pub(super) fn contents(
 }
 
 pub(super) fn keys(context: Context<'_>, method: &Chosen, from: u64) -> Result<Response, AdminError> {
-    let found = kept(context.repo.overlay().kept_keys(method, from, ROWS_AT_ONCE))?;
+    let found = kept(context.repo.overlay().method_keys(method, from, ROWS_AT_ONCE))?;
     let Some((packed, next)) = found else { return not_kept(context, method) };
     Ok(Response::MethodKeys(MethodKeys { packed: to_hex(&packed), next }))
 }
@@ -364,7 +367,7 @@ fn kept<T>(asked: Result<Option<T>, OverlayError>) -> Result<Option<T>, AdminErr
 /// Returns the answer for a missing index, with the parameters of an existing one.
 fn not_kept(context: Context<'_>, method: &Chosen) -> Result<Response, AdminError> {
     let overlay = context.repo.overlay();
-    let own = overlay.kept().and_then(|kept| kept.chosen(method.name()));
+    let own = overlay.method_indexes().and_then(|kept| kept.chosen(method.name()));
     Ok(Response::NotKept(own.map(|own| own.any().settings())))
 }
 

@@ -15,9 +15,8 @@ mod export;
 mod gc;
 mod groups;
 mod log;
-mod moment;
+mod old_contents;
 mod optimize;
-mod past;
 mod repair;
 mod restore;
 mod scan;
@@ -29,6 +28,7 @@ mod template;
 pub(crate) mod text;
 mod tree;
 mod would_free;
+mod write_barrier;
 
 pub use by_method::{
     FileByMethod, FileRef, GroupsByMethod, MethodContent, MethodContents, MethodKeys, Name, NotKnown,
@@ -43,9 +43,8 @@ pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
 pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use log::{HistoryUse, LogReport, SnapshotOfFile, VersionRow};
-pub use moment::{MomentReport, MomentRequest, MomentRow, moment_file};
+pub use old_contents::{OldContentsReport, old_content_file};
 pub use optimize::{OptimizeReport, OptimizeRequest};
-pub use past::{PastReport, past_file};
 pub use repair::{Peer, RepairRequest};
 pub use restore::{RestoreReport, RestoreRequest, To};
 pub use settle::SettleReport;
@@ -54,6 +53,7 @@ pub use snapshot::{DifferenceRow, EntryRow, Restored, SnapshotReport, SnapshotRe
 pub use status::{KeptStatus, StatusReport};
 pub use template::{TemplateReport, TemplateRequest, TemplateRow};
 pub use would_free::WouldFreeReport;
+pub use write_barrier::{BarrierReport, BarrierRequest, BarrierRow, barrier_file};
 
 use crate::db::DbError;
 use crate::history::HistoryError;
@@ -214,14 +214,16 @@ pub enum Request {
     /// Make files plain again.
     Export(ExportRequest),
     /// Find former contents of files.
-    Past {
+    #[serde(rename = "past")]
+    OldContents {
         /// Their recipes, hexadecimal.
         recipes: Vec<String>,
-        /// Whether to write them to [`past_file`].
+        /// Whether to write them to [`old_content_file`].
         write: bool,
     },
     /// Read some paths while changes are held up.
-    Moment(MomentRequest),
+    #[serde(rename = "moment")]
+    WriteBarrier(BarrierRequest),
     /// Finish conversions in flight and unmount. Only a daemon can.
     Unmount {
         /// Also end it while other mount namespaces hold it.
@@ -259,8 +261,10 @@ pub enum Response {
     Gc(GcReport),
     Optimize(OptimizeReport),
     Export(ExportReport),
-    Past(PastReport),
-    Moment(MomentReport),
+    #[serde(rename = "past")]
+    OldContents(OldContentsReport),
+    #[serde(rename = "moment")]
+    WriteBarrier(BarrierReport),
     Unmount(UnmountReport),
 }
 
@@ -489,8 +493,12 @@ pub fn run(context: Context<'_>, request: Request, report: Report<'_>) -> Result
             optimize::optimize(context.repo, request, report).map(Response::Optimize)
         }
         Request::Export(request) => export::export(context, &request, report).map(Response::Export),
-        Request::Past { recipes, write } => past::past(context.repo, &recipes, write).map(Response::Past),
-        Request::Moment(request) => moment::moment(context.repo, &request, report).map(Response::Moment),
+        Request::OldContents { recipes, write } => {
+            old_contents::old_contents(context.repo, &recipes, write).map(Response::OldContents)
+        }
+        Request::WriteBarrier(request) => {
+            write_barrier::write_barrier(context.repo, &request, report).map(Response::WriteBarrier)
+        }
         Request::Unmount { .. } => Err(AdminError::NotMounted(context.repo.layout().root.clone())),
     }
 }

@@ -132,9 +132,9 @@ pub(super) fn put_back(
     let dir = path.parent().unwrap_or(Path::new(""));
     let tree = Tree::of(context)?;
     tree.make_dirs(dir)?;
-    let placed = overlay.place(dir, path, recipe, meta)?;
-    if let Err(e) = tree.replace(&placed, path) {
-        overlay.remove_placed(&placed);
+    let installed = overlay.install(dir, path, recipe, meta)?;
+    if let Err(e) = tree.replace(&installed, path) {
+        overlay.remove_installed(&installed);
         return Err(target(&format!("it could not be put in its place: {e}")).into());
     }
     if let Some(file) = overlay.file_at(path)? {
@@ -154,7 +154,7 @@ pub(super) fn put_back(
 pub(super) fn keep_present(context: Context<'_>, path: &Path) -> Result<(), AdminError> {
     let (overlay, history) = (context.repo.overlay(), context.repo.history());
     let target = |reason: &str| HistoryError::Target { path: path.to_owned(), reason: reason.to_owned() };
-    let Some(met) = overlay.survey_at(path)? else { return Ok(()) };
+    let Some(met) = overlay.snapshot_at(path)? else { return Ok(()) };
     if met.kind != Kind::File {
         return Err(target("a directory or another thing that is no regular file is in its place").into());
     }

@@ -10,7 +10,7 @@ use super::tree::Tree;
 use super::{AdminError, Context, Progress, Report, catch_up, text};
 use crate::history::{Difference, Entry, HistoryError, How, Node, Snapshot, short_id};
 use crate::id::DocumentId;
-use crate::overlay::{Kind, Meta, OverlayError, placed_name, set_attributes};
+use crate::overlay::{Kind, Meta, OverlayError, install_name, set_attributes};
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -441,7 +441,7 @@ impl Restorer<'_> {
             self.links.insert(link, base.to_owned());
         }
         if self.in_place
-            && let Some(met) = overlay.survey_at(path)?
+            && let Some(met) = overlay.snapshot_at(path)?
         {
             if met.kind != Kind::File {
                 self.clear(path, base)?;
@@ -467,7 +467,7 @@ impl Restorer<'_> {
 
     /// Creates an empty file, in the place of the present one.
     fn make_empty(&self, base: &Path, meta: &Meta) -> Result<(), AdminError> {
-        let placed = base.with_file_name(placed_name()?);
+        let placed = base.with_file_name(install_name()?);
         self.tree.create(&placed).map_err(|e| self.tree.error("create", base, e))?;
         let made = self.furnish(&placed, meta).and_then(|()| {
             Ok(self.tree.replace(&placed, base).map_err(|e| self.tree.error("rename", base, e))?)
@@ -482,7 +482,7 @@ impl Restorer<'_> {
     fn has(&self, path: &Path, recipe: Option<crate::id::RecipeId>) -> Result<bool, AdminError> {
         use crate::overlay::Held;
         let overlay = self.context.repo.overlay();
-        Ok(match overlay.survey_at(path)?.map(|met| met.held) {
+        Ok(match overlay.snapshot_at(path)?.map(|met| met.held) {
             Some(Held::Empty) => recipe.is_none(),
             Some(Held::Stored { recipe: there, .. }) => recipe == Some(there),
             Some(Held::Plain) => overlay.store_plain(path)?.map(|(there, _)| there) == recipe,

@@ -139,7 +139,7 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let saved_by_grouping = grouping.before_bytes.saturating_sub(grouping.after_bytes);
     let (hot_files, hot_bytes) = overlay.hot();
     let mut kept = Vec::new();
-    for index in overlay.kept().into_iter().flat_map(|kept| kept.indexes()) {
+    for index in overlay.method_indexes().into_iter().flat_map(|kept| kept.indexes()) {
         let (name, bytes) = (index.method().name().to_owned(), index.bytes().map_err(OverlayError::from)?);
         let parameters = index.method().settings();
         kept.push(KeptStatus { name, parameters, contents: index.stats().contents, bytes });

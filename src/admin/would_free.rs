@@ -34,10 +34,10 @@ pub(super) fn would_free(
 ) -> Result<WouldFreeReport, AdminError> {
     catch_up(repo, report)?;
     let (overlay, history) = (repo.overlay(), repo.history());
-    let mut go_on = |stubs| report(Progress::files("marking what else is needed", stubs, 0));
+    let mut keep_going = |stubs| report(Progress::files("marking what else is needed", stubs, 0));
     let mut parts = path.components();
     let is_snapshot = parts.next() == Some(Component::Normal(SNAPSHOTS_DIR.as_ref()))
-        && overlay.survey_at(Path::new(SNAPSHOTS_DIR))?.is_none();
+        && overlay.snapshot_at(Path::new(SNAPSHOTS_DIR))?.is_none();
     let (found, files, bytes) = if is_snapshot {
         let id = parts.next().map(|id| id.as_os_str().to_string_lossy().into_owned());
         let id = id.filter(|_| parts.next().is_none()).ok_or_else(|| {
@@ -48,16 +48,16 @@ pub(super) fn would_free(
         })?;
         let (id, snapshot) = history.find_snapshot(&id)?;
         let recipes = history.contents_of(&snapshot)?;
-        (overlay.would_free(None, Some((&id, &recipes)), &mut go_on)?, snapshot.files, snapshot.bytes)
+        (overlay.would_free(None, Some((&id, &recipes)), &mut keep_going)?, snapshot.files, snapshot.bytes)
     } else {
-        if path.as_os_str().is_empty() || overlay.survey_at(path)?.is_none() {
+        if path.as_os_str().is_empty() || overlay.snapshot_at(path)?.is_none() {
             let what =
                 if path.as_os_str().is_empty() { "the root itself cannot be removed" } else { "not found" };
             return Err(
                 OverlayError::io("look at", path, io::Error::new(io::ErrorKind::NotFound, what)).into()
             );
         }
-        let found = overlay.would_free(Some(path), None, &mut go_on)?;
+        let found = overlay.would_free(Some(path), None, &mut keep_going)?;
         (found, found.map_or(0, |found| found.files), found.map_or(0, |found| found.bytes))
     };
     let found = found.ok_or(AdminError::Interrupted)?;

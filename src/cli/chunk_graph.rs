@@ -3,7 +3,7 @@
 use super::CliResult;
 use super::error::CliError;
 use super::groups::{Asked, ROWS, more};
-use super::kept::KeptIndex;
+use super::method_index::MethodIndex;
 use super::methods::{failed, outcome, reading};
 use super::output::{Output, plain, share, size, table};
 use super::similar::parse_share;
@@ -227,7 +227,7 @@ fn tttd_of(method: &Chosen) -> Tttd {
 
 /// Returns the collection of an index's files, in order of names.
 fn indexed(
-    kept: &KeptIndex,
+    kept: &MethodIndex,
     asked: &Asked<'_>,
     work_dir: &Path,
     out: &Output,

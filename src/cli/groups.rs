@@ -1,5 +1,5 @@
 use super::chunk_graph::ChunkGraphOptions;
-use super::kept::KeptIndex;
+use super::method_index::MethodIndex;
 use super::methods::{ByMethod, Saving};
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, unexpected};
@@ -193,7 +193,7 @@ impl Groups {
             ChunkGraph::NAME => self.chunk_graph.groups(&asked, out),
             _ => self.sif.groups(&asked, out),
         };
-        let closed = kept.map_or(Ok(()), KeptIndex::close);
+        let closed = kept.map_or(Ok(()), MethodIndex::close);
         let outcome = outcome?;
         closed?;
         Ok(outcome)
@@ -206,7 +206,7 @@ pub(super) struct Asked<'a> {
     pub(super) dir: PathBuf,
     pub(super) method: &'a Chosen,
     /// The overlay's index, if it is to be asked.
-    pub(super) kept: Option<&'a KeptIndex>,
+    pub(super) kept: Option<&'a MethodIndex>,
     pub(super) saving: &'a Saving,
     /// Whether to show pairs.
     pub(super) pairs: bool,

@@ -2,7 +2,7 @@
 //! otherwise reads the files of a directory.
 
 use super::error::CliError;
-use super::kept::KeptIndex;
+use super::method_index::MethodIndex;
 use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, find_for_file, unexpected};
 use super::winnow::WinnowAsked;
@@ -155,7 +155,7 @@ impl ByMethod {
         path: Option<&Path>,
         global: &Global,
         out: &Output,
-    ) -> Result<Option<KeptIndex>, CliError> {
+    ) -> Result<Option<MethodIndex>, CliError> {
         let Some(found) = (match self.dir {
             Some(_) => None,
             // Outside of any overlay files are read, or it is an error there.
@@ -163,7 +163,7 @@ impl ByMethod {
         }) else {
             return Ok(None);
         };
-        match KeptIndex::open(found, chosen, out)? {
+        match MethodIndex::open(found, chosen, out)? {
             Ok(kept) => {
                 self.say(&kept.not_known, out);
                 Ok(Some(kept))
@@ -213,7 +213,7 @@ impl ByMethod {
                 let base =
                     winnowing.map_or_else(|| Ok(Base::default()), |winnowing| winnow.base(&winnowing))?;
                 let tree = read(&dir, method.clone(), winnow.look, out)?;
-                let groups = tree.groups_beside(&base, min).map_err(failed)?;
+                let groups = tree.groups_excluding(&base, min).map_err(failed)?;
                 GroupsByMethod {
                     method: method.name().to_owned(),
                     parameters: method.description(),

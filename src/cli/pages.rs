@@ -6,7 +6,7 @@ use super::similar::not_indexed;
 use crate::admin::{DiffReport, Excerpt, GroupsReport};
 use crate::overlay::compare::Comparison;
 use crate::page::{
-    Bar, Beside, Column, Figure, Kind, MARKED_MAX, Page, Part, Picture, Piece, Set, Shared, Table, Values,
+    Bar, Column, Figure, Kind, MARKED_MAX, Page, Part, Picture, Piece, Set, Shared, SideBySide, Table, Values,
 };
 use std::path::Path;
 
@@ -121,7 +121,7 @@ pub(super) fn groups(report: &GroupsReport, about: String) -> Page {
         ],
         notes,
         pictures: savings(report, listed).into_iter().collect(),
-        beside: None,
+        side_by_side: None,
         table: Some(Table {
             title: "Files".to_owned(),
             columns,
@@ -183,7 +183,7 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
         column("Bytes", "How many they are", &|i| regions[i].length),
     ];
     let piece = |Excerpt { offset, lines_before, bytes }| Piece { offset, lines_before, bytes };
-    let beside = Beside {
+    let side_by_side = SideBySide {
         names: [a.clone(), b.clone()],
         sizes: [*a_size, *b_size],
         pieces: excerpts.map(|pieces| pieces.into_iter().map(piece).collect()),
@@ -196,7 +196,7 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
     if report.identical {
         notes.push("Both are the same to the byte.".to_owned());
     }
-    if beside.is_cut() {
+    if side_by_side.is_cut() {
         notes.push(
             "Not all is shown: long contents appear only around the ends of the longest regions.".to_owned(),
         );
@@ -221,7 +221,7 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
             title: "How much is shared".to_owned(),
             bars: vec![bar(a, report.bytes_common, *a_size), bar(b, report.b_bytes_common, *b_size)],
         }],
-        beside: Some(beside),
+        side_by_side: Some(side_by_side),
         table: Some(plain_table("Regions", columns)),
     }
 }
@@ -284,7 +284,7 @@ pub(super) fn comparison(comparison: &Comparison, about: String) -> Page {
         .into_iter()
         .flatten()
         .collect(),
-        beside: None,
+        side_by_side: None,
         table: Some(plain_table("Figures", columns)),
     }
 }

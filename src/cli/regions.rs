@@ -2,7 +2,7 @@ use super::error::CliError;
 use super::methods::failed;
 use super::output::{Output, plain, share};
 use super::{CliResult, Global, Outcome};
-use crate::overlay::methods::regions::{Beside, Passage, beside};
+use crate::overlay::methods::regions::{Passage, SideBySide, side_by_side};
 use crate::similarity::methods::winnow::Winnow;
 use crate::view::View;
 use serde::Serialize;
@@ -59,7 +59,7 @@ struct RegionsReport {
     a: String,
     b: String,
     #[serde(flatten)]
-    beside: Beside,
+    side_by_side: SideBySide,
 }
 
 impl Regions {
@@ -69,24 +69,25 @@ impl Regions {
             Some(t) => Winnow::with_guarantee(self.k, t, true),
         };
         let winnow = winnow.map_err(CliError::new)?;
-        let mut beside = beside(&self.a, &self.b, self.view, &winnow, &self.base).map_err(failed)?;
-        let found = beside.passages.len();
-        beside.passages.truncate(self.limit.unwrap_or(if global.json { usize::MAX } else { SHOWN }));
-        let left = found - beside.passages.len();
+        let mut side_by_side =
+            side_by_side(&self.a, &self.b, self.view, &winnow, &self.base).map_err(failed)?;
+        let found = side_by_side.passages.len();
+        side_by_side.passages.truncate(self.limit.unwrap_or(if global.json { usize::MAX } else { SHOWN }));
+        let left = found - side_by_side.passages.len();
         if left > 0 {
             out.note(&format!("{left} shorter regions left out: --limit N shows more"));
         }
         let [a, b] = [&self.a, &self.b].map(|path| crate::admin::text::shown(path));
-        let passages = &beside.passages;
+        let passages = &side_by_side.passages;
         let of_a = self.read_lines(&self.a, &mut passages.iter().map(|passage| passage.a))?;
         let of_b = self.read_lines(&self.b, &mut passages.iter().map(|passage| passage.b))?;
-        let report = RegionsReport { a, b, beside };
+        let report = RegionsReport { a, b, side_by_side };
         out.result(&report, |report| self.text(report, [&of_a, &of_b]))?;
         Ok(Outcome::Clean)
     }
 
     fn text(&self, report: &RegionsReport, lines: [&BTreeMap<u64, String>; 2]) -> String {
-        let Beside { views, shares, passages } = &report.beside;
+        let SideBySide { views, shares, passages } = &report.side_by_side;
         let [a, b] = [plain(&report.a), plain(&report.b)];
         let Some((a_share, b_share)) = shares else {
             return format!("too short to compare: {} bytes are needed\n", self.k);

@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::leftovers::{self, TEMPORARY};
-use super::past::StorePast;
+use super::old_contents::StoreOldContents;
 use crate::config::Config;
 use crate::control::{self, ControlError, DaemonInfo, Found};
 use crate::overlay::STATE_DIR;
@@ -262,7 +262,7 @@ impl Mounted {
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, CliError> {
         let (info, backing, state) = (self.info.clone(), self.backing.clone(), self.state.clone());
-        let past = Box::new(StorePast { info, backing, state });
+        let past = Box::new(StoreOldContents { info, backing, state });
         let open = if dry { Local::look_at } else { Local::open };
         let groups = self.groups()?;
         Ok(open(&self.tree, &self.memory, &self.info.store, &groups, force, Some(past), report)?)

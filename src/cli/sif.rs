@@ -3,7 +3,7 @@
 use super::CliResult;
 use super::error::CliError;
 use super::groups::Asked;
-use super::kept::KeptIndex;
+use super::method_index::MethodIndex;
 use super::methods::{failed, outcome, reading};
 use super::output::{Output, plain, share, table};
 use super::similar::parse_share;
@@ -195,7 +195,7 @@ impl SifOptions {
 }
 
 /// Collates the content of an index.
-fn indexed(kept: &KeptIndex, asked: &Asked<'_>, out: &Output) -> Result<Read, CliError> {
+fn indexed(kept: &MethodIndex, asked: &Asked<'_>, out: &Output) -> Result<Read, CliError> {
     let (sif, mut files) = (kept.method.of::<Sif>().unwrap_or_default(), Vec::new());
     let damaged = |e: OverlayError| failed(e);
     for content in &kept.contents {

@@ -7,19 +7,19 @@
 //! and for read-only work with a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`] does
 //! so for very many rows whose keys are hashes.
 
-mod anew;
-mod beside;
+mod compaction;
 mod filter;
 mod mem;
 mod redo;
 mod runs;
+mod shadow;
 mod sled;
 mod tiers;
 
-pub use anew::copy;
-pub use beside::Beside;
+pub use compaction::copy;
 pub use mem::MemDb;
 pub use runs::{Codec, Layout, Plain, Runs};
+pub use shadow::Shadow;
 pub use sled::SledDb;
 pub use tiers::{Merging, Tiers};
 
@@ -255,9 +255,9 @@ pub trait Db: Send + Sync {
     fn bytes_on_disk(&self) -> u64;
 
     /// Compacts the database if much of its disk space is unused. Other threads may read and change it
-    /// meanwhile; they wait for a moment at the end. Cancelled when `go_on` returns false.
-    fn compact(&self, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
-        let _ = go_on;
+    /// meanwhile; they wait for a moment at the end. Cancelled when `keep_going` returns false.
+    fn compact(&self, keep_going: &dyn Fn() -> bool) -> DbResult<Compacted> {
+        let _ = keep_going;
         Ok(Compacted::NotWorth)
     }
 

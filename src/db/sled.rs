@@ -1,6 +1,6 @@
-use super::anew::PATIENCE;
+use super::compaction::PATIENCE;
 use super::redo::{Cost, Redo};
-use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, anew, full_key};
+use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, compaction, full_key};
 use crate::env::{Refusal, Reserve};
 use std::cell::Cell;
 use std::fs::File;
@@ -470,8 +470,8 @@ impl Db for SledDb {
         self.guard(|db| db.size_on_disk()).unwrap_or(0)
     }
 
-    fn compact(&self, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
-        self.compact_above(anew::BYTES_MIN, go_on)
+    fn compact(&self, keep_going: &dyn Fn() -> bool) -> DbResult<Compacted> {
+        self.compact_above(compaction::BYTES_MIN, keep_going)
     }
 }
 

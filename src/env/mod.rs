@@ -11,7 +11,7 @@ pub mod sim;
 
 pub use real::RealDisk;
 pub use refusal::{Refusal, Watched};
-pub(crate) use reserve::{Loan, Reserve};
+pub(crate) use reserve::{Reservation, Reserve};
 
 use std::ffi::OsString;
 use std::io;

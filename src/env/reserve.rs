@@ -5,7 +5,7 @@
 //! releases it; it is reserved again when there is space. The file has no content, and may be deleted.
 //!
 //! A garbage collection borrows it: it frees more than it takes, unless others take the space meanwhile. So
-//! until it ends, other writers to the same store do without ([`Reserve::is_lent`]), and the freed space is
+//! until it ends, other writers to the same store do without ([`Reserve::is_reserved`]), and the freed space is
 //! reserved again first.
 
 use rustix::fs::{FallocateFlags, StatVfs};
@@ -29,16 +29,16 @@ pub(crate) struct Reserve {
     base: u64,
     /// Half of the filesystem.
     half: u64,
-    loans: AtomicU32,
+    reservations: AtomicU32,
 }
 
 /// While it exists, the space belongs to a caller that frees space with it. Then the rest is reserved again.
-pub(crate) struct Loan(Arc<Reserve>);
+pub(crate) struct Reservation(Arc<Reserve>);
 
-impl Drop for Loan {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let reserve = &self.0;
-        if reserve.loans.fetch_sub(1, Ordering::AcqRel) == 1 && reserve.held() == 0 {
+        if reserve.reservations.fetch_sub(1, Ordering::AcqRel) == 1 && reserve.held() == 0 {
             let free = reserve.free();
             reserve.set_aside(free, free / 4 * 3);
         }
@@ -51,8 +51,8 @@ impl Reserve {
     pub(crate) fn new(dir: &Path, bytes: u64, base: u64) -> Reserve {
         let all = space(dir).map_or(0, |space| space.f_blocks * space.f_frsize);
         let path = dir.join(NAME);
-        let (bytes, loans) = (bytes.min(all / SHARE_MAX), AtomicU32::new(0));
-        let reserve = Reserve { path, bytes, base: base.min(bytes), half: all / 2, loans };
+        let (bytes, reservations) = (bytes.min(all / SHARE_MAX), AtomicU32::new(0));
+        let reserve = Reserve { path, bytes, base: base.min(bytes), half: all / 2, reservations };
         reserve.take();
         reserve
     }
@@ -78,17 +78,17 @@ impl Reserve {
         short && std::fs::remove_file(&self.path).is_ok()
     }
 
-    /// Like [`Reserve::give_up_if_short`], for a caller that frees space with it; drop the loan afterwards.
-    pub(crate) fn lend(self: &Arc<Self>) -> Loan {
-        self.loans.fetch_add(1, Ordering::AcqRel);
+    /// Like [`Reserve::give_up_if_short`], for a caller that frees space with it, and drops the reservation then.
+    pub(crate) fn reserve(self: &Arc<Self>) -> Reservation {
+        self.reservations.fetch_add(1, Ordering::AcqRel);
         self.give_up_if_short();
-        Loan(Arc::clone(self))
+        Reservation(Arc::clone(self))
     }
 
-    /// Whether the space is on loan, so that others who use this much would take some of it.
-    pub(crate) fn is_lent(&self, bytes: u64) -> bool {
-        let is_lent = self.bytes > 0 && self.loans.load(Ordering::Acquire) > 0 && self.held() == 0;
-        is_lent && self.free() < self.bytes + bytes
+    /// Whether a caller has reserved the space, so that others that use this much would take some of it.
+    pub(crate) fn is_reserved(&self, bytes: u64) -> bool {
+        let is_reserved = self.bytes > 0 && self.reservations.load(Ordering::Acquire) > 0 && self.held() == 0;
+        is_reserved && self.free() < self.bytes + bytes
     }
 
     /// Reserves the space if the disk fills up and enough is left, and releases it otherwise.
@@ -102,8 +102,8 @@ impl Reserve {
         if free > 2 * self.plenty() && held > self.base {
             let _ = std::fs::remove_file(&self.path);
         }
-        let (lent, wanted) = (self.loans.load(Ordering::Acquire) > 0, self.wanted(free));
-        if !lent && free >= wanted * FREE_MIN && self.held() < wanted {
+        let (reserved, wanted) = (self.reservations.load(Ordering::Acquire) > 0, self.wanted(free));
+        if !reserved && free >= wanted * FREE_MIN && self.held() < wanted {
             self.allocate(wanted);
         }
     }

@@ -9,7 +9,7 @@ use super::request::{cached_flags, caller, empty, open_flags, passed_flags, show
 use super::setid::Change;
 use super::spliced::Spliced;
 use super::table::Table;
-use super::turns::{Turn, Turns};
+use super::thread_parking::{ActiveThread, ThreadParking};
 use super::{privilege, setid};
 use crate::history::{Browse, SnapshotFile};
 use crate::overlay::{
@@ -64,7 +64,7 @@ pub(super) struct OverlayFs {
     control_info: Vec<u8>,
     labels: Labels,
     listings: Listings,
-    turns: Turns,
+    parking: ThreadParking,
     spliced: Spliced,
 }
 
@@ -78,7 +78,7 @@ impl OverlayFs {
         control_info: Vec<u8>,
         threads: usize,
     ) -> OverlayFs {
-        let (files, dirs, turns) = (Table::new(), Table::new(), Turns::new(threads));
+        let (files, dirs, parking) = (Table::new(), Table::new(), ThreadParking::new(threads));
         OverlayFs {
             overlay,
             snapshots,
@@ -94,7 +94,7 @@ impl OverlayFs {
             control_info,
             labels: Labels::of_kernel(),
             listings: Listings::default(),
-            turns,
+            parking,
             spliced: Spliced::default(),
         }
     }
@@ -115,8 +115,8 @@ impl OverlayFs {
     }
 
     /// Takes a turn for reading this many bytes.
-    fn turn_to_read(&self, bytes: usize) -> Turn<'_> {
-        if bytes > QUICK_BYTES { self.turns.take_long() } else { self.turns.take() }
+    fn turn_to_read(&self, bytes: usize) -> ActiveThread<'_> {
+        if bytes > QUICK_BYTES { self.parking.take_long() } else { self.parking.take() }
     }
 
     fn entry(&self, reply: ReplyEntry, result: Result<Attr, OverlayError>) {
@@ -183,7 +183,7 @@ impl Filesystem for OverlayFs {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let found = match Browse::owns(node(parent)) {
             true => self.snapshots.lookup(node(parent), name),
             false => match self.overlay.lookup(node(parent), name) {
@@ -214,7 +214,7 @@ impl Filesystem for OverlayFs {
 
     /// Called many times for one request if the kernel forgets many inodes.
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
-        let _turn = self.turns.take_part();
+        let _turn = self.parking.take_part();
         match Browse::owns(node(ino)) {
             true => self.snapshots.forget(node(ino), lookups),
             false => self.overlay.forget(node(ino), lookups),
@@ -222,7 +222,7 @@ impl Filesystem for OverlayFs {
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let found = match Browse::owns(node(ino)) {
             true => self.snapshots.getattr(node(ino)),
             false => self.overlay.getattr(node(ino)),
@@ -251,7 +251,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[ino]) {
             return reply.error(refused);
         }
-        let _turn = if size.is_some() { self.turns.take_long() } else { self.turns.take() };
+        let _turn = if size.is_some() { self.parking.take_long() } else { self.parking.take() };
         let (atime, mtime) = (atime.map(convert::set_time), mtime.map(convert::set_time));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
         let change = match set {
@@ -269,7 +269,7 @@ impl Filesystem for OverlayFs {
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let target = match Browse::owns(node(ino)) {
             true => self.snapshots.readlink(node(ino)),
             false => self.overlay.readlink(node(ino)),
@@ -293,7 +293,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[parent]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let rdev = convert::decode_dev(rdev);
         self.entry(reply, self.overlay.mknod(node(parent), name, mode, rdev, caller(request, umask)));
     }
@@ -310,7 +310,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[parent]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         self.entry(reply, self.overlay.mkdir(node(parent), name, mode, caller(request, umask)));
     }
 
@@ -318,7 +318,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[parent]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         empty(reply, self.overlay.unlink(node(parent), name));
     }
 
@@ -326,7 +326,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[parent]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         empty(reply, self.overlay.rmdir(node(parent), name));
     }
 
@@ -334,7 +334,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[parent]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         self.entry(reply, self.overlay.symlink(node(parent), name, target, caller(request, 0)));
     }
 
@@ -351,7 +351,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[parent, newparent]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let (from, to) = ((node(parent), name), (node(newparent), newname));
         empty(reply, self.overlay.rename(from, to, flags.bits(), caller(request, 0)));
     }
@@ -360,12 +360,12 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[ino, newparent]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         self.entry(reply, self.overlay.link(node(ino), node(newparent), newname));
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
             let writes = open_flags(flags.0).write;
             let opened = if writes { Err(OverlayError::ReadOnly) } else { self.snapshots.open(node(ino)) };
@@ -410,7 +410,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[parent]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
         let (caller, passed) = (caller(request, umask), passed_flags(flags));
         match self.overlay.create(node(parent), name, mode, caller, open_flags(flags), &register) {
@@ -481,7 +481,7 @@ impl Filesystem for OverlayFs {
         reply: ReplyWrite,
     ) {
         let syncs = flags.0 & libc::O_DSYNC != 0;
-        let _turn = if syncs { self.turns.take_long() } else { self.turns.take() };
+        let _turn = if syncs { self.parking.take_long() } else { self.parking.take() };
         let dropped = match self.bits_stay && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             true => setid::drop_bits(&self.overlay, request, ino, Change::Marked),
             false => Ok(()),
@@ -523,7 +523,7 @@ impl Filesystem for OverlayFs {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
             self.snapshot_files.remove(fh);
             return reply.ok();
@@ -538,12 +538,12 @@ impl Filesystem for OverlayFs {
         if Browse::owns(node(ino)) {
             return reply.ok();
         }
-        let _turn = self.turns.take_long();
+        let _turn = self.parking.take_long();
         empty(reply, self.files.get(fh).and_then(|handle| self.overlay.fsync(&handle, datasync)));
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
             return match self.snapshots.list(node(ino)) {
                 Ok(names) => reply.opened(self.snapshot_dirs.add(Arc::new(names)), FopenFlags::empty()),
@@ -567,7 +567,7 @@ impl Filesystem for OverlayFs {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
             return match self.snapshot_dirs.get(fh) {
                 Ok(names) => {
@@ -601,7 +601,7 @@ impl Filesystem for OverlayFs {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
             return match self.snapshot_dirs.get(fh) {
                 Ok(names) => {
@@ -658,7 +658,7 @@ impl Filesystem for OverlayFs {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
             self.snapshot_dirs.remove(fh);
             return reply.ok();
@@ -672,12 +672,12 @@ impl Filesystem for OverlayFs {
         if Browse::owns(node(ino)) {
             return reply.ok();
         }
-        let _turn = self.turns.take_long();
+        let _turn = self.parking.take_long();
         empty(reply, self.dirs.get(fh).and_then(|dir| self.overlay.fsyncdir(&dir)));
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         match self.overlay.statfs() {
             Ok(s) => reply.statfs(
                 s.f_blocks,
@@ -706,7 +706,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[ino]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let mut set = self.overlay.setxattr(node(ino), name, value, flags as u32);
         if name == ACL_XATTR {
             set = set.and_then(|()| setid::drop_setgid_of_strangers(&self.overlay, request, ino));
@@ -715,7 +715,7 @@ impl Filesystem for OverlayFs {
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let value = if name == CONTROL_XATTR {
             Ok(Some(self.control_info.clone()))
         } else if Browse::owns(node(ino)) {
@@ -732,7 +732,7 @@ impl Filesystem for OverlayFs {
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let names = match Browse::owns(node(ino)) {
             true => self.snapshots.listxattr(node(ino)),
             false => self.overlay.listxattr(node(ino)),
@@ -747,7 +747,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[ino]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         let allowed = match self.drops_bits {
             true => setid::check_removal(&self.overlay, request, ino, name),
             false => Ok(()),
@@ -773,7 +773,7 @@ impl Filesystem for OverlayFs {
         if let Some(refused) = Self::refuses(&[ino]) {
             return reply.error(refused);
         }
-        let _turn = self.turns.take_long();
+        let _turn = self.parking.take_long();
         let handle = self.files.get(fh);
         empty(reply, handle.and_then(|handle| self.overlay.fallocate(&handle, mode, offset, length)));
     }
@@ -787,7 +787,7 @@ impl Filesystem for OverlayFs {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let _turn = self.turns.take();
+        let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
             // One data range.
             let size = self.snapshots.getattr(node(ino)).map_or(0, |attr| attr.size);

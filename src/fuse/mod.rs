@@ -15,7 +15,7 @@ mod session;
 mod setid;
 mod spliced;
 mod table;
-mod turns;
+mod thread_parking;
 
 pub use holders::Holder;
 pub use session::{MountError, MountOptions, Mounted, check_available, clear_dead_mount, mount};

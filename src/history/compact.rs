@@ -32,14 +32,14 @@ pub(super) type Exists<'a> = &'a mut dyn FnMut(&Path) -> Result<bool>;
 /// Durably replaces batches with higher revisions of the same numbers.
 pub(super) type Replace<'a> = &'a mut dyn FnMut(Vec<Batch>) -> Result<()>;
 
-/// Compacts the batches below `end`. False if `go_on` returned false: finished steps are complete. Does
+/// Compacts the batches below `end`. False if `keep_going` returned false: finished steps are complete. Does
 /// nothing if a batch cannot be read: it may need all others.
 pub(super) fn compact(
     log: &Log,
     end: u64,
     exists: Exists<'_>,
     replace: Replace<'_>,
-    go_on: &mut dyn FnMut() -> bool,
+    keep_going: &mut dyn FnMut() -> bool,
 ) -> Result<bool> {
     let mut paths = Paths::default();
     for pass in [Paths::join_events, Paths::look_at_events] {
@@ -49,7 +49,7 @@ pub(super) fn compact(
                 Ok(None) => {}
                 Err(_) => return Ok(true),
             }
-            if !go_on() {
+            if !keep_going() {
                 return Ok(false);
             }
         }
@@ -70,7 +70,7 @@ pub(super) fn compact(
         if changes.longer.len() + changes.gone.len() >= CHANGED_MAX {
             changes.write()?;
         }
-        if !go_on() {
+        if !keep_going() {
             changes.write()?;
             return Ok(false);
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a listed version can be restored. So a version that the rules drop is first marked, durably;
 //! only then does the collection ignore it. If a version's recipe is damaged, its needs are unknown, so
-//! everything stored by then is kept (`unread`).
+//! everything stored by then is kept (`unreadable`).
 //!
 //! If the store exceeds the budget of the history, former versions are first gathered and then kept by their
 //! value ([`super::budget`]).
@@ -15,7 +15,7 @@ use super::event::{Batch, Event, EventId, Version, What};
 use super::lineage::{moved, other_end};
 use super::log::{Log, Role, Row, is_missing};
 use super::retention::Moments;
-use super::unread::Unread;
+use super::unreadable::Unreadable;
 use crate::db::DbError;
 use crate::id::RecipeId;
 use crate::overlay::stub::Time;
@@ -61,11 +61,11 @@ impl<'a> Keeper<'a> {
     pub(super) fn versions(
         &mut self,
         collection: &Collection<'_>,
-        unread: &mut Unread<'_>,
+        unreadable: &mut Unreadable<'_>,
         budget: &mut Budget,
         dry_run: bool,
         kept: &mut KeptForHistory,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
         let end = with_room(collection, || self.log.write())?;
         let mut unseen: Vec<PathBuf> = Vec::new();
@@ -76,7 +76,7 @@ impl<'a> Keeper<'a> {
                 Ok(None) => continue,
                 Err(e) => {
                     let what = format!("batch {number} of the history");
-                    unread.leave(&what, &number.to_be_bytes(), e).map_err(|e| unsure(what, e))?;
+                    unreadable.leave(&what, &number.to_be_bytes(), e).map_err(|e| unsure(what, e))?;
                     continue;
                 }
             };
@@ -101,13 +101,13 @@ impl<'a> Keeper<'a> {
                     budget.add(id, version.recipe, event.time.sec, until, now);
                 } else {
                     let what = || version.path.display().to_string();
-                    self.keep(collection, unread, budget, (id, &version.recipe), &what, kept)?;
+                    self.keep(collection, unreadable, budget, (id, &version.recipe), &what, kept)?;
                 }
             }
             if self.given_up.len() >= REPLACED_MAX {
                 self.write_given_up(collection, dry_run)?;
             }
-            if !go_on() {
+            if !keep_going() {
                 return Ok(false);
             }
         }
@@ -118,12 +118,12 @@ impl<'a> Keeper<'a> {
                 kept.thinned += 1;
             } else {
                 let what = || format!("a version of {}", one.recipe);
-                self.keep(collection, unread, budget, (one.event, &one.recipe), &what, kept)?;
+                self.keep(collection, unreadable, budget, (one.event, &one.recipe), &what, kept)?;
             }
             if self.given_up.len() >= REPLACED_MAX {
                 self.write_given_up(collection, dry_run)?;
             }
-            if !go_on() {
+            if !keep_going() {
                 return Ok(false);
             }
         }
@@ -142,7 +142,7 @@ impl<'a> Keeper<'a> {
     fn keep(
         &mut self,
         collection: &Collection<'_>,
-        unread: &mut Unread<'_>,
+        unreadable: &mut Unreadable<'_>,
         budget: &mut Budget,
         (id, recipe): (EventId, &RecipeId),
         what: &dyn Fn() -> String,
@@ -160,7 +160,7 @@ impl<'a> Keeper<'a> {
                 return Ok(());
             }
             Err(e) => {
-                let left = unread.leave(&what(), &recipe.0, e.into());
+                let left = unreadable.leave(&what(), &recipe.0, e.into());
                 left.map_err(|e| unsure(what(), e))?;
             }
         }
@@ -186,8 +186,8 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// Returns how many former versions are kept. `None` if `go_on` returned false.
-    pub(super) fn former(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<u64>> {
+    /// Returns how many former versions are kept. `None` if `keep_going` returned false.
+    pub(super) fn former(&mut self, keep_going: &mut dyn FnMut() -> bool) -> Result<Option<u64>> {
         let mut former = 0;
         for number in 0..self.log.write()? {
             let Some(batch) = self.log.batch(number)? else { continue };
@@ -202,7 +202,7 @@ impl<'a> Keeper<'a> {
                     former += 1;
                 }
             }
-            if !go_on() {
+            if !keep_going() {
                 return Ok(None);
             }
         }

@@ -32,7 +32,7 @@ mod retention;
 mod snapshots;
 mod take;
 mod tree;
-mod unread;
+mod unreadable;
 mod wire;
 
 pub use browse::{Browse, SNAPSHOTS_DIR, SnapshotFile};
@@ -158,11 +158,11 @@ impl History {
         self.recorder.snapshots.remove(&self.recorder.log, id)
     }
 
-    /// Returns how many former versions are kept, and how many snapshots. `None` if `go_on` returned false.
+    /// Returns how many former versions are kept, and how many snapshots. `None` if `keep_going` returned false.
     /// O(versions) time.
-    pub fn former(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<(u64, u64)>> {
+    pub fn former(&self, keep_going: &mut dyn FnMut() -> bool) -> Result<Option<(u64, u64)>> {
         let moments = self.recorder.rules.moments(crate::overlay::stub::Time::now().sec);
-        let versions = keep::Keeper::new(&self.recorder.log, &self.overlay, moments).former(go_on)?;
+        let versions = keep::Keeper::new(&self.recorder.log, &self.overlay, moments).former(keep_going)?;
         Ok(versions.map(|versions| (versions, self.recorder.snapshots.all().len() as u64)))
     }
 

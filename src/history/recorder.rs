@@ -8,7 +8,7 @@ use super::lineage;
 use super::log::Log;
 use super::retention::Rules;
 use super::snapshots::{Snapshots, Wanted};
-use super::unread::{self, Unread};
+use super::unreadable::{self, Unreadable};
 use super::{HistoryError, Result};
 use crate::db::DbError;
 use crate::id::DocumentId;
@@ -81,14 +81,14 @@ impl Recorder {
         Ok(news)
     }
 
-    /// Removes events of versions that earlier collections dropped from the log. False if `go_on` returned false.
-    fn compact(&self, overlay: &Overlay, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
+    /// Removes events of versions that earlier collections dropped from the log. False if `keep_going` returned false.
+    fn compact(&self, overlay: &Overlay, keep_going: &mut dyn FnMut() -> bool) -> Result<bool> {
         let mut exists = |path: &Path| Ok(overlay.file_at(path)?.is_some());
         let mut replace = |batches| self.log.replace(batches);
         let done = self
             .log
             .write()
-            .and_then(|end| compact::compact(&self.log, end, &mut exists, &mut replace, &mut *go_on));
+            .and_then(|end| compact::compact(&self.log, end, &mut exists, &mut replace, &mut *keep_going));
         match done {
             // It takes some space to free some; kept events are not affected.
             Err(HistoryError::Store(StoreError::Full { .. }) | HistoryError::Db(DbError::Full { .. })) => {
@@ -104,37 +104,37 @@ impl Recorder {
         dry_run: bool,
         except: Option<&DocumentId>,
         room: u64,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<KeptForHistory>> {
         let Some(overlay) = self.overlay.upgrade() else { return Err(HistoryError::Interrupted) };
         let mut kept = KeptForHistory::default();
         let now = Time::now().sec;
         let moments = self.rules.moments(now);
-        let mut unread = Unread::new(&**self.log.db(), collection)?;
-        if !dry_run && !self.compact(&overlay, go_on)? {
+        let mut unreadable = Unreadable::new(&**self.log.db(), collection)?;
+        if !dry_run && !self.compact(&overlay, keep_going)? {
             return Ok(None);
         }
         let wanted = Wanted { moments: &moments, dry_run, except };
         let mut budget = {
             let snapshots = &self.snapshots;
             let _changing = snapshots.change();
-            if !snapshots.mark_named(collection, &mut unread, wanted, &mut kept, go_on)? {
+            if !snapshots.mark_named(collection, &mut unreadable, wanted, &mut kept, keep_going)? {
                 return Ok(None);
             }
             let mut budget = Budget::new(self.bytes_max().min(room.saturating_sub(kept.bytes)));
             let unnamed = (&mut budget, &mut kept);
-            if !snapshots.mark_unnamed(&self.log, collection, &mut unread, unnamed, wanted, go_on)? {
+            if !snapshots.mark_unnamed(&self.log, collection, &mut unreadable, unnamed, wanted, keep_going)? {
                 return Ok(None);
             }
             budget
         };
         let mut keeper = Keeper::new(&self.log, &overlay, moments.clone());
-        if !keeper.versions(collection, &mut unread, &mut budget, dry_run, &mut kept, go_on)? {
+        if !keeper.versions(collection, &mut unreadable, &mut budget, dry_run, &mut kept, keep_going)? {
             return Ok(None);
         }
-        kept.unreadable = unread.count;
+        kept.unreadable = unreadable.count;
         if !dry_run {
-            unread.remember(&**self.log.db())?;
+            unreadable.remember(&**self.log.db())?;
         }
         Ok(Some(kept))
     }
@@ -192,9 +192,9 @@ impl Observer for Recorder {
         dry_run: bool,
         except: Option<&DocumentId>,
         room: u64,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> std::result::Result<Option<KeptForHistory>, OverlayError> {
-        self.mark_all(collection, dry_run, except, room, go_on).map_err(OverlayError::from)
+        self.mark_all(collection, dry_run, except, room, keep_going).map_err(OverlayError::from)
     }
 
     fn bytes_max(&self) -> u64 {
@@ -202,6 +202,6 @@ impl Observer for Recorder {
     }
 
     fn left_until(&self) -> std::result::Result<Option<u32>, OverlayError> {
-        unread::left_until(self.log.db().as_ref()).map_err(OverlayError::from)
+        unreadable::left_until(self.log.db().as_ref()).map_err(OverlayError::from)
     }
 }

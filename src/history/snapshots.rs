@@ -17,7 +17,7 @@ use super::keep::unsure;
 use super::log::{Log, full_or, is_missing};
 use super::node::{self, Entry, Node};
 use super::retention::Moments;
-use super::unread::Unread;
+use super::unreadable::Unreadable;
 use super::wire::{Input, put_bytes, put_time};
 use crate::db::{Db, Layout, Runs, Table};
 use crate::id::{DocumentId, RecipeId, StoreId};
@@ -251,20 +251,20 @@ impl Snapshots {
     }
 
     /// Reports named snapshots to the collection. The caller holds [`Snapshots::change`] until after
-    /// [`Snapshots::mark_unnamed`]. False if `go_on` returned false.
+    /// [`Snapshots::mark_unnamed`]. False if `keep_going` returned false.
     pub(super) fn mark_named(
         &self,
         collection: &Collection<'_>,
-        unread: &mut Unread<'_>,
+        unreadable: &mut Unreadable<'_>,
         wanted: Wanted<'_>,
         kept: &mut KeptForHistory,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
         let all = self.all();
         let named = all.iter().filter(|(id, snapshot)| snapshot.is_pinned() && wanted.counts(id));
         let mut seen = HashSet::new();
         for (id, snapshot) in named {
-            match self.mark_one((id, snapshot), collection, unread, &mut seen, go_on)? {
+            match self.mark_one((id, snapshot), collection, unreadable, &mut seen, keep_going)? {
                 Some(bytes) => kept.bytes += bytes,
                 None => return Ok(false),
             }
@@ -274,16 +274,16 @@ impl Snapshots {
     }
 
     /// Drops unnamed snapshots that the rules do not keep or that exceed the budget, unless `dry_run`, and
-    /// reports the rest to the collection, the newest first. The newest stays. False if `go_on` returned
+    /// reports the rest to the collection, the newest first. The newest stays. False if `keep_going` returned
     /// false.
     pub(super) fn mark_unnamed(
         &self,
         log: &Log,
         collection: &Collection<'_>,
-        unread: &mut Unread<'_>,
+        unreadable: &mut Unreadable<'_>,
         (budget, kept): (&mut Budget, &mut KeptForHistory),
         wanted: Wanted<'_>,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<bool> {
         let choose = !budget.covers(collection.stored_bytes());
         let mut unnamed = self.all();
@@ -295,7 +295,8 @@ impl Snapshots {
             let mut stays = ruled;
             if ruled && choose && !newest && wanted.counts(id) {
                 let add = &mut |recipe: &RecipeId| collection.bytes_more(recipe);
-                let Some(cost) = self.walk(&snapshot.root_node(), unread, &mut HashSet::new(), add, go_on)?
+                let Some(cost) =
+                    self.walk(&snapshot.root_node(), unreadable, &mut HashSet::new(), add, keep_going)?
                 else {
                     return Ok(false);
                 };
@@ -307,7 +308,9 @@ impl Snapshots {
                     self.remove(log, id)?;
                 }
             } else if wanted.counts(id) {
-                let Some(bytes) = self.mark_one((id, snapshot), collection, unread, &mut seen, go_on)? else {
+                let Some(bytes) =
+                    self.mark_one((id, snapshot), collection, unreadable, &mut seen, keep_going)?
+                else {
                     return Ok(false);
                 };
                 budget.spend(bytes);
@@ -319,19 +322,19 @@ impl Snapshots {
         Ok(true)
     }
 
-    /// Reports one to the collection; returns how many more bytes on disk it needs. `None` if `go_on`
+    /// Reports one to the collection; returns how many more bytes on disk it needs. `None` if `keep_going`
     /// returned false.
     fn mark_one(
         &self,
         (id, snapshot): (&DocumentId, &Snapshot),
         collection: &Collection<'_>,
-        unread: &mut Unread<'_>,
+        unreadable: &mut Unreadable<'_>,
         seen: &mut HashSet<[u8; 16]>,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<u64>> {
         self.store.knows_document(DocumentKind::Snapshot, id)?;
         let add = &mut |recipe: &RecipeId| collection.keep_more(recipe);
-        self.walk(&snapshot.root_node(), unread, seen, add, go_on)
+        self.walk(&snapshot.root_node(), unreadable, seen, add, keep_going)
             .map_err(|e| unsure(format!("snapshot {}", short_id(id)), e))
     }
 
@@ -340,14 +343,14 @@ impl Snapshots {
     fn walk(
         &self,
         id: &DocumentId,
-        unread: &mut Unread<'_>,
+        unreadable: &mut Unreadable<'_>,
         seen: &mut HashSet<[u8; 16]>,
         add: &mut dyn FnMut(&RecipeId) -> std::result::Result<u64, StoreError>,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<u64>> {
         let (mut left, mut sum) = (vec![*id], 0);
         while let Some(id) = left.pop() {
-            if !go_on() {
+            if !keep_going() {
                 return Ok(None);
             }
             let mut new = |id: &DocumentId| seen.insert(id.0.first_chunk().copied().unwrap_or_default());
@@ -359,7 +362,7 @@ impl Snapshots {
                             Ok(bytes) => sum += bytes,
                             Err(e) => {
                                 let what = format!("{:?} in a snapshot", entry.name);
-                                unread.leave(&what, &recipe.0, e.into())?;
+                                unreadable.leave(&what, &recipe.0, e.into())?;
                             }
                         },
                         _ => {}
@@ -369,7 +372,7 @@ impl Snapshots {
             };
             let walked = node::each_leaf(&self.store, &id, &mut new, node::PAGES_DEPTH_MAX, &mut visit);
             if let Err(e) = walked {
-                unread.leave(&"a directory of a snapshot", &id.0, e)?;
+                unreadable.leave(&"a directory of a snapshot", &id.0, e)?;
             }
         }
         Ok(Some(sum))

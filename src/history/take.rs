@@ -24,7 +24,7 @@ use super::snapshots::Snapshot;
 use super::{History, short_id};
 use crate::id::{DocumentId, FileId, RecipeId, StoreId};
 use crate::overlay::stub::Time;
-use crate::overlay::{Change, Held, Kind, Met, Overlay, PLACED_PREFIX};
+use crate::overlay::{Change, Held, INSTALL_PREFIX, Kind, Met, Overlay};
 use crate::store::{Store, Writer};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -174,7 +174,7 @@ impl History {
                 }
                 taker.patience = CLOSE_WAITS;
                 root = taker.walk(Path::new(""), last_root)?;
-                break (overlay.survey_at(Path::new(""))?, Time::now());
+                break (overlay.snapshot_at(Path::new(""))?, Time::now());
             };
             (taker.open, taker.saves, taker.patience) = (0, 0, CLOSE_WAITS << tries);
             let mut changed = Changed::default();
@@ -186,7 +186,7 @@ impl History {
                 tries += 1;
                 continue;
             }
-            let root_met = overlay.survey_at(Path::new(""))?;
+            let root_met = overlay.snapshot_at(Path::new(""))?;
             break (root_met, Time::now());
         };
         let root_met =
@@ -260,7 +260,7 @@ impl Taker<'_> {
             Some(Err(_)) | None => HashMap::new(),
         };
         let mut entries = Vec::new();
-        for names in self.overlay.survey_names(path)?.unwrap_or_default().chunks(TOGETHER_MAX) {
+        for names in self.overlay.snapshot_names(path)?.unwrap_or_default().chunks(TOGETHER_MAX) {
             let mut met = Vec::with_capacity(names.len());
             for name in names {
                 let (path, before) = (path.join(name), known.remove(name));
@@ -276,11 +276,11 @@ impl Taker<'_> {
 
     /// Returns the entry at `path`, if snapshots contain its kind.
     fn meet(&mut self, path: &Path) -> Result<Option<Met>> {
-        if path.file_name().unwrap_or_default().as_bytes().starts_with(PLACED_PREFIX.as_bytes()) {
+        if path.file_name().unwrap_or_default().as_bytes().starts_with(INSTALL_PREFIX.as_bytes()) {
             return Ok(None);
         }
         self.look()?;
-        Ok(self.overlay.survey_at(path)?)
+        Ok(self.overlay.snapshot_at(path)?)
     }
 
     /// Reads those of these plain files that must be read, together: each one alone would cost more than its
@@ -360,7 +360,7 @@ impl Taker<'_> {
             Held::Open { .. } if self.patience > 0 => {
                 self.patience -= 1;
                 std::thread::sleep(CLOSE_WAIT);
-                let Some(met) = self.overlay.survey_at(path)? else { return Ok(None) };
+                let Some(met) = self.overlay.snapshot_at(path)? else { return Ok(None) };
                 return self.file(path, met, before);
             }
             Held::Open { save } => {
@@ -417,7 +417,7 @@ impl Taker<'_> {
         let mut entries: BTreeMap<OsString, Entry> =
             node::read(self.store, &before)?.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
         if changed.touched || changed.moved {
-            let names = self.overlay.survey_names(path)?.unwrap_or_default();
+            let names = self.overlay.snapshot_names(path)?.unwrap_or_default();
             let gone: Vec<OsString> =
                 entries.keys().filter(|name| names.binary_search(name).is_err()).cloned().collect();
             for name in gone {

@@ -135,9 +135,9 @@ impl Anchors {
         self.limit
     }
 
-    /// Holds the inode that `fd` refers to; `home` says that it is on the root's filesystem. [`Anchors::trim`] is to follow.
-    pub fn hold(self: &Arc<Self>, fd: OwnedFd, home: bool) -> Arc<Anchor> {
-        let handle = if home { FileHandle::of(&fd) } else { None };
+    /// Holds the inode that `fd` refers to; `on_root_fs` says that it is on the root's filesystem. [`Anchors::trim`] is to follow.
+    pub fn hold(self: &Arc<Self>, fd: OwnedFd, on_root_fs: bool) -> Arc<Anchor> {
+        let handle = if on_root_fs { FileHandle::of(&fd) } else { None };
         let anchor = Arc::new_cyclic(|me| Anchor {
             me: me.clone(),
             fd: Mutex::new(Held { fd: Some(Arc::new(fd)), ..Held::default() }),

@@ -202,19 +202,19 @@ impl Overlay {
     /// Holds up changes that come until those under way have ended, and keeps everything so, but for the contents of files
     /// that are open. A change may take long, as one does that waits for a large content to be written back; then the others
     /// go on, for as long as they were held up, and are held up twice as long the next time. So this comes to an end however
-    /// much is changed. `None` if `go_on` said no.
-    pub fn stand_still(&self, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
-        self.close(Closed::Names, go_on)
+    /// much is changed. `None` if `keep_going` said no.
+    pub fn stand_still(&self, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        self.close(Closed::Names, keep_going)
     }
 
     /// The same, and what is written to open files and made durable, as far as it comes by here: what the kernel writes by
     /// itself (passthrough, shared mappings) goes on until its program syncs it. Each change that waits takes a thread, so
     /// soon nobody is answered through the mount: who calls this reads beneath it, and makes it short.
-    pub fn hold_up(&self, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
-        self.close(Closed::All, go_on)
+    pub fn hold_up(&self, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        self.close(Closed::All, keep_going)
     }
 
-    fn close(&self, closed: Closed, go_on: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+    fn close(&self, closed: Closed, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
         let mut patience = PAUSE_FIRST;
         loop {
             if let Some(still) = self.changes.gate.close(closed, patience) {
@@ -222,7 +222,7 @@ impl Overlay {
             }
             let end = Instant::now() + patience;
             loop {
-                if !go_on() {
+                if !keep_going() {
                     return None;
                 }
                 let left = end.saturating_duration_since(Instant::now());
@@ -248,14 +248,15 @@ impl Overlay {
         };
         let under_way = self
             .inodes
-            .collect(|inode, state| inode.home && (state.dirty || state.queued || state.writers > 0));
+            .collect(|inode, state| inode.on_root_fs && (state.dirty || state.queued || state.writers > 0));
         let mut noted = noted;
         for inode in under_way {
             noted.entry(inode.file_id()).or_insert(Change::Touched);
             self.inodes.release(inode);
         }
         let mut known = HashMap::new();
-        for inode in self.inodes.collect(|inode, _| inode.home && noted.contains_key(&inode.file_id())) {
+        for inode in self.inodes.collect(|inode, _| inode.on_root_fs && noted.contains_key(&inode.file_id()))
+        {
             let gone = inode.path_fd().and_then(rustix::fs::fstat).map_or(true, |stat| stat.st_nlink == 0);
             match self.path_of(&inode) {
                 Some(path) => drop(known.insert(inode.file_id(), Some(path))),
@@ -289,7 +290,7 @@ impl Overlay {
 
     pub(super) fn touched(&self, inode: &Inode) {
         self.ticks.stir();
-        if inode.home && !inode.is_nameless() {
+        if inode.on_root_fs && !inode.is_nameless() {
             self.changes.note(inode.file_id(), Change::Touched);
         }
     }

@@ -17,7 +17,6 @@ use super::error::{OverlayError, Result};
 use super::growing::Growing;
 use super::ingest::{Input, Round};
 use super::inode::{Content, Inode, Phase, State as InodeState};
-use super::pace::Priority;
 use super::policy::Policy;
 use super::proof::{Doubt, Inside};
 use super::queue::{Batch, Entry, GATHER};
@@ -25,6 +24,7 @@ use super::room::{Claim, Needed, NoRoom, needed};
 use super::round_size::{Outcome, RoundSize};
 use super::sparse::{self, FileBytes};
 use super::stub::{State, Stub, Time};
+use super::throttle::Priority;
 use super::types::SetTime;
 use super::{FileRow, Indexing, Overlay};
 use crate::id::RecipeId;
@@ -79,12 +79,12 @@ impl Overlay {
         let round_files = ROUND_FILES.min(self.inodes.descriptors_max() / 4).max(1);
         let (mut priority, mut round_size) = (Priority::default(), RoundSize::new());
         while let Some(Batch { mut files, hurry }) = self.queue.take(round_files) {
-            priority.set_low(self.pace.is_background());
+            priority.set_low(self.throttle.is_background());
             let mut bytes = 0;
             let size = |inode: &Inode| {
                 inode.path_fd().and_then(rustix::fs::fstat).map_or(0, |stat| stat.st_size as u64)
             };
-            let round_bytes = self.pace.round_bytes(round_size.bytes()).min(self.round_room());
+            let round_bytes = self.throttle.round_bytes(round_size.bytes()).min(self.round_room());
             let fits = files.iter().take_while(|entry| {
                 bytes += size(&entry.inode);
                 bytes <= round_bytes
@@ -148,7 +148,7 @@ impl Overlay {
         // Until the stubs are made nothing but this says that their chunks are needed.
         let _pin = self.contents.store.pin();
         let mut round = self.contents.ingest.round(keep);
-        round.set_background(self.pace.is_background());
+        round.set_background(self.throttle.is_background());
         let mut read = Vec::with_capacity(taken.len());
         for mut taken in taken {
             // A round takes long where others go first: whoever ends does not wait for more of it than was begun.
@@ -291,7 +291,7 @@ impl Overlay {
                 }
             };
         let plain_until = wanted.then(|| self.plain_until(inode, state.closed, bytes)).flatten();
-        if let Some(until) = plain_until.filter(|_| !hurry || state.taken_in) {
+        if let Some(until) = plain_until.filter(|_| !hurry || state.committed) {
             self.stay_plain(inode, &mut state, until);
             return Ok(None);
         }
@@ -358,7 +358,7 @@ impl Overlay {
     pub(super) fn rests(&self, inode: &Arc<Inode>, state: &mut InodeState, policy: Option<Policy>) -> bool {
         let Some(policy) = policy else { return false };
         let now = Instant::now();
-        let rest = self.unrest.rest(inode.file_id(), policy.rest(), now);
+        let rest = self.rewrite_backoff.rest(inode.file_id(), policy.rest(), now);
         let due = state.closed + rest;
         // A round takes what is due a little later too.
         if due <= now + GATHER {
@@ -480,7 +480,7 @@ impl Overlay {
             } else if taken.retry {
                 self.try_again(inode, &mut state);
             }
-            state.taken_in = true;
+            state.committed = true;
         }
         // Plain only because it was read, it has no new version.
         if taken.convert && !known {
@@ -581,7 +581,7 @@ impl Overlay {
     }
 }
 
-/// The bytes of a file that was taken into a round, at the pace that is set.
+/// The bytes of a file that was taken into a round, at the rate that is set.
 struct TakenBytes<'a> {
     overlay: &'a Overlay,
     taken: &'a Taken,
@@ -590,14 +590,14 @@ struct TakenBytes<'a> {
 
 impl Input for TakenBytes<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let Overlay { pace, ticks, .. } = self.overlay;
+        let Overlay { throttle, ticks, .. } = self.overlay;
         // Somebody wants the file, or an end: the rest would be read for nothing.
         if ticks.stopped() || (self.taken.convert && !backing::holds_lease(&self.taken.file)) {
             return Ok(0);
         }
-        let portion = pace.portion(buffer.len());
+        let portion = throttle.portion(buffer.len());
         let len = self.bytes.read(&mut buffer[..portion])?;
-        pace.spend(len as u64);
+        throttle.spend(len as u64);
         Ok(len)
     }
 

@@ -284,7 +284,7 @@ impl Overlay {
         self.contents.each_chunk(&*source, &mut |bytes| sketch.add_chunk(bytes)).map_err(read)?;
         let none = Boilerplate::default();
         let mut candidates =
-            holder.index.query_beside(&sketch, &none, CANDIDATE_SHARE_MIN, usize::MAX)?.candidates;
+            holder.index.query_excluding(&sketch, &none, CANDIDATE_SHARE_MIN, usize::MAX)?.candidates;
         candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.bytes_common));
         let mut finder = self.catalog.finder(&self.backing);
         let (mut best, mut tried) = (None, 0);

@@ -333,7 +333,7 @@ impl Contents {
             false => options.limit.saturating_mul(CANDIDATES_PER_MATCH).max(CANDIDATES_MAX),
         };
         let ranked = wanted.saturating_mul(RANKED_PER_CANDIDATE);
-        let mut answer = self.similarity.query_beside(&sketch, boilerplate, options.min, ranked)?;
+        let mut answer = self.similarity.query_excluding(&sketch, boilerplate, options.min, ranked)?;
         answer.candidates.sort_by(|a, b| options.by.likelier(a, b));
         answer.candidates.truncate(wanted);
         Ok((recipe, answer))
@@ -361,7 +361,7 @@ impl Contents {
             });
         }
         let (query, other) = (asked.source, open()?);
-        let found = exact::compare_beside(query, &asked.covered, &*other, &asked.patterns, COMPARE_MEMORY)
+        let found = exact::compare_excluding(query, &asked.covered, &*other, &asked.patterns, COMPARE_MEMORY)
             .map_err(|e| OverlayError::io("read", "a candidate", e))?;
         if found.common.identical {
             return Ok(Shares::identical(query.len()));

@@ -398,7 +398,7 @@ impl<'a> Export<'a> {
                 if error.is_none() {
                     state.content = Some(Content::Plain(Some(one.stub)));
                     (state.recipe, state.hybrid, state.growing) = (None, None, None);
-                    state.taken_in = true;
+                    state.committed = true;
                 }
             }
             self.overlay.inodes.release(one.inode);

@@ -198,7 +198,7 @@ impl Overlay {
         let inode = self.inodes.enter(&self.backing, parent_inode.created(name, &file)?, 1)?;
         self.touched(&parent_inode);
         self.moved(inode.file_id());
-        self.unrest.forget(inode.file_id());
+        self.rewrite_backoff.forget(inode.file_id());
         self.heat.forget(inode.file_id());
         parent_inode.has(name, &inode);
         let mut state = inode.lock();
@@ -233,7 +233,7 @@ impl Overlay {
             (Mode::Pass(token), ..) => Io::Pass(token.clone()),
             (Mode::None, None, Some(OpenFile { file, writable: true, .. })) => {
                 let token = register(file);
-                if inode.home {
+                if inode.on_root_fs {
                     self.set_passes(token.is_some());
                 }
                 match token {
@@ -389,7 +389,8 @@ impl Overlay {
 
     /// Puts a file that changed and that nobody has open into the commit queue.
     pub(super) fn enqueue_if_due(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        let due = state.dirty && state.opens == 0 && !state.queued && inode.home && inode.kind == Kind::File;
+        let due =
+            state.dirty && state.opens == 0 && !state.queued && inode.on_root_fs && inode.kind == Kind::File;
         if !due || self.read_only {
             return;
         }
@@ -404,8 +405,8 @@ impl Overlay {
         self.touched(inode);
         state.dirty = true;
         state.closed = Instant::now();
-        if std::mem::take(&mut state.taken_in) {
-            self.unrest.changed(inode.file_id(), state.closed);
+        if std::mem::take(&mut state.committed) {
+            self.rewrite_backoff.changed(inode.file_id(), state.closed);
         }
         if state.queued && state.opens == 0 {
             state.attempts = 0;

@@ -424,7 +424,7 @@ impl Overlay {
         let other = self.source_of(content, finder)?;
         let patterns = Patterns::padding();
         let compared = patterns.covered(&*other, COMPARE_MEMORY).and_then(|covered| {
-            exact::compare_beside(&*other, &covered, &**center, &patterns, COMPARE_MEMORY)
+            exact::compare_excluding(&*other, &covered, &**center, &patterns, COMPARE_MEMORY)
         });
         let found = compared.map_err(|e| super::OverlayError::io("read", "a content", e))?;
         let (size, center_size) = (other.len() - found.a_patterns, center.len() - found.b_patterns);

@@ -51,7 +51,7 @@ impl Drop for Step<'_> {
 impl Overlay {
     /// Takes a step on every file that is open for writing and has grown enough. Returns how many.
     pub(super) fn step_growing_files(&self) -> usize {
-        let open = self.inodes.collect(|inode, state| inode.home && state.writers > 0);
+        let open = self.inodes.collect(|inode, state| inode.on_root_fs && state.writers > 0);
         let mut steps = 0;
         for inode in open {
             match self.step(&inode) {
@@ -85,7 +85,7 @@ impl Overlay {
             && self.has_room_to_grow(size)
             && self.plain_until(inode, Instant::now(), size).is_none();
         let mut round = self.contents.ingest.round(keep);
-        round.set_background(self.pace.is_background());
+        round.set_background(self.throttle.is_background());
         let indexing = policy.unwrap_or(self.policies().fallback()).similarity;
         round.set_indexing(indexing);
         let mut offset = before.bytes;
@@ -96,10 +96,10 @@ impl Overlay {
             }
             // Not to its end, which may move on as fast as this reads.
             let left = usize::try_from(size - offset).unwrap_or(usize::MAX);
-            let portion = self.pace.portion(buffer.len()).min(left);
+            let portion = self.throttle.portion(buffer.len()).min(left);
             let len = file.read_at(&mut buffer[..portion], offset)?;
             offset += len as u64;
-            self.pace.spend(len as u64);
+            self.throttle.spend(len as u64);
             Ok(len)
         });
         added.map_err(|e| super::OverlayError::io("read", self.name_of(inode), e))?;

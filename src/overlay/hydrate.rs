@@ -80,7 +80,7 @@ impl Overlay {
                 state.content = Some(Content::Plain(Some(*plain)));
                 (state.recipe, state.hybrid) = (None, None);
                 state.growing = None;
-                state.taken_in = true;
+                state.committed = true;
                 // Also if whoever wanted it so does not get to open it.
                 state.dirty = true;
             }
@@ -115,7 +115,7 @@ impl Overlay {
         }
         state.content = Some(Content::Plain(None));
         state.recipe = None;
-        state.taken_in = true;
+        state.committed = true;
         Ok(())
     }
 

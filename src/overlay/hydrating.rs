@@ -30,7 +30,7 @@ impl<'a, I: Deref<Target = Inode>> Hydrating<'a, I> {
     /// Ends the phase. The caller sets in `state` what the content is now, before it unlocks it.
     pub(super) fn end(mut self, state: &mut InodeState) {
         self.ended = true;
-        (state.phase, state.yields) = (Phase::Idle, None);
+        (state.phase, state.cancel) = (Phase::Idle, None);
         self.inode.notify();
     }
 
@@ -61,7 +61,7 @@ impl<I: Deref<Target = Inode>> Drop for Hydrating<'_, I> {
         let content = self.take_back();
         let mut state = self.inode.lock();
         state.content = content.or(state.content);
-        (state.phase, state.yields) = (Phase::Idle, None);
+        (state.phase, state.cancel) = (Phase::Idle, None);
         self.inode.notify();
     }
 }

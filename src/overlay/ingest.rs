@@ -9,7 +9,7 @@
 
 use super::Indexing;
 use super::error::{OverlayError, Result};
-use super::pace::Priority;
+use super::throttle::Priority;
 use crate::chunk::ChunkParams;
 use crate::id::ChunkId;
 use crate::recipe::ChunkRef;

@@ -116,7 +116,7 @@ pub struct State {
     /// Since when nobody has had it open, as far as is known.
     pub closed: Instant,
     /// Whether its content was committed after its last change: changing it makes that work of no use.
-    pub taken_in: bool,
+    pub committed: bool,
     /// Whether the kernel may have cached pages that are not the content: it, or somebody else, wrote past them.
     pub pages_stale: bool,
     /// Of a plain file that was last open through the kernel's page cache: its mtime and length then.
@@ -139,7 +139,7 @@ pub struct State {
     /// content still.
     pub hot: Option<Share>,
     /// Of a write-back that nobody waits for: set by whoever wants the file, and then it is given up.
-    pub yields: Option<Arc<AtomicBool>>,
+    pub cancel: Option<Arc<AtomicBool>>,
 }
 
 /// One inode of the backing tree.
@@ -151,7 +151,7 @@ pub struct Inode {
     /// What it is.
     pub kind: Kind,
     /// Whether it lies on the same filesystem as the root: others are passed through as they are.
-    pub home: bool,
+    pub on_root_fs: bool,
     /// Keeps hold of it.
     anchor: Arc<Anchor>,
     /// Whether its last name was removed.
@@ -210,8 +210,8 @@ impl Inode {
     }
 
     /// Whether it is a file that can be converted at all.
-    pub fn is_home_file(&self) -> bool {
-        self.kind == Kind::File && self.home
+    pub fn is_root_fs_file(&self) -> bool {
+        self.kind == Kind::File && self.on_root_fs
     }
 
     /// Locks the changing part.
@@ -236,7 +236,7 @@ impl Inode {
     /// Waits until its content is written back, if that is under way; what nobody has waited for so far is given up.
     pub fn wait_written_back<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while state.is_hydrating() {
-            if let Some(given_up) = &state.yields {
+            if let Some(given_up) = &state.cancel {
                 given_up.store(true, Ordering::Release);
             }
             state = self.wait(state);
@@ -395,13 +395,13 @@ impl Inodes {
         // Two foreign inodes may fold to one number, and a number may go to a new file while users still hold the
         // old one: the later takes another number, above all that inodes have.
         let node = shard.number(own);
-        let home = identity.dev == backing.identity().dev;
+        let on_root_fs = identity.dev == backing.identity().dev;
         let inode = Arc::new(Inode {
             node,
             identity,
             kind: backing::kind(stat.st_mode),
-            home,
-            anchor: self.anchors.hold(path_fd, home),
+            on_root_fs,
+            anchor: self.anchors.hold(path_fd, on_root_fs),
             nameless: AtomicBool::new(false),
             state: Mutex::new(State {
                 content: None,
@@ -418,7 +418,7 @@ impl Inodes {
                 passed: false,
                 // Whoever had it open is not known. Nobody has changed it since.
                 closed: Instant::now().checked_sub(backing::ctime(&stat).age()).unwrap_or_else(Instant::now),
-                taken_in: false,
+                committed: false,
                 // It has none yet.
                 pages_stale: false,
                 pages_of: None,
@@ -430,7 +430,7 @@ impl Inodes {
                 stepping: false,
                 hot: None,
                 write_errors: Arc::default(),
-                yields: None,
+                cancel: None,
             }),
             changed: Condvar::new(),
         });

@@ -21,9 +21,8 @@ mod anchor;
 mod backing;
 mod catalog;
 mod changes;
-mod collect;
 mod commit;
-mod compact;
+mod compaction;
 pub mod compare;
 mod contained;
 mod content_out;
@@ -34,6 +33,8 @@ mod export;
 mod file;
 mod filter;
 mod forgetting;
+mod gc;
+mod gc_mark;
 mod groups;
 mod growing;
 mod heat;
@@ -43,16 +44,12 @@ mod hydrating;
 mod indexing;
 mod ingest;
 mod inode;
-mod kept;
-mod leave;
-mod mark;
+mod install;
+mod method_indexes;
 pub mod methods;
-mod named;
 mod namespace;
 mod observe;
 mod optimize;
-mod pace;
-mod place;
 mod policy;
 mod proof;
 mod queue;
@@ -60,29 +57,31 @@ mod recover;
 mod renamed;
 mod repair;
 mod resolved;
+mod rewrite_backoff;
 mod rewrites;
 mod room;
 mod round_size;
 mod scan;
 mod similar;
+mod snapshot_walk;
 mod sparse;
+mod strip_records;
 pub mod stub;
-mod survey;
 pub mod templates;
 #[cfg(test)]
 mod testing;
+mod throttle;
 mod ticks;
 mod totals;
 mod types;
-mod unrest;
 mod views;
 mod warm;
+mod with_paths;
 mod write_errors;
 
 pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
 pub use catalog::{Catalog, FileRow};
 pub use changes::{Change, Still};
-pub use collect::{GcOutcome, GcStep, Held as HeldForHistory, WouldFree};
 pub use contained::{FileContained, Place, TreeContained};
 pub use content_out::{StoredContent, xattrs_of};
 pub use contents::{Contents, Shares};
@@ -91,23 +90,24 @@ pub use error::{OverlayError, Result};
 pub use export::{ExportNeeds, ExportOptions, Exported};
 pub use file::{DropPages, Handle, Io, OpenFlags, Opened};
 pub use filter::Filter;
+pub use gc::{GcOutcome, GcStep, Held as HeldForHistory, WouldFree};
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
 pub use heat::HotOptions;
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
 pub use indexing::Indexing;
 pub use inode::{Content, Inode, PassToken};
-pub use kept::{FileAt, Kept, KeptContent, KeptOptions, NotKept};
+pub use install::INSTALL_PREFIX;
+pub(crate) use install::{install_name, set_attributes, write_file};
+pub use method_indexes::{FileAt, IndexedContent, MethodIndexOptions, MethodIndexes, NotIndexed};
 pub use observe::{Committed, KeptForHistory, Meta, Observer, Xattr};
 pub use optimize::{OptimizeOutcome, OptimizeStep};
-pub use place::PLACED_PREFIX;
-pub(crate) use place::{placed_name, set_attributes, write_file};
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
 pub use resolved::{Directory, Resolved};
 pub use room::{Amount, keep_free_bytes, snapshots_fill_disk};
 pub use scan::{Finding, ScanReport, Trouble};
 pub use similar::{Match, Matches, Ranking, SimilarOptions};
-pub use survey::{Held, Met};
+pub use snapshot_walk::{Held, Met};
 pub use totals::Totals;
 pub use types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr, SetTime};
 pub use views::{Look, Views};
@@ -119,9 +119,9 @@ use crate::store::Store;
 use catalog::Finder;
 use heat::Heat;
 use inode::Inodes;
-use pace::Pace;
 use queue::Queue;
 use renamed::Renamed;
+use rewrite_backoff::RewriteBackoff;
 use rewrites::Rewrites;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,8 +129,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use stub::GuardKey;
+use throttle::Throttle;
 use ticks::Ticks;
-use unrest::Unrest;
 
 /// When plain files become stubs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,14 +172,14 @@ pub struct Overlay {
     backing: Backing,
     contents: Contents,
     views: Option<Views>,
-    kept: Option<Kept>,
+    method_indexes: Option<MethodIndexes>,
     db: Arc<dyn Db>,
     catalog: Catalog,
     forgetting: forgetting::Forgetting,
     key: GuardKey,
     policies: RwLock<Arc<Policies>>,
-    pace: Pace,
-    unrest: Unrest,
+    throttle: Throttle,
+    rewrite_backoff: RewriteBackoff,
     rewrites: Rewrites,
     summed: Mutex<Option<totals::Summed>>,
     heat: Heat,
@@ -196,7 +196,7 @@ pub struct Overlay {
     /// About how many bytes of contents have lost their last file.
     garbage: AtomicU64,
     /// What the last collection kept for the history alone.
-    held: Mutex<collect::Held>,
+    held: Mutex<gc::Held>,
     /// A commit found no room in the store.
     no_room: AtomicBool,
     room: room::Room,
@@ -223,10 +223,10 @@ impl Overlay {
     pub fn new(parts: Parts) -> Result<Overlay> {
         let root = parts.backing.root().try_clone_to_owned();
         let root = root.map_err(|e| OverlayError::io("open", "the backing directory again", e))?;
-        let garbage = parts.db.get(crate::db::Table::Meta, collect::GARBAGE)?;
+        let garbage = parts.db.get(crate::db::Table::Meta, gc::GARBAGE)?;
         let garbage = garbage.and_then(|row| row[..].try_into().ok()).map_or(0, u64::from_be_bytes);
-        let held = parts.db.get(crate::db::Table::Meta, collect::HELD)?;
-        let held = held.as_deref().and_then(collect::Held::decode).unwrap_or_default();
+        let held = parts.db.get(crate::db::Table::Meta, gc::HELD)?;
+        let held = held.as_deref().and_then(gc::Held::decode).unwrap_or_default();
         let Parts { store, similarity, .. } = &parts;
         let contents =
             Contents::new(store.clone(), similarity.clone(), parts.db.clone(), parts.params, parts.threads);
@@ -236,12 +236,12 @@ impl Overlay {
             forgetting: forgetting::Forgetting::default(),
             contents,
             views: None,
-            kept: None,
+            method_indexes: None,
             db: parts.db,
             key: parts.key,
             policies: RwLock::new(Arc::new(Policies::uniform(parts.dedup))),
-            pace: Pace::default(),
-            unrest: Unrest::new(),
+            throttle: Throttle::default(),
+            rewrite_backoff: RewriteBackoff::new(),
             rewrites: Rewrites::new(),
             summed: Mutex::default(),
             heat: Heat::new(HotOptions::default()),
@@ -276,7 +276,7 @@ impl Overlay {
 
     /// The same overlay, reading at most `rate` bytes a second for conversions that nobody waits for.
     pub fn with_convert_rate(self, rate: Option<u64>) -> Overlay {
-        Overlay { pace: Pace::new(rate), ..self }
+        Overlay { throttle: Throttle::new(rate), ..self }
     }
 
     /// The same overlay, keeping files plain that are read again and again by other bounds than the default ones.
@@ -385,7 +385,7 @@ impl Overlay {
 
     /// Bytes a second that conversions read while nobody waits for them, if that is limited.
     pub fn convert_rate(&self) -> Option<u64> {
-        self.pace.rate()
+        self.throttle.rate()
     }
 
     /// Files that rest for longer because they are written again and again.
@@ -411,7 +411,7 @@ impl Overlay {
     /// Conversions let nobody go first, and files need not have rested, until what is returned is dropped: somebody
     /// waits for them.
     pub fn hurry(&self) -> Hurry<'_> {
-        Hurry { _pace: self.pace.hurry(), _queue: self.queue.hurry() }
+        Hurry { _throttle: self.throttle.hurry(), _queue: self.queue.hurry() }
     }
 
     /// Returns how many files were indexed and stay plain because only a mount converts them ([`Policy::withheld`]).
@@ -467,7 +467,7 @@ impl Overlay {
         self.catalog.flush()?;
         self.contents.similarity.flush()?;
         self.flush_views()?;
-        self.flush_kept()?;
+        self.flush_method_indexes()?;
         self.contents.store.persist()?;
         self.db.flush()?;
         Ok(())
@@ -510,7 +510,7 @@ impl Overlay {
 
 /// While this is held, somebody waits for conversions.
 pub struct Hurry<'a> {
-    _pace: pace::Hurry<'a>,
+    _throttle: throttle::Hurry<'a>,
     _queue: queue::Hurry<'a>,
 }
 
@@ -536,7 +536,7 @@ impl Background {
 
     fn end(&mut self) -> Vec<Arc<Inode>> {
         self.overlay.ticks.stop();
-        self.overlay.pace.end();
+        self.overlay.throttle.end();
         self.overlay.queue.stop();
         self.overlay.warming.stop();
         for thread in self.threads.drain(..) {
@@ -547,7 +547,7 @@ impl Background {
         // Not what stood in the queue: the kernel does not say that a file was closed if it is unmounted just then,
         // and rounds that end after the queue put back what they could not commit.
         self.overlay.inodes.collect(|inode, state| {
-            inode.is_home_file() && (state.dirty || state.queued || state.writers > 0)
+            inode.is_root_fs_file() && (state.dirty || state.queued || state.writers > 0)
         })
     }
 }

@@ -29,7 +29,7 @@ impl Overlay {
         let stat = *found.stat();
         let inode = self.inodes.enter(&self.backing, found, 1)?;
         dir.has(name, &inode);
-        if inode.is_home_file() {
+        if inode.is_root_fs_file() {
             return self.attr_of_file(&inode).inspect_err(|_| self.forget(inode.node, 1));
         }
         Ok(backing::attr(inode.node, &stat))
@@ -62,7 +62,7 @@ impl Overlay {
     }
 
     pub(super) fn attr_of(&self, inode: &Inode) -> Result<Attr> {
-        if inode.is_home_file() {
+        if inode.is_root_fs_file() {
             return self.attr_of_file(inode);
         }
         Ok(backing::attr(inode.node, &rustix::fs::fstat(&inode.path_fd()?)?))
@@ -126,7 +126,7 @@ impl Overlay {
         let _changing = self.changes.changing();
         let inode = self.inode(node)?;
         self.touched(&inode);
-        let changed = if inode.is_home_file() {
+        let changed = if inode.is_root_fs_file() {
             let mut state = inode.wait_written_back(self.lock_loaded(&inode)?);
             self.before_change(&inode, &mut state)?;
             if let Some(size) = set.size {
@@ -210,7 +210,7 @@ impl Overlay {
         let attr = self.make(parent, name, mode, caller, |dir, mode_bits| {
             rustix::fs::mknodat(dir, name, rustix::fs::FileType::from_raw_mode(mode), mode_bits, rdev)
         })?;
-        self.unrest.forget(FileId(attr.node.0));
+        self.rewrite_backoff.forget(FileId(attr.node.0));
         self.heat.forget(FileId(attr.node.0));
         Ok(attr)
     }
@@ -256,7 +256,7 @@ impl Overlay {
             let source = backing::proc_path(&inode.path_fd()?);
             rustix::fs::linkat(CWD, source, &dir.path_fd()?, name, AtFlags::SYMLINK_FOLLOW)
         })?;
-        if inode.home {
+        if inode.on_root_fs {
             self.indexed(self.add_name(inode.file_id(), &dir));
         }
         self.tell_linked(&inode, &dir, name);
@@ -418,7 +418,7 @@ impl Overlay {
 
     /// Does something to an inode that moves its ctime.
     fn touch(&self, inode: &Arc<Inode>, change: impl FnOnce() -> rustix::io::Result<()>) -> Result<()> {
-        if !inode.is_home_file() {
+        if !inode.is_root_fs_file() {
             return Ok(change()?);
         }
         // Written back meanwhile, it would be given a record that hides the new ctime.
@@ -431,8 +431,8 @@ impl Overlay {
 
     /// The catalog's side of an inode having left one directory for another.
     fn move_name(&self, stat: &Stat, from: &Inode, to: &Inode) -> Result<()> {
-        let home = stat.st_dev == self.backing.identity().dev;
-        if from.identity == to.identity || !home {
+        let on_root_fs = stat.st_dev == self.backing.identity().dev;
+        if from.identity == to.identity || !on_root_fs {
             return Ok(());
         }
         // Another name of a file may be in the directory still.
@@ -496,7 +496,7 @@ impl Overlay {
         self.touched(&inode);
         let flags = rustix::fs::XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let set = || rustix::fs::setxattr(backing::proc_path(&inode.path_fd()?), name, value, flags);
-        if name == CAPABILITY && inode.is_home_file() {
+        if name == CAPABILITY && inode.is_root_fs_file() {
             // Writing back would take it away.
             drop(self.make_plain(&inode, self.lock_loaded(&inode)?)?);
         }
@@ -509,7 +509,7 @@ impl Overlay {
 
     /// Makes a file plain without any record; says whether there was one.
     fn drop_record(&self, inode: &Arc<Inode>) -> Result<bool> {
-        if !inode.is_home_file() {
+        if !inode.is_root_fs_file() {
             return Ok(false);
         }
         let mut state = self.make_plain(inode, self.lock_loaded(inode)?)?;

@@ -105,14 +105,14 @@ pub trait Observer: Send + Sync {
 
     /// Says to a collection what the history needs, after giving up what it need not keep, unless `dry_run`; without the
     /// snapshot `except`, if there is one. Keeps at most `room` bytes on disk, or what snapshots with a name need.
-    /// `None` if `go_on` said no. Called after the files' own needs were said.
+    /// `None` if `keep_going` said no. Called after the files' own needs were said.
     fn mark(
         &self,
         collection: &Collection<'_>,
         dry_run: bool,
         except: Option<&DocumentId>,
         room: u64,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<KeptForHistory>>;
 
     /// Most bytes on disk for what only versions and snapshots need; snapshots with a name may take more.
@@ -152,7 +152,7 @@ impl Overlay {
 
     /// Where a directory is, from memory if it is known there.
     pub(super) fn dir_path(&self, dir: &Inode) -> Option<Arc<Path>> {
-        if !dir.home {
+        if !dir.on_root_fs {
             return None;
         }
         if let Some(path) = self.dir_paths.lock().get(&dir.file_id()) {
@@ -216,7 +216,7 @@ impl Overlay {
 
     /// Tells of a name that a file got besides its others.
     pub(super) fn tell_linked(&self, inode: &Inode, dir: &Inode, name: &OsStr) {
-        let Some(observer) = self.observer().filter(|_| inode.is_home_file()) else { return };
+        let Some(observer) = self.observer().filter(|_| inode.is_root_fs_file()) else { return };
         if let Some(from) = self.path_of(inode)
             && let Some(dir) = self.dir_path(dir)
             && from != dir.join(name)

@@ -2,7 +2,7 @@
 
 use super::Overlay;
 use super::error::{OverlayError, Result};
-use super::pace::Priority;
+use super::throttle::Priority;
 use crate::db::Table;
 use crate::store::{RegroupOptions, RegroupPlan, Regrouped};
 use std::sync::{Mutex, PoisonError};
@@ -78,8 +78,8 @@ impl Overlay {
         if come < NEW_BYTES_MIN.max(unique_bytes / NEW_SHARE) {
             return;
         }
-        let mut go_on = |_| !self.ticks.stopped() && self.pending() == 0;
-        match self.optimize(&RegroupOptions::default(), false, &mut go_on) {
+        let mut keep_going = |_| !self.ticks.stopped() && self.pending() == 0;
+        match self.optimize(&RegroupOptions::default(), false, &mut keep_going) {
             Ok(Some(OptimizeOutcome { regrouped, .. })) => tracing::info!(
                 "{} chunks grouped: {} bytes instead of {}",
                 regrouped.chunks,

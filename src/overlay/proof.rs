@@ -173,7 +173,7 @@ mod tests {
         let bytes = vec![7; 50_000];
         std::fs::write(&outside, &bytes).unwrap();
         let inode = enter(&world, &outside);
-        assert!(inode.is_home_file(), "else it is not converted anyway");
+        assert!(inode.is_root_fs_file(), "else it is not converted anyway");
         assert_eq!(doubt_about(&world, &inode), Some(Doubt::Outside));
         world.commit(&inode);
         assert!(std::fs::read(&outside).unwrap() == bytes);

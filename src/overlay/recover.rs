@@ -136,7 +136,7 @@ impl Overlay {
 
     /// What is to be done about a file as it is on disk.
     fn found(&self, inode: &Inode) -> Result<Action> {
-        if inode.kind != Kind::File || !inode.home {
+        if inode.kind != Kind::File || !inode.on_root_fs {
             return Ok(Action::Keep(Content::Plain(None)));
         }
         let stat = rustix::fs::fstat(&inode.path_fd()?)?;

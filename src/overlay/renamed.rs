@@ -5,10 +5,10 @@
 //! queued as in a scan, a few thousand at a time. After a kill, catch-up visits the rest.
 
 use super::inode::{Content, Inode};
-use super::pace::Priority;
 use super::policy::Policy;
 use super::scan::NAMED_DIRS_MAX;
 use super::scan::RESTING_FACTOR;
+use super::throttle::Priority;
 use super::types::{Kind, NodeId};
 use super::{Overlay, OverlayError, backing};
 use rustix::fs::Stat;
@@ -73,7 +73,7 @@ impl Overlay {
 
     /// Has a commit look at a file whose name has got another policy.
     pub(super) fn policy_changed(&self, inode: Option<&Arc<Inode>>) {
-        let Some(inode) = inode.filter(|inode| inode.home && inode.kind == Kind::File) else { return };
+        let Some(inode) = inode.filter(|inode| inode.on_root_fs && inode.kind == Kind::File) else { return };
         let Ok(mut state) = self.lock_loaded(inode) else { return };
         if state.queued {
             self.queue.look_again(&HashSet::from([inode.node]));
@@ -106,7 +106,7 @@ impl Overlay {
         let (mut priority, mut queued) = (Priority::default(), HashSet::new());
         let mut names = self.catalog.finder(&self.backing);
         self.walk(path, &mut |path, found| {
-            priority.set_low(self.pace.is_background());
+            priority.set_low(self.throttle.is_background());
             let Ok(inode) = found else { return };
             if inode.lock().queued {
                 queued.insert(inode.node);

@@ -33,7 +33,7 @@ const FREE: u32 = 3;
 const REST_MIN: Duration = Duration::from_secs(60);
 /// and at most.
 const REST_MAX: Duration = Duration::from_secs(3600);
-/// So long after its last version a path begins a new row. More than [`REST_MAX`], as in [`super::unrest`].
+/// So long after its last version a path begins a new row. More than [`REST_MAX`], as in [`super::rewrite_backoff`].
 const CALM: Duration = Duration::from_secs(2 * 3600);
 const FILES_MAX: usize = 8192;
 
@@ -243,7 +243,7 @@ mod tests {
         let inode = rewrite(&world, &noise(4));
         assert!(!is_stub(&inode) && world.overlay.is_kept_plain(Path::new("out")));
         assert_eq!((stored(), world.overlay.kept_plain()), (before, 1));
-        assert!(inode.lock().taken_in, "it is indexed");
+        assert!(inode.lock().committed, "it is indexed");
         inode.lock().closed = Instant::now().checked_sub(REST_MIN).unwrap();
         world.commit(&inode);
         assert!(is_stub(&inode) && !world.overlay.is_kept_plain(Path::new("out")));

@@ -6,9 +6,9 @@ use super::contents::Stored;
 use super::error::{OverlayError, Result};
 use super::ingest::{is_small, sketch_of};
 use super::inode::{Content, Inode};
-use super::pace::Priority;
 use super::resolved::{Directory, Resolved};
 use super::stub::Stub;
+use super::throttle::Priority;
 use super::types::{Attr, Kind, ROOT};
 use super::{FileRow, Indexing, Overlay};
 use crate::env::Refusal;
@@ -126,7 +126,7 @@ impl Overlay {
         }
         let mut priority = Priority::default();
         self.take_in(path, RESTING_FACTOR, &mut |report| {
-            priority.set_low(self.pace.is_background());
+            priority.set_low(self.throttle.is_background());
             progress(report.files);
         })?;
         Ok(())
@@ -277,7 +277,7 @@ impl Overlay {
                     let bytes = self.contents.store.read(&chunk.id)?;
                     let sketch = sketch_of(&mut writer, indexing, small, &chunk.id, &bytes)?;
                     self.contents.similarity.add_chunk(chunk.id, sketch)?;
-                    self.pace.spend(u64::from(chunk.len));
+                    self.throttle.spend(u64::from(chunk.len));
                 }
             }
             let stored = recipe.clone();

@@ -15,7 +15,7 @@ use super::forgetting::Forgetting;
 use super::inode::Inode;
 use super::similar::{Match, Matches, Query, SimilarOptions};
 use crate::chunk::ChunkParams;
-use crate::db::{Beside, Db};
+use crate::db::{Db, Shadow};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
 use crate::similarity::exact::{Patterns, Source};
@@ -53,7 +53,7 @@ impl Views {
     /// Opens the index of views in `db`. None is added yet.
     pub fn open(db: Arc<dyn Db>, buffer_bytes: usize) -> std::result::Result<Views, SimilarityError> {
         let options = SimilarityOptions { buffer_bytes, ..SimilarityOptions::default() };
-        Ok(Views { index: Similarity::open(Arc::new(Beside::new(db)), options)?, wanted: Vec::new() })
+        Ok(Views { index: Similarity::open(Arc::new(Shadow::new(db)), options)?, wanted: Vec::new() })
     }
 
     /// Adds these views from now on. If none is wanted, what there was is removed.

@@ -2,7 +2,7 @@
 //!
 //! After the last close of a hot stub ([`heat`](super::heat)), a separate thread hydrates it as for a writing
 //! program. No program waits for that: one that opens the file for reading meanwhile is served from the
-//! store, and one that changes the file or its names cancels the hydration (`State::yields`).
+//! store, and one that changes the file or its names cancels the hydration (`State::cancel`).
 //!
 //! From then on the file is plain, counts against the space for hot files (`State::hot`), and is in a line of
 //! the queue that no command waits for. When it has not been open for long enough, it is committed like any
@@ -11,9 +11,9 @@
 use super::file::ALL;
 use super::heat::{leaves_enough, room_of};
 use super::inode::{Content, Inode, Phase, State as InodeState};
-use super::pace::Priority;
 use super::queue::{Entry, GATHER};
 use super::stub::Stub;
+use super::throttle::Priority;
 use super::{Overlay, backing};
 use rustix::fs::OFlags;
 use std::cell::{Cell, RefCell};
@@ -79,7 +79,7 @@ impl Overlay {
     pub(super) fn warm_if_hot(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if let Some(Content::Stub(stub)) = state.content
             && self.heat.is_hot(inode.file_id(), stub.size, Instant::now())
-            && inode.home
+            && inode.on_root_fs
         {
             self.warming.push(inode);
         }
@@ -120,7 +120,7 @@ impl Overlay {
         let step = |bytes| {
             let goes_on = self.step_slowly(&file, &given_up, &unsynced, bytes);
             // Somebody waits for what is left to do.
-            priority.borrow_mut().set_low(goes_on && self.pace.is_background());
+            priority.borrow_mut().set_low(goes_on && self.throttle.is_background());
             goes_on
         };
         let mut state = inode.lock();
@@ -128,7 +128,7 @@ impl Overlay {
         if !same || state.opens > 0 || !matches!(state.phase, Phase::Idle) {
             return;
         }
-        state.yields = Some(given_up.clone());
+        state.cancel = Some(given_up.clone());
         let written = self.make_plain_by(inode, state, &step);
         self.heat.forget(inode.file_id());
         match written {
@@ -164,8 +164,8 @@ impl Overlay {
         let (mut left, is_wanted) = (bytes, || given_up.load(Ordering::Acquire));
         // In portions: with a limit, who wants the file is not to wait for all that is to be paid.
         while left > 0 && !is_wanted() {
-            let portion = self.pace.portion(usize::try_from(left).unwrap_or(usize::MAX)) as u64;
-            self.pace.spend(portion);
+            let portion = self.throttle.portion(usize::try_from(left).unwrap_or(usize::MAX)) as u64;
+            self.throttle.spend(portion);
             left = left.saturating_sub(portion);
         }
         unsynced.set(unsynced.get() + bytes);

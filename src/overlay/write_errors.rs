@@ -133,7 +133,7 @@ mod tests {
         let errors = WriteErrors::default();
         let [a, b] = [errors.open(), errors.open()];
         let (begun, has_begun) = channel();
-        let (go_on, may_go_on) = channel();
+        let (keep_going, may_go_on) = channel();
         std::thread::scope(|scope| {
             let (errors, a) = (&errors, &a);
             scope.spawn(move || {
@@ -150,7 +150,7 @@ mod tests {
             while { errors.lock().next < 2 } || errors.lock().running.len() > 1 {
                 std::thread::yield_now();
             }
-            go_on.send(()).unwrap();
+            keep_going.send(()).unwrap();
             assert_eq!(other.join().unwrap(), Some(Errno::IO));
         });
     }

@@ -5,15 +5,15 @@
 //! end its element. Rows enter the page by columns: a hundred thousand take about ten megabytes, and only the
 //! visible ones are in the document.
 
-mod beside;
+mod side_by_side;
 mod site;
 
-pub use beside::{Beside, MARKED_MAX, Piece, Shared};
+pub use side_by_side::{MARKED_MAX, Piece, Shared, SideBySide};
 pub use site::{Field, Form, Site};
 
 use askama::Template;
-use beside::{Mark, Shown};
 use serde::Serialize;
+use side_by_side::{Mark, Shown};
 use std::fmt::Write as _;
 
 /// A figure of the summary.
@@ -218,7 +218,7 @@ pub struct Page {
     /// Pictures under the summary.
     pub pictures: Vec<Picture>,
     /// Two contents side by side.
-    pub beside: Option<Beside>,
+    pub side_by_side: Option<SideBySide>,
     /// The table.
     pub table: Option<Table>,
 }
@@ -231,7 +231,7 @@ struct Filled<'a> {
     figures: &'a [Figure],
     notes: &'a [String],
     pictures: &'a [Picture],
-    beside: Option<&'a Shown>,
+    side_by_side: Option<&'a Shown>,
     table: Option<&'a Table>,
     site: Option<&'a Site>,
     version: &'static str,
@@ -261,14 +261,14 @@ impl Page {
     }
 
     fn fill(&self, made: &str, site: Option<&Site>) -> std::io::Result<String> {
-        let beside = self.beside.as_ref().map(Beside::shown);
-        let marks = beside.as_ref().map(|shown| &shown.marks[..]).unwrap_or_default();
+        let side_by_side = self.side_by_side.as_ref().map(SideBySide::shown);
+        let marks = side_by_side.as_ref().map(|shown| &shown.marks[..]).unwrap_or_default();
         let mut scripts = Vec::new();
         if self.table.is_some() {
             scripts.push(include_str!("page.js"));
         }
-        if beside.is_some() {
-            scripts.push(include_str!("beside.js"));
+        if side_by_side.is_some() {
+            scripts.push(include_str!("side_by_side.js"));
         }
         if site.is_some_and(|site| site.live) {
             scripts.push(include_str!("live.js"));
@@ -279,7 +279,7 @@ impl Page {
             figures: &self.figures,
             notes: &self.notes,
             pictures: &self.pictures,
-            beside: beside.as_ref(),
+            side_by_side: side_by_side.as_ref(),
             table: self.table.as_ref(),
             site,
             version: env!("CARGO_PKG_VERSION"),
@@ -334,7 +334,7 @@ mod tests {
             figures: vec![Figure { label: text(), value: text() }],
             notes: vec![text()],
             pictures: vec![Picture { title: text(), bars: vec![Bar { label: text(), parts: vec![part] }] }],
-            beside: Some(Beside {
+            side_by_side: Some(SideBySide {
                 names: [text(), text()],
                 sizes: [name.len() as u64; 2],
                 pieces: [(); 2]

@@ -55,7 +55,7 @@ impl Layout {
     pub fn of(dir: &Path) -> Result<Option<Layout>, RepoError> {
         let root = dir.canonicalize().map_err(|e| RepoError::io("find", dir, e))?;
         let state = root.join(STATE_DIR);
-        super::leave::check_stays(&root)?;
+        super::removal::check_stays(&root)?;
         if exists(&state.join(FORMAT))? {
             return Ok(Some(Layout { root, state }));
         }

@@ -17,11 +17,11 @@ mod guard;
 mod init;
 mod key;
 mod layout;
-mod leave;
 mod lock;
 mod memory;
 mod open;
 mod plain;
+mod removal;
 #[cfg(test)]
 mod tests;
 mod trust;
@@ -29,8 +29,8 @@ mod trust;
 pub use error::RepoError;
 pub use init::InitOptions;
 pub use layout::{DAEMON, LOG, Layout};
-pub use leave::finish_removal;
 pub use memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
+pub use removal::finish_removal;
 
 use crate::chunk::ChunkParams;
 use crate::config::{Config, views_auto};
@@ -38,7 +38,8 @@ use crate::db::{Batch, Db, DbResult, Table};
 use crate::history::History;
 use crate::id::StoreId;
 use crate::overlay::{
-    self, Backing, Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, Kept, KeptOptions, Overlay, Policies,
+    self, Backing, Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, MethodIndexOptions, MethodIndexes,
+    Overlay, Policies,
 };
 use format::Format;
 use lock::Lock;
@@ -146,7 +147,7 @@ impl Repo {
         };
         let key = key::read(layout, format.key_check)?;
         let lock = Lock::take(&dir, &layout.state)?;
-        leave::check_stays(&layout.root)?;
+        removal::check_stays(&layout.root)?;
         let backing = Backing::open(&layout.root).map_err(|e| part(layout, "the directory", e))?;
         let bad_glob = |e: overlay::BadGlob| RepoError::form(&config_path, e.to_string());
         let mut policies = config.policies(options.dedup).map_err(bad_glob)?;
@@ -198,15 +199,15 @@ impl Repo {
             views = views.wanting(wanted).map_err(|e| part(layout, "the index of views", e))?;
         }
         let methods = config.methods.unwrap_or_default();
-        let kept_options = KeptOptions {
+        let kept_options = MethodIndexOptions {
             buffer_bytes: memory.kept_bytes,
             sketch_bytes: memory.kept_sketch_bytes,
             work_dir: dir.to_owned(),
         };
-        let kept = Kept::open(&opened.db, &methods, kept_options, options.read_only)
+        let kept = MethodIndexes::open(&opened.db, &methods, kept_options, options.read_only)
             .map_err(|e| part(layout, "the indexes of methods", e))?;
         let is_new = kept.is_new();
-        let overlay = overlay.with_views(views).with_kept(kept);
+        let overlay = overlay.with_views(views).with_method_indexes(kept);
         let overlay = Arc::new(overlay);
         let rules = config.history.unwrap_or_default();
         let history = History::open(&overlay, opened.db.clone(), rules, options.read_only)

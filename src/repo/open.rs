@@ -7,7 +7,7 @@
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
 use super::{CLEAN, Memory, OpenOptions, Opening};
-use crate::db::{Batch, Beside, Compacted, Db, DbError, DbResult, MemDb, SledDb, Table};
+use crate::db::{Batch, Compacted, Db, DbError, DbResult, MemDb, Shadow, SledDb, Table};
 use crate::env::{Refusal, Reserve};
 use crate::id::StoreId;
 use crate::overlay::{Amount, Views, keep_free_bytes};
@@ -192,7 +192,7 @@ fn parts(
         }
     }
     if !options.read_only {
-        for tables in [db.clone(), Arc::new(Beside::new(db.clone()))] {
+        for tables in [db.clone(), Arc::new(Shadow::new(db.clone()))] {
             // Another program version's index can be built from the files again.
             if Similarity::clear_other_version(&*tables).map_err(|e| similar(layout, e))? {
                 tracing::info!("the similarity index has the form of another version, and is rebuilt");

@@ -14,17 +14,17 @@
 //! product of the numbers of segments and is linear when both fit. Sources that are shorter than 32 bytes
 //! have nothing in common unless they are identical.
 
-mod beside;
 mod blocks;
 mod cover;
 mod padding;
 mod ranges;
 mod regions;
+mod side_by_side;
 
-pub use beside::{Beside, Patterns, compare_beside, covered};
 pub use padding::{PADDING_BYTES_MIN, PADDING_PERIOD, padding};
 pub use ranges::Ranges;
 pub use regions::{Region, Regions, compare_regions};
+pub use side_by_side::{Patterns, SideBySide, compare_excluding, covered};
 
 use cover::{Known, cover};
 use std::io;

@@ -58,11 +58,11 @@ impl Similarity {
     /// in the index. Time: about 2 to 15 us a feature, so 1 to 2 ms for a file of 16 KiB, and for a large one no more than
     /// some seconds: of its features at most 2^18 are looked up.
     pub fn query(&self, sketch: &QuerySketch, min: f64, limit: usize) -> Result<Answer, SimilarityError> {
-        self.query_beside(sketch, &Boilerplate::default(), min, limit)
+        self.query_excluding(sketch, &Boilerplate::default(), min, limit)
     }
 
     /// As [`Similarity::query`], for what the file has beside `boilerplate`.
-    pub fn query_beside(
+    pub fn query_excluding(
         &self,
         sketch: &QuerySketch,
         boilerplate: &Boilerplate,

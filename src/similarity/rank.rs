@@ -18,7 +18,7 @@ const CONTENTS_AT_ONCE: usize = 1 << 12;
 const CONTENTS_MAX: usize = 1 << 12;
 
 /// A content that probably has something in common with the queried file. The shares are estimates, from 0 to
-/// 1, of bytes; [`super::exact::compare_beside`] gives the facts.
+/// 1, of bytes; [`super::exact::compare_excluding`] gives the facts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Which content.

@@ -237,7 +237,7 @@ fn boilerplate_does_not_count_and_can_be_learned() {
     assert_eq!((&passage, count), (&template, files.len()));
     let boilerplate = Boilerplate::new([&passage[..]]);
     assert!(frequent.iter().all(|one| one.is_of(&boilerplate)));
-    let answer = index.query_beside(&sketch(&pages[0]), &boilerplate, 0.25, 100).unwrap();
+    let answer = index.query_excluding(&sketch(&pages[0]), &boilerplate, 0.25, 100).unwrap();
     assert_eq!(answer.candidates.len(), 1, "only itself: {answer:?}");
     assert!(answer.boilerplate_features > 10 && answer.candidates[0].bytes_common < 2200, "{answer:?}");
 }

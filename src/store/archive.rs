@@ -69,16 +69,16 @@ impl Loose {
     }
 
     /// Returns the pieces of all archives among the recipes; one piece inflates to at most `bytes_max` bytes.
-    /// `None` if `go_on` returned false.
+    /// `None` if `keep_going` returned false.
     pub(super) fn pieces(
         mut self,
         reader: &Reader,
         bytes_max: u32,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Vec<Piece>>, StoreError> {
         let mut pieces = Vec::new();
         for id in std::mem::take(&mut self.recipes) {
-            if !go_on() {
+            if !keep_going() {
                 return Ok(None);
             }
             let Some(recipe) = whole(reader.recipe(&id))? else { continue };

@@ -16,6 +16,7 @@
 
 mod append;
 mod archive;
+mod coalesced_read;
 mod compact;
 mod dictionary;
 mod document;
@@ -42,7 +43,6 @@ mod recipe_groups;
 mod regroup;
 mod salvage;
 mod scan;
-mod stretch;
 #[cfg(test)]
 mod tests;
 mod unnamed;
@@ -51,7 +51,7 @@ mod writer;
 
 pub use document::DocumentKind;
 pub use error::{Damage, DamageKind, Object, StoreError};
-pub use gc::{Collection, GcDone, GcPlan, GoOn};
+pub use gc::{Collection, GcDone, GcPlan, KeepGoing};
 pub use index::Grouping;
 pub use pin::Pin;
 pub use regroup::{RegroupOptions, RegroupPlan, Regrouped};
@@ -290,7 +290,7 @@ impl Store {
         let bytes = frames.bytes.len() as u64;
         let margin = self.options.keep_free_bytes;
         let kept_free = || margin > 0 && self.space().free < margin.saturating_add(bytes);
-        if (self.reserve.is_lent(bytes) || kept_free()) && has_contents() {
+        if (self.reserve.is_reserved(bytes) || kept_free()) && has_contents() {
             return Err(StoreError::Full { path: self.reader.packs.dir.clone() });
         }
         self.appender.append(&mut tail, frames, |entries| {

@@ -39,8 +39,8 @@ impl Pins {
         Pin { pins: self.clone(), epoch }
     }
 
-    /// Waits until every earlier pin is gone; false if `go_on` returned false.
-    pub(super) fn wait_for_older(&self, go_on: &mut dyn FnMut() -> bool) -> bool {
+    /// Waits until every earlier pin is gone; false if `keep_going` returned false.
+    pub(super) fn wait_for_older(&self, keep_going: &mut dyn FnMut() -> bool) -> bool {
         let mut state = self.lock();
         state.epoch += 1;
         let epoch = state.epoch;
@@ -51,7 +51,7 @@ impl Pins {
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
             drop(state);
-            if !go_on() {
+            if !keep_going() {
                 return false;
             }
             state = self.lock();

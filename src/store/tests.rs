@@ -1,10 +1,10 @@
 mod archive;
+mod coalesced_read;
 mod crash;
 mod dictionary;
 mod refused;
 mod regroup;
 mod solid;
-mod stretch;
 mod unnamed;
 
 use super::pack::{FORMAT, PACK_HEADER_BYTES, PLAIN, encode_header};

@@ -20,8 +20,8 @@ use super::delta::{
     decode,
 };
 use super::error::SyncError;
-use super::gone::Gone;
 use super::proto::Withheld;
+use super::removed_contents::RemovedContents;
 use super::tree::{ContentId, Tree};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -314,7 +314,7 @@ fn runs(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
 /// Of what the receiver's tree has, and this side's not any more, that which resembles a content. What is gone is looked at
 /// when it is first asked about.
 fn resembling_gone(
-    gone: &mut Option<Gone>,
+    gone: &mut Option<RemovedContents>,
     content: ContentId,
     ranks: &Ranks,
     source: &mut dyn Source,
@@ -323,7 +323,7 @@ fn resembling_gone(
         Some(gone) => gone,
         None => {
             let known = source.gone().into_iter().filter(|content| ranks.rank(*content).is_some());
-            gone.insert(Gone::of(known.collect::<Vec<_>>().into_iter(), source)?)
+            gone.insert(RemovedContents::of(known.collect::<Vec<_>>().into_iter(), source)?)
         }
     };
     match gone.is_empty() {

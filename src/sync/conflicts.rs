@@ -3,7 +3,7 @@
 use super::error::SyncError;
 use super::error::{self, open_root};
 use super::group::{BESIDE, Groups};
-use super::look::Seen;
+use super::identify::Seen;
 use super::memory::Memory;
 use super::merge::parse_conflict_name;
 use super::scan::scan;

@@ -25,9 +25,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 
+mod group_swap;
 mod links;
 mod opened;
-mod whole;
 
 /// Is told the path.
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! group or out of it count as created and deleted. Pure.
 
 use super::halfway;
-use super::look::{self, Inode, Seen};
+use super::identify::{self, Inode, Seen};
 use super::merge::{self, Conflict, Merged, conflict_name, parse_conflict_name};
 use super::plan::{self, Op};
 use super::tree::{ContentId, Entry, Ident, Kind, Tree, TreePath, join, split};
@@ -125,7 +125,7 @@ impl Groups {
         found
     }
 
-    /// Looks as [`look::look`] does. A hard link does not lead out of a group: there it is another file.
+    /// Looks as [`identify::identify`] does. A hard link does not lead out of a group: there it is another file.
     pub fn look(
         &self,
         seen: &mut BTreeMap<TreePath, Seen>,
@@ -148,7 +148,7 @@ impl Groups {
         let apart =
             self::apart(&found, &is_dir, &inodes.iter().map(|(path, inode)| (path, *inode)).collect());
         inodes.extend(apart);
-        look::look(seen, last, &inodes, agreed, device, seq)
+        identify::identify(seen, last, &inodes, agreed, device, seq)
     }
 
     /// Merges as [`merge::merge`] does, and each group as a whole.

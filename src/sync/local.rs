@@ -8,7 +8,7 @@ use super::error::{self, open_root};
 use super::group::Groups;
 use super::guard;
 use super::memory::{Memory, Print};
-use super::past::{Known, Past};
+use super::old_contents::{Known, OldContents};
 use super::plan::Op;
 use super::proto::Done;
 use super::replica::Replica;
@@ -36,7 +36,7 @@ pub struct Local<'a> {
     /// Contents of groups that change all the time, as they were when they were looked at.
     kept: BTreeMap<ContentId, File>,
     tree: Tree,
-    past: Option<Box<dyn Past + 'a>>,
+    past: Option<Box<dyn OldContents + 'a>>,
     /// Contents of the past that the peer was told of.
     held: BTreeSet<ContentId>,
     report: Box<Report<'a>>,
@@ -66,7 +66,7 @@ impl<'a> Local<'a> {
         store: &str,
         groups: &Groups,
         force: bool,
-        past: Option<Box<dyn Past + 'a>>,
+        past: Option<Box<dyn OldContents + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local::new(open_root(path)?, Memory::open(state)?, store, past, report);
@@ -87,7 +87,7 @@ impl<'a> Local<'a> {
         store: &str,
         groups: &Groups,
         force: bool,
-        past: Option<Box<dyn Past + 'a>>,
+        past: Option<Box<dyn OldContents + 'a>>,
         report: Box<Report<'a>>,
     ) -> Result<Local<'a>, SyncError> {
         let mut local = Local::new(open_root(path)?, Memory::look(state)?, store, past, report);
@@ -104,7 +104,7 @@ impl<'a> Local<'a> {
         root: Root,
         memory: Memory,
         store: &str,
-        past: Option<Box<dyn Past + 'a>>,
+        past: Option<Box<dyn OldContents + 'a>>,
         report: Box<Report<'a>>,
     ) -> Local<'a> {
         Local {
@@ -256,10 +256,10 @@ impl<'a> Local<'a> {
     fn look(&mut self, last: &Tree, agreed: Option<&Tree>) -> Result<Tree, SyncError> {
         let inodes = self.memory.inodes();
         let past = &mut self.past;
-        let mut moment =
-            |path: &TreePath, beside: &[&[u8]], since| past.as_mut()?.moment(path, beside, since);
+        let mut at_barrier =
+            |path: &TreePath, beside: &[&[u8]], since| past.as_mut()?.at_barrier(path, beside, since);
         let mut scan =
-            scan(&self.root, last, &self.memory.cache, &self.groups, &mut moment, &mut self.report)?;
+            scan(&self.root, last, &self.memory.cache, &self.groups, &mut at_barrier, &mut self.report)?;
         self.notes.extend(scan.notes);
         self.troubles.extend(scan.troubles);
         unfit::complete(&mut scan.seen, last, &mut self.memory.unfit);

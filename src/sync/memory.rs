@@ -13,7 +13,7 @@
 //! compares everything, deletes nothing, and keeps both of what differs.
 
 use super::error::SyncError;
-use super::look::Inode;
+use super::identify::Inode;
 use super::tree::{ContentId, Time, Tree, TreePath};
 use super::unfit::Unfit;
 use super::version::{Dag, Device, Snapshot, SnapshotId};

@@ -37,7 +37,7 @@ pub struct Limits {
 pub struct Silence(pub Duration);
 
 /// What both ends share.
-struct Pace {
+struct Throttle {
     limits: Limits,
     began: Instant,
     bytes: AtomicU64,
@@ -45,7 +45,7 @@ struct Pace {
     listens: AtomicBool,
 }
 
-impl Pace {
+impl Throttle {
     /// Waits until `end` can be read from or written to.
     fn wait(&self, end: impl AsFd, flags: PollFlags) -> io::Result<()> {
         let silence = self.limits.silence;
@@ -72,7 +72,7 @@ impl Pace {
 /// What the peer says.
 pub struct Incoming<R> {
     end: R,
-    pace: Arc<Pace>,
+    throttle: Arc<Throttle>,
 }
 
 /// What the peer is told. While it exists, the peer is told that this side lives.
@@ -82,7 +82,7 @@ pub struct Outgoing<W> {
 
 struct Shared<W> {
     end: Mutex<End<W>>,
-    pace: Arc<Pace>,
+    throttle: Arc<Throttle>,
 }
 
 struct End<W> {
@@ -97,12 +97,12 @@ pub fn connect<R: Read + AsFd, W: Write + AsFd + Send + 'static>(
     limits: Limits,
 ) -> (Incoming<R>, Outgoing<W>) {
     let (bytes, listens) = (AtomicU64::new(0), AtomicBool::new(false));
-    let pace = Arc::new(Pace { limits, began: Instant::now(), bytes, listens });
+    let throttle = Arc::new(Throttle { limits, began: Instant::now(), bytes, listens });
     let end = Mutex::new(End { to, last: Instant::now() });
-    let shared = Arc::new(Shared { end, pace: pace.clone() });
+    let shared = Arc::new(Shared { end, throttle: throttle.clone() });
     let (weak, interval) = (Arc::downgrade(&shared), limits.silence / 4);
     std::thread::spawn(move || keep_alive(&weak, interval));
-    (Incoming { end: from, pace }, Outgoing { shared })
+    (Incoming { end: from, throttle }, Outgoing { shared })
 }
 
 fn keep_alive<W: Write + AsFd>(shared: &Weak<Shared<W>>, interval: Duration) {
@@ -110,20 +110,20 @@ fn keep_alive<W: Write + AsFd>(shared: &Weak<Shared<W>>, interval: Duration) {
         std::thread::park_timeout(interval);
         let Some(shared) = shared.upgrade() else { return };
         let Ok(mut end) = shared.end.try_lock() else { continue };
-        let listens = shared.pace.listens.load(Ordering::Relaxed);
-        if !listens && end.last.elapsed() * 2 > interval && end.write(&shared.pace, &ALIVE).is_err() {
+        let listens = shared.throttle.listens.load(Ordering::Relaxed);
+        if !listens && end.last.elapsed() * 2 > interval && end.write(&shared.throttle, &ALIVE).is_err() {
             return;
         }
     }
 }
 
 impl<W: Write + AsFd> End<W> {
-    fn write(&mut self, pace: &Pace, bytes: &[u8]) -> io::Result<()> {
+    fn write(&mut self, throttle: &Throttle, bytes: &[u8]) -> io::Result<()> {
         for piece in bytes.chunks(PIECE_BYTES) {
             // It may be a socket, which takes less at once.
             let mut rest = piece;
             while !rest.is_empty() {
-                pace.wait(&self.to, PollFlags::OUT)?;
+                throttle.wait(&self.to, PollFlags::OUT)?;
                 match self.to.write(rest) {
                     Ok(0) => return Err(ErrorKind::WriteZero.into()),
                     Ok(len) => rest = &rest[len..],
@@ -132,7 +132,7 @@ impl<W: Write + AsFd> End<W> {
                 }
             }
             self.last = Instant::now();
-            pace.pass(piece.len());
+            throttle.pass(piece.len());
         }
         Ok(())
     }
@@ -140,15 +140,16 @@ impl<W: Write + AsFd> End<W> {
 
 impl<R: Read + AsFd> Read for Incoming<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let most = match self.pace.limits.rate {
+        let most = match self.throttle.limits.rate {
             Some(_) => buf.len().min(PIECE_BYTES),
             None => buf.len(),
         };
-        self.pace.listens.store(true, Ordering::Relaxed);
-        let read = self.pace.wait(&self.end, PollFlags::IN).and_then(|()| self.end.read(&mut buf[..most]));
-        self.pace.listens.store(false, Ordering::Relaxed);
+        self.throttle.listens.store(true, Ordering::Relaxed);
+        let read =
+            self.throttle.wait(&self.end, PollFlags::IN).and_then(|()| self.end.read(&mut buf[..most]));
+        self.throttle.listens.store(false, Ordering::Relaxed);
         if let Ok(len) = read {
-            self.pace.pass(len);
+            self.throttle.pass(len);
         }
         read
     }
@@ -167,7 +168,7 @@ impl<W: Write + AsFd> Write for Outgoing<W> {
 
     /// As one: nothing comes in between.
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.lock().write(&self.shared.pace, bytes)
+        self.lock().write(&self.shared.throttle, bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -9,7 +9,7 @@
 use super::error;
 use super::error::SyncError;
 use super::group::Groups;
-use super::look::Seen;
+use super::identify::Seen;
 use super::memory::Print;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::wal_index::is_wal_index;
@@ -25,7 +25,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod groups;
 
-pub use groups::Moment;
+pub use groups::AtBarrier;
 
 /// Patterns of what is not synced.
 pub const IGNORE: &str = ".dedupfsignore";
@@ -141,13 +141,13 @@ pub fn unchanged(before: &Print, now: &Print) -> bool {
     (before.ino, before.size, before.mtime, before.ctime) == (now.ino, now.size, now.mtime, now.ctime)
 }
 
-/// Looks at the tree below `root`; at each of `groups` as of one `moment`. `last` is the tree before, `known` what was hashed then.
+/// Looks at the tree below `root`; at each of `groups` as of one moment (`at_barrier`). `last` is the tree before, `known` what was hashed then.
 pub fn scan(
     root: &Root,
     last: &Tree,
     known: &BTreeMap<TreePath, Print>,
     groups: &Groups,
-    moment: &mut Moment<'_>,
+    at_barrier: &mut AtBarrier<'_>,
     report: &mut Report<'_>,
 ) -> Result<Scan, SyncError> {
     let text = pattern_text(root)?;
@@ -156,7 +156,7 @@ pub fn scan(
     let look = Look { root, known, patterns: &patterns, device };
     let mut scan = Scan { patterns: text, ..Scan::default() };
     scan.walk(&look, TreePath::new(), report)?;
-    scan.settle_groups(&look, groups, last, moment, report)?;
+    scan.settle_groups(&look, groups, last, at_barrier, report)?;
     for path in std::mem::take(&mut scan.busy) {
         scan.troubles.push((path, "is being written to; run the sync again when it is at rest".to_owned()));
     }

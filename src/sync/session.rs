@@ -15,7 +15,7 @@
 //! Done                               -->
 //! ```
 //!
-//! Where only one side has changed it is shorter: `session/short.rs`.
+//! Where only one side has changed it is shorter: `session/fast_path.rs`.
 //!
 //! Only one side sends at any time, so two pipes cannot block each other. Neither tree is changed before both sides have all
 //! that they need. Cut anywhere, each side is at its old or at the merged state or, with its journal, on the way
@@ -37,13 +37,13 @@ use super::replica::Replica;
 use super::tree::{ContentId, RootHash, Tree, TreePath};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
 use contents::Leaving;
-use short::Way;
+use fast_path::Way;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod contents;
+mod fast_path;
 mod merging;
 mod partly;
-mod short;
 mod trees;
 
 /// Trees that are passed on in one sync.

@@ -2,7 +2,7 @@
 //! an attribute does not delete it.
 
 use super::error::{self, SyncError};
-use super::look::Seen;
+use super::identify::Seen;
 use super::tree::{Tree, TreePath};
 use crate::beneath::Root;
 use rustix::fs::{Mode, OFlags, XattrFlags};

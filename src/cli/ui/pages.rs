@@ -416,7 +416,7 @@ fn empty(title: &str, about: String) -> Page {
         figures: Vec::new(),
         notes: Vec::new(),
         pictures: Vec::new(),
-        beside: None,
+        side_by_side: None,
         table: None,
     }
 }

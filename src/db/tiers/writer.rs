@@ -86,7 +86,7 @@ impl<'a, C: Codec> RunWriter<'a, C> {
     }
 
     /// sled writes a tree node again at each split, so keys come first, in order, and then values into nodes
-    /// that are already split (as in `anew`): values are written once.
+    /// that are already split (as in `compaction`): values are written once.
     fn apply(&mut self) -> DbResult<()> {
         let table = self.tiers.layout.table;
         std::mem::take(&mut self.keys).iter().try_for_each(|key| self.db.put(table, key, &[]))?;

@@ -98,7 +98,7 @@ impl Overlay {
         inode: &'a Inode,
         mut state: MutexGuard<'a, InodeState>,
     ) -> Result<MutexGuard<'a, InodeState>> {
-        if state.yields.is_some() {
+        if state.cancel.is_some() {
             // Given up, a large one need not be written back at all.
             state = inode.wait_written_back(state);
         }
@@ -134,7 +134,7 @@ impl Overlay {
         state.hybrid = Some(hybrid.clone());
         state.dirty = true;
         // It was a stub: to have made it one was for nothing.
-        state.taken_in = true;
+        state.committed = true;
         Ok(hybrid)
     }
 

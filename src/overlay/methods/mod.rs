@@ -9,7 +9,7 @@ pub mod winnow;
 
 use super::Look;
 use super::error::{OverlayError, Result};
-use super::named::{self, Asked};
+use super::with_paths::{self, Asked};
 use crate::db::MemDb;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
@@ -23,7 +23,7 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use super::named::{LikeGroup, Named, NamedMatch, NamedPair, of_reference};
+pub use super::with_paths::{LikeGroup, MatchWithPaths, PairWithPaths, WithPaths, of_reference};
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// A sketch that takes more is sorted on disk.
@@ -34,7 +34,7 @@ pub struct Tree {
     root: PathBuf,
     look: Option<Look>,
     index: Index,
-    named: BTreeMap<RecipeId, Named>,
+    named: BTreeMap<RecipeId, WithPaths>,
     unreadable: Vec<(PathBuf, String)>,
 }
 
@@ -100,14 +100,14 @@ impl Tree {
     }
 
     /// The index, and what contents are called.
-    pub fn index(&self) -> (&Index, &BTreeMap<RecipeId, Named>) {
+    pub fn index(&self) -> (&Index, &BTreeMap<RecipeId, WithPaths>) {
         (&self.index, &self.named)
     }
 
     /// Files like the one at `path`, in the tree or not, whose likeness scores at least `score_min`; the same first, then
     /// the best. The file itself is left out. Of a method that measures a distance, files of one size at distance 0 are
     /// compared byte by byte.
-    pub fn similar(&self, path: &Path, score_min: f64, limit: usize) -> Result<Vec<NamedMatch>> {
+    pub fn similar(&self, path: &Path, score_min: f64, limit: usize) -> Result<Vec<MatchWithPaths>> {
         let (id, sketch, _) = sketch(self.index.method(), path, self.look)?;
         let found = self.index.query(&sketch, score_min, usize::MAX)?;
         let mut found =
@@ -128,7 +128,7 @@ impl Tree {
         query: &Query,
         score_min: f64,
         limit: usize,
-    ) -> Result<Vec<NamedMatch>> {
+    ) -> Result<Vec<MatchWithPaths>> {
         let (id, sketch, _) = sketch(self.index.method(), path, self.look)?;
         let with_places = winnow::read_sketch(&query.winnow(), path, self.look)?;
         let found = query.ask(&self.index, &with_places, score_min)?;
@@ -142,29 +142,29 @@ impl Tree {
         found: Vec<Found>,
         score_min: f64,
         limit: usize,
-    ) -> Result<Vec<NamedMatch>> {
+    ) -> Result<Vec<MatchWithPaths>> {
         let names = &mut |id: &RecipeId| Ok(self.named.get(id).cloned());
-        let found = named::matches(&self.index, asked, found, names, score_min, limit)?;
+        let found = with_paths::matches(&self.index, asked, found, names, score_min, limit)?;
         let itself = path.canonicalize().ok();
         let is_itself = |path: &Path| itself.is_some() && self.root.join(path).canonicalize().ok() == itself;
-        Ok(named::without(found, is_itself, limit))
+        Ok(with_paths::without(found, is_itself, limit))
     }
 
     /// Files with those that are like them, by name of the first; a set of files is given once. Contents with several names
     /// are groups too.
     pub fn groups(&self, score_min: f64) -> Result<Vec<LikeGroup>> {
-        self.groups_beside(&Base::default(), score_min)
+        self.groups_excluding(&Base::default(), score_min)
     }
 
     /// As [`Tree::groups`], where what is in the base counts nothing.
-    pub fn groups_beside(&self, base: &Base, score_min: f64) -> Result<Vec<LikeGroup>> {
+    pub fn groups_excluding(&self, base: &Base, score_min: f64) -> Result<Vec<LikeGroup>> {
         let asked = PairsAsked { score_min, without: base.hashes().clone(), ..PairsAsked::default() };
-        named::groups(&self.index, &self.named, &asked, &mut |_| true)
+        with_paths::groups(&self.index, &self.named, &asked, &mut |_| true)
     }
 
     /// Pairs of files of a tree that winnowing has read, those with most fingerprints in common first.
-    pub fn pairs(&self, base: &Base, options: &PairOptions) -> Result<Vec<NamedPair>> {
-        named::pairs(&self.index, &self.named, base, options)
+    pub fn pairs(&self, base: &Base, options: &PairOptions) -> Result<Vec<PairWithPaths>> {
+        with_paths::pairs(&self.index, &self.named, base, options)
     }
 }
 

@@ -19,9 +19,9 @@ pub struct Passage {
     pub bytes: u64,
 }
 
-/// Two files beside each other.
+/// Two files side by side.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Beside {
+pub struct SideBySide {
     /// The front ends that they were read through.
     pub views: [View; 2],
     /// Share of the first one's fingerprints that the second has, and the other way round; none if one has none.
@@ -31,13 +31,13 @@ pub struct Beside {
 }
 
 /// Compares two files, through `view` or the front end that each asks for, without what is in the `base` files.
-pub fn beside(
+pub fn side_by_side(
     a: &Path,
     b: &Path,
     view: Option<View>,
     winnow: &Winnow,
     base: &[impl AsRef<Path>],
-) -> Result<Beside> {
+) -> Result<SideBySide> {
     let (a, b) = (read(a, view, winnow)?, read(b, view, winnow)?);
     let mut known = Base::default();
     for path in base {
@@ -55,7 +55,7 @@ pub fn beside(
     });
     let mut passages: Vec<Passage> = passages.collect();
     passages.sort_by_key(|passage| (u64::MAX - passage.bytes, passage.a, passage.b));
-    Ok(Beside { views: [a.view, b.view], shares, passages })
+    Ok(SideBySide { views: [a.view, b.view], shares, passages })
 }
 
 fn read(path: &Path, view: Option<View>, winnow: &Winnow) -> Result<Document> {

@@ -64,7 +64,7 @@ fn check_beside(a: &[u8], b: &[u8], patterns: &[&[u8]]) {
     };
     let of_a = index.covered(&a, 1 << 20).unwrap();
     assert_eq!(of_a.bytes(), count(&pattern_map(a)));
-    let found = compare_beside(&a, &of_a, &b, &index, 1 << 20).unwrap();
+    let found = compare_excluding(&a, &of_a, &b, &index, 1 << 20).unwrap();
     assert_eq!((found.a_patterns, found.b_patterns), (count(&pattern_map(a)), count(&pattern_map(b))));
     if a == b {
         assert_eq!(found.common, compare(&a, &b, 1 << 20).unwrap(), "the identical stays so");
@@ -72,7 +72,7 @@ fn check_beside(a: &[u8], b: &[u8], patterns: &[&[u8]]) {
     }
     assert_eq!(found.common, Common { a_bytes: left(a, b), b_bytes: left(b, a), identical: false });
     assert_eq!(found.suppressed, reference(a, b) - found.common.a_bytes);
-    let all = compare_beside(&a, &Ranges::default(), &b, &Patterns::none(), 1 << 20).unwrap();
+    let all = compare_excluding(&a, &Ranges::default(), &b, &Patterns::none(), 1 << 20).unwrap();
     assert_eq!(all.common, compare(&a, &b, 1 << 20).unwrap(), "where everything counts");
 }
 

@@ -37,7 +37,7 @@ use super::frame::{HEADER_BYTES, Key, Kind};
 use super::live::LiveSet;
 use super::pack::{Entry, GROUPED, PLAIN};
 use super::{Store, lock};
-use crate::env::{Access, Loan};
+use crate::env::{Access, Reservation};
 use crate::id::{ChunkId, RecipeId};
 use plan::PackPlan;
 use std::cell::{Cell, RefCell};
@@ -51,7 +51,7 @@ const LIVE_BYTES_MAX: u64 = 64 << 20;
 const FORGET_KEYS: usize = 64 << 10;
 
 /// Called repeatedly during long work; false ends it.
-pub type GoOn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
+pub type KeepGoing<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 /// Ignores an index that takes no changes because the disk is full. Garbage need not stay for it: look-ups ignore
 /// rows that point to removed packs, and the next collection removes these rows.
@@ -89,7 +89,7 @@ pub struct Collection<'a> {
     /// Packs up to this one stay.
     pub(super) left: Cell<Option<u32>>,
     /// The reserve, while it is in use.
-    pub(super) room: RefCell<Option<Loan>>,
+    pub(super) room: RefCell<Option<Reservation>>,
     pub(super) _one: MutexGuard<'a, ()>,
 }
 
@@ -100,9 +100,12 @@ impl Drop for Collection<'_> {
 }
 
 impl Store {
-    /// Begins a collection after all older pins are gone; `None` if `go_on` returned false. Waits for a
+    /// Begins a collection after all older pins are gone; `None` if `keep_going` returned false. Waits for a
     /// running collection.
-    pub fn collect(self: &Arc<Self>, go_on: GoOn<'_>) -> Result<Option<Collection<'_>>, StoreError> {
+    pub fn collect(
+        self: &Arc<Self>,
+        keep_going: KeepGoing<'_>,
+    ) -> Result<Option<Collection<'_>>, StoreError> {
         self.appender.check()?;
         let one = self.collecting.lock().unwrap_or_else(PoisonError::into_inner);
         index_may_fail(self.forget_removed())?;
@@ -115,7 +118,7 @@ impl Store {
         *self.reader.gate_mut() = Some(live.clone());
         let collection =
             Collection { store: self, live, left: Cell::new(None), room: RefCell::default(), _one: one };
-        let waited = self.pins.wait_for_older(&mut || go_on(0, 0));
+        let waited = self.pins.wait_for_older(&mut || keep_going(0, 0));
         Ok(waited.then_some(collection))
     }
 }
@@ -159,7 +162,7 @@ impl Collection<'_> {
     /// removed. Until the collection is dropped, no content can be stored.
     pub fn make_room(&self) {
         // The older loan is dropped last, otherwise the released space would be reserved again.
-        let room = self.store.reserve.lend();
+        let room = self.store.reserve.reserve();
         *self.room.borrow_mut() = Some(room);
     }
 
@@ -201,10 +204,10 @@ impl Collection<'_> {
         Ok(bytes)
     }
 
-    /// Applies a plan, pack by pack; stops cleanly when `go_on` returns false. On a full disk it uses the
+    /// Applies a plan, pack by pack; stops cleanly when `keep_going` returns false. On a full disk it uses the
     /// reserve and stores nothing else meanwhile; packs that do not fit come last. Fails if no pack could be
     /// removed.
-    pub fn apply(&self, plan: &GcPlan, go_on: GoOn<'_>) -> Result<GcDone, StoreError> {
+    pub fn apply(&self, plan: &GcPlan, keep_going: KeepGoing<'_>) -> Result<GcDone, StoreError> {
         if plan.packs.is_empty() {
             return Ok(GcDone::default());
         }
@@ -246,7 +249,7 @@ impl Collection<'_> {
                 done.forgotten += self.forget(&std::mem::take(&mut forgotten))?;
             }
             at += one.live_bytes + one.dead_bytes;
-            if !go_on(at, total) {
+            if !keep_going(at, total) {
                 waiting.clear();
             }
         }

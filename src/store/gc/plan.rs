@@ -1,6 +1,6 @@
 //! The choice of packs that are worth rewriting.
 
-use super::{Collection, GoOn};
+use super::{Collection, KeepGoing};
 use crate::env::Access;
 use crate::store::error::StoreError;
 use crate::store::frame::{HEADER_BYTES, Kind};
@@ -40,7 +40,7 @@ pub struct GcPlan {
 
 impl Collection<'_> {
     /// Examines every pack. Changes nothing.
-    pub fn plan(&self, go_on: GoOn<'_>) -> Result<Option<GcPlan>, StoreError> {
+    pub fn plan(&self, keep_going: KeepGoing<'_>) -> Result<Option<GcPlan>, StoreError> {
         let packs = &self.store.reader.packs;
         let mut plan = GcPlan { stored_bytes: self.store.stats().stored_bytes, ..GcPlan::default() };
         let mut all = Vec::new();
@@ -49,7 +49,7 @@ impl Collection<'_> {
             let Some((mut entries, len)) = self.entries(pack)? else { continue };
             let one = self.weigh(pack, &mut entries)?;
             done += len;
-            if !go_on(done, plan.stored_bytes.max(done)) {
+            if !keep_going(done, plan.stored_bytes.max(done)) {
                 return Ok(None);
             }
             match self.left.get().is_some_and(|last| pack <= last) {

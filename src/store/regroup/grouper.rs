@@ -71,17 +71,17 @@ impl<'a> Grouper<'a> {
         Grouper { store, options, chunks, bases, done }
     }
 
-    /// Passes frames to `append`; false if `go_on` returned false. `go_on` gets decoded bytes, each counted
+    /// Passes frames to `append`; false if `keep_going` returned false. `keep_going` gets decoded bytes, each counted
     /// twice.
     pub(super) fn run(
         &mut self,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
         append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
     ) -> Result<bool, StoreError> {
         let mut at = 0;
         let units = match self.options.solid {
-            true => self.line_up(&mut at, go_on)?,
-            false => self.assign(&mut at, go_on)?,
+            true => self.line_up(&mut at, keep_going)?,
+            false => self.assign(&mut at, keep_going)?,
         };
         let Some(units) = units else { return Ok(false) };
         let dictionary = self.dictionary(&units)?;
@@ -89,7 +89,7 @@ impl<'a> Grouper<'a> {
         for unit in &units {
             self.build(unit, &mut frames, dictionary.as_ref())?;
             at += unit.root_bytes + unit.delta_bytes;
-            let go = go_on(at);
+            let go = keep_going(at);
             if frames.bytes.len() >= APPEND_BYTES || !go {
                 append(&mut frames)?;
                 frames.clear();
@@ -141,7 +141,7 @@ impl<'a> Grouper<'a> {
     fn assign(
         &mut self,
         at: &mut u64,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Vec<Unit>>, StoreError> {
         let group_bytes = u64::from(self.options.group_bytes);
         let deltas_max = DELTAS_BYTES_MAX.max(DELTAS_GROUPS_MAX * group_bytes);
@@ -177,7 +177,7 @@ impl<'a> Grouper<'a> {
                 }
             }
             *at += len;
-            if number % 64 == 0 && !go_on(*at) {
+            if number % 64 == 0 && !keep_going(*at) {
                 return Ok(None);
             }
         }

@@ -84,21 +84,21 @@ impl<'a> Inflater<'a> {
         }
     }
 
-    /// Passes frames to `append`. Returns the chunks in them; `None` if `go_on` returned false. `go_on` gets
+    /// Passes frames to `append`. Returns the chunks in them; `None` if `keep_going` returned false. `keep_going` gets
     /// decoded bytes, each counted twice.
     pub(super) fn run(
         &mut self,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
         append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
     ) -> Result<Option<HashSet<Key>>, StoreError> {
         let mut at = 0;
-        let Some(units) = self.assign(&mut at, go_on)? else { return Ok(None) };
+        let Some(units) = self.assign(&mut at, keep_going)? else { return Ok(None) };
         let mut stored = HashSet::new();
         let mut frames = Frames::default();
         for unit in units.iter().filter(|unit| unit.after * 100 < unit.before * SHARE_MAX) {
             self.build(unit, &mut frames, &mut stored)?;
             at += unit.before;
-            let go = go_on(at);
+            let go = keep_going(at);
             if frames.bytes.len() >= APPEND_BYTES || !go {
                 append(&mut frames)?;
                 frames.clear();
@@ -114,13 +114,13 @@ impl<'a> Inflater<'a> {
     fn assign(
         &mut self,
         at: &mut u64,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Vec<Unit>>, StoreError> {
         let mut units: Vec<Unit> = Vec::new();
         // The unit of the last root with each feature.
         let mut root_with: HashMap<u32, u32> = HashMap::new();
         for (number, piece) in self.pieces.iter().enumerate() {
-            if !go_on(*at) {
+            if !keep_going(*at) {
                 return Ok(None);
             }
             let before: u64 = piece.chunks.iter().map(frame_bytes).sum();

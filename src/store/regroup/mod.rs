@@ -35,7 +35,7 @@ use super::append::Frames;
 use super::archive::{Loose, Piece};
 use super::error::{Object, StoreError};
 use super::frame::{CODEC_ZSTD, Key, Kind};
-use super::gc::{Collection, Copier, GcDone, GoOn, index_may_fail};
+use super::gc::{Collection, Copier, GcDone, KeepGoing, index_may_fail};
 use super::group::Group;
 use super::index::Grouping;
 use super::live::LiveSet;
@@ -73,13 +73,13 @@ pub struct Regrouped {
 }
 
 impl Store {
-    /// Applies a plan, round by round; stops cleanly when `go_on` returns false. The copies of a stopped
+    /// Applies a plan, round by round; stops cleanly when `keep_going` returns false. The copies of a stopped
     /// round stay in use, and the packs that it copied from are partly garbage.
     pub fn regroup(
         self: &Arc<Self>,
         plan: &RegroupPlan,
         options: &RegroupOptions,
-        go_on: GoOn<'_>,
+        keep_going: KeepGoing<'_>,
     ) -> Result<Regrouped, StoreError> {
         let mut done = Regrouped::default();
         let collection = self.keep_everything()?;
@@ -95,7 +95,7 @@ impl Store {
             for round in rounds(packs.clone(), self.space().free) {
                 let bytes: u64 = round.iter().map(|one| one.raw_bytes).sum();
                 self.regroup_round(&collection, &round, options, &mut done, &mut |more| {
-                    go_on(at + more, total)
+                    keep_going(at + more, total)
                 })?;
                 at += 2 * bytes;
                 if done.stopped {
@@ -116,7 +116,7 @@ impl Store {
         round: &[Candidate],
         options: &RegroupOptions,
         done: &mut Regrouped,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), StoreError> {
         let needed = round.iter().map(|one| one.live_bytes).sum();
         if self.space().free < needed {
@@ -129,7 +129,7 @@ impl Store {
                 listed.push(entries);
             }
         }
-        let Some(mut pieces) = self.pieces(&listed, options, &mut || go_on(0))? else {
+        let Some(mut pieces) = self.pieces(&listed, options, &mut || keep_going(0))? else {
             done.stopped = true;
             return Ok(());
         };
@@ -170,7 +170,7 @@ impl Store {
         });
         drop(taken);
         let mut append = |frames: &mut Frames| self.append_moved(frames);
-        let whole = self.group(chunks.clone(), &pieces, options, done, go_on, &mut append)?;
+        let whole = self.group(chunks.clone(), &pieces, options, done, keep_going, &mut append)?;
         if whole {
             self.group_recipes(&recipes, options.level)?;
         }
@@ -200,23 +200,23 @@ impl Store {
         }))
     }
 
-    /// Returns the pieces of archives in packs with these entries, sorted by offset; `None` if `go_on`
+    /// Returns the pieces of archives in packs with these entries, sorted by offset; `None` if `keep_going`
     /// returned false.
     fn pieces(
         &self,
         listed: &[Vec<Entry>],
         options: &RegroupOptions,
-        go_on: &mut dyn FnMut() -> bool,
+        keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Vec<Piece>>, StoreError> {
         if options.archive_bytes == 0 {
             return Ok(Some(Vec::new()));
         }
         let mut loose = Loose::default();
         listed.iter().for_each(|entries| loose.add(entries));
-        loose.pieces(&self.reader, options.archive_bytes, go_on)
+        loose.pieces(&self.reader, options.archive_bytes, keep_going)
     }
 
-    /// Groups chunks, pieces inflated if that saves space; false if `go_on` returned false. `go_on` gets
+    /// Groups chunks, pieces inflated if that saves space; false if `keep_going` returned false. `keep_going` gets
     /// decoded bytes, each counted twice.
     fn group(
         &self,
@@ -224,14 +224,14 @@ impl Store {
         pieces: &[Piece],
         options: &RegroupOptions,
         done: &mut Regrouped,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
         append: &mut dyn FnMut(&mut Frames) -> Result<(), StoreError>,
     ) -> Result<bool, StoreError> {
-        let stored = Inflater::new(self, options, pieces, &mut *done).run(go_on, append)?;
+        let stored = Inflater::new(self, options, pieces, &mut *done).run(keep_going, append)?;
         let Some(stored) = stored else { return Ok(false) };
         chunks.retain(|entry| !stored.contains(&entry.key));
         let mut grouper = Grouper::new(self, options, &chunks, done);
-        grouper.run(go_on, append)
+        grouper.run(keep_going, append)
     }
 
     /// Returns the total effect of grouping since the index was built, including chunks that are gone.

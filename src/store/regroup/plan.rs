@@ -5,7 +5,7 @@ use super::{RegroupOptions, Regrouped};
 use crate::store::archive::Piece;
 use crate::store::error::StoreError;
 use crate::store::frame::Key;
-use crate::store::gc::{Collection, GoOn};
+use crate::store::gc::{Collection, KeepGoing};
 use crate::store::pack::Entry;
 use crate::store::{Store, lock};
 use std::collections::HashSet;
@@ -59,11 +59,11 @@ impl RegroupPlan {
 }
 
 impl Store {
-    /// Searches every pack for ungrouped chunks. Changes nothing; `None` if `go_on` returned false.
+    /// Searches every pack for ungrouped chunks. Changes nothing; `None` if `keep_going` returned false.
     pub fn plan_regroup(
         self: &Arc<Self>,
         options: &RegroupOptions,
-        go_on: GoOn<'_>,
+        keep_going: KeepGoing<'_>,
     ) -> Result<Option<RegroupPlan>, StoreError> {
         let collection = self.keep_everything()?;
         let mut plan = RegroupPlan { stored_bytes: self.stats().stored_bytes, ..RegroupPlan::default() };
@@ -74,7 +74,7 @@ impl Store {
             let live_bytes = collection.weigh(pack, &mut entries)?.live_bytes;
             let mut chunks = collection.loose_chunks(&mut entries)?;
             let pieces =
-                self.pieces(&[entries], options, &mut || go_on(done, plan.stored_bytes.max(done)))?;
+                self.pieces(&[entries], options, &mut || keep_going(done, plan.stored_bytes.max(done)))?;
             let Some(pieces) = pieces else { return Ok(None) };
             add_chunks(&mut chunks, &pieces);
             let sum = |bytes: fn(&Entry) -> u64| chunks.iter().map(bytes).sum();
@@ -92,7 +92,7 @@ impl Store {
                 plan.packs.push(one);
             }
             done += len;
-            if !go_on(done, plan.stored_bytes.max(done)) {
+            if !keep_going(done, plan.stored_bytes.max(done)) {
                 return Ok(None);
             }
         }
@@ -100,12 +100,12 @@ impl Store {
     }
 
     /// Predicts the result of a plan from a sample of at most 256 MiB of decoded chunks; exact if there are
-    /// no more. Changes nothing; `None` if `go_on` returned false.
+    /// no more. Changes nothing; `None` if `keep_going` returned false.
     pub fn predict_regroup(
         self: &Arc<Self>,
         plan: &RegroupPlan,
         options: &RegroupOptions,
-        go_on: GoOn<'_>,
+        keep_going: KeepGoing<'_>,
     ) -> Result<Option<Regrouped>, StoreError> {
         let collection = self.keep_everything()?;
         let share = (plan.raw_bytes.div_ceil(SAMPLE_BYTES)).max(1) as usize;
@@ -119,10 +119,10 @@ impl Store {
                 }
             }
             let total = plan.raw_bytes / share as u64 * 2;
-            let pieces = self.pieces(&listed, options, &mut || go_on(0, total))?;
+            let pieces = self.pieces(&listed, options, &mut || keep_going(0, total))?;
             let Some(pieces) = pieces else { return Ok(None) };
             add_chunks(&mut chunks, &pieces);
-            let mut group = |bytes| go_on(bytes, total);
+            let mut group = |bytes| keep_going(bytes, total);
             if !self.group(chunks, &pieces, options, &mut sampled, &mut group, &mut |_| Ok(()))? {
                 return Ok(None);
             }

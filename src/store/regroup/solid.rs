@@ -34,11 +34,11 @@ impl Store {
 }
 
 impl Grouper<'_> {
-    /// Decides which chunks share a group, without deltas; `None` if `go_on` returned false.
+    /// Decides which chunks share a group, without deltas; `None` if `keep_going` returned false.
     pub(super) fn line_up(
         &mut self,
         at: &mut u64,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Vec<Unit>>, StoreError> {
         // For each chunk, the first one that it resembles, or itself.
         let mut first_of: Vec<u32> = Vec::with_capacity(self.chunks.len());
@@ -50,7 +50,7 @@ impl Grouper<'_> {
             first_of.push(like.map_or(number as u32, |like| first_of[like as usize]));
             last_with.extend(features.into_iter().map(|feature| (feature, number as u32)));
             *at += bytes.len() as u64;
-            if number % 64 == 0 && !go_on(*at) {
+            if number % 64 == 0 && !keep_going(*at) {
                 return Ok(None);
             }
         }

@@ -8,7 +8,7 @@ use super::super::execute::Executor;
 use super::super::known::{Known, Told};
 use super::super::link;
 use super::super::merge::tests::{file, tree};
-use super::super::past::{Row, RowKind};
+use super::super::old_contents::{Row, RowKind};
 use super::super::plan::plan;
 use super::super::proto::{self, Direction, Hello, Message, Options, PROTOCOL, TreePart};
 use super::super::scan::print;
@@ -40,12 +40,12 @@ struct Copy {
 /// A store that keeps every content for which it was ever asked.
 struct Kept<'a>(&'a Copy);
 
-impl Past for Kept<'_> {
-    fn recipe(&mut self, path: &TreePath) -> Option<super::super::past::Known> {
+impl OldContents for Kept<'_> {
+    fn recipe(&mut self, path: &TreePath) -> Option<super::super::old_contents::Known> {
         let bytes = fs::read(self.0.at(&shown(path))).ok()?;
         let id = RecipeId(*blake3::hash(&bytes).as_bytes().first_chunk().unwrap());
         self.0.past.lock().unwrap().insert(id, bytes);
-        Some(super::super::past::Known::Now(id))
+        Some(super::super::old_contents::Known::Now(id))
     }
 
     fn has(&mut self, recipes: &[RecipeId]) -> Result<Vec<bool>, SyncError> {
@@ -70,7 +70,7 @@ impl Past for Kept<'_> {
             .collect()
     }
 
-    fn moment(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
+    fn at_barrier(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
         let _held = self.0.held.lock().unwrap();
         let root = Root::open(&self.0.at("")).unwrap();
         let mut left: Vec<TreePath> = beside.iter().map(|suffix| [&path[..], suffix].concat()).collect();
@@ -1043,7 +1043,7 @@ fn a_group_that_is_never_at_rest_is_read_while_programs_are_held_up() {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
             });
-            let past = Some(Box::new(Kept(&a)) as Box<dyn Past>);
+            let past = Some(Box::new(Kept(&a)) as Box<dyn OldContents>);
             let (state, groups) = (a.dir.path().join("state"), Groups::default());
             let opened = Local::open(&a.at(""), &state, "", &groups, true, past, Box::new(|_, _| {}));
             // Meanwhile it has changed.

@@ -5,8 +5,8 @@
 use super::super::error;
 use super::super::error::SyncError;
 use super::super::group::{BESIDE, Groups};
-use super::super::look::Seen;
-use super::super::past::{Row, RowKind};
+use super::super::identify::Seen;
+use super::super::old_contents::{Row, RowKind};
 use super::super::tree::{ContentId, Kind, Time, Tree, TreePath, join, shown};
 use super::super::wal_index;
 use super::{FRESH, Look, Report, Scan, is_fresh, is_ignored, print, time, unchanged};
@@ -25,8 +25,8 @@ const LOCK: &[u8] = b".lock";
 /// At most so many contents are kept of what was in groups at that moment: each is an open file.
 const KEPT_MAX: usize = 512;
 
-/// Tells what is at a path, and beside it, at a moment: as [`crate::sync::past::Past::moment`].
-pub type Moment<'a> = dyn FnMut(&TreePath, &[&[u8]], Time) -> Option<Vec<Row>> + 'a;
+/// Tells what is at a path, and beside it, at a moment: as [`crate::sync::old_contents::OldContents::at_barrier`].
+pub type AtBarrier<'a> = dyn FnMut(&TreePath, &[&[u8]], Time) -> Option<Vec<Row>> + 'a;
 
 /// Whether `other` belongs to the group at `path`.
 fn is_of(path: &[u8], other: &[u8]) -> bool {
@@ -42,7 +42,7 @@ impl Scan {
         look: &Look<'_>,
         groups: &Groups,
         last: &Tree,
-        moment: &mut Moment<'_>,
+        at_barrier: &mut AtBarrier<'_>,
         report: &mut Report<'_>,
     ) -> Result<(), SyncError> {
         let mut torn = self.torn(look, groups, last)?;
@@ -55,7 +55,7 @@ impl Scan {
             torn = self.torn(look, groups, last)?;
         }
         for path in torn {
-            if self.look_at_a_moment(look, &path, moment, report)? {
+            if self.look_at_barrier(look, &path, at_barrier, report)? {
                 continue;
             }
             let dir = self.is_dir(&path);
@@ -103,11 +103,11 @@ impl Scan {
     }
 
     /// Looks at a group that changes all the time; whether it was seen as it was at one moment.
-    fn look_at_a_moment(
+    fn look_at_barrier(
         &mut self,
         look: &Look<'_>,
         path: &TreePath,
-        moment: &mut Moment<'_>,
+        at_barrier: &mut AtBarrier<'_>,
         report: &mut Report<'_>,
     ) -> Result<bool, SyncError> {
         let mut in_vain = 0;
@@ -116,7 +116,7 @@ impl Scan {
             let since = time(SystemTime::now() - FRESH);
             self.look_again(look, path, report)?;
             let beside = if self.is_dir(path) { &[][..] } else { &BESIDE };
-            let whole = match moment(path, beside, since) {
+            let whole = match at_barrier(path, beside, since) {
                 Some(rows) => self.take(look, path, rows)?,
                 None => {
                     in_vain += 1;

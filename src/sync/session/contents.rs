@@ -6,7 +6,7 @@ use super::super::error::SyncError;
 use super::super::plan::Op;
 use super::super::proto::{Asked, DeltaPart, Message, Withheld};
 use super::super::tree::Tree;
-use super::short::Way;
+use super::fast_path::Way;
 use super::{Replica, Session, State, contents_of};
 use std::collections::BTreeSet;
 

@@ -6,8 +6,8 @@
 use super::super::adopt::{self, Skipped, Steps};
 use super::super::content::{Sink, Source, Tag};
 use super::super::group::{self, ITSELF, Rows};
+use super::super::identify::{Inode, Seen};
 use super::super::ignored::Ignored;
-use super::super::look::{Inode, Seen};
 use super::super::merge::{Conflict, parse_conflict_name};
 use super::super::proto;
 use super::super::tree::{Kind, join, split};

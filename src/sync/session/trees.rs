@@ -6,7 +6,7 @@ use super::super::error::SyncError;
 use super::super::proto::{Held, Message, TreePart};
 use super::super::tree::{ContentId, Tree, TreeError};
 use super::super::version::{MEETING_POINTS_MAX, SnapshotId, VersionError};
-use super::short::Way;
+use super::fast_path::Way;
 use super::{PASSED_ON_MAX, Replica, Session, State, contents_of, remembered};
 use std::collections::BTreeSet;
 

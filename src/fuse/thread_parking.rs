@@ -5,7 +5,7 @@
 //! a program that sends one request after the other finds the same thread awake.
 //!
 //! Invariants: no request waits for a long one. A thread with a long request first lets another wait for
-//! requests ([`Turns::take_long`]). A watch covers the rest: if no thread was waiting at two ticks in a row,
+//! requests ([`ThreadParking::take_long`]). A watch covers the rest: if no thread was waiting at two ticks in a row,
 //! it releases one more thread, and so on until one waits. A thread is parked only when its request is
 //! answered and another thread waits, so no thread is parked while requests come faster than answers.
 //!
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(1);
 const QUIET_TICKS: u32 = 20;
 
 /// The threads that answer requests, and the watch over them.
-pub(super) struct Turns(Arc<Shared>);
+pub(super) struct ThreadParking(Arc<Shared>);
 
 struct Shared {
     threads: usize,
@@ -45,14 +45,14 @@ struct Parking {
 }
 
 /// One request being answered, or a part of one.
-pub(super) struct Turn<'a> {
+pub(super) struct ActiveThread<'a> {
     shared: &'a Shared,
     is_last: bool,
 }
 
-impl Turns {
+impl ThreadParking {
     /// Creates the state for `threads` threads, each of which takes a turn for each request.
-    pub(super) fn new(threads: usize) -> Turns {
+    pub(super) fn new(threads: usize) -> ThreadParking {
         let shared = Arc::new(Shared {
             threads,
             busy: AtomicUsize::new(0),
@@ -69,29 +69,29 @@ impl Turns {
             // Without a watch no thread may be parked.
             shared.lock().ended = true;
         }
-        Turns(shared)
+        ThreadParking(shared)
     }
 
     /// Returns a guard to hold while answering a request.
-    pub(super) fn take(&self) -> Turn<'_> {
+    pub(super) fn take(&self) -> ActiveThread<'_> {
         self.0.busy.fetch_add(1, Ordering::SeqCst);
         self.0.begun.fetch_add(1, Ordering::Relaxed);
         if !self.0.watching.load(Ordering::SeqCst) {
             self.0.start_watch();
         }
-        Turn { shared: &self.0, is_last: true }
+        ActiveThread { shared: &self.0, is_last: true }
     }
 
-    /// Like [`Turns::take`], for a possible part of a request: its thread is not parked afterwards, because
+    /// Like [`ThreadParking::take`], for a possible part of a request: its thread is not parked afterwards, because
     /// the rest would wait with it.
-    pub(super) fn take_part(&self) -> Turn<'_> {
+    pub(super) fn take_part(&self) -> ActiveThread<'_> {
         let mut turn = self.take();
         turn.is_last = false;
         turn
     }
 
-    /// Like [`Turns::take`], for a possibly long request: another thread waits for the next one meanwhile.
-    pub(super) fn take_long(&self) -> Turn<'_> {
+    /// Like [`ThreadParking::take`], for a possibly long request: another thread waits for the next one meanwhile.
+    pub(super) fn take_long(&self) -> ActiveThread<'_> {
         let turn = self.take();
         if self.0.waiting() == 0 {
             self.0.release(1);
@@ -100,7 +100,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turns {
+impl Drop for ThreadParking {
     fn drop(&mut self) {
         self.0.lock().ended = true;
         self.0.let_go.notify_all();
@@ -108,7 +108,7 @@ impl Drop for Turns {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ActiveThread<'_> {
     fn drop(&mut self) {
         // A thread that panics waits for no further request: it stays busy forever.
         if std::thread::panicking() {
@@ -205,15 +205,18 @@ mod tests {
     type Request = (Box<dyn FnOnce() + Send>, Sender<usize>);
 
     /// Threads that take requests from a queue, as those of a session do.
-    fn serve(turns: Arc<Turns>, threads: usize) -> (Sender<Request>, Vec<std::thread::JoinHandle<()>>) {
+    fn serve(
+        parking: Arc<ThreadParking>,
+        threads: usize,
+    ) -> (Sender<Request>, Vec<std::thread::JoinHandle<()>>) {
         let (sender, queue) = channel::<Request>();
         let queue = Arc::new(Mutex::new(queue));
         let serve = |number| {
-            let (turns, queue) = (turns.clone(), queue.clone());
+            let (parking, queue) = (parking.clone(), queue.clone());
             std::thread::spawn(move || {
                 let next = |queue: &Mutex<Receiver<Request>>| queue.lock().unwrap().recv();
                 while let Ok((work, done)) = next(&queue) {
-                    let _turn = turns.take();
+                    let _turn = parking.take();
                     work();
                     let _ = done.send(number);
                 }
@@ -232,14 +235,14 @@ mod tests {
 
     #[test]
     fn one_thread_answers_what_comes_one_after_the_other() {
-        let turns = Arc::new(Turns::new(4));
-        let (requests, threads) = serve(turns.clone(), 4);
+        let parking = Arc::new(ThreadParking::new(4));
+        let (requests, threads) = serve(parking.clone(), 4);
         let (done, answers) = channel();
         // Once the others are parked, and before the mount has been quiet for a while.
         until("three threads are parked", || {
             requests.send((Box::new(|| {}), done.clone())).unwrap();
             answers.recv_timeout(LONG).unwrap();
-            turns.0.parked.load(Ordering::SeqCst) == 3
+            parking.0.parked.load(Ordering::SeqCst) == 3
         });
         drop(requests);
         until("all threads end", || threads.iter().all(|thread| thread.is_finished()));
@@ -247,8 +250,8 @@ mod tests {
 
     #[test]
     fn requests_that_never_end_leave_somebody_to_answer_the_next() {
-        let turns = Arc::new(Turns::new(4));
-        let (requests, threads) = serve(turns.clone(), 4);
+        let parking = Arc::new(ThreadParking::new(4));
+        let (requests, threads) = serve(parking.clone(), 4);
         let (done, answers) = channel();
         let mut held = Vec::new();
         for _ in 0..3 {
@@ -268,25 +271,25 @@ mod tests {
 
     #[test]
     fn a_long_request_hands_over_at_once() {
-        let turns = Turns::new(2);
+        let parking = ThreadParking::new(2);
         // As if the other were parked.
-        turns.0.parked.fetch_add(1, Ordering::SeqCst);
-        let long = turns.take_long();
-        assert_eq!(turns.0.parked.load(Ordering::SeqCst), 0, "the parked one was let go");
+        parking.0.parked.fetch_add(1, Ordering::SeqCst);
+        let long = parking.take_long();
+        assert_eq!(parking.0.parked.load(Ordering::SeqCst), 0, "the parked one was let go");
         drop(long);
     }
 
     /// It was one part in 25 ms, and descriptors of forgotten inodes stayed open that long.
     #[test]
     fn the_rest_of_a_request_does_not_wait_for_others() {
-        let turns = Arc::new(Turns::new(4));
+        let parking = Arc::new(ThreadParking::new(4));
         let parts = std::thread::spawn({
-            let turns = turns.clone();
-            move || (0..1000).for_each(|_| drop(turns.take_part()))
+            let parking = parking.clone();
+            move || (0..1000).for_each(|_| drop(parking.take_part()))
         });
         until("all parts are done", || {
             // Requests come all the time, so a parked thread would not be released.
-            turns.0.begun.fetch_add(1, Ordering::Relaxed);
+            parking.0.begun.fetch_add(1, Ordering::Relaxed);
             parts.is_finished()
         });
     }

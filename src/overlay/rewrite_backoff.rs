@@ -22,14 +22,14 @@ const CALM: Duration = Duration::from_secs(2 * 3600);
 const FILES_MAX: usize = 8192;
 
 /// How often files were changed after they had been taken in, by inode number.
-pub struct Unrest {
+pub struct RewriteBackoff {
     files: Cache<FileId, (u32, Instant)>,
 }
 
-impl Unrest {
+impl RewriteBackoff {
     /// Nothing is known yet.
-    pub fn new() -> Unrest {
-        Unrest { files: Cache::new(FILES_MAX) }
+    pub fn new() -> RewriteBackoff {
+        RewriteBackoff { files: Cache::new(FILES_MAX) }
     }
 
     /// Says that a file was changed which had been taken in before.
@@ -64,27 +64,27 @@ mod tests {
 
     #[test]
     fn the_rest_doubles_up_to_an_hour_and_calms_down() {
-        let (unrest, start, file) = (Unrest::new(), Instant::now(), FileId(7));
+        let (rewrite_backoff, start, file) = (RewriteBackoff::new(), Instant::now(), FileId(7));
         let mut rests = Vec::new();
         for i in 0..40 {
-            rests.push(unrest.rest(file, SECOND, start + i * SECOND).as_secs());
-            unrest.changed(file, start + i * SECOND);
+            rests.push(rewrite_backoff.rest(file, SECOND, start + i * SECOND).as_secs());
+            rewrite_backoff.changed(file, start + i * SECOND);
         }
         assert_eq!(rests[..8], [1, 1, 1, 1, 2, 4, 8, 16]);
         assert_eq!(rests[39], 3600);
         let last = start + 39 * SECOND;
-        assert_eq!(unrest.rest(file, 5000 * SECOND, last), 5000 * SECOND, "a policy may say more");
-        assert_eq!(unrest.rest(file, SECOND, last + CALM - SECOND), REST_MAX);
-        assert_eq!(unrest.rest(file, SECOND, last + CALM), SECOND);
-        assert_eq!(unrest.rest(FileId(8), SECOND, last), SECOND, "another file is not concerned");
-        unrest.forget(file);
-        assert_eq!(unrest.rest(file, SECOND, last), SECOND);
+        assert_eq!(rewrite_backoff.rest(file, 5000 * SECOND, last), 5000 * SECOND, "a policy may say more");
+        assert_eq!(rewrite_backoff.rest(file, SECOND, last + CALM - SECOND), REST_MAX);
+        assert_eq!(rewrite_backoff.rest(file, SECOND, last + CALM), SECOND);
+        assert_eq!(rewrite_backoff.rest(FileId(8), SECOND, last), SECOND, "another file is not concerned");
+        rewrite_backoff.forget(file);
+        assert_eq!(rewrite_backoff.rest(file, SECOND, last), SECOND);
     }
 
     #[test]
     fn only_so_many_are_remembered() {
-        let (unrest, now) = (Unrest::new(), Instant::now());
-        (0..10 * FILES_MAX as u64).for_each(|file| unrest.changed(FileId(file), now));
-        assert!(unrest.files.len() <= FILES_MAX);
+        let (rewrite_backoff, now) = (RewriteBackoff::new(), Instant::now());
+        (0..10 * FILES_MAX as u64).for_each(|file| rewrite_backoff.changed(FileId(file), now));
+        assert!(rewrite_backoff.files.len() <= FILES_MAX);
     }
 }

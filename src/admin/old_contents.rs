@@ -12,19 +12,23 @@ use std::path::{Path, PathBuf};
 
 /// The requested recipes that the store has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PastReport {
+pub struct OldContentsReport {
     /// In the order of the request.
     pub found: Vec<bool>,
 }
 
 /// Returns the name, in the state directory, of the file for a recipe's content.
-pub fn past_file(recipe: &RecipeId) -> PathBuf {
+pub fn old_content_file(recipe: &RecipeId) -> PathBuf {
     Path::new("sync").join(format!("past-{recipe}"))
 }
 
-/// Looks for `recipes` (hexadecimal); with `write`, writes them to [`past_file`], which must not exist.
+/// Looks for `recipes` (hexadecimal); with `write`, writes them to [`old_content_file`], which must not exist.
 /// Damaged or missing contents count as not found, which does no harm.
-pub(super) fn past(repo: &Repo, recipes: &[String], write: bool) -> Result<PastReport, AdminError> {
+pub(super) fn old_contents(
+    repo: &Repo,
+    recipes: &[String],
+    write: bool,
+) -> Result<OldContentsReport, AdminError> {
     let mut found = Vec::new();
     for recipe in recipes {
         let id: Option<RecipeId> = recipe.parse().ok();
@@ -34,7 +38,7 @@ pub(super) fn past(repo: &Repo, recipes: &[String], write: bool) -> Result<PastR
             None => false,
         });
     }
-    Ok(PastReport { found })
+    Ok(OldContentsReport { found })
 }
 
 /// Returns the recipe if all its chunks are there.
@@ -48,8 +52,9 @@ fn give(repo: &Repo, id: &RecipeId) -> Result<bool, AdminError> {
     let store = repo.overlay().store();
     let _pin = store.pin();
     let Some(recipe) = whole(repo, id) else { return Ok(false) };
-    let path = repo.state_file(past_file(id));
-    let io = |e| AdminError::Overlay(OverlayError::io("write", repo.layout().state.join(past_file(id)), e));
+    let path = repo.state_file(old_content_file(id));
+    let io =
+        |e| AdminError::Overlay(OverlayError::io("write", repo.layout().state.join(old_content_file(id)), e));
     let mut file =
         BufWriter::new(File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(io)?);
     for chunk in recipe.chunks() {

@@ -81,17 +81,17 @@ pub struct Met {
 
 impl Overlay {
     /// What is at `path` below the root, if anything is.
-    pub fn survey_at(&self, path: &Path) -> Result<Option<Met>> {
+    pub fn snapshot_at(&self, path: &Path) -> Result<Option<Met>> {
         let name = path.file_name().unwrap_or_default();
         match self.backing.resolve_if_any("open", path)? {
-            Some(found) => self.survey_entry(found, name),
+            Some(found) => self.snapshot_entry(found, name),
             None => Ok(None),
         }
     }
 
     /// What is in the directory at `path` below the root, sorted by name; `None` if there is none. What lies on other
     /// filesystems is left out, and what is hidden.
-    pub fn survey_names(&self, path: &Path) -> Result<Option<Vec<OsString>>> {
+    pub fn snapshot_names(&self, path: &Path) -> Result<Option<Vec<OsString>>> {
         let failed = |e| OverlayError::io("read", path, e);
         let found = self.backing.resolve_if_any("read", path)?;
         let Some(found) = found.filter(|found| found.kind() == Kind::Directory) else { return Ok(None) };
@@ -103,19 +103,25 @@ impl Overlay {
     }
 
     /// What was found; `None` if its last name was removed since.
-    fn survey_entry(&self, found: Resolved, name: &OsStr) -> Result<Option<Met>> {
+    fn snapshot_entry(&self, found: Resolved, name: &OsStr) -> Result<Option<Met>> {
         let kind = found.kind();
         let target = match kind {
             Kind::Symlink => rustix::fs::readlinkat(&found, "", Vec::new())?.into_bytes(),
             _ => Vec::new(),
         };
         let inode = self.inodes.enter(&self.backing, found, 0)?;
-        let met = self.survey_inode(&inode, name, kind, target);
+        let met = self.snapshot_inode(&inode, name, kind, target);
         self.inodes.release(inode);
         unless_removed(met)
     }
 
-    fn survey_inode(&self, inode: &Inode, name: &OsStr, kind: Kind, target: Vec<u8>) -> Result<Option<Met>> {
+    fn snapshot_inode(
+        &self,
+        inode: &Inode,
+        name: &OsStr,
+        kind: Kind,
+        target: Vec<u8>,
+    ) -> Result<Option<Met>> {
         let (held, stat) = match kind {
             Kind::File => self.held(inode)?,
             _ => (Held::Empty, rustix::fs::fstat(&inode.path_fd()?)?),
@@ -323,7 +329,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         world.overlay.inodes.forget(inode.node, 1);
         world.overlay.inodes.lost_last_name(&inode);
-        let met = world.overlay.survey_entry(found, OsStr::new("file"));
+        let met = world.overlay.snapshot_entry(found, OsStr::new("file"));
         assert_eq!(inode.path_fd().err(), Some(Errno::STALE), "it has a descriptor");
         assert_eq!(met.unwrap(), None);
     }

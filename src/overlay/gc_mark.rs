@@ -57,7 +57,7 @@ struct Dir {
 struct Marker<'a> {
     overlay: &'a Overlay,
     keep: &'a mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
-    go_on: &'a mut dyn FnMut(u64) -> bool,
+    keep_going: &'a mut dyn FnMut(u64) -> bool,
     dirs: HashMap<u64, Dir>,
     changed: bool,
     stopped: bool,
@@ -67,14 +67,14 @@ struct Marker<'a> {
 }
 
 impl Overlay {
-    /// Tells `keep` each recipe that a file needs. `None` if `go_on`, which is told the stubs met, said no. Anything
+    /// Tells `keep` each recipe that a file needs. `None` if `keep_going`, which is told the stubs met, said no. Anything
     /// that cannot be read is an error: what it needs is not known then.
     pub(super) fn mark(
         &self,
         keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Marked>> {
-        self.mark_except(None, keep, go_on)
+        self.mark_except(None, keep, keep_going)
     }
 
     /// As [`Overlay::mark`], without what has names only at and below `except`; then not all that is open is told of either.
@@ -82,7 +82,7 @@ impl Overlay {
         &self,
         except: Option<&Path>,
         keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Marked>> {
         if except.is_none() {
             self.mark_open(keep)?;
@@ -90,7 +90,7 @@ impl Overlay {
         let mut marker = Marker {
             overlay: self,
             keep,
-            go_on,
+            keep_going,
             dirs: HashMap::new(),
             changed: true,
             stopped: false,
@@ -245,7 +245,7 @@ impl Marker<'_> {
             Ok(Some(Content::Stub(stub) | Content::Hybrid(stub))) => {
                 self.marked.stubs += 1;
                 self.list(&stub);
-                self.stopped |= !(self.go_on)(self.marked.stubs);
+                self.stopped |= !(self.keep_going)(self.marked.stubs);
                 overlay.keep_stub(self.keep, &stub.recipe, || path.to_owned())
             }
             Ok(Some(Content::Unknown(reason))) => {

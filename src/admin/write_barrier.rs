@@ -47,7 +47,7 @@ type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The paths to look at.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MomentRequest {
+pub struct BarrierRequest {
     /// Path below the root; a directory with everything in it.
     #[serde(with = "text")]
     pub path: PathBuf,
@@ -60,14 +60,14 @@ pub struct MomentRequest {
 
 /// The state at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MomentReport {
+pub struct BarrierReport {
     /// In order of paths; none if there was no such moment.
-    pub rows: Option<Vec<MomentRow>>,
+    pub rows: Option<Vec<BarrierRow>>,
 }
 
 /// One path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MomentRow {
+pub struct BarrierRow {
     /// Below the root.
     #[serde(with = "text")]
     pub path: PathBuf,
@@ -88,25 +88,25 @@ pub struct MomentRow {
     pub target: PathBuf,
     /// For files with copied content, and for directories.
     pub xattrs: Xattrs,
-    /// Whether the content is in this row's [`moment_file`].
+    /// Whether the content is in this row's [`barrier_file`].
     pub copied: bool,
 }
 
 /// Returns the name, in the state directory, of the copy for row `n`.
-pub fn moment_file(n: usize) -> PathBuf {
+pub fn barrier_file(n: usize) -> PathBuf {
     Path::new("sync").join(format!("moment-{n}"))
 }
 
 /// Reads the paths of `request` while changes through the mount are held up, for two seconds at most.
-pub(super) fn moment(
+pub(super) fn write_barrier(
     repo: &Repo,
-    request: &MomentRequest,
+    request: &BarrierRequest,
     report: Report<'_>,
-) -> Result<MomentReport, AdminError> {
+) -> Result<BarrierReport, AdminError> {
     let overlay = repo.overlay();
     let asked = Instant::now();
-    let mut go_on = || asked.elapsed() < HOLD_MAX && report(Progress::files("holding up changes", 0, 1));
-    let Some(_held) = overlay.hold_up(&mut go_on) else { return Ok(MomentReport::default()) };
+    let mut keep_going = || asked.elapsed() < HOLD_MAX && report(Progress::files("holding up changes", 0, 1));
+    let Some(_held) = overlay.hold_up(&mut keep_going) else { return Ok(BarrierReport::default()) };
     let begun = Instant::now();
     let end = begun + HOLD_MAX;
     while Instant::now() < end {
@@ -129,10 +129,10 @@ pub(super) fn moment(
         let same = Seen::look(overlay, request, end)? == before;
         if same && Instant::now() < end {
             copies.made.clear();
-            return Ok(MomentReport { rows: Some(rows) });
+            return Ok(BarrierReport { rows: Some(rows) });
         }
     }
-    Ok(MomentReport::default())
+    Ok(BarrierReport::default())
 }
 
 /// Whether a writer that changed it a moment ago may change it again unseen.
@@ -167,7 +167,7 @@ impl PartialEq for Seen<'_> {
 
 impl<'a> Seen<'a> {
     /// Reads everything, or as much as possible until `end`.
-    fn look(overlay: &'a Overlay, request: &MomentRequest, end: Instant) -> Result<Seen<'a>, AdminError> {
+    fn look(overlay: &'a Overlay, request: &BarrierRequest, end: Instant) -> Result<Seen<'a>, AdminError> {
         let mut seen = Seen { overlay, all: Vec::new(), above: Vec::new() };
         let mut dir = ROOT;
         for name in request.path.parent().unwrap_or(Path::new("")) {
@@ -224,7 +224,7 @@ impl<'a> Seen<'a> {
         Ok(names)
     }
 
-    fn rows(&self, since: (i64, u32)) -> Result<Vec<MomentRow>, AdminError> {
+    fn rows(&self, since: (i64, u32)) -> Result<Vec<BarrierRow>, AdminError> {
         let copied = self.copied(since);
         let row = |(n, (path, attr)): (usize, &(PathBuf, Attr))| {
             let (kind, target) = match attr.kind {
@@ -234,7 +234,7 @@ impl<'a> Seen<'a> {
                 Kind::Fifo => ("fifo", Vec::new()),
                 Kind::Socket | Kind::CharDevice | Kind::BlockDevice => ("other", Vec::new()),
             };
-            Ok(MomentRow {
+            Ok(BarrierRow {
                 path: path.clone(),
                 kind: kind.to_owned(),
                 inode: attr.node.0,
@@ -302,8 +302,8 @@ impl Drop for Copies<'_> {
 impl Copies<'_> {
     /// Copies the content of `node` for row `n`, or as much as time allows.
     fn make(&mut self, n: usize, node: NodeId, end: Instant) -> Result<(), AdminError> {
-        let path = self.repo.state_file(moment_file(n));
-        let shown = self.repo.layout().state.join(moment_file(n));
+        let path = self.repo.state_file(barrier_file(n));
+        let shown = self.repo.layout().state.join(barrier_file(n));
         let io = |e| AdminError::Overlay(OverlayError::io("write", shown.clone(), e));
         let _ = path.parent().map(std::fs::create_dir);
         // Left over from an interrupted sync.

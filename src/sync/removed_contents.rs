@@ -24,19 +24,19 @@ const SHARED_MAX: usize = 64;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Gone {
+pub(super) struct RemovedContents {
     contents: Vec<ContentId>,
     /// Which contents have a feature.
     having: HashMap<u64, Vec<u32>>,
 }
 
-impl Gone {
+impl RemovedContents {
     /// Of `contents`, as far as `source` can still give them.
     pub(super) fn of(
         contents: impl Iterator<Item = ContentId>,
         source: &mut dyn Source,
-    ) -> Result<Gone, SyncError> {
-        let (mut gone, mut bytes, began) = (Gone::default(), 0, Instant::now());
+    ) -> Result<RemovedContents, SyncError> {
+        let (mut gone, mut bytes, began) = (RemovedContents::default(), 0, Instant::now());
         for content in contents {
             if bytes >= BYTES_MAX || began.elapsed() >= TIME_MAX {
                 break;

@@ -44,7 +44,7 @@ impl<'a> Patterns<'a> {
 
 /// What two sources have in common beside what does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beside {
+pub struct SideBySide {
     /// The bytes in common that count. Identical sources have all in common, whatever the passages.
     pub common: Common,
     /// Bytes of `a` that do not count.
@@ -57,13 +57,13 @@ pub struct Beside {
 
 /// As [`super::compare`], without the bytes that `patterns` cover; `a_covered` is what they cover of `a`. Where that
 /// leaves fewer than 32 bytes of a match, those do not count either: they are the edge of a passage.
-pub fn compare_beside(
+pub fn compare_excluding(
     a: &dyn Source,
     a_covered: &Ranges,
     b: &dyn Source,
     patterns: &Patterns<'_>,
     memory_bytes: usize,
-) -> io::Result<Beside> {
+) -> io::Result<SideBySide> {
     let a_patterns = a_covered.bytes();
     let known = match ends(a, b)? {
         Ok(known) => known,
@@ -72,7 +72,7 @@ pub fn compare_beside(
                 true => a_patterns,
                 false => patterns.covered(b, memory_bytes)?.bytes(),
             };
-            return Ok(Beside { common, a_patterns, b_patterns, suppressed: 0 });
+            return Ok(SideBySide { common, a_patterns, b_patterns, suppressed: 0 });
         }
     };
     let b_covered = patterns.covered(b, memory_bytes)?;
@@ -84,7 +84,7 @@ pub fn compare_beside(
     let common =
         Common { a_bytes: left(&of_a, a_covered), b_bytes: left(&of_b, &b_covered), identical: false };
     let suppressed = of_a.bytes() - common.a_bytes;
-    Ok(Beside { common, a_patterns, b_patterns: b_covered.bytes(), suppressed })
+    Ok(SideBySide { common, a_patterns, b_patterns: b_covered.bytes(), suppressed })
 }
 
 /// The bytes of `a` that are in `b`.

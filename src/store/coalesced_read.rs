@@ -11,7 +11,7 @@ use quick_cache::sync::{DefaultLifecycle, GuardResult, PlaceholderGuard};
 use std::time::Duration;
 
 /// Limit of one read, unless one frame is longer.
-const STRETCH_BYTES_MAX: u64 = 1 << 20;
+const COALESCED_BYTES_MAX: u64 = 1 << 20;
 /// Reading a gap of this many bytes costs less than another call.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 
@@ -38,7 +38,7 @@ fn end(address: &Address) -> u64 {
 impl Reader {
     /// Loads chunks into the cache that no other thread is loading. `buffer` is scratch space.
     pub(super) fn load_ahead(&self, ids: &[ChunkId], buffer: &mut Vec<u8>) {
-        let mut stretch: Vec<Wanted<'_>> = Vec::new();
+        let mut frames: Vec<Wanted<'_>> = Vec::new();
         for id in ids {
             let GuardResult::Guard(slot) = self.chunks.get_value_or_guard(id, Some(Duration::ZERO)) else {
                 continue;
@@ -49,32 +49,31 @@ impl Reader {
                 drop(slot.insert(bytes));
                 continue;
             }
-            if stretch.last().is_some_and(|last| !follows(&stretch[0].address, &last.address, &address)) {
-                self.load_stretch(std::mem::take(&mut stretch), buffer);
+            if frames.last().is_some_and(|last| !follows(&frames[0].address, &last.address, &address)) {
+                self.load_coalesced(std::mem::take(&mut frames), buffer);
             }
-            stretch.push(Wanted { slot, key, address });
+            frames.push(Wanted { slot, key, address });
         }
-        self.load_stretch(stretch, buffer);
-        if buffer.capacity() > 2 * STRETCH_BYTES_MAX as usize {
+        self.load_coalesced(frames, buffer);
+        if buffer.capacity() > 2 * COALESCED_BYTES_MAX as usize {
             *buffer = Vec::new();
         }
     }
 
-    fn load_stretch(&self, stretch: Vec<Wanted<'_>>, buffer: &mut Vec<u8>) {
-        let (Some(first), Some(last)) = (stretch.first(), stretch.last()) else { return };
+    fn load_coalesced(&self, frames: Vec<Wanted<'_>>, buffer: &mut Vec<u8>) {
+        let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return };
         let (pack, start) = (first.address.pack, u64::from(first.address.offset));
         let Ok(file) = self.packs.file(pack) else { return };
         // The lengths come from the index, which may be damaged: impossible ones are ignored.
         let len = (end(&last.address) - start) as usize;
-        if stretch.iter().any(|wanted| wanted.address.stored_len > super::frame::Kind::Chunk.raw_bytes_max())
-        {
+        if frames.iter().any(|wanted| wanted.address.stored_len > super::frame::Kind::Chunk.raw_bytes_max()) {
             return;
         }
         buffer.resize(len, 0);
         if file.read_exact_at(buffer, start).is_err() {
             return;
         }
-        for Wanted { slot, key, address } in stretch {
+        for Wanted { slot, key, address } in frames {
             let from = (u64::from(address.offset) - start) as usize;
             let frame = &buffer[from..(end(&address) - start) as usize];
             let decoded = match self.in_group_at_hand(&key, &address) {
@@ -98,5 +97,5 @@ fn follows(first: &Address, last: &Address, next: &Address) -> bool {
     next.pack == last.pack
         && next_at >= end(last)
         && next_at - end(last) <= GAP_BYTES_MAX
-        && end(next) - u64::from(first.offset) <= STRETCH_BYTES_MAX
+        && end(next) - u64::from(first.offset) <= COALESCED_BYTES_MAX
 }

@@ -101,8 +101,8 @@ impl Overlay {
         let history_room = if short { self.history_room(live_bytes) } else { u64::MAX };
         let history = match self.observer() {
             Some(observer) => {
-                let go_on = &mut || progress(GcStep::MarkingHistory);
-                observer.mark(&collection, dry_run, None, history_room, go_on)?
+                let keep_going = &mut || progress(GcStep::MarkingHistory);
+                observer.mark(&collection, dry_run, None, history_room, keep_going)?
             }
             None => Some(KeptForHistory::default()),
         };
@@ -139,14 +139,14 @@ impl Overlay {
     }
 
     /// What would be given back if what is at and below `path` were gone, or the snapshot `snapshot`, whose contents the caller
-    /// gives. Changes nothing. `None` if `go_on` said no. About: what somebody reads meanwhile counts as needed.
+    /// gives. Changes nothing. `None` if `keep_going` said no. About: what somebody reads meanwhile counts as needed.
     ///
     /// O(files + versions) time; memory: 40 bytes for each distinct chunk that it is about.
     pub fn would_free(
         &self,
         path: Option<&Path>,
         snapshot: Option<(&DocumentId, &[RecipeId])>,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        keep_going: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<WouldFree>> {
         let mut found = WouldFree::default();
         let mut chunks: HashSet<ChunkId> = HashSet::new();
@@ -178,8 +178,10 @@ impl Overlay {
         for recipe in snapshot.iter().flat_map(|(_, recipes)| *recipes) {
             add(recipe, &mut found);
         }
-        let Some(collection) = self.contents.store.collect(&mut |_, _| go_on(0))? else { return Ok(None) };
-        let marked = self.mark_except(path, &mut |recipe| collection.keep(recipe), go_on)?;
+        let Some(collection) = self.contents.store.collect(&mut |_, _| keep_going(0))? else {
+            return Ok(None);
+        };
+        let marked = self.mark_except(path, &mut |recipe| collection.keep(recipe), keep_going)?;
         if marked.is_none() {
             return Ok(None);
         }
@@ -187,7 +189,7 @@ impl Overlay {
         let kept = match self.observer() {
             Some(observer) => {
                 let except = snapshot.map(|(id, _)| id);
-                observer.mark(&collection, true, except, u64::MAX, &mut || go_on(0))?
+                observer.mark(&collection, true, except, u64::MAX, &mut || keep_going(0))?
             }
             None => Some(KeptForHistory::default()),
         };

@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 /// A content with its names and its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct WithPaths {
     /// Sorted; below the root of the tree or of the overlay. Where a method looks at names, the first counts.
     pub paths: Vec<PathBuf>,
     /// Its length in bytes.
     pub size: u64,
 }
 
-impl Named {
+impl WithPaths {
     fn name(&self) -> Option<&OsStr> {
         self.paths.first().and_then(|path| path.file_name())
     }
@@ -27,7 +27,7 @@ impl Named {
 
 /// A file that was found, and how it compares.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NamedMatch {
+pub struct MatchWithPaths {
     /// Below the root of the tree or of the overlay.
     pub path: PathBuf,
     /// Its length in bytes.
@@ -42,18 +42,18 @@ pub struct NamedMatch {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LikeGroup {
     /// With which the others are compared.
-    pub reference: Named,
+    pub reference: WithPaths,
     /// The others, the best first: how the reference, as a, compares with each.
-    pub members: Vec<(Likeness, Named)>,
+    pub members: Vec<(Likeness, WithPaths)>,
 }
 
 /// Two files, and what they have in common.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NamedPair {
+pub struct PairWithPaths {
     /// The one whose path is first in order.
-    pub a: Named,
+    pub a: WithPaths,
     /// The other.
-    pub b: Named,
+    pub b: WithPaths,
     /// Fingerprints in both.
     pub common: u32,
     /// Share of the first one's that is.
@@ -77,20 +77,20 @@ pub(super) fn matches(
     index: &Index,
     asked: Asked<'_>,
     likely: Vec<Found>,
-    names: &mut dyn FnMut(&RecipeId) -> Result<Option<Named>>,
+    names: &mut dyn FnMut(&RecipeId) -> Result<Option<WithPaths>>,
     score_min: f64,
     limit: usize,
-) -> Result<Vec<NamedMatch>> {
+) -> Result<Vec<MatchWithPaths>> {
     let Asked { name, id, sketch } = asked;
     let own = match name.filter(|_| index.method().by_name()) {
         Some(name) => sketch.called(name)?,
         None => sketch,
     };
     let comparer = index.method().comparer(own.head(), own.keys()).map_err(SimilarityError::from)?;
-    let mut found: Vec<NamedMatch> = Vec::new();
-    let mut add = |named: Named, identical, likeness| {
-        let Named { paths, size } = named;
-        found.extend(paths.into_iter().map(|path| NamedMatch { path, size, identical, likeness }));
+    let mut found: Vec<MatchWithPaths> = Vec::new();
+    let mut add = |named: WithPaths, identical, likeness| {
+        let WithPaths { paths, size } = named;
+        found.extend(paths.into_iter().map(|path| MatchWithPaths { path, size, identical, likeness }));
         (found.len(), likeness.score())
     };
     let mut given = (0, f64::INFINITY);
@@ -114,7 +114,7 @@ pub(super) fn matches(
             given = add(named, false, likeness);
         }
     }
-    let score = |found: &NamedMatch| found.likeness.score();
+    let score = |found: &MatchWithPaths| found.likeness.score();
     found.sort_by(|a, b| {
         let same = b.identical.cmp(&a.identical);
         same.then(score(b).total_cmp(&score(a))).then_with(|| a.path.cmp(&b.path))
@@ -126,7 +126,7 @@ pub(super) fn matches(
 /// names are groups too. `progress` is told how many pairs were found; false asks to stop.
 pub(super) fn groups(
     index: &Index,
-    named: &BTreeMap<RecipeId, Named>,
+    named: &BTreeMap<RecipeId, WithPaths>,
     asked: &PairsAsked,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Vec<LikeGroup>> {
@@ -151,7 +151,7 @@ pub(super) fn groups(
         }
         if progress(count) { Ok(true) } else { Err(SimilarityError::Interrupted) }
     })?;
-    let mut by_name: Vec<(&RecipeId, &Named)> = named.iter().collect();
+    let mut by_name: Vec<(&RecipeId, &WithPaths)> = named.iter().collect();
     by_name.sort_by(|a, b| a.1.paths.cmp(&b.1.paths));
     let (mut groups, mut given) = (Vec::new(), HashSet::new());
     for (id, reference) in by_name {
@@ -179,23 +179,23 @@ pub(super) fn groups(
 /// into the index does not show.
 pub(super) fn pairs(
     index: &Index,
-    named: &BTreeMap<RecipeId, Named>,
+    named: &BTreeMap<RecipeId, WithPaths>,
     base: &Base,
     options: &PairOptions,
-) -> Result<Vec<NamedPair>> {
+) -> Result<Vec<PairWithPaths>> {
     let known = &mut |a: &RecipeId, b: &RecipeId| named.contains_key(a) && named.contains_key(b);
     let found = winnow::pairs(index, base, options, known)?.into_iter();
     let name = |pair: WinnowPair| {
         let WinnowPair { a, b, common, a_in_b, b_in_a } = pair;
         let (a, b) = (named.get(&a)?.clone(), named.get(&b)?.clone());
         Some(match a.paths <= b.paths {
-            true => NamedPair { a, b, common, a_in_b, b_in_a },
-            false => NamedPair { a: b, b: a, common, a_in_b: b_in_a, b_in_a: a_in_b },
+            true => PairWithPaths { a, b, common, a_in_b, b_in_a },
+            false => PairWithPaths { a: b, b: a, common, a_in_b: b_in_a, b_in_a: a_in_b },
         })
     };
     let mut pairs: Vec<_> = found.filter_map(name).collect();
     pairs.sort_by(|one, other| {
-        let ranks = |pair: &NamedPair| std::cmp::Reverse(pair.common);
+        let ranks = |pair: &PairWithPaths| std::cmp::Reverse(pair.common);
         (ranks(one), &one.a.paths, &one.b.paths).cmp(&(ranks(other), &other.a.paths, &other.b.paths))
     });
     Ok(pairs)
@@ -226,10 +226,10 @@ fn called(
 
 /// What is left of the matches when the file asked about is not to be one of them.
 pub(super) fn without(
-    mut matches: Vec<NamedMatch>,
+    mut matches: Vec<MatchWithPaths>,
     is_itself: impl Fn(&Path) -> bool,
     limit: usize,
-) -> Vec<NamedMatch> {
+) -> Vec<MatchWithPaths> {
     matches.retain(|found| !is_itself(&found.path));
     matches.truncate(limit);
     matches

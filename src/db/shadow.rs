@@ -17,12 +17,12 @@ const TABLES: [(Table, Table); 6] = [
 
 /// The database as the index of views sees it: with other similarity tables and other rows of
 /// [`Table::Meta`].
-pub struct Beside(Arc<dyn Db>);
+pub struct Shadow(Arc<dyn Db>);
 
-impl Beside {
+impl Shadow {
     /// Creates the view index's side of `db`.
-    pub fn new(db: Arc<dyn Db>) -> Beside {
-        Beside(db)
+    pub fn new(db: Arc<dyn Db>) -> Shadow {
+        Shadow(db)
     }
 }
 
@@ -34,7 +34,7 @@ fn key_in(table: Table, key: &[u8]) -> Vec<u8> {
     if table == Table::Meta { [META_PREFIX, key].concat() } else { key.to_vec() }
 }
 
-impl Db for Beside {
+impl Db for Shadow {
     fn get(&self, from: Table, key: &[u8]) -> DbResult<Option<Value>> {
         self.0.get(table(from), &key_in(from, key))
     }
@@ -77,17 +77,17 @@ mod tests {
     #[test]
     fn neither_sees_the_other() {
         let db: Arc<dyn Db> = Arc::new(MemDb::new());
-        let beside = Beside::new(db.clone());
+        let shadow = Shadow::new(db.clone());
         for table in [Table::Features, Table::Numbered, Table::Contents, Table::Meta] {
             db.put(table, b"k", b"bytes").unwrap();
-            assert_eq!(beside.get(table, b"k").unwrap(), None, "{table:?}");
-            beside.put(table, b"k", b"view").unwrap();
+            assert_eq!(shadow.get(table, b"k").unwrap(), None, "{table:?}");
+            shadow.put(table, b"k", b"view").unwrap();
             assert_eq!(db.get(table, b"k").unwrap().as_deref(), Some(&b"bytes"[..]), "{table:?}");
-            assert_eq!(beside.get(table, b"k").unwrap().as_deref(), Some(&b"view"[..]), "{table:?}");
+            assert_eq!(shadow.get(table, b"k").unwrap().as_deref(), Some(&b"view"[..]), "{table:?}");
         }
-        beside.clear(Table::Features, &[]).unwrap();
-        assert_eq!(beside.get(Table::Features, b"k").unwrap(), None);
+        shadow.clear(Table::Features, &[]).unwrap();
+        assert_eq!(shadow.get(Table::Features, b"k").unwrap(), None);
         assert!(db.get(Table::Features, b"k").unwrap().is_some());
-        beside.flush().unwrap();
+        shadow.flush().unwrap();
     }
 }

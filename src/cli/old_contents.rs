@@ -1,7 +1,8 @@
 //! Former contents and similar files of a mounted overlay, from its daemon.
 
 use crate::admin::{
-    MomentReport, MomentRequest, MomentRow, PastReport, Request, Response, moment_file, past_file,
+    BarrierReport, BarrierRequest, BarrierRow, OldContentsReport, Request, Response, barrier_file,
+    old_content_file,
 };
 use crate::control::{Client, ControlError, DaemonInfo};
 use crate::id::RecipeId;
@@ -9,7 +10,7 @@ use crate::overlay::SimilarOptions;
 use crate::overlay::stub;
 use crate::sync::SyncError;
 use crate::sync::memory::Print;
-use crate::sync::past::{Known, Past, Row, RowKind};
+use crate::sync::old_contents::{Known, OldContents, Row, RowKind};
 use crate::sync::tree::{Time, TreePath, is_xattr};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,7 +25,7 @@ const SIMILAR_MAX: usize = 8;
 const SHARE_MIN: f64 = 0.1;
 
 /// The store's past; see the module.
-pub(super) struct StorePast {
+pub(super) struct StoreOldContents {
     pub info: DaemonInfo,
     /// The overlaid directory, below its mount.
     pub backing: PathBuf,
@@ -32,7 +33,7 @@ pub(super) struct StorePast {
     pub state: PathBuf,
 }
 
-impl StorePast {
+impl StoreOldContents {
     fn ask(&self, request: &Request) -> Result<Response, ControlError> {
         Client::connect(&self.info)?.ok_or(ControlError::Ended)?.ask(request, &mut |_| {})
     }
@@ -46,8 +47,8 @@ impl StorePast {
     fn find(&self, recipes: &[RecipeId], write: bool) -> Result<Vec<bool>, SyncError> {
         let recipes: Vec<String> = recipes.iter().map(RecipeId::to_string).collect();
         let expected = recipes.len();
-        match self.ask(&Request::Past { recipes, write }) {
-            Ok(Response::Past(PastReport { found })) if found.len() == expected => Ok(found),
+        match self.ask(&Request::OldContents { recipes, write }) {
+            Ok(Response::OldContents(OldContentsReport { found })) if found.len() == expected => Ok(found),
             other => {
                 self.warn("older contents cannot be read, so changed files are sent whole", other.err());
                 Ok(vec![false; expected])
@@ -55,17 +56,17 @@ impl StorePast {
         }
     }
 
-    fn row(&self, n: usize, row: MomentRow) -> io::Result<Row> {
+    fn row(&self, n: usize, row: BarrierRow) -> io::Result<Row> {
         let content = match row.copied {
             true => {
-                let path = self.state.join(moment_file(n));
+                let path = self.state.join(barrier_file(n));
                 let file = File::open(&path)?;
                 std::fs::remove_file(&path)?;
                 Some(file)
             }
             false => None,
         };
-        let MomentRow { inode: ino, size, mtime, ctime, .. } = row;
+        let BarrierRow { inode: ino, size, mtime, ctime, .. } = row;
         Ok(Row {
             path: row.path.into_os_string().into_vec(),
             kind: match &*row.kind {
@@ -82,7 +83,7 @@ impl StorePast {
     }
 }
 
-impl Past for StorePast {
+impl OldContents for StoreOldContents {
     fn recipe(&mut self, path: &TreePath) -> Option<Known> {
         let mut record = [0; stub::RECORD_LEN];
         let path = self.backing.join(OsStr::from_bytes(path));
@@ -100,7 +101,7 @@ impl Past for StorePast {
     }
 
     fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError> {
-        let path = self.state.join(past_file(&recipe));
+        let path = self.state.join(old_content_file(&recipe));
         let failed =
             |e: io::Error| SyncError::Io { operation: "read", object: path.display().to_string(), source: e };
         // One that was left when a sync was stopped.
@@ -130,14 +131,14 @@ impl Past for StorePast {
         }
     }
 
-    fn moment(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
-        let request = MomentRequest {
+    fn at_barrier(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>> {
+        let request = BarrierRequest {
             path: OsStr::from_bytes(path).into(),
             beside: beside.iter().map(|suffix| String::from_utf8_lossy(suffix).into_owned()).collect(),
             since,
         };
-        let rows = match self.ask(&Request::Moment(request)) {
-            Ok(Response::Moment(MomentReport { rows })) => rows?,
+        let rows = match self.ask(&Request::WriteBarrier(request)) {
+            Ok(Response::WriteBarrier(BarrierReport { rows })) => rows?,
             other => {
                 self.warn(
                     "changes could not be held up, so files that are written to meanwhile wait",

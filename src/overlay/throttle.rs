@@ -18,7 +18,7 @@ const NICE: i32 = 19;
 
 /// Decides when background work goes on.
 #[derive(Default)]
-pub struct Pace {
+pub struct Throttle {
     /// Bytes a second; no limit if not set.
     rate: Option<u64>,
     /// When the bytes read so far are paid for.
@@ -29,7 +29,7 @@ pub struct Pace {
 }
 
 /// While this is held, somebody waits.
-pub struct Hurry<'a>(&'a Pace);
+pub struct Hurry<'a>(&'a Throttle);
 
 impl Drop for Hurry<'_> {
     fn drop(&mut self) {
@@ -37,10 +37,10 @@ impl Drop for Hurry<'_> {
     }
 }
 
-impl Pace {
+impl Throttle {
     /// At most so many bytes a second.
-    pub fn new(rate: Option<u64>) -> Pace {
-        Pace { rate, ..Pace::default() }
+    pub fn new(rate: Option<u64>) -> Throttle {
+        Throttle { rate, ..Throttle::default() }
     }
 
     /// Bytes a second, if there is a limit.
@@ -143,24 +143,24 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept_and_hurry_ends_the_waiting() {
-        let pace = Pace::new(Some(1 << 20));
+        let throttle = Throttle::new(Some(1 << 20));
         let start = Instant::now();
         // The first quarter of a second is free at most.
-        (0..16).for_each(|_| pace.spend(64 << 10));
+        (0..16).for_each(|_| throttle.spend(64 << 10));
         assert!(start.elapsed() >= Duration::from_millis(700), "{:?}", start.elapsed());
-        let pace = Pace::new(Some(1));
+        let throttle = Throttle::new(Some(1));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| pace.spend(1 << 20));
+            let waiting = scope.spawn(|| throttle.spend(1 << 20));
             std::thread::sleep(Duration::from_millis(50));
             assert!(!waiting.is_finished());
-            let hurry = pace.hurry();
+            let hurry = throttle.hurry();
             waiting.join().unwrap();
-            pace.spend(1 << 20);
+            throttle.spend(1 << 20);
             drop(hurry);
         });
-        assert!(pace.is_background());
-        pace.end();
-        pace.spend(1 << 20);
+        assert!(throttle.is_background());
+        throttle.end();
+        throttle.spend(1 << 20);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::similarity::SimilarityError;
 use crate::similarity::methods::{Chosen, KeyVisitor, unpack_keys};
 
 /// A saved index.
-pub(super) struct KeptIndex {
+pub(super) struct MethodIndex {
     store: Repeated,
     /// Its method.
     pub(super) method: Chosen,
@@ -23,16 +23,16 @@ pub(super) struct KeptIndex {
     pub(super) not_known: NotKnown,
 }
 
-impl KeptIndex {
+impl MethodIndex {
     /// Requests its contents; if there is no such index, returns the parameters of an existing one. Holds the
     /// names of all files.
     pub(super) fn open(
         found: Found,
         method: &Chosen,
         out: &Output,
-    ) -> Result<Result<KeptIndex, Option<String>>, CliError> {
+    ) -> Result<Result<MethodIndex, Option<String>>, CliError> {
         let (store, path) = Repeated::open(found, out)?;
-        let mut kept = KeptIndex {
+        let mut kept = MethodIndex {
             store,
             method: method.clone(),
             parameters: String::new(),

@@ -45,7 +45,7 @@ pub enum RowKind {
 }
 
 /// A store, asked. All answers are hints: whatever comes of them is verified by its hash.
-pub trait Past {
+pub trait OldContents {
     /// What is known of the file at `path`.
     fn recipe(&mut self, path: &TreePath) -> Option<Known>;
     /// Which of these the store can still give.
@@ -56,7 +56,7 @@ pub trait Past {
     fn resembling(&mut self, path: &TreePath) -> Vec<(TreePath, f64)>;
     /// What is at `path`, and at `path` with each of `beside` after it, as of one moment at which nothing was changed; the contents of files that changed
     /// after `since` with it, as far as there is room. None if there was no such moment.
-    fn moment(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>>;
+    fn at_barrier(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>>;
     /// Waits until what was written is in the store.
     fn settle(&mut self) -> Result<(), SyncError>;
 }

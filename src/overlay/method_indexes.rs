@@ -12,9 +12,9 @@
 use super::contents::Stored;
 use super::error::{OverlayError, Result};
 use super::inode::Inode;
-use super::methods::{LikeGroup, NamedMatch, NamedPair};
-use super::named::{self, Asked, Named};
+use super::methods::{LikeGroup, MatchWithPaths, PairWithPaths};
 use super::similar::Plain;
+use super::with_paths::{self, Asked, WithPaths};
 use super::{FileRow, Overlay, backing};
 use crate::db::Db;
 use crate::id::{ChunkId, RecipeId};
@@ -39,7 +39,7 @@ const ASKED_MAX: usize = 1 << 14;
 
 /// What kept indexes may take.
 #[derive(Clone, Debug)]
-pub struct KeptOptions {
+pub struct MethodIndexOptions {
     /// About how many bytes of memory additions may take before they are merged, in all indexes together.
     pub buffer_bytes: usize,
     /// And the sketches of one content.
@@ -49,7 +49,7 @@ pub struct KeptOptions {
 }
 
 /// The indexes that are kept.
-pub struct Kept {
+pub struct MethodIndexes {
     indexes: Vec<Index>,
     /// How each was chosen.
     chosen: Vec<Chosen>,
@@ -63,20 +63,20 @@ pub struct Kept {
 
 /// What a kept index has not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NotKept {
+pub struct NotIndexed {
     /// Files that it does not know yet.
     pub files: u64,
 }
 
-impl Kept {
+impl MethodIndexes {
     /// Opens the indexes of the `wanted` methods in `db`, and removes those of others. One that another version or other
     /// parameters made is made anew. With `read_only` nothing is changed, and only what is there is opened.
     pub fn open(
         db: &Arc<dyn Db>,
         wanted: &[Chosen],
-        options: KeptOptions,
+        options: MethodIndexOptions,
         read_only: bool,
-    ) -> std::result::Result<Kept, SimilarityError> {
+    ) -> std::result::Result<MethodIndexes, SimilarityError> {
         let (mut indexes, mut chosen, mut is_new) = (Vec::new(), Vec::new(), false);
         if !read_only {
             Index::remove_outdated(&**db)?;
@@ -96,8 +96,8 @@ impl Kept {
                 chosen.push(wanted.clone());
             }
         }
-        let KeptOptions { sketch_bytes, work_dir, .. } = options;
-        Ok(Kept {
+        let MethodIndexOptions { sketch_bytes, work_dir, .. } = options;
+        Ok(MethodIndexes {
             indexes,
             chosen,
             sketch_bytes,
@@ -156,7 +156,7 @@ fn read_all(source: &dyn Source, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> R
     Ok(())
 }
 
-impl Kept {
+impl MethodIndexes {
     /// A sketch without a name for each method, in one pass. `read` is told the bytes of each step.
     fn sketches(
         &self,
@@ -180,7 +180,7 @@ impl Kept {
 
 /// A content as a kept index knows it.
 #[derive(Clone, Debug)]
-pub struct KeptContent {
+pub struct IndexedContent {
     /// What the index calls it.
     pub number: u32,
     /// Which it is.
@@ -190,7 +190,7 @@ pub struct KeptContent {
     /// Encoded.
     pub head: Vec<u8>,
     /// Its names and length.
-    pub named: Named,
+    pub named: WithPaths,
 }
 
 /// A file that is named in a question: below the overlay's root, or anywhere.
@@ -204,22 +204,24 @@ pub struct FileAt<'a> {
 
 impl Overlay {
     /// Keeps these indexes from now on.
-    pub fn with_kept(self, kept: Kept) -> Overlay {
-        Overlay { kept: Some(kept), ..self }
+    pub fn with_method_indexes(self, indexes: MethodIndexes) -> Overlay {
+        Overlay { method_indexes: Some(indexes), ..self }
     }
 
     /// The indexes of published methods that are kept.
-    pub fn kept(&self) -> Option<&Kept> {
-        self.kept.as_ref()
+    pub fn method_indexes(&self) -> Option<&MethodIndexes> {
+        self.method_indexes.as_ref()
     }
 
-    pub(super) fn flush_kept(&self) -> Result<()> {
-        Ok(self.kept.iter().flat_map(Kept::indexes).try_for_each(Index::flush)?)
+    pub(super) fn flush_method_indexes(&self) -> Result<()> {
+        Ok(self.method_indexes.iter().flat_map(MethodIndexes::indexes).try_for_each(Index::flush)?)
     }
 
     /// Forgets contents that have no file any more.
     pub(super) fn forget_kept(&self, orphans: &[RecipeId]) -> Result<()> {
-        let Some(kept) = self.kept.as_ref().filter(|kept| !kept.indexes.is_empty()) else { return Ok(()) };
+        let Some(kept) = self.method_indexes.as_ref().filter(|kept| !kept.indexes.is_empty()) else {
+            return Ok(());
+        };
         let _alone = kept.forgetting.write().unwrap_or_else(PoisonError::into_inner);
         let mut gone = Vec::new();
         for orphan in orphans {
@@ -253,7 +255,7 @@ impl Overlay {
             let recipe = self.contents.store.recipe(&id)?;
             Ok(Box::new(Stored::of(&self.contents.store, recipe)) as Box<dyn Source>)
         };
-        self.keep(id, open, &|| true, &mut |bytes| self.pace.spend(bytes))
+        self.keep(id, open, &|| true, &mut |bytes| self.throttle.spend(bytes))
     }
 
     /// The same of a plain file that the catalog knows as `row`.
@@ -262,7 +264,7 @@ impl Overlay {
             let stat = inode.path_fd().and_then(rustix::fs::fstat);
             stat.is_ok_and(|stat| stat.st_size as u64 == row.size && backing::mtime(&stat) == row.mtime)
         };
-        self.keep(row.recipe, || self.plain_source(inode), &as_known, &mut |bytes| self.pace.spend(bytes))
+        self.keep(row.recipe, || self.plain_source(inode), &as_known, &mut |bytes| self.throttle.spend(bytes))
     }
 
     /// Puts a content into each index that does not know it, if `is_it` still says so of what was read.
@@ -273,7 +275,7 @@ impl Overlay {
         is_it: &dyn Fn() -> bool,
         read: &mut dyn FnMut(u64),
     ) -> Result<bool> {
-        let Some(kept) = &self.kept else { return Ok(false) };
+        let Some(kept) = &self.method_indexes else { return Ok(false) };
         let without = kept.without(&id)?;
         if without.is_empty() {
             return Ok(false);
@@ -298,8 +300,8 @@ impl Overlay {
     }
 
     /// The kept index of a method; with its own parameters, unless some were chosen: then it has to have those.
-    fn kept_index(&self, method: &Chosen) -> Result<Option<(&Kept, Index)>> {
-        let Some(kept) = &self.kept else { return Ok(None) };
+    fn method_index(&self, method: &Chosen) -> Result<Option<(&MethodIndexes, Index)>> {
+        let Some(kept) = &self.method_indexes else { return Ok(None) };
         let index = kept.indexes.iter().find(|index| index.method().name() == method.name());
         let Some(index) = index else { return Ok(None) };
         let asked = if method.is_bare() { index.method().clone() } else { method.any() };
@@ -307,22 +309,22 @@ impl Overlay {
     }
 
     /// What the kept index of a method is asked with; `None` if it is not kept.
-    pub fn kept_description(&self, method: &Chosen) -> Result<Option<String>> {
-        Ok(self.kept_index(method)?.map(|(_, index)| index.method().description()))
+    pub fn method_description(&self, method: &Chosen) -> Result<Option<String>> {
+        Ok(self.method_index(method)?.map(|(_, index)| index.method().description()))
     }
 
     /// Files of this overlay that are like the one asked about, by an index that is kept; `None` if that of `method` is not.
     /// The file itself is left out. With `query` the index of winnowing is asked so; then the sketch of the file is held in
     /// memory.
-    pub fn kept_similar(
+    pub fn method_similar(
         &self,
         method: &Chosen,
         asked: FileAt<'_>,
         query: Option<&Query>,
         score_min: f64,
         limit: usize,
-    ) -> Result<Option<Vec<NamedMatch>>> {
-        let Some((kept, index)) = self.kept_index(method)? else { return Ok(None) };
+    ) -> Result<Option<Vec<MatchWithPaths>>> {
+        let Some((kept, index)) = self.method_index(method)? else { return Ok(None) };
         let FileAt { path, outside } = asked;
         let source = self.source_at(asked)?;
         let failed = |e| OverlayError::io("read", path, e);
@@ -346,15 +348,17 @@ impl Overlay {
         let asked = Asked { name: path.file_name(), id: recipe.finish(), sketch };
         let mut finder = self.catalog.finder(&self.backing);
         let mut names = |id: &RecipeId| self.named(id, Path::new(""), &mut finder);
-        let found = named::matches(&index, asked, likely, &mut names, score_min, limit)?;
+        let found = with_paths::matches(&index, asked, likely, &mut names, score_min, limit)?;
         let is_itself = |found: &Path| !outside && found == path;
-        Ok(Some(named::without(found, is_itself, limit)))
+        Ok(Some(with_paths::without(found, is_itself, limit)))
     }
 
     /// The parameters of the kept index of winnowing, and by these the fingerprints of files that were given to everyone; `None`
     /// if it is not kept.
     pub fn winnow_base(&self, files: &[FileAt<'_>]) -> Result<Option<(Winnow, Base)>> {
-        let Some(winnow) = self.kept.as_ref().and_then(Kept::winnow) else { return Ok(None) };
+        let Some(winnow) = self.method_indexes.as_ref().and_then(MethodIndexes::winnow) else {
+            return Ok(None);
+        };
         let mut base = Base::default();
         for &file in files {
             let mut builder = winnow.builder(None);
@@ -376,7 +380,7 @@ impl Overlay {
 
     /// Files at or below `below` with those there that are like them, by an index that is kept; `None` if that of
     /// `method` is not. What is in `base` counts nothing. Holds all their paths, and all pairs that are alike.
-    pub fn kept_groups(
+    pub fn method_groups(
         &self,
         method: &Chosen,
         below: &Path,
@@ -384,34 +388,34 @@ impl Overlay {
         score_min: f64,
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Option<Vec<LikeGroup>>> {
-        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
+        let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
         let asked = PairsAsked { score_min, without: base.hashes().clone(), ..PairsAsked::default() };
-        named::groups(&index, &self.all_named(below)?, &asked, progress).map(Some)
+        with_paths::groups(&index, &self.all_named(below)?, &asked, progress).map(Some)
     }
 
     /// Pairs of files at or below `below` by the kept index of winnowing, those with most fingerprints in common first;
     /// `None` if it is not kept.
-    pub fn kept_pairs(
+    pub fn method_pairs(
         &self,
         method: &Chosen,
         below: &Path,
         base: &Base,
         options: &PairOptions,
-    ) -> Result<Option<Vec<NamedPair>>> {
-        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
-        named::pairs(&index, &self.all_named(below)?, base, options).map(Some)
+    ) -> Result<Option<Vec<PairWithPaths>>> {
+        let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
+        with_paths::pairs(&index, &self.all_named(below)?, base, options).map(Some)
     }
 
     /// Contents from a number on that have a file at or below `below`, as the kept index of a method knows them, until they
     /// have `most` names or more, and from which number to go on; `None` if that index is not kept.
-    pub fn kept_contents(
+    pub fn method_contents(
         &self,
         method: &Chosen,
         below: &Path,
         from: u32,
         most: usize,
-    ) -> Result<Option<(Vec<KeptContent>, Option<u32>)>> {
-        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
+    ) -> Result<Option<(Vec<IndexedContent>, Option<u32>)>> {
+        let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
         let mut finder = self.catalog.finder(&self.backing);
         let (mut found, mut names, mut next, mut failed) = (Vec::new(), 0, None, Ok(()));
         index.contents(from, &mut |number, id, keys, head| {
@@ -423,7 +427,7 @@ impl Overlay {
             failed = self.named(&id, below, &mut finder).map(|named| {
                 found.extend(named.map(|named| {
                     names += named.paths.len();
-                    KeptContent { number, id, keys, head: head.to_vec(), named }
+                    IndexedContent { number, id, keys, head: head.to_vec(), named }
                 }));
             });
             failed.is_ok()
@@ -434,18 +438,18 @@ impl Overlay {
 
     /// The keys of a kept index from one on, packed ([`Index::packed_keys`]), and from where to go on; `None` if it is not
     /// kept.
-    pub fn kept_keys(
+    pub fn method_keys(
         &self,
         method: &Chosen,
         from: u64,
         most: usize,
     ) -> Result<Option<(Vec<u8>, Option<u64>)>> {
-        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
+        let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
         Ok(Some(index.packed_keys(from, most)?))
     }
 
     /// Every content that has a file at or below `below`.
-    fn all_named(&self, below: &Path) -> Result<BTreeMap<RecipeId, Named>> {
+    fn all_named(&self, below: &Path) -> Result<BTreeMap<RecipeId, WithPaths>> {
         let mut finder = self.catalog.finder(&self.backing);
         let (mut named, mut failed) = (BTreeMap::new(), Ok(()));
         self.catalog.each_content(&mut |id, _| {
@@ -459,9 +463,9 @@ impl Overlay {
     }
 
     /// What the kept index of a method has not; `None` if it is not kept. Reads the list of all contents.
-    pub fn not_kept(&self, method: &Chosen) -> Result<Option<NotKept>> {
-        let Some((_, index)) = self.kept_index(method)? else { return Ok(None) };
-        let mut not = NotKept::default();
+    pub fn not_kept(&self, method: &Chosen) -> Result<Option<NotIndexed>> {
+        let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
+        let mut not = NotIndexed::default();
         let mut asked: (Vec<RecipeId>, Vec<u64>) = Default::default();
         let mut look = |(ids, files): &mut (Vec<RecipeId>, Vec<u64>)| -> Result<()> {
             index.each_missing(ids, &mut |at| not.files += files[at])?;
@@ -485,8 +489,13 @@ impl Overlay {
     }
 
     /// Where the files are that have a content, those at or below `below`; `None` if there are none.
-    fn named(&self, id: &RecipeId, below: &Path, finder: &mut super::Finder<'_>) -> Result<Option<Named>> {
-        let mut named = Named::default();
+    fn named(
+        &self,
+        id: &RecipeId,
+        below: &Path,
+        finder: &mut super::Finder<'_>,
+    ) -> Result<Option<WithPaths>> {
+        let mut named = WithPaths::default();
         for file in self.catalog.holders(id)? {
             named.size = self.catalog.file(file)?.map_or(named.size, |row| row.size);
             finder.paths_of(file, &mut named.paths)?;

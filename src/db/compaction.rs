@@ -23,7 +23,7 @@ use std::sync::{PoisonError, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Row of [`Table::Meta`]: bytes of the database at its last compaction.
-const WRITTEN_ANEW: &[u8] = b"written anew";
+const SIZE_AT_COMPACTION: &[u8] = b"written anew";
 /// Smaller databases are not compacted.
 pub(super) const BYTES_MIN: u64 = 4 << 20;
 /// A larger one must have doubled: copying it takes a second or more.
@@ -50,8 +50,8 @@ pub fn copy(from: &dyn Db, path: &Path, cache_bytes: u64) -> DbResult<SledDb> {
     Ok(to)
 }
 
-/// Returns false if `go_on` did.
-fn copy_into(to: &SledDb, from: &dyn Db, go_on: &dyn Fn() -> bool) -> DbResult<bool> {
+/// Returns false if `keep_going` did.
+fn copy_into(to: &SledDb, from: &dyn Db, keep_going: &dyn Fn() -> bool) -> DbResult<bool> {
     for table in Table::ALL {
         let (mut part, mut bytes, mut applied, mut goes_on) = (Vec::new(), 0, Ok(()), true);
         from.scan(table, &[], &mut |key, value| {
@@ -59,7 +59,7 @@ fn copy_into(to: &SledDb, from: &dyn Db, go_on: &dyn Fn() -> bool) -> DbResult<b
             bytes += key.len() + value.len();
             if part.len() >= ENTRIES_AT_ONCE || bytes >= BYTES_AT_ONCE {
                 applied = add(to, table, std::mem::take(&mut part));
-                (bytes, goes_on) = (0, go_on());
+                (bytes, goes_on) = (0, keep_going());
             }
             applied.is_ok() && goes_on
         })?;
@@ -86,7 +86,7 @@ fn add(to: &SledDb, table: Table, entries: Vec<(Vec<u8>, Vec<u8>)>) -> DbResult<
 
 impl SledDb {
     /// Like [`Db::compact`], for a database of at least this many bytes.
-    pub(super) fn compact_above(&self, bytes_min: u64, go_on: &dyn Fn() -> bool) -> DbResult<Compacted> {
+    pub(super) fn compact_above(&self, bytes_min: u64, keep_going: &dyn Fn() -> bool) -> DbResult<Compacted> {
         let beside = self.path.with_extension("copy");
         // Left by a crash: unfinished, or the original after an exchange.
         let _ = std::fs::remove_dir_all(&beside);
@@ -100,17 +100,17 @@ impl SledDb {
             return Ok(Compacted::NotWorth);
         }
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).keep();
-        let written = self.write_anew(&beside, go_on);
+        let written = self.write_copy(&beside, keep_going);
         self.redo.lock().unwrap_or_else(PoisonError::into_inner).keep_no_more();
         let _ = std::fs::remove_dir_all(&beside);
         written.map(|now| now.map_or(Compacted::GivenUp, |now| Compacted::Done { before, now }))
     }
 
     /// Returns the bytes of the copy after it replaced the database; `None` if it was dropped.
-    fn write_anew(&self, beside: &Path, go_on: &dyn Fn() -> bool) -> DbResult<Option<u64>> {
+    fn write_copy(&self, beside: &Path, keep_going: &dyn Fn() -> bool) -> DbResult<Option<u64>> {
         let take_kept = || self.redo.lock().unwrap_or_else(PoisonError::into_inner).take_kept();
         let to = SledDb::open(beside, self.cache_bytes)?;
-        if !copy_into(&to, self, go_on)? {
+        if !copy_into(&to, self, keep_going)? {
             return Ok(None);
         }
         for _ in 0..TOLD_TIMES {
@@ -128,7 +128,7 @@ impl SledDb {
         };
         to.tell(kept)?;
         let now = to.bytes_on_disk();
-        to.put(Table::Meta, WRITTEN_ANEW, &now.to_be_bytes())?;
+        to.put(Table::Meta, SIZE_AT_COMPACTION, &now.to_be_bytes())?;
         to.flush()?;
         drop(to);
         // If a step fails from here on, the next user opens the database and applies possibly missing
@@ -183,7 +183,7 @@ impl SledDb {
 }
 
 fn size_before(db: &dyn Db) -> DbResult<u64> {
-    let row = db.get(Table::Meta, WRITTEN_ANEW)?;
+    let row = db.get(Table::Meta, SIZE_AT_COMPACTION)?;
     Ok(row.and_then(|row| Some(u64::from_be_bytes(row[..].try_into().ok()?))).unwrap_or(0))
 }
 
@@ -282,7 +282,7 @@ mod tests {
 
     /// Seen to fail without telling the copy what was changed meanwhile, and with that told in another order.
     #[test]
-    fn what_is_changed_while_a_database_is_written_anew_is_in_it() {
+    fn what_is_changed_during_a_compaction_is_in_the_copy() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
         let db = bloated(&path);
@@ -339,7 +339,7 @@ mod tests {
             for _ in 0..6 {
                 std::thread::sleep(Duration::from_millis(50));
                 // Anew each time.
-                db.put(Table::Meta, WRITTEN_ANEW, &[0; 8]).unwrap();
+                db.put(Table::Meta, SIZE_AT_COMPACTION, &[0; 8]).unwrap();
                 done += u32::from(matches!(
                     db.compact_above(SIZE_MIN, &|| true).unwrap(),
                     Compacted::Done { .. }

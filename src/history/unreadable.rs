@@ -23,7 +23,7 @@ const NAMED_MAX: u64 = 20;
 type Id = [u8; 16];
 
 /// The findings of one collection.
-pub(super) struct Unread<'a> {
+pub(super) struct Unreadable<'a> {
     collection: &'a Collection<'a>,
     before: BTreeMap<Id, u32>,
     found: BTreeMap<Id, u32>,
@@ -31,10 +31,10 @@ pub(super) struct Unread<'a> {
     pub(super) count: u64,
 }
 
-impl<'a> Unread<'a> {
-    pub(super) fn new(db: &dyn Db, collection: &'a Collection<'a>) -> Result<Unread<'a>> {
+impl<'a> Unreadable<'a> {
+    pub(super) fn new(db: &dyn Db, collection: &'a Collection<'a>) -> Result<Unreadable<'a>> {
         let before = db.get(Table::Meta, ROW)?.as_deref().map(decode).unwrap_or_default();
-        Ok(Unread { collection, before, found: BTreeMap::new(), count: 0 })
+        Ok(Unreadable { collection, before, found: BTreeMap::new(), count: 0 })
     }
 
     /// Keeps everything that `what` may need, if it is damaged or lost. An error that may be temporary stops

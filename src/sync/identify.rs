@@ -34,7 +34,7 @@ pub struct Seen {
 
 /// The tree of what was `seen`, where `last` is the tree before, with its inodes. Whatever is new is `device`'s, in its
 /// snapshot `seq`; but what is as in `agreed`, a tree that was being taken, came from there.
-pub fn look(
+pub fn identify(
     seen: &BTreeMap<TreePath, Seen>,
     last: &Tree,
     inodes: &BTreeMap<TreePath, Inode>,
@@ -262,9 +262,9 @@ mod tests {
     fn after(before: &[(&str, u64, &str)], now: &[(&str, u64, &str)]) -> (Tree, Tree) {
         let (a, none) = (Device::named("a"), BTreeMap::new());
         let before = seen(before);
-        let last = look(&before, &Tree::default(), &none, None, &a, 1);
+        let last = identify(&before, &Tree::default(), &none, None, &a, 1);
         let inodes = before.iter().map(|(path, seen)| (path.clone(), seen.inode)).collect();
-        let tree = look(&seen(now), &last, &inodes, None, &Device::named("b"), 2);
+        let tree = identify(&seen(now), &last, &inodes, None, &Device::named("b"), 2);
         tree.check().unwrap();
         (last, tree)
     }
@@ -312,10 +312,11 @@ mod tests {
     fn a_new_file_with_the_number_and_the_content_of_a_removed_one_is_new() {
         let (a, none) = (Device::named("a"), BTreeMap::new());
         let before = seen(&[("a", 1, ""), ("b", 2, "b")]);
-        let last = look(&before, &Tree::default(), &none, None, &a, 1);
+        let last = identify(&before, &Tree::default(), &none, None, &a, 1);
         let inodes = before.iter().map(|(path, seen)| (path.clone(), seen.inode)).collect();
         let mut now = seen(&[("b", 2, "b"), ("c", 1, "")]);
-        let ident = |now: &BTreeMap<_, _>| look(now, &last, &inodes, None, &a, 2).entries[&b"c"[..]].ident;
+        let ident =
+            |now: &BTreeMap<_, _>| identify(now, &last, &inodes, None, &a, 2).entries[&b"c"[..]].ident;
         assert_eq!(ident(&now), last.entries[&b"a"[..]].ident);
         now.get_mut(&b"c"[..]).unwrap().mtime = (7, 0);
         assert_ne!(ident(&now), last.entries[&b"a"[..]].ident);
@@ -341,15 +342,15 @@ mod tests {
     fn what_a_sync_has_moved_is_the_same_file_though_edited() {
         let (a, none) = (Device::named("a"), BTreeMap::new());
         let before = seen(&[("a", 1, "a"), ("d", 5, "/"), ("d/b", 2, "b")]);
-        let last = look(&before, &Tree::default(), &none, None, &a, 1);
+        let last = identify(&before, &Tree::default(), &none, None, &a, 1);
         let inodes = before.iter().map(|(path, seen)| (path.clone(), seen.inode)).collect();
         let mut agreed = last.clone();
         let moved = agreed.entries.remove(&b"a"[..]).unwrap();
         agreed.entries.insert(b"d/moved".to_vec(), moved.clone());
         let now = seen(&[("d", 5, "/"), ("d/b", 2, "b"), ("d/moved", 1, "edited")]);
-        let tree = look(&now, &last, &inodes, Some(&agreed), &a, 2);
+        let tree = identify(&now, &last, &inodes, Some(&agreed), &a, 2);
         assert_eq!(tree.entries[&b"d/moved"[..]].ident, moved.ident);
-        assert_ne!(look(&now, &last, &inodes, None, &a, 2).entries[&b"d/moved"[..]].ident, moved.ident);
+        assert_ne!(identify(&now, &last, &inodes, None, &a, 2).entries[&b"d/moved"[..]].ident, moved.ident);
     }
 
     #[test]

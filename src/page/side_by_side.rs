@@ -50,7 +50,7 @@ pub struct Shared {
 
 /// Input of the page; see the module.
 #[derive(Clone, Debug)]
-pub struct Beside {
+pub struct SideBySide {
     /// Their names.
     pub names: [String; 2],
     /// Their lengths in bytes.
@@ -115,7 +115,7 @@ pub(super) struct Shown {
     pub text: bool,
 }
 
-impl Beside {
+impl SideBySide {
     /// Returns the indexes of the marked regions, the longest first.
     fn longest(&self) -> Vec<usize> {
         let mut longest: Vec<usize> = (0..self.shared.len()).collect();
@@ -188,20 +188,20 @@ struct Side {
 }
 
 impl Side {
-    fn lay(beside: &Beside, side: usize, longest: &[usize], text: bool) -> Side {
+    fn lay(side_by_side: &SideBySide, side: usize, longest: &[usize], text: bool) -> Side {
         let mut laid = Side::default();
-        let mut seen = vec![false; beside.shared.len() + 1];
+        let mut seen = vec![false; side_by_side.shared.len() + 1];
         let mut at = 0;
-        for piece in &beside.pieces[side] {
+        for piece in &side_by_side.pieces[side] {
             laid.gap(at, piece.offset);
-            let paint = paint(piece, beside, side, longest);
+            let paint = paint(piece, side_by_side, side, longest);
             match text {
                 true => laid.text(piece, &paint, &mut seen),
                 false => laid.hex(piece, &paint, &mut seen),
             }
             at = piece.end();
         }
-        laid.gap(at, beside.sizes[side]);
+        laid.gap(at, side_by_side.sizes[side]);
         laid
     }
 
@@ -287,10 +287,10 @@ impl Side {
 }
 
 /// Returns the region number of each byte. The longest of overlapping regions is on top.
-fn paint(piece: &Piece, beside: &Beside, side: usize, longest: &[usize]) -> Vec<u32> {
+fn paint(piece: &Piece, side_by_side: &SideBySide, side: usize, longest: &[usize]) -> Vec<u32> {
     let mut paint = vec![0; piece.bytes.len()];
     for &i in longest.iter().rev() {
-        let Shared { from, length } = beside.shared[i];
+        let Shared { from, length } = side_by_side.shared[i];
         let start = from[side].max(piece.offset);
         let end = from[side].saturating_add(length).min(piece.end());
         if start < end {
@@ -360,9 +360,9 @@ fn looks_like_text(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn beside(a: &[u8], b: &[u8], shared: &[(u64, u64, u64)]) -> Beside {
+    fn side_by_side(a: &[u8], b: &[u8], shared: &[(u64, u64, u64)]) -> SideBySide {
         let piece = |bytes: &[u8]| vec![Piece { offset: 0, lines_before: 0, bytes: bytes.to_vec() }];
-        Beside {
+        SideBySide {
             names: ["a".to_owned(), "b".to_owned()],
             sizes: [a.len() as u64, b.len() as u64],
             pieces: [piece(a), piece(b)],
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn regions_have_their_number_on_both_sides() {
-        let shown = beside(b"one\ntwo\nthree\n", b"three\none\nx", &[(0, 6, 4), (8, 0, 6)]).shown();
+        let shown = side_by_side(b"one\ntwo\nthree\n", b"three\none\nx", &[(0, 6, 4), (8, 0, 6)]).shown();
         assert!(shown.text);
         assert_eq!(told(&shown.panes[0]), ["1|<1*:one>", "2|two", "3|<2*:three>"]);
         assert_eq!(told(&shown.panes[1]), ["1|<2*:three>", "2|<1*:one>", "3|x"]);
@@ -392,14 +392,14 @@ mod tests {
 
     #[test]
     fn of_regions_that_overlap_the_longest_is_on_top_and_all_have_rows() {
-        let shown = beside(b"aaaa\nbb", b"aaaa\n", &[(0, 0, 5), (1, 1, 3)]).shown();
+        let shown = side_by_side(b"aaaa\nbb", b"aaaa\n", &[(0, 0, 5), (1, 1, 3)]).shown();
         assert_eq!(told(&shown.panes[1]), ["1|<1*:aaaa>"]);
         assert_eq!(shown.marks[1].rows, [Some((0, 0)), Some((0, 0))]);
     }
 
     #[test]
     fn what_is_no_text_is_hex_in_aligned_rows() {
-        let mut all = beside(b"\0\x01 <tag> ~\x7f 3456789", b"x", &[(2, 0, 1)]);
+        let mut all = side_by_side(b"\0\x01 <tag> ~\x7f 3456789", b"x", &[(2, 0, 1)]);
         let shown = all.shown();
         assert!(!shown.text);
         let rows = told(&shown.panes[0]);
@@ -423,9 +423,9 @@ mod tests {
     #[test]
     fn long_lines_and_odd_characters() {
         let line = "é".repeat(WIDTH) + "end\u{202e}\x1b\tx\r\n";
-        let shown = beside(line.as_bytes(), &[b'\xbf'; 2000], &[]).shown();
+        let shown = side_by_side(line.as_bytes(), &[b'\xbf'; 2000], &[]).shown();
         assert!(!shown.text, "bytes that are no UTF-8");
-        let shown = beside(line.as_bytes(), b"", &[]).shown();
+        let shown = side_by_side(line.as_bytes(), b"", &[]).shown();
         let rows = told(&shown.panes[0]);
         assert_eq!(rows[0], format!("1|{}", "é".repeat(WIDTH)));
         assert_eq!(rows[1], "|end\\u{202e}\\u{1b}\tx");

@@ -23,13 +23,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Names of files that are not where they belong yet begin like this.
-pub const PLACED_PREFIX: &str = ".dedupfs-restore-";
+pub const INSTALL_PREFIX: &str = ".dedupfs-restore-";
 
 /// A new name for a file that is not where it belongs yet.
-pub(crate) fn placed_name() -> Result<OsString> {
+pub(crate) fn install_name() -> Result<OsString> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    Ok(OsString::from(format!("{PLACED_PREFIX}{:016x}", u64::from_le_bytes(random))))
+    Ok(OsString::from(format!("{INSTALL_PREFIX}{:016x}", u64::from_le_bytes(random))))
 }
 
 impl Overlay {
@@ -56,30 +56,30 @@ impl Overlay {
 
     /// Makes a file with a content of the store in directory `dir` below the root, durably, and returns where. It is a stub
     /// if files at `path`, where it is to be, become stubs.
-    pub fn place(&self, dir: &Path, path: &Path, id: RecipeId, meta: &Meta) -> Result<PathBuf> {
+    pub fn install(&self, dir: &Path, path: &Path, id: RecipeId, meta: &Meta) -> Result<PathBuf> {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
         }
         let recipe = self.contents.store.recipe(&id)?;
         let parent = self.backing.resolve_named("open directory", dir)?;
         let dir_fd = parent.open_dir().map_err(|e| OverlayError::io("open directory", dir, e))?;
-        let name = placed_name()?;
+        let name = install_name()?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let file = rustix::fs::openat(&dir_fd, &name, flags, mode)
             .map_err(|e| OverlayError::io("create a file in", dir, e))?;
         let file = File::from(file);
-        let placed = self.fill(&dir_fd, &name, &file, path, id, &recipe, meta);
-        if let Err(e) = placed {
+        let installed = self.fill(&dir_fd, &name, &file, path, id, &recipe, meta);
+        if let Err(e) = installed {
             let _ = rustix::fs::unlinkat(&dir_fd, &name, AtFlags::empty());
             return Err(e);
         }
         Ok(dir.join(name))
     }
 
-    /// Removes a file that [`Overlay::place`] made and that did not get its place.
-    pub fn remove_placed(&self, placed: &Path) {
-        let _ = self.backing.tree().remove(placed.as_os_str().as_bytes(), false);
+    /// Removes a file that [`Overlay::install`] made and that did not get its place.
+    pub fn remove_installed(&self, installed: &Path) {
+        let _ = self.backing.tree().remove(installed.as_os_str().as_bytes(), false);
     }
 
     #[expect(clippy::too_many_arguments, reason = "all of what a file is made of")]
@@ -140,7 +140,7 @@ impl Overlay {
             stat.st_size = recipe.size() as i64;
             self.record(inode, id, &stat)?;
             // Whoever brings files back waits for it; that they are there does not depend on it.
-            let _hurry = self.pace.hurry();
+            let _hurry = self.throttle.hurry();
             let indexing = self.policies().of(path).similarity;
             let indexed = self.index_stub(inode, &stub, indexing).and_then(|_| self.keep_stored(id));
             if let Err(e) = indexed {
