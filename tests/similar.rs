@@ -77,7 +77,8 @@ fn what_does_not_compress_is_found_retagged_concatenated_and_truncated() {
     assert_eq!(paths(&similar(dir.path(), &["--estimate", "small"])), ["edited"]);
 }
 
-/// On disk, all that a store needs to find its chunks included. Seen to fail (4.8%) with grams of such chunks.
+/// On disk, all that a store needs to find its chunks included; sled's file grows by 512 KiB at a time, 0.16% here.
+/// Seen to fail (4.8%) with grams of such chunks.
 #[test]
 fn an_index_of_what_does_not_compress_is_small() {
     let dir = fast_dir();
@@ -91,7 +92,7 @@ fn an_index_of_what_does_not_compress_is_small() {
     let output = dedupctl(&["status", "--json"], dir.path());
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     let [index, unique] = ["index_bytes", "unique_bytes"].map(|field| status[field].as_f64().unwrap());
-    assert!(unique >= 320e6 && index < unique * 0.007, "{index} of {unique}: {status}");
+    assert!(unique >= 320e6 && index < unique * 0.009, "{index} of {unique}: {status}");
 }
 
 /// The text that others are versions of.
