@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 ///   If it cannot be opened or copied, it is [`DbError::Broken`], also at the next open.
 /// - **Backlog.** sled deadlocks if it shortens its file while more than six of its log buffers are unwritten:
 ///   decision 0062. So a batch waits until sled has written the ones before it, if all together could take
-///   more than [`LOG_BYTES_MAX`]. sled's timer is off: it cleans up without such a limit, and wakes an idle
+///   more than 1 MiB. sled's timer is off: it cleans up without such a limit, and wakes an idle
 ///   machine.
 pub struct SledDb {
     pub(super) path: PathBuf,
