@@ -306,4 +306,9 @@ fn the_overlay_comes_last() {
             assert!(code == Some(0) || made, "{args:?}: {said}");
         }
     }
+    let peer = mount.root.path().join("peer");
+    fs::create_dir(&peer).unwrap();
+    let (code, said) = says(&["sync", path(&mnt), path(&peer)]);
+    let right = format!("dedupctl sync {} {}", path(&peer), path(&mnt));
+    assert!(code == Some(2) && said.contains(&right), "{said}");
 }

@@ -7,6 +7,9 @@ use crate::control::Found;
 use crate::repo::Layout;
 use std::path::PathBuf;
 
+const LEFT_PLAIN: &str = "files stay plain if a rule says so, while they are still written, or if the user of the daemon may not write \
+                          them, as the objects of git";
+
 /// Index existing files, and convert them by policy
 #[derive(clap::Args)]
 #[command(
@@ -41,9 +44,12 @@ impl Scan {
             Response::Scan(report) => report,
             other => return Err(unexpected(&other)),
         };
+        // Files that could not be read are not among the files.
+        let left_plain = report.files.saturating_sub(report.converted + report.skipped);
         out.result(&report, |report| {
+            let left = if left_plain > 0 { format!("{left_plain} left plain, ") } else { String::new() };
             format!(
-                "{} files, {}: {} converted, {} skipped, {} errors\n",
+                "{} files, {}: {} converted, {} skipped, {left}{} errors\n",
                 report.files,
                 size(report.bytes),
                 report.converted,
@@ -57,6 +63,8 @@ impl Scan {
                  background; `dedupctl scan --offline {0}` converts them now",
                 plain(&root.to_string_lossy())
             ));
+        } else if left_plain > 0 {
+            out.note(LEFT_PLAIN);
         }
         Ok::<_, CliError>(if report.errors == 0 { Outcome::Clean } else { Outcome::Findings })
     }

@@ -6,6 +6,7 @@ use super::session::find;
 use super::{CliResult, Global, Outcome, replica};
 use crate::admin::Progress;
 use crate::config::parse_size;
+use crate::control;
 use crate::sync::plan::Summary;
 use crate::sync::proto::{Direction, NEW_DIRECTORY, NEW_OVERLAY, Options};
 use crate::sync::session::Transfer;
@@ -199,8 +200,20 @@ pub(super) fn check_host(peer: &str, host: &str, dir: &str) -> Result<(), CliErr
 }
 
 impl Sync {
+    /// Adds the right order of the arguments, if the overlay was given first.
+    fn with_order(&self, error: CliError) -> CliError {
+        let first = Path::new(&self.peer);
+        match &self.path {
+            Some(path) if first.exists() && control::find(first).is_ok() => {
+                let (path, first) = (plain(&path.to_string_lossy()), plain(&self.peer));
+                error.hint(format!("the overlay comes last: `dedupctl sync {path} {first}`"))
+            }
+            _ => error,
+        }
+    }
+
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        let found = find(global, self.path.as_deref())?;
+        let found = find(global, self.path.as_deref()).map_err(|e| self.with_order(e))?;
         let peer = Remotes::of(&found)?.resolve(&self.peer);
         let mut met = Met::of(&found)?;
         drop(found);
