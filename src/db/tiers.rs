@@ -208,7 +208,9 @@ impl<C: Codec> Tiers<C> {
         let _changing = lock(&self.changing);
         self.set(Vec::new());
         lock(&self.garbage).clear();
-        db.clear(self.layout.table, &[])
+        // After a crash an empty list is found, and rows without a list are deleted at the next load.
+        db.put(self.layout.table, MANIFEST, &encode_manifest(&[]))?;
+        [&b"f"[..], b"r", b""].into_iter().try_for_each(|part| db.clear(self.layout.table, part))
     }
 
     /// Returns the row with `key`.
