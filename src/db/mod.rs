@@ -270,12 +270,14 @@ pub trait Db: Send + Sync {
 
     /// Removes every entry of `table` whose key begins with `prefix`, a few at a time.
     fn clear(&self, table: Table, prefix: &[u8]) -> DbResult<()> {
+        let mut from = prefix.to_vec();
         loop {
             let (mut batch, mut room) = (Batch::new(), BATCH_CHANGES);
-            self.scan(table, prefix, &mut |key, _| {
+            self.scan(table, &from.clone(), &mut |key, _| {
                 let goes = key.starts_with(prefix) && room > 0;
                 if goes {
                     batch.remove(table, key);
+                    from = key.to_vec();
                     room -= 1;
                 }
                 goes
