@@ -250,8 +250,7 @@ impl SledDb {
     }
 
     /// Applies a batch; waits first until sled has written others, if there are too many.
-    pub(super) fn apply_changes(&self, changes: sled::Batch, cost: Cost) -> DbResult<()> {
-        let mut changes = Some(changes);
+    pub(super) fn apply_changes(&self, mut changes: sled::Batch, cost: Cost) -> DbResult<()> {
         self.guard(|db| {
             // One at a time, as in sled itself, so that re-applying keeps the order.
             let mut redo = self.redo.lock().unwrap_or_else(PoisonError::into_inner);
@@ -261,9 +260,8 @@ impl SledDb {
                 let upto = redo.end();
                 redo.forget_before(upto);
             }
-            let Some(batch) = &changes else { return Ok(()) };
-            db.apply_batch(batch.clone())?;
-            changes.take().into_iter().for_each(|batch| redo.push(batch, cost));
+            db.apply_batch(changes.clone())?;
+            redo.push(std::mem::take(&mut changes), cost);
             Ok(())
         })
     }
