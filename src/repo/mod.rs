@@ -34,7 +34,7 @@ pub use removal::finish_removal;
 
 use crate::chunk::ChunkParams;
 use crate::config::{Config, views_auto};
-use crate::db::{Batch, Db, DbResult, Table};
+use crate::db::{BATCH_CHANGES, Batch, Db, DbResult, Table};
 use crate::history::History;
 use crate::id::StoreId;
 use crate::overlay::{
@@ -337,10 +337,15 @@ impl Repo {
         };
         let close = || {
             self.overlay.persist().map_err(|e| e.to_string())?;
-            let mut batch = Batch::new();
-            for path in &left {
-                batch.put(Table::Pending, path.as_os_str().as_bytes(), Vec::new());
+            // In parts: without the mark of a clean close the next open walks the whole tree in any case.
+            for part in left.chunks(BATCH_CHANGES) {
+                let mut batch = Batch::new();
+                for path in part {
+                    batch.put(Table::Pending, path.as_os_str().as_bytes(), Vec::new());
+                }
+                self.db.apply(batch).map_err(|e| e.to_string())?;
             }
+            let mut batch = Batch::new();
             if self.overlay.withheld() > 0 {
                 batch.put(Table::Meta, UNCONVERTED, vec![1]);
             }
