@@ -14,6 +14,7 @@ mod redo;
 mod runs;
 mod shadow;
 mod sled;
+mod sled_threads;
 mod tiers;
 
 pub use compaction::copy;

@@ -1,6 +1,6 @@
 use super::compaction::PATIENCE;
 use super::redo::{Cost, Redo};
-use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, compaction, full_key};
+use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, compaction, full_key, sled_threads};
 use crate::env::{Refusal, Reserve};
 use std::cell::Cell;
 use std::fs::File;
@@ -29,8 +29,7 @@ use std::time::{Duration, Instant};
 ///   If it cannot be opened or copied, it is [`DbError::Broken`], also at the next open.
 /// - **Backlog.** sled deadlocks if it shortens its file while more than six of its log buffers are unwritten:
 ///   decision 0062. So a batch waits until sled has written the ones before it, if all together could take
-///   more than 1 MiB. sled's timer is off: it cleans up without such a limit, and wakes an idle
-///   machine.
+///   more than 1 MiB. sled's timer is off: it cleans up without such a limit.
 pub struct SledDb {
     pub(super) path: PathBuf,
     /// `None` only while it is reopened, or after that failed.
@@ -328,7 +327,7 @@ pub(super) fn open_sled(path: &Path, cache_bytes: u64) -> DbResult<sled::Db> {
     let open = || sled::Config::new().path(path).cache_capacity(cache_bytes).flush_every_ms(None).open();
     let give_up = Instant::now() + LOCK_WAIT;
     loop {
-        return match catch_unwind(open) {
+        return match catch_unwind(|| sled_threads::start_by(open)) {
             Ok(Ok(db)) => Ok(db),
             Ok(Err(sled::Error::Io(e))) if is_lock_conflict(&e) => {
                 if Instant::now() < give_up {
