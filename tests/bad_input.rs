@@ -570,7 +570,7 @@ fn an_index_that_is_not_to_be_trusted_is_read_when_it_is_opened() {
     }
     mount.settle();
     mount.unmount();
-    let index = mount.dir().join(".dedupfs/index");
+    let index = mount.dir().join(".dedupfs/index/rows");
     fs::write(index.join("full"), "").unwrap();
     mount.start();
     mount.unmount();

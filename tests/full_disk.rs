@@ -163,7 +163,7 @@ fn fill_and_collect(history: &str) {
     std::thread::sleep(std::time::Duration::from_secs(2));
     all_whole(&mount, &there, "on the full disk");
     // Nor is there any more allocated for the index.
-    let index = File::options().write(true).open(dir.join(".dedupfs/index/db")).unwrap();
+    let index = File::options().write(true).open(dir.join(".dedupfs/index/rows/db")).unwrap();
     index.set_len(index.metadata().unwrap().len()).unwrap();
     fill_at_once(&dir.join("more"), u64::MAX);
     assert!(dir.join(".dedupfs/reserve").exists(), "room was set aside");
@@ -627,7 +627,7 @@ fn a_disk_that_others_filled_can_be_mounted_collected_and_unmounted() {
     let mut rest = File::options().append(true).open(dir.join("more")).unwrap();
     while rest.write_all(&[7; 1024]).is_ok() {}
     let _ = fs::remove_file(dir.join(".dedupfs/reserve"));
-    let _ = fs::remove_file(dir.join(".dedupfs/index/reserve"));
+    let _ = fs::remove_file(dir.join(".dedupfs/index/rows/reserve"));
     fill_at_once(&dir.join("last"), u64::MAX);
     let mut command = mount.dedupfs();
     let output = succeed(command.arg(&dir).arg(mount.mnt()));
@@ -648,7 +648,7 @@ fn a_disk_that_others_filled_can_be_mounted_collected_and_unmounted() {
 /// Fills a disk to the last block, and takes away what the store has set aside.
 fn fill_to_the_last_block(dir: &Path) {
     fill_at_once(&dir.join("others"), u64::MAX);
-    for reserved in ["reserve", "index/reserve"] {
+    for reserved in ["reserve", "index/rows/reserve"] {
         let _ = fs::remove_file(dir.join(".dedupfs").join(reserved));
     }
     fill_at_once(&dir.join("more"), u64::MAX);

@@ -3,12 +3,14 @@
 //! Invariants: everything in here can be rebuilt from packs and stubs, and is never the only copy of
 //! anything. So losing it costs time, never data.
 //!
-//! [`SledDb`] keeps it on disk and is the only code that knows sled. [`MemDb`] keeps it in memory, for tests
-//! and for read-only work with a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`] does
+//! [`IndexDb`] keeps it on disk: most of it in [`SledDb`], the only code that knows sled, and the blocks of large tables
+//! in files. [`MemDb`] keeps it in memory, for tests and for read-only work with a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`] does
 //! so for very many rows whose keys are hashes.
 
+mod block_files;
 mod compaction;
 mod filter;
+mod index_db;
 mod mem;
 mod redo;
 mod runs;
@@ -18,6 +20,7 @@ mod sled_threads;
 mod tiers;
 
 pub use compaction::copy;
+pub use index_db::IndexDb;
 pub use mem::MemDb;
 pub use runs::{Codec, Layout, Plain, Runs};
 pub use shadow::Shadow;

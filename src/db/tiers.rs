@@ -20,6 +20,8 @@
 //! - A merged run is deleted only when no reader has it. Leftovers of a crash, and of runs that were never
 //!   named, are deleted on open.
 //!
+//! [`IndexDb`](super::IndexDb) keeps the blocks in files, one for each run.
+//!
 //! Locks: `merging`, then `changing`, then `runs`. Memory: filters, within a limit; one batch; a few blocks
 //! of each run in a merge.
 

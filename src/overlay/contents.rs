@@ -9,7 +9,7 @@ use super::forgetting::Forgetting;
 use super::ingest::{Ingest, is_small, sketch_of};
 use super::similar::{Ranking, SimilarOptions};
 use crate::chunk::ChunkParams;
-use crate::db::{Db, SledDb};
+use crate::db::{Db, IndexDb};
 use crate::id::{ChunkId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe, RecipeHasher};
 use crate::similarity::exact::{self, Patterns, Ranges, Source};
@@ -158,7 +158,7 @@ impl Contents {
                 return Err(io("read the id of")(io::Error::other("expected 16 bytes in the file `id`")));
             }
         };
-        let db: Arc<dyn Db> = Arc::new(SledDb::open(&dir.join("index"), INDEX_CACHE_BYTES)?);
+        let db: Arc<dyn Db> = Arc::new(IndexDb::open(&dir.join("index"), INDEX_CACHE_BYTES)?);
         let store = Store::open(dir, StoreId(id), db.clone(), StoreOptions::default(), &mut |_, _| {})?;
         let similarity = Similarity::open(db.clone(), SimilarityOptions::default())?;
         let threads = std::thread::available_parallelism().map_or(2, usize::from);

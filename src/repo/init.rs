@@ -14,7 +14,7 @@ use super::layout::{
 use super::{CLEAN, INDEX_CACHE_BYTES, guard, trust};
 use crate::chunk::ChunkParams;
 use crate::config::Config;
-use crate::db::{Db, SledDb, Table};
+use crate::db::{Db, IndexDb, Table};
 use crate::id::StoreId;
 use crate::overlay::stub::GuardKey;
 use crate::overlay::{NOTE, STATE_DIR};
@@ -117,7 +117,7 @@ fn fill(state: &Path, options: &InitOptions) -> Result<Format, RepoError> {
         part: "the index",
         reason: e.to_string(),
     };
-    let db = SledDb::open(&index, INDEX_CACHE_BYTES).map_err(part)?;
+    let db = IndexDb::open(&index, INDEX_CACHE_BYTES).map_err(part)?;
     db.put(Table::Meta, CLEAN, &[1]).map_err(part)?;
     // With an empty history.
     crate::history::begin(&db).map_err(part)?;

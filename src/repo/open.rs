@@ -7,7 +7,7 @@
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
 use super::{CLEAN, Memory, OpenOptions, Opening};
-use crate::db::{Batch, Compacted, Db, DbError, DbResult, MemDb, Shadow, SledDb, Table};
+use crate::db::{Batch, Compacted, Db, DbError, DbResult, IndexDb, MemDb, Shadow, Table};
 use crate::env::{Refusal, Reserve};
 use crate::id::StoreId;
 use crate::overlay::{Amount, Views, keep_free_bytes};
@@ -213,7 +213,7 @@ fn pack_bytes(dir: &Path) -> Option<u32> {
 
 /// Whether the index cannot be opened for changes for lack of space, even after releasing the reserve.
 fn is_full_for_opening(dir: &Path) -> bool {
-    for reserved in [dir.join(INDEX), dir.to_owned()] {
+    for reserved in [dir.join(INDEX).join("rows"), dir.to_owned()] {
         Reserve::release(&reserved, OPEN_BYTES);
     }
     free_bytes(dir) < OPEN_BYTES_MIN
@@ -228,8 +228,12 @@ fn total_bytes(dir: &Path) -> Option<u64> {
     rustix::fs::statvfs(dir).ok().map(|space| space.f_blocks * space.f_frsize)
 }
 
-fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<SledDb> {
-    let db = SledDb::open(path, cache_bytes)?;
+fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<IndexDb> {
+    if options.read_only && IndexDb::is_earlier(path) {
+        let reason = "it has the form of an earlier version; the next mount rebuilds it".to_owned();
+        return Err(DbError::Broken { path: path.to_owned(), reason });
+    }
+    let db = IndexDb::open(path, cache_bytes)?;
     if !options.read_only {
         match db.compact(&|| true) {
             Ok(Compacted::Done { before, now }) => {

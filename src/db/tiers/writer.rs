@@ -5,8 +5,8 @@ use super::super::{BATCH_CHANGES, Batch, Codec, Db, DbResult};
 use super::{Run, Tiers, run_key};
 use std::sync::atomic::Ordering;
 
-/// sled reads, caches and rewrites at least nine blocks at a time. Blocks of 1 and 2 KiB took 1.4 and 1.3
-/// times as much processor time to fill a table, and no less memory, than the default of 4 KiB.
+/// Blocks of 1 and 2 KiB took 1.4 and 1.3 times as much processor time to fill a table, and no less memory, than the
+/// default of 4 KiB (when they were in sled).
 ///
 /// Rows are gathered until their block probably has that size, judging by the previous block.
 const FULL: usize = 7;
@@ -23,8 +23,6 @@ pub(super) struct RunWriter<'a, C: Codec> {
     /// Bytes of rows in a block.
     block_rows_bytes: usize,
     batch: Batch,
-    /// Keys in the batch.
-    keys: Vec<Vec<u8>>,
     blocks: usize,
     filter: Option<Filter>,
 }
@@ -40,7 +38,6 @@ impl<'a, C: Codec> RunWriter<'a, C> {
             block: Vec::with_capacity(C::BLOCK_BYTES_MAX),
             block_rows_bytes: C::BLOCK_BYTES_MAX,
             batch: Batch::new(),
-            keys: Vec::new(),
             blocks: 0,
             filter: (bits > 0 && rows_max > 0).then(|| Filter::new(rows_max, bits)),
         }
@@ -77,7 +74,6 @@ impl<'a, C: Codec> RunWriter<'a, C> {
 
     fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> DbResult<()> {
         self.batch.put(self.tiers.layout.table, &key, value);
-        self.keys.push(key);
         self.blocks += 1;
         if self.blocks.is_multiple_of(BATCH_CHANGES) {
             self.apply()?;
@@ -85,11 +81,7 @@ impl<'a, C: Codec> RunWriter<'a, C> {
         Ok(())
     }
 
-    /// sled writes a tree node again at each split, so keys come first, in order, and then values into nodes
-    /// that are already split (as in `compaction`): values are written once.
     fn apply(&mut self) -> DbResult<()> {
-        let table = self.tiers.layout.table;
-        std::mem::take(&mut self.keys).iter().try_for_each(|key| self.db.put(table, key, &[]))?;
         self.db.apply(std::mem::take(&mut self.batch))
     }
 
