@@ -2,7 +2,7 @@
 
 use crate::mounted::Mounted;
 use crate::row::Row;
-use crate::{report, tree};
+use crate::{report, tables, tree};
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
@@ -49,7 +49,10 @@ fn measure(dir: &Path, files: u64, limit: Duration) {
     add("check", mounted.measure(vec![ctl(&mounted, &["check"])]));
     add("groups", mounted.measure(vec![ctl(&mounted, &["groups"])]));
     let middle = root.join(tree::path(files / 2 & !7 | 4));
-    add("similar", mounted.measure(vec![mounted.program("dedupctl", &["similar", middle.to_str().unwrap()])]));
+    add(
+        "similar",
+        mounted.measure(vec![mounted.program("dedupctl", &["similar", middle.to_str().unwrap()])]),
+    );
     add("export --to", mounted.measure(vec![ctl(&mounted, &["export", "--to", copy.to_str().unwrap()])]));
     let _ = fs::remove_dir_all(&copy);
     add("unmount", mounted.unmount());
@@ -57,5 +60,6 @@ fn measure(dir: &Path, files: u64, limit: Duration) {
     add("mount again", mounted.mount());
     add("find again", mounted.measure(vec![find()]));
     add("unmount again", mounted.unmount());
+    tables::print(&root, files, "by file");
     fs::remove_dir_all(&root).unwrap();
 }

@@ -102,7 +102,8 @@ impl Mounted {
             row.daemon = row.daemon.max(daemon.seconds() - before);
             row.peak = row.peak.max(daemon.peak());
             row.descriptors = row.descriptors.max(daemon.descriptors() as u64);
-            (row.resident, row.proportional, row.anonymous) = (memory.resident, memory.proportional, memory.anonymous);
+            (row.resident, row.proportional, row.anonymous) =
+                (memory.resident, memory.proportional, memory.anonymous);
         }
         let store = PathBuf::from(format!("/proc/self/fd/{}/.dedupfs", self.bare.as_raw_fd()));
         (row.index, row.packs) = (bytes(&store.join("index")), bytes(&store.join("packs")));

@@ -43,7 +43,9 @@ impl Row {
         let fields: Vec<&str> = line.split('\t').collect();
         let [files, step, cut, seconds, daemon, command, rest @ ..] = &fields[..] else { return None };
         let numbers: Vec<u64> = rest.iter().map(|field| field.parse().ok()).collect::<Option<_>>()?;
-        let [peak, resident, proportional, anonymous, descriptors, index, packs] = numbers[..] else { return None };
+        let [peak, resident, proportional, anonymous, descriptors, index, packs] = numbers[..] else {
+            return None;
+        };
         Some(Row {
             files: files.parse().ok()?,
             step: (*step).to_owned(),

@@ -15,7 +15,9 @@ pub fn run(dir: &Path, minutes: u64, files: u64) {
     let mut mounted = Mounted::new(&root, Duration::from_secs(600));
     mounted.mount();
     let begun = Instant::now();
-    println!("round  minutes  processor s  peak MiB  resident MiB  anonymous MiB  index MiB  packs MiB  descriptors");
+    println!(
+        "round  minutes  processor s  peak MiB  resident MiB  anonymous MiB  index MiB  packs MiB  descriptors"
+    );
     for round in 0.. {
         if begun.elapsed().as_secs() > minutes * 60 {
             break;
