@@ -48,7 +48,7 @@ fn measure(dir: &Path, files: u64, limit: Duration) {
     add("gc", mounted.measure(vec![ctl(&mounted, &["gc"])]));
     add("check", mounted.measure(vec![ctl(&mounted, &["check"])]));
     add("groups", mounted.measure(vec![ctl(&mounted, &["groups"])]));
-    let middle = root.join(tree::path(files / 2 & !7 | 4));
+    let middle = root.join(tree::path(((files / 2) & !7) | 4));
     add(
         "similar",
         mounted.measure(vec![mounted.program("dedupctl", &["similar", middle.to_str().unwrap()])]),
