@@ -136,7 +136,7 @@ impl Daemon {
             let begun = Instant::now();
             let answer = admin::run(context, request, progress).map_err(|e| fault(&repo, &e));
             if begun.elapsed() > LONG_REQUEST {
-                // What it worked with is not needed again soon.
+                // Its working memory is not needed again soon.
                 trim_heap();
             }
             answer

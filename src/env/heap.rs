@@ -32,7 +32,7 @@ impl Heap {
 /// Returns whole pages of freed memory to the system. Allocations wait meanwhile: some 10 ms for 100 MiB.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it only gives up what was freed, and may be called at any time by any thread.
+    // SAFETY: it only gives up freed memory, and may be called at any time by any thread.
     unsafe {
         libc::malloc_trim(0);
     }

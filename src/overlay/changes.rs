@@ -278,7 +278,7 @@ impl Overlay {
         Ok(Some(found))
     }
 
-    /// Where an inode in use is now: `Some(None)` if it is gone, `None` if it is not in use, or cannot be found.
+    /// Finds an inode in use: `Some(None)` if it is gone, `None` if it is not in use, or cannot be found.
     fn present_name(&self, file: FileId) -> Option<Option<PathBuf>> {
         let identity = Identity { dev: self.backing.identity().dev, ino: file.0 };
         let mut known = None;

@@ -1,4 +1,4 @@
-//! An inode that nobody uses, in little memory.
+//! An unused inode, in little memory.
 //!
 //! Its state can be read from the disk again, as after the kernel has forgotten it, except for what stands here.
 

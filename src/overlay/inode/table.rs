@@ -1,6 +1,6 @@
 //! The inodes in use, by number.
 //!
-//! An inode that nobody uses dozes ([`Dormant`]) once [`AWAKE_MAX`] others were asked for since: the kernel remembers
+//! An unused inode dozes ([`Dormant`]) once [`AWAKE_MAX`] others were asked for since: the kernel remembers
 //! as many inodes as fit its memory, and the daemon needs 160 bytes for each of those instead of 700. It wakes when
 //! it is asked for.
 
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Inodes that stay awake although nobody uses them.
+/// Unused inodes that stay awake.
 const AWAKE_MAX: usize = 1 << 15;
 /// Inodes that one call looks at: some are in use, and stay awake.
 const LOOKED_AT: usize = 8;
@@ -50,7 +50,7 @@ impl Entry {
     }
 }
 
-/// What keeps the numbers apart that inodes have because theirs was taken.
+/// Marks the number of an inode whose own number was taken.
 const RENUMBERED: u64 = 1 << 62;
 /// Such numbers stay in the shard of the inode's own.
 const RENUMBERED_STEP: u64 = 1 << 32;
@@ -66,7 +66,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// What is known under `own` or instead of it.
+    /// The inodes known under `own` or instead of it.
     fn known(&self, own: NodeId) -> impl Iterator<Item = (NodeId, &Entry)> {
         let others = self.renumbered.get(&own).into_iter().flatten();
         let nodes = std::iter::once(own).chain(others.copied());
@@ -94,7 +94,7 @@ impl Shard {
         }
     }
 
-    /// Lets inodes doze that nobody asked for lately while too many are awake. O(1).
+    /// Lets inodes doze that were not asked for lately while too many are awake. O(1).
     fn doze(&mut self, awake_max: usize) {
         for _ in 0..LOOKED_AT {
             if self.awake.len() <= awake_max {
@@ -103,7 +103,7 @@ impl Shard {
             let Some(node) = self.awake.pop_front() else { return };
             let Some(Entry { slot, .. }) = self.entries.get_mut(&node) else { continue };
             let Slot::Awake(inode) = &*slot else { continue };
-            // Whoever wants another `Arc` needs this shard's lock.
+            // Another `Arc` takes this shard's lock.
             let unused = !inode.used.swap(false, Ordering::Relaxed) && Arc::strong_count(inode) == 1;
             match unused.then(|| Dormant::of(inode)).flatten() {
                 Some(dormant) => *slot = Slot::Dormant(Box::new(dormant)),
@@ -196,7 +196,7 @@ impl Inodes {
         // old one: the later takes another number, above all that inodes have.
         let node = shard.number(own);
         let on_root_fs = identity.dev == backing.identity().dev;
-        // Whoever had it open is not known. Nobody has changed it since.
+        // The last close is not known. No program has changed it since.
         let closed = Instant::now().checked_sub(backing::ctime(&stat).age()).unwrap_or_else(Instant::now);
         let inode = Arc::new(Inode {
             node,
@@ -217,7 +217,7 @@ impl Inodes {
         Ok(inode)
     }
 
-    /// Takes back `lookups` look-ups; an inode without any leaves the table once nobody holds it.
+    /// Takes back `lookups` look-ups; an inode without any leaves the table once it is not held.
     pub fn forget(&self, node: NodeId, lookups: u64) {
         let mut shard = self.shard(node);
         if let Some(entry) = shard.entries.get_mut(&node) {
@@ -259,7 +259,7 @@ impl Inodes {
         let unused = shard.entries.get(&node).is_some_and(|Entry { slot, lookups }| {
             *lookups == 0
                 && match slot {
-                    // Whoever wants another `Arc` needs this shard's lock, so the count cannot grow meanwhile.
+                    // Another `Arc` takes this shard's lock, so the count cannot grow meanwhile.
                     Slot::Awake(inode) => Arc::strong_count(inode) <= holders && inode.lock().opens == 0,
                     Slot::Dormant(_) => true,
                 }
@@ -287,8 +287,8 @@ impl Inodes {
         self.anchors.limit() / 2
     }
 
-    /// The inodes in use that `wanted` picks by their state. Those that doze are not asked: nobody has them open, and nothing is
-    /// left to do for them.
+    /// The inodes in use that `wanted` picks by their state. Dormant inodes are not asked: no program has them open, and
+    /// no work is left for them.
     pub fn collect(&self, mut wanted: impl FnMut(&Inode, &State) -> bool) -> Vec<Arc<Inode>> {
         let (mut found, mut locked) = (Vec::new(), Vec::new());
         for shard in &self.shards {
