@@ -296,11 +296,6 @@ struct Entry {
     own: NodeId,
 }
 
-/// What keeps the numbers apart that inodes have because theirs was taken.
-const RENUMBERED: u64 = 1 << 62;
-/// Such numbers stay in the shard of the inode's own.
-const RENUMBERED_STEP: u64 = 1 << 32;
-
 #[derive(Default)]
 struct Shard {
     entries: HashMap<NodeId, Entry>,
@@ -319,8 +314,11 @@ impl Shard {
     /// A number for an inode that is not known yet.
     fn number(&mut self, own: NodeId) -> NodeId {
         let mut node = own;
+        let mut others = 0;
         while self.entries.contains_key(&node) {
-            node = NodeId((node.0 | RENUMBERED).wrapping_add(RENUMBERED_STEP));
+            // In the shard of its own: a shard is chosen by lower bits.
+            node = own.renumbered(others);
+            others += 1;
         }
         if node != own {
             self.renumbered.entry(own).or_default().push(node);
@@ -613,6 +611,7 @@ mod tests {
                 met += 1;
                 let new = enter();
                 assert_ne!(new.node, old.node, "{round}");
+                assert_eq!((new.node.own(), old.node.own()), (old.node, old.node), "{round}");
                 let found = inodes.find_existing(&backing, old.identity).unwrap();
                 assert_eq!(found.node, new.node, "what exists is not what is gone");
                 inodes.forget(old.node, 1);

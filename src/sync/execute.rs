@@ -10,7 +10,7 @@ use super::error;
 use super::error::SyncError;
 use super::memory::Print;
 use super::plan::Op;
-use super::scan::{self, is_ignored, print, unchanged};
+use super::scan::{self, ino, is_ignored, print, unchanged};
 use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
 use super::unfit::{self, Xattrs};
@@ -276,7 +276,7 @@ impl<'a> Executor<'a> {
         let (Some(stat), Some(known)) = (self.stat(from)?, self.prints.get(from)) else {
             return Err(changed());
         };
-        if stat.st_ino != known.ino {
+        if ino(&stat) != known.ino {
             return Err(changed());
         }
         let content = known.content;
@@ -512,7 +512,7 @@ impl<'a> Executor<'a> {
         if FileType::from_raw_mode(stat.st_mode) != kind {
             return Err(changed());
         }
-        self.put_xattrs(&fd, stat.st_ino, path, entry)?;
+        self.put_xattrs(&fd, ino(&stat), path, entry)?;
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode.into()))
             .map_err(refused(path, "set the mode of"))?;
         if kind == FileType::RegularFile {

@@ -1,5 +1,6 @@
 //! Some forty things that two users do to one tree between two syncs, in three forms of mounting; both sides are compared by
 //! checksums. `cargo test --test scenarios` does all of them in one tree; `cargo test --test scenarios -- --ignored` each alone.
+//! Started by root, they run as root and as an ordinary user.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 #[path = "../common/mod.rs"]
@@ -8,7 +9,7 @@ mod special;
 mod table;
 mod world;
 
-use common::fuse_available;
+use common::as_both;
 use std::fs;
 use std::path::Path;
 use table::{SCENARIOS, Scenario};
@@ -66,20 +67,16 @@ fn run(scenarios: &[Scenario], form: Form) {
 
 #[test]
 fn all_in_one_tree() {
-    if !fuse_available() {
-        return;
-    }
     assert!(SCENARIOS.len() >= 40);
-    FORMS.into_iter().for_each(|form| run(SCENARIOS, form));
+    as_both(|_| FORMS.into_iter().for_each(|form| run(SCENARIOS, form)));
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn each_alone() {
-    if !fuse_available() {
-        return;
-    }
-    for form in FORMS {
-        SCENARIOS.iter().for_each(|scenario| run(std::slice::from_ref(scenario), form));
-    }
+    as_both(|_| {
+        for form in FORMS {
+            SCENARIOS.iter().for_each(|scenario| run(std::slice::from_ref(scenario), form));
+        }
+    });
 }
