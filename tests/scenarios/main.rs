@@ -15,6 +15,9 @@ use std::path::Path;
 use table::{SCENARIOS, Scenario};
 use world::{FORMS, Form, Side, act, manifest};
 
+/// If set, `each_alone` does only the scenario of that name.
+const ONLY: &str = "DEDUPFS_TEST_SCENARIO";
+
 /// What has to be in a directory after a scenario.
 fn check(scenario: &Scenario, dir: &Path, form: Form) {
     let name = scenario.name;
@@ -74,9 +77,13 @@ fn all_in_one_tree() {
 #[test]
 #[ignore = "takes minutes"]
 fn each_alone() {
+    let only = std::env::var(ONLY).ok();
+    let wanted: Vec<_> =
+        SCENARIOS.iter().filter(|scenario| only.as_ref().is_none_or(|name| name == scenario.name)).collect();
+    assert!(!wanted.is_empty(), "no scenario is called {only:?}");
     as_both(|_| {
         for form in FORMS {
-            SCENARIOS.iter().for_each(|scenario| run(std::slice::from_ref(scenario), form));
+            wanted.iter().for_each(|scenario| run(std::slice::from_ref(*scenario), form));
         }
     });
 }
