@@ -113,6 +113,11 @@ fn full_peer_in(form: Form, disk: &Path) {
     assert!(!a.is_left_mounted() && !b.is_left_mounted(), "{form:?}");
     let there = manifest(&b.root());
     assert_eq!(there.keys().collect::<Vec<_>>(), ["d", "d/small", "small"], "{form:?}");
+    // Nor is it sent in vain by the next one.
+    act(&a.root(), &[Do::Append("small", " and more")]);
+    let (code, report) = a.sync(&b, &[]);
+    assert_eq!((code, &report["updated"]), (1, &1.into()), "{form:?}: {report}");
+    assert!(report["sent_bytes"].as_u64().unwrap() < 1_000_000, "{form:?}: {report}");
     drop(filled);
     fs::remove_file(&other).unwrap();
     assert_eq!(a.sync(&b, &[]).0, 0, "{form:?}");

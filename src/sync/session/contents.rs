@@ -78,7 +78,8 @@ impl Session {
             match refused.contains(&number) {
                 true => {
                     let why = format!(
-                        "there is no room for its {} bytes ({free} bytes are free); make room and run the sync again",
+                        "there is no room for its {} bytes: {free} bytes are free, of which the sync leaves {ROOM_BYTES}; \
+                         make room and run the sync again",
                         want.size
                     );
                     self.absent.insert(want.content, why);
@@ -221,6 +222,24 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// In a hello: the free bytes of the replica's disk, as a power of two.
+const ROOM: &str = "room ";
+/// Nobody asks whether more is enough.
+const ROOM_BITS_MAX: u32 = 40;
+
+/// Returns the feature that tells how many bytes are free.
+pub(super) fn room_feature(free: u64) -> Option<String> {
+    let bits = free.checked_ilog2().unwrap_or(0);
+    (bits < ROOM_BITS_MAX).then(|| format!("{ROOM}{bits}"))
+}
+
+/// Returns whether a peer with these features may lack room for some of what it is to get.
+pub(super) fn may_be_too_much(wants: &[Want], features: &[String]) -> bool {
+    let bits = features.iter().find_map(|feature| feature.strip_prefix(ROOM)?.parse::<u32>().ok());
+    let free = bits.and_then(|bits| 1_u64.checked_shl(bits));
+    free.is_some_and(|free| !too_large(wants, free).is_empty())
 }
 
 /// Numbers of wants for which there is no room after all smaller ones.
