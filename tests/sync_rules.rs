@@ -235,6 +235,9 @@ fn a_peer_is_the_device_that_was_met_first() {
             json(&mut sync(&mount, &[peer, path(&mnt)]), 0);
             // Not plugged in.
             fs::rename(&disk, &away).unwrap();
+            let named =
+                if peer == "usb" { "remote usb: no such directory" } else { "no remote of that name" };
+            refused(&mut sync(&mount, &[peer, path(&mnt)]), &[named, path(&disk), "--create"]);
             fs::create_dir(&disk).unwrap();
             for args in [&["--dry-run"][..], &[]] {
                 refused(

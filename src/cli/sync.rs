@@ -342,8 +342,16 @@ impl Sync {
             return Ok(command);
         }
         if !self.create && !Path::new(peer).exists() {
-            let message = format!("{peer}: no such directory, and no remote of that name");
-            let hint = "see `dedupctl remote list`, mount the disk that it is on, or make it with `--create`";
+            let (message, hint) = match peer == self.peer {
+                true => (
+                    format!("{peer}: no such directory, and no remote of that name"),
+                    "see `dedupctl remote list`, mount the disk that it is on, or make it with `--create`",
+                ),
+                false => (
+                    format!("remote {}: no such directory {peer}", self.peer),
+                    "mount the disk that it is on, or make it with `--create`",
+                ),
+            };
             return Err(CliError::new(message).hint(hint));
         }
         let this = std::env::current_exe().map_err(|e| CliError::new(format!("find this program: {e}")))?;
