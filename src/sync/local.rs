@@ -7,6 +7,7 @@ use super::error::SyncError;
 use super::error::{self, open_root};
 use super::group::Groups;
 use super::guard;
+use super::inodes;
 use super::memory::{Memory, Print};
 use super::old_contents::{Known, OldContents};
 use super::plan::Op;
@@ -451,6 +452,10 @@ impl Replica for Local<'_> {
         let stat = rustix::fs::fstatvfs(self.root.fd()).ok()?;
         // Some filesystems do not say.
         (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn free_inodes(&self) -> Option<u64> {
+        inodes::free(&self.root)
     }
 
     fn do_without(&mut self, contents: BTreeMap<ContentId, String>) {

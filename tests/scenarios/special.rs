@@ -78,6 +78,15 @@ impl Disk {
     }
 }
 
+/// A disk of ext4, which makes all its inodes when it is made.
+fn disk_of_ext4(image: &Path) -> Disk {
+    fs::File::create(image).unwrap().set_len(64 << 20).unwrap();
+    succeed(Command::new("mkfs.ext4").args(["-q", "-N", "1024"]).arg(image));
+    let disk = Disk(tempfile::tempdir().unwrap());
+    succeed(Command::new("mount").args(["-o", "loop"]).arg(image).arg(disk.0.path()));
+    disk
+}
+
 impl Drop for Disk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
@@ -120,6 +129,51 @@ fn full_peer_in(form: Form, disk: &Path) {
     assert!(report["sent_bytes"].as_u64().unwrap() < 1_000_000, "{form:?}: {report}");
     drop(filled);
     fs::remove_file(&other).unwrap();
+    assert_eq!(a.sync(&b, &[]).0, 0, "{form:?}");
+    assert_eq!(manifest(&a.root()), manifest(&b.root()), "{form:?}");
+}
+
+/// What there are inodes for on the other side arrives, the rest is named; later all of it comes.
+#[test]
+fn a_peer_without_inodes() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    FORMS.into_iter().for_each(|form| {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let disk = disk_of_ext4(image.path());
+        without_inodes_in(form, disk.0.path());
+    });
+}
+
+fn without_inodes_in(form: Form, disk: &Path) {
+    let (a, b) = (Side::new(form), Side::new_in(form, disk));
+    let others = disk.join("others");
+    fs::create_dir(&others).unwrap();
+    let free = || rustix::fs::statvfs(disk).unwrap().f_favail;
+    for n in 0..free().saturating_sub(250) {
+        fs::write(others.join(n.to_string()), "").unwrap();
+    }
+    for n in 0..150 {
+        let dir = a.root().join(format!("d{}", n / 3));
+        let _ = fs::create_dir(&dir);
+        fs::write(dir.join(format!("f{n}")), n.to_string()).unwrap();
+        fs::write(dir.join(format!("empty{n}")), "").unwrap();
+    }
+    for _ in 0..2 {
+        let (code, report) = a.sync(&b, &[]);
+        assert_eq!(code, 1, "{form:?}: {report}");
+        let skipped = report["skipped"].as_array().unwrap();
+        // What is staged for the next sync does not count.
+        let count = |side: &Side| {
+            manifest(&side.root()).keys().filter(|path| !path.starts_with(".dedupfs-sync")).count()
+        };
+        let (here, there) = (count(&a), count(&b));
+        assert_eq!(there + skipped.len(), here, "{form:?}: {report}");
+        assert!(there > 50 && skipped[0]["reason"].as_str().unwrap().contains("inode"), "{form:?}: {report}");
+        assert!(!a.is_left_mounted() && !b.is_left_mounted(), "{form:?}");
+    }
+    fs::remove_dir_all(&others).unwrap();
     assert_eq!(a.sync(&b, &[]).0, 0, "{form:?}");
     assert_eq!(manifest(&a.root()), manifest(&b.root()), "{form:?}");
 }
