@@ -464,8 +464,14 @@ impl Replica for Local<'_> {
 
     fn take_troubles(&mut self, end: bool) -> Vec<(TreePath, String)> {
         let mut troubles = std::mem::take(&mut self.troubles);
-        for Lacking { path, xattrs } in self.memory.unfit.values().filter(|_| end) {
-            troubles.entry(path.clone()).or_insert_with(|| unfit::reason(xattrs, None));
+        if end && !self.memory.unfit.is_empty() {
+            // Not of files that this sync has removed.
+            let there: BTreeSet<u64> = self.memory.cache.values().map(|print| print.ino).collect();
+            for (_, Lacking { path, xattrs }) in
+                self.memory.unfit.iter().filter(|(ino, _)| there.contains(ino))
+            {
+                troubles.entry(path.clone()).or_insert_with(|| unfit::reason(xattrs, None));
+            }
         }
         troubles.into_iter().collect()
     }

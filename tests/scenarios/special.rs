@@ -133,6 +133,33 @@ fn full_peer_in(form: Form, disk: &Path) {
     assert_eq!(manifest(&a.root()), manifest(&b.root()), "{form:?}");
 }
 
+/// A filesystem that has no xattrs, and does not say how large it is, can be a peer: what has xattrs is named.
+#[test]
+fn a_peer_without_xattrs() {
+    if !root_and_fuse_available() {
+        return;
+    }
+    for form in FORMS {
+        let disk = Disk(tempfile::tempdir().unwrap());
+        succeed(Command::new("mount").args(["-t", "ramfs", "none"]).arg(disk.0.path()));
+        let (a, b) = (Side::new(form), Side::new_in(form, disk.0.path()));
+        act(&a.root(), &[Do::Write("f", "1"), Do::Xattr("f", "x"), Do::MakeDir("d"), Do::Write("d/g", "g")]);
+        for text in ["1", "2"] {
+            let (code, report) = a.sync(&b, &[]);
+            assert_eq!((code, &report["skipped"][0]["path"]), (1, &"f".into()), "{form:?}: {report}");
+            assert_eq!(fs::read_to_string(b.root().join("f")).unwrap(), text, "{form:?}");
+            act(&a.root(), &[Do::Write("f", "2")]);
+            act(&b.root(), &[Do::Append("d/g", text)]);
+        }
+        // A missing xattr is no deletion.
+        assert!(manifest(&a.root())["f"].contains(" x "), "{form:?}");
+        act(&a.root(), &[Do::Remove("f")]);
+        assert_eq!(a.sync(&b, &[]).0, 0, "{form:?}");
+        assert_eq!(manifest(&a.root()), manifest(&b.root()), "{form:?}");
+        assert_eq!(fs::read_to_string(a.root().join("d/g")).unwrap(), "g12", "{form:?}");
+    }
+}
+
 /// What there are inodes for on the other side arrives, the rest is named; later all of it comes.
 #[test]
 fn a_peer_without_inodes() {
