@@ -56,7 +56,7 @@ impl Drop for PeerProcess {
         drop(self.child.stdin.take());
         drop(self.child.stdout.take());
         if !self.ends_within(self.ending) {
-            // Asked first: what it has mounted can still be unmounted then.
+            // Asked first: it can still unmount its private mount then.
             if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             }

@@ -10,7 +10,7 @@ pub struct NodeId(pub u64);
 const RENUMBERED: u64 = 1 << 62;
 /// Own numbers below `1 << OWN_BITS` can be read off such a number. Above them it counts the inodes with this own number.
 const OWN_BITS: u32 = 48;
-/// So many fit between the two.
+/// The count has the bits between the two.
 const RENUMBERED_MAX: u64 = 1 << (RENUMBERED.trailing_zeros() - OWN_BITS);
 /// Set in numbers from which no own number can be read.
 const FOREIGN: u64 = 1 << 63;

@@ -5,7 +5,7 @@ use crate::beneath::Root;
 
 /// Contents and directories are left out if fewer would be free.
 pub const KEPT: u64 = 64;
-/// Steps are skipped if fewer are free: what was staged until then is still put in place.
+/// Steps are skipped if fewer are free. Staged files are still put in place.
 const LAST: u64 = KEPT / 2;
 /// For the user.
 pub const WHY: &str =

@@ -80,7 +80,7 @@ impl Session {
             match refused.contains(&number) {
                 true => {
                     let why = format!(
-                        "there is no room for its {} bytes: {free} bytes are free, of which the sync leaves {ROOM_BYTES}; \
+                        "there is no room for its {} bytes: {free} bytes are free, and the sync leaves {ROOM_BYTES} of them; \
                          make room and run the sync again",
                         want.size
                     );
@@ -232,7 +232,7 @@ impl Session {
 
 /// In a hello: the free bytes of the replica's disk, as a power of two.
 const ROOM: &str = "room ";
-/// Nobody asks whether more is enough.
+/// More free bytes than this power of two are not announced.
 const ROOM_BITS_MAX: u32 = 40;
 
 /// Returns the feature that tells how many bytes are free.
@@ -248,7 +248,7 @@ pub(super) fn may_be_too_much(wants: &[Want], features: &[String]) -> bool {
     free.is_some_and(|free| !too_large(wants, free).is_empty())
 }
 
-/// Returns how many contents there are inodes for, if `mine` becomes `new`: what has no content takes its own first.
+/// Returns how many contents there are inodes for, if `mine` becomes `new`: directories and links take theirs first.
 fn free_inodes(mine: &Tree, new: &Tree, replica: &dyn Replica) -> u64 {
     let Some(free) = replica.free_inodes() else { return u64::MAX };
     let known: BTreeSet<Ident> = mine.entries.values().map(|entry| entry.ident).collect();

@@ -144,7 +144,7 @@ impl Session {
             contents_of(&theirs).into_keys().filter(|content| !mine.contains_key(content)).collect();
         replica.held(&gone)?;
         let wants = lacking(&theirs, &self.mine);
-        // What does not fit is not sent: let the peer ask for the rest.
+        // Files that do not fit are not sent: let the peer ask for the rest.
         if may_be_too_much(&wants, &self.features) {
             return self.go_long(true, replica);
         }
