@@ -205,8 +205,11 @@ fn no_private_mount_is_left() {
         let left = || mounts.iter().filter(|path| is_mounted(path) || path.exists()).count();
         if whom == "all" {
             wait_until("the mounts are dead", || {
-                let dead =
-                    |path: &PathBuf| rustix::fs::statfs(path).is_err_and(|e| e == rustix::io::Errno::NOTCONN);
+                // Another command on this machine may have cleared them already.
+                let dead = |path: &PathBuf| match rustix::fs::statfs(path) {
+                    Ok(_) => false,
+                    Err(e) => e == rustix::io::Errno::NOTCONN || e == rustix::io::Errno::NOENT,
+                };
                 mounts.iter().all(dead)
             });
             let conflicts = mount.dedupctl().arg("conflicts").current_dir(&dir).output().unwrap();
