@@ -50,11 +50,6 @@ impl Entry {
     }
 }
 
-/// Marks the number of an inode whose own number was taken.
-const RENUMBERED: u64 = 1 << 62;
-/// Such numbers stay in the shard of the inode's own.
-const RENUMBERED_STEP: u64 = 1 << 32;
-
 #[derive(Default)]
 struct Shard {
     entries: HashMap<NodeId, Entry>,
@@ -76,8 +71,11 @@ impl Shard {
     /// A number for an inode that is not known yet.
     fn number(&mut self, own: NodeId) -> NodeId {
         let mut node = own;
+        let mut others = 0;
         while self.entries.contains_key(&node) {
-            node = NodeId((node.0 | RENUMBERED).wrapping_add(RENUMBERED_STEP));
+            // In the shard of its own: a shard is chosen by lower bits.
+            node = own.renumbered(others);
+            others += 1;
         }
         if node != own {
             self.renumbered.entry(own).or_default().push(node);
@@ -86,7 +84,7 @@ impl Shard {
     }
 
     fn remove(&mut self, node: NodeId) {
-        if self.entries.remove(&node).is_some() && node.0 & RENUMBERED != 0 {
+        if self.entries.remove(&node).is_some() && !self.renumbered.is_empty() {
             self.renumbered.retain(|_, others| {
                 others.retain(|other| *other != node);
                 !others.is_empty()
@@ -403,6 +401,7 @@ mod tests {
                 met += 1;
                 let new = enter();
                 assert_ne!(new.node, old.node, "{round}");
+                assert_eq!((new.node.own(), old.node.own()), (old.node, old.node), "{round}");
                 let found = inodes.find_existing(&backing, old.identity).unwrap();
                 assert_eq!(found.node, new.node, "what exists is not what is gone");
                 inodes.forget(old.node, 1);
