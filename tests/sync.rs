@@ -970,8 +970,17 @@ fn a_directory_that_never_rests_is_taken() {
         std::thread::sleep(Duration::from_millis(500));
         let mut before = 0;
         for _ in 0..3 {
-            let output = succeed(&mut sync(&a, &[path(&b.mnt()), path(&a.mnt())]));
-            assert!(!common::text(&output).contains("waits for the next sync"), "{}", common::text(&output));
+            // On a busy machine git may hold its locks at each look of one sync, which says so then.
+            let give_up = Instant::now() + Duration::from_secs(120);
+            loop {
+                let output = sync(&a, &[path(&b.mnt()), path(&a.mnt())]).output().unwrap();
+                let waits = common::text(&output).contains("waits for the next sync");
+                assert_eq!(output.status.code(), Some(i32::from(waits)), "{}", common::text(&output));
+                if !waits {
+                    break;
+                }
+                assert!(Instant::now() < give_up, "never taken");
+            }
             whole(&b);
             let (first, then) = (round("many/first"), round("many/then"));
             assert!(first == then || first == then + 1, "{first} and {then} were never there at one moment");

@@ -6,6 +6,7 @@ mod common;
 use common::{As, Mount, as_both, fuse_available, noise, succeed, text};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -204,8 +205,11 @@ fn no_private_mount_is_left() {
         let left = || mounts.iter().filter(|path| is_mounted(path) || path.exists()).count();
         if whom == "all" {
             wait_until("the mounts are dead", || {
-                let dead =
-                    |path: &PathBuf| rustix::fs::statfs(path).is_err_and(|e| e == rustix::io::Errno::NOTCONN);
+                // Another command on this machine may have cleared them already.
+                let dead = |path: &PathBuf| match rustix::fs::statfs(path) {
+                    Ok(_) => false,
+                    Err(e) => e == rustix::io::Errno::NOTCONN || e == rustix::io::Errno::NOENT,
+                };
                 mounts.iter().all(dead)
             });
             let conflicts = mount.dedupctl().arg("conflicts").current_dir(&dir).output().unwrap();
@@ -234,6 +238,9 @@ fn a_peer_is_the_device_that_was_met_first() {
             json(&mut sync(&mount, &[peer, path(&mnt)]), 0);
             // Not plugged in.
             fs::rename(&disk, &away).unwrap();
+            let named =
+                if peer == "usb" { "remote usb: no such directory" } else { "no remote of that name" };
+            refused(&mut sync(&mount, &[peer, path(&mnt)]), &[named, path(&disk), "--create"]);
             fs::create_dir(&disk).unwrap();
             for args in [&["--dry-run"][..], &[]] {
                 refused(
@@ -274,6 +281,44 @@ fn a_peer_is_the_device_that_was_met_first() {
         json(&mut sync(&mount, &["--create", "usb", path(&mnt)]), 0);
         assert!(listed()["device"] != first);
     });
+}
+
+/// Writes a program.
+fn script(at: &Path, text: &str) {
+    fs::write(at, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(at, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// A program on the other side that is older, or not there, ends before it says anything.
+#[test]
+fn a_peer_that_says_nothing_is_explained() {
+    if !fuse_available() {
+        return;
+    }
+    let mount = Mount::new(As::Root);
+    let at = |name: &str| mount.root.path().join(name);
+    let (ssh, old, cut) = (at("ssh"), at("old"), at("cut"));
+    script(&ssh, "shift 2; exec sh -c \"$1\"");
+    let unknown = "echo \"error: unexpected argument '--expect' found\" >&2; exit 2";
+    let program = env!("CARGO_BIN_EXE_dedupctl");
+    script(&old, &format!("case \"$*\" in *--expect*) {unknown};; esac\nexec {program} \"$@\""));
+    script(&cut, "exit 255");
+    let (mnt, peer) = (mount.mnt(), format!("server:{}", at("peer").display()));
+    let with = |ssh: &Path, remote: &str, args: &[&str]| {
+        let ways = ["--ssh", path(ssh), "--remote-program", remote];
+        sync(&mount, &[&ways[..], args, &[&peer, path(&mnt)]].concat())
+    };
+    fs::write(mount.at("f"), "1").unwrap();
+    refused(&mut with(&ssh, "no-such-program", &[]), &[&peer, "cannot be run on server", "--remote-program"]);
+    refused(&mut with(&cut, path(&old), &[]), &[&peer, "the connection to server failed"]);
+    json(&mut with(&ssh, path(&old), &["--create"]), 0);
+    fs::write(mount.at("f"), "2").unwrap();
+    let told =
+        [&peer[..], "older than this one", "that the copy of", "install this release on server", "--replace"];
+    refused(&mut with(&ssh, path(&old), &[]), &told);
+    assert_eq!(fs::read_to_string(at("peer").join("f")).unwrap(), "1");
+    json(&mut with(&ssh, path(&old), &["--replace"]), 0);
+    assert_eq!(fs::read_to_string(at("peer").join("f")).unwrap(), "2");
 }
 
 /// The overlay is the last word of every command, and `--at` means the same.

@@ -34,6 +34,7 @@ mod optimize;
 mod output;
 mod pager;
 mod pages;
+mod peer_process;
 mod regions;
 mod remote;
 mod remount;

@@ -1,6 +1,7 @@
 use super::error::CliError;
 use super::met::Met;
 use super::output::{Output, plain, size, table};
+use super::peer_process::PeerProcess;
 use super::remote::Remotes;
 use super::session::find;
 use super::{CliResult, Global, Outcome, replica};
@@ -16,8 +17,8 @@ use crate::sync::{Replica, Session, SyncError, link, pipe};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 /// Make this tree and a copy equal, in both directions
 #[derive(clap::Args)]
@@ -126,43 +127,8 @@ impl From<Summary> for Side {
     }
 }
 
-/// So long the process on the other side may take to end by itself, and again when it was asked to.
-const ENDING: Duration = Duration::from_secs(20);
-/// The same after a sync that went well: it waits for its store.
+/// After a sync that went well the other side waits for its store, so long at most.
 const SETTLING: Duration = Duration::from_secs(3600);
-
-/// The process on the other side, and how long it may take to end by itself.
-struct Peer(Child, Duration);
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        drop(self.0.stdout.take());
-        if !self.ends_within(self.1) {
-            // Asked first: what it has mounted can still be unmounted then.
-            if let Some(pid) = rustix::process::Pid::from_raw(self.0.id() as i32) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            }
-            if !self.ends_within(ENDING) {
-                let _ = self.0.kill();
-                let _ = self.0.wait();
-            }
-        }
-    }
-}
-
-impl Peer {
-    fn ends_within(&mut self, time: Duration) -> bool {
-        let began = Instant::now();
-        while began.elapsed() < time {
-            if !matches!(self.0.try_wait(), Ok(None)) {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        false
-    }
-}
 
 /// Bytes a second.
 fn parse_rate(text: &str) -> Result<u64, String> {
@@ -218,8 +184,8 @@ impl Sync {
         let mut met = Met::of(&found)?;
         drop(found);
         let path = global.store.as_deref().filter(|_| self.path.is_none()).or(self.path.as_deref());
-        let command =
-            self.command(&peer, met.at(&peer).filter(|device| !self.replace && is_device(device)))?;
+        let expected = met.at(&peer).filter(|device| !self.replace && is_device(device)).map(str::to_owned);
+        let command = self.command(&peer, expected.as_deref())?;
         let mut mounted = replica::open(path.unwrap_or(Path::new(".")), None)?;
         let mut meter = out.meter();
         let report = Box::new(move |entries, bytes| {
@@ -230,10 +196,8 @@ impl Sync {
             meter.show(&step);
         });
         // It looks at its side while this one does.
-        let mut child = start(command)?;
-        let (Some(from), Some(to)) = (child.0.stdout.take(), child.0.stdin.take()) else {
-            return Err(CliError::new("the other side has no pipes"));
-        };
+        let mut child = PeerProcess::start(command)?;
+        let (from, to) = child.pipes()?;
         let limits = pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: self.bwlimit };
         let (mut from, mut to) = pipe::connect(from, to, limits);
         let mut local = mounted.replica(self.force, self.dry_run, report)?;
@@ -246,7 +210,9 @@ impl Sync {
         let options = Options { direction, dry_run: self.dry_run, force: self.force };
         let mut session = Session::call(&local, options);
         let mut meter = out.meter();
-        let traffic = link::run(&mut session, &mut local, &mut from, &mut to, &mut |session, _| {
+        let mut heard = 0;
+        let traffic = link::run(&mut session, &mut local, &mut from, &mut to, &mut |session, traffic| {
+            heard = traffic.received;
             let Transfer { received, to_receive, sent, to_send } = session.progress();
             meter.show(&match (received < to_receive, sent < to_send) {
                 (true, _) => Progress::bytes("receiving", received, to_receive),
@@ -256,14 +222,22 @@ impl Sync {
         });
         drop(meter);
         drop((from, to));
-        if let Err(SyncError::Silent(_)) = &traffic {
-            child.1 = Duration::ZERO;
-        }
-        let traffic = traffic?;
+        let traffic = match traffic {
+            Err(SyncError::Cut) if heard == 0 => {
+                return Err(self.never_answered(&peer, expected.as_deref(), child.exit_code()));
+            }
+            Err(e) => {
+                if let SyncError::Silent(_) = &e {
+                    child.may_take(Duration::ZERO);
+                }
+                return Err(named(e, &peer));
+            }
+            Ok(traffic) => traffic,
+        };
         if session.outcome().here != Summary::default() && !self.dry_run {
             local.settle()?;
         }
-        child.1 = SETTLING;
+        child.may_take(SETTLING);
         drop(child);
         let device = local.device().to_string();
         drop(local);
@@ -317,6 +291,35 @@ impl Sync {
         })
     }
 
+    /// Says why nothing came from a peer whose process ended with `code`.
+    fn never_answered(&self, peer: &str, expected: Option<&str>, code: Option<i32>) -> CliError {
+        let Some((host, _)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) else {
+            return named(SyncError::Cut, peer);
+        };
+        match (code, expected) {
+            // clap's code for an option that it does not know.
+            (Some(2), Some(expected)) => CliError::new(format!(
+                "{peer}: the dedupctl on {host} is older than this one: it cannot check that the copy of {expected}, which was met \
+                 there before, is still there (`serve --expect`)"
+            ))
+            .hint(format!(
+                "install this release on {host}; if that copy is surely there, `--replace` syncs without the check"
+            )),
+            (Some(2), None) => CliError::new(format!(
+                "{peer}: the dedupctl on {host} does not know the options of this one"
+            ))
+            .hint(format!("install this release on {host}")),
+            (Some(126 | 127), _) => CliError::new(format!(
+                "{peer}: {} cannot be run on {host}",
+                self.remote_program
+            ))
+            .hint(format!("install dedupfs on {host}, or say where it is with `--remote-program`")),
+            (Some(255), _) => CliError::new(format!("{peer}: the connection to {host} failed"))
+                .hint(format!("see ssh's message above; try `{} {host} true`", self.ssh)),
+            _ => named(SyncError::Cut, peer),
+        }
+    }
+
     /// What speaks for the other side.
     fn command(&self, peer: &str, expected: Option<&str>) -> Result<Command, CliError> {
         let flags = [
@@ -339,14 +342,32 @@ impl Sync {
             return Ok(command);
         }
         if !self.create && !Path::new(peer).exists() {
-            let message = format!("{peer}: no such directory, and no remote of that name");
-            let hint = "see `dedupctl remote list`, mount the disk that it is on, or make it with `--create`";
+            let (message, hint) = match peer == self.peer {
+                true => (
+                    format!("{peer}: no such directory, and no remote of that name"),
+                    "see `dedupctl remote list`, mount the disk that it is on, or make it with `--create`",
+                ),
+                false => (
+                    format!("remote {}: no such directory {peer}", self.peer),
+                    "mount the disk that it is on, or make it with `--create`",
+                ),
+            };
             return Err(CliError::new(message).hint(hint));
         }
         let this = std::env::current_exe().map_err(|e| CliError::new(format!("find this program: {e}")))?;
         let mut command = Command::new(this);
         command.args(["serve", "--stdio"]).args(flags).arg("--").arg(OsString::from(peer));
         Ok(command)
+    }
+}
+
+/// Names the peer if the message does not.
+fn named(e: SyncError, peer: &str) -> CliError {
+    let names_nothing = matches!(e, SyncError::Cut | SyncError::Silent(_) | SyncError::Protocol { .. });
+    let error = CliError::from(e);
+    match names_nothing {
+        true => CliError { message: format!("{peer}: {}", error.message), ..error },
+        false => error,
     }
 }
 
@@ -357,13 +378,6 @@ fn would_make(features: &[String]) -> Option<&'static str> {
         NEW_OVERLAY => Some("overlay"),
         _ => None,
     })
-}
-
-fn start(mut command: Command) -> Result<Peer, CliError> {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let program = PathBuf::from(command.get_program());
-    let child = command.spawn().map_err(|e| CliError::io("start", &program, &e))?;
-    Ok(Peer(child, ENDING))
 }
 
 fn text(report: &SyncReport) -> String {

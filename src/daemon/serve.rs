@@ -2,6 +2,7 @@ use super::error::busy_hint;
 use super::{Daemon, DaemonError, RETRY, process};
 use crate::admin::{self, AdminError, Context, Progress, Request, Response, UnmountReport};
 use crate::control::{Fault, Handler};
+use crate::env::trim_heap;
 use crate::fuse::{MountError, Mounted};
 use crate::repo::{DAEMON, Repo};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -12,6 +13,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+/// After a request that took longer, freed memory is returned to the system.
+const LONG_REQUEST: Duration = Duration::from_secs(1);
 /// A request to unmount is refused if the mount is busy for this long.
 const BUSY_REQUEST: Duration = Duration::from_secs(2);
 /// After a signal, a busy mount is detached after this time: programs keep their open files for a while.
@@ -130,7 +133,13 @@ impl Daemon {
                 return unmount(&repo, &mounted, lazy, progress);
             }
             let context = Context { repo: &repo, mountpoint: Some(&mountpoint) };
-            admin::run(context, request, progress).map_err(|e| fault(&repo, &e))
+            let begun = Instant::now();
+            let answer = admin::run(context, request, progress).map_err(|e| fault(&repo, &e));
+            if begun.elapsed() > LONG_REQUEST {
+                // Its working memory is not needed again soon.
+                trim_heap();
+            }
+            answer
         })
     }
 }

@@ -223,6 +223,11 @@ impl<C: Codec> Runs<C> {
     /// `puts` are rows and `removes` are keys, each concatenated, in any order. Each affected block is read
     /// and written once. Batches are applied as they fill, so only single blocks are atomic.
     pub fn merge(&self, db: &dyn Db, puts: Vec<u8>, removes: Vec<u8>) -> DbResult<()> {
+        self.merge_counted(db, puts, removes).map(|_| ())
+    }
+
+    /// Like [`Runs::merge`]; returns how many blocks it wrote.
+    pub fn merge_counted(&self, db: &dyn Db, puts: Vec<u8>, removes: Vec<u8>) -> DbResult<usize> {
         let Layout { table, row_len, key_len } = self.layout;
         let mut changes: Vec<(&[u8], Option<&[u8]>)> = removes
             .chunks_exact(key_len)
@@ -232,7 +237,7 @@ impl<C: Codec> Runs<C> {
         // Stable: the last change of a key wins, and puts come after removals.
         changes.sort_by(|a, b| a.0.cmp(b.0));
         let mut batch = Batch::new();
-        let mut blocks = 0;
+        let (mut blocks, mut all_blocks) = (0, 0);
         let mut rest = &changes[..];
         while let Some(&(key, _)) = rest.first() {
             let found = db.at_or_below(table, key)?;
@@ -248,10 +253,13 @@ impl<C: Codec> Runs<C> {
             blocks += self.write_block(&mut batch, &block_key, &rows);
             if blocks >= BATCH_CHANGES {
                 db.apply(std::mem::take(&mut batch))?;
-                blocks = 0;
+                all_blocks += std::mem::take(&mut blocks);
             }
         }
-        if batch.is_empty() { Ok(()) } else { db.apply(batch) }
+        if !batch.is_empty() {
+            db.apply(batch)?;
+        }
+        Ok(all_blocks + blocks)
     }
 
     /// Returns the key of the block after `block_key`'s.

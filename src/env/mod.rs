@@ -3,12 +3,14 @@
 //! Invariants: the store accesses pack files only through this interface, so that a test can cut short, tear
 //! and reorder every step of its I/O (`sim`). Errors are the operating system's.
 
+mod heap;
 mod real;
 mod refusal;
 mod reserve;
 #[cfg(test)]
 pub mod sim;
 
+pub use heap::{Heap, trim_heap};
 pub use real::RealDisk;
 pub use refusal::{Refusal, Watched};
 pub(crate) use reserve::{Reservation, Reserve};

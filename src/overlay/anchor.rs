@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -44,6 +45,22 @@ struct RawHandle {
 pub struct FileHandle {
     kind: i32,
     handle: Box<[u8]>,
+}
+
+/// An anchor without a descriptor, in as little memory as possible.
+pub struct Sunk {
+    kind: i32,
+    handle_len: u8,
+    dir: Option<Arc<Anchor>>,
+    /// The handle, then the name in `dir`.
+    bytes: Box<[u8]>,
+}
+
+impl Sunk {
+    /// Returns true if `handle` names the same inode.
+    pub fn is(&self, handle: &FileHandle) -> bool {
+        self.kind == handle.kind && self.bytes[..usize::from(self.handle_len)] == *handle.handle
+    }
 }
 
 impl FileHandle {
@@ -148,6 +165,20 @@ impl Anchors {
         });
         anchor.cache(&mut anchor.lock());
         anchor
+    }
+
+    /// Returns an anchor for the inode of `sunk`, without a descriptor.
+    pub fn raise(self: &Arc<Self>, sunk: &Sunk) -> Arc<Anchor> {
+        let (handle, name) = sunk.bytes.split_at(usize::from(sunk.handle_len));
+        let place = sunk.dir.clone().map(|dir| (dir, OsStr::from_bytes(name).to_owned()));
+        Arc::new_cyclic(|me| Anchor {
+            me: me.clone(),
+            fd: Mutex::default(),
+            handle: Some(FileHandle { kind: sunk.kind, handle: handle.into() }),
+            place: Mutex::new(place),
+            used: AtomicBool::new(false),
+            anchors: self.clone(),
+        })
     }
 
     /// Closes descriptors that were not used lately while the cache has too many. O(1).
@@ -268,6 +299,19 @@ impl Anchor {
             Err(Errno::STALE) => backing::open_io(self.fd()?, access),
             opened => opened.map(File::from),
         }
+    }
+
+    /// Returns the little that can open the inode again; `None` while it has a descriptor.
+    pub fn sunk(&self) -> Option<Sunk> {
+        if self.lock().fd.is_some() {
+            return None;
+        }
+        let handle = self.handle.as_ref()?;
+        let place = self.lock_place();
+        let (dir, name) =
+            place.as_ref().map_or((None, &[][..]), |(dir, name)| (Some(dir.clone()), name.as_bytes()));
+        let bytes = [&handle.handle, name].concat().into();
+        Some(Sunk { kind: handle.kind, handle_len: handle.handle.len().try_into().ok()?, dir, bytes })
     }
 
     /// Whether `fd` refers to this inode, given that number and device are the same: the number may have

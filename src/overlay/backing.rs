@@ -101,7 +101,7 @@ impl Backing {
     pub fn node(&self, id: Identity) -> NodeId {
         if id == self.identity() {
             ROOT
-        } else if id.dev == self.dev && id.ino > 1 && id.ino < 1 << 63 {
+        } else if id.dev == self.dev && id.ino > 1 && id.ino < 1 << 62 {
             NodeId(id.ino)
         } else {
             NodeId(1 << 63 | id.ino ^ id.dev.rotate_left(40))

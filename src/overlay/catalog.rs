@@ -34,8 +34,13 @@ pub struct FileRow {
 const FILE_LEN: usize = 8 + 16 + 8 + 12;
 const HOLDER_LEN: usize = 16 + 8;
 const PARENT_LEN: usize = 8 + 8;
-/// Changes are merged into the database when this many have gathered.
-const PENDING_MAX: usize = 8192;
+/// Changes are merged into the database when this many have gathered,
+const PENDING_MIN: usize = 8192;
+/// or, once there are many files, this many for each block that a merge writes. The rows of contents' files have hashes as
+/// keys, so that a merge writes all their blocks: with a fixed number the cost of a file would grow with the files.
+const PENDING_PER_BLOCK: usize = 16;
+/// About 13 MB. Enough for a million files.
+const PENDING_MAX: usize = 1 << 17;
 /// Deeper directories than this are taken for a loop of stale rows.
 const DEPTH_MAX: usize = 4096;
 
@@ -51,6 +56,8 @@ pub struct Catalog {
 
 #[derive(Default)]
 struct Pending {
+    /// Changes of the next merge, if that is more than [`PENDING_MIN`].
+    wanted: usize,
     /// Counts changes of `files`.
     changes: u64,
     files: BTreeMap<FileId, Option<FileRow>>,
@@ -265,7 +272,9 @@ impl Catalog {
     }
 
     fn merge_if_full(&self, mut pending: MutexGuard<'_, Pending>) -> Result<()> {
-        if pending.files.len() + pending.holders.len() + pending.parents.len() < PENDING_MAX {
+        if pending.files.len() + pending.holders.len() + pending.parents.len()
+            < pending.wanted.max(PENDING_MIN)
+        {
             return Ok(());
         }
         self.merge(&mut pending)
@@ -279,11 +288,13 @@ impl Catalog {
                 None => removes.extend(file.0.to_be_bytes()),
             }
         }
-        FILES.merge(&*self.db, puts, removes)?;
+        let of_files = FILES.merge_counted(&*self.db, puts, removes)?;
         let (puts, removes) = split(&pending.holders);
-        HOLDERS.merge(&*self.db, puts, removes)?;
+        let of_holders = HOLDERS.merge_counted(&*self.db, puts, removes)?;
         let (puts, removes) = split(&pending.parents);
-        PARENTS.merge(&*self.db, puts, removes)?;
+        let blocks = of_files + of_holders + PARENTS.merge_counted(&*self.db, puts, removes)?;
+        // A merge that came early wrote fewer blocks than the table has.
+        pending.wanted = pending.wanted.max(blocks * PENDING_PER_BLOCK).min(PENDING_MAX);
         pending.files.clear();
         pending.holders.clear();
         pending.parents.clear();
@@ -456,6 +467,40 @@ mod tests {
 
     fn row(n: u8) -> FileRow {
         FileRow { recipe: RecipeId([n; 16]), size: n.into(), mtime: Time { sec: -5, nsec: 7 } }
+    }
+
+    /// With merges of 8,192 changes each, the last 10,000 files would cost more blocks than files.
+    #[test]
+    fn the_cost_of_a_file_does_not_grow_with_the_files() {
+        let catalog = Catalog::new(Arc::new(MemDb::new()));
+        let mut blocks = Vec::new();
+        for n in 0..400_000u64 {
+            let mut recipe = [0; 16];
+            recipe.copy_from_slice(&blake3::hash(&n.to_le_bytes()).as_bytes()[..16]);
+            let row = FileRow { recipe: RecipeId(recipe), size: n, mtime: Time::default() };
+            let (gathered, file) = (catalog.lock().holders.len(), FileId(n));
+            catalog.set_file(file, row).unwrap();
+            catalog.add_parent(file, FileId(n / 64)).unwrap();
+            if catalog.lock().holders.len() < gathered {
+                blocks.push(gathered);
+            }
+        }
+        // Each merge writes the blocks of all holders, of two thirds of 4 KiB at least.
+        let cost = |merges: &[usize], files: usize| {
+            let mut there = files - merges.iter().sum::<usize>();
+            let written: usize = merges
+                .iter()
+                .map(|gathered| {
+                    there += gathered;
+                    there * HOLDER_LEN / 2730
+                })
+                .sum();
+            written as f64 / merges.iter().sum::<usize>() as f64
+        };
+        let all: usize = blocks.iter().sum();
+        let last = cost(&blocks[blocks.len() - 4..], all);
+        assert!(last < 0.3, "{last:.2} blocks a file, in merges of {blocks:?}");
+        assert!(blocks.iter().all(|files| *files < PENDING_MAX), "{blocks:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! Memory: a little over 16 bytes for each changed inode, at most [`INODES_MAX`] of them; beyond that,
 //! everything is examined.
 
+use super::backing::Identity;
 use super::error::Result;
 use super::inode::Inode;
 use super::types::Kind;
@@ -254,24 +255,13 @@ impl Overlay {
             noted.entry(inode.file_id()).or_insert(Change::Touched);
             self.inodes.release(inode);
         }
-        let mut known = HashMap::new();
-        for inode in self.inodes.collect(|inode, _| inode.on_root_fs && noted.contains_key(&inode.file_id()))
-        {
-            let gone = inode.path_fd().and_then(rustix::fs::fstat).map_or(true, |stat| stat.st_nlink == 0);
-            match self.path_of(&inode) {
-                Some(path) => drop(known.insert(inode.file_id(), Some(path))),
-                None if gone => drop(known.entry(inode.file_id()).or_insert(None)),
-                None => {}
-            }
-            self.inodes.release(inode);
-        }
         let mut finder = self.catalog.finder(&self.backing);
         let (mut found, mut names) = (Vec::with_capacity(noted.len()), Vec::new());
         for (inode, change) in noted {
             // Of several names each is an entry that changed.
             names.clear();
             finder.paths_of(inode, &mut names)?;
-            match known.remove(&inode) {
+            match self.present_name(inode) {
                 Some(path) => names.extend(path),
                 None if names.is_empty() => return Ok(None),
                 None => {}
@@ -286,6 +276,22 @@ impl Overlay {
             found.extend(names.drain(..).map(|path| (path, change)));
         }
         Ok(Some(found))
+    }
+
+    /// Finds an inode in use: `Some(None)` if it is gone, `None` if it is not in use, or cannot be found.
+    fn present_name(&self, file: FileId) -> Option<Option<PathBuf>> {
+        let identity = Identity { dev: self.backing.identity().dev, ino: file.0 };
+        let mut known = None;
+        for inode in self.inodes.with_identity(&self.backing, identity) {
+            let gone = inode.path_fd().and_then(rustix::fs::fstat).map_or(true, |stat| stat.st_nlink == 0);
+            match self.path_of(&inode) {
+                Some(path) => known = Some(Some(path)),
+                None if gone => drop(known.get_or_insert(None)),
+                None => {}
+            }
+            self.inodes.release(inode);
+        }
+        known
     }
 
     pub(super) fn touched(&self, inode: &Inode) {

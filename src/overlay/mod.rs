@@ -114,6 +114,7 @@ pub use views::{Look, Views};
 
 use crate::chunk::ChunkParams;
 use crate::db::Db;
+use crate::env::Heap;
 use crate::similarity::Similarity;
 use crate::store::Store;
 use catalog::Finder;
@@ -298,12 +299,13 @@ impl Overlay {
             spawn("commit-1", Overlay::commit_queue);
             spawn("warm", Overlay::warm_files);
             spawn("growing", |overlay| {
-                let mut seen = 0;
+                let (mut seen, mut heap) = (0, Heap::default());
                 while overlay.ticks.wait(STEP_INTERVAL, &mut seen) {
                     turn(|| {
                         overlay.step_growing_files();
                     });
                     overlay.inodes.sweep();
+                    heap.trim_if_due();
                 }
             });
             spawn("history", |overlay| {

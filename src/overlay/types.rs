@@ -6,6 +6,34 @@ use super::stub::Time;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
+/// Set in the number of an inode that another inode kept from having its own.
+const RENUMBERED: u64 = 1 << 62;
+/// Own numbers below `1 << OWN_BITS` can be read off such a number. Above them it counts the inodes with this own number.
+const OWN_BITS: u32 = 48;
+/// The count has the bits between the two.
+const RENUMBERED_MAX: u64 = 1 << (RENUMBERED.trailing_zeros() - OWN_BITS);
+/// Set in numbers from which no own number can be read.
+const FOREIGN: u64 = 1 << 63;
+
+impl NodeId {
+    /// Returns the `n`-th other number for an inode with this own number. Its lower 32 bits are the same.
+    pub(super) fn renumbered(self, n: u64) -> NodeId {
+        match self.0 < 1 << OWN_BITS && n < RENUMBERED_MAX {
+            true => NodeId(RENUMBERED | n << OWN_BITS | self.0),
+            false => NodeId((FOREIGN | RENUMBERED | self.0).wrapping_add(n << 32)),
+        }
+    }
+
+    /// Returns the number that the inode has once the kernel has forgotten it and looks it up again: that of the
+    /// backing file.
+    pub fn own(self) -> NodeId {
+        match self.0 & (FOREIGN | RENUMBERED) {
+            RENUMBERED => NodeId(self.0 & ((1 << OWN_BITS) - 1)),
+            _ => self,
+        }
+    }
+}
+
 /// The root directory.
 pub const ROOT: NodeId = NodeId(1);
 

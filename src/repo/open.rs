@@ -220,12 +220,17 @@ fn is_full_for_opening(dir: &Path) -> bool {
 }
 
 fn free_bytes(dir: &Path) -> u64 {
-    rustix::fs::statvfs(dir).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize)
+    space(dir).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize)
+}
+
+/// Returns what the filesystem says of its space. Some, as ramfs, say nothing.
+fn space(dir: &Path) -> Option<rustix::fs::StatVfs> {
+    rustix::fs::statvfs(dir).ok().filter(|space| space.f_blocks > 0)
 }
 
 /// The size of the filesystem.
 fn total_bytes(dir: &Path) -> Option<u64> {
-    rustix::fs::statvfs(dir).ok().map(|space| space.f_blocks * space.f_frsize)
+    space(dir).map(|space| space.f_blocks * space.f_frsize)
 }
 
 fn open_index(path: &Path, cache_bytes: u64, options: &OpenOptions) -> DbResult<IndexDb> {

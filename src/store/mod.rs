@@ -308,7 +308,8 @@ impl Store {
     /// Returns the space of the packs' filesystem; unlimited if it is unknown.
     pub fn space(&self) -> Space {
         let unknown = Space { total: u64::MAX, free: u64::MAX };
-        rustix::fs::statvfs(&self.reader.packs.dir).map_or(unknown, |space| Space {
+        let space = rustix::fs::statvfs(&self.reader.packs.dir).ok().filter(|space| space.f_blocks > 0);
+        space.map_or(unknown, |space| Space {
             total: space.f_blocks * space.f_frsize,
             free: space.f_bavail * space.f_frsize,
         })

@@ -8,9 +8,10 @@
 use super::adopt::Skipped;
 use super::error;
 use super::error::SyncError;
+use super::inodes::{self, Scarce};
 use super::memory::Print;
 use super::plan::Op;
-use super::scan::{self, is_ignored, print, unchanged};
+use super::scan::{self, ino, is_ignored, print, unchanged};
 use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
 use super::unfit::{self, Xattrs};
@@ -48,6 +49,7 @@ pub struct Executor<'a> {
     pub unfit: BTreeMap<u64, Option<(Xattrs, Errno)>>,
     /// Directories that could not be put in place, and why: nothing can be put into them.
     lost: BTreeMap<TreePath, String>,
+    inodes: Scarce,
     /// How many steps still need a staged content.
     uses: BTreeMap<ContentId, u32>,
     touched: BTreeSet<TreePath>,
@@ -121,6 +123,7 @@ impl<'a> Executor<'a> {
             absent,
             unfit: BTreeMap::new(),
             lost: BTreeMap::new(),
+            inodes: Scarce::default(),
             uses: BTreeMap::new(),
             touched: BTreeSet::new(),
             #[cfg(test)]
@@ -135,6 +138,7 @@ impl<'a> Executor<'a> {
                 *self.uses.entry(content).or_default() += 1;
             }
         }
+        self.inodes = Scarce::for_steps(self.root, ops);
         let mut skipped: Vec<Skipped> = Vec::new();
         // What was to be put somewhere and was not.
         let mut unsaved: BTreeMap<ContentId, bool> = BTreeMap::new();
@@ -155,6 +159,9 @@ impl<'a> Executor<'a> {
             let linked = self.linked(op);
             self.open_directories(op)?;
             let (path, done) = match op {
+                op if !self.only_renames(op) && self.inodes.are_too_few_for(self.root, op) => {
+                    (op.path(), Err(Skip::Because(inodes::WHY.to_owned())))
+                }
                 Op::MakeDir { path, entry } => (path, self.make_dir(path, entry)),
                 Op::Move { from, to } => (from, self.rename(from, to)),
                 Op::Create { path, entry, link } => (path, self.create(path, entry, link.as_ref())),
@@ -188,6 +195,12 @@ impl<'a> Executor<'a> {
             self.root.sync_dir(dir).map_err(|e| error::on("sync", dir, e))?;
         }
         Ok(skipped)
+    }
+
+    /// Whether a step puts a staged file in its place, and does not copy it.
+    fn only_renames(&self, op: &Op) -> bool {
+        let Op::Create { entry, .. } = op else { return false };
+        entry.kind.content().is_some_and(|content| self.uses.get(&content) == Some(&1))
     }
 
     /// What a step would put into a directory that is not there, and why that is not.
@@ -276,7 +289,7 @@ impl<'a> Executor<'a> {
         let (Some(stat), Some(known)) = (self.stat(from)?, self.prints.get(from)) else {
             return Err(changed());
         };
-        if stat.st_ino != known.ino {
+        if ino(&stat) != known.ino {
             return Err(changed());
         }
         let content = known.content;
@@ -512,7 +525,7 @@ impl<'a> Executor<'a> {
         if FileType::from_raw_mode(stat.st_mode) != kind {
             return Err(changed());
         }
-        self.put_xattrs(&fd, stat.st_ino, path, entry)?;
+        self.put_xattrs(&fd, ino(&stat), path, entry)?;
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(entry.mode.into()))
             .map_err(refused(path, "set the mode of"))?;
         if kind == FileType::RegularFile {

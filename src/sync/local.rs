@@ -7,6 +7,7 @@ use super::error::SyncError;
 use super::error::{self, open_root};
 use super::group::Groups;
 use super::guard;
+use super::inodes;
 use super::memory::{Memory, Print};
 use super::old_contents::{Known, OldContents};
 use super::plan::Op;
@@ -453,14 +454,24 @@ impl Replica for Local<'_> {
         (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
+    fn free_inodes(&self) -> Option<u64> {
+        inodes::free(&self.root)
+    }
+
     fn do_without(&mut self, contents: BTreeMap<ContentId, String>) {
         self.absent = contents;
     }
 
     fn take_troubles(&mut self, end: bool) -> Vec<(TreePath, String)> {
         let mut troubles = std::mem::take(&mut self.troubles);
-        for Lacking { path, xattrs } in self.memory.unfit.values().filter(|_| end) {
-            troubles.entry(path.clone()).or_insert_with(|| unfit::reason(xattrs, None));
+        if end && !self.memory.unfit.is_empty() {
+            // Not of files that this sync has removed.
+            let there: BTreeSet<u64> = self.memory.cache.values().map(|print| print.ino).collect();
+            for (_, Lacking { path, xattrs }) in
+                self.memory.unfit.iter().filter(|(ino, _)| there.contains(ino))
+            {
+                troubles.entry(path.clone()).or_insert_with(|| unfit::reason(xattrs, None));
+            }
         }
         troubles.into_iter().collect()
     }

@@ -245,7 +245,7 @@ pub fn merge(base: &Tree, left: &Tree, right: &Tree) -> Merged {
         let was = base.get(&ident);
         match (left.get(&ident), right.get(&ident)) {
             (Some(l), Some(r)) => {
-                let born = || born_as(ident, l, r, [&left, &right]);
+                let born = || born_as(ident, l, r, [&in_base, &in_left, &in_right]);
                 let (item, loser) = decide(was.map(|was| &was.item).or_else(born), &l.item, &r.item);
                 let given = |place: &Place| {
                     [&in_left, &in_right]
@@ -311,13 +311,24 @@ fn copy_of(ident: Ident, loser: &Item) -> Ident {
 
 /// What a copy was when a conflict made it, if one of the two is that: both sides met the conflict by themselves, and one of them has
 /// edited the copy since.
-fn born_as<'a>(ident: Ident, left: &'a Node, right: &'a Node, sides: [&Side; 2]) -> Option<&'a Item> {
-    let is_copy = |place: &Place| parse_conflict_name(&place.1).is_some();
-    if left.item.kind == right.item.kind || !left.places.union(&right.places).any(is_copy) {
+/// The file that lost its name is looked for where the copy's name says that it is: not among all.
+fn born_as<'a>(
+    ident: Ident,
+    left: &'a Node,
+    right: &'a Node,
+    trees: [&BTreeMap<&Place, Ident>; 3],
+) -> Option<&'a Item> {
+    if left.item.kind == right.item.kind {
         return None;
     }
-    let files = || sides.into_iter().flat_map(|side| side.keys());
-    [&left.item, &right.item].into_iter().find(|item| files().any(|file| copy_of(*file, item) == ident))
+    left.places.union(&right.places).find_map(|(dir, name)| {
+        let was = (*dir, parse_conflict_name(name)?.0);
+        let files = trees.into_iter().filter_map(|owners| owners.get(&was));
+        files
+            .flat_map(|file| [(file, &left.item), (file, &right.item)])
+            .find(|(file, item)| copy_of(**file, item) == ident)
+            .map(|(_, item)| item)
+    })
 }
 
 impl Work {

@@ -33,6 +33,7 @@ pub mod guard;
 pub mod halfway;
 pub mod identify;
 pub mod ignored;
+pub mod inodes;
 pub mod known;
 pub mod link;
 pub mod local;

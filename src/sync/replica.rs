@@ -61,6 +61,10 @@ pub trait Replica: Source + Sink {
     fn free_bytes(&self) -> Option<u64> {
         None
     }
+    /// Inodes that are free; none if that is not known.
+    fn free_inodes(&self) -> Option<u64> {
+        None
+    }
     /// These contents will not be staged, and why: steps that need them are skipped.
     fn do_without(&mut self, _contents: BTreeMap<ContentId, String>) {}
     /// Paths that could not be read, and why; at the `end` also those that are not stored in full.

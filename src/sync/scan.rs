@@ -14,6 +14,7 @@ use super::memory::Print;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::wal_index::is_wal_index;
 use crate::beneath::{Root, Stats, read_link};
+use crate::overlay::NodeId;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -119,11 +120,16 @@ fn times(stat: &Stat) -> (Time, Time) {
     ((stat.st_mtime as i64, stat.st_mtime_nsec as u32), (stat.st_ctime as i64, stat.st_ctime_nsec as u32))
 }
 
+/// Returns the inode number that a file keeps. A mount shows another one while the kernel remembers a removed file that had it.
+pub fn ino(stat: &Stat) -> u64 {
+    NodeId(stat.st_ino).own().0
+}
+
 /// How what `stat` is of can be recognised.
 pub fn print(stat: &Stat, content: Option<ContentId>) -> Print {
     let (mtime, ctime) = times(stat);
     let (size, fresh) = (stat.st_size as u64, is_fresh(ctime));
-    Print { ino: stat.st_ino, size, mtime, ctime, fresh, content, recipe: None }
+    Print { ino: ino(stat), size, mtime, ctime, fresh, content, recipe: None }
 }
 
 /// Whether what was changed at `ctime` may change again without showing it. A clock that was set back says nothing.
@@ -343,7 +349,7 @@ impl Scan {
         if stat.st_nlink < 2 || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return None;
         }
-        let other = self.linked.entry(stat.st_ino).or_insert_with(|| path.clone());
+        let other = self.linked.entry(ino(stat)).or_insert_with(|| path.clone());
         let found = self.seen.get(other).zip(self.prints.get(other)).filter(|_| other != path);
         found.map(|(seen, print)| (seen.clone(), print.clone()))
     }

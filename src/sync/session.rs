@@ -384,8 +384,9 @@ impl Session {
     /// Says who this side is, and what it knows.
     fn introduce(&mut self, replica: &dyn Replica, options: Option<Options>) {
         let ignored = ignored::feature(&replica.patterns());
-        let features =
-            replica.features().into_iter().chain(replica.groups().features()).chain(ignored).collect();
+        let room = replica.free_bytes().and_then(contents::room_feature);
+        let features = replica.features().into_iter().chain(replica.groups().features());
+        let features = features.chain(ignored).chain(room).collect();
         let (store, device) = (replica.store(), replica.device());
         self.past.greet(&device);
         let known = self.past.tell(&known(replica));

@@ -3,6 +3,7 @@
 
 use super::error::{self, SyncError};
 use super::identify::Seen;
+use super::scan;
 use super::tree::{Tree, TreePath};
 use crate::beneath::Root;
 use rustix::fs::{Mode, OFlags, XattrFlags};
@@ -64,7 +65,7 @@ pub fn retry(root: &Root, unfit: &mut Unfit) {
         let file = root.open_at(&lacking.path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
         // What is elsewhere now is found when the tree is looked at.
         let Ok(file) = file else { return true };
-        if !rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_ino == *ino) {
+        if !rustix::fs::fstat(&file).is_ok_and(|stat| scan::ino(&stat) == *ino) {
             return true;
         }
         match set(&file, &lacking.path, &lacking.xattrs) {

@@ -1,5 +1,6 @@
 //! Some forty things that two users do to one tree between two syncs, in three forms of mounting; both sides are compared by
 //! checksums. `cargo test --test scenarios` does all of them in one tree; `cargo test --test scenarios -- --ignored` each alone.
+//! Started by root, they run as root and as an ordinary user.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 #[path = "../common/mod.rs"]
@@ -8,11 +9,14 @@ mod special;
 mod table;
 mod world;
 
-use common::fuse_available;
+use common::as_both;
 use std::fs;
 use std::path::Path;
 use table::{SCENARIOS, Scenario};
 use world::{FORMS, Form, Side, act, manifest};
+
+/// If set, `each_alone` does only the scenario of that name.
+const ONLY: &str = "DEDUPFS_TEST_SCENARIO";
 
 /// What has to be in a directory after a scenario.
 fn check(scenario: &Scenario, dir: &Path, form: Form) {
@@ -66,20 +70,20 @@ fn run(scenarios: &[Scenario], form: Form) {
 
 #[test]
 fn all_in_one_tree() {
-    if !fuse_available() {
-        return;
-    }
     assert!(SCENARIOS.len() >= 40);
-    FORMS.into_iter().for_each(|form| run(SCENARIOS, form));
+    as_both(|_| FORMS.into_iter().for_each(|form| run(SCENARIOS, form)));
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn each_alone() {
-    if !fuse_available() {
-        return;
-    }
-    for form in FORMS {
-        SCENARIOS.iter().for_each(|scenario| run(std::slice::from_ref(scenario), form));
-    }
+    let only = std::env::var(ONLY).ok();
+    let wanted: Vec<_> =
+        SCENARIOS.iter().filter(|scenario| only.as_ref().is_none_or(|name| name == scenario.name)).collect();
+    assert!(!wanted.is_empty(), "no scenario is called {only:?}");
+    as_both(|_| {
+        for form in FORMS {
+            wanted.iter().for_each(|scenario| run(std::slice::from_ref(*scenario), form));
+        }
+    });
 }

@@ -1,6 +1,6 @@
 //! Two overlays in one of three forms, what a user does to a tree, and a manifest of what is in it.
 
-use crate::common::{As, Mount, succeed, text};
+use crate::common::{As, Mount, is_root, succeed, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,8 @@ impl Side {
 
     /// Below `parent`.
     pub fn new_in(form: Form, parent: &Path) -> Side {
-        let mut mount = Mount::prepare_in(As::Root, parent);
+        let user = if is_root() { As::Root } else { As::User };
+        let mut mount = Mount::prepare_in(user, parent);
         mount.in_place = form == Form::OverItself;
         match form {
             Form::Bare => drop(succeed(mount.dedupctl().arg("init").arg(mount.dir()))),

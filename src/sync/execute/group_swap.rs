@@ -9,6 +9,7 @@
 use super::{Executor, Skip, Step, changed, refused};
 use crate::sync::error;
 use crate::sync::group::{BESIDE, ITSELF, Rows, stays};
+use crate::sync::scan::ino;
 use crate::sync::staging::whole;
 use crate::sync::tree::{ContentId, Ident, STAGING, TreePath, join};
 use crate::sync::wal_index::{SUFFIX, is_wal_index};
@@ -98,7 +99,7 @@ impl Executor<'_> {
         for (suffix, row) in was {
             let same = match row.kind.is_dir() {
                 true => {
-                    let ino = self.stat(&at(out, suffix))?.map(|stat| stat.st_ino);
+                    let ino = self.stat(&at(out, suffix))?.map(|stat| ino(&stat));
                     ino == self.prints.get(&at(path, suffix)).map(|known| known.ino)
                 }
                 false => self.is_what_was(&at(out, suffix), &at(path, suffix))?,

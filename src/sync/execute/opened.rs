@@ -6,6 +6,7 @@ use crate::sync::error::SyncError;
 use crate::sync::group::ITSELF;
 use crate::sync::halfway::OWNER;
 use crate::sync::plan::Op;
+use crate::sync::scan::ino;
 use crate::sync::tree::{TreePath, split};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::collections::BTreeSet;
@@ -101,7 +102,7 @@ impl Executor<'_> {
         let fd = self.root.open_at(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         let fd = fd.map_err(refused(dir, "open"))?;
         rustix::fs::fchmod(&fd, mode | owner).map_err(refused(dir, "make writable"))?;
-        self.opened.dirs.push((fd, stat.st_ino, mode));
+        self.opened.dirs.push((fd, ino(&stat), mode));
         Ok(())
     }
 }

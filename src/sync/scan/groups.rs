@@ -60,8 +60,9 @@ impl Scan {
             }
             let dir = self.is_dir(&path);
             self.forget(&path);
-            let why = "is being changed, or locked, so all of it waits for the next sync";
-            self.notes.push(format!("{}: {why}", shown(&path)));
+            let why = "is being changed, or locked, so all of it waits for the next sync; run it again when the programs that \
+                       change it are done, and remove a lock that one of them has left";
+            self.troubles.push((path.clone(), why.to_owned()));
             let beside = BESIDE.iter().map(|suffix| [&path[..], suffix].concat());
             self.left_out.extend(beside.filter(|_| !dir));
             self.left_out.push(path);

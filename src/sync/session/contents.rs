@@ -3,9 +3,10 @@
 use super::super::batch::{Ranks, Teller};
 use super::super::content::{Sender, TAGS_MAX, Want};
 use super::super::error::SyncError;
+use super::super::inodes;
 use super::super::plan::Op;
 use super::super::proto::{Asked, DeltaPart, Message, Withheld};
-use super::super::tree::Tree;
+use super::super::tree::{Ident, Tree};
 use super::fast_path::Way;
 use super::{Replica, Session, State, contents_of};
 use std::collections::BTreeSet;
@@ -68,9 +69,10 @@ impl Session {
 
     /// If there is no room for all that is wanted, the smallest come first, and what is too large is not asked for.
     fn want_what_fits(&mut self, replica: &dyn Replica) {
-        let Some(free) = replica.free_bytes() else { return };
+        let free = replica.free_bytes().unwrap_or(u64::MAX);
         let refused = too_large(&self.wants, free);
-        if refused.is_empty() {
+        let mut inodes = free_inodes(&self.mine, &self.merged.tree, replica);
+        if refused.is_empty() && self.wants.len() as u64 <= inodes {
             return;
         }
         let all = std::mem::take(&mut self.wants).into_iter().zip(std::mem::take(&mut self.want_paths));
@@ -78,12 +80,15 @@ impl Session {
             match refused.contains(&number) {
                 true => {
                     let why = format!(
-                        "there is no room for its {} bytes ({free} bytes are free); make room and run the sync again",
+                        "there is no room for its {} bytes: {free} bytes are free, and the sync leaves {ROOM_BYTES} of them; \
+                         make room and run the sync again",
                         want.size
                     );
                     self.absent.insert(want.content, why);
                 }
+                false if inodes == 0 => drop(self.absent.insert(want.content, inodes::WHY.to_owned())),
                 false => {
+                    inodes -= 1;
                     self.wants.push(want);
                     self.want_paths.push(path);
                 }
@@ -93,7 +98,9 @@ impl Session {
 
     /// What is on its way at once is more than there is room for.
     pub(super) fn is_too_much(&self, replica: &dyn Replica) -> bool {
-        replica.free_bytes().is_some_and(|free| !too_large(&self.wants, free).is_empty())
+        let inodes = free_inodes(&self.mine, &self.their_tree, replica);
+        self.wants.len() as u64 > inodes
+            || replica.free_bytes().is_some_and(|free| !too_large(&self.wants, free).is_empty())
     }
 
     /// The peer cannot send some of what this side wants.
@@ -221,6 +228,33 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// In a hello: the free bytes of the replica's disk, as a power of two.
+const ROOM: &str = "room ";
+/// More free bytes than this power of two are not announced.
+const ROOM_BITS_MAX: u32 = 40;
+
+/// Returns the feature that tells how many bytes are free.
+pub(super) fn room_feature(free: u64) -> Option<String> {
+    let bits = free.checked_ilog2().unwrap_or(0);
+    (bits < ROOM_BITS_MAX).then(|| format!("{ROOM}{bits}"))
+}
+
+/// Returns whether a peer with these features may lack room for some of what it is to get.
+pub(super) fn may_be_too_much(wants: &[Want], features: &[String]) -> bool {
+    let bits = features.iter().find_map(|feature| feature.strip_prefix(ROOM)?.parse::<u32>().ok());
+    let free = bits.and_then(|bits| 1_u64.checked_shl(bits));
+    free.is_some_and(|free| !too_large(wants, free).is_empty())
+}
+
+/// Returns how many contents there are inodes for, if `mine` becomes `new`: directories and links take theirs first.
+fn free_inodes(mine: &Tree, new: &Tree, replica: &dyn Replica) -> u64 {
+    let Some(free) = replica.free_inodes() else { return u64::MAX };
+    let known: BTreeSet<Ident> = mine.entries.values().map(|entry| entry.ident).collect();
+    let others = new.entries.values().filter(|entry| entry.kind.content().is_none());
+    let others = others.filter(|entry| !known.contains(&entry.ident)).count() as u64;
+    free.saturating_sub(inodes::KEPT + others)
 }
 
 /// Numbers of wants for which there is no room after all smaller ones.

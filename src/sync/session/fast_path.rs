@@ -28,6 +28,7 @@ use super::super::merge::Merged;
 use super::super::plan::{Op, summary};
 use super::super::proto::{Agreed, Direction, Message};
 use super::super::tree::{ContentId, Ident, Kind, Tree, TreePath};
+use super::contents::may_be_too_much;
 use super::{Leaving, Outcome, Replica, Session, State, contents_of, remembered};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -143,6 +144,10 @@ impl Session {
             contents_of(&theirs).into_keys().filter(|content| !mine.contains_key(content)).collect();
         replica.held(&gone)?;
         let wants = lacking(&theirs, &self.mine);
+        // Files that do not fit are not sent: let the peer ask for the rest.
+        if may_be_too_much(&wants, &self.features) {
+            return self.go_long(true, replica);
+        }
         self.to_send = wants.iter().map(|want| want.size).sum();
         let leaving = Leaving::new(wants, &theirs, replica)?;
         if leaving.sender.wants().any(|want| want.base.is_some() && want.size > WHOLE_BYTES_MAX) {

@@ -1,20 +1,17 @@
 //! What taking in one more step of files costs, as a store grows.
 //!
-//! `cargo run --release --example bench_scale -- DIR STEPS MIB random|text [FILE_KIB [full|chunks|off]]`: makes MIB of files in DIR a step
-//! (of 1 MiB, random or of text, unless FILE_KIB says otherwise), takes them in with that setting for `similarity`, and prints for the step: seconds, bytes that this process gave to
-//! `write`, and those by the bytes that the packs grew; bytes of the index, and those by the unique bytes; memory. At the end the
-//! exponent of the bytes written by the number of the step: 0 if the cost is constant, 1 if it grows with what is there.
+//! Makes MIB of files in DIR a step (of 1 MiB, random or of text, unless FILE_KIB says otherwise), takes them in with that setting for
+//! `similarity`, and prints for the step: seconds, bytes that this process gave to `write`, and those by the bytes that the packs grew;
+//! bytes of the index, and those by the unique bytes; memory. At the end the exponent of the bytes written by the number of the step: 0
+//! if the cost is constant, 1 if it grows with what is there.
 //!
 //! `write_bytes` of `/proc/self/io` is no measure: it counts a page of any size whole that a few bytes were written to.
 //!
 //! Files are made by another process, so that their own bytes are not counted. Text is of `/usr/share/doc`, `/usr/include`,
 //! `/usr/lib/python3` and the sources of crates, in each step with other letters for all letters.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a measurement stops at the first error, and prints"
-)]
 
+use crate::report::exponent;
+use crate::tables;
 use dedupfs::config::Config;
 use dedupfs::repo::{InitOptions, OpenOptions, Repo};
 use std::io::Write;
@@ -23,17 +20,13 @@ use std::time::Instant;
 
 const TEXT: [&str; 4] = ["/usr/share/doc", "/usr/include", "/usr/lib/python3", "/usr/lib/python3.12"];
 
-fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let [dir, steps, mib, kind, rest @ ..] = &args[..] else {
-        panic!("DIR STEPS MIB random|text [FILE_KIB [full|chunks|off]]")
-    };
+pub fn run(dir: &str, steps: &str, mib: &str, kind: &str, rest: &[&str]) {
     let (dir, mib): (PathBuf, usize) = (dir.into(), mib.parse().unwrap());
     let file_bytes = rest.first().map_or(1 << 10, |kib| kib.parse::<usize>().unwrap()) << 10;
     if let Some(Ok(step)) = rest.get(1).map(|step| step.parse()) {
         return make(&dir, step, mib << 20, kind == "text", file_bytes);
     }
-    let similarity = rest.get(1).map_or("full", String::as_str);
+    let similarity = rest.get(1).copied().unwrap_or("full");
     std::fs::create_dir_all(&dir).unwrap();
     let config = Config::parse(&format!("similarity = \"{similarity}\"")).unwrap();
     let layout = Repo::init(&dir, None, &InitOptions { config, ..InitOptions::default() }).unwrap();
@@ -64,19 +57,12 @@ fn main() {
         );
         costs.push((step as f64 + 1.0, written as f64));
     }
-    println!("exponent of the bytes written by step: {:.2}", exponent(&costs));
+    println!("exponent of the bytes written by step: {:.2}", exponent(&costs).unwrap_or(f64::NAN));
+    let unique = overlay.store().stats().unique_bytes;
     let left = background.stop();
     drop(overlay);
     repo.close(left).unwrap();
-}
-
-/// The slope of a line through the logarithms.
-fn exponent(points: &[(f64, f64)]) -> f64 {
-    let logs: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
-    let mean = |of: &dyn Fn(&(f64, f64)) -> f64| logs.iter().map(of).sum::<f64>() / logs.len() as f64;
-    let (x, y) = (mean(&|log| log.0), mean(&|log| log.1));
-    let (above, below) = (mean(&|log| (log.0 - x) * (log.1 - y)), mean(&|log| (log.0 - x).powi(2)));
-    above / below
+    tables::print(&dir, unique, "by unique byte");
 }
 
 /// Bytes that this process gave to `write` and its like.
