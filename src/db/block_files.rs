@@ -90,6 +90,8 @@ struct State {
 
 struct Appended {
     file: File,
+    /// Whether it may be written through.
+    writable: bool,
     /// Where the next block goes.
     end: Mutex<u64>,
 }
@@ -99,7 +101,7 @@ impl BlockFiles {
     pub(super) fn open(dir: &Path) -> DbResult<BlockFiles> {
         let files = BlockFiles { dir: dir.to_owned(), state: Mutex::default() };
         match DirBuilder::new().mode(0o700).create(dir) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(files.failed(dir, e)),
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(failed(dir, e)),
             _ => Ok(files),
         }
     }
@@ -118,7 +120,7 @@ impl BlockFiles {
         }
         // After an error what was written is overwritten by the next.
         let written = appended.file.write_all_at(&bytes, *end);
-        written.map_err(|e| self.failed(&self.path(name), e))?;
+        written.map_err(|e| failed(&self.path(name), e))?;
         *end = offset;
         drop(end);
         self.lock().unsynced.insert(name, appended);
@@ -139,7 +141,7 @@ impl BlockFiles {
         let mut block = vec![0; address.len as usize];
         match appended.file.read_exact_at(&mut block, address.offset) {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-            Err(e) => Err(self.failed(&self.path(name), e)),
+            Err(e) => Err(failed(&self.path(name), e)),
             Ok(()) => Ok((crc32fast::hash(&block) == address.crc).then(|| block.into())),
         }
     }
@@ -151,11 +153,11 @@ impl BlockFiles {
             (std::mem::take(&mut state.unsynced), std::mem::take(&mut state.made))
         };
         let mut synced = unsynced.iter().try_for_each(|(name, appended)| {
-            appended.file.sync_data().map_err(|e| self.failed(&self.path(*name), e))
+            appended.file.sync_data().map_err(|e| failed(&self.path(*name), e))
         });
         if made && synced.is_ok() {
             let dir = File::open(&self.dir).and_then(|dir| dir.sync_all());
-            synced = dir.map_err(|e| self.failed(&self.dir, e));
+            synced = dir.map_err(|e| failed(&self.dir, e));
         }
         if synced.is_err() {
             let mut state = self.lock();
@@ -173,7 +175,7 @@ impl BlockFiles {
             state.unsynced.remove(&name);
         }
         match std::fs::remove_file(self.path(name)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(self.failed(&self.path(name), e)),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed(&self.path(name), e)),
             _ => Ok(()),
         }
     }
@@ -181,8 +183,8 @@ impl BlockFiles {
     /// Returns the names of all files.
     pub(super) fn names(&self) -> DbResult<BTreeSet<FileName>> {
         let mut names = BTreeSet::new();
-        for entry in std::fs::read_dir(&self.dir).map_err(|e| self.failed(&self.dir, e))? {
-            let entry = entry.map_err(|e| self.failed(&self.dir, e))?;
+        for entry in std::fs::read_dir(&self.dir).map_err(|e| failed(&self.dir, e))? {
+            let entry = entry.map_err(|e| failed(&self.dir, e))?;
             names.extend(entry.file_name().to_str().and_then(FileName::parse));
         }
         Ok(names)
@@ -196,15 +198,16 @@ impl BlockFiles {
 
     fn file(&self, name: FileName, make: bool) -> DbResult<Arc<Appended>> {
         let mut state = self.lock();
-        if let Some(appended) = state.open.get(&name).or_else(|| state.unsynced.get(&name)) {
+        let known = state.open.get(&name).or_else(|| state.unsynced.get(&name));
+        if let Some(appended) = known.filter(|known| known.writable || !make) {
             return Ok(appended.clone());
         }
         let path = self.path(name);
         let mut options = File::options();
         options.read(true).write(make).create(make).mode(0o600);
-        let file = options.open(&path).map_err(|e| self.failed(&path, e))?;
-        let end = file.metadata().map_err(|e| self.failed(&path, e))?.len();
-        let appended = Arc::new(Appended { file, end: Mutex::new(end) });
+        let file = options.open(&path).map_err(|e| failed(&path, e))?;
+        let end = file.metadata().map_err(|e| failed(&path, e))?.len();
+        let appended = Arc::new(Appended { file, writable: make, end: Mutex::new(end) });
         state.made |= make;
         while state.open.len() >= OPEN_MAX {
             state.open.pop_first();
@@ -220,14 +223,15 @@ impl BlockFiles {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
+}
 
-    fn failed(&self, path: &Path, source: io::Error) -> DbError {
-        let path = path.to_owned();
-        match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DbError::Full { path },
-            _ if Refusal::of(&source).is_some() => DbError::Refused { path, source },
-            _ => DbError::Broken { path, reason: source.to_string() },
-        }
+/// Returns the error of the database for one of the file at `path`.
+pub(super) fn failed(path: &Path, source: io::Error) -> DbError {
+    let path = path.to_owned();
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DbError::Full { path },
+        _ if Refusal::of(&source).is_some() => DbError::Refused { path, source },
+        _ => DbError::Broken { path, reason: source.to_string() },
     }
 }
 
@@ -249,6 +253,7 @@ mod tests {
         let first = files.append(NAME, &["one", "", "three"]).unwrap();
         files.sync().unwrap();
         let files = BlockFiles::open(&dir.path().join("runs")).unwrap();
+        assert_eq!(files.read(NAME, first[0]).unwrap().as_deref(), Some(&b"one"[..]));
         let more = files.append(NAME, &["four"]).unwrap();
         let read = |address| files.read(NAME, address).unwrap().unwrap().to_vec();
         assert_eq!([read(first[0]), read(first[1])], [b"one".to_vec(), vec![]]);

@@ -1,4 +1,4 @@
-use super::block_files::{Address, BlockFiles, FileName};
+use super::block_files::{Address, BlockFiles, FileName, failed};
 use super::{Batch, Compacted, Db, DbError, DbResult, SledDb, Table, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -45,12 +45,11 @@ const IN_FILE: u8 = 1;
 impl IndexDb {
     /// Opens the index in directory `path`, and creates it if it is missing, with about `cache_bytes` of cache.
     pub fn open(path: &Path, cache_bytes: u64) -> DbResult<IndexDb> {
-        let io = |source| DbError::Refused { path: path.to_owned(), source };
         if IndexDb::is_earlier(path) {
             tracing::info!("index {}: it has the form of an earlier version, and is rebuilt", path.display());
-            std::fs::remove_dir_all(path).map_err(io)?;
+            std::fs::remove_dir_all(path).map_err(|e| failed(path, e))?;
         }
-        std::fs::create_dir_all(path).map_err(io)?;
+        std::fs::create_dir_all(path).map_err(|e| failed(path, e))?;
         let sled = SledDb::open(&path.join(ROWS), cache_bytes)?;
         let index = IndexDb { sled, files: BlockFiles::open(&path.join(RUNS))? };
         index.remove_strays()?;
