@@ -239,7 +239,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// Seen to fail with: a checksum not compared; a length not compared; a file made anew at its next block.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -76,7 +76,7 @@ impl IndexDb {
             return Ok(false);
         };
         let (prefix, mut found) = (block_prefix(name.number), false);
-        self.sled.scan(table, &prefix, &mut |key, _| {
+        self.sled.scan_keys(table, &prefix, &mut |key| {
             found = key.starts_with(&prefix);
             false
         })?;
@@ -155,16 +155,35 @@ impl Db for IndexDb {
     }
 
     fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()> {
+        self.scan_prefix(table, &[], from, visit)
+    }
+
+    fn scan_prefix(
+        &self,
+        table: Table,
+        prefix: &[u8],
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> DbResult<()> {
         let mut read = Ok(());
-        self.sled.scan(table, from, &mut |key, value| match self.block(table, key, value) {
-            Ok(Some(block)) => visit(key, &block),
-            Ok(None) => visit(key, value),
-            Err(e) => {
-                read = Err(e);
-                false
+        self.sled.scan(table, from, &mut |key, value| {
+            if !key.starts_with(prefix) {
+                return false;
+            }
+            match self.block(table, key, value) {
+                Ok(Some(block)) => visit(key, &block),
+                Ok(None) => visit(key, value),
+                Err(e) => {
+                    read = Err(e);
+                    false
+                }
             }
         })?;
         read
+    }
+
+    fn scan_keys(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8]) -> bool) -> DbResult<()> {
+        self.sled.scan_keys(table, from, visit)
     }
 
     fn apply(&self, mut batch: Batch) -> DbResult<()> {
@@ -208,7 +227,7 @@ impl Db for IndexDb {
     }
 }
 
-// Seen to fail with: blocks left in sled; files synced after sled; files removed before their entries are gone.
+// Seen to fail with strays found by a scan that reads their blocks.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,6 +300,23 @@ mod tests {
         let db = IndexDb::open(&path, 8 << 20).unwrap();
         assert!(!has(&table(&db), &db, 0, 1));
         assert_eq!(std::fs::read_dir(path.join(RUNS)).unwrap().count(), 1);
+    }
+
+    /// As after a power cut: of a run that the manifest does not name the entries may be there and the blocks not.
+    #[test]
+    fn an_unfinished_run_costs_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
+        let db = IndexDb::open(&path, 8 << 20).unwrap();
+        add(&table(&db), &db, 0, 1000);
+        let key = [&block_prefix(77)[..], &[1; 16]].concat();
+        db.put(Table::Chunks, &key, &[1; 24]).unwrap();
+        db.flush().unwrap();
+        drop(db);
+        std::fs::write(path.join(RUNS).join("63-77"), "").unwrap();
+        let db = IndexDb::open(&path, 8 << 20).unwrap();
+        assert!(has(&table(&db), &db, 0, 1000));
+        assert_eq!(db.files.names().unwrap().len(), 1);
     }
 
     #[test]

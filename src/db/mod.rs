@@ -249,6 +249,22 @@ pub trait Db: Send + Sync {
     /// Calls `visit` with each entry from `from` on, in key order, until it returns false.
     fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()>;
 
+    /// Like [`Db::scan`], with the entries only whose keys begin with `prefix`.
+    fn scan_prefix(
+        &self,
+        table: Table,
+        prefix: &[u8],
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> DbResult<()> {
+        self.scan(table, from, &mut |key, value| key.starts_with(prefix) && visit(key, value))
+    }
+
+    /// Calls `visit` with each key from `from` on, in order, until it returns false. Reads no values of size.
+    fn scan_keys(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8]) -> bool) -> DbResult<()> {
+        self.scan(table, from, &mut |key, _| visit(key))
+    }
+
     /// Applies all changes of a batch, atomically. Durable only after [`Db::flush`].
     fn apply(&self, batch: Batch) -> DbResult<()>;
 
@@ -277,7 +293,7 @@ pub trait Db: Send + Sync {
         let mut from = prefix.to_vec();
         loop {
             let (mut batch, mut room) = (Batch::new(), BATCH_CHANGES);
-            self.scan(table, &from.clone(), &mut |key, _| {
+            self.scan_keys(table, &from.clone(), &mut |key| {
                 let goes = key.starts_with(prefix) && room > 0;
                 if goes {
                     batch.remove(table, key);

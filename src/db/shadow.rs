@@ -47,6 +47,24 @@ impl Db for Shadow {
         self.0.scan(table(of), from, visit)
     }
 
+    fn scan_prefix(
+        &self,
+        of: Table,
+        prefix: &[u8],
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> DbResult<()> {
+        self.0.scan_prefix(table(of), prefix, from, visit)
+    }
+
+    fn scan_keys(&self, of: Table, from: &[u8], visit: &mut dyn FnMut(&[u8]) -> bool) -> DbResult<()> {
+        self.0.scan_keys(table(of), from, visit)
+    }
+
+    fn clear(&self, of: Table, prefix: &[u8]) -> DbResult<()> {
+        self.0.clear(table(of), &key_in(of, prefix))
+    }
+
     fn apply(&self, mut batch: Batch) -> DbResult<()> {
         for (key, _) in &mut batch.changes {
             let Some((&first, rest)) = key.split_first() else { continue };

@@ -130,7 +130,7 @@ impl<C: Codec> Tiers<C> {
         let bad = DbError::Row { table, reason: "a list of runs" };
         let Some(manifest) = db.get(table, MANIFEST)? else {
             let mut empty = true;
-            db.scan(table, &[], &mut |_, _| {
+            db.scan_keys(table, &[], &mut |_| {
                 empty = false;
                 false
             })?;
@@ -185,7 +185,7 @@ impl<C: Codec> Tiers<C> {
     /// Returns the number of the first run, from `from` on, that has data.
     fn next_run(&self, db: &dyn Db, part: u8, from: u32) -> DbResult<Option<u32>> {
         let mut found = None;
-        db.scan(self.layout.table, &run_key(part, from, &[]), &mut |key, _| {
+        db.scan_keys(self.layout.table, &run_key(part, from, &[]), &mut |key| {
             found = key.strip_prefix(&[part]).and_then(<[u8]>::first_chunk).map(|n| u32::from_be_bytes(*n));
             false
         })?;

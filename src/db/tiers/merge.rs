@@ -64,16 +64,11 @@ impl<'a, C: Codec> Merge<'a, C> {
         if !cursor.blocks.is_empty() {
             return Ok(());
         }
-        let Some(last) = cursor.last.take() else { return Ok(()) };
+        let Some(mut after) = cursor.last.take() else { return Ok(()) };
+        after.push(0);
         let prefix = run_key(b'r', cursor.number, &[]);
         let (mut blocks, mut end, mut failed) = (Vec::new(), None, None);
-        self.db.scan(self.tiers.layout.table, &last, &mut |key, block| {
-            if key == last {
-                return true;
-            }
-            if !key.starts_with(&prefix) {
-                return false;
-            }
+        self.db.scan_prefix(self.tiers.layout.table, &prefix, &after, &mut |key, block| {
             match self.tiers.decoded(block) {
                 Ok(block) => blocks.push(block),
                 Err(e) => {
