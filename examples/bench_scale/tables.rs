@@ -1,11 +1,11 @@
 //! The bytes of each table of an index.
 
-use dedupfs::db::{Db as _, SledDb, Table};
+use dedupfs::db::{Db as _, IndexDb, Table};
 use std::path::Path;
 
 /// Prints keys and values of each table of the overlay's index, which must not be mounted, and their bytes by `unit`.
 pub fn print(root: &Path, units: u64, unit: &str) {
-    let db = SledDb::open(&root.join(".dedupfs/index"), 64 << 20).unwrap();
+    let db = IndexDb::open(&root.join(".dedupfs/index"), 64 << 20).unwrap();
     println!("table            entries    bytes       bytes {unit}");
     let mut all = 0;
     for table in Table::ALL {

@@ -5,7 +5,7 @@ use crate::corpus::File;
 use crate::oracle::Truth;
 use crate::table::Row;
 use dedupfs::chunk::ChunkParams;
-use dedupfs::db::{self, Db, SledDb, Table};
+use dedupfs::db::{self, Db, IndexDb, Table};
 use dedupfs::id::RecipeId;
 use dedupfs::similarity::groups::{self, PairOptions, Stars};
 use dedupfs::similarity::{QuerySketch, Similarity, SimilarityOptions, Sketch, exact, exact::Patterns};
@@ -78,7 +78,7 @@ pub fn measure(files: &[File], queries: &[usize], truth: &Truth, sketched: Sketc
     speeds.push(("sketch", unique as f64 / 1e6 / sketching));
 
     let dir = tempfile::tempdir().unwrap();
-    let db = Arc::new(SledDb::open(&dir.path().join("index"), 256 << 20).unwrap());
+    let db = Arc::new(IndexDb::open(&dir.path().join("index"), 256 << 20).unwrap());
     let index = Similarity::open(db.clone(), SimilarityOptions::default()).unwrap();
     let building = cpu_of(&mut || build(&index, &*db, files, sketched));
     speeds.push(("sketch and index", unique as f64 / 1e6 / building));

@@ -5,7 +5,7 @@
 
 use super::{ID, drop_caches, drop_pages};
 use dedupfs::config::parse_size;
-use dedupfs::db::SledDb;
+use dedupfs::db::IndexDb;
 use dedupfs::id::ChunkId;
 use dedupfs::repo::Memory;
 use dedupfs::store::{Store, StoreOptions};
@@ -40,7 +40,7 @@ fn count_of(millions: &str) -> u64 {
 
 fn open(work: &Path, setting: &str, progress: &mut dyn FnMut(u64, u64)) -> Arc<Store> {
     let memory = Memory::divide(parse_size(setting).ok(), None);
-    let db = Arc::new(SledDb::open(&work.join("index"), memory.index_cache_bytes).unwrap());
+    let db = Arc::new(IndexDb::open(&work.join("index"), memory.index_cache_bytes).unwrap());
     // Small packs hold about as many of these tiny chunks as packs of the usual size hold usual chunks.
     let options = StoreOptions {
         pack_bytes_max: 1 << 20,

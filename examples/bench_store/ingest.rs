@@ -5,7 +5,7 @@
 
 use super::{ID, drop_caches};
 use dedupfs::chunk::ChunkParams;
-use dedupfs::db::SledDb;
+use dedupfs::db::IndexDb;
 use dedupfs::id::{ChunkId, RecipeId};
 use dedupfs::recipe::{ChunkRef, Recipe};
 use dedupfs::store::{Store, StoreOptions, Writer};
@@ -120,7 +120,7 @@ pub(super) fn run(dir: &Path, work: &Path) {
     let home = work.join("store");
     std::fs::create_dir_all(&home).unwrap();
     let open = || {
-        let db = Arc::new(SledDb::open(&home.join("index"), 32 << 20).unwrap());
+        let db = Arc::new(IndexDb::open(&home.join("index"), 32 << 20).unwrap());
         Arc::new(Store::open(&home, ID, db, StoreOptions::default(), &mut |_, _| {}).unwrap())
     };
     let store = open();

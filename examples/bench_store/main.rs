@@ -11,7 +11,7 @@ mod index;
 mod ingest;
 
 use dedupfs::chunk::ChunkParams;
-use dedupfs::db::{Db, Layout, MemDb, Runs, SledDb, Table};
+use dedupfs::db::{Db, IndexDb, Layout, MemDb, Runs, Table};
 use dedupfs::id::{ChunkId, RecipeId, StoreId};
 use dedupfs::recipe::{ChunkRef, Recipe};
 use dedupfs::store::{Store, StoreOptions};
@@ -126,7 +126,7 @@ fn data(dir: &Path, work: &Path, mib: usize) {
     for threads in [1, 2] {
         let _ = std::fs::remove_dir_all(work);
         std::fs::create_dir_all(work).unwrap();
-        let db = Arc::new(SledDb::open(&work.join("index"), 32 << 20).unwrap());
+        let db = Arc::new(IndexDb::open(&work.join("index"), 32 << 20).unwrap());
         let store = Arc::new(Store::open(work, ID, db, StoreOptions::default(), &mut |_, _| {}).unwrap());
         let start = Instant::now();
         let next = std::sync::atomic::AtomicUsize::new(0);
@@ -220,7 +220,7 @@ fn reads(work: &Path, options: &StoreOptions, pieces: &[Vec<(ChunkRef, &[u8])>],
         ("warm pages", false, false),
         ("warm pages, ahead 64", false, true),
     ] {
-        let db = Arc::new(SledDb::open(&work.join("index"), 32 << 20).unwrap());
+        let db = Arc::new(IndexDb::open(&work.join("index"), 32 << 20).unwrap());
         let store = Store::open(work, ID, db, options.clone(), &mut |_, _| {}).unwrap();
         if cold {
             drop_caches(work);
@@ -302,7 +302,7 @@ fn rss_mib() -> f64 {
 fn rows(work: &Path, millions: f64) {
     let _ = std::fs::remove_dir_all(work);
     std::fs::create_dir_all(work).unwrap();
-    let db = SledDb::open(&work.join("index"), 32 << 20).unwrap();
+    let db = IndexDb::open(&work.join("index"), 32 << 20).unwrap();
     let runs: Runs = Runs::new(Layout { table: Table::Chunks, row_len: 49, key_len: 33 });
     let count = (millions * 1e6) as u64;
     let start = Instant::now();
@@ -332,7 +332,7 @@ fn rows(work: &Path, millions: f64) {
     assert_eq!(count_found, 100_000);
     println!("   find: {:.1} us", start.elapsed().as_secs_f64() * 10.0);
     drop(db);
-    let db = SledDb::open(&work.join("index"), 32 << 20).unwrap();
+    let db = IndexDb::open(&work.join("index"), 32 << 20).unwrap();
     println!(
         "   {:.0} bytes a row on disk (by sled), RSS after reopen {:.0} MiB",
         db.bytes_on_disk() as f64 / count as f64,

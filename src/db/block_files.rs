@@ -1,4 +1,4 @@
-//! Files of blocks beside the database: one for each run of a table.
+//! Files of blocks next to the database: one for each run of a table.
 //!
 //! A run is written once, from its first block to its last, and deleted as a whole. In sled each block is written two
 //! or three times, with the tree nodes around it, and again whenever sled cleans up; in a file of its own it is written

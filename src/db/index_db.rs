@@ -3,7 +3,7 @@ use super::{Batch, Compacted, Db, DbError, DbResult, SledDb, Table, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The database of an index on disk: sled, with the blocks of runs in files beside it.
+/// The database of an index on disk: sled, with the blocks of runs in files next to it.
 ///
 /// ```text
 /// rows/     sled: all entries. Of a block of a run: 1 | its address, or, if the disk was nearly full, 0 | the block

@@ -169,7 +169,7 @@ fn a_damaged_or_missing_index_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();
     let layout = init(dir.path());
     let index = layout.file("index");
-    fs::write(index.join("db"), vec![0xa5; 100_000]).unwrap();
+    fs::write(index.join("rows/db"), vec![0xa5; 100_000]).unwrap();
     assert!(open(&layout).unwrap().behind());
     fs::remove_dir_all(&index).unwrap();
     fs::write(&index, "no directory").unwrap();
