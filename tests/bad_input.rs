@@ -570,7 +570,8 @@ fn an_index_that_is_not_to_be_trusted_is_read_when_it_is_opened() {
     }
     mount.settle();
     mount.unmount();
-    let index = mount.dir().join(".dedupfs/index/rows");
+    let all = mount.dir().join(".dedupfs/index");
+    let index = all.join("rows");
     fs::write(index.join("full"), "").unwrap();
     mount.start();
     mount.unmount();
@@ -578,11 +579,11 @@ fn an_index_that_is_not_to_be_trusted_is_read_when_it_is_opened() {
     fs::write(index.join("full"), "").unwrap();
     let (whole, saved) = (fs::read(index.join("db")).unwrap(), mount.root.path().join("saved"));
     assert!(whole.len() > 3 * SEGMENT, "{} bytes", whole.len());
-    fs::rename(&index, &saved).unwrap();
+    fs::rename(&all, &saved).unwrap();
     // Neither the last of sled's segments nor the head of one, which are looked at when it is opened.
     for at in (SEGMENT + 100..2 * SEGMENT).step_by(SEGMENT / 8) {
-        let _ = fs::remove_dir_all(&index);
-        common::succeed(Command::new("cp").arg("-a").arg(&saved).arg(&index));
+        let _ = fs::remove_dir_all(&all);
+        common::succeed(Command::new("cp").arg("-a").arg(&saved).arg(&all));
         let mut damaged = whole.clone();
         damaged[at..at + 8].iter_mut().for_each(|byte| *byte ^= 0x55);
         fs::write(index.join("db"), damaged).unwrap();

@@ -69,12 +69,12 @@ fn an_index_in_use_shrinks_and_a_kill_meanwhile_costs_nothing() {
         let done = copies();
         fill(&mount, files..files * 8 / 5);
         files = files * 8 / 5;
-        wait_until("a copy is begun", || state.join("index.copy").exists() || copies() > done);
+        wait_until("a copy is begun", || state.join("index/rows.copy").exists() || copies() > done);
         std::thread::sleep(Duration::from_millis(60 * round));
         mount.kill();
-        met += u32::from(state.join("index.copy").exists());
+        met += u32::from(state.join("index/rows.copy").exists());
         mount.start();
-        assert!(!state.join("index.copy").exists());
+        assert!(!state.join("index/rows.copy").exists());
         compare(&mount, files);
         let check = mount.ctl(&["check"]);
         assert_eq!(check["damaged"].as_array().unwrap().len(), 0, "{check}");

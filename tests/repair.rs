@@ -26,7 +26,7 @@ use common::{As, Mount, fuse_available, noise, text, xattr};
 use dedupfs::admin::{self, Action, CheckReport, Context, Peer, RepairRequest, Request, Response};
 use dedupfs::chunk::ChunkParams;
 use dedupfs::config::Config;
-use dedupfs::db::{Batch, Db, SledDb, Table};
+use dedupfs::db::{Batch, Db, IndexDb, Table};
 use dedupfs::history::Rules;
 use dedupfs::id::ChunkId;
 use dedupfs::overlay::{Background, OpenFlags, ROOT};
@@ -814,7 +814,7 @@ fn the_index_is_made_anew_and_records_are_saved_before() {
     bad[40] ^= 1;
     set_record(&world.path("two"), &bad);
     {
-        let db = SledDb::open(&world.layout.file("index"), 1 << 20).unwrap();
+        let db = IndexDb::open(&world.layout.file("index"), 1 << 20).unwrap();
         let mut batch = Batch::new();
         db.scan(Table::Chunks, &[], &mut |key, _| {
             batch.remove(Table::Chunks, key);

@@ -1,7 +1,8 @@
 use super::block_files::{Address, BlockFiles, FileName, failed};
 use super::{Batch, Compacted, Db, DbError, DbResult, SledDb, Table, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 /// The database of an index on disk: sled, with the blocks of runs in files next to it.
 ///
@@ -13,17 +14,21 @@ use std::path::Path;
 /// Invariants:
 /// - Blocks are durable before what was applied after them is: [`Db::flush`] syncs the files first.
 /// - A file is removed when its entries are durably gone. Files without entries are removed at open.
+/// - An index with a damaged block is used until it is closed, and not opened again: then it is rebuilt.
 ///
 /// sled has space set aside for a full disk, and these files have none: so blocks go into sled if little is left.
 ///
 /// An earlier form had sled's files where now these directories are; it is replaced by an empty index.
 pub struct IndexDb {
+    path: PathBuf,
     sled: SledDb,
     files: BlockFiles,
 }
 
 const ROWS: &str = "rows";
 const RUNS: &str = "runs";
+/// Name of the mark that a block was damaged.
+const DAMAGED: &str = "damaged";
 /// A file that sled makes in its directory.
 const OF_SLED: &str = "conf";
 /// The tables that consist of runs ([`Tiers`](super::Tiers)).
@@ -49,9 +54,13 @@ impl IndexDb {
             tracing::info!("index {}: it has the form of an earlier version, and is rebuilt", path.display());
             std::fs::remove_dir_all(path).map_err(|e| failed(path, e))?;
         }
+        if path.join(DAMAGED).exists() {
+            let reason = "a block of it was damaged when it was last used".to_owned();
+            return Err(DbError::Broken { path: path.to_owned(), reason });
+        }
         std::fs::create_dir_all(path).map_err(|e| failed(path, e))?;
         let sled = SledDb::open(&path.join(ROWS), cache_bytes)?;
-        let index = IndexDb { sled, files: BlockFiles::open(&path.join(RUNS))? };
+        let index = IndexDb { path: path.to_owned(), sled, files: BlockFiles::open(&path.join(RUNS))? };
         index.remove_strays()?;
         Ok(index)
     }
@@ -91,10 +100,13 @@ impl IndexDb {
             Some((&IN_FILE, address)) => Address::of_bytes(address),
             _ => None,
         };
-        let damaged = DbError::Row { table, reason: "a block of a run" };
         match address.map(|address| self.files.read(name, address)).transpose()?.flatten() {
             Some(block) => Ok(Some(block)),
-            None => Err(damaged),
+            None => {
+                // Without the mark it is found again at the next look-up.
+                let _ = File::create(self.path.join(DAMAGED));
+                Err(DbError::Row { table, reason: "a block of a run. The next mount rebuilds the index" })
+            }
         }
     }
 
@@ -320,17 +332,31 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_its_file_is_an_error() {
+    fn a_run_that_misses_blocks_is_found_at_load() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
         let db = IndexDb::open(&path, 8 << 20).unwrap();
         add(&table(&db), &db, 0, 1000);
+        let file = path.join(RUNS).join(db.files.names().unwrap().first().unwrap().to_string());
+        let whole = std::fs::read(&file).unwrap();
         drop(db);
+        let load = || {
+            let db = IndexDb::open(&path, 8 << 20).unwrap();
+            Tiers::<Plain>::new(LAYOUT, Merging::Doubling, 1 << 20).load(&db)
+        };
+        for damage in [0, whole.len() / 2, whole.len() - 1] {
+            std::fs::write(&file, &whole[..damage]).unwrap();
+            assert!(matches!(load(), Err(DbError::Row { .. })), "{damage}");
+            let again = IndexDb::open(&path, 8 << 20).map(drop);
+            assert!(matches!(again, Err(DbError::Broken { .. })), "{damage}");
+            std::fs::remove_file(path.join(DAMAGED)).unwrap();
+        }
         std::fs::remove_dir_all(path.join(RUNS)).unwrap();
-        let db = IndexDb::open(&path, 8 << 20).unwrap();
-        let row = &rows(0, 1)[0];
-        let found = table(&db).find(&db, &row[..16]);
-        assert!(matches!(found, Err(DbError::Row { .. })), "{found:?}");
+        assert!(matches!(load(), Err(DbError::Row { .. })));
+        std::fs::remove_file(path.join(DAMAGED)).unwrap();
+        std::fs::create_dir_all(path.join(RUNS)).unwrap();
+        std::fs::write(&file, &whole).unwrap();
+        load().unwrap();
     }
 
     #[test]

@@ -142,6 +142,10 @@ impl<C: Codec> Tiers<C> {
         for &(number, rows) in &listed {
             let filter = self.load_filter(db, number, room)?;
             room -= filter.as_ref().map_or(0, |filter| filter.bytes().len() as u64);
+            // A run that was cut short ends the load, and not a look-up much later.
+            if self.block_at(db, number, &[0xff; 64])?.is_none() {
+                return Err(DbError::Row { table, reason: "the end of a run" });
+            }
             runs.push(Arc::new(Run { number, rows, filter }));
         }
         let mut last = self.delete_strays(db, b'r', &listed)?;
