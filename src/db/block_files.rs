@@ -42,7 +42,7 @@ impl std::fmt::Display for FileName {
     }
 }
 
-/// Where a block is in the file of its run.
+/// The place of a block in the file of its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     offset: u64,
@@ -92,7 +92,7 @@ struct Appended {
     file: File,
     /// Whether it may be written through.
     writable: bool,
-    /// Where the next block goes.
+    /// The offset of the next block.
     end: Mutex<u64>,
 }
 
@@ -118,7 +118,7 @@ impl BlockFiles {
             bytes.extend_from_slice(block);
             offset += u64::from(len);
         }
-        // After an error what was written is overwritten by the next.
+        // After an error the next call overwrites these bytes.
         let written = appended.file.write_all_at(&bytes, *end);
         written.map_err(|e| failed(&self.path(name), e))?;
         *end = offset;

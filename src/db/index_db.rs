@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// ```
 ///
 /// Invariants:
-/// - Blocks are durable before what was applied after them is: [`Db::flush`] syncs the files first.
+/// - Blocks are durable before later changes: [`Db::flush`] syncs the files first.
 /// - A file is removed when its entries are durably gone. Files without entries are removed at open.
 /// - An index with a damaged block is used until it is closed, and not opened again: then it is rebuilt.
 ///
@@ -43,7 +43,7 @@ const TABLES: [Table; 7] = [
 ];
 /// The part of a run's keys that has its blocks.
 const BLOCKS: u8 = b'r';
-/// First byte of their values: what follows is the block, or where it is.
+/// First byte of their values. The block follows, or its address.
 const HERE: u8 = 0;
 const IN_FILE: u8 = 1;
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// How late sled's threads may wake up from a wait that nobody ended.
+/// How late sled's threads may wake up if they have no work.
 pub(super) const SLACK: Duration = Duration::from_secs(60);
 
 static STARTED: Mutex<bool> = Mutex::new(false);
@@ -23,7 +23,7 @@ pub(super) fn start_by(open: impl FnOnce() -> sled::Result<sled::Db>) -> sled::R
     }
     let _slack = Slack::set(SLACK);
     let db = open()?;
-    // The threads are started by the first work for them. It goes on if nobody waits for it.
+    // The threads are started by the first work for them. It goes on although this thread does not wait for it.
     let _ = pin!(db.flush_async()).poll(&mut Context::from_waker(Waker::noop()));
     *started = true;
     Ok(db)
