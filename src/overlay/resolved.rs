@@ -54,9 +54,11 @@ impl Backing {
     /// As [`Backing::resolve_named`]; `None` if nothing of this tree is there: no entry, no directory that leads there, or
     /// what another mount shows.
     pub fn resolve_if_any(&self, operation: &'static str, path: &Path) -> Result<Option<Resolved>> {
+        // Once: a program may rename it between two looks.
         match self.resolve(path) {
+            Ok(found) => Ok(Some(found)),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP | Errno::XDEV) => Ok(None),
-            _ => self.resolve_named(operation, path).map(Some),
+            Err(e) => Err(OverlayError::io(operation, path, e)),
         }
     }
 
