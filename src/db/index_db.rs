@@ -65,6 +65,11 @@ impl IndexDb {
         Ok(index)
     }
 
+    /// Returns the directory with the space that is set aside for the index in directory `path`.
+    pub fn reserved(path: &Path) -> PathBuf {
+        path.join(ROWS)
+    }
+
     /// Whether the index in directory `path` has the form of an earlier version.
     pub fn is_earlier(path: &Path) -> bool {
         path.join(OF_SLED).exists()

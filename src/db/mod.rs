@@ -4,8 +4,8 @@
 //! anything. So losing it costs time, never data.
 //!
 //! [`IndexDb`] keeps it on disk: most of it in [`SledDb`], the only code that knows sled, and the blocks of large tables
-//! in files. [`MemDb`] keeps it in memory, for tests and for read-only work with a damaged index. [`Runs`] stores many small rows in few keys; [`Tiers`] does
-//! so for very many rows whose keys are hashes.
+//! in files. [`MemDb`] keeps it in memory, for tests and for read-only work with a damaged index. [`Runs`] stores many
+//! small rows in few keys; [`Tiers`] does so for very many rows whose keys are hashes.
 
 mod block_files;
 mod compaction;

@@ -213,7 +213,7 @@ fn pack_bytes(dir: &Path) -> Option<u32> {
 
 /// Whether the index cannot be opened for changes for lack of space, even after releasing the reserve.
 fn is_full_for_opening(dir: &Path) -> bool {
-    for reserved in [dir.join(INDEX).join("rows"), dir.to_owned()] {
+    for reserved in [IndexDb::reserved(&dir.join(INDEX)), dir.to_owned()] {
         Reserve::release(&reserved, OPEN_BYTES);
     }
     free_bytes(dir) < OPEN_BYTES_MIN
