@@ -1,6 +1,6 @@
 //! How time, memory and disk space grow with what is in an overlay.
 //!
-//! - `bench_scale files DIR 10000,100000 [SECONDS]`: makes a tree of so many small files below DIR, mounts it over itself with the real
+//! - `bench_scale files DIR 10000,100000 [SECONDS]`: makes trees of these numbers of small files below DIR, mounts each over itself with the built
 //!   programs, and measures each command: seconds, processor time of the daemon and the command, memory, descriptors, bytes on disk.
 //!   A step that takes longer than SECONDS (1,200) is ended and marked. Adds to `DIR/rows.tsv` and writes `DIR/scale.md` and `DIR/scale.svg`:
 //!   a table with exponents (the slope of the logarithms), and a plot.
