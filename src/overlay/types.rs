@@ -6,12 +6,14 @@ use super::stub::Time;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
-/// Set in the number of an inode that another inode kept from having its own.
-const RENUMBERED: u64 = 1 << 62;
+/// The upper bits in the number of an inode that another inode kept from having its own. Not one bit alone: overlayfs marks its
+/// layers by those, and a tree on overlayfs can be synced too.
+const RENUMBERED: u64 = 1 << 62 | 0x2b5 << RENUMBERED_SHIFT;
+const RENUMBERED_SHIFT: u32 = 52;
 /// Own numbers below `1 << OWN_BITS` can be read off such a number. Above them it counts the inodes with this own number.
 const OWN_BITS: u32 = 48;
 /// The count has the bits between the two.
-const RENUMBERED_MAX: u64 = 1 << (RENUMBERED.trailing_zeros() - OWN_BITS);
+const RENUMBERED_MAX: u64 = 1 << (RENUMBERED_SHIFT - OWN_BITS);
 /// Set in numbers from which no own number can be read.
 const FOREIGN: u64 = 1 << 63;
 
@@ -27,9 +29,9 @@ impl NodeId {
     /// Returns the number that the inode has once the kernel has forgotten it and looks it up again: that of the
     /// backing file.
     pub fn own(self) -> NodeId {
-        match self.0 & (FOREIGN | RENUMBERED) {
-            RENUMBERED => NodeId(self.0 & ((1 << OWN_BITS) - 1)),
-            _ => self,
+        match self.0 >> RENUMBERED_SHIFT == RENUMBERED >> RENUMBERED_SHIFT {
+            true => NodeId(self.0 & ((1 << OWN_BITS) - 1)),
+            false => self,
         }
     }
 }
