@@ -88,6 +88,8 @@ pub struct Tiers<C: Codec = Plain> {
     codec: PhantomData<fn() -> C>,
     /// Limit for filters in memory, in bytes.
     filter_bytes_max: u64,
+    /// Leading bytes of a key that filters know.
+    filter_key_len: usize,
     runs: RwLock<Snapshot>,
     next_number: AtomicU32,
     /// Held while the manifest changes.
@@ -112,12 +114,19 @@ impl<C: Codec> Tiers<C> {
             merge,
             codec: PhantomData,
             filter_bytes_max,
+            filter_key_len: layout.key_len.min(Filter::KEY_BYTES),
             runs: RwLock::default(),
             next_number: AtomicU32::new(1),
             changing: Mutex::default(),
             merging: Mutex::default(),
             garbage: Mutex::default(),
         }
+    }
+
+    /// Lets filters know only the first `key_len` bytes of keys: for tables that are searched by these.
+    pub fn with_filter_key(mut self, key_len: usize) -> Tiers<C> {
+        self.filter_key_len = key_len.min(self.filter_key_len);
+        self
     }
 
     /// Reads the list of runs and their filters; deletes leftovers of a crash.
@@ -257,10 +266,15 @@ impl<C: Codec> Tiers<C> {
 
     /// Returns the hash that filters use for a key, which may be short.
     fn hash_of<'k>(&self, row: &'k [u8]) -> Cow<'k, [u8]> {
-        match self.layout.key_len {
+        match self.filter_key_len {
             Filter::KEY_BYTES.. => Cow::Borrowed(row),
             key_len => Cow::Owned(widened(&row[..key_len])),
         }
+    }
+
+    /// Whether a run may have a row that starts with `prefix`, by its filter.
+    fn may_start_with(&self, run: &Run, prefix: &[u8]) -> bool {
+        run.filter.is_none() || prefix.len() < self.filter_key_len || run.may_contain(&self.hash_of(prefix))
     }
 
     /// Calls `visit` with every row whose key starts with `prefix`, in order, until it breaks.
@@ -271,8 +285,7 @@ impl<C: Codec> Tiers<C> {
         mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
     ) -> DbResult<()> {
         let snapshot = self.snapshot();
-        let is_hash = prefix.len().min(self.layout.key_len) >= Filter::KEY_BYTES;
-        let runs = snapshot.iter().filter(|run| !is_hash || run.may_contain(prefix));
+        let runs = snapshot.iter().filter(|run| self.may_start_with(run, prefix));
         let mut merge = Merge::new(self, db, runs, prefix)?;
         while let Some(row) = merge.next()? {
             if !row.starts_with(prefix) || (!self.is_removal(row) && visit(row).is_break()) {

@@ -1,11 +1,15 @@
 //! The tables of the index with hash keys: stored in runs ([`Tiers`]), so that later additions cost as much
 //! as earlier ones.
 
-use super::rows::{CHUNK_BYTES, Chunks, KEY_BYTES, POSTING_BYTES, Postings};
+use super::rows::{CHUNK_BYTES, Chunks, HASH_BYTES, KEY_BYTES, Names, POSTING_BYTES, Postings};
 use crate::db::{Codec, Db, DbResult, Layout, Merging, Table, Tiers};
 
 /// Runs of one size class that are merged: fewer cost more rewrites, more cost more look-ups.
 const RUNS_OF_CLASS: u64 = 6;
+
+/// Filters of names may take this part of the memory of filters of chunks. Without them each run costs a look-up and a
+/// decoded block, and `scan` asks for the name of every file.
+const NUMBERED_FILTERS: u64 = 4;
 
 /// The tables whose keys are hashes.
 #[derive(Debug)]
@@ -15,7 +19,7 @@ pub(super) struct Hashed {
     /// chunk id -> [`ChunkRow`]
     pub(super) sketched: Tiers<Chunks>,
     /// (32 bits of a recipe id, content number), as postings are. Of contents that were removed some are left.
-    pub(super) numbered: Tiers<Postings>,
+    pub(super) numbered: Tiers<Names>,
 }
 
 impl Hashed {
@@ -23,12 +27,13 @@ impl Hashed {
     pub(super) fn open(db: &dyn Db, filter_bytes_max: u64) -> DbResult<Hashed> {
         let merging = Merging::Classes(RUNS_OF_CLASS);
         let layout = |table, row_len, key_len| Layout { table, row_len, key_len };
-        let of_postings = |table| Tiers::new(layout(table, POSTING_BYTES, POSTING_BYTES), merging, 0);
+        let posting = |table| layout(table, POSTING_BYTES, POSTING_BYTES);
         let sketched = layout(Table::Sketched, CHUNK_BYTES, KEY_BYTES);
         let tables = Hashed {
-            features: of_postings(Table::Features),
+            features: Tiers::new(posting(Table::Features), merging, 0),
             sketched: Tiers::new(sketched, merging, filter_bytes_max),
-            numbered: of_postings(Table::Numbered),
+            numbered: Tiers::new(posting(Table::Numbered), merging, filter_bytes_max / NUMBERED_FILTERS)
+                .with_filter_key(HASH_BYTES),
         };
         tables.features.load(db)?;
         tables.sketched.load(db)?;

@@ -22,7 +22,6 @@ use crate::db::{Db, Table};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::Recipe;
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 type Result<T> = std::result::Result<T, SimilarityError>;
@@ -142,10 +141,8 @@ impl State {
 /// The number of a content by what the database has: of those whose names begin alike the one that has the whole id.
 fn stored_number(db: &dyn Db, tables: &Hashed, id: &RecipeId) -> Result<Option<u32>> {
     let mut numbers = Vec::new();
-    tables.numbered.scan(db, &hash_prefix(name_hash(id)), |row| {
-        numbers.push(posting_number(row));
-        ControlFlow::Continue(())
-    })?;
+    let name = [hash_prefix(name_hash(id))];
+    tables.numbered.scan_each(db, &name, usize::MAX, |_, row| numbers.push(posting_number(row)))?;
     for number in numbers {
         let row = CONTENTS.find(db, &number.to_be_bytes())?;
         if row.is_some_and(|row| ContentRow::of_row(&row).1.recipe == *id) {

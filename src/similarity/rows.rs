@@ -23,7 +23,7 @@ pub(super) const KEY_BYTES: usize = 6;
 pub(super) type ChunkKey = [u8; KEY_BYTES];
 /// Bits that the hash of a posting, and of a name, has room for.
 const HASH_BITS: u32 = 40;
-const HASH_BYTES: usize = HASH_BITS as usize / 8;
+pub(super) const HASH_BYTES: usize = HASH_BITS as usize / 8;
 pub(super) const POSTING_BYTES: usize = HASH_BYTES + 4;
 pub(super) const CHUNK_BYTES: usize = KEY_BYTES + 4 + 1 + 1 + 4 * LEVELS;
 pub(super) const CONTAINED_BYTES: usize = 4 + 4 + 1 + 4;
@@ -333,6 +333,22 @@ impl Codec for Postings {
             rows.extend_from_slice(&row);
         }
         Some(())
+    }
+}
+
+/// Postings in small blocks: names of contents are looked up one by one.
+#[derive(Debug)]
+pub(super) struct Names;
+
+impl Codec for Names {
+    const BLOCK_BYTES_MAX: usize = POINT_BLOCK_BYTES_MAX;
+
+    fn encode(rows: &[u8], row_len: usize) -> Vec<u8> {
+        Postings::encode(rows, row_len)
+    }
+
+    fn decode(block: &[u8], row_len: usize, rows: &mut Vec<u8>) -> Option<()> {
+        Postings::decode(block, row_len, rows)
     }
 }
 

@@ -160,13 +160,9 @@ impl Index {
             }
         }
         let mut found = None;
-        self.tiers.scan(&*self.db, &id.0, |row| {
+        self.tiers.scan_each(&*self.db, &[&id.0], usize::MAX, |_, row| {
             let entry = entry_of(row);
-            if entry.key.recipe_id().is_some() {
-                found = Some(entry);
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
+            found = found.or(entry.key.recipe_id().map(|_| entry));
         })?;
         Ok(found)
     }

@@ -55,7 +55,7 @@ impl<C: Codec> Tiers<C> {
                 continue;
             }
             let is_key = prefix.len() >= self.layout.key_len;
-            if is_key && run.filter.is_some() && !run.may_contain(&self.hash_of(prefix)) {
+            if !self.may_start_with(run, prefix) {
                 continue;
             }
             let covers = |block: &[u8]| {

@@ -286,3 +286,60 @@ fn runs_of_one_class_are_merged() {
         assert_eq!(runs_of_class(rows, 4), due, "{rows:?}");
     }
 }
+
+/// Counts look-ups of blocks.
+struct Counting<'a>(&'a MemDb, AtomicU32);
+
+impl Db for Counting<'_> {
+    fn get(&self, table: Table, key: &[u8]) -> DbResult<Option<Value>> {
+        self.0.get(table, key)
+    }
+
+    fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.at_or_below(table, key)
+    }
+
+    fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()> {
+        self.0.scan(table, from, visit)
+    }
+
+    fn apply(&self, batch: Batch) -> DbResult<()> {
+        self.0.apply(batch)
+    }
+
+    fn flush(&self) -> DbResult<()> {
+        self.0.flush()
+    }
+
+    fn bytes_on_disk(&self) -> u64 {
+        self.0.bytes_on_disk()
+    }
+}
+
+/// Filters know the first five bytes of keys of nine: without that each run costs a look-up.
+#[test]
+fn a_search_by_the_start_of_keys_asks_filters() {
+    let layout = Layout { table: Table::Numbered, row_len: 9, key_len: 9 };
+    let open = || Tiers::<Plain>::new(layout, Merging::Classes(16), 1 << 20).with_filter_key(5);
+    let (db, mut tiers) = (MemDb::new(), open());
+    let hash = |n: u32| *blake3::hash(&n.to_be_bytes()).as_bytes().first_chunk::<5>().unwrap();
+    for run in 0..10 {
+        let mut rows: Vec<Vec<u8>> =
+            (run * 300..run * 300 + 300).map(|n| [&hash(n)[..], &n.to_be_bytes()].concat()).collect();
+        rows.sort();
+        tiers.add(&db, 300, rows.iter()).unwrap();
+    }
+    for _ in 0..2 {
+        let counting = Counting(&db, AtomicU32::new(0));
+        for n in 0..3000 {
+            let mut found = Vec::new();
+            tiers.scan_each(&counting, &[hash(n)], usize::MAX, |_, row| found.push(row.to_vec())).unwrap();
+            assert_eq!(found, [[&hash(n)[..], &n.to_be_bytes()].concat()]);
+        }
+        let each = f64::from(counting.1.load(Ordering::Relaxed)) / 3000.0;
+        assert!(each < 2.0, "{each} look-ups");
+        tiers = open();
+        tiers.load(&db).unwrap();
+    }
+}
