@@ -3,6 +3,7 @@ use super::{Batch, Compacted, Db, DbError, DbResult, SledDb, Table, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The database of an index on disk: sled, with the blocks of runs in files next to it.
 ///
@@ -23,6 +24,8 @@ pub struct IndexDb {
     path: PathBuf,
     sled: SledDb,
     files: BlockFiles,
+    /// Whether the addresses of blocks are more than sled caches.
+    beyond_cache: AtomicBool,
 }
 
 const ROWS: &str = "rows";
@@ -41,6 +44,10 @@ const TABLES: [Table; 7] = [
     Table::ViewSketched,
     Table::ViewNumbered,
 ];
+/// An address with its key takes at most this part of the bytes of its block.
+const ADDRESS_PART: u64 = 16;
+/// Addresses may fill this part of sled's cache.
+const CACHE_PART: u64 = 2;
 /// The part of a run's keys that has its blocks.
 const BLOCKS: u8 = b'r';
 /// First byte of their values. The block follows, or its address.
@@ -60,8 +67,10 @@ impl IndexDb {
         }
         std::fs::create_dir_all(path).map_err(|e| failed(path, e))?;
         let sled = SledDb::open(&path.join(ROWS), cache_bytes)?;
-        let index = IndexDb { path: path.to_owned(), sled, files: BlockFiles::open(&path.join(RUNS))? };
+        let (files, beyond_cache) = (BlockFiles::open(&path.join(RUNS))?, AtomicBool::default());
+        let index = IndexDb { path: path.to_owned(), sled, files, beyond_cache };
         index.remove_strays()?;
+        index.weigh_addresses();
         Ok(index)
     }
 
@@ -83,6 +92,11 @@ impl IndexDb {
             }
         }
         Ok(())
+    }
+
+    fn weigh_addresses(&self) {
+        let beyond_cache = self.files.bytes() / ADDRESS_PART > self.sled.cache_bytes / CACHE_PART;
+        self.beyond_cache.store(beyond_cache, Ordering::Relaxed);
     }
 
     fn has_entries(&self, name: FileName) -> DbResult<bool> {
@@ -166,7 +180,11 @@ impl Db for IndexDb {
     }
 
     fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>> {
-        let Some((key, value)) = self.sled.at_or_below(table, key)? else { return Ok(None) };
+        let found = match file_of(table as u8, key) {
+            Some(_) => self.sled.find_at_or_below(table, key, self.beyond_cache.load(Ordering::Relaxed)),
+            None => self.sled.at_or_below(table, key),
+        };
+        let Some((key, value)) = found? else { return Ok(None) };
         let value = self.resolved(table, &key, value)?;
         Ok(Some((key, value)))
     }
@@ -223,6 +241,7 @@ impl Db for IndexDb {
 
     fn flush(&self) -> DbResult<()> {
         self.files.sync()?;
+        self.weigh_addresses();
         self.sled.flush()
     }
 

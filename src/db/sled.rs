@@ -402,15 +402,16 @@ pub(super) fn panicked(path: &Path, panic: Box<dyn std::any::Any + Send>) -> DbE
     DbError::Broken { path: path.to_owned(), reason: text.to_owned() }
 }
 
-impl Db for SledDb {
-    fn get(&self, table: Table, key: &[u8]) -> DbResult<Option<Value>> {
-        let value = self.guard(|db| db.get(full_key(table, key)))?;
-        Ok(value.map(|value| Value::from(&value[..])))
-    }
-
-    fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>> {
+impl SledDb {
+    /// As [`Db::at_or_below`], of a table that is larger than the cache, or not.
+    pub(super) fn find_at_or_below(
+        &self,
+        table: Table,
+        key: &[u8],
+        beyond_cache: bool,
+    ) -> DbResult<Option<(Vec<u8>, Value)>> {
         let range = || vec![table as u8]..=full_key(table, key);
-        let times = if self.beyond_cache.load(Ordering::Relaxed) { ACCESSES_MORE } else { 0 };
+        let times = if beyond_cache { ACCESSES_MORE } else { 0 };
         let entry = self.guard(|db| {
             let entry = db.range(range()).next_back().transpose()?;
             if let Some((key, _)) = &entry {
@@ -419,6 +420,17 @@ impl Db for SledDb {
             Ok(entry)
         })?;
         Ok(entry.map(|(key, value)| (key[1..].to_vec(), Value::from(&value[..]))))
+    }
+}
+
+impl Db for SledDb {
+    fn get(&self, table: Table, key: &[u8]) -> DbResult<Option<Value>> {
+        let value = self.guard(|db| db.get(full_key(table, key)))?;
+        Ok(value.map(|value| Value::from(&value[..])))
+    }
+
+    fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>> {
+        self.find_at_or_below(table, key, self.beyond_cache.load(Ordering::Relaxed))
     }
 
     fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()> {
