@@ -17,6 +17,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 /// Name of the directory in the backing root that holds the store; never shown.
 pub const STATE_DIR: &str = ".dedupfs";
@@ -33,6 +34,8 @@ pub struct Backing {
     ino: u64,
     /// Whether this process may act in other users' names.
     privileged: bool,
+    /// Where the root was when that was last read.
+    last_root: RwLock<PathBuf>,
 }
 
 /// Inode number and device: what makes a file the same file.
@@ -52,7 +55,8 @@ impl Backing {
             .map_err(|e| OverlayError::io("open directory", path, e))?;
         let stat = fs::fstat(&root)?;
         let privileged = rustix::process::geteuid().is_root();
-        Ok(Backing { root: root.into(), dev: stat.st_dev, ino: stat.st_ino, privileged })
+        let last_root = RwLock::new(path_of(&root)?);
+        Ok(Backing { root: root.into(), dev: stat.st_dev, ino: stat.st_ino, privileged, last_root })
     }
 
     /// The root's descriptor.
@@ -82,19 +86,27 @@ impl Backing {
 
     /// Path below the root of the file that `fd` refers to; `None` if it has no name there any more.
     pub fn relative_path(&self, fd: impl AsFd) -> Result<Option<PathBuf>> {
-        let root = self.root_path()?;
-        let path = path_of(&fd)?;
-        let Ok(relative) = path.strip_prefix(&root) else {
-            return Ok(None);
-        };
-        let here = fs::fstat(&fd)?;
+        let (path, here) = (path_of(&fd)?, fs::fstat(&fd)?);
         // The kernel marks unlinked files by a suffix that a name may have too: ask whether it is the same.
-        match stat_at(self.root(), relative.as_os_str()) {
-            Ok(there) if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) => {
-                Ok(Some(relative.to_owned()))
-            }
-            _ => Ok(None),
+        let is_same = |relative: &Path| {
+            let there = stat_at(self.root(), relative.as_os_str());
+            there.is_ok_and(|there| identity(&there) == identity(&here))
+        };
+        if let Some(found) = self.below_last_root(&path).filter(|path| is_same(path)) {
+            return Ok(Some(found.to_owned()));
         }
+        let root = self.root_path()?;
+        let found = path.strip_prefix(&root).ok().filter(|path| is_same(path));
+        if found.is_some() {
+            *self.last_root.write().unwrap_or_else(PoisonError::into_inner) = root;
+        }
+        Ok(found.map(Path::to_owned))
+    }
+
+    /// The part of `path` below where the root was when that was last read. The root may have been renamed since, so what is
+    /// found there, beneath the root's descriptor, must be compared.
+    pub fn below_last_root<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        path.strip_prefix(&*self.last_root.read().unwrap_or_else(PoisonError::into_inner)).ok()
     }
 
     /// Number under which the inode is known to users. Inodes on the root's device keep their own.

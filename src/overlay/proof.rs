@@ -13,7 +13,8 @@
 //! [`Overlay::not_outside`] lets a stub be emptied or written back unless it positively lies elsewhere: its
 //! content is a recipe of this store, which a write-back makes whole.
 //!
-//! Cost: two `readlink`, one `openat2` and two `fstat` a file, O(length of the path).
+//! Cost: one `readlink`, one `openat2` and two `fstat` a file, O(length of the path). The path of the root is read again only
+//! if the file is not found below the last one.
 
 use super::Overlay;
 use super::backing::{self, Identity};
@@ -111,6 +112,15 @@ impl Overlay {
             return Err(Doubt::Nameless);
         }
         let (mut doubt, mut elsewhere) = (Doubt::NotFound, None);
+        if let Ok(path) = backing::path_of(fd)
+            && self
+                .backing
+                .below_last_root(&path)
+                .is_some_and(|path| self.is_beneath(path, identity) == Ok(true))
+        {
+            return Ok(());
+        }
+        // Renamed meanwhile, the file or the root.
         for _ in 0..TRIES {
             let Ok(root) = self.backing.root_path() else { break };
             let Ok(path) = backing::path_of(fd) else { break };
@@ -121,7 +131,6 @@ impl Overlay {
             match self.is_beneath(relative, identity) {
                 Ok(true) => return Ok(()),
                 Err(Errno::XDEV) => doubt = Doubt::Mount,
-                // Renamed meanwhile.
                 Ok(false) | Err(_) => {}
             }
         }
@@ -219,6 +228,27 @@ mod tests {
         assert_eq!(doubt_about(&world, &inode), None);
         std::fs::remove_file(root.join("two")).unwrap();
         assert_eq!(doubt_about(&world, &inode), Some(Doubt::Nameless));
+    }
+
+    /// Another directory lies where the root was: what is in it is outside, also under a name that the tree has.
+    #[test]
+    fn the_root_may_be_renamed() {
+        let world = World::new();
+        let root = world.overlay.backing.root_path().unwrap();
+        std::fs::write(root.join("file"), "x").unwrap();
+        let inode = world.inode("file");
+        let path = || world.overlay.backing.relative_path(inode.path_fd().unwrap()).unwrap();
+        assert_eq!((path().as_deref(), doubt_about(&world, &inode)), (Some(Path::new("file")), None));
+        std::fs::rename(&root, world.temp.path().join("moved")).unwrap();
+        assert_eq!(doubt_about(&world, &inode), None);
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join("file"), "y").unwrap();
+        let outside = enter(&world, &root.join("file"));
+        let path_outside = || world.overlay.backing.relative_path(outside.path_fd().unwrap()).unwrap();
+        for _ in 0..2 {
+            assert_eq!((path_outside(), doubt_about(&world, &outside)), (None, Some(Doubt::Outside)));
+            assert_eq!((path().as_deref(), doubt_about(&world, &inode)), (Some(Path::new("file")), None));
+        }
     }
 
     #[test]
