@@ -54,6 +54,9 @@
 //! More in `examples/`: `chunk` chunks and sketches a file, `alike` finds similar files, `read_store` opens a store
 //! read-only, and `plugin` adds deduplication and similarity to another filesystem.
 //!
+//! Features: `cli` has the programs, `mount` a mount and its daemon. Both are on by default. A program that only embeds
+//! contents, a store or sync needs neither: `default-features = false`.
+//!
 //! A module uses only modules on lower floors; siblings do not use each other (`tests/layers.rs`). Each module's header
 //! lists its invariants. `docs/architecture.md` follows a write and a read through all modules; `docs/format.md`
 //! describes the bytes on disk.
@@ -79,8 +82,10 @@ pub mod deflate;
 pub mod view;
 
 // HTML reports.
+#[cfg(feature = "cli")]
 pub mod page;
 // A local web server for the reports, for one user.
+#[cfg(feature = "cli")]
 pub mod web;
 
 // Floor 2: siblings.
@@ -105,6 +110,7 @@ pub mod admin;
 
 // Floor 5: siblings, the ways in.
 // The adapter to the kernel.
+#[cfg(feature = "mount")]
 pub mod fuse;
 // The daemon's Unix socket.
 pub mod control;
@@ -113,10 +119,13 @@ pub mod sync;
 
 // Floor 6: the programs.
 // The process behind a mount.
+#[cfg(feature = "mount")]
 pub mod daemon;
 // Command line: arguments in, text and exit codes out.
+#[cfg(feature = "cli")]
 pub mod cli;
 
 // For tests: entry points that feed arbitrary bytes to every decoder.
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzz;

@@ -20,6 +20,7 @@ mod budget;
 mod compact;
 mod error;
 mod event;
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod keep;

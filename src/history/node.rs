@@ -134,6 +134,7 @@ fn is_name(name: &OsStr) -> bool {
 }
 
 /// Decodes and encodes a page; `None` if `bytes` are invalid. For `fuzz`.
+#[cfg(any(test, feature = "testing"))]
 pub(super) fn again(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(match decode(bytes)? {
         Page::Leaf(entries) => leaf(&entries),

@@ -11,6 +11,7 @@
 
 mod error;
 mod format;
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod guard;

@@ -21,6 +21,7 @@ mod filter_block;
 mod filtered;
 mod filters;
 mod frequent;
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod gram;

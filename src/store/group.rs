@@ -201,6 +201,7 @@ impl Group {
     }
 
     /// Returns the hash of its decoded bytes.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn id(&self) -> &[u8; 32] {
         &self.id
     }

@@ -23,6 +23,7 @@ mod document;
 mod error;
 mod features;
 mod frame;
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod gathered;

@@ -415,6 +415,7 @@ impl Receiver {
     }
 
     /// Takes bytes of the stream as if a block had expanded to them.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn take_raw(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Result<u64, SyncError> {
         self.raw.extend_from_slice(bytes);
         self.parse(sink)

@@ -26,6 +26,7 @@ pub mod delta;
 pub mod diff;
 pub mod error;
 pub mod execute;
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod group;

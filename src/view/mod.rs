@@ -12,6 +12,7 @@
 //!   output ([`OUTPUT_BYTES_MAX`], [`EXPANSION_MAX`]): a few bytes that claim to be gigabytes stay a few.
 
 mod archive;
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod gzip;

@@ -66,26 +66,29 @@ impl HybridIo {
     }
 }
 
+/// For tests of crashes and failing disks.
+#[cfg(any(test, feature = "testing"))]
 impl Overlay {
-    /// Lets the process abort at the `count`th step that is done to hybrid files, or to write stubs back:
-    /// for tests of crashes.
+    /// Lets the process abort at the `count`th step that is done to hybrid files, or to write stubs back.
     #[doc(hidden)]
     pub fn abort_at_step(&self, count: u64) {
         self.steps.abort_at(count);
     }
 
-    /// Lets the `count`th such step panic: for tests of what a panic leaves.
+    /// Lets the `count`th such step panic.
     #[doc(hidden)]
     pub fn panic_at_step(&self, count: u64) {
         self.steps.panic_at(count);
     }
 
-    /// Lets the `count`th write or fsync of a write-back fail with EIO: for tests of failing disks.
+    /// Lets the `count`th write or fsync of a write-back fail with EIO.
     #[doc(hidden)]
     pub fn fail_at_call(&self, count: u64) {
         self.steps.fail_at(count);
     }
+}
 
+impl Overlay {
     /// Whether a stub that is written to becomes hybrid instead of plain.
     fn is_large(&self, inode: &Inode, stub: &Stub) -> bool {
         !self.read_only && stub.size >= self.hybrid.bytes_min && self.may_convert(inode, stub.size)

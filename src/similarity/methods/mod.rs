@@ -32,9 +32,11 @@ pub mod winnow;
 
 pub use chosen::{BadMethod, Chosen, Options, Parametric, names};
 pub use heads::HEAD_BYTES_MAX;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use heads::{HEAD_ROW_BYTES, Heads};
 pub use index::{Found, FoundPair, Index, IndexOptions, IndexStats, PairsAsked};
 pub use postings::unpack_keys;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use postings::{POSTING_BYTES, Postings};
 pub use streamed::{AnySketch, Sketcher};
 

@@ -39,6 +39,7 @@ mod columns;
 mod decode;
 mod encode;
 mod error;
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod header;
