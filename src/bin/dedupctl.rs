@@ -1,5 +1,5 @@
 //! Asks and steers dedupfs: see `dedupctl --help`.
 
 fn main() -> std::process::ExitCode {
-    dedupfs::cli::dedupctl(std::env::args_os())
+    dedupfs::cli::run(std::env::args_os(), dedupfs::cli::Program::Dedupctl)
 }

@@ -1,5 +1,5 @@
 //! Mounts a deduplicating overlay: see `dedupfs --help`.
 
 fn main() -> std::process::ExitCode {
-    dedupfs::cli::dedupfs(std::env::args_os())
+    dedupfs::cli::run(std::env::args_os(), dedupfs::cli::Program::Dedupfs)
 }

@@ -2,7 +2,7 @@
 //! (the child's stdout) that the mount answers, or the reason why not.
 
 use super::error::CliError;
-use super::{CliResult, Outcome};
+use super::{CliResult, Outcome, Program};
 use crate::control::Fault;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A log longer than this is set aside at start; one older log is kept.
@@ -27,14 +27,10 @@ enum Message {
 
 /// The parent: starts the daemon and returns when it serves.
 pub(super) fn launch(args: &[OsString]) -> CliResult {
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-    let mut child = Command::new(&program)
-        .arg("--background-child")
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|e| CliError::io("start", &program, &e))?;
+    let mut command = Program::Dedupfs.command();
+    command.arg("--background-child").args(args).stdin(Stdio::null()).stdout(Stdio::piped());
+    let child = command.spawn();
+    let mut child = child.map_err(|e| CliError::io("start", Path::new(command.get_program()), &e))?;
     let mut text = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         let _ = stdout.take(MESSAGE_BYTES_MAX).read_to_end(&mut text);

@@ -35,6 +35,7 @@ mod output;
 mod pager;
 mod pages;
 mod peer_process;
+mod program;
 mod regions;
 mod remote;
 mod remount;
@@ -56,6 +57,8 @@ mod ui;
 mod unmount;
 mod watch;
 mod winnow;
+
+pub use program::Program;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::CliError;
@@ -169,8 +172,17 @@ impl Dedupctl {
     }
 }
 
+/// Runs the program that the first argument names, or `otherwise`.
+pub fn run(args: impl IntoIterator<Item = OsString>, otherwise: Program) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    match Program::named(args.first().map(OsString::as_os_str), otherwise) {
+        Program::Dedupctl => dedupctl(args),
+        Program::Dedupfs => dedupfs(args),
+    }
+}
+
 /// The program `dedupctl`.
-pub fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut parser = parser(Program::Dedupctl);
     let parsed = parser.try_get_matches_from_mut(args).and_then(|matches| {
         methods::check_options(&parser, &matches)?;
@@ -186,7 +198,7 @@ pub fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// The program `dedupfs`.
-pub fn dedupfs(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+fn dedupfs(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed = match mount::Mount::try_parse_from(&args) {
         Ok(parsed) => parsed,
@@ -228,12 +240,6 @@ fn parser(program: Program) -> clap::Command {
         Program::Dedupctl => tasks::group(Dedupctl::command()),
         Program::Dedupfs => mount::Mount::command(),
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Program {
-    Dedupctl,
-    Dedupfs,
 }
 
 #[cfg(test)]

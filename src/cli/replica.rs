@@ -3,6 +3,7 @@
 use super::error::CliError;
 use super::leftovers::{self, TEMPORARY};
 use super::old_contents::StoreOldContents;
+use super::program::Program;
 use crate::config::Config;
 use crate::control::{self, ControlError, DaemonInfo, Found};
 use crate::overlay::STATE_DIR;
@@ -14,7 +15,7 @@ use crate::sync::scan::Report;
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// So long the private mount of another sync may take to go.
@@ -224,13 +225,12 @@ fn inside(path: &Path) -> CliError {
 }
 
 fn mount(root: &Path, mountpoint: &Path) -> Result<Mounted, CliError> {
-    let this = std::env::current_exe().map_err(|e| CliError::new(format!("find this program: {e}")))?;
-    let dedupfs = this.with_file_name("dedupfs");
-    let mut command = Command::new(&dedupfs);
+    let mut command = Program::Dedupfs.command();
     // However this process ends, the mount does not stay.
     command.arg("--index-only").arg("--mounted-for").arg(std::process::id().to_string());
     command.arg(root).arg(mountpoint).stdin(Stdio::null()).stdout(Stdio::null());
-    let status = command.status().map_err(|e| CliError::io("start", &dedupfs, &e))?;
+    let status = command.status();
+    let status = status.map_err(|e| CliError::io("start", Path::new(command.get_program()), &e))?;
     if !status.success() {
         return Err(CliError::new(format!("{}: could not be mounted for the sync", root.display())));
     }
@@ -285,12 +285,10 @@ impl Mounted {
         if !std::mem::take(&mut self.temporary) {
             return;
         }
-        if let Ok(this) = std::env::current_exe() {
-            let mut command = Command::new(this);
-            command.arg("unmount").arg(&self.tree).stdin(Stdio::null()).stdout(Stdio::null());
-            if command.status().is_ok_and(|status| status.success()) {
-                let _ = std::fs::remove_dir(&self.tree);
-            }
+        let mut command = Program::Dedupctl.command();
+        command.arg("unmount").arg(&self.tree).stdin(Stdio::null()).stdout(Stdio::null());
+        if command.status().is_ok_and(|status| status.success()) {
+            let _ = std::fs::remove_dir(&self.tree);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::output::{Output, plain, size, table};
 use super::peer_process::PeerProcess;
 use super::remote::Remotes;
 use super::session::find;
-use super::{CliResult, Global, Outcome, replica};
+use super::{CliResult, Global, Outcome, Program, replica};
 use crate::admin::Progress;
 use crate::config::parse_size;
 use crate::control;
@@ -354,8 +354,7 @@ impl Sync {
             };
             return Err(CliError::new(message).hint(hint));
         }
-        let this = std::env::current_exe().map_err(|e| CliError::new(format!("find this program: {e}")))?;
-        let mut command = Command::new(this);
+        let mut command = Program::Dedupctl.command();
         command.args(["serve", "--stdio"]).args(flags).arg("--").arg(OsString::from(peer));
         Ok(command)
     }
