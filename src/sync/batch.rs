@@ -31,13 +31,13 @@ use std::time::{Duration, Instant};
 
 /// Most contents in a batch.
 const TARGETS_MAX: usize = 400;
-/// A batch of so many bytes has enough.
+/// Size of a batch in bytes: a batch that has reached it takes no more contents.
 const TARGET_BYTES: u64 = 256 << 20;
 /// Bytes of a stream in one frame.
 pub const PART_BYTES_MAX: usize = 256 << 10;
-/// Contents of fewer bytes than this are not told against others than their older one.
+/// Smaller contents are encoded against their older content only; the sender does not search for similar bases.
 const SEARCHED_BYTES_MIN: u64 = 512;
-/// So many contents without an older one are looked for by resemblance, and for so long.
+/// Limits of the search for similar bases: contents without an older one, and time.
 const SEARCHES_MAX: usize = 512;
 const SEARCH_TIME: Duration = Duration::from_secs(10);
 
@@ -49,7 +49,7 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Of `tree`.
+    /// Returns the ranks of the contents of `tree`.
     pub fn of(tree: &Tree) -> Ranks {
         let mut ranks = Ranks::default();
         for content in tree.entries.values().filter_map(|entry| entry.kind.content()) {
@@ -61,28 +61,29 @@ impl Ranks {
         ranks
     }
 
-    /// The content of a rank.
+    /// Returns the content of a rank.
     pub fn content(&self, rank: u64) -> Option<ContentId> {
         self.contents.get(usize::try_from(rank).ok()?).copied()
     }
 
-    /// The rank of a content.
+    /// Returns the rank of a content.
     pub fn rank(&self, content: ContentId) -> Option<u32> {
         self.ranks.get(&content).copied()
     }
 
-    /// All of them.
+    /// Returns all contents, by rank.
     pub fn contents(&self) -> &[ContentId] {
         &self.contents
     }
 }
 
-/// What streams for so many bytes of targets may take, and what their targets may inflate to.
+/// Returns the limits for a stream with `targets` bytes of targets: bytes of the stream, and bytes that its targets
+/// may inflate to.
 fn bytes_max(targets: u64) -> (u64, u64) {
     (targets + targets / 16 + (1 << 20), targets.saturating_mul(32).saturating_add(64 << 20))
 }
 
-/// A content to be told, and against what.
+/// A content to be sent as a delta, and its bases.
 struct Target {
     number: u32,
     content: ContentId,
@@ -100,7 +101,7 @@ impl Bases for Opened {
     }
 }
 
-/// What a sender tells next.
+/// The next message of a sender.
 pub enum Told {
     /// A batch begins, of the wants of these numbers, in runs.
     Begin(Vec<(u32, u32)>),
@@ -122,11 +123,13 @@ pub struct Teller {
     withheld: Vec<Withheld>,
 }
 
-/// So often a batch is encoded anew because a file of it was changed meanwhile, before the files that are not at rest are withheld.
+/// Number of attempts to encode a batch if a file of it changes meanwhile. After them the files that still change are
+/// withheld.
 const ATTEMPTS: u32 = 3;
 
 impl Teller {
-    /// To tell those of `wants` that have a base in the receiver's tree, `theirs`. Returns the others too.
+    /// Plans deltas for those of `wants` that have a base in the receiver's tree, `theirs`. Returns the other wants
+    /// too.
     pub fn new(
         wants: Vec<Want>,
         theirs: &Tree,
@@ -192,12 +195,12 @@ impl Teller {
         self.batches.iter().flatten().map(|target| target.size).sum()
     }
 
-    /// What will be told.
+    /// Returns the contents that will be sent.
     pub fn contents(&self) -> BTreeSet<ContentId> {
         self.batches.iter().flatten().map(|target| target.content).collect()
     }
 
-    /// What to tell next; `None` when all was told.
+    /// Returns the next message; `None` after the last one.
     pub fn next(&mut self, source: &mut dyn Source) -> Result<Option<Told>, SyncError> {
         if let Some((stream, left)) = &mut self.stream {
             let mut bytes = vec![0; (*left).min(PART_BYTES_MAX as u64) as usize];
@@ -236,7 +239,7 @@ impl Teller {
         }
     }
 
-    /// What could not be told so far.
+    /// Returns the contents that could not be sent so far, and forgets them.
     pub fn take_withheld(&mut self) -> Vec<Withheld> {
         std::mem::take(&mut self.withheld)
     }
@@ -277,7 +280,7 @@ impl Teller {
             let (encoded, out) = encoder.finish().map_err(encoding)?;
             drop(out);
             let (_, inflated_max) = bytes_max(all);
-            // What the receiver would not take, since it looks like a bomb.
+            // The receiver would refuse this stream, since it looks like a decompression bomb.
             if archives && encoded.copied_bytes + encoded.literal_bytes > inflated_max {
                 continue;
             }
@@ -288,13 +291,13 @@ impl Teller {
     }
 }
 
-/// What became of a batch.
+/// The result of encoding a batch.
 enum Encoded {
     /// The stream, and its length.
     Stream(File, u64),
-    /// A file was changed meanwhile: it is opened again.
+    /// A file was changed meanwhile: the batch must be encoded again.
     Anew,
-    /// The content of this number cannot be told.
+    /// The content with this number cannot be sent, and the reason.
     Without(u32, String),
 }
 
@@ -311,8 +314,8 @@ fn runs(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
     runs
 }
 
-/// Of what the receiver's tree has, and this side's not any more, that which resembles a content. What is gone is looked at
-/// when it is first asked about.
+/// Returns contents that resemble `content`, that the receiver's tree has, and that this side's tree has no more. The
+/// first call reads such removed contents.
 fn resembling_gone(
     gone: &mut Option<RemovedContents>,
     content: ContentId,
@@ -330,7 +333,7 @@ fn resembling_gone(
         true => Ok(Vec::new()),
         false => match source.open(content) {
             Ok(mut file) => gone.resembling(&mut file),
-            // What cannot be sent is withheld when it is due.
+            // A content that cannot be read is withheld when its turn comes.
             Err(e) if e.of_one_file().is_some() => Ok(Vec::new()),
             Err(e) => Err(e),
         },
@@ -349,7 +352,7 @@ pub struct Arriving {
     targets: Vec<Expected>,
     stream: BufWriter<File>,
     len: u64,
-    /// There was no room for the stream: its contents are asked for one by one.
+    /// There was no room for the stream: this side requests its contents one by one.
     full: bool,
 }
 
@@ -361,7 +364,7 @@ struct Expected {
 }
 
 impl Arriving {
-    /// A batch of the `wants` with these numbers, each of which may come once (`left`).
+    /// Begins a batch of the `wants` with these numbers. Each number may come only once: it is taken out of `left`.
     pub fn new(
         runs: &[(u32, u32)],
         wants: &[Want],
@@ -376,23 +379,23 @@ impl Arriving {
             for number in first..next {
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
                 let Some(want) = wants.get(number as usize).filter(|_| left.remove(&number)) else {
-                    return Err(SyncError::peer("told a content that was not asked for"));
+                    return Err(SyncError::peer("sent a delta of a content that was not asked for"));
                 };
                 let hint = want.base.map(|base| BaseId(base.into()));
                 targets.push(Expected { number, content: want.content, size: want.size, hint });
             }
         }
         if targets.is_empty() {
-            return Err(SyncError::peer("began to tell nothing"));
+            return Err(SyncError::peer("began an empty batch of deltas"));
         }
         Ok(Arriving { targets, stream: BufWriter::new(sink.room()?), len: 0, full: false })
     }
 
-    /// More of the stream.
+    /// Takes the next bytes of the stream.
     pub fn take(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
         self.len += bytes.len() as u64;
         if bytes.is_empty() || self.len > bytes_max(self.bytes()).0 {
-            return Err(SyncError::peer("sent a stream that is longer than what it tells"));
+            return Err(SyncError::peer("sent a stream that is longer than its contents allow"));
         }
         if self.full {
             return Ok(());
@@ -412,7 +415,8 @@ impl Arriving {
         self.targets.iter().map(|target| target.size).sum()
     }
 
-    /// All of the stream is here. Returns what is staged now: numbers of wants, and what they are; `mine` is this side's tree.
+    /// Decodes the complete stream. Returns the staged contents: the number of each want, and its content. `mine` is
+    /// this side's tree.
     pub fn finish(self, mine: &Tree, sink: &mut dyn Sink) -> Result<Vec<(u32, ContentId)>, SyncError> {
         if self.full {
             return Ok(Vec::new());
@@ -435,7 +439,7 @@ impl Arriving {
             Landing { sink: &sink, targets: &self.targets, left: 0, done: Vec::new(), fatal: None };
         let decoded = decode(&home, &mut BufReader::new(stream), limits, &mut landing);
         match (landing.fatal.take(), decoded) {
-            // There is room for others, perhaps: they are asked for one by one.
+            // There may be room for others: this side requests them one by one.
             (Some(e), _) if e.is_full() => {
                 sink.borrow_mut().discard()?;
                 Ok(landing.done)
@@ -459,7 +463,7 @@ struct Home<'a, 'b> {
     opened: RefCell<BTreeMap<BaseId, File>>,
 }
 
-/// So many bases stay open.
+/// Number of bases that stay open.
 const OPEN_MAX: usize = 64;
 
 impl Bases for Home<'_, '_> {
@@ -478,13 +482,13 @@ impl Bases for Home<'_, '_> {
     }
 }
 
-/// Takes what is decoded, and looks whether it is what was agreed on.
+/// Writes decoded contents to the sink, and verifies that each is the agreed one.
 struct Landing<'a, 'b> {
     sink: &'a RefCell<&'b mut dyn Sink>,
     targets: &'a [Expected],
     left: u64,
     done: Vec<(u32, ContentId)>,
-    /// What is wrong with this side, and not with the stream.
+    /// An error of this side, as opposed to one in the stream.
     fatal: Option<SyncError>,
 }
 
@@ -526,7 +530,7 @@ impl Receiver for Landing<'_, '_> {
     fn end(&mut self, target: u64, hash: [u8; 32]) -> io::Result<()> {
         let Expected { number, content, .. } = *self.expected(target)?;
         let found = ContentId(hash);
-        // Without a hash it is the root of the tree that says whether it is the right one.
+        // If the hash was not sent, the root of the tree shows later whether the content is right.
         if content != found && !content.is_untold() {
             return Err(io::Error::other("a content has another hash"));
         }

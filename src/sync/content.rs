@@ -40,12 +40,12 @@ const LEVEL: i32 = 6;
 const REF: u8 = 1;
 const BYTES: u8 = 2;
 
-/// A chunk's first 16 bytes of its BLAKE3.
+/// The first 16 bytes of a chunk's BLAKE3 hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Tag(pub [u8; 16]);
 
 impl Tag {
-    /// Of a chunk's bytes.
+    /// Returns the tag of a chunk.
     pub fn of(bytes: &[u8]) -> Tag {
         let mut tag = [0; 16];
         tag.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
@@ -53,25 +53,25 @@ impl Tag {
     }
 }
 
-/// A content to be sent, and the chunks of older ones.
+/// A content that the receiver wants, and chunks that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Which.
+    /// The content.
     pub content: ContentId,
     /// Its size in bytes.
     pub size: u64,
-    /// What it was before, by its rank in the receiver's tree ([`super::batch::Ranks`]).
+    /// The former content of the file, as its rank in the receiver's tree ([`super::batch::Ranks`]).
     pub base: Option<u32>,
-    /// What the receiver has.
+    /// Tags of the chunks that the receiver has.
     pub have: Vec<Tag>,
 }
 
-/// Some of the stream.
+/// A part of the stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// Bytes that it expands to, at most [`BLOCK_BYTES_MAX`].
     pub raw: u32,
-    /// Compressed.
+    /// The compressed bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -107,49 +107,50 @@ impl<R: Read> Cutter<R> {
     }
 }
 
-/// Where a sender finds contents.
+/// Contents that a sender can read.
 pub trait Source {
-    /// A content that the tree of this side has. An error that is [`SyncError::of_one_file`] withholds this one only.
+    /// Opens a content of this side's tree. An error that is [`SyncError::of_one_file`] withholds only this content.
     fn open(&mut self, content: ContentId) -> Result<File, SyncError>;
 
-    /// Whether the file that was opened last has not changed since.
+    /// Returns whether the file that was opened last is unchanged.
     fn is_still(&mut self, _content: ContentId) -> Result<bool, SyncError> {
         Ok(true)
     }
 
-    /// Whether this side can read a content: because its tree has it, or as [`super::replica::Replica::held`] said.
+    /// Returns whether this side can read a content: its tree has it, or [`super::replica::Replica::held`] returned
+    /// it.
     fn holds(&mut self, _content: ContentId) -> Result<bool, SyncError> {
         Ok(false)
     }
 
-    /// A content that [`Source::holds`], with the hash that it should have; none if it is gone.
+    /// Opens a content that [`Source::holds`], by its expected hash; `None` if it is gone.
     fn past(&mut self, _content: ContentId) -> Result<Option<File>, SyncError> {
         Ok(None)
     }
 
-    /// Contents that [`Source::holds`] though this side's tree does not have them.
+    /// Returns contents that [`Source::holds`] and that this side's tree does not have.
     fn gone(&mut self) -> Vec<ContentId> {
         Vec::new()
     }
 
-    /// Contents of this side's tree that resemble another of them, with the shares of that which they have too.
+    /// Returns contents of this side's tree that resemble `content`, each with the share of `content` that it has too.
     fn resembling(&mut self, _content: ContentId) -> Result<Vec<(ContentId, f64)>, SyncError> {
         Ok(Vec::new())
     }
 
-    /// An empty file without a name.
+    /// Returns an empty file without a name.
     fn spool(&mut self) -> Result<File, SyncError> {
         nameless()
     }
 }
 
-/// An empty file without a name, in memory.
+/// Returns an empty file without a name, in memory.
 pub fn nameless() -> Result<File, SyncError> {
     let fd = rustix::fs::memfd_create("sync", rustix::fs::MemfdFlags::CLOEXEC);
     Ok(File::from(fd.map_err(|e| SyncError::io("make", "a file in memory", e))?))
 }
 
-/// A content of which a part was sent.
+/// A content that was sent in part.
 struct Leaving {
     number: u32,
     content: ContentId,
@@ -157,16 +158,17 @@ struct Leaving {
     have: BTreeSet<Tag>,
     left: u64,
     hasher: blake3::Hasher,
-    /// Why what is sent is not the content: the rest of its bytes is made up, and it is withheld.
+    /// The reason why the sent bytes are not the content. The rest is filled with other bytes, and the content is
+    /// withheld.
     failed: Option<String>,
 }
 
-/// Why a content is withheld whose file has another one by now.
+/// The reason for a withheld content if its file has another content by now.
 pub const CHANGED: &str = "was changed while it was sent; run the sync again";
 
 /// The sender's end.
 pub struct Sender {
-    /// With their numbers.
+    /// The wants with their numbers.
     wants: VecDeque<(u32, Want)>,
     current: Option<Leaving>,
     withheld: Vec<Withheld>,
@@ -174,14 +176,14 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// To send what is wanted, by number.
+    /// Returns a sender of `wants`, each with its number.
     pub fn new(wants: Vec<(u32, Want)>) -> Result<Sender, SyncError> {
         let mut zstd = RawEncoder::new(LEVEL).map_err(SyncError::codec)?;
         zstd.set_parameter(CParameter::WindowLog(WINDOW_LOG_MAX)).map_err(SyncError::codec)?;
         Ok(Sender { wants: wants.into(), current: None, withheld: Vec::new(), zstd })
     }
 
-    /// The next block; `None` when all was sent.
+    /// Returns the next block; `None` after the last one.
     pub fn next_block(&mut self, source: &mut dyn Source) -> Result<Option<Block>, SyncError> {
         let mut raw = Vec::new();
         let room = BLOCK_BYTES_MAX - CHUNKS.max as usize - 64;
@@ -201,7 +203,7 @@ impl Sender {
                 self.current = Some(Leaving {
                     number,
                     content,
-                    // What was appended since is another content.
+                    // Bytes appended since then belong to another content.
                     cutter: Cutter::new(file.take(size)),
                     have: have.into_iter().collect(),
                     left: size,
@@ -263,18 +265,18 @@ impl Sender {
         Ok(Some(Block { raw: raw.len() as u32, bytes: self.compress(&raw)? }))
     }
 
-    /// What could not be sent so far.
+    /// Returns the contents that could not be sent so far, and forgets them.
     pub fn take_withheld(&mut self) -> Vec<Withheld> {
         std::mem::take(&mut self.withheld)
     }
 
-    /// Bytes of contents that are still to be sent.
+    /// Returns how many bytes of contents are still to be sent.
     pub fn left_bytes(&self) -> u64 {
         let left = self.current.as_ref().map_or(0, |leaving| leaving.left);
         left + self.wants.iter().map(|(_, want)| want.size).sum::<u64>()
     }
 
-    /// What was not begun.
+    /// Returns the wants that were not begun.
     pub fn wants(&self) -> impl Iterator<Item = &Want> {
         self.wants.iter().map(|(_, want)| want)
     }
@@ -299,28 +301,29 @@ impl Sender {
     }
 }
 
-/// Where a receiver puts contents together.
+/// A receiver's storage for arriving contents.
 pub trait Sink {
-    /// A content begins.
+    /// Begins a content.
     fn begin(&mut self, content: ContentId) -> Result<(), SyncError>;
-    /// More of it.
+    /// Appends bytes to it.
     fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError>;
-    /// A chunk that this side said it has, for the content that was begun; [`SyncError::Stale`] if it has changed.
+    /// Reads a chunk that this side announced for the current content. Fails with [`SyncError::Stale`] if the chunk
+    /// has changed.
     fn chunk(&mut self, tag: Tag) -> Result<Vec<u8>, SyncError>;
-    /// It is whole, and is this content: make it durable.
+    /// Ends the content, whose hash is right, and makes it durable.
     fn finish(&mut self, content: ContentId) -> Result<(), SyncError>;
 
-    /// What was begun is given up, and takes no room any more.
+    /// Gives up the current content and frees its space.
     fn discard(&mut self) -> Result<(), SyncError> {
         Ok(())
     }
 
-    /// A content of this side's tree, as it seems to be; none if it is gone.
+    /// Opens a content of this side's tree, without verifying it; `None` if it is gone.
     fn own(&mut self, _content: ContentId) -> Result<Option<File>, SyncError> {
         Ok(None)
     }
 
-    /// An empty file without a name, for what arrives.
+    /// Returns an empty file without a name, for bytes that arrive.
     fn room(&mut self) -> Result<File, SyncError> {
         nameless()
     }
@@ -329,19 +332,19 @@ pub trait Sink {
 /// The receiver's end.
 pub struct Receiver {
     wanted: BTreeMap<u32, (ContentId, u64, BTreeSet<Tag>)>,
-    /// What was decompressed and not taken yet.
+    /// Decompressed bytes that were not used yet.
     raw: Vec<u8>,
     current: Option<Arriving>,
-    /// Numbers of what came with other bytes than the content has.
+    /// Numbers of wants whose bytes arrived with a wrong hash.
     wrong: BTreeSet<u32>,
-    /// What this side cannot take, and why.
+    /// Contents that this side cannot store, and the reasons.
     refused: Vec<(u32, String)>,
     zstd: RawDecoder<'static>,
 }
 
 struct Arriving {
     number: u32,
-    /// Why it is not taken; then its bytes are only counted.
+    /// The reason why this side refuses it; then its bytes are only counted.
     refused: Option<String>,
     content: ContentId,
     left: u64,
@@ -350,7 +353,7 @@ struct Arriving {
 }
 
 impl Receiver {
-    /// For what was wanted, and nothing else.
+    /// Returns a receiver that accepts `wants` and nothing else.
     pub fn new(wants: &[Want]) -> Result<Receiver, SyncError> {
         let mut zstd = RawDecoder::new().map_err(SyncError::codec)?;
         zstd.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).map_err(SyncError::codec)?;
@@ -361,24 +364,24 @@ impl Receiver {
         Ok(Receiver { wanted, raw: Vec::new(), current: None, wrong, refused: Vec::new(), zstd })
     }
 
-    /// The numbers of what has not arrived.
+    /// Returns the numbers of the wants that have not arrived.
     pub fn missing(&self) -> Vec<u32> {
         self.wanted.keys().copied().collect()
     }
 
-    /// Whether nothing is half here.
+    /// Returns whether no content has arrived in part.
     pub fn is_at_rest(&self) -> bool {
         self.current.is_none() && self.raw.is_empty()
     }
 
-    /// A content came in another way, or does not come.
+    /// Removes a want: its content came in another way, or does not come.
     pub fn forget(&mut self, number: u32) {
         self.wanted.remove(&number);
         self.wrong.remove(&number);
     }
 
-    /// What came and could not be taken by this side, and why. An error if something came that is not what was wanted, and the
-    /// sender did not say so.
+    /// Returns the contents that arrived but that this side could not store, and the reasons. Fails if a content
+    /// arrived with a wrong hash, and the sender did not report it.
     pub fn take_refused(&mut self) -> Result<Vec<(u32, String)>, SyncError> {
         match self.wrong.is_empty() {
             true => Ok(std::mem::take(&mut self.refused)),
@@ -386,14 +389,14 @@ impl Receiver {
         }
     }
 
-    /// Takes a block. Returns how many bytes of contents it gave.
+    /// Takes a block. Returns how many bytes of contents it contained.
     pub fn take(&mut self, block: &Block, sink: &mut dyn Sink) -> Result<u64, SyncError> {
         let len = block.raw as usize;
         if len > BLOCK_BYTES_MAX || len == 0 {
             return Err(SyncError::peer("announced a block of a length that is not allowed"));
         }
         let start = self.raw.len();
-        // One more than announced, to see that there is not more.
+        // One byte more than announced, to detect a longer block.
         self.raw.resize(start + len + 1, 0);
         let mut output = OutBuffer::around(&mut self.raw[start..]);
         let mut input = InBuffer::around(&block.bytes);
@@ -431,7 +434,7 @@ impl Receiver {
                 at += 4;
                 let number = u32::from_le_bytes(*number);
                 let wanted = self.wanted.remove(&number);
-                // What has no hash yet is told as a delta only, so that a part of it need not be known again.
+                // A content without a hash comes only as a delta, so that no part of it needs to be recognized later.
                 let Some((content, left, have)) = wanted.filter(|(content, ..)| !content.is_untold()) else {
                     return Err(SyncError::peer("sent a content that was not asked for"));
                 };
@@ -492,7 +495,7 @@ impl Receiver {
             let right = *arriving.hasher.finalize().as_bytes() == content.0;
             match right {
                 true => arriving.put(sink, |sink| sink.finish(content))?,
-                // If its file was changed the sender says so when it has sent all.
+                // If its file was changed, the sender reports that after it has sent all contents.
                 false if arriving.refused.is_none() => {
                     self.wrong.insert(number);
                     sink.discard()?;
@@ -506,7 +509,7 @@ impl Receiver {
 }
 
 impl Arriving {
-    /// Does something with what arrives, as long as it is taken. A full disk refuses this content only.
+    /// Runs `put` for the arriving content unless it is refused. A full disk refuses this content only.
     fn put(
         &mut self,
         sink: &mut dyn Sink,

@@ -1,5 +1,5 @@
-//! A tree as its changes since another that the peer has: renamed directories, removed, new and changed
-//! entries.
+//! Encoding of a tree as its changes since another tree that the peer has: renamed directories, and removed, new and
+//! changed entries.
 
 mod rows;
 
@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
-/// The longest encoding of a tree, in bytes.
+/// Maximum bytes of an encoded tree.
 pub const TREE_BYTES_MAX: u64 = 1 << 30;
-/// Most renamed directories; more are told as what is gone and new.
+/// Maximum number of renamed directories; further ones are encoded as removed and new entries.
 const MOVES_MAX: usize = 4096;
-/// zstd's levels, for what is short and for what is longer than so many bytes.
+/// zstd's levels for short encodings, and for those longer than [`LONG`] bytes.
 const LEVELS: (i32, i32) = (19, 9);
 const LONG: usize = 4 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct Diff {
-    /// Directories, in the order in which they are renamed.
+    /// Renamed directories, in the order of the renames.
     moves: Vec<(TreePath, TreePath)>,
-    /// Rows after that: how many stay between each and the last.
+    /// Rows removed after the renames: the number of rows that stay before each of them, since the last removed one.
     removed: Vec<u32>,
-    /// What is new or other; the directories above are not among it.
+    /// Rows of new and changed entries, without the directories above them.
     set: Rows,
 }
 
-/// Renames a directory with all that is in it. False if it is not there.
+/// Renames a directory with all entries below it. Returns false if it does not exist.
 fn rename(entries: &mut BTreeMap<TreePath, super::tree::Entry>, from: &[u8], to: &[u8]) -> bool {
     let Some(dir) = entries.remove(from) else { return false };
     let below = [from, b"/"].concat();
@@ -47,8 +47,8 @@ fn rename(entries: &mut BTreeMap<TreePath, super::tree::Entry>, from: &[u8], to:
     true
 }
 
-/// `tree` against `base`, compressed. What was seen by `look`, its snapshot's device and number, has idents that need not be told;
-/// the hashes of `untold` are left out.
+/// Encodes `tree` against `base`, compressed. Idents that the snapshot `look` (device and number) gave are derived,
+/// not sent. The hashes of `untold` are left out.
 pub fn encode(
     base: &Tree,
     tree: &Tree,
@@ -63,7 +63,7 @@ pub fn encode(
         .collect();
     let mut old = base.clone();
     let mut moves = Vec::new();
-    // From the top, so that what went with its directory is not told.
+    // From the top, so that entries that moved with their directory are left out.
     for (was, entry) in base.entries.iter().filter(|(_, entry)| entry.kind.is_dir()) {
         let Some(to) = now.get(&entry.ident) else { continue };
         let at = moves.iter().fold(was.clone(), |at, (from, to): &(TreePath, TreePath)| {
@@ -91,7 +91,7 @@ pub fn encode(
     zstd::bulk::compress(&bytes, level).map_err(SyncError::codec)
 }
 
-/// The tree that `bytes` tell against `base`; contents whose hashes were left out are [`ContentId::untold`].
+/// Decodes `bytes` against `base`. Contents whose hashes were left out are [`ContentId::untold`].
 pub fn decode(base: &Tree, bytes: &[u8]) -> Result<Tree, SyncError> {
     let wrong = || SyncError::from(TreeError::Encoding);
     let mut text = Vec::new();
@@ -104,7 +104,7 @@ pub fn decode(base: &Tree, bytes: &[u8]) -> Result<Tree, SyncError> {
     parse(base, &text)
 }
 
-/// The same of what was decompressed.
+/// The same for decompressed bytes.
 pub(crate) fn parse(base: &Tree, text: &[u8]) -> Result<Tree, SyncError> {
     let wrong = || SyncError::from(TreeError::Encoding);
     let (diff, rest) = postcard::take_from_bytes::<Diff>(text).map_err(|_| wrong())?;

@@ -107,6 +107,6 @@ fn nothing_that_was_not_asked_for_is_begun() {
     assert!(Arriving::new(&[(0, 1)], &wants, &mut left, &mut home).is_err(), "once only");
     // A stream without end.
     let endless = (0..100).find_map(|_| arriving.take(&vec![0; PART_BYTES_MAX]).err());
-    assert!(endless.is_some_and(|e| e.to_string().contains("longer than what it tells")));
+    assert!(endless.is_some_and(|e| e.to_string().contains("longer than its contents allow")));
     assert!(arriving.take(&[]).is_err());
 }

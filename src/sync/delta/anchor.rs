@@ -5,20 +5,20 @@ use super::view::View;
 use crate::chunk::ChunkParams;
 use std::collections::HashMap;
 
-/// Length aimed at, in bytes.
+/// Average length in bytes.
 const ANCHOR_BYTES: u64 = 2048;
-/// Most anchors: for bases of more than 4 GiB in all they are longer.
+/// Maximum number of anchors. They are longer if the bases have more than 4 GiB in all.
 const ANCHORS_MAX: u64 = 1 << 21;
 const READ_BYTES: usize = 4 << 20;
 
 pub(super) struct Anchors {
     pub params: ChunkParams,
-    /// By hash: view, and place in it. Of equal ones the first.
+    /// View and offset of each anchor, by hash; the first one if several are equal.
     places: HashMap<u64, (u8, u64)>,
 }
 
 impl Anchors {
-    /// Reads all of `views`; their numbers are those given.
+    /// Reads all of `views`, which have the given numbers.
     pub fn of(views: &[(usize, &View<'_>)]) -> Result<Anchors, DeltaError> {
         let bytes: u64 = views.iter().map(|(_, view)| view.size).sum();
         let mut avg = ANCHOR_BYTES;
@@ -50,13 +50,13 @@ impl Anchors {
         Ok(Anchors { params, places })
     }
 
-    /// View and place of a piece with the same hash.
+    /// Returns view and offset of a piece with the same hash.
     pub fn find(&self, piece: &[u8]) -> Option<(usize, u64)> {
         self.places.get(&hash(piece)).map(|&(view, offset)| (usize::from(view), offset))
     }
 }
 
-/// A hint only: what it leads to is compared.
+/// Returns a short hash. It is a hint only: the matcher compares the bytes.
 fn hash(piece: &[u8]) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&blake3::hash(piece).as_bytes()[..8]);

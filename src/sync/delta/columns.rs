@@ -3,33 +3,33 @@
 use super::{DeltaError, varint};
 use std::io::Read;
 
-/// What a column's numbers say.
+/// The meaning of a column's numbers.
 #[derive(Clone, Copy)]
 pub(super) enum Column {
-    /// Of a target: its form, and how many bases.
+    /// Target: its form, and how many bases it has.
     Head,
-    /// Of a target: which bases.
+    /// Target: its bases.
     Base,
-    /// Of a target: its length.
+    /// Target: its length.
     Size,
-    /// Of an archive: its members.
+    /// Archive: its members.
     Member,
-    /// Of a piece: how many copies.
+    /// Piece: how many copies it has.
     Copies,
-    /// Of a copy: literal bytes before it.
+    /// Copy: literal bytes before it.
     Literal,
-    /// Of a copy: its length.
+    /// Copy: its length.
     Len,
-    /// Of a copy: which view.
+    /// Copy: its view.
     View,
-    /// Of a copy: how far from where it was expected.
+    /// Copy: distance from the expected offset.
     Offset,
 }
 
 const COLUMNS: usize = 9;
-/// All columns of a segment together, as they are.
+/// Maximum bytes of all columns of a segment together, uncompressed.
 pub(super) const COLUMNS_BYTES_MAX: u64 = 64 << 20;
-/// zstd's level: there are few of them, and they count for much where little has changed.
+/// zstd's level. Columns are small, but a large part of the stream if little has changed.
 const LEVEL: i32 = 19;
 
 /// Columns to write.
@@ -53,7 +53,7 @@ impl Columns {
         self.columns.iter().map(Vec::len).sum()
     }
 
-    /// All of them, whichever way is shorter: each as a zstd frame of its own, or all as one.
+    /// Returns all columns, in the shorter of two encodings: each as its own zstd frame, or all as one.
     pub fn encode(&self) -> std::io::Result<Vec<u8>> {
         let mut lens = Vec::new();
         self.columns.iter().for_each(|column| varint::put(&mut lens, column.len() as u64));
@@ -67,9 +67,9 @@ impl Columns {
     }
 }
 
-/// The shorter of `bytes` and of their zstd frame, behind its length.
+/// Appends the shorter of `bytes` and of their zstd frame, after its length.
 fn put_packed(out: &mut Vec<u8>, bytes: &[u8]) -> std::io::Result<()> {
-    // It knows the length from the beginning, so it takes no more memory than that asks for.
+    // The compressor knows the length in advance, so it allocates no more memory than needed.
     let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
     compressor.include_contentsize(false)?;
     let packed = compressor.compress(bytes)?;
@@ -85,7 +85,7 @@ fn take_packed(encoded: &mut &[u8], len: u64) -> Result<Vec<u8>, DeltaError> {
     let Some((packed, rest)) = split else {
         return Err(DeltaError::damaged(
             "a whole column",
-            format_args!("{} of {packed_len} bytes", encoded.len()),
+            format_args!("only {} of {packed_len} bytes", encoded.len()),
         ));
     };
     *encoded = rest;
@@ -96,7 +96,7 @@ fn take_packed(encoded: &mut &[u8], len: u64) -> Result<Vec<u8>, DeltaError> {
         let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
         decoder.window_log_max(super::WINDOW_LOG_MAX)?;
         let mut bytes = Vec::new();
-        // One byte more, to see that it ends there.
+        // One byte more, to verify that the frame ends there.
         decoder.take(len + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
@@ -157,7 +157,7 @@ impl Reader {
         Ok(number)
     }
 
-    /// Whether all of them were read.
+    /// Returns whether all numbers were read.
     pub fn is_done(&self) -> bool {
         self.columns.iter().zip(self.read).all(|(column, read)| column.len() == read)
     }

@@ -14,42 +14,42 @@ use std::io::{self, BufReader, Read};
 /// Bytes that are decoded at once.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What a stream may ask for.
+/// Limits of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Number of targets.
     pub targets_max: u64,
-    /// Bytes of all targets, and of what their members inflate to.
+    /// Bytes of all targets, and of the inflated members of archives.
     pub bytes_max: u64,
 }
 
-/// What was decoded.
+/// Sizes of a decoded delta.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     /// Number of targets.
     pub targets: u64,
-    /// Their bytes.
+    /// Bytes of all targets.
     pub target_bytes: u64,
 }
 
-/// Takes what is decoded. None of it is to be shown to anyone before [`decode`] has returned.
+/// Takes decoded targets. The caller must not show any of them before [`decode`] has returned.
 pub trait Receiver {
-    /// The base that the sender gave as hint for this target.
+    /// Returns the base that the sender gave as hint for this target.
     fn hint(&mut self, target: u64) -> Option<BaseId> {
         let _ = target;
         None
     }
-    /// A target of `size` bytes begins.
+    /// Begins a target of `size` bytes.
     fn begin(&mut self, target: u64, size: u64) -> io::Result<()>;
-    /// Its next bytes.
+    /// Takes its next bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// It has ended; `hash` is the BLAKE3 hash of its bytes.
+    /// Ends the target; `hash` is the BLAKE3 hash of its bytes.
     fn end(&mut self, target: u64, hash: [u8; 32]) -> io::Result<()>;
 }
 
-/// Reads a delta from `input`, up to its end and no further, and gives the targets to `receiver`.
+/// Reads a delta from `input` exactly to its end, and gives the targets to `receiver`.
 ///
-/// `bases` have to be those that it was encoded with. On an error what the receiver was given is worthless.
+/// `bases` must be those of the encoder. After an error, all that `receiver` got is worthless.
 pub fn decode(
     bases: &dyn Bases,
     input: &mut dyn Read,
@@ -59,7 +59,7 @@ pub fn decode(
     decode_checked(bases, input, limits, receiver, true)
 }
 
-/// `checked` is false for the fuzzer only, which cannot make hashes fit.
+/// The same; `checked` is false only for the fuzzer, which cannot make hashes match.
 pub(super) fn decode_checked(
     bases: &dyn Bases,
     input: &mut dyn Read,
@@ -115,7 +115,7 @@ struct Parsed {
     bytes: u64,
 }
 
-/// The target that is written.
+/// The target that is being written.
 #[derive(Default)]
 struct Writer<'b> {
     header: Header,
@@ -123,7 +123,7 @@ struct Writer<'b> {
     left: u64,
     written: u64,
     hasher: blake3::Hasher,
-    /// Of an archive, until it is whole.
+    /// The bytes of an archive, until it is complete.
     archive: Vec<u8>,
 }
 
@@ -181,7 +181,7 @@ impl<'b> Decoder<'b, '_> {
         }
     }
 
-    /// Reads the next item, and looks at all that it says.
+    /// Reads the next item, and verifies it.
     fn item(
         &mut self,
         columns: &mut Reader,
@@ -265,7 +265,7 @@ impl<'b> Decoder<'b, '_> {
         Ok(())
     }
 
-    /// Takes the next bytes of the target, or of its archive's view.
+    /// Takes the next bytes of the target, or of the view of its archive.
     fn give(&mut self, bytes: &[u8]) -> Result<(), DeltaError> {
         if self.writer.header.form == Form::AsIs {
             return self.write(bytes);
@@ -305,7 +305,7 @@ impl<'b> Decoder<'b, '_> {
     }
 }
 
-/// The literals' frame without the lengths between its chunks; ends at a length of 0.
+/// The frame of the literals without the lengths between its chunks. It ends at a length of 0.
 struct Chunks<'i> {
     input: &'i mut dyn Read,
     left: u64,

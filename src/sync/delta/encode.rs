@@ -13,7 +13,7 @@ use super::{
 };
 use std::io::Write;
 
-/// Bytes of the literals' frame that are written behind one length.
+/// Bytes of the literals' frame that follow one length.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// How hard the literals are compressed.
@@ -22,16 +22,17 @@ pub enum Level {
     /// zstd's level 9.
     #[default]
     Normal,
-    /// zstd's level 19: smaller by some percent for many times the time; for slow links.
+    /// zstd's level 19: some percent smaller, but many times slower; for slow links.
     Slow,
 }
 
-/// How a delta is made. Whoever reads it need not know.
+/// Options of an encoder. The decoder does not need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How hard the literals are compressed.
     pub level: Level,
-    /// Whether to look into zip archives. Not if the receiver could not deflate their members to the same bytes.
+    /// Whether zip archives are inflated. Must be false if the receiver could not deflate their members to the same
+    /// bytes.
     pub archives: bool,
 }
 
@@ -41,14 +42,14 @@ impl Default for Options {
     }
 }
 
-/// What was encoded.
+/// Sizes of an encoded delta.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
     /// Number of targets.
     pub targets: u64,
-    /// Their bytes.
+    /// Bytes of all targets.
     pub target_bytes: u64,
-    /// Bytes that are copies from bases; of archives those that their members inflate to.
+    /// Bytes that are copied from bases. For archives, inflated bytes count.
     pub copied_bytes: u64,
     /// Number of copies.
     pub copies: u64,
@@ -70,7 +71,7 @@ pub struct Encoder<'b, W: Write> {
     hasher: blake3::Hasher,
 }
 
-/// What was not written yet.
+/// A segment that was not written yet.
 #[derive(Default)]
 struct Segment {
     items: u64,
@@ -83,7 +84,7 @@ struct Segment {
 }
 
 impl<'b, W: Write> Encoder<'b, W> {
-    /// Begins a delta against `bases`, written to `out`.
+    /// Begins a delta against `bases` that is written to `out`.
     pub fn new(bases: &'b dyn Bases, options: Options, out: W) -> Result<Encoder<'b, W>, DeltaError> {
         let mut encoder = Encoder {
             bases,
@@ -98,8 +99,8 @@ impl<'b, W: Write> Encoder<'b, W> {
     }
 
     /// Adds the next target. `bases` are at most [`BASES_MAX`] contents that resemble it, the most similar first (see
-    /// [`super::choose()`]). `hint` is a base that the receiver will think of by itself when it comes to this target,
-    /// such as the older content of the same path: naming that one costs nothing.
+    /// [`super::choose()`]). `hint` is a base that the receiver expects for this target, such as the older content of
+    /// the same path; it costs no bytes to name that one.
     pub fn add(
         &mut self,
         content: &dyn ReadAt,
@@ -196,7 +197,7 @@ impl<'b, W: Write> Encoder<'b, W> {
         if self.segment.is_full() { self.end_segment() } else { Ok(()) }
     }
 
-    /// Ends the delta. Returns what was encoded, and where it was written to.
+    /// Ends the delta. Returns its sizes, and the writer.
     pub fn finish(mut self) -> Result<(Encoded, W), DeltaError> {
         if self.segment.items > 0 {
             self.end_segment()?;
@@ -256,7 +257,7 @@ fn compress(literals: &[u8], prefix: &[u8], level: i32) -> std::io::Result<Vec<u
     let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(Vec::new(), level, prefix)?;
     let reach = (literals.len() + prefix.len()).next_power_of_two().ilog2();
     encoder.window_log(reach.clamp(17, WINDOW_LOG_MAX))?;
-    // Else it would not look beyond what its tables for this level can hold.
+    // Otherwise zstd finds no matches beyond the tables of this level.
     encoder.long_distance_matching(reach > 22)?;
     encoder.set_pledged_src_size(Some(literals.len() as u64))?;
     encoder.include_contentsize(false)?;

@@ -11,7 +11,7 @@ pub enum DeltaError {
     Target {
         /// Its number in the stream, from 0.
         target: u64,
-        /// What the system answered.
+        /// The error of the system.
         source: io::Error,
     },
     /// A target became shorter while it was encoded.
@@ -29,15 +29,15 @@ pub enum DeltaError {
     /// A base could not be read.
     #[error("base {base}: reading it: {source}")]
     Base {
-        /// Which.
+        /// The number of the base.
         base: BaseId,
-        /// What the system answered.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The stream names a base that is not there.
+    /// The stream names a base that this side does not have.
     #[error("base {base}: not among those that both sides have; send the content whole")]
     UnknownBase {
-        /// Which.
+        /// The number of the base.
         base: BaseId,
     },
     /// The stream could not be written.
@@ -46,43 +46,43 @@ pub enum DeltaError {
     /// The stream could not be read.
     #[error("delta: reading it: {0}")]
     Read(io::Error),
-    /// What was decoded could not be written.
-    #[error("target {target}: writing what was received: {source}")]
+    /// A decoded target could not be written.
+    #[error("target {target}: writing the received bytes: {source}")]
     Receive {
         /// Its number in the stream, from 0.
         target: u64,
-        /// What the system answered.
+        /// The error of the system.
         source: io::Error,
     },
     /// The bytes are no delta.
     #[error("delta: expected {expected}, found {found}: damaged on its way, or not a delta; fetch it again")]
     Damaged {
-        /// What was expected.
+        /// The expected part.
         expected: &'static str,
-        /// What was found.
+        /// The part that was found.
         found: String,
     },
-    /// The stream asks for more than was allowed.
+    /// The stream asks for more than the limit.
     #[error("delta: {what}: expected at most {limit}, found {found}")]
     TooMuch {
-        /// Of what.
+        /// The limited quantity.
         what: &'static str,
-        /// What was allowed.
+        /// The limit.
         limit: u64,
-        /// What it asks for.
+        /// The requested amount.
         found: u64,
     },
-    /// An archive cannot be written again as it was.
+    /// An archive cannot be deflated to its original bytes.
     #[error(
         "target {target}: deflating a member again gives {found}; have it sent without looking into archives"
     )]
     Deflate {
         /// Its number in the stream, from 0.
         target: u64,
-        /// What came out.
+        /// The result of deflating.
         found: String,
     },
-    /// What was decoded is not what was encoded.
+    /// The decoded targets are not the encoded ones.
     #[error(
         "delta: the contents do not have the hash that was sent: damaged on its way, or the bases differ"
     )]

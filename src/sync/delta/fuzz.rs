@@ -1,4 +1,4 @@
-//! Any bytes as a delta. For `crate::fuzz` only; see there.
+//! Fuzz target for deltas. For `crate::fuzz` only; see there.
 
 use super::decode::decode_checked;
 use super::{BaseId, Decoded, DeltaError, Encoder, Level, Limits, Options, Receiver, decode};
@@ -6,7 +6,7 @@ use std::io;
 
 const LIMITS: Limits = Limits { targets_max: 64, bytes_max: 256 << 10 };
 
-/// Deltas to begin with, by name: what the program itself writes.
+/// Returns initial deltas by name, written by the encoder itself.
 pub fn corpus() -> Vec<(&'static str, Vec<u8>)> {
     let bases = bases();
     let mut edited = bases[0].clone();
@@ -23,7 +23,7 @@ pub fn corpus() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What the deltas of the corpus refer to: text, noise, and an archive.
+/// Returns the bases of the deltas in the corpus: text, noise, and an archive.
 pub fn bases() -> Vec<Vec<u8>> {
     let text: Vec<u8> =
         (0..400u32).flat_map(|n| format!("line {} of {n}\n", n * n % 97).into_bytes()).collect();
@@ -32,7 +32,7 @@ pub fn bases() -> Vec<Vec<u8>> {
     vec![text, noise, archive]
 }
 
-/// A zip archive, without a directory: nothing here looks at it.
+/// Returns a zip archive without a directory, since the decoder does not read it.
 pub fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = Vec::new();
     for (name, bytes) in members {
@@ -51,7 +51,7 @@ pub fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     archive
 }
 
-/// A delta of these targets, with [`bases`]; target and base of the same number belong together.
+/// Returns a delta of these targets against [`bases`]. The base of a target has the same number.
 pub fn encode(targets: &[Vec<u8>]) -> Result<Vec<u8>, DeltaError> {
     let bases = bases();
     let bases = &bases[..];
@@ -91,7 +91,8 @@ impl Receiver for Kept {
     }
 }
 
-/// A delta with [`bases`]. The hash at its end is not looked at, so that what is in front of it is.
+/// Decodes any bytes as a delta against [`bases`]. Ignores the hash at the end, so that the fuzzer reaches the
+/// decoder.
 pub fn delta(bytes: &[u8]) {
     let bases = bases();
     let bases = &&bases[..] as &dyn super::Bases;
@@ -104,7 +105,7 @@ pub fn delta(bytes: &[u8]) {
         assert_eq!(blake3::hash(target).as_bytes(), hash);
     }
     let mut again = Kept::default();
-    let encoded = encode(&kept.targets).expect("what was decoded can be encoded");
-    decode(bases, &mut &encoded[..], LIMITS, &mut again).expect("what was encoded can be decoded");
+    let encoded = encode(&kept.targets).expect("decoded targets can be encoded");
+    decode(bases, &mut &encoded[..], LIMITS, &mut again).expect("an encoded delta can be decoded");
     assert_eq!(again.targets, kept.targets);
 }

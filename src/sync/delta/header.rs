@@ -6,15 +6,16 @@ use super::zip::{self, Member};
 use super::{BASES_MAX, BaseId, DeltaError, MEMBERS_MAX};
 use crate::deflate::Level;
 
-/// As what a target was compared with its bases.
+/// The form in which a target was compared with its bases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Form {
     /// Byte for byte.
     #[default]
     AsIs,
-    /// What its members inflate to, with what those of its bases do.
+    /// With the members of the target and of its bases inflated.
     Members,
-    /// The same, and some members could not be deflated again: they may be in the bases as they are.
+    /// The same, but some members cannot be deflated again. The bases are also compared byte for byte, since they may
+    /// contain these members.
     MembersBesideAsIs,
 }
 
@@ -25,13 +26,13 @@ pub(super) struct Header {
     pub bases: Vec<BaseId>,
     /// Bytes in the pieces.
     pub size: u64,
-    /// Bytes of the content: the same if it is as it is.
+    /// Bytes of the content: equal to `size` unless members are inflated.
     pub content_size: u64,
-    /// In an archive.
+    /// The members if the target is an archive.
     pub members: Vec<Member>,
 }
 
-/// Which bases were named last, so that neighbours are cheap to name.
+/// The bases that were named last, so that the next targets can name them with few bytes.
 #[derive(Default)]
 pub(super) struct Names {
     last: u64,
@@ -57,7 +58,7 @@ impl Names {
 }
 
 impl Header {
-    /// Its first part: what the views depend on.
+    /// Writes the first part: the bases and form, which determine the views.
     pub fn put_bases(&self, columns: &mut Columns, names: &mut Names, hint: Option<BaseId>) {
         columns.put(Column::Head, (self.bases.len() as u64) << 2 | self.form as u64);
         for &base in &self.bases {
@@ -65,7 +66,7 @@ impl Header {
         }
     }
 
-    /// Its second part; `first` is the length of the first view, 0 without.
+    /// Writes the second part; `first` is the length of the first view, or 0 if there is none.
     pub fn put_size(&self, columns: &mut Columns, first: u64) {
         columns.put(Column::Size, zigzag(self.size.wrapping_sub(first) as i64));
         if self.form != Form::AsIs {

@@ -10,18 +10,18 @@ use super::prefix::{Around, around};
 use super::seed::{Hay, Part, SEED_BYTES, Seeds, Table, common, common_before};
 use super::view::View;
 
-/// Views up to this length are looked up whole ...
+/// Views up to this length are searched completely ...
 const SMALL_BYTES: u64 = 8 << 20;
-/// ... as long as those of a target have no more together.
+/// ... if all such views of a target have no more bytes than this.
 const SMALL_BYTES_ALL: u64 = 32 << 20;
-/// Around a gap in a large view.
+/// The range of a large view around a gap.
 const NEAR: Around = Around { margin: 16 << 10, reach: 256 << 10 };
-/// Compared at once: at first, and at most.
+/// Bytes compared in one step: at first, and at most.
 const COMPARE_BYTES: (usize, usize) = (4 << 10, 256 << 10);
-/// A match by an anchor is shorter only at an end.
+/// Minimum length of a match by an anchor, except at an end.
 const ANCHOR_MATCH_BYTES_MIN: usize = 48;
 
-/// Looks for copies in the pieces of one target, in order.
+/// Finds copies in the pieces of one target, in order.
 pub(super) struct Matcher<'v, 'b> {
     views: &'v [View<'b>],
     sizes: Vec<u64>,
@@ -47,7 +47,7 @@ impl<'v, 'b> Matcher<'v, 'b> {
         Ok(Matcher { views, sizes, small, table, anchors, place: Place::default() })
     }
 
-    /// The copies in the next piece; `last` if the target ends with it.
+    /// Returns the copies in the next piece; `last` if the target ends with it.
     pub fn piece(&mut self, piece: &[u8], last: bool) -> Result<Vec<CopyOp>, DeltaError> {
         let mut copies = Vec::new();
         if let Some(anchors) = &self.anchors {
@@ -81,7 +81,7 @@ impl<'v, 'b> Matcher<'v, 'b> {
         Ok(copies)
     }
 
-    /// Calls `fill` for each gap, and puts what it finds between `copies`.
+    /// Calls `fill` for each gap, and inserts the copies that it finds into `copies`.
     fn in_gaps(
         &self,
         piece: &[u8],
@@ -122,7 +122,7 @@ impl<'v, 'b> Matcher<'v, 'b> {
                 continue;
             }
             let Some((mut view, mut offset)) = anchors.find(&piece[from..to]) else { continue };
-            // Of equal places the one that goes on where the last copy ended.
+            // Prefers the place that continues the last copy if both are equal.
             let expected = place.offset + (from - done) as u64;
             if (view, offset) != (place.view, expected)
                 && self.anchors_view(place.view)
@@ -187,7 +187,7 @@ impl<'v, 'b> Matcher<'v, 'b> {
     }
 }
 
-/// Where the next piece is expected after one of `len` bytes with these copies.
+/// Returns the place expected for the next piece after one of `len` bytes with these copies.
 pub(super) fn place_after(copies: &[CopyOp], len: usize, before: Place) -> Place {
     let (at, place) = copies.last().map_or((0, before), |copy| (copy.end(), copy.after()));
     Place { offset: place.offset.saturating_add((len - at) as u64), ..place }

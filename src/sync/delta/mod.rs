@@ -1,7 +1,7 @@
-//! Deltas: contents written as copies from contents that the receiver has, and the rest as literals.
+//! Deltas: contents encoded as copies from contents that the receiver has, plus literals.
 //!
-//! The sender holds the new contents ("targets") and, as the receiver does, older ones ("bases"), so it finds what they
-//! share by itself and sends one stream; nothing goes back. [`Encoder`] writes the stream, [`decode()`] reads it.
+//! The sender has the new contents ("targets") and, like the receiver, older ones ("bases"). So it finds common parts
+//! by itself and sends one stream; nothing goes back. [`Encoder`] writes the stream, [`decode()`] reads it.
 //!
 //! ```text
 //!  target --> anchors --> seeds in the gaps --> operations: literal length, copy length, where from ---> columns, zstd
@@ -11,19 +11,20 @@
 //! ```
 //!
 //! Why each part is there:
-//! - Anchors are content-defined pieces ([`crate::chunk`], 2 KiB on average): equal pieces are found however far they
-//!   moved, with a table of some bytes a piece. A match is extended byte by byte both ways.
-//! - Seeds are 16 bytes at every 16th place of a base, or of the neighbourhood of a gap where a base is large.
-//! - What is left resembles what it replaced. The receiver knows from the operations where the gaps are, so it derives
-//!   the same prefix (`prefix.rs`) that the sender compressed the literals with.
-//! - A document that is a zip archive is compared by what its members inflate to (`zip.rs`), where deflating that again
-//!   gives back its very bytes.
+//! - Anchors are content-defined pieces ([`crate::chunk`], 2 KiB on average). They find equal pieces however far these
+//!   moved, with a table of some bytes a piece. A match is extended byte by byte in both directions.
+//! - Seeds are 16 bytes at every 16th offset of a base. For a large base, only the surroundings of a gap have seeds.
+//! - The remaining bytes resemble those that they replaced. The operations show the receiver where the gaps are, so it
+//!   derives the same prefix (`prefix.rs`) that the sender compressed the literals with.
+//! - A document that is a zip archive is compared with its members inflated (`zip.rs`) if deflating them again returns
+//!   exactly the original bytes.
 //!
 //! Invariants:
 //! - A stream is a function of the targets, the bases and the options: the same ones give the same bytes.
-//! - [`decode()`] gives what was encoded or an error. It takes any bytes: each length is checked before it is used, the
-//!   memory that it takes is bounded by constants and not by what the stream claims ([`Limits`]), and the last 32 bytes
-//!   are a BLAKE3 hash over all targets. Until it returned, nothing that it wrote may be shown to anyone.
+//! - [`decode()`] returns the encoded targets or an error, for any bytes. It checks each length before it uses it.
+//!   Constants bound its memory, not the stream's claims ([`Limits`]). The last 32 bytes are a BLAKE3 hash over all
+//!   targets.
+//! - The caller must not show anything that [`decode()`] wrote before it has returned.
 //!
 //! Memory: both sides hold at most one segment (literals and prefix of some 32 MiB each, 2^20 operations), one piece
 //! of a target (32 MiB), the tables of one target's bases (24 bytes for each 2 KiB of a large base, up to
@@ -61,27 +62,27 @@ pub use encode::{Encoded, Encoder, Level, Options};
 pub use error::DeltaError;
 pub use source::{BaseId, Bases, ReadAt};
 
-/// The form of the stream; written first.
+/// Version of the stream's format; written first.
 pub const VERSION: u8 = 1;
-/// Bytes of a target that are matched at once.
+/// Bytes of a target that are matched in one piece.
 const PIECE_BYTES_MAX: usize = 32 << 20;
-/// Bases of one target.
+/// Maximum number of bases of one target.
 pub const BASES_MAX: usize = 4;
-/// A segment ends when it has so many literal bytes ...
+/// Literal bytes that end a segment.
 const SEGMENT_LITERAL_BYTES: usize = 32 << 20;
-/// ... or so many operations ...
+/// Operations that end a segment.
 const SEGMENT_OPS: usize = 1 << 20;
-/// ... or so many targets and pieces of them ...
+/// Targets and pieces of targets that end a segment.
 const SEGMENT_ITEMS: u64 = 1 << 18;
-/// ... or so many members of archives ...
+/// Members of archives that end a segment.
 const SEGMENT_MEMBERS: usize = 1 << 18;
-/// ... or so many bytes of prefix.
+/// Bytes of prefix that end a segment.
 const SEGMENT_PREFIX_BYTES: usize = 24 << 20;
-/// An archive with more members is taken as it is.
+/// An archive with more members is not inflated.
 const MEMBERS_MAX: usize = 1 << 16;
-/// Operations of one piece: copies but the last of a run are 24 bytes or longer.
+/// Maximum operations of one piece: copies, except the last of a run, have at least 24 bytes.
 const PIECE_OPS_MAX: usize = PIECE_BYTES_MAX / 24 + 2;
-/// A prefix is cut off there.
+/// Maximum length of a prefix; the rest is cut off.
 const PREFIX_BYTES_MAX: usize = 32 << 20;
 /// Logarithm of the longest distance in bytes that literals refer back.
 const WINDOW_LOG_MAX: u32 = 27;

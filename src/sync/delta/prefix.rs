@@ -5,19 +5,19 @@ use super::view::{View, ViewName};
 use super::{Bases, DeltaError, PREFIX_BYTES_MAX};
 use std::ops::Range;
 
-/// How much of a view is near a gap.
+/// The range of a view that counts as near a gap.
 #[derive(Clone, Copy)]
 pub(super) struct Around {
     /// Bytes beyond the gap.
     pub margin: u64,
-    /// A gap in the base counts as one up to so many bytes more than the gap in the target.
+    /// Maximum by which a gap in the base may be longer than the gap in the target.
     pub reach: u64,
 }
 
-/// For the prefix. Measured in `docs/decisions/0033-delta.md`.
+/// The range for the prefix. Measured in `docs/decisions/0033-delta.md`.
 const NEAR: Around = Around { margin: 512, reach: 64 << 10 };
 
-/// The ranges of views around a gap of `len` bytes, from `place` to `next`, or to the end of the piece.
+/// Returns the ranges of views around a gap of `len` bytes, from `place` to `next`, or to the end of the piece.
 pub(super) fn around(
     place: Place,
     next: Option<Place>,
@@ -60,12 +60,12 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// Bytes of the ranges, those that overlap counted for each.
+    /// Returns the bytes of the ranges; overlaps count once for each range.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Adds what is around the gaps of a piece of `len` bytes; `place` is where it is expected.
+    /// Adds the ranges around the gaps of a piece of `len` bytes; `place` is its expected place.
     pub fn add(
         &mut self,
         names: &[ViewName],
@@ -92,7 +92,7 @@ impl Ranges {
         for (view, range) in found {
             let name = names[view];
             self.bytes += range.end - range.start;
-            // The view of the last gap, mostly.
+            // Most gaps are in the view of the last one.
             let known = self.views.iter_mut().rev().take(8).find(|(known, _)| *known == name);
             match known {
                 Some((_, ranges)) => ranges.push(range),
@@ -101,7 +101,8 @@ impl Ranges {
         }
     }
 
-    /// Reads the ranges: view by view as they came first, in order and each byte once, up to a fixed length.
+    /// Reads the ranges up to a fixed length: views in the order of first use, ranges in ascending order, each byte
+    /// once.
     pub fn read(self, bases: &dyn Bases) -> Result<Vec<u8>, DeltaError> {
         let mut prefix = Vec::new();
         for (name, mut ranges) in self.views {

@@ -1,34 +1,34 @@
-//! Seeds: short matches, found through a table of every 16th place of what may be copied from.
+//! Seeds: short matches, found through a table of every 16th offset of the bytes that may be copied.
 
 use super::op::{CopyOp, Place};
 use std::ops::Range;
 
-/// Bytes that have to be equal for a place to be looked at.
+/// Number of equal bytes that make a place a candidate.
 pub(super) const SEED_BYTES: usize = 16;
-/// Every so many bytes there is a seed. A match of `SEED_BYTES + STRIDE - 1` bytes has one in it.
+/// Distance of seeds in bytes. Each match of `SEED_BYTES + STRIDE - 1` bytes contains one.
 const STRIDE: usize = 16;
-/// Shorter matches cost more than the literals do.
+/// Minimum length of a match: shorter ones cost more than literals.
 const MATCH_BYTES_MIN: usize = 48;
-/// The same for a match where it was expected, which is cheaper to say.
+/// Minimum length of a match at the expected place, which costs less to encode.
 const EXPECTED_BYTES_MIN: usize = 24;
-/// Places with equal seeds that are tried. Text that repeats itself has many.
+/// Maximum number of places with equal seeds that are tried. Repetitive text has many.
 const TRIES_MAX: usize = 16;
-/// A match that is shorter may be given up for a longer one that begins a little later.
+/// A shorter match may be dropped for a longer one that begins a little later.
 const LAZY_BYTES: usize = 256;
 
-/// Bytes that may be copied, put together from parts of views.
+/// Bytes that may be copied, joined from parts of views.
 #[derive(Default)]
 pub(super) struct Hay {
     pub bytes: Vec<u8>,
     pub parts: Vec<Part>,
 }
 
-/// Where bytes of the hay are from.
+/// The origin of a range of the hay.
 pub(super) struct Part {
     pub view: usize,
-    /// In the view.
+    /// Offset in the view.
     pub offset: u64,
-    /// In the hay.
+    /// Range in the hay.
     pub range: Range<usize>,
 }
 
@@ -37,7 +37,7 @@ impl Hay {
         &self.parts[self.parts.partition_point(|part| part.range.end <= at)]
     }
 
-    /// The place in the hay and the part that has it.
+    /// Returns the offset in the hay, and the part that contains it.
     fn find(&self, place: Place) -> Option<(usize, &Part)> {
         let holds = |part: &&Part| {
             place.view == part.view
@@ -55,7 +55,7 @@ pub(super) struct Seeds<'h> {
     table: Table,
 }
 
-/// The table apart from the hay.
+/// The table without the hay.
 pub(super) struct Table {
     /// By hash, the first place with it; places are in strides, plus 1.
     heads: Vec<u32>,
@@ -90,7 +90,7 @@ impl Table {
     }
 }
 
-/// A match: target and hay from here on, so many bytes.
+/// A match: `len` equal bytes of the target from `at`, and of the hay from `hay`.
 #[derive(Clone, Copy)]
 struct Match {
     at: usize,
@@ -107,8 +107,8 @@ impl<'h> Seeds<'h> {
         self.table
     }
 
-    /// Appends what of `target[gap]` can be copied to `found`, in order. `place` is where the bytes before the gap
-    /// were copied from, as far as they went.
+    /// Appends the copies that it finds for `target[gap]` to `found`, in order. `place` is the end of the copy before
+    /// the gap.
     pub fn fill(&self, target: &[u8], gap: Range<usize>, place: Place, found: &mut Vec<CopyOp>) {
         let (mut at, mut done, mut place) = (gap.start, gap.start, place);
         while at + SEED_BYTES <= gap.end {
@@ -121,7 +121,7 @@ impl<'h> Seeds<'h> {
                 let until = (at + STRIDE).min(gap.end - SEED_BYTES);
                 let later = (at + 1..=until).filter_map(|later| self.best(target, later, &bounds, place));
                 for other in later {
-                    // What it leaves out in front has to be worth it.
+                    // The later match must be longer by more than the bytes that it skips cost.
                     let lost = other.at.saturating_sub(best.at);
                     if other.len > best.len + lost / 2 + 8 && other.at <= best.at + best.len {
                         best = other;
@@ -136,7 +136,7 @@ impl<'h> Seeds<'h> {
         }
     }
 
-    /// The longest match around `at`, if one is long enough.
+    /// Returns the longest match around `at`, if one is long enough.
     fn best(&self, target: &[u8], at: usize, bounds: &Range<usize>, place: Place) -> Option<Match> {
         let seed = key(target, at);
         let mut best: Option<Match> = None;
@@ -148,7 +148,7 @@ impl<'h> Seeds<'h> {
             }
         };
         if let Some((hay, part)) = self.hay.find(place) {
-            // As if bytes were replaced by as many, or as if they were inserted.
+            // Tries both: bytes were replaced by equally many, or were inserted.
             for hay in [hay + (at - bounds.start), hay] {
                 if hay + SEED_BYTES <= part.range.end && key(&self.hay.bytes, hay) == seed {
                     take(hay, part, true);
@@ -179,7 +179,7 @@ impl<'h> Seeds<'h> {
     }
 }
 
-/// Bytes that two slices begin with alike.
+/// Returns the length of the common start of two slices.
 pub(super) fn common(a: &[u8], b: &[u8]) -> usize {
     let len = a.len().min(b.len());
     let (a, b) = (&a[..len], &b[..len]);
@@ -187,7 +187,7 @@ pub(super) fn common(a: &[u8], b: &[u8]) -> usize {
     words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
 }
 
-/// Bytes that two slices end with alike.
+/// Returns the length of the common end of two slices.
 pub(super) fn common_before(a: &[u8], b: &[u8]) -> usize {
     a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
 }

@@ -8,7 +8,7 @@ use super::varint::{unzigzag, zigzag};
 use super::view::ViewName;
 use super::{DeltaError, PIECE_BYTES_MAX, PIECE_OPS_MAX, SEGMENT_OPS};
 
-/// What a piece is told by: which views its copies refer to, and where it goes on.
+/// The context of a piece: the views that its copies refer to, and the expected place.
 #[derive(Clone, Default)]
 pub(super) struct Context {
     pub names: Vec<ViewName>,
@@ -19,20 +19,20 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// The length of the next piece, and whether it is the last.
+    /// Returns the length of the next piece, and whether it is the last.
     pub fn piece(&self) -> (usize, bool) {
         let len = self.left.min(PIECE_BYTES_MAX as u64);
         (len as usize, len == self.left)
     }
 
-    /// Goes on behind a piece.
+    /// Continues after a piece.
     pub fn advance(&mut self, len: usize, copies: &[CopyOp]) {
         self.place = place_after(copies, len, self.place);
         self.left -= len as u64;
     }
 }
 
-/// What comes in a segment.
+/// An item of a segment.
 pub(super) enum Item {
     /// The next target.
     Header(Header),
@@ -46,7 +46,7 @@ pub(super) fn put_piece(columns: &mut Columns, context: &Context, len: usize, co
     let (mut at, mut place) = (0, context.place);
     for copy in copies {
         columns.put(Column::Literal, (copy.at - at) as u64);
-        // Most go on to the end.
+        // Most copies reach to the end of the piece.
         columns.put(Column::Len, if copy.end() == len { 0 } else { copy.len as u64 });
         if context.names.len() > 1 {
             columns.put(
@@ -60,7 +60,8 @@ pub(super) fn put_piece(columns: &mut Columns, context: &Context, len: usize, co
     }
 }
 
-/// Where a copy is expected after so many literals: the literals replace as many bytes, or it begins another view.
+/// Returns the expected offset of a copy after `literals` bytes: literals replace equally many bytes. A copy from
+/// another view is expected at its start.
 fn expected(place: Place, view: usize, literals: usize) -> u64 {
     if view == place.view { place.offset.wrapping_add(literals as u64) } else { 0 }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// A base by the number that both sides know it by, such as its rank in the last common snapshot.
+/// The number of a base that both sides use, such as its rank in the last common snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BaseId(pub u64);
 
@@ -13,18 +13,18 @@ impl fmt::Display for BaseId {
     }
 }
 
-/// A content that can be read at any place.
+/// A content with random access.
 pub trait ReadAt {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     fn size(&self) -> u64;
 
-    /// Reads bytes from `offset` on into `buf`. Returns how many; 0 at its end only.
+    /// Reads bytes from `offset` into `buf`. Returns how many; 0 only at the end.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 }
 
-/// What both sides have.
+/// The contents that both sides have.
 pub trait Bases {
-    /// Opens a base; `None` if there is none of that number.
+    /// Opens a base; `None` if no base has that number.
     fn open(&self, base: BaseId) -> io::Result<Option<Box<dyn ReadAt + '_>>>;
 }
 
@@ -61,7 +61,7 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
     }
 }
 
-/// A file; its size is asked for each time, 0 if that fails.
+/// A file. Its size is read on each call; 0 if that fails.
 impl ReadAt for std::fs::File {
     fn size(&self) -> u64 {
         self.metadata().map_or(0, |metadata| metadata.len())
@@ -72,7 +72,7 @@ impl ReadAt for std::fs::File {
     }
 }
 
-/// Bases in memory; their numbers are their places.
+/// Bases in memory, numbered by position.
 impl<T: AsRef<[u8]>> Bases for &[T] {
     fn open(&self, base: BaseId) -> io::Result<Option<Box<dyn ReadAt + '_>>> {
         let found = usize::try_from(base.0).ok().and_then(|base| self.get(base));
@@ -80,7 +80,7 @@ impl<T: AsRef<[u8]>> Bases for &[T] {
     }
 }
 
-/// Fills `buf` from `offset` on, as far as there is something. Returns how much that was.
+/// Fills `buf` from `offset` as far as the content goes. Returns how many bytes it read.
 pub(super) fn read_full(content: &dyn ReadAt, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {

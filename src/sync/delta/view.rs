@@ -1,18 +1,18 @@
-//! The views of a target's bases: what copies refer to. Both sides open the same ones.
+//! The views of a target's bases: the bytes that copies refer to. Both sides open the same ones.
 
 use super::header::Form;
 use super::source::read_full;
 use super::{BaseId, Bases, DeltaError, ReadAt, zip};
 use std::io;
 
-/// A base as it is, or as its archive's members inflate to.
+/// A base as it is, or as an archive with its members inflated.
 pub(super) struct View<'b> {
     pub name: ViewName,
     pub size: u64,
     content: Content<'b>,
 }
 
-/// What a view shows; two views of one name have the same bytes.
+/// The name of a view. Views with equal names have the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ViewName {
     pub base: BaseId,
@@ -33,7 +33,7 @@ impl<'b> View<'b> {
         if !name.inflated {
             return Ok(View { name, size, content: Content::AsIs(opened) });
         }
-        // Both sides come to the same answer: a base that is too long has nothing in this view.
+        // Both sides decide the same: the inflated view of a base that is too long is empty.
         let mut bytes = Vec::new();
         if size <= zip::ARCHIVE_BYTES_MAX {
             bytes.resize(size as usize, 0);
@@ -47,12 +47,12 @@ impl<'b> View<'b> {
         Ok(View { name, size: view.len() as u64, content: Content::Inflated(view) })
     }
 
-    /// All views of a target, in the order of their numbers.
+    /// Returns all views of a target, in the order of their numbers.
     pub fn open_all(bases: &'b dyn Bases, ids: &[BaseId], form: Form) -> Result<Vec<View<'b>>, DeltaError> {
         names(ids, form).map(|name| View::open(bases, name)).collect()
     }
 
-    /// Fills `buf` from `offset` on. The caller has looked at the size.
+    /// Fills `buf` from `offset`. The caller has checked the size.
     pub fn read_exact(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeltaError> {
         let content: &dyn ReadAt = match &self.content {
             Content::AsIs(content) => &**content,
@@ -68,7 +68,7 @@ fn shorter(base: BaseId) -> DeltaError {
     DeltaError::Base { base, source: io::Error::new(io::ErrorKind::UnexpectedEof, "it has become shorter") }
 }
 
-/// Views of a target with these bases.
+/// Returns the views of a target with these bases.
 pub(super) fn names(ids: &[BaseId], form: Form) -> impl Iterator<Item = ViewName> {
     let forms: &[bool] = match form {
         Form::AsIs => &[false],

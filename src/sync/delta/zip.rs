@@ -1,13 +1,14 @@
 //! Zip archives (docx, odt, jar, wheel) with their members inflated, so that a change of a member stays a small one.
 //!
-//! The view of an archive is its bytes with the data of each deflated member replaced by what it inflates to. It is
-//! defined without the archive's directory, so that both sides agree on it for any bytes: at each local file header
-//! (`PK 03 04`) whose method is 8, the data behind it is inflated; if that comes to an end, it is a member.
+//! The view of an archive is its bytes, with the data of each deflated member replaced by the inflated data. Its
+//! definition does not use the archive's directory, so that both sides agree on it for any bytes: at each local file
+//! header (`PK 03 04`) whose method is 8, the data after it is inflated. If the deflate stream is complete, it is a
+//! member.
 //!
-//! A target may be sent as its view only if zlib deflates its members to the very bytes again, at one of its nine
-//! levels; this is tried, member by member, before. Members that other programs deflated stay as they are.
+//! A target may be sent as its view only if zlib deflates its members to the original bytes at one of its nine levels.
+//! The sender tries this for each member first. Members that other programs deflated stay as they are.
 //!
-//! How streams are found and deflated again: [`crate::deflate`].
+//! [`crate::deflate`] finds streams and deflates them again.
 
 use super::{DeltaError, MEMBERS_MAX};
 use crate::deflate::{Deflater, Level, Starts, inflate_into};
@@ -15,12 +16,12 @@ use std::ops::Range;
 
 pub(super) use crate::deflate::{ZIP_HEADER_BYTES as HEADER_BYTES, looks_like_zip as looks_like};
 
-/// Longer archives are taken as they are.
+/// Longer archives are not inflated.
 pub(super) const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
-/// Members beyond it stay as they are.
+/// Maximum length of a view: members beyond it stay as they are.
 pub(super) const VIEW_BYTES_MAX: u64 = 128 << 20;
 
-/// A member in a view, for whoever writes the archive again.
+/// A member in a view, as the decoder needs it to restore the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     /// Bytes before it that stay as they are.
@@ -33,21 +34,22 @@ pub(super) struct Member {
 /// An archive as its view.
 pub(super) struct Inflated {
     pub view: Vec<u8>,
-    /// Of each member the range of the view, and that of the archive.
+    /// For each member: its range in the view, and in the archive.
     members: Vec<(Range<usize>, Range<usize>)>,
 }
 
-/// The view of an archive; of other bytes it is they themselves.
+/// Returns the view of an archive; other bytes are their own view.
 pub(super) fn inflate(archive: &[u8]) -> Inflated {
     let mut inflated = Inflated { view: Vec::new(), members: Vec::new() };
     let mut done = 0;
     let mut starts = Starts::zip(archive);
     while let Some(start) = starts.next() {
-        // What stays as it is counts too, whatever the rest is.
+        // The bytes after the member count too, even if they contain no other members.
         let room = (VIEW_BYTES_MAX as usize).saturating_sub(inflated.view.len() + archive.len() - done);
         let from = inflated.view.len();
         let Some(read) = inflate_into(&archive[start..], &mut inflated.view, room) else {
-            // It may claim to lie behind the header of one that does inflate, so nothing is passed by.
+            // It may contain the header of a member that does inflate, so the search continues right after this
+            // header.
             inflated.view.truncate(from);
             continue;
         };
@@ -65,11 +67,11 @@ pub(super) fn inflate(archive: &[u8]) -> Inflated {
 pub(super) struct Target {
     pub view: Vec<u8>,
     pub members: Vec<Member>,
-    /// Whether there were others.
+    /// Whether there were other members.
     pub others: bool,
 }
 
-/// The view to send of an archive; `None` if no member can be deflated again, or there are too many.
+/// Returns the view to send of an archive; `None` if no member can be deflated again, or there are too many.
 pub(super) fn target(archive: &[u8]) -> Option<Target> {
     let inflated = inflate(archive);
     let mut target = Target { view: Vec::new(), members: Vec::new(), others: false };
@@ -93,7 +95,7 @@ pub(super) fn target(archive: &[u8]) -> Option<Target> {
     (1..=MEMBERS_MAX).contains(&target.members.len()).then_some(target)
 }
 
-/// Writes the archive of a view whose members lie within it.
+/// Writes the archive of a view whose members are within it.
 pub(super) fn deflate_again(
     view: &[u8],
     members: &[Member],

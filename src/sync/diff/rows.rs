@@ -6,7 +6,7 @@ use super::super::version::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 
-/// Rows together take at most so many times the bytes that tell them, beside what the older tree takes.
+/// Limit of the decoded rows' bytes: a multiple of the encoded bytes, in addition to the bytes of the older tree.
 const ROWS_FACTOR: usize = 256;
 
 const AUTHOR: u8 = 1;
@@ -16,7 +16,7 @@ const TIME: u8 = 8;
 const XATTRS: u8 = 16;
 const IDENT: u8 = 32;
 
-/// What a kind is told as; from [`KNOWN`] on it is a content that was told before, or that the older tree has.
+/// Codes of a kind. [`KNOWN`] and greater: a content that came before, or that the older tree has.
 const UNTOLD: u32 = 0;
 const TOLD: u32 = 1;
 const SYMLINK: u32 = 2;
@@ -24,40 +24,41 @@ const FIFO: u32 = 3;
 const DIR: u32 = 4;
 const KNOWN: u32 = 5;
 
-/// How an ident is told; from [`ROW`] on it is that of a row of the older tree.
+/// Codes of an ident. [`ROW`] and greater: the ident of a row of the older tree.
 const DERIVED: u32 = 0;
 const AS_IS: u32 = 1;
 const ROW: u32 = 2;
 
-/// See the module. A column holds a number for each row that needs one.
+/// The rows in columns (see the module). A column holds a number for each row that needs one.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Rows {
     authors: Vec<Device>,
-    /// Number of the snapshot of which idents are derived; its device is the first of the authors.
+    /// Number of the snapshot that idents are derived from; its device is the first of the authors.
     look: u64,
-    /// 0: the path is new. Else 1 and how many rows of the older tree lie between it and the last such row.
+    /// 0: the path is new. Otherwise 1 plus the number of rows of the older tree between this row and the last such
+    /// row.
     at: Vec<u32>,
-    /// Bytes that a new path shares with that of the last row; and the others, each ended by NUL.
+    /// Bytes that a new path shares with the path of the last row; and the other bytes, each path ended by NUL.
     shared: Vec<u32>,
     names: Vec<u8>,
-    /// What differs from the row that it was; of a new one from the last row.
+    /// Which fields differ from the older row; for a new row, from the last row.
     other: Vec<u8>,
     ident: Vec<u32>,
     idents: Vec<[u8; 8]>,
     author: Vec<u32>,
     kind: Vec<u32>,
-    /// Against the size that it was.
+    /// Difference to the size in the older row.
     size: Vec<i64>,
     hashes: Vec<ContentId>,
     targets: Vec<Vec<u8>>,
     mode: Vec<u16>,
-    /// Against the last time.
+    /// Difference to the last time.
     seconds: Vec<i64>,
     nanos: Vec<u32>,
     xattrs: Vec<Vec<(Vec<u8>, Vec<u8>)>>,
 }
 
-/// The tree that rows are told against.
+/// The older tree that rows are encoded against.
 struct Old<'a> {
     rows: Vec<(&'a TreePath, &'a Entry)>,
     known: Vec<(ContentId, u64)>,
@@ -83,11 +84,11 @@ impl<'a> Old<'a> {
     }
 }
 
-/// What the last row was; so a new one is told.
+/// The last row; new rows are encoded against it.
 struct Last {
     path: TreePath,
     author: u32,
-    /// Of what is no directory, and of directories.
+    /// Modes of the last entry that is no directory, and of the last directory.
     modes: [u16; 2],
     time: Time,
 }
@@ -99,8 +100,8 @@ impl Default for Last {
 }
 
 impl Rows {
-    /// The rows of `tree` that `old` does not have. What was seen by `look` has idents that need not be told; the hashes of
-    /// `untold` are left out.
+    /// Returns the rows of `tree` that `old` does not have. Idents that the snapshot `look` gave are derived, not
+    /// sent. The hashes of `untold` are left out.
     pub fn of(old: &Tree, tree: &Tree, look: Option<&(Device, u64)>, untold: &BTreeSet<ContentId>) -> Rows {
         let mut rows = Rows::default();
         let set: Vec<(&TreePath, &Entry)> =
@@ -219,8 +220,8 @@ impl Rows {
         self.kind.push(told);
     }
 
-    /// The rows, in order; what is told without its hash has [`ContentId::untold`]. They took
-    /// `told` bytes.
+    /// Returns the rows, in order; a content without its hash is [`ContentId::untold`]. `told` is the number of
+    /// encoded bytes.
     pub fn read(self, old: &Tree, told: usize) -> Result<Vec<(TreePath, Entry)>, TreeError> {
         let Rows { authors, look, at, other, .. } = self;
         let mut columns = Columns {
@@ -309,7 +310,7 @@ impl Rows {
     }
 }
 
-/// What a row takes beside what every row does.
+/// Returns the bytes that a row takes in addition to its fixed size.
 fn bytes_of(path: &[u8], entry: &Entry) -> usize {
     let target = if let Kind::Symlink(target) = &entry.kind { target.len() } else { 0 };
     path.len() + target + entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
