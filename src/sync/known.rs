@@ -6,22 +6,22 @@ use super::version::{DEVICES_MAX, Device, SNAPSHOTS_MAX, Snapshot, SnapshotId, V
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a side knows of the past.
+/// The history that a side knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// What its tree is now.
+    /// The snapshot of its present tree.
     pub head: SnapshotId,
-    /// What it remembers.
+    /// The snapshots that it remembers.
     pub snapshots: Vec<Snapshot>,
-    /// Of which of those it has the tree.
+    /// The snapshots whose trees it has.
     pub trees: BTreeSet<SnapshotId>,
-    /// The last known states of other devices, as far as it remembers them.
+    /// The last known snapshots of other devices.
     pub heads: Vec<(Device, SnapshotId)>,
-    /// Whether a sync that was cut has left something with it, which the other side does not know.
+    /// Whether an interrupted sync left files in its staging that the other side does not know of.
     pub begun: bool,
 }
 
-/// A snapshot, or one that nobody remembers.
+/// A snapshot by its number, or by id if no side remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Name {
     Told(u32),
@@ -35,19 +35,19 @@ struct Row {
     seen: Option<(u32, u64)>,
 }
 
-/// The same as it travels, behind what was told before.
+/// The encoded form of [`Known`], relative to what both sides sent before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Telling {
     devices: Vec<Device>,
     rows: Vec<Row>,
     head: u32,
-    /// A bit for each snapshot that was told by then, the lowest first.
+    /// A bit for each snapshot sent so far, the lowest first.
     trees: Vec<u8>,
     heads: Vec<(u32, u32)>,
     begun: bool,
 }
 
-/// What both sides have told.
+/// Devices and snapshots that either side has sent.
 #[derive(Default)]
 pub struct Told {
     devices: Vec<Device>,
@@ -55,14 +55,14 @@ pub struct Told {
 }
 
 impl Told {
-    /// Whoever `device` is, both know it by now.
+    /// Adds a device, which both sides know from the hellos.
     pub fn greet(&mut self, device: &Device) {
         if !self.devices.contains(device) {
             self.devices.push(device.clone());
         }
     }
 
-    /// What is to be told of `known`.
+    /// Encodes `known`, and adds its devices and snapshots.
     pub fn tell(&mut self, known: &Known) -> Telling {
         let mut dag: BTreeMap<SnapshotId, &Snapshot> =
             known.snapshots.iter().map(|snapshot| (snapshot.id(), snapshot)).collect();
@@ -118,9 +118,9 @@ impl Told {
         telling
     }
 
-    /// What was told.
+    /// Decodes a peer's message.
     pub fn take(&mut self, telling: Telling) -> Result<Known, SyncError> {
-        let unknown = || SyncError::peer("named what it did not tell");
+        let unknown = || SyncError::peer("named a snapshot that it did not send");
         self.devices.extend(telling.devices);
         if telling.rows.len() > SNAPSHOTS_MAX
             || telling.heads.len() > DEVICES_MAX

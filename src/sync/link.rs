@@ -6,16 +6,16 @@ use super::replica::Replica;
 use super::session::Session;
 use std::io::{Read, Write};
 
-/// What went over the wire, in bytes.
+/// Bytes transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// To the peer.
+    /// Bytes sent to the peer.
     pub sent: u64,
-    /// From the peer.
+    /// Bytes received from the peer.
     pub received: u64,
 }
 
-/// Runs `session` to its end. An error of this side is told to the peer. `report` is told after every message how far it is.
+/// Runs `session` to its end. Sends an error of this side to the peer. Calls `report` after every message.
 pub fn run(
     session: &mut Session,
     replica: &mut dyn Replica,
@@ -47,7 +47,7 @@ fn exchange(
             let sent = proto::write(to, &message);
             let bytes = match sent {
                 Ok(bytes) => bytes,
-                // Its last words say why it went.
+                // The peer's last message contains the reason.
                 Err(SyncError::Cut) => return Err(last_words(from)),
                 Err(e) => return Err(e),
             };

@@ -14,18 +14,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// A pipe that can be written to has room for so many bytes at least (`PIPE_BUF`).
+/// A writable pipe has room for at least this many bytes (`PIPE_BUF`).
 const PIECE_BYTES: usize = 4 << 10;
-/// A lower rate would look like silence to the other side.
+/// Minimum rate: a lower one would look like silence to the other side.
 pub const RATE_MIN: u64 = PIECE_BYTES as u64;
 
-/// [`Limits::silence`] where nothing else is asked for. An sshd waits as long for a password.
+/// Default of [`Limits::silence`]. An sshd waits as long for a password.
 pub const SILENCE_SECONDS: u32 = 120;
 
-/// What a connection keeps to.
+/// Limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// So long the other side may neither say nor take anything.
+    /// Maximum time in which the other side neither sends nor receives anything.
     pub silence: Duration,
     /// Bytes a second, of both directions together; at least [`RATE_MIN`].
     pub rate: Option<u64>,
@@ -36,7 +36,7 @@ pub struct Limits {
 #[error("silent for {} s", .0.as_secs())]
 pub struct Silence(pub Duration);
 
-/// What both ends share.
+/// State that both ends share.
 struct Throttle {
     limits: Limits,
     began: Instant,
@@ -46,7 +46,7 @@ struct Throttle {
 }
 
 impl Throttle {
-    /// Waits until `end` can be read from or written to.
+    /// Waits until `end` is readable or writable.
     fn wait(&self, end: impl AsFd, flags: PollFlags) -> io::Result<()> {
         let silence = self.limits.silence;
         let timeout = Timespec { tv_sec: silence.as_secs() as i64, tv_nsec: silence.subsec_nanos().into() };
@@ -59,7 +59,7 @@ impl Throttle {
         }
     }
 
-    /// Takes the time that `bytes` more may take.
+    /// Waits as long as the rate requires for `bytes` more.
     fn pass(&self, bytes: usize) {
         let all = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         if let Some(rate) = self.limits.rate {
@@ -69,13 +69,13 @@ impl Throttle {
     }
 }
 
-/// What the peer says.
+/// The end that receives from the peer.
 pub struct Incoming<R> {
     end: R,
     throttle: Arc<Throttle>,
 }
 
-/// What the peer is told. While it exists, the peer is told that this side lives.
+/// The end that sends to the peer. While it exists, it sends keep-alives.
 pub struct Outgoing<W> {
     shared: Arc<Shared<W>>,
 }
@@ -120,7 +120,7 @@ fn keep_alive<W: Write + AsFd>(shared: &Weak<Shared<W>>, interval: Duration) {
 impl<W: Write + AsFd> End<W> {
     fn write(&mut self, throttle: &Throttle, bytes: &[u8]) -> io::Result<()> {
         for piece in bytes.chunks(PIECE_BYTES) {
-            // It may be a socket, which takes less at once.
+            // If it is a socket, it may take fewer bytes at once.
             let mut rest = piece;
             while !rest.is_empty() {
                 throttle.wait(&self.to, PollFlags::OUT)?;
@@ -166,7 +166,7 @@ impl<W: Write + AsFd> Write for Outgoing<W> {
         self.write_all(bytes).map(|()| bytes.len())
     }
 
-    /// As one: nothing comes in between.
+    /// Writes all bytes, with nothing in between.
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.lock().write(&self.shared.throttle, bytes)
     }

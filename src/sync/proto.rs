@@ -1,11 +1,11 @@
-//! What two peers say to each other, and how it stands on the wire. docs/sync.md is the specification.
+//! Messages of two peers, and their encoding. docs/sync.md is the specification.
 //!
 //! ```text
 //! frame = length of the body (u32, LE, at most FRAME_BYTES_MAX), type (u8), flags (u8), body (postcard)
 //! ```
 //!
-//! A frame of an unknown type is skipped if its flag *optional* is set, and an error otherwise. Nothing is read into memory
-//! before its length was checked.
+//! - The reader skips a frame of an unknown type if its flag *optional* is set; otherwise it is an error.
+//! - The reader checks a length before it reads anything into memory.
 
 use super::content::{Block, Tag};
 use super::error::SyncError;
@@ -20,76 +20,76 @@ use std::time::Instant;
 
 /// Versions of the protocol that this program speaks, lowest and highest.
 pub const PROTOCOL: (u16, u16) = (1, 1);
-/// The longest body.
+/// Maximum length of a body.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
-/// A peer may send so many frames of unknown types one after the other, and one more each second.
+/// Maximum number of successive frames of unknown types; one more is allowed each second.
 const SKIPPED_MAX: u64 = 256;
 const OPTIONAL: u8 = 1;
-/// What a side sends that works and has nothing to say: an optional frame of a type that stands for nothing.
+/// A keep-alive, which a side sends while it works without data to send: an optional frame of an unused type.
 pub const ALIVE: [u8; 6] = [0, 0, 0, 0, 0, OPTIONAL];
 
-/// Which way changes go.
+/// The direction of changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
     /// Both sides get the merged tree.
     #[default]
     Both,
-    /// Only the side that was called gets it.
+    /// Only the called side gets it.
     Push,
-    /// Only the side that calls gets it.
+    /// Only the calling side gets it.
     Pull,
 }
 
-/// What the side that calls wants.
+/// Options of the calling side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
     /// Change nothing.
     pub dry_run: bool,
-    /// Do what the guards refuse.
+    /// Overrides the guards.
     pub force: bool,
 }
 
-/// In a [`Hello`]: the directory is no overlay yet, and a sync would make it one.
+/// In a [`Hello`]: the directory is not an overlay yet, and a sync would make it one.
 pub const NEW_OVERLAY: &str = "new overlay";
-/// In a [`Hello`]: nor is it there.
+/// In a [`Hello`]: the directory does not exist.
 pub const NEW_DIRECTORY: &str = "new directory";
 
-/// Who speaks.
+/// The first message of a side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Lowest and highest version.
     pub protocol: (u16, u16),
-    /// Names of what goes beyond the version.
+    /// Names of features beyond the version.
     pub features: Vec<String>,
-    /// Which store the replica has.
+    /// The store of the replica.
     pub store: String,
-    /// Which replica it is.
+    /// The name of the replica.
     pub device: Device,
-    /// From the side that calls.
+    /// The options, from the calling side only.
     pub options: Option<Options>,
 }
 
-/// A part of the sender's tree, or of one that both came from and the receiver does not have.
+/// A part of the sender's tree, or of a common ancestor that the receiver does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreePart {
-    /// The snapshot whose tree it is; none for the sender's state.
+    /// The snapshot whose tree it is; `None` for the sender's present tree.
     pub of: Option<SnapshotId>,
-    /// The snapshot that it is told against; none for the whole tree.
+    /// The snapshot that it is encoded against; `None` for the whole tree.
     pub base: Option<SnapshotId>,
-    /// Compressed.
+    /// The compressed bytes.
     pub bytes: Vec<u8>,
     /// Whether it is the last part.
     pub last: bool,
 }
 
-/// What a side can still read of a tree that both came from, beside what its own tree has.
+/// Contents of a common ancestor that a side can still read, in addition to those of its own tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// The snapshot whose tree it is.
     pub of: SnapshotId,
-    /// Contents by their ranks in that ([`super::batch::Ranks`]).
+    /// Contents by rank in that tree ([`super::batch::Ranks`]).
     pub ranks: Vec<u32>,
 }
 
@@ -102,61 +102,61 @@ pub struct DeltaPart {
     pub last: bool,
 }
 
-/// What a side makes of both trees.
+/// The result of merging on a side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreed {
     /// Root of the merged tree.
     pub root: RootHash,
-    /// What would be done on this side.
+    /// The steps that this side would do.
     pub summary: Summary,
-    /// Why this side does not want to.
+    /// The reason why this side refuses.
     pub refused: Option<String>,
 }
 
-/// How it ended on a side.
+/// The result on a side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     /// Paths that were changed meanwhile, or could not be changed: left as they are.
     pub skipped: Vec<(Vec<u8>, String)>,
 }
 
-/// A content that a side cannot send: its file was changed or removed after it was looked at, or cannot be read.
+/// A content that a side cannot send: its file was changed or removed after the scan, or cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Withheld {
     /// The number of the want.
     pub number: u32,
-    /// The content, which may have been told without its hash.
+    /// The content, possibly without its hash.
     pub content: ContentId,
-    /// Why, and what the user can do.
+    /// The reason, and a remedy.
     pub reason: String,
 }
 
-/// The state of a side that could not take all that was agreed on.
+/// The state of a side that could not take the whole agreed tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Took {
-    /// What it is at now.
+    /// The snapshot that it is at now.
     pub snapshot: Snapshot,
     /// Its tree against the agreed one ([`super::diff`]).
     pub tree: Vec<u8>,
 }
 
-/// An error as it travels.
+/// An error in its encoded form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What went wrong.
+    /// The message.
     pub message: String,
-    /// What the user can do.
+    /// A remedy.
     pub hint: Option<String>,
 }
 
-/// A content that a side lacks. Both have the agreed tree, so it goes by its rank there.
+/// A request for a content that a side lacks. Both sides have the agreed tree, so its rank there names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
-    /// Which, by its rank in the agreed tree ([`super::batch::Ranks`]).
+    /// The content, by its rank in the agreed tree ([`super::batch::Ranks`]).
     pub content: u32,
-    /// What it was before, by its rank in the tree of who asks.
+    /// The former content of the file, by its rank in the requesting side's tree.
     pub base: Option<u32>,
-    /// Chunks that who asks has.
+    /// Chunks that the requesting side has.
     pub have: Vec<Tag>,
 }
 
@@ -169,7 +169,7 @@ macro_rules! messages {
         }
 
         impl Message {
-            /// Its type on the wire.
+            /// Returns the type on the wire.
             pub fn number(&self) -> u8 {
                 match self {
                     $(Message::$name(_) => $number,)*
@@ -183,7 +183,7 @@ macro_rules! messages {
                 body.expect("a message can be encoded")
             }
 
-            /// Reads a body. `None` if the type is not known.
+            /// Decodes a body. Returns `None` if the type is unknown.
             pub fn decode(number: u8, body: &[u8]) -> Result<Option<Message>, SyncError> {
                 let wrong = || SyncError::peer(format!("sent a frame of type {number} that cannot be read"));
                 let (message, rest) = match number {
@@ -200,48 +200,48 @@ macro_rules! messages {
 }
 
 messages! {
-    /// First.
+    /// The first message.
     Hello(Hello) = 1,
-    /// What a side knows.
+    /// The history that a side knows.
     Known(Telling) = 2,
     /// A part of a tree.
     Tree(TreePart) = 3,
-    /// What a side makes of both.
+    /// The result of merging on a side.
     Agreed(Agreed) = 4,
-    /// Contents that are wanted.
+    /// Requests for contents.
     Wants(Vec<Asked>) = 5,
-    /// No more wants.
+    /// The end of the requests.
     WantsEnd(()) = 6,
     /// A part of the contents.
     Data(Block) = 7,
-    /// No more contents.
+    /// The end of the contents.
     DataEnd(()) = 8,
-    /// All that was wanted is here.
+    /// All requested contents have arrived.
     Ready(()) = 9,
     /// Both are ready: change the trees.
     Commit(()) = 10,
-    /// Changed.
+    /// The trees are changed.
     Done(Done) = 11,
-    /// An error; the last frame.
+    /// An error; the last message.
     Failed(Failure) = 12,
-    /// Contents of the past that the sender can still read.
+    /// Former contents that the sender can still read.
     Held(Held) = 13,
-    /// Deltas begin, of the contents that are the wants of these numbers: in runs, each behind so many that are not among them.
+    /// A batch of deltas begins. The numbers of its wants come as runs: how many wants to skip, and how many follow.
     Deltas(Vec<(u32, u32)>) = 14,
-    /// A part of their stream.
+    /// A part of the deltas' stream.
     Delta(DeltaPart) = 15,
-    /// The short way, where one side only has changes, does not do: both go the long one.
+    /// The fast path (only one side has changes) is not possible: both sides take the long one.
     Long(()) = 16,
-    /// Contents that are not sent, though they are wanted.
+    /// Requested contents that are not sent.
     Withheld(Vec<Withheld>) = 17,
-    /// Paths that the sender could not read, or not store in full, and why.
+    /// Paths that the sender could not read, or not store completely, and the reasons.
     Troubles(Vec<(Vec<u8>, String)>) = 18,
-    /// What the sender has of the agreed tree, if that is not all of it.
+    /// The sender's tree, if it could not take the whole agreed tree.
     Took(Took) = 19,
 }
 
 impl Message {
-    /// The frame.
+    /// Encodes a frame.
     pub fn encode(&self) -> Vec<u8> {
         let body = self.body();
         debug_assert!(body.len() <= FRAME_BYTES_MAX);
@@ -260,7 +260,7 @@ pub fn write(to: &mut impl Write, message: &Message) -> Result<u64, SyncError> {
     Ok(frame.len() as u64)
 }
 
-/// Reads a frame, past optional ones that are not known. Returns its length in bytes too.
+/// Reads a frame, and skips unknown optional ones. Returns its length in bytes too.
 pub fn read(from: &mut impl Read) -> Result<(Message, u64), SyncError> {
     let mut total = 0;
     let (mut skipped, began) = (0, Instant::now());

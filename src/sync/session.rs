@@ -1,12 +1,12 @@
-//! One sync, as one of its two sides sees it: messages in, messages out. It knows no pipes and no files; what a
-//! replica is, is behind [`Replica`], so that the simulator drives the same code.
+//! One side of a sync: messages in, messages out. It does no I/O; [`Replica`] is its interface to a tree, so that the
+//! simulator drives the same code.
 //!
 //! ```text
 //! caller                                     called
 //! Hello, Known                       -->
-//!                                    <--     Hello, Known, Tree...       against a last common ancestor; before it, those that
+//!                                    <--     Hello, Known, Tree...       against a last common ancestor; first those that
 //!                                                                        the caller does not have
-//! Tree..., Agreed, Wants..., End     -->     both merge; the roots have to be equal
+//! Tree..., Agreed, Wants..., End     -->     both merge; the roots must be equal
 //!                                    <--     Agreed, Wants..., End, Data..., End
 //! Data..., End                       -->     everything is staged and durable on both sides
 //!                                    <--     Ready
@@ -15,11 +15,11 @@
 //! Done                               -->
 //! ```
 //!
-//! Where only one side has changed it is shorter: `session/fast_path.rs`.
+//! If only one side has changed, it is shorter: `session/fast_path.rs`.
 //!
-//! Only one side sends at any time, so two pipes cannot block each other. Neither tree is changed before both sides have all
-//! that they need. Cut anywhere, each side is at its old or at the merged state or, with its journal, on the way
-//! between; what was staged stays.
+//! Only one side sends at any time, so two pipes cannot block each other. Neither tree is changed before both sides
+//! have all contents that they need. If the sync is interrupted at any point, each side is at its old state, at the
+//! merged state or, with its journal, on the way between; staged contents stay.
 
 use super::batch::{Arriving, Teller, Told};
 use super::content::{Receiver, Sender, Want};
@@ -46,35 +46,35 @@ mod merging;
 mod partly;
 mod trees;
 
-/// Trees that are passed on in one sync.
+/// Maximum number of trees that are passed on in one sync.
 const PASSED_ON_MAX: usize = 64;
-/// How far contents are on their way, in bytes of the files.
+/// Progress of the transfer of contents, in bytes of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
-    /// Arrived.
+    /// Bytes that have arrived.
     pub received: u64,
-    /// To arrive in all.
+    /// All bytes to arrive.
     pub to_receive: u64,
-    /// Sent.
+    /// Bytes sent.
     pub sent: u64,
-    /// To be sent in all.
+    /// All bytes to be sent.
     pub to_send: u64,
 }
 
-/// How a sync went.
+/// The result of a sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// On this side.
+    /// Changes on this side.
     pub here: Summary,
-    /// On the other side.
+    /// Changes on the other side.
     pub there: Summary,
-    /// What is there twice now.
+    /// Files that are there in two versions now.
     pub conflicts: Vec<Conflict>,
-    /// Changed files that the other side had deleted.
+    /// Changed files that the other side had deleted; they are kept.
     pub kept: Vec<TreePath>,
     /// Paths that this side, and that the other side, left as they were.
     pub skipped: Vec<(TreePath, String)>,
-    /// Nothing in common was remembered: nothing counted as deleted.
+    /// No common snapshot was remembered: nothing counted as deleted.
     pub without_base: bool,
 }
 
@@ -90,7 +90,7 @@ enum State {
     Ready,
     Commit,
     Done,
-    /// Of the short way: for the tree, and for what becomes of what was told.
+    /// States of the fast path: waiting for the tree, and for the peer's answer to it.
     Pushed,
     Taken,
     Ended,
@@ -99,47 +99,47 @@ enum State {
 /// One side.
 pub struct Session {
     state: State,
-    /// Set on the side that calls.
+    /// Set on the calling side.
     calls: bool,
     options: Options,
     way: Way,
     peer: Option<Device>,
-    /// What both have said of the past.
+    /// Devices and snapshots that both sides have sent.
     past: ToldPast,
     features: Vec<String>,
-    /// Of both sides.
+    /// The rules for groups of both sides.
     groups: Groups,
     out: VecDeque<Message>,
-    /// What is being sent, from its wants on.
+    /// Contents that are being sent.
     sender: Option<Leaving>,
     receiver: Option<Receiver>,
-    /// Deltas of which a part is here.
+    /// A batch of deltas that has arrived in part.
     arriving: Option<Arriving>,
     /// Numbers of wants that may still come as deltas.
     undelivered: BTreeSet<u32>,
-    /// What came in the place of contents that were told without their hashes.
+    /// The arrived contents of those that were announced without their hashes.
     hashes: BTreeMap<ContentId, ContentId>,
-    /// What could not be decoded was asked for again; by this side, and by the other.
+    /// Whether contents that could not be decoded were requested again: by this side, and by the other.
     asked_again: (bool, bool),
-    /// What does not arrive, and why.
+    /// Contents that do not arrive, and the reasons.
     absent: BTreeMap<ContentId, String>,
-    /// What the peer has taken of what was agreed on, if that is not all.
+    /// The part of the agreed tree that the peer has taken, if it has not taken all.
     took: Option<Took>,
-    /// What is on its way does not fit in: it is heard to its end, and asked for another way.
+    /// The contents being sent do not fit on the disk: this side discards them, and requests them in another way.
     overfull: bool,
-    /// Contents that the peer can still read beside those of its tree.
+    /// Contents that the peer can still read, in addition to those of its tree.
     held: BTreeSet<ContentId>,
     theirs: Option<Known>,
     dag: Dag,
-    /// What both came from, and what that came from where it is several.
+    /// The common ancestors, and, if there are several, their common ancestors.
     needed: BTreeSet<SnapshotId>,
-    /// Those of them whose trees both sides have, or will have before they merge.
+    /// Those whose trees both sides have, or will have before they merge.
     shared: BTreeSet<SnapshotId>,
-    /// Those that the peer has told.
+    /// Those whose trees the peer has sent.
     told: BTreeMap<SnapshotId, Tree>,
-    /// Those that the peer does not have.
+    /// Those whose trees the peer does not have.
     to_tell: Vec<SnapshotId>,
-    /// Where others were met, whose trees the peer does not have.
+    /// Snapshots where this side met other devices, whose trees the peer does not have.
     to_pass_on: Vec<SnapshotId>,
     parts: Vec<u8>,
     head: SnapshotId,
@@ -147,10 +147,10 @@ pub struct Session {
     merged: Merged,
     snapshot: Option<Snapshot>,
     ops: Vec<Op>,
-    /// What is left out once both have agreed: patterns.
+    /// Patterns of paths that are excluded once both sides have agreed.
     left_out: String,
     wants: Vec<Want>,
-    /// Where each of them goes.
+    /// The path of each want.
     want_paths: Vec<TreePath>,
     asked: Vec<Asked>,
     their_wants: Vec<Want>,
@@ -163,14 +163,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// The side that calls.
+    /// Returns the session of the calling side.
     pub fn call(replica: &dyn Replica, options: Options) -> Session {
         let mut session = Session::new(true, options);
         session.introduce(replica, Some(options));
         session
     }
 
-    /// The side that is called.
+    /// Returns the session of the called side.
     pub fn answer() -> Session {
         Session::new(false, Options::default())
     }
@@ -223,33 +223,33 @@ impl Session {
         }
     }
 
-    /// Whether there is nothing more to say or to hear.
+    /// Returns whether there is nothing more to send or to receive.
     pub fn is_over(&self) -> bool {
         self.state == State::Ended && self.out.is_empty()
     }
 
-    /// What the peer told of itself beyond the version of the protocol.
+    /// Returns the peer's features beyond the version of the protocol.
     pub fn peer_features(&self) -> &[String] {
         &self.features
     }
 
-    /// Who the peer is, once it has said so.
+    /// Returns the name of the peer, once it has sent it.
     pub fn peer(&self) -> Option<&Device> {
         self.peer.as_ref()
     }
 
-    /// How it went.
+    /// Returns the result.
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
     }
 
-    /// How far contents are.
+    /// Returns the progress of contents.
     pub fn progress(&self) -> Transfer {
         let to_receive = self.wants.iter().map(|want| want.size).sum();
         Transfer { received: self.received, to_receive, sent: self.sent, to_send: self.to_send }
     }
 
-    /// The next message to send; `None` when it is the peer's turn, or all is over.
+    /// Returns the next message to send; `None` if it is the peer's turn, or the sync is over.
     pub fn next_message(&mut self, replica: &mut dyn Replica) -> Result<Option<Message>, SyncError> {
         if let Some(message) = self.out.pop_front() {
             return Ok(Some(message));
@@ -279,14 +279,14 @@ impl Session {
         Ok(Some(message.unwrap_or(Message::DataEnd(()))))
     }
 
-    /// From here on contents may arrive.
+    /// Prepares for arriving contents.
     fn expect(&mut self) -> Result<(), SyncError> {
         self.receiver = Some(Receiver::new(&self.wants)?);
         self.undelivered = (0..self.wants.len() as u32).collect();
         Ok(())
     }
 
-    /// Takes what the peer sent.
+    /// Takes a message of the peer.
     pub fn receive(&mut self, message: Message, replica: &mut dyn Replica) -> Result<(), SyncError> {
         match (self.state, message) {
             (_, Message::Failed(Failure { message, hint })) => {
@@ -296,7 +296,7 @@ impl Session {
                 self.hear_troubles(troubles);
             }
             (State::Taken | State::Done, Message::Took(took)) => self.took = Some(took),
-            // What did not fit in is passed over, to its end.
+            // Discards contents that do not fit, up to their end.
             (
                 State::Data,
                 Message::Data(_) | Message::Deltas(_) | Message::Delta(_) | Message::Withheld(_),
@@ -342,7 +342,7 @@ impl Session {
                 self.take_delta(&part, replica)?;
             }
             (State::Data, Message::DataEnd(())) => self.have_all(replica)?,
-            // What came as deltas and could not be decoded.
+            // Requests for contents whose deltas could not be decoded.
             (State::Ready | State::Data, Message::Wants(wants)) if !self.asked_again.1 => {
                 self.take_wants(wants)?;
             }
@@ -352,7 +352,8 @@ impl Session {
                 self.sender = Some(Leaving { teller: Teller::default(), sender: Sender::new(wants)? });
             }
             (State::Ready, Message::Ready(())) => {
-                // From here on the peer may take what was agreed on; whoever meets it has to know where this side met it.
+                // From here on the peer may take the agreed tree. Other devices that meet it need to know where this
+                // side met it, so this is recorded first.
                 self.note(replica)?;
                 self.out.push_back(Message::Commit(()));
                 self.state = State::Done;
@@ -381,7 +382,7 @@ impl Session {
         Ok(())
     }
 
-    /// Says who this side is, and what it knows.
+    /// Sends the name of this side, and its history.
     fn introduce(&mut self, replica: &dyn Replica, options: Option<Options>) {
         let ignored = ignored::feature(&replica.patterns());
         let room = replica.free_bytes().and_then(contents::room_feature);
@@ -412,7 +413,7 @@ impl Session {
         Ok(())
     }
 
-    /// Both sides' past: what both came from, and this side's tree told against that.
+    /// Compares both histories: finds the common ancestors, and sends this side's tree encoded against one of them.
     fn compare(&mut self, theirs: Known, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let mut dag = replica.dag().clone();
         for snapshot in &theirs.snapshots {
@@ -432,7 +433,8 @@ impl Session {
         self.shared =
             self.needed.iter().copied().filter(|id| mine.contains(id) || of_theirs.contains(id)).collect();
         self.to_tell = self.shared.iter().copied().filter(|id| !of_theirs.contains(id)).collect();
-        // Where this side last met others: who comes from there and meets the peer has that in common with it.
+        // Snapshots where this side last met others: a device that descends from one of them and meets the peer has it
+        // in common with the peer.
         let met =
             replica.heads().into_iter().filter(|(device, _)| *device != theirs_device).map(|(_, id)| id);
         let met: BTreeSet<SnapshotId> = met
@@ -459,18 +461,18 @@ impl Session {
         self.snapshot.as_ref().expect("merged before").root
     }
 
-    /// Whether this side's tree is the one to be changed, or one of them.
+    /// Returns whether the direction of the sync includes changes of this side's tree.
     fn is_changed(&self) -> bool {
         let direction = self.options.direction;
         direction == Direction::Both || (direction == Direction::Pull) == self.calls
     }
 
-    /// Whether this side's tree is to be changed now.
+    /// Returns whether this sync changes this side's tree.
     fn takes(&self) -> bool {
         !self.options.dry_run && self.is_changed()
     }
 
-    /// Says what this side makes of both trees, and what it lacks. False if it refuses.
+    /// Sends the result of merging on this side, and its requests. Returns false if it refuses.
     fn announce(&mut self, replica: &mut dyn Replica) -> Result<bool, SyncError> {
         let refused = guard::objection(&self.mine, &self.merged.tree, &self.ops)
             .filter(|_| self.takes() && !self.options.force);
@@ -479,7 +481,7 @@ impl Session {
         if let Some(refused) = refused {
             self.outcome = Outcome::default();
             return match self.calls {
-                // The peer answers with what it makes of them.
+                // The peer answers with its own result.
                 true => Err(SyncError::Guard(refused)),
                 false => Ok(false),
             };
@@ -504,7 +506,7 @@ impl Session {
         Ok(())
     }
 
-    /// Remembers the peer's state, and what was agreed on.
+    /// Remembers the peer's state, and the agreed snapshot.
     fn note(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let snapshot = self.snapshot.clone().expect("merged before");
         let theirs = self.theirs.as_ref().expect("came before");
@@ -523,7 +525,7 @@ impl Session {
         replica.learn(dag, heads, &trees)
     }
 
-    /// Remembers that the peer has taken what was agreed on.
+    /// Remembers that the peer has taken the agreed tree.
     fn note_taken(&mut self, theirs: &Done, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let direction = self.options.direction;
         let changed = direction == Direction::Both || (direction == Direction::Push) == self.calls;
@@ -545,7 +547,7 @@ impl Session {
             true => replica.adopt(&snapshot, &self.merged.tree, &self.ops)?,
             false => Done::default(),
         };
-        // Of the short way who is ahead has said all.
+        // On the fast path, the side that is ahead has sent everything already.
         if self.state != State::Taken {
             self.tell_troubles(true, replica);
             self.tell_partly(&done, replica)?;
@@ -555,7 +557,7 @@ impl Session {
     }
 }
 
-/// The contents of a tree, with their sizes.
+/// Returns the contents of a tree, with their sizes.
 fn contents_of(tree: &Tree) -> BTreeMap<ContentId, u64> {
     tree.entries.values().filter_map(|entry| Some((entry.kind.content()?, entry.kind.size()))).collect()
 }

@@ -11,11 +11,11 @@ use super::fast_path::Way;
 use super::{Replica, Session, State, contents_of};
 use std::collections::BTreeSet;
 
-/// Room that is left on a disk, for what a sync keeps itself.
+/// Bytes that a sync leaves free on a disk for its own files.
 const ROOM_BYTES: u64 = 8 << 20;
-/// What a file takes beside its bytes.
+/// Bytes that a file takes in addition to its content.
 const FILE_BYTES: u64 = 4 << 10;
-/// Wants in one frame.
+/// Maximum number of wants in one frame.
 const WANTS_IN_FRAME: usize = 256;
 const TAGS_IN_FRAME: usize = 64 << 10;
 
@@ -30,7 +30,7 @@ impl Session {
                 tags = 0;
             }
             tags += want.have.len();
-            let content = agreed.rank(want.content).expect("what is wanted is in the agreed tree");
+            let content = agreed.rank(want.content).expect("a wanted content is in the agreed tree");
             frame.push(Asked { content, base: want.base, have: want.have.clone() });
         }
         if !frame.is_empty() {
@@ -44,7 +44,7 @@ impl Session {
         let ranks = Ranks::of(&self.mine);
         let theirs = contents_of(&self.their_tree);
         let mut room = TAGS_MAX;
-        // In the order of the paths: what lies together resembles each other.
+        // In the order of the paths, since neighbouring files resemble each other.
         for (path, entry, was) in self.ops.iter().flat_map(Op::staged) {
             let was = was.and_then(|was| was.kind.content());
             let Some(content) = entry.kind.content().filter(|content| seen.insert(*content)) else {
@@ -67,7 +67,7 @@ impl Session {
         Ok(())
     }
 
-    /// If there is no room for all that is wanted, the smallest come first, and what is too large is not asked for.
+    /// If there is no room for all wanted contents, requests the smallest ones, and refuses those that are too large.
     fn want_what_fits(&mut self, replica: &dyn Replica) {
         let free = replica.free_bytes().unwrap_or(u64::MAX);
         let refused = too_large(&self.wants, free);
@@ -96,20 +96,21 @@ impl Session {
         }
     }
 
-    /// What is on its way at once is more than there is room for.
+    /// Returns whether the contents being sent do not fit on the disk.
     pub(super) fn is_too_much(&self, replica: &dyn Replica) -> bool {
         let inodes = free_inodes(&self.mine, &self.their_tree, replica);
         self.wants.len() as u64 > inodes
             || replica.free_bytes().is_some_and(|free| !too_large(&self.wants, free).is_empty())
     }
 
-    /// The peer cannot send some of what this side wants.
+    /// Takes the report of contents that the peer cannot send.
     pub(super) fn take_withheld(&mut self, withheld: Vec<Withheld>) -> Result<(), SyncError> {
         let receiver = self.receiver.as_mut().expect("made with the state");
         for Withheld { number, content, reason } in withheld {
             let want = self.wants.get(number as usize);
             let wanted = want.filter(|want| want.content == content || want.content.is_untold());
-            let wanted = wanted.ok_or_else(|| SyncError::peer("withholds what was not asked for"))?.content;
+            let wanted =
+                wanted.ok_or_else(|| SyncError::peer("withholds a content that was not asked for"))?.content;
             receiver.forget(number);
             self.undelivered.remove(&number);
             if wanted.is_untold() {
@@ -131,7 +132,7 @@ impl Session {
         }
     }
 
-    /// All that the peer wants: nothing but what it lacks in the agreed tree, of what this side's tree has.
+    /// Returns the peer's wants. Allows only contents of the agreed tree that the peer lacks and this side's tree has.
     pub(super) fn reached_wants(&mut self) -> Result<Vec<Want>, SyncError> {
         let (mine, agreed) = (contents_of(&self.mine), Ranks::of(&self.merged.tree));
         let reached = |Asked { content, base, have }: Asked| {
@@ -143,18 +144,18 @@ impl Session {
         wants.ok_or_else(|| SyncError::peer("wants a content that its tree does not reach"))
     }
 
-    /// All wants are here: they are served, if the tree has them.
+    /// Serves the peer's requests, after all of them have arrived.
     pub(super) fn serve(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let wants = self.reached_wants()?;
         self.to_send = wants.iter().map(|want| want.size).sum();
-        // Only now: the peer has said all, and listens.
+        // Only now: the peer has sent everything, and waits for an answer.
         let willing = self.calls || self.announce(replica)?;
         if self.options.dry_run || !willing {
             self.state = State::Ended;
             return Ok(());
         }
         match self.calls {
-            // First what comes, then what goes.
+            // First receives contents, then sends them.
             true => {
                 self.expect()?;
                 self.their_wants = wants;
@@ -185,14 +186,14 @@ impl Session {
         Ok(())
     }
 
-    /// All contents are said to have arrived.
+    /// Takes the peer's message that all contents were sent.
     pub(super) fn have_all(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let mut receiver = self.receiver.take().expect("made with the state");
         for (number, why) in receiver.take_refused()? {
             self.absent.insert(self.wants[number as usize].content, why);
         }
         let whole = receiver.is_at_rest() && self.arriving.is_none();
-        // What came as deltas, and could not be decoded.
+        // Contents that came as deltas, and could not be decoded.
         let again: Vec<usize> = receiver.missing().into_iter().map(|number| number as usize).collect();
         let came = |number: usize| !self.undelivered.contains(&(number as u32));
         if !whole || (!again.is_empty() && (self.asked_again.0 || !again.iter().all(|n| came(*n)))) {
@@ -230,25 +231,26 @@ impl Session {
     }
 }
 
-/// In a hello: the free bytes of the replica's disk, as a power of two.
+/// Prefix of a feature in a hello: the free bytes of the replica's disk, as a power of two.
 const ROOM: &str = "room ";
 /// More free bytes than this power of two are not announced.
 const ROOM_BITS_MAX: u32 = 40;
 
-/// Returns the feature that tells how many bytes are free.
+/// Returns the feature with the number of free bytes.
 pub(super) fn room_feature(free: u64) -> Option<String> {
     let bits = free.checked_ilog2().unwrap_or(0);
     (bits < ROOM_BITS_MAX).then(|| format!("{ROOM}{bits}"))
 }
 
-/// Returns whether a peer with these features may lack room for some of what it is to get.
+/// Returns whether a peer with these features may lack room for some of the contents that it is to get.
 pub(super) fn may_be_too_much(wants: &[Want], features: &[String]) -> bool {
     let bits = features.iter().find_map(|feature| feature.strip_prefix(ROOM)?.parse::<u32>().ok());
     let free = bits.and_then(|bits| 1_u64.checked_shl(bits));
     free.is_some_and(|free| !too_large(wants, free).is_empty())
 }
 
-/// Returns how many contents there are inodes for, if `mine` becomes `new`: directories and links take theirs first.
+/// Returns for how many contents there are free inodes, if `mine` becomes `new`. Directories and links take theirs
+/// first.
 fn free_inodes(mine: &Tree, new: &Tree, replica: &dyn Replica) -> u64 {
     let Some(free) = replica.free_inodes() else { return u64::MAX };
     let known: BTreeSet<Ident> = mine.entries.values().map(|entry| entry.ident).collect();
@@ -257,7 +259,7 @@ fn free_inodes(mine: &Tree, new: &Tree, replica: &dyn Replica) -> u64 {
     free.saturating_sub(inodes::KEPT + others)
 }
 
-/// Numbers of wants for which there is no room after all smaller ones.
+/// Returns the numbers of wants that do not fit after all smaller ones.
 fn too_large(wants: &[Want], free: u64) -> BTreeSet<u32> {
     let mut sizes: Vec<(u64, u32)> = wants.iter().map(|want| want.size).zip(0..).collect();
     sizes.sort_unstable();
@@ -270,7 +272,7 @@ fn too_large(wants: &[Want], free: u64) -> BTreeSet<u32> {
     sizes.into_iter().filter(|(size, _)| !fits(*size)).map(|(_, number)| number).collect()
 }
 
-/// What goes to the peer: what can be told against something first.
+/// Contents on the way to the peer: deltas first, then chunks.
 pub(super) struct Leaving {
     pub(super) teller: Teller,
     pub(super) sender: Sender,

@@ -1,5 +1,6 @@
-//! The short way: only one side has changed since both had the same, and only the other is to be changed. Nothing has to be merged,
-//! so whoever is ahead tells at once how its tree differs, and the contents; the other takes them, and says that it has.
+//! The fast path: only one side has changed since both had the same tree, and only the other is to be changed. Nothing
+//! has to be merged. So the side that is ahead sends the differences of its tree and the contents at once; the other
+//! takes them, and confirms.
 //!
 //! ```text
 //! caller, ahead                              called, behind
@@ -14,10 +15,14 @@
 //! Tree..., Done                      -->
 //! ```
 //!
-//! The tree is told without the hashes of what goes as deltas, for the receiver has them once the contents are there: then it knows the
-//! whole tree, and whether that has the root of the snapshot that was told. So the root proves all of them. If it does not, or anything
-//! cannot be decoded, or is missing, the receiver says [`Message::Long`]; both go on as if nothing had been told, the hashes among what is
-//! said, and what was staged by its right name is not asked for again. The same says who is ahead, when it cannot read what files were.
+//! The side that is ahead sends its tree without the hashes of contents that go as deltas: the receiver can compute
+//! them once the contents are there. Then it knows the whole tree, and the root of the announced snapshot proves all
+//! hashes.
+//!
+//! If the root differs, or if a content is missing or cannot be decoded, the receiver sends [`Message::Long`]. Both
+//! sides continue as if nothing had been sent, this time with the hashes; contents that were staged under the right
+//! hash are not requested again. The side that is ahead sends [`Message::Long`] itself if it cannot read former
+//! contents.
 
 use super::super::batch::Ranks;
 use super::super::content::Want;
@@ -32,24 +37,24 @@ use super::contents::may_be_too_much;
 use super::{Leaving, Outcome, Replica, Session, State, contents_of, remembered};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Files of which the receiver has an older content are told whole only if they are not longer than this: from there on it is
-/// worth a turn to hear which chunks it has.
+/// Maximum size of a file that is sent completely although the receiver has an older content. For larger files, an
+/// additional round trip for the receiver's chunks pays off.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
-/// How a sync goes.
+/// The way of a sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Way {
     /// Both may have changed.
     #[default]
     Long,
-    /// This side has what the other is to get.
+    /// This side has the tree that the other is to get.
     Ahead,
-    /// The other way round.
+    /// The other side has the tree that this one is to get.
     Behind,
 }
 
-/// What `old` lacks of `new`, in the order of the paths, and what each of it was. Both sides come to the same, whether they know the
-/// hashes of `new` or not.
+/// Returns the contents of `new` that `old` lacks, in the order of the paths, each with its former content. Both sides
+/// get the same result, whether they know the hashes of `new` or not.
 fn lacking(old: &Tree, new: &Tree) -> Vec<Want> {
     let had = contents_of(old);
     let ranks = Ranks::of(old);
@@ -74,14 +79,14 @@ fn lacking(old: &Tree, new: &Tree) -> Vec<Want> {
     wants
 }
 
-/// Files of an older tree whose paths a newer one does not have, by the ends of their paths: where directories of another version stand in
-/// the place of others, nothing but that says what a file was.
+/// Files of an older tree whose paths a newer tree does not have, by the ends of their paths. If a directory of one
+/// version replaces that of another, only these show a file's former content.
 struct Namesakes<'a>(HashMap<&'a [u8], Vec<(&'a TreePath, ContentId)>>);
 
-/// Names of a path that count.
+/// Maximum number of names of a path that are compared.
 const NAMES_MAX: usize = 6;
 
-/// The last names of a path: all but the first first.
+/// Yields the ends of a path at `/`, the longest first.
 fn ends(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut starts: Vec<usize> =
         (0..path.len()).rev().filter(|at| path[*at] == b'/').take(NAMES_MAX).collect();
@@ -100,10 +105,11 @@ impl<'a> Namesakes<'a> {
         Namesakes(by_end)
     }
 
-    /// The content of one with as many last names in common as there can be, and of those with the longest beginning.
+    /// Returns the content of the file with the most last names in common; among several, the one with the longest
+    /// common beginning.
     fn nearest(&self, path: &TreePath) -> Option<ContentId> {
         let same = ends(path).find_map(|end| self.0.get(end))?;
-        // They are in order, so it is one of the two that `path` would lie between.
+        // They are sorted, so it is one of the two neighbours of `path`.
         let at = same.partition_point(|(other, _)| *other < path);
         let near = &same[at.saturating_sub(1)..same.len().min(at + 1)];
         let shared = |other: &TreePath| other.iter().zip(path).take_while(|(a, b)| a == b).count();
@@ -112,12 +118,12 @@ impl<'a> Namesakes<'a> {
 }
 
 impl Session {
-    /// Which way this sync goes; both sides know the same, so they say the same of each other. `begun`: this side has something
-    /// staged.
+    /// Returns the way of this sync. Both sides have the same information, so they decide alike. `begun`: this side
+    /// has staged contents.
     pub(super) fn which_way(&self, replica: &dyn Replica, begun: bool) -> Way {
         let theirs = self.theirs.as_ref().expect("came before");
         let (here, there) = (self.head, theirs.head);
-        // Of two that are the same the caller is behind: it has the last word.
+        // If both are equal, the caller is behind: it sends the last message.
         let ahead = self.dag.descends(here, there) && !(self.calls && here == there);
         let behind = self.dag.descends(there, here) && !ahead;
         let (known, left) = match (ahead, behind) {
@@ -135,7 +141,7 @@ impl Session {
         }
     }
 
-    /// Tells this side's tree and contents, if all that was changed can be told.
+    /// Sends this side's tree and contents, if all changes can be sent at once.
     pub(super) fn push(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let head = self.theirs.as_ref().expect("came before").head;
         let theirs = remembered(replica, head)?;
@@ -144,7 +150,7 @@ impl Session {
             contents_of(&theirs).into_keys().filter(|content| !mine.contains_key(content)).collect();
         replica.held(&gone)?;
         let wants = lacking(&theirs, &self.mine);
-        // Files that do not fit are not sent: let the peer ask for the rest.
+        // Files that do not fit are not sent: the peer can request the rest.
         if may_be_too_much(&wants, &self.features) {
             return self.go_long(true, replica);
         }
@@ -155,7 +161,7 @@ impl Session {
         }
         let ignored = Ignored::of(ignored::tellable(&replica.patterns()));
         let ops = ignored.plan(&theirs, &self.mine, |from, to| self.groups.plan(from, to));
-        // It would refuse: let it say so before the contents are sent.
+        // The peer would refuse: lets it do so before contents are sent.
         if !self.options.force && guard::objection(&theirs, &self.mine, &ops).is_some() {
             return self.go_long(true, replica);
         }
@@ -164,7 +170,8 @@ impl Session {
         self.snapshot = self.dag.get(self.head).cloned();
         self.their_tree = theirs.clone();
         self.pass_on(Some(head), &theirs, replica)?;
-        // From here on the peer may take it; whoever meets it has to know where this side met it.
+        // From here on the peer may take the tree. Other devices that meet it need to know where this side met it, so
+        // this is recorded first.
         self.note(replica)?;
         self.tell_troubles(true, replica);
         self.tell_tree(None, Some(head), &theirs, &self.mine.clone(), &leaving.teller.contents())?;
@@ -173,7 +180,7 @@ impl Session {
         Ok(())
     }
 
-    /// The other side's tree is here, but for some hashes.
+    /// Takes the other side's tree, which lacks some hashes.
     pub(super) fn expect_pushed(&mut self, tree: Tree, replica: &dyn Replica) -> Result<(), SyncError> {
         self.wants = lacking(&self.mine, &tree);
         self.their_tree = tree;
@@ -182,7 +189,7 @@ impl Session {
         self.expect()
     }
 
-    /// All that was told is here: takes it, if it is what the snapshot says.
+    /// Takes the sent tree after all contents have arrived, if it is the announced one.
     pub(super) fn take_pushed(&mut self, whole: bool, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let mut tree = self.their_tree.clone();
         for entry in tree.entries.values_mut() {
@@ -196,7 +203,7 @@ impl Session {
         let root = self.dag.get(head).expect("was checked").root;
         if !whole || tree.root() != root {
             tracing::debug!(
-                "what came at once is not the tree that was announced, so its hashes are asked for"
+                "the tree that was sent has another root than announced, so its hashes are requested"
             );
             return self.go_long(true, replica);
         }
@@ -230,7 +237,7 @@ impl Session {
         Ok(())
     }
 
-    /// Begins anew, the long way; `say` so to the other side.
+    /// Starts again on the long way; `say` also tells the other side.
     pub(super) fn go_long(&mut self, say: bool, replica: &mut dyn Replica) -> Result<(), SyncError> {
         self.way = Way::Long;
         self.sender = None;

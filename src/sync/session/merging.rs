@@ -8,11 +8,11 @@ use super::super::tree::Tree;
 use super::super::version::{Dag, Snapshot, SnapshotId};
 use super::{Replica, Session};
 
-/// Virtual ancestors are merged so deep; deeper, nothing counts as deleted.
+/// Maximum depth of merged virtual ancestors; beyond it, nothing counts as deleted.
 const DEPTH_MAX: u32 = 16;
 
 impl Session {
-    /// What both trees become. The same on both sides.
+    /// Merges both trees. The result is the same on both sides.
     pub(super) fn merge(&mut self, replica: &dyn Replica) -> Result<(), SyncError> {
         let patterns = replica.patterns();
         let (a, b) = (replica.head(), self.theirs.as_ref().expect("came before").head);
@@ -42,7 +42,7 @@ impl Session {
         Ok(())
     }
 
-    /// What is left out on both sides once they have `agreed`; `patterns` is this side's text.
+    /// Returns the patterns that exclude paths on both sides once they have `agreed`; `patterns` is this side's text.
     fn ignored(&self, agreed: &Tree, patterns: &str) -> Ignored {
         let mine = (&self.mine, ignored::tellable(patterns));
         Ignored::agreed(agreed, mine, (&self.their_tree, ignored::told(&self.features)))
@@ -58,8 +58,8 @@ impl Session {
         }
     }
 
-    /// The tree of what is `common`. Of several it is what merging them gives, against what those came from. `None` if
-    /// neither side has the trees any more.
+    /// Returns the tree of the `common` ancestor. Merges them if there are several, against their own common
+    /// ancestors. Returns `None` if neither side has the trees any more.
     pub(super) fn base(
         &self,
         replica: &dyn Replica,
@@ -72,7 +72,7 @@ impl Session {
             return Ok(None);
         }
         let tree_of = |id| {
-            let missing = || SyncError::peer("did not tell a tree of the past that it said it has");
+            let missing = || SyncError::peer("did not send a former tree that it has to send");
             self.ancestor(replica, id)?.ok_or_else(missing)
         };
         let mut dag = dag.clone();

@@ -10,9 +10,9 @@ use super::super::version::Snapshot;
 use super::{Replica, Session};
 use std::collections::BTreeSet;
 
-/// The longest difference that is told.
+/// Maximum bytes of a difference that is sent.
 const DIFF_BYTES_MAX: usize = 1 << 20;
-/// Paths with troubles that one side tells.
+/// Maximum number of paths with troubles that one side sends.
 const TROUBLES_MAX: usize = 1000;
 
 fn on_the_other_side(why: &str) -> String {
@@ -20,8 +20,8 @@ fn on_the_other_side(why: &str) -> String {
 }
 
 impl Session {
-    /// Says what this side could not read or store; the side that calls has a user who reads it.
-    /// `end`: nothing more is done to its tree.
+    /// Sends the paths that this side could not read or store, since the calling side has a user who reads it. `end`:
+    /// nothing more is done to its tree.
     pub(super) fn tell_troubles(&mut self, end: bool, replica: &mut dyn Replica) {
         let mut troubles = replica.take_troubles(end);
         troubles.truncate(TROUBLES_MAX);
@@ -42,7 +42,7 @@ impl Session {
         self.skip(theirs.collect());
     }
 
-    /// Each path once for each reason.
+    /// Adds each path once for each reason.
     pub(super) fn skip(&mut self, paths: Vec<(TreePath, String)>) {
         for skipped in paths {
             if !self.outcome.skipped.contains(&skipped) {
@@ -51,7 +51,7 @@ impl Session {
         }
     }
 
-    /// Says what this side has taken, if that is some of what was agreed on and nothing more can be done about the rest.
+    /// Sends the part of the agreed tree that this side has taken, if it has not taken all and no retry helps.
     pub(super) fn tell_partly(&mut self, done: &Done, replica: &dyn Replica) -> Result<(), SyncError> {
         let (agreed, now) = (self.snapshot.as_ref().expect("merged before").id(), replica.head());
         if done.skipped.is_empty() || now == self.head || now == agreed {
@@ -67,7 +67,8 @@ impl Session {
         Ok(())
     }
 
-    /// The peer has taken some of what this side has taken, or had: if it holds nothing else, that is where both met.
+    /// Takes the report that the peer has taken a part of this side's tree. If the peer's tree has nothing else, this
+    /// is where both met.
     pub(super) fn meet_partly(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let Some(Took { snapshot, tree }) = self.took.take() else { return Ok(()) };
         let (head, theirs) = (replica.head(), self.theirs.as_ref().expect("came before").head);
@@ -86,7 +87,7 @@ impl Session {
         };
         let tree = diff::decode(&self.merged.tree, &tree)?;
         if tree.root() != snapshot.root {
-            return Err(SyncError::peer("says that it has another tree than it tells"));
+            return Err(SyncError::peer("announced another tree than it sent"));
         }
         tree.check()?;
         let merged = self.groups.merge(&base, mine, &tree);

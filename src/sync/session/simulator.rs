@@ -1,7 +1,10 @@
-//! Two to four simulated devices that edit, rename, link, delete and sync in any order, over connections that
-//! are cut at any message and on machines that stop at any step, with clocks a year apart. In the end all
-//! hold the same tree, with every content that no device replaced or deleted while it had it, and without
-//! conflicts between contents of which one descends from the other. A failing run prints its seed.
+//! Simulator: two to four devices that edit, rename, link, delete and sync in any order.
+//!
+//! - Connections are cut at any message, machines stop at any step, and clocks are a year apart.
+//! - In the end all devices have the same tree, with every content except those that a device replaced or deleted
+//!   while it had them.
+//! - No conflict is between two contents if one descends from the other.
+//! - A failing run prints its seed.
 
 use super::super::adopt::{self, Skipped, Steps};
 use super::super::content::{Sink, Source, Tag};
@@ -38,50 +41,51 @@ impl Rng {
     }
 }
 
-/// For who looks into a run that failed.
+/// Records an event for the analysis of a failed run.
 fn tell(what: String) {
     TOLD.with_borrow_mut(|all| all.push(what));
 }
 
 thread_local! {
     static TOLD: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
-    /// What was ever in a directory when a user had changed something.
+    /// All states of a directory that users have made.
     static STATES: std::cell::RefCell<BTreeSet<String>> = const { std::cell::RefCell::new(BTreeSet::new()) };
-    /// Copies that were made while a tree was taken, since a user had changed something meanwhile.
+    /// Copies that were made while a tree was taken, since a user changed something meanwhile.
     static KEPT_TWICE: std::cell::RefCell<BTreeSet<TreePath>> = const { std::cell::RefCell::new(BTreeSet::new()) };
-    /// What was overwritten by whoever interfered.
+    /// Contents that an interfering user overwrote.
     static INTERFERED: std::cell::RefCell<Vec<(What, Device)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 struct World {
     rng: Rng,
     disks: Vec<Disk>,
-    /// What each content replaced, also where no device can know.
+    /// The content that each content replaced, even if no device can know.
     descent: BTreeMap<String, String>,
-    /// What each content replaced.
+    /// The content that each content replaced.
     from: BTreeMap<String, String>,
     made: BTreeSet<String>,
     /// Replaced or deleted by a device that had it.
     gone: BTreeSet<String>,
-    /// Replaced or deleted behind one of several names: gone once two devices did so, each behind another.
+    /// Replaced or deleted through one of several names: gone once two devices did so, each through another name.
     given: BTreeMap<String, BTreeSet<(usize, TreePath)>>,
-    /// Deleted with its file by somebody. Who had changed or renamed that brings it back: it is a new one then.
+    /// Deleted with its file by a device. If another device has changed or renamed the file, it comes back as a new
+    /// one.
     deleted: BTreeSet<String>,
-    /// Whether each device keeps to its own files.
+    /// Whether each device changes only its own files.
     apart: bool,
-    /// Whether there are directories that are taken as a whole.
+    /// Whether there are directories that are groups.
     groups: bool,
     /// Whether most files have several names.
     links: bool,
-    /// Whether devices refuse steps and withhold contents, beside stopping and being cut off.
+    /// Whether devices refuse steps and withhold contents, in addition to stops and cuts.
     harsh: bool,
-    /// What each content replaced in its own inode.
+    /// The content that each content replaced in its own inode.
     in_place: BTreeMap<String, String>,
-    /// Contents that were there when a sync took some only: not every device may remember where they came from.
+    /// Contents that were there when a sync took only some: not every device may remember their origin.
     loose: BTreeSet<String>,
-    /// Contents that were in a conflict: they may be there twice.
+    /// Contents that were in a conflict: there may be two copies.
     conflicted: BTreeSet<String>,
-    /// Names that devices gave by themselves, and to which content.
+    /// Names that devices gave on their own, and the content that got the name.
     named: BTreeMap<TreePath, BTreeSet<(usize, String)>>,
     conflicts: u32,
 }
@@ -127,7 +131,7 @@ impl World {
         }
     }
 
-    /// A user of device `d` does something.
+    /// Makes a user of device `d` do something.
     fn edit(&mut self, d: usize) {
         let before = self.disks[d].texts();
         let files = self.disks[d].files.clone();
@@ -175,7 +179,7 @@ impl World {
         let any = |rng: &mut Rng, from: &[TreePath]| {
             (!from.is_empty()).then(|| from[rng.below(from.len())].clone())
         };
-        // A clock that is up to a year wrong.
+        // A clock that is wrong by up to a year.
         let now = 1_700_000_000 + d as i64 * 31_536_000 + rng.below(1000) as i64;
         let dir = any(rng, &dirs).unwrap();
         let mut fresh = join(&dir, &[b"abcdef"[rng.below(6)]]);
@@ -199,11 +203,11 @@ impl World {
                 let What::File(old) = disk.files[&path].what.clone() else { return };
                 let ino = disk.files[&path].ino;
                 self.descent.insert(text.clone(), old.clone());
-                // What a sync that was stopped has put there is not known to have come from elsewhere.
+                // If an interrupted sync put the content there, its origin may be unknown.
                 if disk.journal.is_some() {
                     self.conflicted.insert(old.clone());
                 }
-                // A file that was renamed and edited before it was looked at is another one.
+                // A file that was renamed and edited before the scan counts as another one.
                 if disk.inodes.get(&path) == Some(&(1, ino)) {
                     self.from.insert(text.clone(), old.clone());
                 }
@@ -223,7 +227,7 @@ impl World {
             10 | 11 if !disk.files.contains_key(&fresh) => {
                 let Some(path) = any(rng, &paths) else { return };
                 if !fresh.starts_with(&join(&path, b"")) {
-                    // So is one that was replaced in a directory that was renamed, if nothing else was in that.
+                    // So does one that was replaced in a renamed directory, if that had no other entries.
                     let below = join(&path, b"");
                     for (other, node) in
                         disk.files.iter().filter(|(other, _)| **other == path || other.starts_with(&below))
@@ -236,7 +240,7 @@ impl World {
                             self.from.remove(text);
                         }
                     }
-                    // What is renamed before a sync that was stopped has ended is made and deleted.
+                    // An entry that is renamed before an interrupted sync has completed counts as created and deleted.
                     if disk.journal.is_some() {
                         let moved = disk
                             .files
@@ -279,8 +283,8 @@ impl World {
         if a < b { (&mut low[a], &mut high[0]) } else { (&mut high[0], &mut low[b]) }
     }
 
-    /// A syncs with b; cut after `messages`, and each stops after some steps. Contents that were said to be there and then
-    /// overwritten under way count as gone.
+    /// Syncs `a` with `b`; the connection is cut after `messages`, and each side stops after some steps. Announced
+    /// contents that are overwritten meanwhile count as gone.
     fn sync(
         &mut self,
         a: usize,
@@ -304,7 +308,7 @@ impl World {
             let now = self.disks[disk].texts();
             self.made.extend(now.difference(&before).cloned());
         }
-        // Of two versions of which a user made one while the other was taken.
+        // The two versions of a file that a user changed while the other version was taken.
         let twice = KEPT_TWICE.with_borrow_mut(std::mem::take);
         for disk in [a, b] {
             let both = twice.iter().flat_map(|copy| {
@@ -331,7 +335,7 @@ impl World {
         result
     }
 
-    /// Conflicts are between contents neither of which came from the other.
+    /// Checks that conflicts are only between contents that do not descend from each other.
     fn judge(&mut self, outcome: &Outcome, at: usize) {
         self.conflicts += outcome.conflicts.len() as u32;
         for conflict in &outcome.conflicts {
@@ -341,9 +345,10 @@ impl World {
                 .any(|path| text(path).is_some_and(|text| self.loose.contains(&text)));
             assert!(!self.apart || loose, "{:?}", outcome.conflicts);
             self.conflicted.extend([&conflict.path, &conflict.copy].into_iter().filter_map(text));
-            // What is moved into a group or out of it is another file.
+            // An entry that is moved into a group or out of it counts as another file.
             let known = (text(&conflict.path), text(&conflict.copy));
-            // If what has the name is not here yet, the other has two names, and users may replace it behind one of them.
+            // If the version that has the name has not arrived yet, the other has both names, and users may replace it
+            // through one of them.
             let waits = known.0 == known.1;
             self.gone.extend(known.0.clone().filter(|_| waits));
             if let ((Some(winner), Some(loser)), false) = (known, self.groups || loose || waits) {
@@ -412,7 +417,7 @@ impl World {
         self.heal();
     }
 
-    /// Names of one file stay names of one file on all devices, and an edit behind one of them is not undone behind another.
+    /// Checks that names of one file stay so on all devices, and that no other name undoes an edit through one name.
     fn check_links(&self, texts: &BTreeSet<String>) {
         for disk in &self.disks {
             let mut inodes: BTreeMap<&String, BTreeSet<u64>> = BTreeMap::new();
@@ -437,7 +442,7 @@ impl World {
 
     fn heal(&mut self) {
         let n = self.disks.len();
-        // A group that somewhere is none any more takes another.
+        // A directory that is no longer a group somewhere needs another round.
         let rounds = if self.groups { 3 } else { 2 };
         for _ in 0..rounds {
             for d in 1..n {
@@ -466,7 +471,7 @@ impl World {
             assert!(disk.staged.is_empty() && disk.journal.is_none());
             assert!(disk.dag.len() < 200);
         }
-        // All rests.
+        // All devices are at rest.
         let heads: BTreeSet<_> = self.disks.iter().map(|disk| disk.head).collect();
         assert_eq!(heads.len(), 1, "one state");
         let outcome = self.sync(0, 1, u32::MAX, Direction::Both).unwrap();
@@ -476,7 +481,7 @@ impl World {
 
 fn sync(a: &mut Disk, b: &mut Disk, messages: u32, options: Options) -> Result<Outcome, SyncError> {
     let mut left = messages;
-    // As on the wire, until it is cut.
+    // As on the wire, until the connection is cut.
     sync_by(a, b, options, &mut |message: Message| {
         left = left.checked_sub(1).ok_or(SyncError::Cut)?;
         Ok(proto::read(&mut &message.encode()[..])?.0)
@@ -510,7 +515,8 @@ fn sync_by(
     }
 }
 
-/// Runs seeds on all processors, and tells those that failed, the first with its history. Returns the number of conflicts.
+/// Runs seeds on all processors, and prints those that failed, the first with its history. Returns the number of
+/// conflicts.
 fn run(seeds: std::ops::Range<u64>, world: fn(u64) -> World) -> u32 {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let each = |first: u64| {
@@ -538,7 +544,7 @@ fn run(seeds: std::ops::Range<u64>, world: fn(u64) -> World) -> u32 {
     failed.sort();
     let told = failed.first().map(|(_, _, told)| told.clone()).unwrap_or_default();
     let texts: Vec<String> = failed.iter().map(|(seed, text, _)| format!("seed {seed}: {text}")).collect();
-    assert!(failed.is_empty(), "{told}\n{} seeds failed\n{}", failed.len(), texts.join("\n"));
+    assert!(failed.is_empty(), "{}\n{} seeds failed\n{}", told, failed.len(), texts.join("\n"));
     conflicts
 }
 
@@ -547,19 +553,19 @@ fn devices_agree_and_lose_nothing() {
     assert!(run(0..300, World::new) > 0, "no run had a conflict: the simulator does not try enough");
 }
 
-/// With directories that are taken as a whole among the others, which users move, nest, share links with and change under way.
+/// With groups among other directories, which users move, nest, link into and change during syncs.
 #[test]
 fn groups_are_never_a_mixture() {
     assert!(run(0..300, World::with_groups) > 0);
 }
 
-/// With files of several names, which users give, take away, rename and edit on all devices.
+/// With files of several names, which users add, remove, rename and edit on all devices.
 #[test]
 fn names_of_one_file_stay_together() {
     assert!(run(0..300, World::with_links) > 0);
 }
 
-/// Some minutes: `cargo test --lib ten_thousand_seeds -- --ignored`; `SEED` is the first.
+/// Takes some minutes: `cargo test --lib ten_thousand_seeds -- --ignored`; `SEED` is the first seed.
 #[test]
 #[ignore = "takes minutes"]
 fn ten_thousand_seeds() {
@@ -567,7 +573,7 @@ fn ten_thousand_seeds() {
     run(first..first + 10_000, |seed| World::new(seed).calm());
 }
 
-/// The same with directories that are taken as a whole: `cargo test --lib ten_thousand_with_groups -- --ignored`.
+/// The same with groups: `cargo test --lib ten_thousand_with_groups -- --ignored`.
 #[test]
 #[ignore = "takes minutes"]
 fn ten_thousand_with_groups() {

@@ -10,14 +10,15 @@ use super::fast_path::Way;
 use super::{PASSED_ON_MAX, Replica, Session, State, contents_of, remembered};
 use std::collections::BTreeSet;
 
-/// Compressed bytes of a tree in one frame, and of all its parts.
+/// Maximum compressed bytes of a tree in one frame, and of all its parts.
 const PART_BYTES_MAX: usize = 1 << 20;
 const PARTS_BYTES_MAX: usize = 256 << 20;
-/// Contents of the past that one side says it can read.
+/// Maximum number of former contents that one side announces as readable.
 const HELD_MAX: usize = 512 << 10;
 
 impl Session {
-    /// What the peer lacks of the past, then this side's tree told against something that the peer has by then.
+    /// Sends the former trees that the peer lacks, then this side's tree, encoded against one that the peer has by
+    /// then.
     pub(super) fn tell_trees(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         for id in std::mem::take(&mut self.to_tell) {
             let tree = remembered(replica, id)?;
@@ -48,7 +49,7 @@ impl Session {
         Ok(())
     }
 
-    /// What this side can still read of `base`, which its tree does not have any more.
+    /// Announces the contents of `base` that this side can still read, though its tree does not have them any more.
     pub(super) fn tell_held(
         &mut self,
         of: SnapshotId,
@@ -80,12 +81,14 @@ impl Session {
         let ranks = known.map(|tree| Ranks::of(&tree)).unwrap_or_default();
         for rank in &held.ranks {
             let content = ranks.content(u64::from(*rank));
-            self.held.insert(content.ok_or_else(|| SyncError::peer("holds contents that there never were"))?);
+            self.held.insert(
+                content.ok_or_else(|| SyncError::peer("announced a former content that does not exist"))?,
+            );
         }
         Ok(())
     }
 
-    /// A tree that this side remembers, or has been told.
+    /// Returns a tree that this side remembers, or has received.
     pub(super) fn ancestor(&self, replica: &dyn Replica, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
         match self.told.get(&id) {
             Some(tree) => Ok(Some(tree.clone())),
@@ -104,7 +107,7 @@ impl Session {
         let look = self.dag.get(of.unwrap_or(self.head)).and_then(|snapshot| snapshot.seen.as_ref());
         let bytes = diff::encode(base_tree, tree, look, untold)?;
         if bytes.len() > PARTS_BYTES_MAX {
-            return Err(SyncError::Changed("the tree is too large to be told to a peer".to_owned()));
+            return Err(SyncError::Changed("the tree is too large to be sent to a peer".to_owned()));
         }
         let parts: Vec<&[u8]> = bytes.chunks(PART_BYTES_MAX).collect();
         for (n, part) in parts.iter().enumerate() {
@@ -127,8 +130,8 @@ impl Session {
             Some(_) => None,
             None => Some(Tree::default()),
         };
-        let base =
-            base.ok_or_else(|| SyncError::peer("told its tree against one that this side does not have"))?;
+        let base = base
+            .ok_or_else(|| SyncError::peer("sent its tree relative to one that this side does not have"))?;
         let tree = diff::decode(&base, &std::mem::take(&mut self.parts))?;
         if part.of.is_none() && self.way == Way::Behind {
             return self.expect_pushed(tree, replica);
@@ -144,7 +147,7 @@ impl Session {
             let due = self.shared.contains(&id) || met.iter().any(|(_, met)| *met == id);
             let few = self.told.len() < MEETING_POINTS_MAX + PASSED_ON_MAX;
             if !due || !few || self.told.insert(id, tree).is_some() {
-                return Err(SyncError::peer("told a tree of the past that was not due"));
+                return Err(SyncError::peer("sent a former tree that was not due"));
             }
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! A device of the simulator: a tree, and what is remembered of it, in memory. It stops at any step, and users interfere.
+//! A device of the simulator: a tree, and the memory of its syncs, in memory. It stops at any step, and users
+//! interfere.
 
 use super::*;
 
@@ -16,7 +17,7 @@ pub(super) struct Node {
     pub(super) mtime: i64,
 }
 
-/// What is on a device's disk: it survives everything.
+/// The disk of a device, which survives every stop.
 pub(super) struct Disk {
     pub(super) device: Device,
     pub(super) files: BTreeMap<TreePath, Node>,
@@ -28,7 +29,7 @@ pub(super) struct Disk {
     pub(super) inodes: BTreeMap<TreePath, Inode>,
     pub(super) heads: BTreeMap<Device, SnapshotId>,
     pub(super) staged: BTreeMap<ContentId, String>,
-    /// All contents that it ever looked at.
+    /// All contents that it ever scanned.
     pub(super) past: BTreeMap<ContentId, String>,
     pub(super) journal: Option<Snapshot>,
     pub(super) current: Vec<u8>,
@@ -37,13 +38,13 @@ pub(super) struct Disk {
     pub(super) stops: Rc<Cell<u32>>,
     /// Steps until a user interferes.
     pub(super) interferes: Option<u32>,
-    /// Steps until one is refused, as by a program that has the file.
+    /// Steps until one is refused, as if a program had the file open.
     pub(super) refuses: Option<u32>,
-    /// Whether it refuses what has another name that was changed by a step before: the times of the inode say so.
+    /// Whether it refuses a file if a step before changed another name of it: the times of the inode differ then.
     pub(super) strict: bool,
-    /// Contents that it cannot send this time, one in so many.
+    /// Contents that it cannot send this time: one in this many.
     pub(super) withholds: Option<u8>,
-    /// What does not arrive.
+    /// Contents that do not arrive.
     pub(super) absent: BTreeMap<ContentId, String>,
 }
 
@@ -104,13 +105,13 @@ impl Disk {
         self.head.and_then(|head| self.trees.get(&head)).cloned().unwrap_or_default()
     }
 
-    /// What begins every sync: end what was begun, then look.
+    /// Does what begins every sync: completes an interrupted one, then scans.
     pub(super) fn prepare(&mut self) -> Result<(), SyncError> {
         let mut taken = None;
         if let Some(snapshot) = self.journal.clone() {
             let (before, agreed) = (self.last(), self.trees[&snapshot.id()].clone());
             let done = adopt::resume(self, &before, &agreed);
-            tell(format!("{} went on with what was begun: {done:?}", self.device));
+            tell(format!("{} continued the interrupted sync: {done:?}", self.device));
             match done {
                 Ok(skipped) if skipped.is_empty() => {
                     // Conflicts of a sync that was cut: no outcome named them.
@@ -119,7 +120,7 @@ impl Disk {
                     KEPT_TWICE.with_borrow_mut(|all| all.extend(new.filter(is_copy).cloned()));
                     self.commit(&snapshot)?;
                 }
-                // What was done by then counts as a change of this device.
+                // The finished steps count as changes of this device.
                 Ok(_) | Err(SyncError::Changed(_)) => {
                     self.journal = None;
                     taken = Some(agreed);
@@ -198,7 +199,7 @@ impl Disk {
         })
     }
 
-    /// What is in a directory: paths and texts.
+    /// Returns the paths and texts in a directory.
     pub(super) fn state(&self, dir: &[u8]) -> String {
         let below = join(dir, b"");
         let rows = self.files.iter().filter(|(path, _)| path.starts_with(&below));
@@ -212,7 +213,7 @@ impl Disk {
         STATES.with_borrow_mut(|all| all.extend(states));
     }
 
-    /// A group that a sync has left is one that a user has left.
+    /// Checks that a group left by a sync is one that a user has made.
     pub(super) fn check_groups(&self) {
         for (path, node) in &self.files {
             let name = split(path).1;
@@ -274,7 +275,7 @@ impl Source for Disk {
         self.past.iter().filter(|(_, text)| !here.contains(*text)).map(|(content, _)| *content).collect()
     }
 
-    /// Now and then it is gone by then.
+    /// Sometimes fails, as if the content were gone.
     fn past(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
         self.past.get(&content).filter(|_| !content.0[1].is_multiple_of(8)).map(|text| file(text)).transpose()
     }
@@ -296,7 +297,7 @@ impl Sink for Disk {
         unreachable!("this replica says that it has none")
     }
 
-    /// Now and then it is another one.
+    /// Sometimes returns another content.
     fn own(&mut self, content: ContentId) -> Result<Option<File>, SyncError> {
         let text =
             self.text(content).map(|text| if content.0[2].is_multiple_of(8) { text + "!" } else { text });
@@ -351,7 +352,7 @@ impl Replica for Disk {
         !self.staged.is_empty()
     }
 
-    /// Most of them.
+    /// Returns true for most of them.
     fn held(&mut self, contents: &[ContentId]) -> Result<Vec<bool>, SyncError> {
         Ok(contents.iter().map(|content| content.0[0] % 4 > 0 && self.past.contains_key(content)).collect())
     }

@@ -10,7 +10,7 @@ impl Steps for Disk {
         let mut changed: BTreeSet<u64> = BTreeSet::new();
         let mut unsaved: BTreeSet<ContentId> = BTreeSet::new();
         for (n, op) in ops.iter().enumerate() {
-            // What the last step was to put somewhere, if it was skipped.
+            // Contents that the last step should have put somewhere, if it was skipped.
             if let Some(last) = n.checked_sub(1).map(|last| &ops[last])
                 && skipped.iter().any(|step: &Skipped| step.path == *last.path() || step.path.is_empty())
             {
@@ -37,7 +37,7 @@ impl Steps for Disk {
                 skipped.push(Skipped { path: path.clone(), why: String::new(), again: true });
                 continue;
             }
-            // Between two steps somebody writes to a file.
+            // A user writes to a file between two steps.
             if let Some(left) = &mut self.interferes {
                 *left = left.saturating_sub(1);
                 if *left == 0 {
