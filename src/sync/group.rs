@@ -1,11 +1,13 @@
 //! Groups: directories and databases that belong together, and never mix two states.
 //!
-//! A group is a directory called `.git`, one that looks like a bare repository (`HEAD`, `objects/`, `refs/`),
-//! or one that a glob of the setting `groups` in `[sync]` matches; or an SQLite database, a file with a
-//! `-wal`, `-shm` or `-journal` next to it. For merging and planning, each is folded into one file whose
-//! content is the hash of everything in it, and unfolded afterwards. So a group is changed, renamed, deleted
-//! and in conflict like a file, by the same rules, and two sides' states never mix. Entries moved into a
-//! group or out of it count as created and deleted. Pure.
+//! - Groups are: a directory called `.git`; one that looks like a bare repository (`HEAD`, `objects/`, `refs/`); one
+//!   that a glob of the setting `groups` in `[sync]` matches; and an SQLite database, which is a file with a `-wal`,
+//!   `-shm` or `-journal` next to it.
+//! - Before merging and planning, each group is folded into one file, whose content is the hash of everything in it.
+//!   Afterwards it is unfolded. So the rules for files hold for a group: it is changed, renamed, deleted and in
+//!   conflict as a whole.
+//! - Entries moved into a group or out of it count as created and deleted.
+//! - Pure: no I/O.
 
 use super::halfway;
 use super::identify::{self, Inode, Seen};
@@ -19,27 +21,28 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How files are called that belong to a database, after its name.
+/// Suffixes of the files that SQLite keeps next to a database.
 pub const BESIDE: [&[u8]; 3] = [b"-journal", b"-shm", b"-wal"];
-/// What follows the path of a group in that of the group itself.
+/// The suffix of the group's own entry.
 pub const ITSELF: &[u8] = b"";
-/// In a hello, before a glob of the side that says it.
+/// Prefix of a feature in a hello: a glob of the sending side.
 const FEATURE: &str = "group ";
-/// The size of what a group is folded into.
+/// The size of a folded group.
 const FOLDED: u64 = u64::MAX;
 
-/// Tells the device of inodes in a group from others.
+/// Distinguishes devices of inodes inside groups from those outside.
 const APART: u64 = 1 << 63;
 
-/// What is in a group, by what follows its path: `/HEAD`, or `-wal`; with itself under [`ITSELF`].
+/// The entries of a group by suffix, which is the rest of the path after the group's path: `/HEAD`, or `-wal`.
+/// [`ITSELF`] is the group's own entry.
 pub type Rows = BTreeMap<Vec<u8>, Entry>;
 
-/// Whether a row is put in place by keeping what is there.
+/// Returns whether a step can keep the present file for a row.
 pub fn stays(was: &Entry, is: &Entry) -> bool {
     (&was.kind, was.mode, was.mtime, &was.xattrs) == (&is.kind, is.mode, is.mtime, &is.xattrs)
 }
 
-/// Which directories and files are groups.
+/// The rules that decide which directories and files are groups.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
     globs: BTreeSet<String>,
@@ -47,7 +50,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Beside those that are always: directories that a glob matches, with a slash by their path, else by name.
+    /// Returns the built-in rules plus globs. A glob with a slash matches a directory's path, any other its name.
     pub fn of(globs: impl IntoIterator<Item = String>) -> Result<Groups, globset::Error> {
         let globs: BTreeSet<String> = globs.into_iter().collect();
         let mut set = GlobSetBuilder::new();
@@ -60,22 +63,22 @@ impl Groups {
         Ok(Groups { globs, set: set.build()? })
     }
 
-    /// As a peer is told.
+    /// Returns the globs as features for the hello.
     pub fn features(&self) -> Vec<String> {
         self.globs.iter().map(|glob| format!("{FEATURE}{glob}")).collect()
     }
 
-    /// These and those that a peer told; what it says that is no glob is none.
+    /// Adds the globs in the peer's features; ignores invalid ones.
     pub fn with(&self, features: &[String]) -> Groups {
         let told = features.iter().filter_map(|feature| feature.strip_prefix(FEATURE)).map(str::to_owned);
         let told = told.filter(|glob| Groups::of([glob.clone()]).is_ok()).take(256);
         Groups::of(self.globs.iter().cloned().chain(told)).unwrap_or_else(|_| self.clone())
     }
 
-    /// Whether the directory at `path` is a group; `kind` says what is where.
+    /// Returns whether the directory at `path` is a group; `kind` returns the kind of the entry at a path.
     fn is_directory<'a>(&self, path: &[u8], kind: &dyn Fn(&[u8]) -> Option<&'a Kind>) -> bool {
         let (dir, name) = split(path);
-        // Also what a conflict made of one.
+        // A conflict copy of a group is a group too.
         let name = parse_conflict_name(name).map_or_else(|| name.to_vec(), |(name, _)| name);
         let is_dir = |name: &[u8]| kind(&join(path, name)).is_some_and(Kind::is_dir);
         let is_file = |name: &[u8]| kind(&join(path, name)).is_some_and(|kind| kind.content().is_some());
@@ -84,8 +87,8 @@ impl Groups {
             || self.set.is_match(Path::new(OsStr::from_bytes(&join(dir, &name))))
     }
 
-    /// The groups among `paths`, in their order, that are in no other, each with what follows its path in those of its members.
-    /// Also the directories that are in `too`.
+    /// Returns the groups among `paths` that are in no other group, in the same order, each with the suffixes of its
+    /// members. The directories in `too` count as groups.
     pub fn find<'a>(
         &self,
         all: &[(&'a TreePath, &'a Kind)],
@@ -125,7 +128,8 @@ impl Groups {
         found
     }
 
-    /// Looks as [`identify::identify`] does. A hard link does not lead out of a group: there it is another file.
+    /// Identifies entries as [`identify::identify`] does. A hard link from a group to the outside counts as a separate
+    /// file.
     pub fn look(
         &self,
         seen: &mut BTreeMap<TreePath, Seen>,
@@ -151,7 +155,7 @@ impl Groups {
         identify::identify(seen, last, &inodes, agreed, device, seq)
     }
 
-    /// Merges as [`merge::merge`] does, and each group as a whole.
+    /// Merges as [`merge::merge`] does, but each group as a whole.
     pub fn merge(&self, base: &Tree, left: &Tree, right: &Tree) -> Merged {
         let mut folds = Folds::new(self, &[base, left, right]);
         let folded = [base, left, right].map(|tree| folds.fold(self, tree, false));
@@ -161,8 +165,8 @@ impl Groups {
         }
     }
 
-    /// The same, where the directory was on its way from `before` to `agreed`, and holds `now`. Files of a database are put
-    /// in place one after the other, and names of a file too: what is half way is as before.
+    /// The same for a directory that holds `now`, on its way from `before` to `agreed`. Steps replace the files of a
+    /// database, and the names of a file, one after the other: those that are half-way count as before.
     pub fn merge_on_the_way(&self, before: &Tree, now: &Tree, agreed: &Tree) -> Merged {
         let mut folds = Folds::new(self, &[before, now, agreed]);
         let [from, is, goal] = [before, now, agreed].map(|tree| folds.fold(self, tree, false));
@@ -198,7 +202,7 @@ impl Groups {
         folds.unfold(merge::merge(&from, &is, &goal))
     }
 
-    /// Plans as [`plan::plan`] does, and one step for each group.
+    /// Plans as [`plan::plan`] does, with one step for each group.
     pub fn plan(&self, from: &Tree, to: &Tree) -> Vec<Op> {
         let mut folds = Folds::new(self, &[from, to]);
         let folded = [from, to].map(|tree| folds.fold(self, tree, true));
@@ -210,8 +214,8 @@ impl Groups {
     }
 }
 
-/// Inodes of members of groups, told from the same inodes outside: of what is in a directory, and of files of a database that have
-/// names elsewhere.
+/// Returns other inode numbers for members of groups, so that they differ from the same inodes outside. This concerns
+/// entries in directories, and files of a database that have names elsewhere.
 fn apart(
     groups: &BTreeMap<TreePath, Vec<Vec<u8>>>,
     is_dir: &dyn Fn(&TreePath) -> bool,
@@ -233,7 +237,8 @@ fn apart(
     apart
 }
 
-/// Names of one inode that were looked at one after the other, while it was written to: all of them are what was seen last.
+/// Makes all names of an inode agree on its latest state. They may differ if the file was written while the scan
+/// examined one name after the other.
 fn agree_on_links(seen: &mut BTreeMap<TreePath, Seen>) {
     let mut latest: BTreeMap<Inode, (usize, Seen)> = BTreeMap::new();
     for now in seen.values().filter(|now| !now.kind.is_dir()) {
@@ -251,12 +256,12 @@ fn agree_on_links(seen: &mut BTreeMap<TreePath, Seen>) {
     }
 }
 
-/// Groups of some trees, by what they were folded into: of which tree, and what is in them.
+/// The groups of some trees, by the content that each was folded into: the number of the tree, and the rows.
 struct Folds {
-    /// Directories that are a group in one of the trees are one in all.
+    /// A directory that is a group in one of the trees is one in all.
     dirs: BTreeSet<Ident>,
     rows: BTreeMap<ContentId, Vec<(usize, Rows)>>,
-    /// Of the first tree, by ident.
+    /// The groups of the first tree, by ident.
     first: BTreeMap<Ident, Rows>,
     trees: usize,
 }
@@ -265,14 +270,14 @@ fn kinds(tree: &Tree) -> Vec<(&TreePath, &Kind)> {
     tree.entries.iter().map(|(path, entry)| (path, &entry.kind)).collect()
 }
 
-/// Whether a row is an index of git: looking at a repository writes it anew.
+/// Returns whether a row is an index of git, which git rewrites even if a program only reads the repository.
 fn is_git_index(rows: &Rows, suffix: &[u8]) -> bool {
     let beside = |dir: &[u8]| [dir, b"/HEAD"].concat();
     suffix.strip_suffix(b"/index").is_some_and(|dir| rows.contains_key(&beside(dir)))
 }
 
-/// What tells one state of a group from another. What is merged apart is left out, mode and xattrs of itself; and if not `exact` what makes
-/// no difference: times, and git's index.
+/// Returns a hash that identifies the state of a group. The group's own mode and xattrs are left out, since they are
+/// merged separately. Without `exact`, times and git's index are left out too, since they make no difference.
 fn digest(rows: &Rows, exact: bool) -> ContentId {
     let told: Vec<_> = rows
         .iter()
@@ -299,7 +304,7 @@ impl Folds {
         Folds { dirs, rows: BTreeMap::new(), first: BTreeMap::new(), trees: 0 }
     }
 
-    /// `tree` with each group as one file.
+    /// Returns `tree` with each group folded into one file.
     fn fold(&mut self, groups: &Groups, tree: &Tree, exact: bool) -> Tree {
         let mut folded = tree.clone();
         let is_one =
@@ -313,7 +318,7 @@ impl Folds {
             }
             let itself = rows[ITSELF].clone();
             let before = self.first.get(&itself.ident);
-            // Who made what is new in it, if that can be seen.
+            // The author of the new entries in the group, if there are any.
             let new = |(suffix, row): &(&Vec<u8>, &Entry)| {
                 before.is_none_or(|rows| rows.get(*suffix) != Some(*row))
             };
@@ -335,7 +340,8 @@ impl Folds {
         folded
     }
 
-    /// What is in a group that is now called `ident`: what either side has that differs from the first, though by nothing that counts.
+    /// Returns the rows of the folded group that now has `ident`. Prefers those of a side that differ from the first
+    /// tree, even if only in times or git's index.
     fn choose(&self, content: &ContentId, ident: Ident) -> Option<&Rows> {
         let all = self.rows.get(content)?;
         let own = all.iter().filter(|(_, rows)| rows[ITSELF].ident == ident).collect::<Vec<_>>();
@@ -354,7 +360,7 @@ impl Folds {
         }
     }
 
-    /// The tree with what is in its groups.
+    /// Returns the tree with its groups unfolded.
     fn unfold(&self, mut merged: Merged) -> Merged {
         let folded = merged
             .tree
@@ -401,7 +407,7 @@ impl Folds {
         merged
     }
 
-    /// What the other side put under the name of a file of a database goes beside it.
+    /// Moves an entry that the other side created under the name of a database's file to a conflict name.
     fn make_room(&self, merged: &mut Merged, at: &TreePath) {
         let Some(there) = merged.tree.entries.get(at).cloned() else { return };
         let (dir, name) = split(at);
@@ -427,13 +433,13 @@ impl Folds {
         merged.conflicts.push(Conflict { path: at.clone(), winner: there.author, copy, loser });
     }
 
-    /// Steps with folded files as steps with groups.
+    /// Translates steps on folded files to steps on groups.
     fn unfold_steps(&self, from: &Tree, to: &Tree, ops: Vec<Op>) -> Vec<Op> {
         let mut at: BTreeMap<TreePath, Entry> = from.entries.clone();
         let rows = |entry: &Entry| {
             self.folded(entry).cloned().unwrap_or_else(|| Rows::from([(ITSELF.to_vec(), entry.clone())]))
         };
-        // As the tree has it, with the mode that was agreed on.
+        // As the tree has it, with the agreed mode.
         let wanted = |path: &TreePath, entry: &Entry| -> Rows {
             let row = |suffix: &Vec<u8>| {
                 Some((suffix.clone(), to.entries.get(&[&path[..], suffix].concat())?.clone()))
@@ -474,7 +480,7 @@ impl Folds {
                         .filter(|path| **path == from || path.starts_with(&below))
                         .cloned()
                         .collect();
-                    // A directory takes along what is in it, a database does not.
+                    // A directory takes its entries along, a database does not.
                     let database = at.get(&from).and_then(|entry| self.folded(entry));
                     let database = database.filter(|rows| !rows[ITSELF].kind.is_dir());
                     for suffix in database.into_iter().flat_map(|rows| rows.keys().rev()) {

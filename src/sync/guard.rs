@@ -7,10 +7,10 @@ use super::plan::Op;
 use super::tree::{Entry, Kind, Tree};
 use std::collections::BTreeSet;
 
-/// Trees of fewer entries than this are not asked about.
+/// Smaller trees are not checked.
 const ENTRIES_MIN: usize = 8;
 
-/// Why `ops`, which make `tree` into `target`, should not be done without being told so.
+/// Returns why the user should confirm `ops`, which turn `tree` into `target`.
 pub fn objection(tree: &Tree, target: &Tree, ops: &[Op]) -> Option<String> {
     let mut removed: Vec<&Entry> = Vec::new();
     for op in ops {
@@ -31,8 +31,8 @@ pub fn objection(tree: &Tree, target: &Tree, ops: &[Op]) -> Option<String> {
     (lost * 2 > all).then(|| format!("the contents of {lost} of {all} files would be lost, more than half"))
 }
 
-/// Why what is seen now should not be taken for a change of `last` without being told so. (Another directory in the
-/// place of the root has no memory of syncs, or one of a store that is elsewhere: see docs/sync.md.)
+/// Returns why the user should confirm that `now` is a change of `last`. (If the root is another directory, it has no
+/// memory of syncs, or that of another store: see docs/sync.md.)
 pub fn suspicion(last: &Tree, now: &Tree) -> Option<String> {
     let (before, after) = (last.entries.len(), now.entries.len());
     (before > 0 && after == 0)

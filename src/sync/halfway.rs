@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// The mode bits of a directory that its owner needs to change names in it.
 pub const OWNER: u16 = 0o700;
 
-/// Directories of a tree by ident, to find a place in another tree whatever its directories are called there.
+/// Directories of a tree by ident, to find an entry even if its directories have other names in another tree.
 struct Places<'a> {
     tree: &'a Tree,
     dirs: BTreeMap<Ident, &'a TreePath>,
@@ -30,7 +30,7 @@ impl<'a> Places<'a> {
         places
     }
 
-    /// What this tree has in the place that is `path` in `other`.
+    /// Returns the entry of this tree in the directory and with the name that `path` has in `other`.
     fn at(&self, other: &Tree, path: &[u8]) -> Option<&'a Entry> {
         let (dir, name) = split(path);
         let dir = match dir.is_empty() {
@@ -41,7 +41,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// `now`, which was on its way from `before` to `agreed`, for a merge of what users did meanwhile.
+/// Returns `now`, which was on its way from `before` to `agreed`, with only the changes that users made meanwhile.
 pub fn without_half_taken(before: &Tree, now: &Tree, agreed: &Tree) -> Tree {
     let mut is = now.clone();
     let (old, new, present) = (Places::of(before), Places::of(agreed), Places::of(now));
@@ -51,7 +51,7 @@ pub fn without_half_taken(before: &Tree, now: &Tree, agreed: &Tree) -> Tree {
         if known || entry.kind.is_dir() {
             continue;
         }
-        // Every name of it is one that a file of the agreed tree was to have, with that content.
+        // Each of its names belongs, in the agreed tree, to a file with that content.
         let taken =
             |goal: &Entry| (&goal.kind, goal.mode, &goal.xattrs) == (&entry.kind, entry.mode, &entry.xattrs);
         let goals: Vec<_> = paths.iter().map(|path| new.at(now, path).filter(|goal| taken(goal))).collect();

@@ -13,23 +13,23 @@ use super::tree::{Ident, Tree, TreePath, split};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use std::collections::BTreeSet;
 
-/// In a hello, before the patterns of the side that says it.
+/// Prefix of a feature in a hello: the patterns of the sending side.
 const FEATURE: &str = "ignore ";
-/// Longer patterns are not told, and hold on their own side only.
+/// Longer patterns are not sent, and hold on their own side only.
 const TOLD_BYTES_MAX: usize = 1 << 20;
 
-/// What a peer is told of patterns: all of them, or none.
+/// Returns the patterns that a peer gets: all of them, or none.
 pub fn tellable(patterns: &str) -> &str {
     if patterns.len() <= TOLD_BYTES_MAX { patterns } else { "" }
 }
 
-/// As a peer is told.
+/// Returns the patterns as a feature for the hello.
 pub fn feature(patterns: &str) -> Option<String> {
     let patterns = tellable(patterns);
     (!patterns.is_empty()).then(|| format!("{FEATURE}{patterns}"))
 }
 
-/// The patterns that a peer told.
+/// Returns the patterns in a peer's features.
 pub fn told(features: &[String]) -> &str {
     features.iter().find_map(|feature| feature.strip_prefix(FEATURE)).unwrap_or_default()
 }
@@ -38,7 +38,7 @@ pub fn told(features: &[String]) -> &str {
 pub struct Ignored(Gitignore, String);
 
 impl Ignored {
-    /// Those of a text. What is no pattern leaves nothing out; the side that has it is told when it looks at its tree.
+    /// Parses a text. Ignores invalid patterns; the scan warns the user of this side about them.
     pub fn of(text: &str) -> Ignored {
         let mut builder = GitignoreBuilder::new("");
         for line in text.lines() {
@@ -47,12 +47,13 @@ impl Ignored {
         Ignored(builder.build().unwrap_or_else(|_| Gitignore::empty()), text.to_owned())
     }
 
-    /// Their text.
+    /// Returns the text of the patterns.
     pub fn text(&self) -> &str {
         &self.1
     }
 
-    /// Those of `agreed`, where `left` and `right` each come with the text that was told. The same whichever is called left.
+    /// Returns the patterns of `agreed`. `left` and `right` are trees with the pattern text that their side sent.
+    /// Exchanging the two gives the same result.
     pub fn agreed(agreed: &Tree, left: (&Tree, &str), right: (&Tree, &str)) -> Ignored {
         let content = |tree: &Tree| tree.entries.get(IGNORE.as_bytes()).map(|entry| entry.kind.clone());
         let wanted = content(agreed);
@@ -60,12 +61,12 @@ impl Ignored {
         Ignored::of(texts.map(|(_, text)| text).max().unwrap_or_default())
     }
 
-    /// Whether nothing is left out.
+    /// Returns whether nothing is excluded.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Paths of `tree` that are left out, with all that is below them.
+    /// Returns the excluded paths of `tree`, with all paths below them.
     fn paths<'a>(&self, tree: &'a Tree) -> BTreeSet<&'a TreePath> {
         let mut out: BTreeSet<&TreePath> = BTreeSet::new();
         let mut dirs: BTreeSet<&[u8]> = BTreeSet::new();
@@ -78,14 +79,14 @@ impl Ignored {
         out
     }
 
-    /// `tree` without what is left out.
+    /// Returns `tree` without excluded entries.
     pub fn without(&self, tree: &Tree) -> Tree {
         let out = self.paths(tree);
         let kept = tree.entries.iter().filter(|(path, _)| !out.contains(path));
         Tree { entries: kept.map(|(path, entry)| (path.clone(), entry.clone())).collect() }
     }
 
-    /// `tree`, with what is left out as `base` has it.
+    /// Returns `tree` with the excluded entries of `base`.
     pub fn as_before(&self, base: &Tree, tree: &Tree) -> Tree {
         if self.is_empty() {
             return tree.clone();
@@ -102,7 +103,7 @@ impl Ignored {
         is
     }
 
-    /// Steps from one tree to another, as `plan` makes them, that concern nothing that is left out.
+    /// Returns the steps that `plan` makes from one tree to the other, without steps on excluded entries.
     pub fn plan(&self, from: &Tree, to: &Tree, plan: impl FnOnce(&Tree, &Tree) -> Vec<Op>) -> Vec<Op> {
         match self.is_empty() {
             true => plan(from, to),

@@ -1,49 +1,49 @@
-//! Merge of two trees against their common base. Pure, and independent of which of the two is called left.
+//! Merge of two trees against their common base.
 //!
-//! Each file (ident) is merged separately: its content with its type, mode, time, each xattr and its
-//! location, each by the rule "the side that changed it wins". The same change on both sides is no conflict.
-//! If both changed the content differently, both contents are kept: one keeps the name (by a rule that is the
-//! same on all devices), the other is stored next to it as `name.conflict-<device>-<8 hex>.ext`. A changed
-//! file beats its deletion, and brings back the directories that it needs. A file's location is a directory
-//! and a name: so an entry created in a directory that the other side renamed ends up in the renamed one. A
-//! content belongs to the file, whatever names lead to it: an edit through one name is an edit of all of
-//! them. A name that one side turned into a separate file without a change still follows the other side's
-//! changes.
-//!
-//! Memory: the three trees again, by ident.
+//! - Pure, and symmetric: exchanging left and right gives the same result.
+//! - Each file (ident) is merged separately: its content with its type, mode, time, each xattr and its location. For
+//!   each of these, the side that changed it wins. The same change on both sides is no conflict.
+//! - If both changed the content differently, both contents are kept. One keeps the name, by a rule that is the same
+//!   on all devices. The other is stored next to it as `name.conflict-<device>-<8 hex>.ext`.
+//! - A changed file beats its deletion, and brings back the directories that it needs.
+//! - A file's location is a directory and a name. So an entry created in a directory that the other side renamed ends
+//!   up in the renamed one.
+//! - A content belongs to the file, whatever names lead to it: an edit through one name is an edit of all of them. A
+//!   name that one side turned into a separate file without a change still follows the other side's changes.
+//! - Memory: one more copy of the three trees, by ident.
 
 use super::tree::{Entry, Ident, Kind, NAME_BYTES_MAX, Time, Tree, TreePath, join, split};
 use super::version::Device;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A content that both sides changed differently, and where the two are now.
+/// A content that both sides changed differently, and the paths of both versions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
     /// The name both had.
     pub path: TreePath,
-    /// Who made what has the name now.
+    /// The author of the version that has the name now.
     pub winner: Device,
-    /// Where the other one is.
+    /// The path of the other version.
     pub copy: TreePath,
-    /// Who made it.
+    /// The author of the other version.
     pub loser: Device,
 }
 
-/// What merging gives.
+/// The result of a merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     /// The tree.
     pub tree: Tree,
-    /// What is there twice now.
+    /// Files that are there in two versions now.
     pub conflicts: Vec<Conflict>,
-    /// What one side deleted and the other had changed: kept.
+    /// Files that one side deleted and the other changed: they are kept.
     pub kept: Vec<TreePath>,
 }
 
 /// A directory and a name in it.
 type Place = (Ident, Vec<u8>);
 
-/// A file without where it is.
+/// A file without its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Item {
     author: Device,
@@ -61,12 +61,13 @@ struct Node {
 
 type Side = BTreeMap<Ident, Node>;
 
-/// Who keeps the name: directories first, then by the author's name, then by content. Clocks are not asked.
+/// Returns whether `a` keeps the name: directories first, then by the author's name, then by content. Clocks do not
+/// count.
 fn outranks(a: &Item, b: &Item) -> bool {
     (a.kind.is_dir(), &a.author, &a.kind) > (b.kind.is_dir(), &b.author, &b.kind)
 }
 
-/// One aspect: who changed it wins; what both changed, `both` settles, in which the sides must be alike.
+/// Merges one property: the side that changed it wins. If both changed it, `both` decides, which must be symmetric.
 fn three<T: PartialEq + Clone>(base: Option<&T>, left: &T, right: &T, both: impl FnOnce(&T, &T) -> T) -> T {
     match base {
         _ if left == right => left.clone(),
@@ -76,7 +77,7 @@ fn three<T: PartialEq + Clone>(base: Option<&T>, left: &T, right: &T, both: impl
     }
 }
 
-/// What becomes of one file that both sides have: it, and the content that lost its name.
+/// Merges one file that both sides have. Returns the result, and the content that lost its name.
 fn decide(base: Option<&Item>, left: &Item, right: &Item) -> (Item, Option<Item>) {
     let changed = |item: &Item| base.is_none_or(|base| base.kind != item.kind);
     let (content, loser) = match (changed(left), changed(right)) {
@@ -93,7 +94,7 @@ fn decide(base: Option<&Item>, left: &Item, right: &Item) -> (Item, Option<Item>
     let item = Item {
         author: content.author.clone(),
         kind: content.kind.clone(),
-        // Never more than either side wants.
+        // Never more rights than either side allows.
         mode: three(base.map(|base| &base.mode), &left.mode, &right.mode, |a, b| a & b),
         mtime,
         xattrs: decide_xattrs(base, left, right),
@@ -106,21 +107,22 @@ fn decide_xattrs(base: Option<&Item>, left: &Item, right: &Item) -> BTreeMap<Vec
     let of = |item: &Item, name: &[u8]| item.xattrs.get(name).cloned();
     let value = |name: &Vec<u8>| {
         let base = base.map(|base| of(base, name));
-        // A value beats none, the greater one the other.
+        // A value beats none, and the greater value beats the other.
         three(base.as_ref(), &of(left, name), &of(right, name), |a, b| a.clone().max(b.clone()))
     };
     names.into_iter().filter_map(|name| Some((name.clone(), value(name)?))).collect()
 }
 
-/// Whether a side that still has a file changed what a deletion by the other must not take away.
+/// Returns whether the side that still has a file changed it so that a deletion by the other side must not remove it.
 fn beats_deletion(base: &Node, now: &Node) -> bool {
     let content = base.item.kind != now.item.kind || base.item.xattrs != now.item.xattrs;
-    // A name less is a deletion too.
+    // Removing a name is a deletion too.
     let moved = !now.places.is_subset(&base.places);
     content || (!now.item.kind.is_dir() && (base.item.mode != now.item.mode || moved))
 }
 
-/// The file of which a new one was a name before: it has the content that was there, so a user made it a file of its own.
+/// Returns the file that a new file was a name of before. The new one has the same content, so a user turned the name
+/// into a separate file.
 fn parted_from(now: &Node, base: &Side, in_base: &BTreeMap<&Place, Ident>) -> Option<Ident> {
     let mut owners = now.places.iter().filter_map(|place| in_base.get(place).copied());
     let whole = owners.next().filter(|whole| owners.all(|other| other == *whole))?;
@@ -128,7 +130,7 @@ fn parted_from(now: &Node, base: &Side, in_base: &BTreeMap<&Place, Ident>) -> Op
     (was.places.len() > 1 && was.item.kind == now.item.kind).then_some(whole)
 }
 
-/// What becomes of a name that one side made a file of its own: what the other side made of the file that it was part of.
+/// Merges a name that one side turned into a separate file: it follows the other side's changes of the original file.
 fn follow(now: &Node, was: &Node, other: Option<&Node>) -> Option<Node> {
     let changed = now.item.mode != was.item.mode || now.item.xattrs != was.item.xattrs;
     let left = |place: &&Place| {
@@ -141,16 +143,16 @@ fn follow(now: &Node, was: &Node, other: Option<&Node>) -> Option<Node> {
     (!places.is_empty()).then_some(Node { item, places })
 }
 
-/// Where a file is that both sides have.
+/// The location of a file that both sides have.
 enum Places {
     Are(BTreeSet<Place>),
-    /// Each of its names was given to another file by one of the sides, and nobody changed what is in it.
+    /// One of the sides gave each of its names to another file; the content is unchanged.
     Nowhere,
-    /// The same, and somebody did.
+    /// The same, but the content was changed.
     Torn,
 }
 
-/// `given` says which names another file has now.
+/// `given` returns whether another file has a name now.
 fn places(base: Option<&Node>, left: &Node, right: &Node, given: impl Fn(&Place) -> bool) -> Places {
     let single = |node: &Node| node.places.len() == 1;
     let none = BTreeSet::new();
@@ -169,7 +171,7 @@ fn places(base: Option<&Node>, left: &Node, right: &Node, given: impl Fn(&Place)
     if !merged.is_empty() {
         return Places::Are(merged);
     }
-    // Each took away what the other left: whoever left a name meant to keep the file.
+    // Each side removed the names that the other kept. A side that kept a name meant to keep the file.
     let left_over = left.places.union(&right.places);
     let free: BTreeSet<Place> = left_over.filter(|place| !given(place)).cloned().collect();
     let changed = base.is_none_or(|base| [left, right].iter().any(|side| side.item.kind != base.item.kind));
@@ -180,12 +182,13 @@ fn places(base: Option<&Node>, left: &Node, right: &Node, given: impl Fn(&Place)
     }
 }
 
-/// Which file is in a place.
+/// Returns the file in each place.
 fn owners(side: &Side) -> BTreeMap<&Place, Ident> {
     side.iter().flat_map(|(ident, node)| node.places.iter().map(|place| (place, *ident))).collect()
 }
 
-/// By ident. Names of one ident with different contents, which no scan makes, are files of their own.
+/// Returns the files by ident. Names of one ident with different contents count as separate files; no scan produces
+/// them.
 fn side(tree: &Tree, same: &BTreeMap<Ident, Ident>) -> Side {
     let known = |ident: Ident| *same.get(&ident).unwrap_or(&ident);
     let mut side = Side::new();
@@ -204,7 +207,8 @@ fn side(tree: &Tree, same: &BTreeMap<Ident, Ident>) -> Side {
     side
 }
 
-/// Idents that mean one file: made on both sides, with one path and the same in it. The greater leads to the smaller.
+/// Returns idents that mean one file: created on both sides, with the same path and content. Maps the greater to the
+/// smaller.
 fn same(base: &Tree, left: &Tree, right: &Tree) -> BTreeMap<Ident, Ident> {
     let idents = |tree: &Tree| tree.entries.values().map(|entry| entry.ident).collect::<BTreeSet<_>>();
     let (in_base, in_left, in_right) = (idents(base), idents(left), idents(right));
@@ -228,7 +232,7 @@ fn same(base: &Tree, left: &Tree, right: &Tree) -> BTreeMap<Ident, Ident> {
     same
 }
 
-/// Merges `left` and `right`, both of which came from `base`. Without a base nothing counts as deleted.
+/// Merges `left` and `right`, which both descend from `base`. Without a base nothing counts as deleted.
 pub fn merge(base: &Tree, left: &Tree, right: &Tree) -> Merged {
     if left == right || base == right {
         return Merged { tree: left.clone(), ..Merged::default() };
@@ -296,22 +300,22 @@ type Children = BTreeMap<Vec<u8>, Vec<Ident>>;
 struct Work {
     was: Side,
     nodes: Side,
-    /// By directory: the name, which file it is from now on, and the content.
+    /// By directory: the name, the ident that the loser gets, and its content.
     losers: BTreeMap<Ident, Vec<(Vec<u8>, Ident, Item)>>,
-    /// Files that a conflict within one file makes.
+    /// Files created by a conflict within one file.
     copies: BTreeSet<Ident>,
     kept: BTreeSet<Ident>,
 }
 
-/// The file that a content becomes which loses its name. Whoever meets the conflict makes the same of it, whatever it is called
-/// there.
+/// Returns the ident of a content that lost its name. Every device that meets the conflict derives the same ident,
+/// whatever name the file has there.
 fn copy_of(ident: Ident, loser: &Item) -> Ident {
     Ident::derive(&[b"conflict", &ident.0.to_le_bytes(), &digest(&loser.kind)])
 }
 
-/// What a copy was when a conflict made it, if one of the two is that: both sides met the conflict by themselves, and one of them has
-/// edited the copy since.
-/// The file that lost its name is looked for where the copy's name says that it is: not among all.
+/// Returns the content that a conflict copy was created with, if one of the two sides still has it. In this case both
+/// sides met the conflict separately, and one of them has edited the copy since. The lookup of the original file uses
+/// the copy's name, and does not search all files.
 fn born_as<'a>(
     ident: Ident,
     left: &'a Node,
@@ -332,7 +336,8 @@ fn born_as<'a>(
 }
 
 impl Work {
-    /// Each side has a file under names that the other gave away: what a side has stays where that side has it.
+    /// Keeps each side's version under that side's names, if each side has the file under names that the other gave to
+    /// other files.
     fn tear(&mut self, ident: Ident, item: Item, loser: Option<Item>, left: &Node, right: &Node) {
         let of = |kind: &Kind| {
             let sides = [left, right].into_iter().filter(|side| side.item.kind == *kind);
@@ -344,13 +349,14 @@ impl Work {
         self.nodes.insert(ident, Node { places: of(&item.kind), item });
     }
 
-    /// Sees to it that every file is in a directory that leads to the root.
+    /// Makes sure that every file is in a directory that leads to the root.
     fn complete(&mut self, base: &Side, left: &Side, right: &Side) {
         let mut moved_back = BTreeSet::new();
         loop {
             self.revive_directories(base, left, right);
             let Some(ident) = self.in_a_circle() else { return };
-            // Each side moved a directory into one that the other moved into it: back to where it was, or to the root.
+            // Each side moved a directory into one that the other moved into it: back to its former place, or to the
+            // root.
             let name = self.nodes[&ident].places.first().map(|place| place.1.clone()).unwrap_or_default();
             let back = match base.get(&ident) {
                 Some(was) if moved_back.insert(ident) => was.places.clone(),
@@ -374,7 +380,7 @@ impl Work {
         }
     }
 
-    /// The greatest directory of a circle of directories, if there is one.
+    /// Returns the greatest directory of a cycle, if there is one.
     fn in_a_circle(&self) -> Option<Ident> {
         let up = |ident: Ident| self.nodes[&ident].places.first().map_or(Ident::ROOT, |place| place.0);
         let mut good = BTreeSet::from([Ident::ROOT]);
@@ -415,8 +421,8 @@ impl Work {
             let mut losers = self.losers.remove(&dir).unwrap_or_default();
             let mut taken: BTreeMap<Vec<u8>, Kind> = BTreeMap::new();
             for (name, mut idents) in names {
-                // Another inode with what was there before, as where hard links were made or undone: the other side
-                // replaced that.
+                // Another inode with the former content of this name, for example if hard links were created or
+                // separated: the other side replaced that content.
                 let before = was.get(&(dir, name.clone()));
                 let stale = |ident: &Ident| {
                     let kind = &self.nodes[ident].item.kind;
@@ -456,7 +462,7 @@ impl Work {
             for (name, ident, loser) in losers {
                 let mut ident = ident;
                 if let Some(copy) = self.nodes.get(&ident).filter(|_| self.copies.contains(&ident)) {
-                    // Met before, and put beside it then.
+                    // The conflict was met before, and the copy exists.
                     if copy.item.kind == loser.kind {
                         continue;
                     }
@@ -469,7 +475,7 @@ impl Work {
         merged
     }
 
-    /// Which of several with one name has it.
+    /// Returns the file that keeps the name, if several have it.
     fn winner(&self, idents: &[Ident]) -> Ident {
         let rank = |a: &Ident, b: &Ident| {
             let (x, y) = (&self.nodes[a].item, &self.nodes[b].item);
@@ -491,7 +497,7 @@ impl Item {
 }
 
 impl Merged {
-    /// Puts a content that lost its name beside it, unless it is there already.
+    /// Adds a content that lost its name under a conflict name, unless it is there already.
     fn keep_beside(
         &mut self,
         dir: &[u8],
@@ -524,13 +530,13 @@ impl Merged {
     }
 }
 
-/// What tells a content from another: its hash, of a file.
+/// Returns bytes that identify a content: for a file, its hash.
 fn digest(kind: &Kind) -> [u8; 32] {
     let encoded = || postcard::to_allocvec(kind).expect("a kind can be encoded");
     kind.content().map_or_else(|| *blake3::hash(&encoded()).as_bytes(), |content| content.0)
 }
 
-/// What `-journal` after a name takes.
+/// Bytes of the suffix `-journal`.
 const BESIDE_BYTES: usize = 8;
 /// The infix of every name that a conflict makes.
 const INFIX: &str = ".conflict-";
@@ -542,17 +548,17 @@ pub(super) fn conflict_name(name: &[u8], device: &Device, hash: &[u8; 32], n: u3
     let digits: String = hash[..4].iter().map(|byte| format!("{byte:02x}")).collect();
     let number = if n == 0 { String::new() } else { format!("-{n}") };
     let infix = format!("{INFIX}{device}-{digits}{number}");
-    // A database has files beside it.
+    // Leaves room for the suffixes of a database's files.
     let most = NAME_BYTES_MAX - BESIDE_BYTES;
     let mut room = stem.len().min(most - infix.len() - extension.len());
-    // Not within a character of UTF-8.
+    // Does not cut within a character of UTF-8.
     while room < stem.len() && stem[room] & 0xc0 == 0x80 && room > 0 {
         room -= 1;
     }
     [&stem[..room], infix.as_bytes(), extension].concat()
 }
 
-/// What a name that a conflict made says: the name before, and whose content it is. None of other names.
+/// Parses a conflict name: the original name, and the author of the content. Returns `None` for other names.
 pub fn parse_conflict_name(name: &[u8]) -> Option<(Vec<u8>, Device)> {
     let at = name.windows(INFIX.len()).rposition(|window| window == INFIX.as_bytes())?;
     let rest = std::str::from_utf8(&name[at + INFIX.len()..]).ok()?;

@@ -1,5 +1,5 @@
-//! The plan from one tree to another: a list of steps, each of which is one visible system call. Pure; the
-//! simulator and the real directory execute the same list.
+//! Plan from one tree to another: a list of steps, each one visible system call. Pure; the simulator and the real
+//! directory execute the same list.
 //!
 //! Order: directories are created and files moved as soon as there is room for them, then contents are put in
 //! place, then leftovers are removed, then metadata set. Every file stays in the tree: when files exchange
@@ -14,69 +14,69 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Make a directory where nothing is.
+    /// Creates a directory at a free path.
     MakeDir {
-        /// Where.
+        /// Its path.
         path: TreePath,
-        /// What it becomes.
+        /// Its final state.
         entry: Entry,
     },
-    /// Rename to where nothing is.
+    /// Renames to a free path.
     Move {
-        /// From.
+        /// The old path.
         from: TreePath,
-        /// To.
+        /// The new path.
         to: TreePath,
     },
-    /// Put something where nothing is.
+    /// Creates an entry at a free path.
     Create {
-        /// Where.
+        /// Its path.
         path: TreePath,
-        /// What.
+        /// The entry.
         entry: Entry,
         /// The path that it is a hard link to.
         link: Option<TreePath>,
     },
-    /// Put something in the place of what is no directory.
+    /// Replaces an entry that is no directory.
     Replace {
-        /// Where.
+        /// Its path.
         path: TreePath,
-        /// What is there.
+        /// The present entry.
         was: Entry,
-        /// What.
+        /// The new entry.
         entry: Entry,
         /// The path that it is a hard link to.
         link: Option<TreePath>,
     },
-    /// Remove a file or an empty directory.
+    /// Removes a file or an empty directory.
     Remove {
-        /// Where.
+        /// Its path.
         path: TreePath,
-        /// What is there.
+        /// The present entry.
         was: Entry,
     },
-    /// Put a whole group in the place of what is there of it, or remove it.
+    /// Replaces a whole group, creates it, or removes it.
     Group {
-        /// Where.
+        /// Its path.
         path: TreePath,
-        /// What is there.
+        /// The present entries.
         was: Rows,
-        /// What is to be there.
+        /// The new entries.
         is: Rows,
     },
-    /// Set mode, time and xattrs.
+    /// Sets mode, time and xattrs.
     Meta {
-        /// Of what.
+        /// The path of the entry.
         path: TreePath,
-        /// As it is.
+        /// The present entry.
         was: Entry,
-        /// As it shall be.
+        /// The new entry.
         entry: Entry,
     },
 }
 
 impl Op {
-    /// Regular files whose contents it takes out of the staging: where each goes, and what is there.
+    /// Returns the staged regular files that the step uses: the path of each, the new entry, and the present one.
     pub fn staged(&self) -> Vec<(TreePath, &Entry, Option<&Entry>)> {
         let rows = match self {
             Op::Create { path, entry, link: None } => vec![(path.clone(), entry, None)],
@@ -92,7 +92,7 @@ impl Op {
 }
 
 impl Op {
-    /// Contents that it takes away from where they are.
+    /// Returns the contents that the step removes from their paths.
     pub fn takes_away(&self) -> Vec<ContentId> {
         match self {
             Op::Replace { was, .. } | Op::Remove { was, .. } => was.kind.content().into_iter().collect(),
@@ -101,7 +101,7 @@ impl Op {
         }
     }
 
-    /// What it is about.
+    /// Returns the path that the step concerns.
     pub fn path(&self) -> &TreePath {
         match self {
             Op::MakeDir { path, .. }
@@ -114,7 +114,7 @@ impl Op {
         }
     }
 
-    /// Contents that it puts in place.
+    /// Returns the contents that the step puts in place.
     pub fn puts(&self) -> Vec<ContentId> {
         match self {
             Op::Create { entry, .. } | Op::Replace { entry, .. } => {
@@ -129,13 +129,13 @@ impl Op {
 /// How many paths steps concern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// New.
+    /// New paths.
     pub created: u64,
-    /// With another content or other metadata.
+    /// Paths with another content or other metadata.
     pub updated: u64,
-    /// Removed.
+    /// Removed paths.
     pub deleted: u64,
-    /// Renamed; a directory counts once.
+    /// Renamed paths; a directory counts once.
     pub renamed: u64,
 }
 
@@ -150,19 +150,19 @@ pub fn summary(ops: &[Op]) -> Summary {
             Op::Group { was, .. } if was.is_empty() => sum.created += 1,
             Op::Group { is, .. } if is.is_empty() => sum.deleted += 1,
             Op::Group { .. } => sum.updated += 1,
-            // Who waits is counted when it arrives.
+            // A file that waits is counted when it arrives.
             Op::Move { to, .. } => sum.renamed += u64::from(!to.starts_with(WAITING)),
         }
     }
     sum
 }
 
-/// How names in the root begin under which a file waits for its place.
+/// Prefix of names in the root under which a file waits for its place.
 const WAITING: &[u8] = b".dedupfs-moving-";
 
 type Place = (Ident, Vec<u8>);
 
-/// The steps from `from` to `to`.
+/// Returns the steps from `from` to `to`.
 pub fn plan(from: &Tree, to: &Tree) -> Vec<Op> {
     let mut work = Work::new(from, to);
     work.arrange();
@@ -174,17 +174,17 @@ pub fn plan(from: &Tree, to: &Tree) -> Vec<Op> {
 
 struct Work<'a> {
     to: &'a Tree,
-    /// What is where, now.
+    /// The file at each place now.
     slots: BTreeMap<Place, Ident>,
     /// Entries now, by ident of `to`, one for each name.
     now: BTreeMap<Place, Entry>,
-    /// Where directories are.
+    /// The place of each directory now.
     dirs: BTreeMap<Ident, Place>,
     /// The places of each ident that is no directory.
     files: BTreeMap<Ident, BTreeSet<Place>>,
-    /// What is to be where.
+    /// The target entry of each place.
     wanted: BTreeMap<Place, (&'a TreePath, &'a Entry)>,
-    /// Metadata that was set with the step itself.
+    /// Paths whose metadata their step has set already.
     fresh: BTreeSet<TreePath>,
     ops: Vec<Op>,
 }
@@ -200,7 +200,8 @@ fn places<'a>(tree: &'a Tree, known: impl Fn(Ident) -> Ident) -> BTreeMap<Place,
 
 impl<'a> Work<'a> {
     fn new(from: &Tree, to: &'a Tree) -> Work<'a> {
-        // One thing at one path with two idents, neither of which the other tree knows, is one thing.
+        // Entries of the same kind at one path, each with an ident that the other tree does not know, count as one
+        // file.
         let (old, new) = (from.by_ident(), to.by_ident());
         let mut same = BTreeMap::new();
         let mut used = BTreeSet::new();
@@ -213,7 +214,7 @@ impl<'a> Work<'a> {
                 same.insert(was.ident, is.ident);
             }
         }
-        // Another type makes another file.
+        // A change of type makes another file.
         let dirs_now = |ident| old.get(&ident).is_some_and(|paths| from.entries[paths[0]].kind.is_dir());
         let dirs_then = |paths: &Vec<&TreePath>| to.entries[paths[0]].kind.is_dir();
         for (ident, paths) in new.iter().filter(|(ident, _)| old.contains_key(ident)) {
@@ -259,7 +260,7 @@ impl<'a> Work<'a> {
         true
     }
 
-    /// Makes directories and moves what is to be elsewhere.
+    /// Creates directories, and moves files to their new places.
     fn arrange(&mut self) {
         let mut names: BTreeMap<Ident, (u32, u32)> = BTreeMap::new();
         for ident in self.slots.values() {
@@ -268,7 +269,7 @@ impl<'a> Work<'a> {
         for (_, entry) in self.wanted.values() {
             names.entry(entry.ident).or_default().1 += 1;
         }
-        // In the order of paths: directories before what is in them.
+        // In the order of paths: directories before their entries.
         let mut pending: BTreeMap<TreePath, (Place, Ident)> = BTreeMap::new();
         for (place, (path, entry)) in &self.wanted {
             let here = self.slots.get(place) == Some(&entry.ident);
@@ -291,12 +292,12 @@ impl<'a> Work<'a> {
             }
             pending = left;
             if self.ops.len() == before && !pending.is_empty() {
-                // They wait for each other.
+                // These files wait for each other.
                 let one = pending
                     .values()
                     .map(|(_, ident)| *ident)
                     .find(|ident| self.place_of(*ident).is_some() && !waiting.contains(ident));
-                let ident = one.expect("where things wait for each other one can be moved");
+                let ident = one.expect("one of the files that wait for each other can be moved");
                 waiting.insert(ident);
                 let mut name = [WAITING, format!("{:016x}", ident.0).as_bytes()].concat();
                 while self.slots.contains_key(&(Ident::ROOT, name.clone()))
@@ -313,7 +314,7 @@ impl<'a> Work<'a> {
         self.dirs.get(&ident).or_else(|| self.files.get(&ident)?.first()).cloned()
     }
 
-    /// Brings one to its place if that can be done now.
+    /// Brings a file to its place if that is possible now.
     fn settle(&mut self, place: &Place, ident: Ident, moving: &BTreeSet<Ident>) -> bool {
         let parent = place.0;
         let ready = parent == Ident::ROOT || self.dirs.contains_key(&parent);
@@ -336,7 +337,7 @@ impl<'a> Work<'a> {
         true
     }
 
-    /// Removes what is to be nowhere, if nothing in it has still to be moved.
+    /// Removes an entry that the target tree does not have, unless entries in it have still to be moved.
     fn make_room(&mut self, place: &Place, moving: &BTreeSet<Ident>) -> bool {
         let ident = self.slots[place];
         let mut all = vec![place.clone()];
@@ -349,7 +350,7 @@ impl<'a> Work<'a> {
                 for (place, child) in
                     self.slots.range((dir, Vec::new())..).take_while(|(place, _)| place.0 == dir)
                 {
-                    // Something that stays, below a directory that goes, is moved with that.
+                    // An entry that stays, below a directory that goes, is moved with that directory.
                     if self.wanted.get(place).is_some_and(|(_, entry)| entry.ident == *child) {
                         return false;
                     }
@@ -369,10 +370,10 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Nothing is in a place any more. Returns what was.
+    /// Frees a place. Returns its entry.
     fn unset(&mut self, place: &Place) -> Option<Entry> {
         let ident = self.slots.remove(place)?;
-        let was = self.now.remove(place).expect("what is in a place has an entry");
+        let was = self.now.remove(place).expect("a used place has an entry");
         match was.kind.is_dir() {
             true => drop(self.dirs.remove(&ident)),
             false => drop(self.files.get_mut(&ident).map(|places| places.remove(place))),
@@ -381,9 +382,9 @@ impl<'a> Work<'a> {
     }
 
     fn rename(&mut self, ident: Ident, to: Place) {
-        let from = self.place_of(ident).expect("what is moved is somewhere");
+        let from = self.place_of(ident).expect("a moved file has a place");
         self.ops.push(Op::Move { from: self.path(&from), to: self.path(&to) });
-        let entry = self.unset(&from).expect("what is moved is somewhere");
+        let entry = self.unset(&from).expect("a moved file has a place");
         self.set(to, entry);
     }
 
@@ -405,7 +406,8 @@ impl<'a> Work<'a> {
             .filter(|(_, (_, entry))| !entry.kind.is_dir())
             .map(|(place, (path, entry))| (place.clone(), (*path).clone(), (*entry).clone()))
             .collect();
-        // First where nothing is: what a step replaces may be what another puts beside it, and the machine may stop in between.
+        // Free places first: a content that one step replaces may be one that another step stores as a copy, and the
+        // machine may stop in between.
         files.sort_by_key(|(place, ..)| self.now.contains_key(place));
         let mut names: BTreeMap<Ident, u32> = BTreeMap::new();
         let mut names_now: BTreeMap<Ident, u32> = BTreeMap::new();
@@ -415,7 +417,7 @@ impl<'a> Work<'a> {
             let linked = |now: &Entry| names[&entry.ident] > 1 || names_now[&now.ident] > 1;
             now.is_some_and(|now| now.kind == entry.kind && (now.ident == entry.ident || !linked(now)))
         };
-        // What stays under another ident has no other names.
+        // A file that stays under another ident has no other names.
         for (place, _, entry) in &files {
             if let Some(now) = self.now.get(place).filter(|now| stays(Some(now), entry)).cloned() {
                 self.set(place.clone(), Entry { ident: entry.ident, ..now });
@@ -427,9 +429,9 @@ impl<'a> Work<'a> {
             }
             if self.now.get(&place).is_some_and(|now| now.kind.is_dir()) {
                 let done = self.make_room(&place, &BTreeSet::new());
-                assert!(done, "what is to stay in a directory that goes was moved before");
+                assert!(done, "all that stays was moved out of the directory before");
             }
-            // Where the file has a name with that content, this becomes another.
+            // If the file has another name with that content already, this path becomes a hard link to it.
             let named = self.files.get(&entry.ident).into_iter().flatten();
             let named = named.map(|place| (place, &self.now[place])).find(|(_, now)| now.kind == entry.kind);
             let (link, entry) = match named {
@@ -449,7 +451,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Removes what is left over.
+    /// Removes the remaining entries that the target tree does not have.
     fn clear(&mut self) {
         let over = self.slots.keys().filter(|place| !self.wanted.contains_key(*place));
         let mut over: Vec<(TreePath, Place)> = over.map(|place| (self.path(place), place.clone())).collect();
@@ -458,7 +460,7 @@ impl<'a> Work<'a> {
     }
 
     fn set_metadata(&mut self) {
-        // Behind one name it is set behind all.
+        // Setting it through one name sets it for all names.
         let mut set: BTreeSet<Ident> = BTreeSet::new();
         for (place, now) in &self.now {
             let (path, entry) = self.wanted[place];
@@ -477,13 +479,13 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What a tree is after a step.
+/// Applies a step to a tree.
 #[cfg(test)]
 pub(super) fn apply(tree: &mut Tree, op: &Op) {
     match op {
         Op::MakeDir { path, entry } => drop(tree.entries.insert(path.clone(), entry.clone())),
         Op::Create { path, entry, link } | Op::Replace { path, entry, link, .. } => {
-            // A link is what it leads to; all else is a new file, whatever goes by its ident.
+            // A link is the file that it leads to; any other entry is a new file, even if it has a known ident.
             tree.entries.remove(path);
             let known = |ident| tree.entries.values().any(|entry| entry.ident == ident);
             let entry = match link.as_ref().and_then(|link| tree.entries.get(link)) {

@@ -16,16 +16,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The longest name of one component, in bytes, as on Linux.
+/// Maximum bytes of one component, as on Linux.
 pub const NAME_BYTES_MAX: usize = 255;
-/// The longest path in bytes.
+/// Maximum bytes of a path.
 pub const PATH_BYTES_MAX: usize = 64 << 10;
-/// All paths of a tree take at most so many times the bytes of its encoding.
+/// Limit of the bytes of all paths of a tree, as a multiple of the bytes of its encoding.
 const PATHS_FACTOR: usize = 256;
-/// Most xattrs of one entry, and bytes of all their values.
+/// Maximum number of xattrs of one entry, and maximum bytes of all their values.
 const XATTRS_MAX: usize = 1024;
 const XATTR_BYTES_MAX: usize = 1 << 20;
-/// The longest target of a symlink.
+/// Maximum bytes of the target of a symlink.
 const TARGET_BYTES_MAX: usize = 4096;
 
 /// A path below the root: components joined by `/`, no leading one.
@@ -52,34 +52,35 @@ macro_rules! hash_id {
 }
 
 hash_id! {
-    /// BLAKE3 of all bytes of a file, however it is cut into chunks.
+    /// BLAKE3 hash of all bytes of a file, independent of its chunks.
     ContentId
 }
 hash_id! {
-    /// BLAKE3 of the encoding of a tree.
+    /// BLAKE3 hash of the encoding of a tree.
     RootHash
 }
 
 impl ContentId {
-    /// The identity of `bytes`.
+    /// Returns the id of `bytes`.
     pub fn of(bytes: &[u8]) -> ContentId {
         ContentId(*blake3::hash(bytes).as_bytes())
     }
 
-    /// What stands for a content, the `n`-th of its tree, until that is here: whoever tells it has left out its hash.
+    /// Returns the placeholder of a content, the `n`-th of its tree, until it arrives: the sender has left out its
+    /// hash.
     pub fn untold(n: u32) -> ContentId {
         let mut id = [0; 32];
         id[28..].copy_from_slice(&n.to_be_bytes());
         ContentId(id)
     }
 
-    /// Whether it stands for another.
+    /// Returns whether it is a placeholder.
     pub fn is_untold(&self) -> bool {
         self.0[..28] == [0; 28]
     }
 }
 
-/// Which file a path is.
+/// The identity of a file, independent of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ident(pub u64);
 
@@ -87,12 +88,12 @@ impl Ident {
     /// The root directory.
     pub const ROOT: Ident = Ident(0);
 
-    /// Of what `device` found new at `path` when it made its snapshot `seq`.
+    /// Returns the ident of a new entry that `device` found at `path` for its snapshot `seq`.
     pub fn made(device: &Device, seq: u64, path: &[u8]) -> Ident {
         Ident::derive(&[b"new", device.as_str().as_bytes(), &seq.to_le_bytes(), path])
     }
 
-    /// An ident that the same parts always give.
+    /// Returns an ident that depends only on the parts.
     pub fn derive(parts: &[&[u8]]) -> Ident {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
@@ -104,14 +105,14 @@ impl Ident {
     }
 }
 
-/// What an entry is, with its content.
+/// The type of an entry, with its content.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     /// A regular file.
     File {
-        /// Its bytes.
+        /// The hash of its bytes.
         content: ContentId,
-        /// How many.
+        /// The number of bytes.
         size: u64,
     },
     /// A symlink and its text.
@@ -123,12 +124,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         *self == Kind::Dir
     }
 
-    /// Bytes of content.
+    /// Returns the bytes of content.
     pub fn size(&self) -> u64 {
         match self {
             Kind::File { size, .. } => *size,
@@ -136,7 +137,7 @@ impl Kind {
         }
     }
 
-    /// The content of a regular file.
+    /// Returns the content of a regular file.
     pub fn content(&self) -> Option<ContentId> {
         match self {
             Kind::File { content, .. } => Some(*content),
@@ -148,31 +149,31 @@ impl Kind {
 /// Seconds and nanoseconds since 1970.
 pub type Time = (i64, u32);
 
-/// One path's metadata.
+/// The metadata of one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Which file.
+    /// The identity of the file.
     pub ident: Ident,
-    /// Who made the content.
+    /// The device that made the content.
     pub author: Device,
-    /// What it is.
+    /// Type and content.
     pub kind: Kind,
     /// Permission bits and the sticky bit: at most 0o1777. Set-user-id and set-group-id are never synced.
     pub mode: u16,
-    /// When the content was changed; (0, 0) for directories.
+    /// The time of the last change of the content; (0, 0) for directories.
     pub mtime: Time,
-    /// Names, of the namespace `user.`, and values.
+    /// Xattrs of the namespace `user.`: names and values.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// All entries but the root itself.
+/// All entries except the root itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// By path.
     pub entries: BTreeMap<TreePath, Entry>,
 }
 
-/// Why bytes are no tree.
+/// The reason why bytes are no tree.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
     /// Not the encoding.
@@ -181,38 +182,39 @@ pub enum TreeError {
     /// A path that could leave the root or cannot exist.
     #[error("the path {0:?} is not a path below a root")]
     Path(String),
-    /// A path without the directory that it is in.
+    /// A path whose directory is missing.
     #[error("{0:?} lies in no directory")]
     Orphan(String),
-    /// Something that does not fit its kind, or is too long.
+    /// A value that does not fit the type, or is too long.
     #[error("{0:?}: {1}")]
     Entry(String, &'static str),
     /// Another root was announced.
     #[error("the tree has the root {found}, expected {expected}")]
     Root {
-        /// What was announced.
+        /// The announced root.
         expected: RootHash,
-        /// What came.
+        /// The root of the tree that arrived.
         found: RootHash,
     },
 }
 
-/// The text of a path, for people.
+/// Returns the text of a path for people.
 pub fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// Whether a name can stand in a directory and means itself, and is none of our own.
+/// Returns whether a name can be in a directory, refers to itself, and is not reserved.
 pub fn is_name(name: &[u8]) -> bool {
     beneath::is_name(name) && name.len() <= NAME_BYTES_MAX
 }
 
-/// Names in the root that belong to the overlay or to a sync under way, and are never part of a tree.
+/// Returns whether a name in the root belongs to the overlay or to a running sync. Such names are never part of a
+/// tree.
 pub fn is_reserved(root_name: &[u8]) -> bool {
     root_name == b".dedupfs" || root_name == b"DEDUPFS-README.txt" || root_name == STAGING.as_bytes()
 }
 
-/// The directory in the root in which arriving files are put together.
+/// The directory in the root in which arriving files are assembled.
 pub const STAGING: &str = ".dedupfs-sync";
 
 fn check_path(path: &[u8]) -> Result<(), TreeError> {
@@ -224,7 +226,7 @@ fn check_path(path: &[u8]) -> Result<(), TreeError> {
     }
 }
 
-/// Front-coded: each path as how much of the last one it shares, and the rest.
+/// Front-coded rows: each path as the number of bytes that it shares with the last one, and the rest.
 #[derive(Serialize, Deserialize)]
 struct Wire {
     authors: Vec<Device>,
@@ -244,7 +246,7 @@ struct WireEntry {
 }
 
 impl Tree {
-    /// The one encoding.
+    /// Returns the encoding.
     pub fn encode(&self) -> Vec<u8> {
         let mut authors: Vec<Device> = self.entries.values().map(|entry| entry.author.clone()).collect();
         authors.sort();
@@ -269,19 +271,19 @@ impl Tree {
         postcard::to_allocvec(&Wire { authors, entries }).expect("a tree can be encoded")
     }
 
-    /// Reads an encoding, and checks all that must be true of a tree.
+    /// Decodes a tree, and checks all its invariants.
     pub fn decode(bytes: &[u8]) -> Result<Tree, TreeError> {
         let tree = Tree::decode_rows(bytes)?;
         tree.check()?;
         Ok(tree)
     }
 
-    /// Reads an encoding of some rows of a tree, of which nothing is checked but that it is their encoding.
+    /// Decodes some rows of a tree, and checks only their encoding.
     pub(super) fn decode_rows(bytes: &[u8]) -> Result<Tree, TreeError> {
         let (wire, rest) = postcard::take_from_bytes::<Wire>(bytes).map_err(|_| TreeError::Encoding)?;
         let mut tree = Tree::default();
         let mut last = TreePath::new();
-        // Rows could share long beginnings without end.
+        // Otherwise rows could share long beginnings without limit.
         let mut room = PATHS_FACTOR * bytes.len() + PATH_BYTES_MAX;
         for entry in wire.entries {
             let shared = last.get(..entry.shared as usize).ok_or(TreeError::Encoding)?;
@@ -302,7 +304,7 @@ impl Tree {
         }
     }
 
-    /// What must be true of a tree, whoever made it.
+    /// Checks the invariants of a tree from any source.
     pub fn check(&self) -> Result<(), TreeError> {
         let mut kinds: BTreeMap<Ident, bool> = BTreeMap::new();
         for (path, entry) in &self.entries {
@@ -333,7 +335,7 @@ impl Tree {
             if entry.xattrs.keys().any(|name| !is_xattr(name)) {
                 return wrong("an xattr that is not synced");
             }
-            // Two directories are never one, and what is linked is of one kind.
+            // Two directories are never one, and hard links are of one type.
             if kinds.insert(entry.ident, entry.kind.is_dir()).is_some_and(|dir| dir || entry.kind.is_dir()) {
                 return wrong("a directory with two names");
             }
@@ -341,12 +343,12 @@ impl Tree {
         Ok(())
     }
 
-    /// The hash of the encoding.
+    /// Returns the hash of the encoding.
     pub fn root(&self) -> RootHash {
         RootHash(*blake3::hash(&self.encode()).as_bytes())
     }
 
-    /// Paths of each ident.
+    /// Returns the paths of each ident.
     pub fn by_ident(&self) -> BTreeMap<Ident, Vec<&TreePath>> {
         let mut paths: BTreeMap<Ident, Vec<&TreePath>> = BTreeMap::new();
         for (path, entry) in &self.entries {
@@ -355,13 +357,13 @@ impl Tree {
         paths
     }
 
-    /// All bytes of its files.
+    /// Returns the bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.entries.values().map(|entry| entry.kind.size()).fold(0, u64::saturating_add)
     }
 }
 
-/// Whether an xattr is synced: a user's, and not one of ours.
+/// Returns whether an xattr is synced: it is in `user.`, and not one of dedupfs.
 pub fn is_xattr(name: &[u8]) -> bool {
     name.starts_with(b"user.")
         && name.len() <= NAME_BYTES_MAX

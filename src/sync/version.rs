@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-/// Most snapshots that a replica remembers, and that a peer may tell of.
+/// Maximum number of snapshots that a replica remembers, and that a peer may send.
 pub const SNAPSHOTS_MAX: usize = 65_536;
-/// Most devices.
+/// Maximum number of devices.
 pub const DEVICES_MAX: usize = 4096;
-/// Most trees of the past that one sync looks at.
+/// Maximum number of former trees that one sync uses.
 pub(super) const MEETING_POINTS_MAX: usize = 32;
-/// With so many others each device's meeting points are kept.
+/// Maximum number of other heads with which the meeting points of a head are kept.
 const MEETING_HEADS_MAX: usize = 64;
 
 /// A replica's name: `host-` and eight hexadecimal digits, at most 32 bytes of `a-z`, `0-9` and `-`.
@@ -28,12 +28,12 @@ const MEETING_HEADS_MAX: usize = 64;
 pub struct Device(Arc<str>);
 
 impl Device {
-    /// A device of that name. Panics on a name that [`TryFrom`] refuses: for names in the source.
+    /// Returns a device of that name. Panics on a name that [`TryFrom`] refuses: only for names in the source.
     pub fn named(name: &str) -> Device {
         Device::try_from(name.to_owned()).expect("a name of the right form")
     }
 
-    /// A new one on the machine called `host`, with `random` to tell it from others.
+    /// Returns a new device on the machine `host`; `random` distinguishes it from others.
     pub fn new(host: &str, random: u32) -> Device {
         let host: String = host
             .to_lowercase()
@@ -45,7 +45,7 @@ impl Device {
         Device::named(&format!("{host}-{random:08x}"))
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -81,7 +81,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The identity of a snapshot.
+/// The id of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SnapshotId(pub [u8; 32]);
 
@@ -97,61 +97,61 @@ impl fmt::Debug for SnapshotId {
     }
 }
 
-/// A state of the tree and what it came from.
+/// A state of the tree, and its parents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The tree.
+    /// The root of the tree.
     pub root: RootHash,
-    /// Ids of what it came from, in order: none, one, or the two that were merged.
+    /// Ids of its parents, in order: none, one, or the two that were merged.
     pub parents: Vec<SnapshotId>,
-    /// Who saw it, and the how manieth that was; none of what was merged.
+    /// The device that observed it, and the number of this observation; `None` for a merge.
     pub seen: Option<(Device, u64)>,
 }
 
 impl Snapshot {
-    /// What `device` sees after `parent`.
+    /// Returns the snapshot that `device` observes after `parent`.
     pub fn of(root: RootHash, parent: Option<SnapshotId>, device: Device, seq: u64) -> Snapshot {
         Snapshot { root, parents: parent.into_iter().collect(), seen: Some((device, seq)) }
     }
 
-    /// What merging two gives.
+    /// Returns the snapshot of a merge.
     pub fn merged(root: RootHash, a: SnapshotId, b: SnapshotId) -> Snapshot {
         Snapshot { root, parents: vec![a.min(b), a.max(b)], seen: None }
     }
 
-    /// Its identity.
+    /// Returns its id.
     pub fn id(&self) -> SnapshotId {
         let bytes = postcard::to_allocvec(self).expect("a snapshot can be encoded");
         SnapshotId(*blake3::hash(&bytes).as_bytes())
     }
 }
 
-/// Highest number of each device, and the snapshot that has it.
+/// The highest number of each device, and the snapshot that has it.
 pub type VersionVector = BTreeMap<Device, (u64, SnapshotId)>;
 
-/// Why snapshots do not fit together.
+/// The reason why snapshots contradict each other.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VersionError {
     /// Two replicas have one identity.
     #[error("the snapshot {seq} of {device} exists twice: a replica was copied together with its identity")]
     Forked {
-        /// Whose.
+        /// The device of the snapshot.
         device: Device,
-        /// Which.
+        /// The number of the snapshot.
         seq: u64,
     },
-    /// More than a replica remembers.
+    /// There are more than a replica remembers.
     #[error("more than {SNAPSHOTS_MAX} snapshots or {DEVICES_MAX} devices")]
     TooMany,
-    /// Of a form that no device makes.
+    /// It has a form that no device makes.
     #[error("a snapshot with {0} parents")]
     Parents(usize),
-    /// An end that is not known.
-    #[error("the snapshot {0} is named and not told of")]
+    /// A head that is unknown.
+    #[error("the snapshot {0} is named, but was not sent")]
     Unknown(SnapshotId),
 }
 
-/// Snapshots that are remembered. What was forgotten shows as a parent that is not there.
+/// The remembered snapshots. A forgotten one shows as a parent that is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dag {
     snapshots: BTreeMap<SnapshotId, Snapshot>,
@@ -159,14 +159,14 @@ pub struct Dag {
 }
 
 impl Dag {
-    /// Those of `snapshots`.
+    /// Returns the graph of `snapshots`.
     pub fn of(snapshots: impl IntoIterator<Item = Snapshot>) -> Result<Dag, VersionError> {
         let mut dag = Dag::default();
         snapshots.into_iter().try_for_each(|snapshot| dag.add(snapshot).map(drop))?;
         Ok(dag)
     }
 
-    /// Remembers one.
+    /// Adds a snapshot.
     pub fn add(&mut self, snapshot: Snapshot) -> Result<SnapshotId, VersionError> {
         let parents = snapshot.parents.len();
         if parents > 2
@@ -191,27 +191,27 @@ impl Dag {
         }
     }
 
-    /// One of them.
+    /// Returns a snapshot.
     pub fn get(&self, id: SnapshotId) -> Option<&Snapshot> {
         self.snapshots.get(&id)
     }
 
-    /// All of them.
+    /// Returns all snapshots.
     pub fn iter(&self) -> impl Iterator<Item = (SnapshotId, &Snapshot)> {
         self.snapshots.iter().map(|(id, snapshot)| (*id, snapshot))
     }
 
-    /// How many.
+    /// Returns the number of snapshots.
     pub fn len(&self) -> usize {
         self.snapshots.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.snapshots.is_empty()
     }
 
-    /// `id` and all that it came from. Ids that are not remembered are among them, where the search ends.
+    /// Returns `id` and all its ancestors. The search ends at ids that are not remembered; these are included.
     pub fn ancestors(&self, id: SnapshotId) -> BTreeSet<SnapshotId> {
         let mut found = BTreeSet::from([id]);
         let mut next = VecDeque::from([id]);
@@ -225,19 +225,19 @@ impl Dag {
         found
     }
 
-    /// Whether `b` is `a` or came from it.
+    /// Returns whether `b` is `a` or descends from it.
     pub fn descends(&self, b: SnapshotId, a: SnapshotId) -> bool {
         a == b || self.ancestors(b).contains(&a)
     }
 
-    /// The last common ancestors: what both came from, without what others of those came from. In order; several
-    /// where both sides merged the same two on their own.
+    /// Returns the last common ancestors: those that no other common ancestor descends from, in order. There are
+    /// several if both sides merged the same two separately.
     pub fn common(&self, a: SnapshotId, b: SnapshotId) -> Vec<SnapshotId> {
         let (of_a, of_b) = (self.ancestors(a), self.ancestors(b));
-        // Of what was forgotten nobody knows what came from it.
+        // The descendants of a forgotten snapshot are unknown.
         let shared = of_a.intersection(&of_b).copied().filter(|id| self.snapshots.contains_key(id));
         let shared: BTreeSet<SnapshotId> = shared.collect();
-        // What a shared one came from is shared too: so the parents of shared ones are what to leave out, and theirs.
+        // Ancestors of a shared snapshot are shared too. So the parents of shared ones are to be left out.
         let older: BTreeSet<SnapshotId> = shared
             .iter()
             .flat_map(|id| self.get(*id).map_or(&[][..], |snapshot| &snapshot.parents))
@@ -246,7 +246,7 @@ impl Dag {
         shared.difference(&older).copied().collect()
     }
 
-    /// The highest number of each device among what `id` came from.
+    /// Returns the highest number of each device among the ancestors of `id`.
     pub fn vector(&self, id: SnapshotId) -> VersionVector {
         let mut vector = VersionVector::new();
         for id in self.ancestors(id) {
@@ -260,8 +260,8 @@ impl Dag {
         vector
     }
 
-    /// Where `a` and `b` meet: their last common ancestors, and where those are several, where these meet. At most
-    /// 32.
+    /// Returns the meeting points of `a` and `b`: their last common ancestors and, if there are several, the last
+    /// common ancestors of these. At most 32.
     pub fn meeting_points(&self, a: SnapshotId, b: SnapshotId) -> BTreeSet<SnapshotId> {
         let mut points = BTreeSet::new();
         let mut next = vec![self.common(a, b)];
@@ -276,8 +276,8 @@ impl Dag {
         points
     }
 
-    /// Forgets what all of `heads`, the last known states of all devices, came from, but for where two of them meet and what lies
-    /// between. The heads stay.
+    /// Forgets common ancestors of all `heads`, the last known states of all devices. Keeps the heads, the meeting
+    /// points of any two, and the snapshots between these.
     pub fn forget_before(&mut self, heads: &BTreeSet<SnapshotId>) {
         let mut everywhere: Option<BTreeSet<SnapshotId>> = None;
         for head in heads {
