@@ -16,34 +16,36 @@ use super::tree::{Tree, TreePath};
 /// A step that was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// On what.
+    /// The path of the step.
     pub path: TreePath,
     /// Why, and what the user can do.
     pub why: String,
-    /// Whether something else was found than was looked at: then another look may help.
+    /// Whether the step found another entry than was examined. Then another examination may help.
     pub again: bool,
 }
 
 /// A directory that steps can be done to.
 pub trait Steps {
-    /// Does `ops`. Each looks at its target right before; those that find something else leave it and are named.
+    /// Does `ops`. Each step examines its target right before. A step that finds something else leaves it and is
+    /// returned.
     fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError>;
-    /// What the directory holds now; idents as `before` has them. Contents that steps may need are staged from it.
+    /// Returns the current tree of the directory, with idents as in `before`. Stages contents from it that steps may
+    /// need.
     fn look_again(&mut self, before: &Tree, agreed: &Tree) -> Result<Tree, SyncError>;
-    /// What is left out once the directory has `agreed`.
+    /// Returns the entries that are left out once the directory has `agreed`.
     fn ignored(&mut self, agreed: &Tree) -> Result<Ignored, SyncError>;
-    /// A user changed these meanwhile: both versions are there.
+    /// Reports files that a user changed meanwhile: both versions are kept.
     fn keep_twice(&mut self, conflicts: &[Conflict]);
-    /// What is taken as a whole.
+    /// Returns the atomic groups: directories and databases that are replaced as a whole.
     fn groups(&self) -> Groups;
-    /// Stages what `ops` need and only this directory has. What is known not to be there is passed over.
+    /// Stages the contents that `ops` need and only this directory has. Skips those that are known to be missing.
     fn stage_for(&mut self, ops: &[Op]) -> Result<(), SyncError>;
 }
 
-/// So often it is tried to take what did not go.
+/// Number of attempts to do the steps that were skipped.
 const ATTEMPTS: u32 = 4;
 
-/// Does the steps until the directory has taken `agreed`. Returns what could not be done.
+/// Does the steps until the directory has taken `agreed`. Returns the steps that could not be done.
 pub fn adopt(
     steps: &mut dyn Steps,
     before: &Tree,
@@ -54,12 +56,12 @@ pub fn adopt(
     if may_go(&skipped) { resume(steps, before, agreed) } else { Ok(skipped) }
 }
 
-/// Whether any of these may be done after another look.
+/// Returns whether one of these steps may succeed after another examination.
 fn may_go(skipped: &[Skipped]) -> bool {
     skipped.iter().any(|step| step.again)
 }
 
-/// Goes on with what was begun, from whatever the directory holds.
+/// Continues an interrupted adoption, whatever state the directory is in.
 pub fn resume(steps: &mut dyn Steps, before: &Tree, agreed: &Tree) -> Result<Vec<Skipped>, SyncError> {
     let (groups, ignored, mut skipped) = (steps.groups(), steps.ignored(agreed)?, Vec::new());
     for _ in 1..ATTEMPTS {

@@ -301,7 +301,7 @@ enum Encoded {
     Without(u32, String),
 }
 
-/// Ascending numbers, as how many are left out before each run of them and how many it has.
+/// Encodes ascending numbers as runs: how many numbers to skip, and how many the run has.
 fn runs(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
     let (mut runs, mut next): (Vec<(u32, u32)>, _) = (Vec::new(), 0);
     for number in numbers {

@@ -15,33 +15,33 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// A file that is there twice.
+/// A conflict: a file with two versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// What both were called.
+    /// The name that both files had.
     pub path: TreePath,
-    /// What this device made of it, or else what has the name.
+    /// The version of this device; if neither version is, the one that has the name.
     pub ours: TreePath,
-    /// The other.
+    /// The other version.
     pub theirs: TreePath,
-    /// The name that a conflict made: one of the two.
+    /// The name that the conflict made: one of the two.
     pub copy: TreePath,
-    /// Times of ours and theirs; none of what is not there any more.
+    /// Times of `ours` and `theirs`; `None` for a file that is gone.
     pub times: (Option<Time>, Option<Time>),
 }
 
-/// Which of the two is kept.
+/// The version to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// What this device made.
+    /// The version of this device.
     Ours,
-    /// What the other made.
+    /// The version of the other device.
     Theirs,
-    /// What has the later time; clocks may err, so only when asked.
+    /// The version with the later time. Only if the user asks for it, since clocks may be wrong.
     Newer,
 }
 
-/// The conflicts in the tree at `root`, by the memory in `state`. One of `groups` is one conflict.
+/// Returns the conflicts in the tree at `root`, according to the memory in `state`. A group counts as one conflict.
 pub fn list(root: &Path, state: &Path, groups: &Groups) -> Result<Vec<Pending>, SyncError> {
     let memory = Memory::open(state)?;
     let known = &memory.cache;
@@ -76,8 +76,8 @@ fn pending(seen: &BTreeMap<TreePath, Seen>, memory: &Memory, groups: &Groups) ->
     ones.filter_map(|(path, _)| row(path)).collect()
 }
 
-/// Settles one: what is kept has the name, the other is removed. What has the name is replaced by one rename; the files beside
-/// a database are moved after it.
+/// Resolves a conflict: the kept version gets the name, and the other is removed. One rename replaces the file at the
+/// name. The other files of a database (its log, for example) are moved after it.
 pub fn settle(root: &Path, conflict: &Pending, keep: Keep) -> Result<(), SyncError> {
     let root = open_root(root)?;
     let ours = match keep {
@@ -125,7 +125,7 @@ pub fn settle(root: &Path, conflict: &Pending, keep: Keep) -> Result<(), SyncErr
     rustix::fs::fsync(fd).map_err(failed("sync"))
 }
 
-/// What is beside it is only part of it then, whatever it is called.
+/// Returns whether a file is a database. If it is, the files that SQLite keeps next to it are part of it.
 fn is_database(root: &Root, path: &TreePath) -> bool {
     let mut magic = [0; 16];
     let file = root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());

@@ -1,10 +1,10 @@
-//! Why a sync ended early. Both trees are complete in any case, and the next sync continues.
+//! Errors that end a sync. Both trees stay complete in any case, and the next sync continues.
 
 use super::tree::{TreeError, shown};
 use super::version::VersionError;
 use std::io;
 
-/// `e` about what was tried on `path`.
+/// Returns the error `e` of `operation` on `path`.
 pub fn on(operation: &'static str, path: &[u8], e: rustix::io::Errno) -> SyncError {
     SyncError::io(operation, shown(path), e)
 }
@@ -20,37 +20,37 @@ pub enum SyncError {
     /// The operating system refused.
     #[error("{operation} {object}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// On what.
+        /// The file or other object.
         object: String,
-        /// What the system answered.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The peer broke the protocol; nothing of what it sent is shown.
+    /// The peer broke the protocol; this side uses nothing that it sent.
     #[error("the peer {0}")]
     Peer(String),
-    /// What the peer sent is no tree, or not the one that was announced.
+    /// The peer sent bytes that are no tree, or not the announced tree.
     #[error("the peer sent a wrong tree: {0}")]
     Tree(#[from] TreeError),
     /// Snapshots do not fit together.
     #[error("{0}")]
     Version(#[from] VersionError),
-    /// The peer ended with an error of its own.
+    /// The peer ended with its own error.
     #[error("on the other side: {message}")]
     Remote {
-        /// What it said.
+        /// The message of the peer.
         message: String,
-        /// What can be done.
+        /// A remedy.
         hint: Option<String>,
     },
     /// The connection ended too early.
     #[error("the connection ended before the sync was complete")]
     Cut,
-    /// The connection stands, and nothing goes over it.
+    /// The connection is open, but no bytes pass.
     #[error("the other side neither said nor took anything for {} s", .0.as_secs_f32())]
     Silent(std::time::Duration),
-    /// No common version of the protocol.
+    /// The two sides have no common version of the protocol.
     #[error("the other side speaks the sync protocol {theirs:?}, this one {ours:?}")]
     Protocol {
         /// Lowest and highest that the peer speaks.
@@ -61,21 +61,21 @@ pub enum SyncError {
     /// Both sides are the same replica.
     #[error("both sides are the replica {0}")]
     Itself(String),
-    /// A guard spoke up.
+    /// A guard stopped the sync.
     #[error("{0}")]
     Guard(String),
-    /// Something was changed while the sync was under way.
+    /// A file was changed during the sync.
     #[error("{0}")]
     Changed(String),
-    /// A chunk of so many bytes, which this side said it has, was changed since.
+    /// A chunk of this many bytes, which this side announced, has changed since.
     #[error("a file was changed while {0} bytes of it were used for the sync")]
     Stale(u32),
-    /// What this program keeps about syncs is not readable.
+    /// The stored state of syncs is not readable.
     #[error("{object}: {reason}")]
     State {
         /// The file.
         object: String,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
     /// Another sync has this replica.
@@ -100,14 +100,14 @@ impl SyncError {
         SyncError::io("compress", "a content", source)
     }
 
-    /// Whether there is no room for something on this side.
+    /// Returns whether this side has no room.
     pub fn is_full(&self) -> bool {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         matches!(self, SyncError::Io { source, .. }
             if matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge))
     }
 
-    /// Whether it concerns one file only, so that all others can be synced: with what the user can do about it.
+    /// Returns the remedy if the error concerns one file only, so that all others can be synced.
     pub fn of_one_file(&self) -> Option<String> {
         use rustix::io::Errno;
         let source = match self {
@@ -116,7 +116,7 @@ impl SyncError {
             _ => return None,
         };
         let remedy = match source.raw_os_error().map(Errno::from_raw_os_error) {
-            // The mount is gone, or this process has no room left.
+            // The mount is gone, or this process has no resources left.
             Some(Errno::NOTCONN | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NXIO) => return None,
             Some(Errno::ACCESS | Errno::PERM) => {
                 "give this user the right to read it, or add it to .dedupfsignore"
@@ -128,15 +128,15 @@ impl SyncError {
         Some(format!("{operation}: {source}; {remedy}"))
     }
 
-    /// What the user can do about it.
+    /// Returns a remedy for the user.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             SyncError::Remote { hint, .. } => return hint.clone(),
             SyncError::Cut | SyncError::Changed(_) | SyncError::Stale(_) => {
-                "run it again: what has arrived is not sent again"
+                "run it again: the part that arrived is not sent again"
             }
             SyncError::Silent(_) => {
-                "see whether it still runs; what has arrived is not sent again, and `--timeout` sets the limit"
+                "check that it still runs; the part that arrived is not sent again, and `--timeout` sets the limit"
             }
             SyncError::Protocol { .. } => "use the same release of dedupfs on both sides",
             SyncError::Itself(_) => {
@@ -156,7 +156,7 @@ impl SyncError {
             SyncError::Io { source, .. } => match source.kind() {
                 io::ErrorKind::PermissionDenied => "run this as the owner of the files, or as root",
                 io::ErrorKind::StorageFull => {
-                    "make room and run it again: what has arrived is not sent again"
+                    "make room and run it again: the part that arrived is not sent again"
                 }
                 _ => return None,
             },

@@ -30,7 +30,7 @@ mod group_swap;
 mod links;
 mod opened;
 
-/// Is told the path.
+/// A test hook that gets the path.
 #[cfg(test)]
 pub type Between<'a> = Box<dyn FnMut(&[u8]) + 'a>;
 
@@ -38,33 +38,33 @@ pub type Between<'a> = Box<dyn FnMut(&[u8]) + 'a>;
 pub struct Executor<'a> {
     root: &'a Root,
     staging: &'a mut Staging,
-    /// What is where; kept up to date.
+    /// The entry at each path; kept up to date.
     prints: &'a mut BTreeMap<TreePath, Print>,
     patterns: Gitignore,
     links: Links,
     opened: Opened,
-    /// What is not staged, and why.
+    /// Contents that are not staged, and the reasons.
     absent: &'a BTreeMap<ContentId, String>,
-    /// By inode: xattrs that it has no room for; none of those that have all.
+    /// By inode: xattrs that did not fit; `None` for an inode that has all of its xattrs.
     pub unfit: BTreeMap<u64, Option<(Xattrs, Errno)>>,
-    /// Directories that could not be put in place, and why: nothing can be put into them.
+    /// Directories that could not be put in place, and the reasons: nothing can be put into them.
     lost: BTreeMap<TreePath, String>,
     inodes: Scarce,
     /// How many steps still need a staged content.
     uses: BTreeMap<ContentId, u32>,
     touched: BTreeSet<TreePath>,
-    /// What happens between the last look at a path and its step.
+    /// Runs between the last examination of a path and its step.
     #[cfg(test)]
     pub between: Option<Between<'a>>,
 }
 
 /// Why a step was not done.
 enum Skip {
-    /// Something else was found than was looked at.
+    /// The step found another entry than was examined.
     Changed,
-    /// It cannot be done, and why, for the user.
+    /// The step is impossible, and the reason for the user.
     Because(String),
-    /// The sync cannot go on.
+    /// The sync cannot continue.
     Fatal(SyncError),
 }
 
@@ -80,7 +80,7 @@ fn changed() -> Skip {
     Skip::Changed
 }
 
-/// What the system answers on one path concerns that path; a full disk concerns all.
+/// Classifies an error on one path: it concerns that path only, except a full or broken disk, which concerns all.
 fn refused(path: &[u8], operation: &'static str) -> impl FnOnce(Errno) -> Skip {
     let path = path.to_vec();
     move |e| match e {
@@ -90,7 +90,7 @@ fn refused(path: &[u8], operation: &'static str) -> impl FnOnce(Errno) -> Skip {
     }
 }
 
-/// What the user can do where the system refuses one path.
+/// Returns a remedy for the user if the system refuses one path.
 fn remedy(e: Errno) -> &'static str {
     match e {
         Errno::NAMETOOLONG => "give it a shorter name, or add it to .dedupfsignore",
@@ -104,7 +104,7 @@ fn remedy(e: Errno) -> &'static str {
 }
 
 impl<'a> Executor<'a> {
-    /// For the directory that `prints` were taken of. Contents that are `absent` are staged nowhere.
+    /// Returns an executor for the directory that `prints` describe. Contents in `absent` are not staged.
     pub fn new(
         root: &'a Root,
         staging: &'a mut Staging,
@@ -131,7 +131,7 @@ impl<'a> Executor<'a> {
         })
     }
 
-    /// Does `ops`, and makes it durable. Returns what was skipped, and why.
+    /// Does `ops`, and makes them durable. Returns the skipped steps, and the reasons.
     pub fn run(&mut self, ops: &[Op]) -> Result<Vec<Skipped>, SyncError> {
         for op in ops {
             for content in op.staged().iter().filter_map(|(_, entry, _)| entry.kind.content()) {
@@ -140,7 +140,7 @@ impl<'a> Executor<'a> {
         }
         self.inodes = Scarce::for_steps(self.root, ops);
         let mut skipped: Vec<Skipped> = Vec::new();
-        // What was to be put somewhere and was not.
+        // Contents that a skipped step should have put somewhere.
         let mut unsaved: BTreeMap<ContentId, bool> = BTreeMap::new();
         for op in ops {
             if let Some((path, why)) = self.is_lost(op) {
@@ -197,13 +197,13 @@ impl<'a> Executor<'a> {
         Ok(skipped)
     }
 
-    /// Whether a step puts a staged file in its place, and does not copy it.
+    /// Returns whether a step moves the staged file into place instead of copying it.
     fn only_renames(&self, op: &Op) -> bool {
         let Op::Create { entry, .. } = op else { return false };
         entry.kind.content().is_some_and(|content| self.uses.get(&content) == Some(&1))
     }
 
-    /// What a step would put into a directory that is not there, and why that is not.
+    /// Returns the path that a step would put into a missing directory, and why that directory is missing.
     fn is_lost(&self, op: &Op) -> Option<(TreePath, String)> {
         let (path, to) = match op {
             Op::MakeDir { path, .. } | Op::Create { path, .. } | Op::Group { path, .. } => (path, path),
@@ -228,7 +228,7 @@ impl<'a> Executor<'a> {
         self.root.stat(path).map_err(refused(path, "look at"))
     }
 
-    /// Remembers what is at `path` now.
+    /// Remembers the entry that is at `path` now.
     fn note(&mut self, path: &TreePath, content: Option<ContentId>) -> Step {
         match self.stat(path)? {
             Some(stat) => drop(self.prints.insert(path.clone(), print(&stat, content))),
@@ -237,7 +237,7 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Whether what is at `path` is what was looked at there.
+    /// Verifies that the entry at `path` is the examined one.
     fn check(&self, path: &TreePath, was: &Entry) -> Step {
         let (Some(stat), Some(known)) = (self.stat(path)?, self.prints.get(path)) else {
             return Err(changed());
@@ -277,7 +277,7 @@ impl<'a> Executor<'a> {
 
     fn make_dir(&mut self, path: &TreePath, entry: &Entry) -> Step {
         let (dir, name) = self.root.parent(path).map_err(refused(path, "open"))?;
-        // Writable for as long as things are put into it; the last step sets the rest.
+        // The directory is writable until it has its entries; the last step sets the final mode.
         let mode = Mode::from_raw_mode(u32::from(entry.mode) | 0o700);
         rustix::fs::mkdirat(&dir, name, mode).map_err(refused(path, "make"))?;
         self.put_metadata(path, &Entry { mode: entry.mode | 0o700, ..entry.clone() }, FileType::Directory)?;
@@ -308,7 +308,7 @@ impl<'a> Executor<'a> {
         let was = self.prints.remove(from);
         match same {
             true => self.note(to, content),
-            // It is another content than the known one: let it look so.
+            // The content is another one than the known one: make the print differ.
             false => {
                 was.map(|was| self.prints.insert(to.clone(), was));
                 Ok(())
@@ -316,7 +316,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Puts together under a name in the staging directory what is to be at `path`.
+    /// Assembles the entry for `path` under a name in the staging directory.
     fn prepare(&mut self, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Result<TreePath, Skip> {
         let new = self.staging.swap_name(self.root)?;
         self.put_at(&new, path, entry, link)?;
@@ -327,7 +327,7 @@ impl<'a> Executor<'a> {
     fn put_at(&mut self, new: &TreePath, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
         let (dir, name) = self.root.parent(new).map_err(refused(new, "open"))?;
         if let Some(link) = link {
-            // It has the content that was looked at, or was put there.
+            // It has the content that was examined, or that was put there.
             let known = self.prints.get(link).filter(|known| known.content == entry.kind.content());
             if !self.is_what_was(link, link)? {
                 return Err(changed());
@@ -375,7 +375,7 @@ impl<'a> Executor<'a> {
         let open = |path: &TreePath, flags, mode| {
             Ok::<_, Skip>(File::from(self.root.open_at(path, flags, mode).map_err(refused(path, "open"))?))
         };
-        // The kernel refuses a mode for what is not made.
+        // The kernel refuses a mode if it does not create the file.
         let mut from_file = open(from, OFlags::RDONLY, Mode::empty())?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mut to_file = open(to, flags, Mode::from_raw_mode(0o600))?;
@@ -384,7 +384,7 @@ impl<'a> Executor<'a> {
     }
 
     fn create(&mut self, path: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
-        // Before a staged content is taken.
+        // Checks this before it takes a staged content.
         if self.stat(path)?.is_some() {
             return Err(changed());
         }
@@ -397,7 +397,7 @@ impl<'a> Executor<'a> {
         self.note(path, entry.kind.content())
     }
 
-    /// What was not put in place is staged again, for the next attempt.
+    /// Stages a content again that was not put in place, for the next attempt.
     fn give_back(&mut self, new: &TreePath, entry: &Entry, link: Option<&TreePath>) -> Step {
         match (entry.kind.content(), link) {
             (Some(content), None) => {
@@ -416,7 +416,7 @@ impl<'a> Executor<'a> {
             self.give_back(&new, entry, link)?;
             return Err(refused(path, "exchange")(e));
         }
-        // Now it is out of reach by its name: is it what was looked at?
+        // The old entry has left its name: verify that it is the examined one.
         if !self.is_what_was(&new, path)? {
             self.root.rename(&new, path, RenameFlags::EXCHANGE).map_err(refused(path, "exchange"))?;
             self.give_back(&new, entry, link)?;
@@ -427,7 +427,8 @@ impl<'a> Executor<'a> {
         self.note(path, entry.kind.content())
     }
 
-    /// Whether what was taken out of `path`, and is at `at` now, is what was looked at there. Renaming changed its ctime.
+    /// Returns whether the entry that was taken out of `path`, and is at `at` now, is the one examined there. Its
+    /// ctime differs, because of the rename.
     fn is_what_was(&self, at: &TreePath, path: &TreePath) -> Result<bool, Skip> {
         let (Some(stat), Some(known)) = (self.stat(at)?, self.prints.get(path)) else { return Ok(false) };
         let now = print(&stat, None);
@@ -439,7 +440,7 @@ impl<'a> Executor<'a> {
         if was.kind.is_dir() {
             match self.root.remove(path, true) {
                 Ok(()) => {}
-                // What is not synced keeps its directory, which then counts as made here.
+                // Entries that are not synced keep their directory, which then counts as created here.
                 Err(Errno::NOTEMPTY | Errno::EXIST) if self.holds_only_what_is_left_out(path)? => {
                     return Ok(());
                 }
@@ -465,7 +466,7 @@ impl<'a> Executor<'a> {
         for name in self.root.list(dir).map_err(refused(dir, "read"))? {
             let path = join(dir, &name);
             let kind = self.stat(&path)?.map(|stat| FileType::from_raw_mode(stat.st_mode));
-            // A directory that stayed for such a reason.
+            // A directory that stayed because of entries that are not synced.
             let kept = kind == Some(FileType::Directory) && self.holds_only_what_is_left_out(&path)?;
             let reserved = dir.is_empty() && is_reserved(&name);
             if !(kept || reserved || self.is_left_out(&path, &path)?) {
@@ -475,7 +476,7 @@ impl<'a> Executor<'a> {
         Ok(true)
     }
 
-    /// Whether what is at `at`, and belongs at `path`, is not synced.
+    /// Returns whether the entry at `at`, which belongs at `path`, is not synced.
     fn is_left_out(&self, path: &TreePath, at: &TreePath) -> Result<bool, Skip> {
         let Some(stat) = self.stat(at)? else { return Ok(false) };
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -501,13 +502,13 @@ impl<'a> Executor<'a> {
         self.note(path, content)
     }
 
-    /// Mode, xattrs and time, in this order: each would be changed by the one before.
+    /// Sets mode, xattrs and time, in this order, since each changes the one after it.
     fn put_metadata(&mut self, path: &TreePath, entry: &Entry, kind: FileType) -> Step {
         let time = Timespec { tv_sec: entry.mtime.0, tv_nsec: entry.mtime.1.into() };
         let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
         let times = Timestamps { last_access: omit, last_modification: time };
         if matches!(kind, FileType::Symlink | FileType::Fifo) {
-            // Neither can be opened for this without harm.
+            // Neither of these can be opened safely.
             let (dir, name) = self.root.parent(path).map_err(refused(path, "open"))?;
             if kind == FileType::Fifo {
                 let mode = Mode::from_raw_mode(entry.mode.into());
@@ -535,7 +536,7 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Xattrs for which there is no room are remembered as such.
+    /// Sets xattrs, and remembers those that do not fit.
     fn put_xattrs(&mut self, fd: &impl std::os::fd::AsFd, ino: u64, path: &TreePath, entry: &Entry) -> Step {
         let mut names = vec![0; 64 << 10];
         let len = match rustix::fs::flistxattr(fd, &mut names[..]) {

@@ -1,4 +1,4 @@
-//! The decoders of what a peer sends, fed with any bytes. For `crate::fuzz` only; see there.
+//! Fuzz targets for the decoders of a peer's messages. For `crate::fuzz` only; see there.
 
 use super::content::{Receiver, Sink, Tag, Want};
 use super::error::SyncError;
@@ -9,30 +9,30 @@ use super::version::{Device, Snapshot};
 use super::{diff, proto};
 use std::collections::BTreeMap;
 
-/// Frames, one after the other.
+/// Decodes successive frames.
 pub fn frames(mut bytes: &[u8]) {
     while let Ok((message, len)) = proto::read(&mut bytes) {
         assert!(len >= 6);
-        let again = proto::read(&mut &message.encode()[..]).expect("what was encoded can be read").0;
+        let again = proto::read(&mut &message.encode()[..]).expect("an encoded frame can be read").0;
         assert_eq!(again, message);
     }
 }
 
-/// The encoding of a tree.
+/// Decodes a tree.
 pub fn tree(bytes: &[u8]) {
     let Ok(tree) = Tree::decode(bytes) else { return };
     assert_eq!(tree.encode(), bytes, "a tree has one encoding");
     tree.check().expect("a decoded tree is one");
 }
 
-/// A difference of trees, decompressed.
+/// Decodes a difference of trees, after decompression.
 pub fn diff(bytes: &[u8]) {
     if let Ok(tree) = diff::parse(&Tree::default(), bytes) {
         tree.check().expect("a decoded tree is one");
     }
 }
 
-/// Where nothing is kept but counted.
+/// A sink that only counts bytes.
 struct Nowhere {
     left: u64,
 }
@@ -56,7 +56,7 @@ impl Sink for Nowhere {
     }
 }
 
-/// A stream of contents, decompressed, for a receiver that wants three.
+/// Decodes a stream of contents, after decompression, as a receiver that wants three.
 pub fn contents(bytes: &[u8]) {
     let want = |text: &[u8]| Want {
         content: ContentId::of(text),
@@ -74,7 +74,7 @@ pub fn contents(bytes: &[u8]) {
     }
 }
 
-/// Inputs to begin with: target, name, bytes.
+/// Returns initial inputs: target, name, bytes.
 pub fn corpus() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let device = Device::named("host-0000002a");
     let entry = |ident, kind: Kind| Entry {
@@ -99,7 +99,7 @@ pub fn corpus() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let look = (device.clone(), 7);
     let untold = [ContentId::of(b"f")].into();
     let told = |look, untold| {
-        let bytes = diff::encode(&Tree::default(), &tree, look, untold).expect("a tree can be told");
+        let bytes = diff::encode(&Tree::default(), &tree, look, untold).expect("a tree can be encoded");
         zstd::stream::decode_all(&bytes[..]).expect("it was compressed just now")
     };
     let first = Snapshot::of(tree.root(), None, device.clone(), 1);

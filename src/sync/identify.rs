@@ -1,9 +1,8 @@
-//! From a directory's present entries to a tree: matches present files with former ones.
+//! Identification: turns the present entries of a directory into a tree, by matching them with former files.
 //!
-//! Inode numbers reveal renames; names are not used for guessing: a file keeps its ident if it is the same
-//! inode, at any path, also if another file had that path before, as in a chain of renames. A file that was
-//! replaced under its name (as editors do) stays the file of that name, whatever its directory is called now.
-//! Pure.
+//! Inode numbers reveal renames; names are not used for guessing. A file keeps its ident if it has the same inode, at
+//! any path, even if another file had that path before, as in a chain of renames. A file that was replaced under its
+//! name (as editors do) stays the file of that name, even if its directory has another name now. Pure.
 //!
 //! Filesystems reuse inode numbers; ext4 takes the lowest free one first. A number at another path is a
 //! rename only if
@@ -17,12 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Device and inode number.
 pub type Inode = (u64, u64);
 
-/// What is at a path now.
+/// An entry of the directory now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Which inode.
+    /// Its inode.
     pub inode: Inode,
-    /// What it is.
+    /// Type and content.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u16,
@@ -32,8 +31,8 @@ pub struct Seen {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// The tree of what was `seen`, where `last` is the tree before, with its inodes. Whatever is new is `device`'s, in its
-/// snapshot `seq`; but what is as in `agreed`, a tree that was being taken, came from there.
+/// Returns the tree of the `seen` entries. `last` is the tree before, with its `inodes`. New entries are by `device`,
+/// in its snapshot `seq`. Entries as in `agreed`, a tree that was being taken, came from there.
 pub fn identify(
     seen: &BTreeMap<TreePath, Seen>,
     last: &Tree,
@@ -77,12 +76,12 @@ struct Identify<'a> {
     inodes: &'a BTreeMap<TreePath, Inode>,
     agreed: Option<&'a Tree>,
     claimed: BTreeSet<Ident>,
-    /// Of each directory now: its ident, and its path in the last tree.
+    /// Each present directory: its ident, and its path in the last tree.
     dirs: BTreeMap<TreePath, (Ident, Option<TreePath>)>,
 }
 
 impl Identify<'_> {
-    /// Where `path` would have been in the last tree, whatever the directories above it were called then.
+    /// Returns the path that `path` had in the last tree, with the names that the directories above it had then.
     fn before(&self, path: &[u8], dir: bool) -> Option<TreePath> {
         let (parent, name) = split(path);
         let parent = match parent.is_empty() {
@@ -93,7 +92,7 @@ impl Identify<'_> {
         self.last.entries.get(&before).filter(|was| was.kind.is_dir() == dir).map(|_| before)
     }
 
-    /// Whether what was at `before` in the last tree has the content and the time of `now`.
+    /// Returns whether the entry at `before` in the last tree has the content and time of `now`.
     fn is_as_it_was(&self, before: &[u8], now: &Seen) -> bool {
         let was = self.last.entries.get(before);
         was.is_some_and(|was| !now.kind.is_dir() && (&was.kind, was.mtime) == (&now.kind, now.mtime))
@@ -104,7 +103,7 @@ impl Identify<'_> {
         self.claimed.insert(ident).then_some(ident)
     }
 
-    /// From the top down: by name and inode, by inode, by name.
+    /// Identifies directories from the top down: by name and inode, by inode, by name.
     fn name_directories(&mut self, seen: &BTreeMap<TreePath, Seen>, new: impl Fn(&[u8]) -> Ident) {
         let mut entries_of: BTreeMap<&[u8], BTreeMap<Inode, &TreePath>> = BTreeMap::new();
         for (path, inode) in self.inodes {
@@ -145,7 +144,7 @@ impl Identify<'_> {
         }
     }
 
-    /// What is where a tree that was being taken has it, and as there.
+    /// Identifies files that are as the tree that was being taken has them, at the same path.
     fn name_taken(
         &mut self,
         seen: &BTreeMap<TreePath, Seen>,
@@ -165,7 +164,8 @@ impl Identify<'_> {
         }
     }
 
-    /// What was moved to where a tree that was being taken has it, and is the inode that it was; a user may have written to it since.
+    /// Identifies files with their former inode that were moved to their path in the tree that was being taken. A user
+    /// may have written to them since.
     fn name_moved(
         &mut self,
         groups: &BTreeMap<Inode, Vec<&TreePath>>,
@@ -187,7 +187,7 @@ impl Identify<'_> {
         }
     }
 
-    /// What is the inode that it was, with the same content and time, at another path.
+    /// Identifies files with their former inode, content and time at another path.
     fn name_renamed(
         &mut self,
         seen: &BTreeMap<TreePath, Seen>,
@@ -205,7 +205,8 @@ impl Identify<'_> {
         }
     }
 
-    /// By name and inode, by where it was moved to, by what was being taken, by inode and content, by name.
+    /// Identifies files: by name and inode, by moved path, by the tree that was being taken, by inode and content, by
+    /// name.
     fn name_files(
         &mut self,
         seen: &BTreeMap<TreePath, Seen>,

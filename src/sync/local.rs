@@ -32,35 +32,35 @@ pub struct Local<'a> {
     store: String,
     memory: Memory,
     staging: Staging,
-    /// Where contents of the tree are.
+    /// The path of each content of the tree.
     contents: BTreeMap<ContentId, TreePath>,
-    /// Contents of groups that change all the time, as they were when they were looked at.
+    /// Contents of groups that change all the time, as the scan found them.
     kept: BTreeMap<ContentId, File>,
     tree: Tree,
     past: Option<Box<dyn OldContents + 'a>>,
-    /// Contents of the past that the peer was told of.
+    /// Former contents that this side announced to the peer.
     held: BTreeSet<ContentId>,
     report: Box<Report<'a>>,
-    /// What the peer cannot send, and why.
+    /// Contents that the peer cannot send, and the reasons.
     absent: BTreeMap<ContentId, String>,
-    /// What could not be read, or not be stored in full.
+    /// Files that could not be read, or not be stored completely, and the reasons.
     troubles: BTreeMap<TreePath, String>,
-    /// For the user.
+    /// Messages for the user.
     pub notes: Vec<String>,
     groups: Groups,
-    /// The text of `.dedupfsignore`, and of that in the tree that is to be taken.
+    /// The text of `.dedupfsignore`, and of the one in the tree that is to be taken.
     patterns: String,
     left_out: Option<String>,
     /// Contents that are sent from a copy, since their files have changed.
     copied: BTreeSet<ContentId>,
-    /// For the peer: [`Replica::features`].
+    /// Features of this side for the peer: [`Replica::features`].
     pub features: Vec<String>,
 }
 
 impl<'a> Local<'a> {
-    /// The directory at `path`, whose syncs are remembered in `state`, of the store `store`. What a sync that was stopped had
-    /// begun is ended, and the directory is looked at. Without `force` the guards are asked. With `past` changed files can be sent as
-    /// deltas. `groups` are read and changed as a whole.
+    /// Opens the directory at `path` with the store `store`; `state` has the memory of its syncs. Ends an interrupted
+    /// sync, and scans the directory. The guards apply unless `force` is set. With `past`, changed files can be sent
+    /// as deltas. `groups` are read and changed as a whole.
     pub fn open(
         path: &Path,
         state: &Path,
@@ -80,8 +80,8 @@ impl<'a> Local<'a> {
         Ok(local)
     }
 
-    /// The same to be compared only: neither the directory nor what is remembered is changed, and nothing has to be
-    /// remembered yet.
+    /// Opens the directory for comparison only: changes neither the directory nor the memory. The memory may be
+    /// missing.
     pub fn look_at(
         path: &Path,
         state: &Path,
@@ -132,14 +132,14 @@ impl<'a> Local<'a> {
 
     fn last(&self) -> Result<Tree, SyncError> {
         match self.memory.head {
-            // A tree that is lost or damaged makes the next sync one without a base.
+            // If that tree is lost or damaged, the next sync has no base.
             Some(head) => Ok(self.memory.tree(head).ok().flatten().unwrap_or_default()),
             None => Ok(Tree::default()),
         }
     }
 
-    /// What a sync that was stopped had just taken out of the tree, or was about to put into it: a content that was agreed on is staged
-    /// again, one that the last tree has is not needed, and any other is something that nobody has seen.
+    /// Rescues entries that an interrupted sync took out of the tree, or did not put into it yet. An agreed content is
+    /// staged again; a content of the last tree is not needed. Any other may be a user's only copy, and is kept.
     fn rescue(&mut self) -> Result<(), SyncError> {
         let swaps = staging::swaps(&self.root)?;
         if swaps.is_empty() {
@@ -174,7 +174,8 @@ impl<'a> Local<'a> {
         Ok(())
     }
 
-    /// A group that was on its way, in either direction: kept as a whole if there is anything in it that nobody has seen.
+    /// Rescues a group that was on its way, in either direction. Keeps it as a whole if it contains a file that
+    /// neither tree has.
     fn rescue_group(
         &mut self,
         swap: &TreePath,
@@ -193,7 +194,7 @@ impl<'a> Local<'a> {
             return self.root.rename(swap, name.as_bytes(), RenameFlags::NOREPLACE).map_err(failed);
         }
         for (path, content) in contents.iter().filter(|(_, content)| agreed(*content)) {
-            // What has another name is in the tree.
+            // A file with another name is in the tree.
             if self.root.stat(path).map_err(failed)?.is_some_and(|stat| stat.st_nlink == 1) {
                 self.root.rename(path, &staging::whole(*content), RenameFlags::empty()).map_err(failed)?;
             }
@@ -201,7 +202,7 @@ impl<'a> Local<'a> {
         self.root.remove_all(swap).map_err(failed)
     }
 
-    /// Returns the tree that was being taken and could not be.
+    /// Completes an interrupted sync. Returns its tree if that is not possible.
     fn end_what_was_begun(&mut self) -> Result<Option<Tree>, SyncError> {
         let Some(snapshot) = self.memory.taking.clone() else { return Ok(None) };
         let before = self.last()?;
@@ -212,7 +213,7 @@ impl<'a> Local<'a> {
         };
         match done {
             Ok(skipped) if skipped.is_empty() => self.commit(&snapshot).map(|()| None),
-            // What was done by then counts as a change made here.
+            // The finished steps count as changes made here.
             Ok(_) | Err(SyncError::Changed(_)) => {
                 self.memory.taking = None;
                 self.memory.save().map(|()| agreed)
@@ -230,7 +231,7 @@ impl<'a> Local<'a> {
         self.staging.clear(&self.root)
     }
 
-    /// Looks at the directory, and takes what is there for this device's state.
+    /// Scans the directory, and makes the result the snapshot of this device.
     fn snapshot(&mut self, agreed: Option<&Tree>, force: bool) -> Result<(), SyncError> {
         let last = self.last()?;
         let tree = self.look(&last, agreed)?;
@@ -282,7 +283,7 @@ impl<'a> Local<'a> {
 }
 
 impl Local<'_> {
-    /// Remembers xattrs that inodes have no room for; none of those that have all.
+    /// Remembers xattrs that inodes have no room for; forgets inodes that have all of theirs.
     fn note_unfit(&mut self, unfit: BTreeMap<u64, Option<(Xattrs, Errno)>>) -> Result<(), SyncError> {
         let known = |ino: &u64| self.memory.unfit.contains_key(ino);
         if !unfit.iter().any(|(ino, lacking)| lacking.is_some() || known(ino)) {
@@ -302,8 +303,8 @@ impl Local<'_> {
         self.memory.save_unfit()
     }
 
-    /// Remembers what the store has of contents: of those that are there now, for the time when they are not any more, and of
-    /// those that just went.
+    /// Remembers the recipes of contents: present ones, for the time when they are replaced, and those that were just
+    /// replaced.
     fn note_recipes(&mut self, prints: &mut BTreeMap<TreePath, Print>) {
         let Some(past) = &mut self.past else { return };
         for (path, before) in &self.memory.cache {
@@ -330,7 +331,7 @@ impl Local<'_> {
         }
     }
 
-    /// After a sync that has changed files: waits until the store has them, so that the next changes of them can be sent as
+    /// Waits, after a sync that changed files, until the store has them, so that their next changes can be sent as
     /// deltas.
     pub fn settle(&mut self) -> Result<(), SyncError> {
         let Some(past) = &mut self.past else { return Ok(()) };
@@ -450,7 +451,7 @@ impl Replica for Local<'_> {
 
     fn free_bytes(&self) -> Option<u64> {
         let stat = rustix::fs::fstatvfs(self.root.fd()).ok()?;
-        // Some filesystems do not say.
+        // Some filesystems do not report it.
         (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
@@ -465,7 +466,7 @@ impl Replica for Local<'_> {
     fn take_troubles(&mut self, end: bool) -> Vec<(TreePath, String)> {
         let mut troubles = std::mem::take(&mut self.troubles);
         if end && !self.memory.unfit.is_empty() {
-            // Not of files that this sync has removed.
+            // Files that this sync has removed do not count.
             let there: BTreeSet<u64> = self.memory.cache.values().map(|print| print.ino).collect();
             for (_, Lacking { path, xattrs }) in
                 self.memory.unfit.iter().filter(|(ino, _)| there.contains(ino))
@@ -477,7 +478,7 @@ impl Replica for Local<'_> {
     }
 
     fn has_staged(&self) -> bool {
-        // What cannot be read will be told when it is needed.
+        // An error shows later, when the staging is needed.
         staging::has_any(&self.root).unwrap_or(true)
     }
 
@@ -493,7 +494,7 @@ impl Replica for Local<'_> {
         let id = snapshot.id();
         let before = self.tree.clone();
         if !ops.is_empty() {
-            // Staged files are durable; now their names.
+            // Staged files are durable; this makes their names durable.
             let staging = super::tree::STAGING.as_bytes();
             self.root.sync_dir(staging).map_err(|e| error::on("sync", staging, e))?;
         }
@@ -503,9 +504,9 @@ impl Replica for Local<'_> {
         let skipped = adopt::adopt(self, &before, target, ops)?;
         match skipped.iter().any(|step| step.again) {
             _ if skipped.is_empty() => self.commit(snapshot)?,
-            // The next sync goes on with it.
+            // The next sync continues with the skipped steps.
             true => {}
-            // Nothing can be done about it now: what was taken is what this replica has.
+            // Retrying is useless now: the entries that were taken are the state of this replica.
             false => {
                 self.memory.taking = None;
                 self.snapshot(Some(target), true)?;

@@ -1,16 +1,16 @@
-//! What a replica remembers of its syncs, in `.dedupfs/sync/`:
+//! A replica's memory of its syncs, in `.dedupfs/sync/`:
 //!
-//! | name | what |
+//! | name | content |
 //! | --- | --- |
-//! | `state` | device, number of its last snapshot, head, snapshots, heads of others, what is being taken |
-//! | `trees/ID` | the tree of a snapshot, compressed; verified against the snapshot when it is read |
-//! | `cache-ID` | the head's tree by path: inode, size, times, hash and recipe, so that unchanged files are not read again and renames are seen; recipes of contents that were replaced |
+//! | `state` | device, number of its last snapshot, head, snapshots, heads of others, the snapshot that is being taken |
+//! | `trees/ID` | the tree of a snapshot, compressed; verified against the snapshot on each read |
+//! | `cache-ID` | the head's tree by path: inode, size, times, hash and recipe, so that unchanged files are not read again and renames are seen; recipes of replaced contents |
 //! | `unfit` | xattrs that the filesystem has no room for, by inode |
-//! | `spool` | for a moment: deltas on their way, contents of the past |
+//! | `spool` | temporary: deltas in transfer, former contents |
 //! | `lock` | held by a sync |
 //!
-//! Files are put in place by writing `NAME.new`, fsync, rename, fsync of the directory. All can be lost: the next sync then
-//! compares everything, deletes nothing, and keeps both of what differs.
+//! A file is written as `NAME.new`, then: fsync, rename, fsync of the directory. All of them can be lost: the next
+//! sync then compares everything, deletes nothing, and keeps both versions of files that differ.
 
 use super::error::SyncError;
 use super::identify::Inode;
@@ -26,9 +26,9 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
-/// Trees that are kept at most: beyond, the oldest numbers go, and a device that comes back after that meets no base.
+/// Maximum number of stored trees. Beyond it the oldest are removed, and a device that returns after that has no base.
 const TREES_MAX: usize = 64;
-/// Contents of the past whose recipes are kept.
+/// Maximum number of former contents whose recipes are kept.
 const PAST_MAX: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
@@ -42,7 +42,7 @@ struct Form {
     taking: Option<Snapshot>,
 }
 
-/// What a file looked like when its content was hashed.
+/// State of a file when its content was hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Print {
     /// Inode number; one tree is on one filesystem.
@@ -53,15 +53,15 @@ pub struct Print {
     pub mtime: Time,
     /// Time of the inode.
     pub ctime: Time,
-    /// Whether it was changed so shortly before that a later change might not show.
+    /// Whether it was changed so recently that a later change might not show in its times.
     pub fresh: bool,
-    /// The hash, of regular files.
+    /// The hash of a regular file.
     pub content: Option<ContentId>,
-    /// What the content is in the store, if that is known.
+    /// The recipe of the content in the store, if it is known.
     pub recipe: Option<[u8; 16]>,
 }
 
-/// What is only a help.
+/// Data that only saves work.
 #[derive(Default, Serialize, Deserialize)]
 struct Cache {
     prints: BTreeMap<TreePath, Print>,
@@ -75,27 +75,27 @@ pub struct Memory {
     pub device: Device,
     /// Number of its last snapshot.
     pub seq: u64,
-    /// The snapshot that its tree was, when last looked at or synced.
+    /// The snapshot of its tree at the last scan or sync.
     pub head: Option<SnapshotId>,
-    /// What is remembered of the past.
+    /// The remembered snapshots.
     pub dag: Dag,
-    /// Last known states of others.
+    /// Last known snapshots of other devices.
     pub heads: BTreeMap<Device, SnapshotId>,
-    /// What the tree is on the way to.
+    /// The snapshot that the tree is on the way to.
     pub taking: Option<Snapshot>,
     /// By path.
     pub cache: BTreeMap<TreePath, Print>,
-    /// Recipes of contents that the tree had; the store may have forgotten them.
+    /// Recipes of former contents; the store may have removed them.
     pub past: BTreeMap<ContentId, [u8; 16]>,
     /// Xattrs that the filesystem has no room for.
     pub unfit: Unfit,
-    /// Where nothing may be written: what would have been, by name.
+    /// In a memory that must not write: the files it would have written, by name.
     unwritten: Option<RefCell<BTreeMap<String, Vec<u8>>>>,
     _lock: Option<File>,
 }
 
 impl Memory {
-    /// Opens what is in `dir`, or begins there.
+    /// Opens the memory in `dir`, or begins a new one.
     pub fn open(dir: &Path) -> Result<Memory, SyncError> {
         let io = |operation, path: &Path, e: std::io::Error| {
             SyncError::io(operation, path.display().to_string(), e)
@@ -106,12 +106,12 @@ impl Memory {
             File::options().create(true).append(true).open(&lock).map_err(|e| io("open", &lock, e))?;
         lock_it(&lock_file, dir)?;
         let memory = Memory::read(dir, None, Some(lock_file))?;
-        // The name is there from the beginning.
+        // Stores the replica's name from the beginning.
         memory.save()?;
         Ok(memory)
     }
 
-    /// What is in `dir`, if anything is; nothing is written there, now or later.
+    /// Opens the memory in `dir` if there is one; never writes to it.
     pub fn look(dir: &Path) -> Result<Memory, SyncError> {
         let lock = dir.join("lock");
         let lock = match File::open(&lock) {
@@ -153,7 +153,7 @@ impl Memory {
             }
             Err(e) => return Err(SyncError::io("read", path.display().to_string(), e)),
         };
-        // A store of an earlier version has one without the id.
+        // A store of an earlier version has a cache without the id.
         let cache = [Memory::cache_name(form.head), Memory::cache_name(None)]
             .into_iter()
             .find_map(|name| read_cache(&std::fs::read(dir.join(name)).ok()?))
@@ -177,7 +177,7 @@ impl Memory {
         })
     }
 
-    /// Writes the state, and the cache first if the head has none yet.
+    /// Writes the state; before that the cache if the head has none yet.
     pub fn save(&self) -> Result<(), SyncError> {
         if self.head.is_some() && !self.dir.join(Memory::cache_name(self.head)).exists() {
             self.save_cache()?;
@@ -196,8 +196,8 @@ impl Memory {
         self.forget_caches()
     }
 
-    /// The file with the cache of a head. A kill between the writes of a cache and of the state leaves the old head with its own
-    /// cache: with the inodes of the new tree it would miss the renames.
+    /// Returns the name of the cache of a head. A kill between the writes of the cache and of the state leaves the old
+    /// head with its own cache. With the inodes of the new tree it would miss renames.
     fn cache_name(head: Option<SnapshotId>) -> String {
         head.map_or_else(|| "cache".to_owned(), |head| format!("cache-{head}"))
     }
@@ -220,7 +220,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Writes the cache of the head. It is only a help.
+    /// Writes the cache of the head, which only saves work.
     pub fn save_cache(&self) -> Result<(), SyncError> {
         let past = self.past.iter().rev().take(PAST_MAX).map(|(content, recipe)| (*content, *recipe));
         let cache = Cache { prints: self.cache.clone(), past: past.collect() };
@@ -229,7 +229,7 @@ impl Memory {
         self.put(&Memory::cache_name(self.head), &[&blake3::hash(&body).as_bytes()[..], &body].concat())
     }
 
-    /// Writes down which xattrs do not fit, if that is anything or was.
+    /// Writes the xattrs that do not fit, if there are or were any.
     pub fn save_unfit(&self) -> Result<(), SyncError> {
         if self.unfit.is_empty() && !self.dir.join("unfit").exists() {
             return Ok(());
@@ -238,7 +238,7 @@ impl Memory {
         self.put("unfit", &[&blake3::hash(&body).as_bytes()[..], &body].concat())
     }
 
-    /// An empty file, which is gone when it is closed.
+    /// Returns an empty file, which is gone when it is closed.
     pub fn spool(&self) -> Result<File, SyncError> {
         if self.unwritten.is_some() {
             return super::content::nameless();
@@ -271,13 +271,13 @@ impl Memory {
         format!("trees/{id}")
     }
 
-    /// Keeps the tree of a snapshot.
+    /// Stores the tree of a snapshot.
     pub fn put_tree(&self, id: SnapshotId, tree: &Tree) -> Result<(), SyncError> {
         let bytes = zstd::bulk::compress(&tree.encode(), 3).map_err(SyncError::codec)?;
         self.put(&Memory::tree_name(id), &bytes)
     }
 
-    /// The tree of a snapshot; none if it is not kept or not what it was.
+    /// Returns the tree of a snapshot; `None` if it is missing or damaged.
     pub fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError> {
         let path = self.dir.join(Memory::tree_name(id));
         let unwritten =
@@ -297,7 +297,7 @@ impl Memory {
         }
     }
 
-    /// The snapshots whose trees are kept.
+    /// Returns the snapshots whose trees are stored.
     pub fn trees(&self) -> Vec<SnapshotId> {
         self.dag
             .iter()
@@ -310,7 +310,7 @@ impl Memory {
             .collect()
     }
 
-    /// Forgets what no known device needs any more.
+    /// Forgets snapshots and trees that no known device needs any more.
     pub fn forget(&mut self) -> Result<(), SyncError> {
         let ends: BTreeSet<SnapshotId> = self.heads.values().copied().chain(self.head).collect();
         self.dag.forget_before(&ends);
@@ -334,7 +334,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Inodes by path.
+    /// Returns the inodes by path.
     pub fn inodes(&self) -> BTreeMap<TreePath, Inode> {
         self.cache.iter().map(|(path, print)| (path.clone(), (0, print.ino))).collect()
     }
@@ -345,7 +345,7 @@ fn lock_it(lock: &File, dir: &Path) -> Result<(), SyncError> {
         .map_err(|_| SyncError::Busy(dir.display().to_string()))
 }
 
-/// What `read` makes of a body that follows its own hash.
+/// Verifies the hash in front of a body, and calls `read` on the body.
 fn read_sum<T>(bytes: &[u8], read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let (sum, body) = bytes.split_at_checked(32)?;
     if blake3::hash(body).as_bytes() == sum { read(body) } else { None }

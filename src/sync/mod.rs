@@ -1,22 +1,24 @@
-//! Two-way sync: copies of a tree on several machines become the same again, and no byte is lost.
-//!
+//! Two-way sync: makes copies of a tree on several machines equal, without losing a byte.
 //! ```text
-//!  link      messages over two streams  -- pipe (that do not wait for ever)
+//!  link      messages over two streams  -- pipe (streams with timeouts)
 //!   |
-//!  session   one side of a sync, without I/O  -- proto (frames), known, content, batch (bytes on their way), diff (a tree as changes)
+//!  session   one side of a sync, without I/O  -- proto (frames), known, content, batch (transfer), diff (a tree as changes)
 //!   |    \
-//!   |     group                                pure: what is merged and changed as one thing
+//!   |     group                                pure: entries that are merged and changed as one
 //!   |     merge, plan, guard, halfway          pure: three trees -> one; one tree -> another, in steps
-//!   |     version, tree, look                  pure: what came from what; what a directory holds
+//!   |     version, tree, identify              pure: descent of snapshots; entries of a directory
 //!   v
-//!  local     a directory as a replica          -- scan, memory, past, staging, execute, unfit
+//!  local     a directory as a replica          -- scan, memory, old_contents, staging, execute, unfit
 //! ```
 //!
-//! [`delta`] says contents in fewer bytes, against what the receiver has; `batch` stands between it and a session.
+//! [`delta`] encodes contents against contents that the receiver has; `batch` connects it to a session.
 //!
-//! Invariants: what is newer is decided by descent of snapshots, never by a clock; nothing is overwritten
-//! that was not looked at right before; a sync can be cut at any byte and run again. docs/sync.md has the protocol, the
-//! semantics and what a peer can and cannot do.
+//! Invariants:
+//! - Descent of snapshots decides which version is newer, never a clock.
+//! - A step examines an entry right before it overwrites it.
+//! - A sync can be interrupted at any byte and run again.
+//!
+//! docs/sync.md has the protocol, the semantics, and what a peer can and cannot do.
 
 pub mod adopt;
 pub mod batch;

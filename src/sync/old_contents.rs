@@ -7,32 +7,32 @@ use crate::id::RecipeId;
 use std::collections::BTreeMap;
 use std::fs::File;
 
-/// What the store says of a file's content.
+/// The store's knowledge of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// This recipe is the content.
+    /// The present content has this recipe.
     Now(RecipeId),
-    /// The content is another, and was this one at some time before.
+    /// A former content has this recipe; the present content is another one.
     Before(RecipeId),
 }
 
-/// One path at a moment.
+/// An entry as of one moment.
 pub struct Row {
-    /// Below the root.
+    /// Its path below the root.
     pub path: TreePath,
-    /// What it is.
+    /// Type and content.
     pub kind: RowKind,
     /// Permission bits.
     pub mode: u16,
     /// Inode, length and times; without a hash.
     pub print: Print,
-    /// Of directories, and of files whose content is here.
+    /// Xattrs of directories, and of files whose content is included.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What is at a path.
+/// The type of an entry.
 pub enum RowKind {
-    /// A file; with its content, if that changed or may have changed.
+    /// A file; with its content if that changed or may have changed.
     File(Option<File>),
     /// A directory.
     Dir,
@@ -40,23 +40,24 @@ pub enum RowKind {
     Symlink(Vec<u8>),
     /// A named pipe.
     Fifo,
-    /// What is not synced.
+    /// An entry of a type that is not synced.
     Other,
 }
 
-/// A store, asked. All answers are hints: whatever comes of them is verified by its hash.
+/// Queries to a store. All answers are hints: the caller verifies contents by their hashes.
 pub trait OldContents {
-    /// What is known of the file at `path`.
+    /// Returns the recipe of the file at `path`, if it is known.
     fn recipe(&mut self, path: &TreePath) -> Option<Known>;
-    /// Which of these the store can still give.
+    /// Returns which of these recipes the store can still read.
     fn has(&mut self, recipes: &[RecipeId]) -> Result<Vec<bool>, SyncError>;
-    /// The content, in a file without a name; none if it is gone.
+    /// Returns the content in a file without a name; `None` if it is gone.
     fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError>;
-    /// Files that have much of the file at `path`, and the share of that which they have, 0 to 1.
+    /// Returns files that share data with the file at `path`, each with the share of that file that it has, 0 to 1.
     fn resembling(&mut self, path: &TreePath) -> Vec<(TreePath, f64)>;
-    /// What is at `path`, and at `path` with each of `beside` after it, as of one moment at which nothing was changed; the contents of files that changed
-    /// after `since` with it, as far as there is room. None if there was no such moment.
+    /// Returns the entries at `path`, and at `path` with each suffix in `beside`, as of one moment without writes.
+    /// Includes the contents of files that changed after `since`, as far as there is room. Returns `None` if there was
+    /// no such moment.
     fn at_barrier(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>>;
-    /// Waits until what was written is in the store.
+    /// Waits until all written files are in the store.
     fn settle(&mut self) -> Result<(), SyncError>;
 }

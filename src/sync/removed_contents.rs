@@ -14,24 +14,24 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::time::{Duration, Instant};
 
-/// Bytes of contents that are looked at, and time that this may take.
+/// Maximum bytes of contents that are examined, and maximum time.
 const BYTES_MAX: u64 = 256 << 20;
 const TIME_MAX: Duration = Duration::from_secs(10);
-/// No more than so much of one content is looked at.
+/// Maximum bytes of one content that are examined.
 const CONTENT_BYTES_MAX: u64 = 32 << 20;
-/// A feature of more contents than this is boilerplate, and tells nothing.
+/// A feature of more contents than this is boilerplate, and no clue.
 const SHARED_MAX: usize = 64;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct RemovedContents {
     contents: Vec<ContentId>,
-    /// Which contents have a feature.
+    /// The contents that have a feature.
     having: HashMap<u64, Vec<u32>>,
 }
 
 impl RemovedContents {
-    /// Of `contents`, as far as `source` can still give them.
+    /// Examines `contents`, as far as `source` can still read them.
     pub(super) fn of(
         contents: impl Iterator<Item = ContentId>,
         source: &mut dyn Source,
@@ -56,12 +56,12 @@ impl RemovedContents {
         Ok(gone)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.contents.is_empty()
     }
 
-    /// Those that resemble a file, with the shares of it that they have.
+    /// Returns those that resemble a file, each with the share of the file that it has.
     pub(super) fn resembling(&self, file: &mut File) -> Result<Vec<(ContentId, f64)>, SyncError> {
         let (features, _) = features(file)?;
         let mut shared: HashMap<u32, u32> = HashMap::new();
@@ -75,7 +75,7 @@ impl RemovedContents {
     }
 }
 
-/// What a file's chunks are sampled to, each once, and how many bytes were looked at.
+/// Returns the distinct features of a file's chunks, and the number of examined bytes.
 fn features(file: &mut File) -> Result<(Vec<u64>, u64), SyncError> {
     let mut bytes = Vec::new();
     let read = file.rewind().and_then(|()| file.take(CONTENT_BYTES_MAX).read_to_end(&mut bytes));

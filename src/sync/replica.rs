@@ -9,75 +9,77 @@ use super::tree::{ContentId, Tree, TreePath};
 use super::version::{Dag, Device, Snapshot, SnapshotId};
 use std::collections::BTreeMap;
 
-/// A tree on disk, and what is remembered of its past.
+/// A tree on disk, and the memory of its syncs.
 pub trait Replica: Source + Sink {
-    /// Its name.
+    /// Returns its name.
     fn device(&self) -> Device;
-    /// Which store it is in.
+    /// Returns the name of its store.
     fn store(&self) -> String;
-    /// What the peer is told of it beyond the version of the protocol: as [`super::proto::NEW_DIRECTORY`].
+    /// Returns features for the peer beyond the version of the protocol, such as [`super::proto::NEW_DIRECTORY`].
     fn features(&self) -> Vec<String> {
         Vec::new()
     }
-    /// What is merged and changed as a whole.
+    /// Returns the rules for groups, which are merged and changed as a whole.
     fn groups(&self) -> Groups {
         Groups::default()
     }
-    /// The text of its `.dedupfsignore`, as it was looked at.
+    /// Returns the text of its `.dedupfsignore` as of the scan.
     fn patterns(&self) -> String {
         String::new()
     }
-    /// The text of `.dedupfsignore` in the tree that is to be taken.
+    /// Sets the text of `.dedupfsignore` in the tree that is to be taken.
     fn leave_out(&mut self, _patterns: &str) {}
-    /// From now on also what the peer takes for groups.
+    /// Sets the rules for groups that both sides use from now on.
     fn agree_on(&mut self, _groups: Groups) {}
-    /// What is remembered.
+    /// Returns the remembered snapshots.
     fn dag(&self) -> &Dag;
-    /// What its tree is now, as it was looked at for this sync.
+    /// Returns the snapshot of its tree, as scanned for this sync.
     fn head(&self) -> SnapshotId;
-    /// The snapshots whose trees are remembered.
+    /// Returns the snapshots whose trees are remembered.
     fn trees(&self) -> Vec<SnapshotId>;
-    /// The tree of a snapshot, if that is remembered.
+    /// Returns the tree of a snapshot if it is remembered.
     fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError>;
-    /// The last known states of other devices.
+    /// Returns the last known snapshots of other devices.
     fn heads(&self) -> BTreeMap<Device, SnapshotId>;
-    /// Whether it has a content staged from an earlier attempt, whole; or can stage it from its own tree, which it does then.
+    /// Returns whether a content is staged completely. Stages it from the own tree if possible.
     fn stage(&mut self, content: ContentId) -> Result<bool, SyncError>;
-    /// Which of these contents it can still read, though its tree does not have them.
+    /// Returns which of these contents it can still read, though its tree does not have them.
     fn held(&mut self, contents: &[ContentId]) -> Result<Vec<bool>, SyncError> {
         Ok(vec![false; contents.len()])
     }
-    /// Whether a cut attempt has left anything.
+    /// Returns whether an interrupted attempt has left anything.
     fn has_staged(&self) -> bool {
         false
     }
-    /// Whether a cut attempt has left a part of a content.
+    /// Returns whether an interrupted attempt has left a part of a content.
     fn has_part(&self, _content: ContentId) -> Result<bool, SyncError> {
         Ok(false)
     }
-    /// The chunks that it can read at home for a content which goes to `path`; not more than `most`.
+    /// Returns chunks that it can read locally for a content that goes to `path`; at most `most`.
     fn have(&mut self, content: ContentId, path: &TreePath, most: usize) -> Result<Vec<Tag>, SyncError>;
-    /// Bytes that there is room for; none if that is not known.
+    /// Returns the free bytes; `None` if that is unknown.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
-    /// Inodes that are free; none if that is not known.
+    /// Returns the free inodes; `None` if that is unknown.
     fn free_inodes(&self) -> Option<u64> {
         None
     }
-    /// These contents will not be staged, and why: steps that need them are skipped.
+    /// Sets the contents that will not be staged, each with the reason. Steps that need them are skipped.
     fn do_without(&mut self, _contents: BTreeMap<ContentId, String>) {}
-    /// Paths that could not be read, and why; at the `end` also those that are not stored in full.
+    /// Returns paths that could not be read, and the reasons. At the `end` it adds those that are not stored
+    /// completely.
     fn take_troubles(&mut self, _end: bool) -> Vec<(TreePath, String)> {
         Vec::new()
     }
-    /// Changes the tree by `ops` into `target`, and takes `snapshot` as its state if nothing was skipped. What was skipped for good
-    /// makes a state of its own. Every content is
-    /// staged. From here on it ends by itself, whatever becomes of the peer.
+    /// Changes the tree by `ops` into `target`, with staged contents. If no step was skipped, `snapshot` becomes its
+    /// state; if some stay skipped, its state becomes a snapshot of its own. From here on it completes without the
+    /// peer.
     fn adopt(&mut self, snapshot: &Snapshot, target: &Tree, ops: &[Op]) -> Result<Done, SyncError>;
-    /// The peer has taken some of this replica's tree, which is its state `theirs` now; `both` is this one's, which came from that.
+    /// Records that the peer has taken a part of this replica's tree. `theirs` is the peer's state now, and `both` the
+    /// state of this replica, which descends from it.
     fn meet(&mut self, theirs: (&Snapshot, &Tree), both: &Snapshot) -> Result<(), SyncError>;
-    /// Remembers what the peer knows, as `dag` and `heads` have it, and the trees that it told.
+    /// Remembers the peer's knowledge, as in `dag` and `heads`, and the trees that it sent.
     fn learn(
         &mut self,
         dag: Dag,

@@ -28,53 +28,53 @@ mod groups;
 
 pub use groups::AtBarrier;
 
-/// Patterns of what is not synced.
+/// The file with patterns of paths that are not synced.
 pub const IGNORE: &str = ".dedupfsignore";
-/// A file changed within this time before it was looked at may change again without showing it.
+/// A file that changed within this time before the scan may change again without a new time.
 const FRESH: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 1 << 20;
-/// More of `.dedupfsignore` is not read.
+/// Maximum bytes of `.dedupfsignore` that are read.
 const PATTERN_BYTES_MAX: u64 = 1 << 20;
-/// Tells the device of inodes of which a name is left out from others.
+/// Distinguishes devices of inodes with an excluded name from others.
 const LEFT_OUT: u64 = 1 << 62;
-/// So often a file is read that changes meanwhile.
+/// Number of attempts to read a file that changes meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// What a directory holds.
+/// The result of a scan.
 #[derive(Default)]
 pub struct Scan {
-    /// By path.
+    /// Entries by path.
     pub seen: BTreeMap<TreePath, Seen>,
-    /// The same paths as they can be recognised.
+    /// The state of each entry, to recognize it later.
     pub prints: BTreeMap<TreePath, Print>,
-    /// Paths that were left out though they are there: as the last tree has them.
+    /// Existing paths that were left out: they stay as in the last tree.
     pub left_out: Vec<TreePath>,
-    /// Those of them that changed whenever they were read.
+    /// Those of them that changed on each attempt to read them.
     busy: BTreeSet<TreePath>,
     /// A name of each regular file that has several.
     linked: HashMap<u64, TreePath>,
-    /// What is there and in no tree.
+    /// Indexes of SQLite's logs, which exist but are in no tree.
     wal_indexes: BTreeSet<TreePath>,
-    /// What is not synced, for the user.
+    /// Messages for the user about entries that are not synced.
     pub notes: Vec<String>,
-    /// What could not be read, and why.
+    /// Paths that could not be read, and the reasons.
     pub troubles: Vec<(TreePath, String)>,
-    /// What was in files of groups that changed all the time, at the moment that was found.
+    /// Contents of files in groups that changed all the time, as of the moment that the group was captured.
     pub kept: BTreeMap<ContentId, File>,
-    /// Directories with names that are not in `seen`.
+    /// Directories with entries that are not in `seen`.
     has_more: BTreeSet<TreePath>,
-    /// What is known of what is looked at again.
+    /// Known state of entries that are examined again.
     again: BTreeMap<TreePath, (Seen, Print)>,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub bytes_read: u64,
     /// The text of `.dedupfsignore`.
     pub patterns: String,
 }
 
-/// How far it is: entries, bytes read.
+/// Reports the progress: entries, bytes read.
 pub type Report<'a> = dyn FnMut(u64, u64) + 'a;
 
-/// The text of `.dedupfsignore`; empty if there is none.
+/// Returns the text of `.dedupfsignore`; empty if there is none.
 pub fn pattern_text(root: &Root) -> Result<String, SyncError> {
     match root.open_at(IGNORE.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
         Ok(fd) => pattern_text_of(File::from(fd)),
@@ -83,7 +83,7 @@ pub fn pattern_text(root: &Root) -> Result<String, SyncError> {
     }
 }
 
-/// The same of an open file.
+/// The same for an open file.
 pub fn pattern_text_of(file: File) -> Result<String, SyncError> {
     let mut text = Vec::new();
     let read = file.take(PATTERN_BYTES_MAX).read_to_end(&mut text);
@@ -91,7 +91,7 @@ pub fn pattern_text_of(file: File) -> Result<String, SyncError> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What `.dedupfsignore` says.
+/// Returns the patterns in `.dedupfsignore`.
 pub fn patterns(root: &Root) -> Result<Gitignore, SyncError> {
     parse_patterns(&pattern_text(root)?)
 }
@@ -107,14 +107,14 @@ fn parse_patterns(text: &str) -> Result<Gitignore, SyncError> {
     builder.build().map_err(|e| SyncError::State { object: IGNORE.to_owned(), reason: e.to_string() })
 }
 
-/// Whether `path` is left out.
+/// Returns whether `path` is excluded.
 pub fn is_ignored(patterns: &Gitignore, path: &[u8], dir: bool) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
     !patterns.is_empty() && patterns.matched_path_or_any_parents(path, dir).is_ignore()
 }
 
-/// Times of a file.
+/// Returns the times of a file.
 #[allow(clippy::unnecessary_cast, reason = "the types differ between machines")]
 fn times(stat: &Stat) -> (Time, Time) {
     ((stat.st_mtime as i64, stat.st_mtime_nsec as u32), (stat.st_ctime as i64, stat.st_ctime_nsec as u32))
@@ -125,14 +125,15 @@ pub fn ino(stat: &Stat) -> u64 {
     NodeId(stat.st_ino).own().0
 }
 
-/// How what `stat` is of can be recognised.
+/// Returns the state by which the file of `stat` is recognized.
 pub fn print(stat: &Stat, content: Option<ContentId>) -> Print {
     let (mtime, ctime) = times(stat);
     let (size, fresh) = (stat.st_size as u64, is_fresh(ctime));
     Print { ino: ino(stat), size, mtime, ctime, fresh, content, recipe: None }
 }
 
-/// Whether what was changed at `ctime` may change again without showing it. A clock that was set back says nothing.
+/// Returns whether a file changed at `ctime` may change again without a new time. A time in the future counts as
+/// fresh.
 fn is_fresh(ctime: Time) -> bool {
     time(SystemTime::now() - FRESH) < ctime
 }
@@ -142,12 +143,13 @@ fn time(time: SystemTime) -> Time {
     (since.as_secs() as i64, since.subsec_nanos())
 }
 
-/// Whether `now` is what `before` was, by all that can be seen without reading it.
+/// Returns whether `now` equals `before` in everything that is visible without reading the file.
 pub fn unchanged(before: &Print, now: &Print) -> bool {
     (before.ino, before.size, before.mtime, before.ctime) == (now.ino, now.size, now.mtime, now.ctime)
 }
 
-/// Looks at the tree below `root`; at each of `groups` as of one moment (`at_barrier`). `last` is the tree before, `known` what was hashed then.
+/// Scans the tree below `root`. Captures each of `groups` as of one moment, by `at_barrier` if needed. `last` is the
+/// tree before, and `known` has the hashes of then.
 pub fn scan(
     root: &Root,
     last: &Tree,
@@ -170,7 +172,7 @@ pub fn scan(
     Ok(scan)
 }
 
-/// What a walk is of.
+/// The parameters of a walk.
 struct Look<'a> {
     root: &'a Root,
     known: &'a BTreeMap<TreePath, Print>,
@@ -179,7 +181,7 @@ struct Look<'a> {
 }
 
 impl Scan {
-    /// All that is below `dir`.
+    /// Scans all entries below `dir`.
     fn walk(&mut self, look: &Look<'_>, dir: TreePath, report: &mut Report<'_>) -> Result<(), SyncError> {
         let (mut dirs, mut stats) = (vec![dir], Stats::default());
         while let Some(dir) = dirs.pop() {
@@ -187,7 +189,7 @@ impl Scan {
                 Ok(names) => names,
                 Err(e) if dir.is_empty() => return Err(error::on("read", b".", e)),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
-                // Not read is not empty.
+                // An unreadable directory is not an empty one.
                 Err(e) => {
                     self.cannot_read(dir, error::on("read the directory", b"", e))?;
                     continue;
@@ -207,10 +209,11 @@ impl Scan {
         Ok(())
     }
 
-    /// Names in a directory that is looked at again and has not changed since it was listed, if all of them are known.
+    /// Returns the names in a directory that is examined again, if it has not changed since it was listed and all
+    /// names are known.
     fn names_again(&self, dir: &TreePath) -> Option<Vec<Vec<u8>>> {
         let (_, before) = self.again.get(dir)?;
-        // It has just been looked at: it is what it was, then.
+        // The entry was examined right before, so its print is current.
         let now = self.prints.get(dir)?;
         let below = join(dir, b"");
         let known = self.again.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
@@ -219,7 +222,7 @@ impl Scan {
         all.then(|| names.map(<[u8]>::to_vec).collect())
     }
 
-    /// What is at `path`. Whether it is a directory to go down into.
+    /// Examines the entry at `path`. Returns whether it is a directory to descend into.
     fn look_at(&mut self, look: &Look<'_>, path: &TreePath, stats: &mut Stats) -> Result<bool, SyncError> {
         let stat = match stats.stat(look.root, path) {
             Ok(Some(stat)) => stat,
@@ -257,7 +260,7 @@ impl Scan {
         Ok(is_dir && self.seen.contains_key(path))
     }
 
-    /// What cannot be read stands as it was, with all below it; the user is told.
+    /// Keeps an unreadable entry as in the last tree, with all below it, and warns the user.
     fn cannot_read(&mut self, path: TreePath, e: SyncError) -> Result<(), SyncError> {
         let why = e.of_one_file().ok_or(e)?;
         self.seen.remove(&path);
@@ -302,7 +305,7 @@ impl Scan {
                             print = read;
                             content
                         }
-                        // One file has one content: that which was seen behind its other name.
+                        // All names of a file have one content: takes the one found through its other name.
                         None if other.is_some() => {
                             let (seen, before) = other.expect("just asked");
                             self.seen.insert(path.clone(), seen);
@@ -344,7 +347,8 @@ impl Scan {
         Ok(())
     }
 
-    /// What was seen of a regular file behind another of its names; remembers this one, if there is none.
+    /// Returns the result for a regular file found through another of its names. If there is none, remembers this
+    /// name.
     fn other_name(&mut self, path: &TreePath, stat: &Stat) -> Option<(Seen, Print)> {
         if stat.st_nlink < 2 || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return None;
@@ -359,7 +363,7 @@ impl Scan {
         self.left_out.push(path);
     }
 
-    /// The hash of a file, and how it looked when it was read. None if it changes all the time.
+    /// Returns the hash of a file, and its state when it was read; `None` if it changes all the time.
     fn hash(&mut self, root: &Root, path: &TreePath) -> Result<Option<(ContentId, Print)>, SyncError> {
         for _ in 0..ATTEMPTS {
             let fd = match root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
@@ -385,15 +389,15 @@ impl Scan {
             let after = stat(&file)?;
             if unchanged(&before, &print(&after, None)) && size == before.size {
                 let content = ContentId(*hasher.finalize().as_bytes());
-                // As fresh as it was before it was read.
+                // As fresh as before the read.
                 return Ok(Some((content, Print { content: Some(content), ..before })));
             }
         }
         Ok(None)
     }
 
-    /// What was left out stands as it was, with the directories that lead to it.
-    /// Of a file whose other names have changed it is a file of its own.
+    /// Keeps left-out entries as in the last tree, with the directories above them. If other names of such a file have
+    /// changed, this name becomes a separate file.
     fn keep_what_is_left_out(&mut self, last: &Tree, known: &BTreeMap<TreePath, Print>) {
         let others: HashMap<u64, Seen> = self
             .seen
@@ -422,7 +426,7 @@ impl Scan {
     }
 }
 
-/// The xattrs that are synced.
+/// Returns the xattrs that are synced.
 fn xattrs(root: &Root, path: &TreePath) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, SyncError> {
     let fd = match root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
         Ok(fd) => fd,

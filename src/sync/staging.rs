@@ -1,12 +1,12 @@
-//! Where arriving contents are put together: the directory [`STAGING`] in the root, so that a rename puts them in place. It
-//! is never part of a tree.
+//! Staging of arriving contents in the directory [`STAGING`] in the root, so that a rename puts them in place. It is
+//! never part of a tree.
 //!
-//! | name | what |
+//! | name | content |
 //! | --- | --- |
 //! | 64 hex digits | a whole content, verified and durable |
-//! | `.part` after them | what an attempt that was cut has left: chunks are read from it |
-//! | `.new` after them | being written |
-//! | `swap-` and a number | what was taken out of the tree a moment ago, until it was looked at again |
+//! | the same with `.part` | a part left by an interrupted attempt: chunks are read from it |
+//! | the same with `.new` | a content that is being written |
+//! | `swap-` and a number | an entry just taken out of the tree, until it is examined again |
 
 use super::content::{Cutter, Tag};
 use super::error;
@@ -20,42 +20,42 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
 
-/// Zeros are looked for in pieces of so many bytes.
+/// Size of the pieces that are checked for zeros.
 const HOLE_BYTES: usize = 64 << 10;
 
 /// See the module.
 #[derive(Default)]
 pub struct Staging {
-    /// Where a chunk can be read: which base, from where, how long.
+    /// The place of each chunk: number of the base, offset, length.
     chunks: HashMap<Tag, (u32, u64, u32)>,
     bases: Vec<TreePath>,
     begun: Option<(ContentId, File)>,
     swaps: u64,
 }
 
-/// The path of a name in the staging directory.
+/// Returns the path of a name in the staging directory.
 pub fn staged(name: &str) -> TreePath {
     join(STAGING.as_bytes(), name.as_bytes())
 }
 
-/// The path of a whole content.
+/// Returns the path of a whole content.
 pub fn whole(content: ContentId) -> TreePath {
     staged(&content.to_string())
 }
 
-/// Whether a content is staged.
+/// Returns whether a content is staged.
 pub fn has(root: &Root, content: ContentId) -> Result<bool, SyncError> {
     let path = whole(content);
     Ok(root.stat(&path).map_err(|e| error::on("look at", &path, e))?.is_some())
 }
 
-/// Whether a cut attempt has left a part of a content.
+/// Returns whether an interrupted attempt has left a part of a content.
 pub fn has_part(root: &Root, content: ContentId) -> Result<bool, SyncError> {
     let path = staged(&format!("{content}.part"));
     Ok(root.stat(&path).map_err(|e| error::on("look at", &path, e))?.is_some())
 }
 
-/// The paths of all that is staged; `None` if the directory is not there.
+/// Returns the paths of all staged entries; `None` if the directory does not exist.
 fn all(root: &Root) -> Result<Option<Vec<TreePath>>, SyncError> {
     match root.list(STAGING.as_bytes()) {
         Ok(names) => Ok(Some(names.iter().map(|name| join(STAGING.as_bytes(), name)).collect())),
@@ -64,12 +64,12 @@ fn all(root: &Root) -> Result<Option<Vec<TreePath>>, SyncError> {
     }
 }
 
-/// Whether anything is staged.
+/// Returns whether anything is staged.
 pub fn has_any(root: &Root) -> Result<bool, SyncError> {
     Ok(all(root)?.is_some_and(|paths| !paths.is_empty()))
 }
 
-/// What was left under the names of files that were on their way into or out of the tree.
+/// Returns the entries that an interrupted sync left on their way into or out of the tree.
 pub fn swaps(root: &Root) -> Result<Vec<TreePath>, SyncError> {
     let mut swaps = all(root)?.unwrap_or_default();
     let begin = staged("swap-");
@@ -77,7 +77,7 @@ pub fn swaps(root: &Root) -> Result<Vec<TreePath>, SyncError> {
     Ok(swaps)
 }
 
-/// The regular files in a directory and below it; none of anything else.
+/// Returns the regular files in a directory and below it; empty for other entries.
 pub fn files_below(root: &Root, path: &TreePath) -> Result<Vec<TreePath>, SyncError> {
     let (mut files, mut next) = (Vec::new(), vec![path.clone()]);
     while let Some(dir) = next.pop() {
@@ -99,7 +99,7 @@ pub fn files_below(root: &Root, path: &TreePath) -> Result<Vec<TreePath>, SyncEr
     Ok(files)
 }
 
-/// The hash of a regular file; none of anything else.
+/// Returns the hash of a regular file; `None` for other entries.
 pub fn hash(root: &Root, path: &TreePath) -> Result<Option<ContentId>, SyncError> {
     let Ok(fd) = root.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) else {
         return Ok(None);
@@ -130,7 +130,8 @@ fn create(root: &Root, path: &TreePath) -> Result<File, SyncError> {
     }
 }
 
-/// Writes, but for zeros: holes stay holes. Who ends with zeros has to set the length.
+/// Writes `bytes`, and skips zeros, so that holes stay holes. The caller must set the length if the file ends with
+/// zeros.
 fn write_with_holes(to: &mut File, bytes: &[u8]) -> io::Result<()> {
     bytes.chunks(HOLE_BYTES).try_for_each(|part| match part.iter().all(|byte| *byte == 0) {
         true => to.seek_relative(part.len() as i64),
@@ -138,7 +139,7 @@ fn write_with_holes(to: &mut File, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Copies all of a file into an empty one; the hash of it.
+/// Copies a file into an empty one. Returns its hash.
 pub fn copy_with_holes(from: &mut File, to: &mut File) -> io::Result<ContentId> {
     let (mut hasher, mut buffer, mut size) = (blake3::Hasher::new(), vec![0; 1 << 20], 0);
     loop {
@@ -154,7 +155,7 @@ pub fn copy_with_holes(from: &mut File, to: &mut File) -> io::Result<ContentId> 
     Ok(ContentId(*hasher.finalize().as_bytes()))
 }
 
-/// What was begun as `begun` is `content`.
+/// Makes the content that was begun as `begun` durable as `content`.
 fn finish(root: &Root, file: &File, begun: ContentId, content: ContentId) -> Result<(), SyncError> {
     let new = staged(&format!("{begun}.new"));
     file.sync_data().map_err(|e| SyncError::io("sync", shown(&new), e))?;
@@ -168,7 +169,7 @@ fn finish(root: &Root, file: &File, begun: ContentId, content: ContentId) -> Res
 }
 
 impl Staging {
-    /// Keeps what attempts that were cut have left: what was being written becomes a part.
+    /// Keeps the remains of interrupted attempts: a content that was being written becomes a part.
     pub fn recover(&mut self, root: &Root) -> Result<(), SyncError> {
         for path in all(root)?.unwrap_or_default() {
             if let Some(stem) = path.strip_suffix(b".new") {
@@ -184,7 +185,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies a content from a file of the tree. False if the file is not that any more.
+    /// Copies a content from a file of the tree. Returns false if the file does not have this content any more.
     pub fn copy(&mut self, root: &Root, content: ContentId, from: &TreePath) -> Result<bool, SyncError> {
         let fd = match root.open_at(from, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
             Ok(fd) => fd,
@@ -199,7 +200,7 @@ impl Staging {
         }
     }
 
-    /// The chunks of the file at `from`, and of what was left of `content`; at most `most`.
+    /// Returns the chunks of the file at `from`, and of a part that is left of `content`; at most `most`.
     pub fn chunks_of(
         &mut self,
         root: &Root,
@@ -236,20 +237,20 @@ impl Staging {
         Ok(tags)
     }
 
-    /// A content begins to arrive.
+    /// Begins a content that arrives.
     pub fn begin(&mut self, root: &Root, content: ContentId) -> Result<(), SyncError> {
         self.begun = Some((content, create(root, &staged(&format!("{content}.new")))?));
         Ok(())
     }
 
-    /// More of it.
+    /// Appends bytes to it.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
         let (content, file) = self.begun.as_mut().expect("a content was begun");
         // `finish` sets the length.
         write_with_holes(file, bytes).map_err(|e| SyncError::io("write", format!("{STAGING}/{content}"), e))
     }
 
-    /// A chunk that this side said it has.
+    /// Reads a chunk that this side announced.
     pub fn chunk(&mut self, root: &Root, tag: Tag) -> Result<Vec<u8>, SyncError> {
         let changed = || SyncError::Changed("a file was changed while it was used for the sync".to_owned());
         let (base, at, len) = *self.chunks.get(&tag).ok_or_else(changed)?;
@@ -261,7 +262,7 @@ impl Staging {
         if Tag::of(&bytes) == tag { Ok(bytes) } else { Err(stale()) }
     }
 
-    /// What was begun is given up.
+    /// Gives up the content that was begun.
     pub fn discard(&mut self, root: &Root) -> Result<(), SyncError> {
         let Some((content, file)) = self.begun.take() else { return Ok(()) };
         drop(file);
@@ -272,7 +273,7 @@ impl Staging {
         }
     }
 
-    /// The content that was begun is whole, and is `content`.
+    /// Ends the content that was begun, which is `content`.
     pub fn finish(&mut self, root: &Root, content: ContentId) -> Result<(), SyncError> {
         let (begun, file) = self.begun.as_mut().expect("a content was begun");
         let set = file.stream_position().and_then(|len| file.set_len(len));
@@ -282,13 +283,13 @@ impl Staging {
         Ok(())
     }
 
-    /// A name that is free, for something that is taken out of the tree or put into it.
+    /// Returns a free name for an entry that is taken out of the tree or put into it.
     pub fn swap_name(&mut self, root: &Root) -> Result<TreePath, SyncError> {
         loop {
             self.swaps += 1;
             let path = staged(&format!("swap-{}", self.swaps));
             if root.stat(&path).map_err(|e| error::on("look at", &path, e))?.is_none() {
-                // The directory is there.
+                // The directory exists.
                 if self.swaps == 1 {
                     drop(create(root, &path)?);
                     root.remove(&path, false).map_err(|e| error::on("remove", &path, e))?;
@@ -298,7 +299,7 @@ impl Staging {
         }
     }
 
-    /// Removes the directory if nothing is left in it.
+    /// Removes the directory if it is empty.
     pub fn clear_if_empty(&self, root: &Root) -> Result<(), SyncError> {
         match root.remove(STAGING.as_bytes(), true) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),

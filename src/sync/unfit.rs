@@ -15,19 +15,19 @@ use std::os::fd::AsFd;
 /// Names and values.
 pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What one inode lacks.
+/// Xattrs that one inode lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lacking {
-    /// A path of it, when it was last looked at.
+    /// One of its paths, as of the last scan.
     pub path: TreePath,
-    /// What could not be set.
+    /// The xattrs that could not be set.
     pub xattrs: Xattrs,
 }
 
 /// By inode number.
 pub type Unfit = BTreeMap<u64, Lacking>;
 
-/// Sets xattrs. Returns those for which there is no room, and what the system answered.
+/// Sets xattrs. Returns those that do not fit, and the error of the system.
 pub fn set(fd: impl AsFd, path: &[u8], xattrs: &Xattrs) -> Result<Option<(Xattrs, Errno)>, SyncError> {
     let mut unfit: Option<(Xattrs, Errno)> = None;
     for (name, value) in xattrs {
@@ -49,7 +49,7 @@ pub fn set(fd: impl AsFd, path: &[u8], xattrs: &Xattrs) -> Result<Option<(Xattrs
     Ok(unfit)
 }
 
-/// For the user.
+/// Returns the reason for the user.
 pub fn reason(xattrs: &Xattrs, e: Option<Errno>) -> String {
     let names: Vec<String> = xattrs.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
     let e = e.map_or_else(String::new, |e| format!(" ({e})"));
@@ -59,11 +59,11 @@ pub fn reason(xattrs: &Xattrs, e: Option<Errno>) -> String {
     )
 }
 
-/// Tries once more to set what is missing, and forgets what could be set.
+/// Tries to set missing xattrs, and forgets those that it could set.
 pub fn retry(root: &Root, unfit: &mut Unfit) {
     unfit.retain(|ino, lacking| {
         let file = root.open_at(&lacking.path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
-        // What is elsewhere now is found when the tree is looked at.
+        // The scan finds files that were moved.
         let Ok(file) = file else { return true };
         if !rustix::fs::fstat(&file).is_ok_and(|stat| scan::ino(&stat) == *ino) {
             return true;
@@ -76,7 +76,7 @@ pub fn retry(root: &Root, unfit: &mut Unfit) {
     });
 }
 
-/// Adds to what was `seen` what it lacks. An inode that is another file by now, or gone, lacks nothing.
+/// Adds the missing xattrs to the `seen` entries. Forgets inodes that belong to another file by now, or are gone.
 pub fn complete(seen: &mut BTreeMap<TreePath, Seen>, last: &Tree, unfit: &mut Unfit) {
     if unfit.is_empty() {
         return;
@@ -95,7 +95,7 @@ pub fn complete(seen: &mut BTreeMap<TreePath, Seen>, last: &Tree, unfit: &mut Un
             return false;
         }
         lacking.path.clone_from(&paths[0]);
-        // What a user has set since is there.
+        // An xattr that a user has set since exists.
         lacking.xattrs.retain(|name, _| !seen[&paths[0]].xattrs.contains_key(name));
         for path in paths {
             let now = seen.get_mut(path).expect("it was seen just now");

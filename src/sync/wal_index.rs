@@ -6,14 +6,14 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// How names end.
+/// Suffix of the names.
 pub const SUFFIX: &[u8] = b"-shm";
-/// In the first four bytes, in the byte order of the machine ("The WAL-Index File Format", iVersion).
+/// The version in the first four bytes, in the byte order of the machine ("The WAL-Index File Format", iVersion).
 const VERSION: u32 = 3_007_000;
-/// It has blocks of so many bytes.
+/// Its blocks have this many bytes.
 const BLOCK_BYTES: u64 = 32 << 10;
 
-/// Whether what is at `path`, which `stat` is of, is one.
+/// Returns whether the file at `path`, with the given `stat`, is such an index.
 pub fn is_wal_index(root: &Root, path: &[u8], stat: &Stat) -> bool {
     let file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let size = stat.st_size as u64;
@@ -24,7 +24,7 @@ pub fn is_wal_index(root: &Root, path: &[u8], stat: &Stat) -> bool {
             .is_ok_and(|fd| is_one(path, size, &File::from(fd)))
 }
 
-/// Whether `file`, of so many bytes, is one by its name and how it begins.
+/// Returns whether `file`, of `size` bytes, is one by its name and first bytes.
 pub fn is_one(path: &[u8], size: u64, file: &File) -> bool {
     let mut version = [0; 4];
     path.ends_with(SUFFIX)

@@ -121,7 +121,7 @@ impl<'h> Seeds<'h> {
                 let until = (at + STRIDE).min(gap.end - SEED_BYTES);
                 let later = (at + 1..=until).filter_map(|later| self.best(target, later, &bounds, place));
                 for other in later {
-                    // The later match must be longer by more than the bytes that it skips cost.
+                    // The later match must make up for the bytes that it skips.
                     let lost = other.at.saturating_sub(best.at);
                     if other.len > best.len + lost / 2 + 8 && other.at <= best.at + best.len {
                         best = other;

@@ -28,7 +28,7 @@ fn at(path: &TreePath, suffix: &[u8]) -> TreePath {
     [&path[..], suffix].concat()
 }
 
-/// The names that a group takes in its directory.
+/// Returns the names that a group takes in its directory.
 fn names(rows: &Rows) -> Rows {
     let is_name = |suffix: &Vec<u8>| suffix[..] == *ITSELF || !is_dir(rows);
     rows.iter()
@@ -49,7 +49,7 @@ impl Executor<'_> {
     pub(super) fn group(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
         match (is_dir(was), is_dir(is)) {
             (false, false) => self.put_files(path, was, is),
-            // A database where a directory was, or the other way round.
+            // A database replaces a directory, or a directory replaces a database.
             _ if was.len() > 1 && !is_dir(was) || is.len() > 1 && !is_dir(is) => {
                 self.put_files(path, was, is)
             }
@@ -57,7 +57,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Whether a group is what was looked at. Returns what is in it and not synced.
+    /// Verifies that a group is the examined one. Returns its entries that are not synced.
     fn check_rows(&self, path: &TreePath, was: &Rows) -> Result<Vec<Vec<u8>>, Skip> {
         for (suffix, row) in was {
             self.check(&at(path, suffix), row)?;
@@ -65,7 +65,7 @@ impl Executor<'_> {
         self.others(path, was)
     }
 
-    /// What is in a group beside what was seen of it, if all of that is not synced.
+    /// Returns the entries of a group that were not examined. Fails if one of them is synced.
     fn others(&self, path: &TreePath, was: &Rows) -> Result<Vec<Vec<u8>>, Skip> {
         let mut others = Vec::new();
         if !is_dir(was) {
@@ -94,7 +94,7 @@ impl Executor<'_> {
         Ok(others)
     }
 
-    /// Whether what is at `out` now is what was looked at at `path`.
+    /// Returns whether the group at `out` is the one examined at `path`.
     fn is_still(&self, out: &TreePath, path: &TreePath, was: &Rows) -> Result<bool, Skip> {
         for (suffix, row) in was {
             let same = match row.kind.is_dir() {
@@ -108,7 +108,7 @@ impl Executor<'_> {
                 return Ok(false);
             }
         }
-        // What is not synced is so by its path.
+        // Whether an entry is synced depends on its path.
         let seen = |suffix: &Vec<u8>| was.contains_key(suffix);
         for (dir, _) in was.iter().filter(|(_, row)| row.kind.is_dir()) {
             for name in self.root.list(&at(out, dir)).map_err(refused(path, "read"))? {
@@ -162,7 +162,7 @@ impl Executor<'_> {
         self.note_rows(path, was, is)
     }
 
-    /// Puts together at `new` what is to be at `path`.
+    /// Assembles the group for `path` at `new`.
     fn build(
         &mut self,
         new: &TreePath,
@@ -200,7 +200,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Removes what was put together; contents are staged again.
+    /// Removes an assembled group; its contents are staged again.
     fn unbuild(&mut self, new: &TreePath, staged: &[(TreePath, ContentId)]) -> Step {
         for (from, content) in staged {
             self.root
@@ -210,7 +210,7 @@ impl Executor<'_> {
         self.remove_all(new)
     }
 
-    /// What is not synced stays where it is.
+    /// Moves an entry that is not synced from the old group to its place in the new one.
     fn keep(&mut self, old: &TreePath, path: &TreePath, suffix: &[u8]) -> Step {
         let mut made = path.clone();
         for name in suffix.split(|byte| *byte == b'/').skip(1) {
@@ -224,7 +224,7 @@ impl Executor<'_> {
         self.root.rename(&at(old, suffix), &made, RenameFlags::NOREPLACE).map_err(refused(path, "put back"))
     }
 
-    /// Removes what is in the staging, with all below it.
+    /// Removes an entry of the staging directory, with all entries below it.
     fn remove_all(&mut self, path: &TreePath) -> Step {
         self.root.remove_all(path).map_err(refused(path, "remove"))
     }
@@ -236,7 +236,7 @@ impl Executor<'_> {
         is.iter().try_for_each(|(suffix, row)| self.note(&at(path, suffix), row.kind.content()))
     }
 
-    /// The files of a database, one of which may be a directory in its place.
+    /// Replaces the files of a database. A directory may take the place of one of them.
     fn put_files(&mut self, path: &TreePath, was: &Rows, is: &Rows) -> Step {
         if !self.check_rows(path, was)?.is_empty() {
             return Err(holds_others());
@@ -252,7 +252,7 @@ impl Executor<'_> {
         self.between.iter_mut().for_each(|happens| happens(path));
         let mut done = Vec::new();
         let put = self.put_in_place(path, &names(was), &names(is), &new, &mut done);
-        // What was taken out is at the other end of what was put in.
+        // The entry that was taken out is at the other end of the rename.
         let mut out = Vec::new();
         for Done { from, to, flags } in &done {
             match *flags == RenameFlags::EXCHANGE {
@@ -275,7 +275,7 @@ impl Executor<'_> {
             return Err(put.err().unwrap_or_else(changed));
         }
         out.iter().try_for_each(|(out, _)| self.remove_all(out))?;
-        // Of the old one; whoever opens the new one makes one of its own.
+        // This index belongs to the old database; the program that opens the new one creates its own.
         let index = at(path, SUFFIX);
         if self.stat(&index)?.is_some_and(|stat| is_wal_index(self.root, &index, &stat)) {
             self.root.remove(&index, false).map_err(refused(&index, "remove"))?;
@@ -284,7 +284,8 @@ impl Executor<'_> {
         self.note_rows(path, was, is)
     }
 
-    /// Puts what is new in the staging: `new` says where, by suffix. `staged` are the contents that this takes.
+    /// Assembles new entries in the staging directory; `new` gets their paths, by suffix. `staged` gets the contents
+    /// that this takes.
     fn prepare_files(
         &mut self,
         path: &TreePath,
@@ -308,7 +309,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Removes the directory that was put together and not put in place, if one was.
+    /// Removes the assembled directory if it was not put in place.
     fn remove_directory(&mut self, new: &BTreeMap<Vec<u8>, TreePath>, is: &Rows) -> Step {
         match new.get(ITSELF) {
             Some(dir) if is_dir(is) => self.remove_all(dir),
@@ -330,7 +331,7 @@ impl Executor<'_> {
             Ok::<_, Skip>(())
         };
         let goes = |suffix: &Vec<u8>| !is.contains_key(suffix) || new.contains_key(suffix);
-        // Beside the new one there must not be the old one's log.
+        // The new database must not have the old one's log next to it.
         for suffix in was.keys().filter(|suffix| suffix[..] != *ITSELF && goes(suffix)) {
             let out = self.staging.swap_name(self.root)?;
             rename(self, at(path, suffix), out, RenameFlags::NOREPLACE)?;
@@ -350,7 +351,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// As it was; contents are staged again.
+    /// Restores the old state; contents are staged again.
     fn undo(&mut self, path: &TreePath, done: &[Done], staged: &[(TreePath, ContentId)]) -> Step {
         for Done { from, to, flags } in done.iter().rev() {
             self.root.rename(to, from, *flags).map_err(refused(path, "put back"))?;

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub(super) struct Links(HashMap<u64, BTreeSet<TreePath>>);
 
 impl Links {
-    /// Of what was looked at.
+    /// Returns the links among the examined entries.
     pub(super) fn of(prints: &BTreeMap<TreePath, Print>) -> Links {
         let mut names: HashMap<u64, u32> = HashMap::new();
         prints.values().for_each(|print| *names.entry(print.ino).or_default() += 1);
@@ -25,12 +25,12 @@ impl Links {
         links
     }
 
-    /// `path` is a name of the inode.
+    /// Adds `path` as a name of the inode.
     pub(super) fn add(&mut self, ino: u64, path: &TreePath) {
         self.0.entry(ino).or_default().insert(path.clone());
     }
 
-    /// `from` is called `to` from now on, and so is what is below it.
+    /// Renames `from`, and all paths below it, to `to`.
     pub(super) fn rename(&mut self, from: &TreePath, to: &TreePath) {
         let below = join(from, b"");
         for paths in self.0.values_mut() {
@@ -47,7 +47,7 @@ impl Links {
     }
 }
 
-/// Paths whose inodes a step changes.
+/// Returns the paths whose inodes a step changes.
 fn changed_by(op: &Op) -> Vec<TreePath> {
     match op {
         Op::MakeDir { .. } => Vec::new(),
@@ -60,15 +60,16 @@ fn changed_by(op: &Op) -> Vec<TreePath> {
 }
 
 impl Executor<'_> {
-    /// Inodes with several names that `op` changes, as they were looked at.
+    /// Returns the examined state of the inodes with several names that `op` changes.
     pub(super) fn linked(&self, op: &Op) -> Vec<Print> {
         let known = changed_by(op).into_iter().filter_map(|path| self.prints.get(&path));
         known.filter(|known| self.links.0.contains_key(&known.ino)).cloned().collect()
     }
 
-    /// `op` was done, or tried: what it changed of the inodes that were `before` is no change by others.
+    /// Takes over the changes that `op`, done or tried, made to the inodes `before`, so that they do not count as
+    /// changes by others.
     pub(super) fn follow(&mut self, op: &Op, before: &[Print]) -> Result<(), Skip> {
-        // Metadata that was set behind one name.
+        // Metadata that this step set through one name.
         let set = match op {
             Op::Meta { path, .. } => self.prints.get(path).cloned(),
             _ => None,

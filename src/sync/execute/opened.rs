@@ -12,23 +12,23 @@ use rustix::fs::{FileType, Mode, OFlags};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-/// So many are open at a time.
+/// Maximum number of directories that are open at a time.
 const OPEN_MAX: usize = 128;
 
-/// Those that were given a mode for a while; closed again when dropped.
+/// Directories with a temporary mode. Dropping this restores their modes.
 #[derive(Default)]
 pub(super) struct Opened {
-    /// With inode number, and the mode that each had.
+    /// Each with its inode number, and its former mode.
     dirs: Vec<(OwnedFd, u64, Mode)>,
     /// Directories that can be changed.
     ready: BTreeSet<TreePath>,
 }
 
 impl Opened {
-    /// Gives all of them their modes again.
+    /// Restores the modes of all directories.
     pub(super) fn close(&mut self) {
         for (dir, _, mode) in self.dirs.drain(..).rev() {
-            // One that was removed meanwhile needs none.
+            // A directory that was removed meanwhile needs no mode.
             if let Err(e) = rustix::fs::fchmod(&dir, mode) {
                 tracing::warn!("a directory keeps the mode that it was given for the sync: {e}");
             }
@@ -36,7 +36,7 @@ impl Opened {
         self.ready.clear();
     }
 
-    /// The directory has got another mode.
+    /// Forgets a directory whose mode was set by a step.
     pub(super) fn forget(&mut self, ino: u64) {
         self.dirs.retain(|(_, other, _)| *other != ino);
     }
@@ -48,13 +48,13 @@ impl Drop for Opened {
     }
 }
 
-/// Directories in which a step changes names, and those that it moves.
+/// Returns the directories in which a step changes names, and those that it moves.
 fn changed_by(op: &Op) -> Vec<TreePath> {
     let parent = |path: &TreePath| split(path).0.to_vec();
     match op {
         Op::Meta { .. } => Vec::new(),
         Op::MakeDir { path, .. } | Op::Create { path, .. } | Op::Replace { path, .. } => vec![parent(path)],
-        // A directory that moves gets another `..`.
+        // A moved directory gets another `..`.
         Op::Move { from, to } => vec![parent(from), parent(to), from.clone()],
         Op::Remove { path, .. } => vec![parent(path)],
         Op::Group { path, was, .. } => {
@@ -66,7 +66,7 @@ fn changed_by(op: &Op) -> Vec<TreePath> {
 }
 
 impl Executor<'_> {
-    /// Makes the directories that `op` changes writable for their owner, if they are this user's.
+    /// Makes the directories that `op` changes writable for their owner if this user owns them.
     pub(super) fn open_directories(&mut self, op: &Op) -> Result<(), SyncError> {
         let user = rustix::process::geteuid();
         if user.is_root() {
@@ -80,7 +80,7 @@ impl Executor<'_> {
                 self.opened.close();
             }
             match self.open_directory(&dir, user.as_raw()) {
-                // The step itself says what is wrong.
+                // The step itself reports the problem.
                 Ok(()) | Err(Skip::Because(_) | Skip::Changed) => drop(self.opened.ready.insert(dir)),
                 Err(Skip::Fatal(e)) => return Err(e),
             }

@@ -1,4 +1,4 @@
-//! Contents that a directory sends: of files that may change meanwhile.
+//! Reads the contents that a directory sends, from files that may change meanwhile.
 
 use super::Local;
 use crate::id::RecipeId;
@@ -13,14 +13,14 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 
 impl Local<'_> {
-    /// A content of a group that changes all the time, in a file with a place of its own.
+    /// Returns a content of a group that changes all the time, in a file with its own offset.
     pub(super) fn kept(&self, content: ContentId) -> Result<Option<File>, SyncError> {
         let Some(kept) = self.kept.get(&content) else { return Ok(None) };
         let again = File::open(format!("/proc/self/fd/{}", kept.as_raw_fd()));
         again.map(Some).map_err(|e| SyncError::io("open", "a content that was kept", e))
     }
 
-    /// A copy of the first bytes of a file, if they are this content.
+    /// Returns a copy of the first bytes of a file if they are this content.
     fn beginning(&mut self, file: &File, size: u64, content: ContentId) -> Result<Option<File>, SyncError> {
         let mut copy = self.memory.spool()?;
         let mut hasher = blake3::Hasher::new();
@@ -42,7 +42,7 @@ impl Local<'_> {
         Ok(same.then_some(copy))
     }
 
-    /// Whether the file of a content is what it was when it was looked at.
+    /// Returns whether the file of a content is unchanged since the scan.
     fn is_at_rest(&self, content: ContentId) -> bool {
         let Some(path) = self.contents.get(&content) else { return true };
         let (stat, known) = (self.root.stat(path).ok().flatten(), self.memory.cache.get(path));
@@ -51,8 +51,8 @@ impl Local<'_> {
 }
 
 impl Source for Local<'_> {
-    /// The file, if it has not changed since it was looked at; else a copy of what it was, if that is still to be had: as its
-    /// beginning, as of a log, or in the store.
+    /// Opens the file if it is unchanged since the scan. Otherwise returns a copy of the former content, if there is
+    /// one: the file's beginning (for example, of a log), or in the store.
     fn open(&mut self, content: ContentId) -> Result<File, SyncError> {
         if let Some(kept) = self.kept(content)? {
             return Ok(kept);
@@ -85,7 +85,7 @@ impl Source for Local<'_> {
         };
         let stat = self.root.stat(path).map_err(|e| error::on("look at", path, e))?;
         let known = self.memory.cache.get(path);
-        // What was copied before it was told is at rest.
+        // A content that was copied first cannot change.
         let copied = known.is_some_and(|known| known.fresh) || self.copied.contains(&content);
         Ok(copied || stat.zip(known).is_some_and(|(stat, known)| unchanged(known, &scan::print(&stat, None))))
     }

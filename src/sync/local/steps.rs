@@ -35,7 +35,7 @@ impl Steps for Local<'_> {
         }
         let entry = agreed.entries.get(scan::IGNORE.as_bytes());
         let Some(content) = entry.and_then(|entry| entry.kind.content()) else { return Ok(Ignored::of("")) };
-        // After a sync that was stopped: staged, or in its place already.
+        // After an interrupted sync it is staged, or in its place already.
         for path in [staging::whole(content), scan::IGNORE.as_bytes().to_vec()] {
             if staging::hash(&self.root, &path)? == Some(content)
                 && let Ok(fd) = self.root.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
@@ -43,7 +43,7 @@ impl Steps for Local<'_> {
                 return Ok(Ignored::of(ignored::tellable(&scan::pattern_text_of(File::from(fd))?)));
             }
         }
-        Err(SyncError::Changed(format!("{}: what it was to be is not here any more", scan::IGNORE)))
+        Err(SyncError::Changed(format!("{}: the agreed version is missing", scan::IGNORE)))
     }
 
     fn keep_twice(&mut self, conflicts: &[Conflict]) {

@@ -1,6 +1,8 @@
-//! Groups at one moment: each is read, and examined again. If something in it changed meanwhile, the daemon,
-//! which can hold up programs, examines it and returns the changed contents too, because they would have
-//! changed again by the time they are sent.
+//! Capture of groups at one moment.
+//!
+//! Each group is read, and examined again. If an entry changed meanwhile, the daemon, which can suspend programs,
+//! examines the group. It returns the changed contents too, because they would have changed again by the time they are
+//! sent.
 
 use super::super::error;
 use super::super::error::SyncError;
@@ -16,27 +18,28 @@ use std::fs::File;
 use std::io::Seek;
 use std::time::SystemTime;
 
-/// So often a group is looked at that is not at rest,
+/// Number of attempts to capture a group that changes.
 const ATTEMPTS: u32 = 20;
-/// no more than so often without a moment to be had: each try holds up everybody.
+/// Number of these attempts that may fail because programs kept writing: each of them suspends all programs.
 const ATTEMPTS_IN_VAIN: u32 = 5;
-/// How names of git's locks end.
+/// Suffix of git's lock files.
 const LOCK: &[u8] = b".lock";
-/// At most so many contents are kept of what was in groups at that moment: each is an open file.
+/// Maximum number of contents of groups that are kept from that moment: each is an open file.
 const KEPT_MAX: usize = 512;
 
-/// Tells what is at a path, and beside it, at a moment: as [`crate::sync::old_contents::OldContents::at_barrier`].
+/// Returns the entries at a path, and at that path with suffixes, as of one moment; see
+/// [`crate::sync::old_contents::OldContents::at_barrier`].
 pub type AtBarrier<'a> = dyn FnMut(&TreePath, &[&[u8]], Time) -> Option<Vec<Row>> + 'a;
 
-/// Whether `other` belongs to the group at `path`.
+/// Returns whether `other` belongs to the group at `path`.
 fn is_of(path: &[u8], other: &[u8]) -> bool {
     let rest = other.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || BESIDE.contains(&rest))
 }
 
 impl Scan {
-    /// Sees to it that each group is as it was at one moment. What changes all the time, by what cannot be held up, waits for the
-    /// next sync.
+    /// Makes sure that each group is captured as of one moment. A group that changes all the time, by programs that
+    /// cannot be suspended, waits for the next sync.
     pub(super) fn settle_groups(
         &mut self,
         look: &Look<'_>,
@@ -47,7 +50,7 @@ impl Scan {
     ) -> Result<(), SyncError> {
         let mut torn = self.torn(look, groups, last)?;
         if !torn.is_empty() {
-            // What was changed just now may be changed again without showing it.
+            // A file that changed just now may change again without a new time.
             std::thread::sleep(FRESH);
             for path in torn {
                 self.look_again(look, &path, report)?;
@@ -74,7 +77,7 @@ impl Scan {
         self.seen.get(path).is_some_and(|seen| seen.kind.is_dir())
     }
 
-    /// Groups that are not seen to have been at rest.
+    /// Returns the groups that may have changed during the scan.
     fn torn(&self, look: &Look<'_>, groups: &Groups, last: &Tree) -> Result<Vec<TreePath>, SyncError> {
         let busy = Kind::File { content: ContentId([0; 32]), size: 0 };
         let seen = self.seen.iter().map(|(path, seen)| (path, &seen.kind));
@@ -90,7 +93,7 @@ impl Scan {
         Ok(torn)
     }
 
-    /// What of a group was seen, itself first.
+    /// Returns the scanned members of a group, itself first.
     fn members(&self, path: &TreePath) -> Vec<TreePath> {
         let below = join(path, b"");
         let inside = self.seen.range(below.clone()..).map(|(other, _)| other);
@@ -103,7 +106,7 @@ impl Scan {
         }
     }
 
-    /// Looks at a group that changes all the time; whether it was seen as it was at one moment.
+    /// Captures a group that changes all the time. Returns whether that succeeded.
     fn look_at_barrier(
         &mut self,
         look: &Look<'_>,
@@ -113,7 +116,7 @@ impl Scan {
     ) -> Result<bool, SyncError> {
         let mut in_vain = 0;
         for attempt in 0..ATTEMPTS {
-            // As much as can be while programs go on; what changes from here on comes with the moment.
+            // Reads as much as possible while programs run; later changes are captured at the barrier.
             let since = time(SystemTime::now() - FRESH);
             self.look_again(look, path, report)?;
             let beside = if self.is_dir(path) { &[][..] } else { &BESIDE };
@@ -134,7 +137,8 @@ impl Scan {
         Ok(false)
     }
 
-    /// Takes what was in a group at a moment for what is there. Not if some of it is not known, or git is at work in it.
+    /// Takes the entries captured at the barrier as the result of the scan. Returns false if some of them are unknown,
+    /// or if git is writing to the group.
     fn take(&mut self, look: &Look<'_>, path: &TreePath, rows: Vec<Row>) -> Result<bool, SyncError> {
         let git = rows.iter().any(|row| row.path == join(path, b"HEAD"));
         let (mut taken, mut kept) = (Vec::new(), Vec::new());
@@ -210,7 +214,7 @@ impl Scan {
         Ok(())
     }
 
-    /// What is known of a group is not so any more; it is remembered for the next look.
+    /// Discards the scan's result for a group, but keeps its state for the next examination.
     fn forget(&mut self, path: &TreePath) {
         for member in self.members(path) {
             if let (Some(seen), Some(print)) = (self.seen.remove(&member), self.prints.remove(&member)) {
@@ -226,7 +230,7 @@ impl Scan {
         self.left_out.contains(path) || self.wal_indexes.contains(path)
     }
 
-    /// Whether a group is as it was the last time: then that was at one moment.
+    /// Returns whether a group is unchanged since the last sync, which captured it as of one moment.
     fn is_known(&self, look: &Look<'_>, last: &Tree, path: &TreePath, members: &[TreePath]) -> bool {
         let same = |member: &TreePath| {
             let (Some(before), Some(now)) = (look.known.get(member), self.prints.get(member)) else {
@@ -243,7 +247,7 @@ impl Scan {
         members.iter().all(same) && (if dir { before + 1 == members.len() } else { beside })
     }
 
-    /// Whether nothing has changed since it was looked at, and what is there now is all: a directory that has not changed
+    /// Returns whether nothing has changed since the scan, and no entries were added. A directory that is unchanged
     /// since before it was listed has no other names.
     fn is_settled(&self, look: &Look<'_>, first: &TreePath, members: &[TreePath]) -> Result<bool, SyncError> {
         if self.busy.iter().any(|busy| is_of(first, busy)) {
@@ -254,12 +258,12 @@ impl Scan {
         for path in members {
             let stat = stats.stat(look.root, path).map_err(|e| error::on("look at", path, e))?;
             let (Some(stat), Some(known)) = (stat, self.prints.get(path)) else { return Ok(false) };
-            // A lock of git: it is at work.
+            // A lock of git: git is writing.
             if known.fresh || !unchanged(known, &print(&stat, None)) || (git && path.ends_with(LOCK)) {
                 return Ok(false);
             }
         }
-        // Those of a database that came meanwhile.
+        // Files of a database that were created meanwhile.
         let dir = self.seen.get(first).is_some_and(|seen| seen.kind.is_dir());
         for suffix in BESIDE.iter().filter(|_| !dir) {
             let path = [&first[..], suffix].concat();
