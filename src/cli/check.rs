@@ -142,14 +142,15 @@ impl Check {
     }
 }
 
-/// What is lost, and how much of it a copy could bring back: the record of a file is in no copy of its content.
+/// Counts the lost objects, and those of them that a copy could restore. A copy of a content does not have the record
+/// of its file.
 fn lost(plan: &[Action]) -> (usize, usize) {
     let lost = || plan.iter().filter(|action| action.action == "lost");
     let is_record = |action: &&Action| action.path.as_ref() == Some(&action.object);
     (lost().count(), lost().filter(|action| !is_record(action)).count())
 }
 
-/// Makes the index anew and repairs what is left then.
+/// Rebuilds the index, then repairs the remaining damage.
 fn repair_with_new_index(
     layout: &Layout,
     request: Request,

@@ -325,11 +325,14 @@ fn text(report: &GraphReport) -> String {
         text += "\n";
     }
     if report.cluster_count > 0 {
-        let mut least = share(report.min) + " of the smaller file";
+        let mut least = share(report.min);
         if report.min_common > 1 {
             least += &format!(" and {}", size(report.min_common));
         }
-        text += &format!("similar: {} clusters, linked from {least} on\n", report.cluster_count);
+        text += &format!(
+            "similar: {} clusters, links have at least {least} of the smaller file\n",
+            report.cluster_count
+        );
         for ClusterReport { id, kind, bytes, links, similarity, files } in &report.clusters {
             text += &format!(
                 "\n#{id}: {kind} of {} files, {}, {links} links, {} similar on average\n",
@@ -347,7 +350,7 @@ fn text(report: &GraphReport) -> String {
         }
     }
     if let Some(pairs) = report.pairs.as_ref().filter(|pairs| !pairs.is_empty()) {
-        let head = ["COMMON", "OF A", "OF B", "A", "B"];
+        let head = ["COMMON", "SHARE OF A", "SHARE OF B", "A", "B"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         rows.extend(pairs.iter().map(|pair| {
             let PairReport { bytes_common, containment, contained_in, a, b } = pair;

@@ -31,7 +31,7 @@ pub(super) struct Contained {
 
 impl Contained {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
-        // Before a store is looked for: it is what was typed that is missing.
+        // Before the search for a store: a missing path is the more likely mistake.
         for path in std::iter::once(&self.tree).chain(&self.holder) {
             path.metadata().map_err(|e| CliError::io("find", path, &e))?;
         }
@@ -52,7 +52,7 @@ impl Contained {
         Ok(if whole { Outcome::Clean } else { Outcome::Findings })
     }
 
-    /// The store that either path is in, or that is named, or that of the current directory.
+    /// Finds the store of either path, else the one given, else that of the current directory.
     fn find(&self, global: &Global) -> Result<Found, CliError> {
         let first = find_for_file(global, &self.tree);
         match (&self.holder, first) {
@@ -97,12 +97,12 @@ impl Contained {
         }
         let files = report.directories.first().map_or(0, |dir| dir.files);
         text.push_str(&format!(
-            "{} of {} are contained ({}): {} of {files} files are identical to one of {}\n",
-            size(report.contained_bytes),
-            size(report.bytes),
-            share(report.share),
-            report.identical,
+            "{contained} of {bytes} are contained ({share}): {identical} of {files} files are identical to one of {}\n",
             report.holder_files,
+            contained = size(report.contained_bytes),
+            bytes = size(report.bytes),
+            share = share(report.share),
+            identical = report.identical,
         ));
         text.push_str(&format!("{} compared, of at most {}", size(report.compared_bytes), size(self.budget)));
         text.push_str(&match report.unfinished {
@@ -122,7 +122,7 @@ fn more(all: usize) -> String {
     }
 }
 
-/// Where a path is, seen from the store.
+/// Returns the location of a path, relative to the store's root if it is inside.
 fn place(found: &Found, path: &Path) -> Result<Where, CliError> {
     let absolute = path.canonicalize().map_err(|e| CliError::io("find", path, &e))?;
     let below = match found {

@@ -88,11 +88,11 @@ fn text(report: &DiffReport) -> String {
         return format!("{a} and {b} are the same: {}\n", size(report.a_size));
     }
     let mut text = format!(
-        "{} of {} of {a}, {} of {} of {b} are shared\n",
-        size(report.bytes_common),
-        size(report.a_size),
-        size(report.b_bytes_common),
-        size(report.b_size)
+        "{a_common} of {a_size} of {a}, {b_common} of {b_size} of {b} are shared\n",
+        a_common = size(report.bytes_common),
+        a_size = size(report.a_size),
+        b_common = size(report.b_bytes_common),
+        b_size = size(report.b_size)
     );
     let mut rows = vec![["in the first", "in the second", "bytes"].map(str::to_owned).to_vec()];
     for region in &report.regions {

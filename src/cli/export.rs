@@ -13,8 +13,8 @@ const SHOWN: usize = 100;
 /// Make files plain again, in place
 #[derive(clap::Args)]
 #[command(
-    after_help = "Each file is verified by hash before it counts as plain. What was exported stays plain, also in a\n\
-    mount: a rule in config.toml says so. An export that was interrupted goes on where it was.\n\
+    after_help = "Each file is verified by hash before it counts as plain. Exported files stay plain, also in a\n\
+    mount: export adds a rule to config.toml. Run it again to continue an interrupted export.\n\
     It works from the packs alone if the index is damaged or missing.\n\
     Example: dedupctl export /data/photos\n\
     Example: dedupctl export --verify --remove-store /data\n\
@@ -82,7 +82,7 @@ impl Export {
                 format!("files that match {:?} stay", report.rule)
             };
             out.note(&format!(
-                "{what} plain from now on: a rule at the end of config.toml says so; without it, a mount converts them again"
+                "from now on {what} plain: a rule at the end of config.toml says so; without it, a mount converts them again"
             ));
         }
         out.result(&report, |report| text(report, self.remove_store))?;

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 /// Free data that no file needs
 #[derive(clap::Args)]
-#[command(after_help = "Runs beside a mount without holding it up, and may be interrupted at any time.\n\
-    A mounted overlay does it by itself when a quarter of its data is no longer needed.\n\
+#[command(after_help = "Runs during a mount without blocking it, and may be interrupted at any time.\n\
+    The daemon of a mounted overlay collects garbage on its own when a quarter of the data is no longer needed.\n\
     Example: dedupctl gc --dry-run /data")]
 pub(super) struct Gc {
     /// A path of the overlay; by default the current directory
@@ -34,7 +34,7 @@ impl Gc {
         }
         if report.packs_no_room > 0 {
             out.note(&format!(
-                "{} packs were left as they are, for want of room to copy what is needed of them; make room on that \
+                "{} packs were left as they are, because there is no room to copy their needed data; make room on that \
                  filesystem and run this again",
                 report.packs_no_room
             ));

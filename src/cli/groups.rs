@@ -24,14 +24,14 @@ const MEMORY_BYTES: usize = 256 << 20;
 /// Compare all files: identical files, similar groups
 #[derive(clap::Args)]
 #[command(
-    after_help = "Files that are the same come first. A group has a representative, and each other member \
-    resembles that: CONTAINED is the share of the member that is in it, CONTAINS the share of it that is in the \
-    member. Nothing is in a group by way of a third file. SAVABLE counts bytes of members that the representative \
-    has.\nWhat was compared is kept, so asking again with another --min is quick.\n\
+    after_help = "Identical files come first. A group has a representative, and every other member resembles it. \
+    CONTAINED is the share of the member that is also in the representative, CONTAINS the share of the representative \
+    that is also in the member. No file is in a group only because it resembles another member. SAVABLE counts the \
+    members' bytes that the representative has.\nResults are saved, so that another run with a different --min is quick.\n\
     Example: dedupctl groups --min 0.5 --suffix .html /data/docs\n\
     Example: dedupctl groups --html groups.html ~/docs\n\n\
-    --method chunk-graph tells identical files, then clusters of files that links connect, then pairs; --method sif tells \
-    each file with those like it, or with --interesting sets that all have much in common.\n\
+    --method chunk-graph shows identical files, then clusters of files that links connect, then pairs. --method sif shows \
+    each file with similar ones; with --interesting it shows sets whose files all have much in common.\n\
     Example: dedupctl groups --method chunk-graph --in ~/docs --save docs.chunks --pairs\n\
     Example: dedupctl groups --method chunk-graph --from docs.chunks --min 0.5 --template 1 --tables tables\n\
     Example: dedupctl groups --method sif --in 1.0 --against 1.1\n\
@@ -200,12 +200,12 @@ impl Groups {
     }
 }
 
-/// What methods of their own reports are asked.
+/// Parameters for methods with their own report.
 pub(super) struct Asked<'a> {
-    /// Not looked at where what was saved or kept is.
+    /// The directory to read; unused with saved results or an index.
     pub(super) dir: PathBuf,
     pub(super) method: &'a Chosen,
-    /// The overlay's index, if it is to be asked.
+    /// The overlay's index, if it answers.
     pub(super) kept: Option<&'a MethodIndex>,
     pub(super) saving: &'a Saving,
     /// Whether to show pairs.
@@ -217,7 +217,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// How many rows: all, if scripts ask.
+    /// Returns the maximum number of rows; scripts get all.
     pub(super) fn shown(&self) -> usize {
         self.limit.unwrap_or(if self.json { usize::MAX } else { SHOWN })
     }

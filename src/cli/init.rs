@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 /// Create the store of a directory without mounting it
 #[derive(clap::Args)]
 #[command(
-    after_help = "Nothing in DIR is touched. `dedupctl scan DIR` indexes what is there; `dedupfs DIR` mounts it and converts files.\n\
+    after_help = "The files in DIR stay as they are. `dedupctl scan DIR` indexes them; `dedupfs DIR` mounts the overlay \
+    and converts files.\n\
     Example: dedupctl init /data --chunk-avg 8KiB"
 )]
 pub(super) struct Init {

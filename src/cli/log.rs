@@ -46,13 +46,13 @@ impl Log {
     }
 }
 
-/// What versions and snapshots take.
+/// Describes the space of versions and snapshots.
 pub(super) fn history(use_: &HistoryUse) -> String {
     format!(
-        "{} of at most {} for versions, {} for snapshots with a name",
-        size(use_.bytes),
-        size(use_.max_bytes),
-        size(use_.named_snapshots_bytes)
+        "{bytes} of at most {max} for versions, {named} for snapshots with a name",
+        bytes = size(use_.bytes),
+        max = size(use_.max_bytes),
+        named = size(use_.named_snapshots_bytes)
     )
 }
 

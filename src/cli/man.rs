@@ -58,8 +58,8 @@ impl Man {
     }
 }
 
-/// The page of all settings, made of what `dedupctl init` writes into a new file: what is said of a setting, then the line
-/// or lines that set it, as it is without them or as an example.
+/// Returns the page of all settings, made from the file that `dedupctl init` writes. There, each setting has a
+/// description, then the lines that set it (its default or an example).
 fn settings() -> String {
     let mut page = Roff::new();
     page.control("TH", ["dedupfs-config", "5", "", concat!("dedupfs ", env!("CARGO_PKG_VERSION"))]);
@@ -67,16 +67,16 @@ fn settings() -> String {
     page.text([roman("dedupfs-config - settings of a dedupfs store, in its file config.toml")]);
     page.control("SH", ["DESCRIPTION"]);
     page.text([roman(
-        "The file is in the directory of the store: .dedupfs/config.toml, if that is not elsewhere. What is not understood in \
-         it is an error that names the line, and nothing is mounted then. Each setting is shown with its default or an example.",
+        "The file is in the directory of the store: .dedupfs/config.toml, unless the store is elsewhere. An invalid line is an \
+         error that names it, and nothing is mounted then. Each setting is shown with its default or an example.",
     )]);
     page.control("SH", ["SETTINGS"]);
     let text = Config::default().to_text();
     let mut blocks = text.split("\n\n").map(Block::of);
-    // What the whole file is: said above.
+    // The description of the whole file; DESCRIPTION above covers it.
     blocks.next();
     for Block { prose, lines } in blocks {
-        // What is said of a setting comes first, the lines are what it is of.
+        // The file has the description first; the page has the lines first.
         page.control("PP", []);
         page.control("nf", []);
         for line in lines {
@@ -92,7 +92,7 @@ fn settings() -> String {
     page.to_roff()
 }
 
-/// A setting, or settings that belong together, as they stand in the file.
+/// A setting, or several that belong together, with its description.
 struct Block {
     prose: String,
     lines: Vec<String>,

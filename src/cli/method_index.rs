@@ -90,8 +90,8 @@ impl MethodIndex {
                 Some(true) => next = then,
                 Some(false) => return Ok(()),
                 None => {
-                    let message = format!("the index of {} was not understood", self.method);
-                    return Err(CliError::new(message).hint("`dedupctl check --rebuild` makes it anew"));
+                    let message = format!("the index of {} cannot be read", self.method);
+                    return Err(CliError::new(message).hint("`dedupctl check --rebuild` rebuilds it"));
                 }
             }
         }

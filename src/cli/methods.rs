@@ -381,7 +381,7 @@ fn pairs_text(report: &PairsByMethod) -> String {
     if report.pairs.is_empty() {
         return "no similar files\n".to_owned();
     }
-    let head = ["FINGERPRINTS", "OF A", "OF B", "A", "B"];
+    let head = ["FINGERPRINTS", "SHARE OF A", "SHARE OF B", "A", "B"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(report.pairs.iter().map(|pair| {
         let copies = if pair.copies > 0 { format!(" (and {} copies)", pair.copies) } else { String::new() };

@@ -1,4 +1,4 @@
-//! The state of an overlay for Prometheus. `docs/metrics.md` lists what there is.
+//! The state of an overlay for Prometheus. `docs/metrics.md` lists the metrics.
 
 use super::error::CliError;
 use super::output::Output;
@@ -44,7 +44,7 @@ impl Metrics {
     }
 }
 
-/// A scraper must never see half of it.
+/// Replaces a file atomically, so that a scraper never sees half of it.
 fn replace(file: &Path, text: &str) -> Result<(), CliError> {
     let error = |e: std::io::Error| CliError::io("write", file, &e);
     let name = file.file_name().ok_or_else(|| {

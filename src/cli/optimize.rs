@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// Group similar chunks so that they compress better
 #[derive(clap::Args)]
 #[command(
-    after_help = "Runs beside a mount at low priority, and may be interrupted at any time: the next run goes on.\n\
-    `dedupctl gc` first, so that nothing is grouped that no file needs.\n\
+    after_help = "Runs during a mount at low priority, and may be interrupted at any time: the next run continues.\n\
+    Run `dedupctl gc` first, so that no garbage is grouped.\n\
     Example: dedupctl optimize --dry-run /data"
 )]
 pub(super) struct Optimize {

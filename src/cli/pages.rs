@@ -144,7 +144,7 @@ fn savings(report: &GroupsReport, listed: u64) -> Option<Picture> {
         let part = |kind, bytes: u64, told: &str| Part {
             kind,
             share: bytes as f64 / all as f64,
-            label: format!("{} {told}", size(bytes)),
+            label: format!("{} {}", size(bytes), told),
         };
         let parts = vec![part(Kind::Once, all - saved.min(all), "once"), part(kind, saved.min(all), told)];
         (all > 0).then(|| Bar { label: format!("{label}, {}", size(all)), parts })
@@ -166,7 +166,7 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
         let part = |kind, bytes: u64, told: &str| Part {
             kind,
             share: bytes as f64 / size_of.max(1) as f64,
-            label: format!("{} {told}", size(bytes)),
+            label: format!("{} {}", size(bytes), told),
         };
         let parts = vec![part(Kind::Saved, shared, "shared"), part(Kind::Once, size_of - shared, "not")];
         Bar { label: name.to_owned(), parts }
@@ -211,8 +211,8 @@ pub(super) fn diff(report: &DiffReport, excerpts: [Vec<Excerpt>; 2]) -> Page {
         title: format!("{a} and {b}"),
         about: "Common parts of at least 32 bytes, at any position".to_owned(),
         figures: vec![
-            figure("of the first", share(report.bytes_common as f64 / (*a_size).max(1) as f64)),
-            figure("of the second", share(report.b_bytes_common as f64 / (*b_size).max(1) as f64)),
+            figure("share of the first", share(report.bytes_common as f64 / (*a_size).max(1) as f64)),
+            figure("share of the second", share(report.b_bytes_common as f64 / (*b_size).max(1) as f64)),
             figure("shared", size(report.bytes_common)),
             figure("regions", (regions.len() as u64 + report.omitted).to_string()),
         ],

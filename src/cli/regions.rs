@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 
 /// Regions shown by default; scripts get all.
 const SHOWN: usize = 20;
-/// Of a line of text on either side, in characters.
+/// Width of the text on either side, in characters.
 const WIDTH: usize = 56;
-/// Read at once.
+/// Maximum bytes of a line that are read.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Show common parts of two files, with line numbers
 #[derive(clap::Args)]
 #[command(
-    after_help = "By winnowing, as MOSS does it: each file is read through the front end that its content asks for, \
-    which leaves out what does not tell files apart (case and spaces of text, names and comments of source code, tags \
-    of HTML). What both have in common over K+W-1 bytes of that is found; less than K bytes never is.\n\
+    after_help = "Uses winnowing, like MOSS: a front end reads each file according to its type and leaves out details that \
+    do not distinguish files (case and spaces of text, names and comments of source code, tags of HTML). Common parts of \
+    at least K+W-1 bytes of the rest are always found, parts of less than K bytes never.\n\
     Example: dedupctl regions homework/ann.c homework/bob.c --base handout.c"
 )]
 pub(super) struct Regions {
@@ -93,11 +93,11 @@ impl Regions {
             return format!("too short to compare: {} bytes are needed\n", self.k);
         };
         let mut text = format!(
-            "{} of {a} (as {}), {} of {b} (as {})\n",
-            share(*a_share),
+            "{a_share} of {a} (as {}), {b_share} of {b} (as {})\n",
             views[0].name(),
-            share(*b_share),
-            views[1].name()
+            views[1].name(),
+            a_share = share(*a_share),
+            b_share = share(*b_share)
         );
         for Passage { a: of_a, b: of_b, prints, bytes } in passages {
             text += &format!(
@@ -124,7 +124,7 @@ impl Regions {
         if passages.is_empty() { text + "nothing in common\n" } else { text }
     }
 
-    /// The first lines of each region, cut to what is shown.
+    /// Reads the first lines of each region, shortened to the shown width.
     fn read_lines(
         &self,
         path: &Path,

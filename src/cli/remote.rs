@@ -51,14 +51,14 @@ enum Action {
     },
 }
 
-/// Names of peers, in `remotes.toml` beside what syncs remember.
+/// Names of peers, in `remotes.toml` in the sync state.
 pub(super) struct Remotes(Names);
 
 #[derive(Serialize)]
 struct Row {
     name: String,
     peer: String,
-    /// Which device was met there; none before the first sync.
+    /// The device that was met there; `None` before the first sync.
     device: Option<String>,
 }
 
@@ -72,13 +72,13 @@ impl Remotes {
         Ok(Remotes(Names::open(found, "remotes.toml")?))
     }
 
-    /// The peer of that name, or else the name itself.
+    /// Returns the peer of that name, or the name itself if it names none.
     pub(super) fn resolve(&self, name: &str) -> String {
         self.0.rows.get(name).map_or(name, String::as_str).to_owned()
     }
 }
 
-/// A name that is no directory, no host and no option.
+/// Checks that a name is no directory, no host and no option.
 fn check_name(name: &str) -> Result<(), CliError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if name.is_empty() || name.starts_with(['-', '.']) || !name.bytes().all(plain) {
@@ -109,7 +109,7 @@ impl Remote {
                 if let Some((host, dir)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) {
                     check_host(peer, host, dir)?;
                 }
-                // What is named from here is meant from everywhere.
+                // A relative path must work from every directory.
                 let local = !peer.contains(':') || Path::new(peer).exists();
                 let absolute =
                     std::path::absolute(peer).map_err(|e| CliError::io("find", peer.as_ref(), &e))?;

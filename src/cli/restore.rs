@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// Restore a version of a file
 #[derive(clap::Args)]
 #[command(
-    after_help = "In place, what is there becomes a version first; the file is the one or the other at any time. \
-    Without @N the last version is meant: of a file that was removed, what it was.\n\
+    after_help = "A restore in place first saves the present content as a version, then replaces it atomically. \
+    Without @N it restores the last version; for a removed file, its last content.\n\
     Example: dedupctl restore thesis.tex@3\n\
     Example: dedupctl restore thesis.tex@3 -o old.tex"
 )]

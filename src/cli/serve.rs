@@ -53,7 +53,7 @@ impl Serve {
         let limits = pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: None };
         let (mut from, mut to) = pipe::connect(from, to, limits);
         self.serve(&mut from, &mut to).inspect_err(|e| {
-            // The caller has a terminal, this may not.
+            // The caller has a terminal; this process may have none.
             let failure = Failure { message: e.message.clone(), hint: e.hint.clone() };
             if !e.silent {
                 let _ = proto::write(&mut to, &Message::Failed(failure));
@@ -62,12 +62,12 @@ impl Serve {
         Ok(Outcome::Clean)
     }
 
-    /// How the overlay is made if there is none.
+    /// Returns the options for a new overlay.
     fn init(&self) -> InitOptions {
         InitOptions { force_root: self.force_root, home: super::home(), ..InitOptions::default() }
     }
 
-    /// Whether there is no copy yet. Where one was met before, that is an error unless one is asked for.
+    /// Returns whether a copy must be created. A missing copy that an earlier sync met is an error without `--create`.
     fn is_to_be_made(&self) -> Result<bool, CliError> {
         let missing = !self.dir.exists() || matches!(control::find(&self.dir), Err(ControlError::NoStore(_)));
         match &self.expect {
@@ -127,7 +127,7 @@ impl Serve {
 fn answer(local: &mut Local<'_>, from: &mut impl Read, to: &mut impl Write) -> Result<Session, CliError> {
     let mut session = Session::answer();
     let done = link::run(&mut session, local, from, to, &mut |_, _| {});
-    // The caller was told already.
+    // The caller has got the error already.
     done.map_err(|e| CliError { silent: true, ..CliError::from(e) })?;
     Ok(session)
 }

@@ -6,23 +6,23 @@ use sd_notify::{NotifyState, notify};
 use std::path::Path;
 use std::time::Duration;
 
-/// A start or an end that says how far it is gets so long until it has to say so again.
+/// A start or an end that reports progress gets this much time until its next report.
 const STEP: Duration = Duration::from_secs(120);
 /// Files in conversion are finished and the index is written within this time, however large it is.
 const END: Duration = Duration::from_secs(600);
 
-/// The start takes long, but goes on.
+/// Reports that the start takes long, but continues.
 pub(super) fn starting(step: &str) {
     tell(&[NotifyState::Status(step), extend(STEP)]);
 }
 
-/// The mount answers.
+/// Reports that the mount answers.
 pub(super) fn ready(mountpoint: &Path) {
     let status = format!("mounted at {}", plain(&mountpoint.to_string_lossy()));
     tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-/// The unmount has begun.
+/// Reports that the unmount has begun.
 pub(super) fn ending() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing files in conversion"), extend(END)]);
 }
@@ -33,6 +33,6 @@ fn extend(time: Duration) -> NotifyState<'static> {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(e) = notify(states) {
-        tracing::debug!("the service manager was not told: {e}");
+        tracing::debug!("no report to the service manager: {e}");
     }
 }

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 /// Wait until all closed files are stored and durable
 #[derive(clap::Args)]
 #[command(
-    after_help = "What is closed meanwhile is not waited for. Nothing waits for having rested then: neither files of a policy like idle:10m nor those that are\n\
-    written again and again. Only files that are rewritten as a whole again and again, and share nothing with their versions, stay plain.\nExample: cp -r project /data/ && dedupctl settle /data"
+    after_help = "Does not wait for files that programs close meanwhile. It also converts files that the daemon would let \
+    rest first: those with a policy like idle:10m, and those that are written often. Files that are repeatedly rewritten as \
+    a whole, and share nothing with their older versions, stay plain.\nExample: cp -r project /data/ && dedupctl settle /data"
 )]
 pub(super) struct Settle {
     /// Any path in the overlay; by default the current directory

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(super) struct Status {
     /// Any path in the overlay; by default the current directory
     path: Option<PathBuf>,
-    /// Show how many bytes a removal would free: of a file, a directory, or a snapshot as `.snapshots/ID`
+    /// Show how many bytes the removal of a file, a directory or a snapshot (`.snapshots/ID`) would free
     #[arg(long, value_name = "PATH", conflicts_with = "path")]
     of: Option<PathBuf>,
     /// Repeat every N seconds, until Ctrl-C; with --json one document a line
@@ -36,7 +36,7 @@ impl Status {
             }
             return Ok(Outcome::Clean);
         }
-        // Found anew each time: it may be mounted or unmounted meanwhile, and no store is kept open in between.
+        // Finds it again each time: it may be mounted or unmounted meanwhile, and no store stays open in between.
         let next = || {
             let (session, _) = Session::open(find(global, self.path.as_deref())?, Work::Ask, out)?;
             match session.ask(Request::Status, out)? {
@@ -85,7 +85,7 @@ fn disk(report: &StatusReport) -> String {
     }
 }
 
-/// Size and share of the index, and the files that it leaves out.
+/// Describes the size and share of the index, and the files that it leaves out.
 fn index(report: &StatusReport) -> String {
     let mut text = size(report.index_bytes);
     if report.unique_bytes > 0 {

@@ -24,10 +24,11 @@ use std::time::Duration;
 #[derive(clap::Args)]
 #[command(
     after_help = "PEER is a directory, HOST:DIR or USER@HOST:DIR (by ssh, with dedupctl there too), or a name that\n\
-    `dedupctl remote add` gave. What only one side changed goes to the other; a file that both changed is kept twice,\n\
-    and `dedupctl conflicts` settles that. Nothing is overwritten that was not compared. A sync that was cut goes on\n\
-    where it was when it is run again. PEER has to be there; `--create` makes it. Patterns in .dedupfsignore (as in .gitignore) are left out.\n\
-    Exit code 1 if there are conflicts, or files that could not be synced in full: each is named.\n\
+    from `dedupctl remote add`. Changes of one side go to the other. If both sides changed a file, both versions are kept,\n\
+    and `dedupctl conflicts` resolves the conflict. A sync compares every file before it overwrites it. Run an interrupted\n\
+    sync again to continue it. PEER must exist; `--create` creates it. Files that match .dedupfsignore (like .gitignore)\n\
+    are not synced.\n\
+    Exit code 1: there are conflicts, or files that could not be synced completely; the sync names each of them.\n\
     Example: dedupctl sync ann@server:/data\n         dedupctl sync --dry-run --pull /mnt/disk/copy /data"
 )]
 pub(super) struct Sync {
@@ -110,7 +111,7 @@ struct SyncReport {
     without_base: bool,
     /// This device, as `winner` and `loser` name it.
     device: String,
-    /// What a dry run did not make of the other side: `directory` or `overlay`.
+    /// The object that a real run would create on the other side, from a dry run: `directory` or `overlay`.
     would_make: Option<&'static str>,
 }
 
@@ -127,10 +128,10 @@ impl From<Summary> for Side {
     }
 }
 
-/// After a sync that went well the other side waits for its store, so long at most.
+/// Maximum time that the other side waits for its store after a successful sync.
 const SETTLING: Duration = Duration::from_secs(3600);
 
-/// Bytes a second.
+/// Parses a rate in bytes a second.
 fn parse_rate(text: &str) -> Result<u64, String> {
     match parse_size(text) {
         Ok(rate) if rate < pipe::RATE_MIN => {
@@ -140,23 +141,23 @@ fn parse_rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Whether a text is a word on the other side's command line.
+/// Returns whether a text is one word on the other side's command line.
 fn is_device(text: &str) -> bool {
     Device::try_from(text.to_owned()).is_ok()
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// HOST and DIR of a peer that is not a directory here: as for scp, a colon before any slash.
+/// Returns HOST and DIR of a peer that is not a directory here: as for scp, a colon before any slash.
 pub(super) fn parse_host(peer: &str) -> Option<(&str, &str)> {
     let (host, dir) = peer.split_once(':')?;
     (!host.is_empty() && !host.contains('/')).then_some((host, dir))
 }
 
-/// Refuses what ssh would take for an option, and addresses of other programs.
+/// Refuses a host that ssh would take for an option, and addresses of other programs.
 pub(super) fn check_host(peer: &str, host: &str, dir: &str) -> Result<(), CliError> {
     if host.starts_with('-') || dir.is_empty() || dir.starts_with("//") {
         let message = format!("{peer}: expected HOST:DIR or USER@HOST:DIR");
@@ -191,11 +192,11 @@ impl Sync {
         let report = Box::new(move |entries, bytes| {
             let step = match bytes {
                 0 => Progress::files("looking", entries, 0),
-                bytes => Progress::bytes("reading what is new", bytes, 0),
+                bytes => Progress::bytes("reading new and changed files", bytes, 0),
             };
             meter.show(&step);
         });
-        // It looks at its side while this one does.
+        // The other side scans at the same time.
         let mut child = PeerProcess::start(command)?;
         let (from, to) = child.pipes()?;
         let limits = pipe::Limits { silence: Duration::from_secs(self.timeout.into()), rate: self.bwlimit };
@@ -291,13 +292,13 @@ impl Sync {
         })
     }
 
-    /// Says why nothing came from a peer whose process ended with `code`.
+    /// Explains that nothing came from a peer whose process ended with `code`.
     fn never_answered(&self, peer: &str, expected: Option<&str>, code: Option<i32>) -> CliError {
         let Some((host, _)) = parse_host(peer).filter(|_| !Path::new(peer).exists()) else {
             return named(SyncError::Cut, peer);
         };
         match (code, expected) {
-            // clap's code for an option that it does not know.
+            // clap's exit code for an unknown option.
             (Some(2), Some(expected)) => CliError::new(format!(
                 "{peer}: the dedupctl on {host} is older than this one: it cannot check that the copy of {expected}, which was met \
                  there before, is still there (`serve --expect`)"
@@ -320,7 +321,7 @@ impl Sync {
         }
     }
 
-    /// What speaks for the other side.
+    /// Returns the command that serves the other side.
     fn command(&self, peer: &str, expected: Option<&str>) -> Result<Command, CliError> {
         let flags = [
             ("--create", self.create),
@@ -360,7 +361,7 @@ impl Sync {
     }
 }
 
-/// Names the peer if the message does not.
+/// Adds the name of the peer if the message lacks it.
 fn named(e: SyncError, peer: &str) -> CliError {
     let names_nothing = matches!(e, SyncError::Cut | SyncError::Silent(_) | SyncError::Protocol { .. });
     let error = CliError::from(e);
@@ -370,7 +371,7 @@ fn named(e: SyncError, peer: &str) -> CliError {
     }
 }
 
-/// What a sync would make of the directory on the other side.
+/// Returns what a sync would create on the other side: a directory, or an overlay in an existing one.
 fn would_make(features: &[String]) -> Option<&'static str> {
     features.iter().find_map(|feature| match feature.as_str() {
         NEW_DIRECTORY => Some("directory"),
@@ -400,7 +401,7 @@ fn text(report: &SyncReport) -> String {
     text
 }
 
-/// What has become of the two versions, as the user of the device `mine` reads it.
+/// Describes where the two versions are, for the user of the device `mine`.
 fn told(conflict: &ConflictRow, mine: &str, dry_run: bool) -> String {
     let ConflictRow { path, copy, winner, loser } = conflict;
     let (path, copy) = (plain(path), plain(copy));

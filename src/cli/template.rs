@@ -9,9 +9,9 @@ use std::path::PathBuf;
 /// Manage boilerplate that `similar` ignores
 #[derive(clap::Args)]
 #[command(
-    after_help = "A template is a passage of 64 bytes or more. What it covers of a file, in substrings of 32 bytes or \
-    more, counts neither as common nor in the file's size. Identical files are found all the same, and nothing that \
-    is stored changes.\n\
+    after_help = "A template is a passage of 64 bytes or more. Parts of a file that it covers, in substrings of 32 bytes or \
+    more, count neither as common nor in the file's size. Identical files are still found, and stored data does not \
+    change.\n\
     Example: dedupctl template learn --dry-run /data\n\
     Example: dedupctl template add gpl header.c --range 0..780"
 )]

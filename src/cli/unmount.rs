@@ -78,7 +78,7 @@ impl Unmount {
             return Ok((info.mountpoint, report));
         }
         client.wait_gone();
-        // However the daemon ended: what counts is whether the mount is gone.
+        // It does not matter how the daemon ended, only whether the mount is gone.
         match control::daemon_at(&info.mountpoint) {
             Ok(Some(other)) if other.pid == info.pid => Err(ControlError::Ended.into()),
             Err(e @ ControlError::DeadMount(_)) => Err(e.into()),

@@ -1,4 +1,4 @@
-//! A report again and again, until somebody ends it.
+//! Repeated reports, until the user ends them.
 
 use super::error::CliError;
 use super::output::Output;
@@ -9,8 +9,8 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Shows what `next` says every `every`: over the last on a terminal, one document a line with `--json`. Ctrl-C ends it
-/// well, and so does a reader that goes away.
+/// Shows the result of `next` at intervals of `every`: it replaces the last one on a terminal, or is one document a
+/// line with `--json`. Ends successfully on Ctrl-C, or if the reader goes away.
 pub(super) fn watch<T: Serialize>(
     every: Duration,
     out: &Output,

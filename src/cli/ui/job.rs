@@ -1,11 +1,11 @@
-//! All against all takes minutes: it is done beside the pages, once at a time, and its last report is kept.
+//! Background comparison of all files: takes minutes, runs once at a time, and keeps its last report.
 
 use super::super::error::CliError;
 use crate::admin::{GroupsReport, Progress};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How far a comparison has come.
+/// Progress of a comparison.
 #[derive(Clone)]
 pub(super) enum State {
     Running(Option<Progress>),
@@ -14,7 +14,7 @@ pub(super) enum State {
 }
 
 pub(super) struct Job {
-    /// What it was asked with.
+    /// The smallest share that it was started with.
     pub min: f64,
     state: Mutex<State>,
     ended: Condvar,
@@ -33,14 +33,14 @@ impl Job {
         matches!(*self.lock(), State::Running(_))
     }
 
-    /// Waits until it has ended, at most so long.
+    /// Waits until it has ended, at most for this time.
     pub(super) fn wait(&self, time: Duration) {
         let running = |state: &mut State| matches!(state, State::Running(_));
         drop(self.ended.wait_timeout_while(self.lock(), time, running));
     }
 }
 
-/// The last, if there was one.
+/// The last comparison, if there was one.
 #[derive(Default)]
 pub(super) struct Jobs(Mutex<Option<Arc<Job>>>);
 
@@ -53,7 +53,7 @@ impl Jobs {
         self.lock().clone()
     }
 
-    /// Starts one, unless one is running: then that.
+    /// Starts a comparison unless one is running. Returns the running one.
     pub(super) fn start(
         &self,
         min: f64,

@@ -1,4 +1,5 @@
-//! `dedupctl ui`: what the other commands tell, as pages for a browser on this machine. See [`crate::web`] for who is answered.
+//! `dedupctl ui`: the reports of other commands as pages for a browser on this machine. [`crate::web`] decides which
+//! requests are answered.
 
 mod job;
 mod pages;
@@ -17,14 +18,15 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is under way at the end may take so long.
+/// Time for running requests to end after a signal.
 const END_TIME: Duration = Duration::from_secs(2);
 
 /// Serve pages for a browser on this machine
 #[derive(clap::Args)]
 #[command(
-    after_help = "Prints the address, in which a token stands for you: who knows it may read all that this command may. It is \
-    answered on this machine only, changes nothing, and ends with Ctrl-C. Where nothing is mounted, the store is in use until then.\n\
+    after_help = "Prints an address with a secret token: everyone who has it can read all that this command can read. \
+    The pages are served on this machine only and change nothing. Ctrl-C ends the command. \
+    Until then it keeps the store open if nothing is mounted.\n\
     Example: dedupctl ui /data\n\
     Example: ssh -L 8080:127.0.0.1:8080 server dedupctl ui /data --port 8080"
 )]
@@ -44,7 +46,7 @@ struct Started {
 impl UiCommand {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let failed = |what: &str, e: io::Error| CliError::new(format!("{what}: {e}"));
-        // From here on a signal is one to end well.
+        // From here on a signal ends the command successfully.
         let (mut told, tell) = UnixStream::pair().map_err(|e| failed("wait for signals", e))?;
         for signal in [SIGINT, SIGTERM] {
             let tell = tell.try_clone().map_err(|e| failed("wait for signals", e))?;

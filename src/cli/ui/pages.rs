@@ -30,14 +30,14 @@ const LINKS: &[(&str, &str)] = &[
     ("conflicts", "Conflicts"),
     ("snapshots", "Snapshots"),
 ];
-/// As the commands have them.
+/// The default of the commands.
 const SHARE: f64 = 0.25;
 const LIMIT: usize = 100;
 const VERIFY_BYTES: u64 = 1 << 30;
-/// A comparison that is quicker needs no page of its own.
+/// A comparison that takes no longer than this needs no page of its own.
 const QUICK: Duration = Duration::from_millis(400);
 
-/// Answers for pages. Each is the page of a command's report, and with `.json` that report.
+/// Answers for pages. Each page shows the report of a command; with `.json` it is the report itself.
 #[derive(Clone)]
 pub(super) struct Ui(Arc<Inner>);
 
@@ -46,7 +46,7 @@ struct Inner {
     jobs: Jobs,
 }
 
-/// A page, and what it has as one of several.
+/// A page, and its properties on the site.
 struct Made {
     page: Page,
     form: Option<Form>,
@@ -148,7 +148,7 @@ impl Ui {
         let part = |kind, bytes: u64, told: &str| Part {
             kind,
             share: bytes as f64 / all,
-            label: format!("{} {told}", size(bytes)),
+            label: format!("{} {}", size(bytes), told),
         };
         let (stored, unique) =
             (report.stored_bytes.min(report.logical_bytes), report.unique_bytes.min(report.logical_bytes));
@@ -175,7 +175,8 @@ impl Ui {
             figures: figures.map(|(label, value)| figure(label, value)).to_vec(),
             notes,
             pictures: Vec::from_iter(
-                stored_some.then(|| Picture { title: "Where the bytes are".to_owned(), bars: vec![bar] }),
+                stored_some
+                    .then(|| Picture { title: "How the bytes are stored".to_owned(), bars: vec![bar] }),
             ),
             table: Some(plain_table("In words", columns)),
             ..empty("Status", self.about())
@@ -264,7 +265,7 @@ impl Ui {
         Ok(pages::diff(&report, excerpts).into())
     }
 
-    /// The comparison that is asked for, or the last.
+    /// Returns the requested comparison, or the last one.
     fn job(&self, request: &Request) -> Result<Option<Arc<Job>>> {
         if request.get("min").is_none() {
             return Ok(self.0.jobs.last());
@@ -300,7 +301,7 @@ impl Ui {
         let Some(job) = self.job(request)? else {
             return Ok(empty(
                 title,
-                "Compares all files with all. That may take minutes; it goes on beside these pages."
+                "Compares every file with all others. That may take minutes; the other pages work meanwhile."
                     .to_owned(),
             )
             .into());
@@ -423,7 +424,7 @@ fn empty(title: &str, about: String) -> Page {
 
 fn failed(error: &CliError) -> Made {
     let notes = std::iter::once(error.message.clone()).chain(error.hint.clone()).collect();
-    Page { notes, ..empty("This could not be told", String::new()) }.into()
+    Page { notes, ..empty("This request failed", String::new()) }.into()
 }
 
 fn json(status: u16, report: &impl Serialize) -> Result<Answer> {
@@ -461,7 +462,7 @@ fn diff_link(a: &str) -> String {
     format!("diff?a={}&b=", encoded(a))
 }
 
-/// What was typed, to be seen and changed.
+/// Returns an input field with the text of the request.
 fn field(request: &Request, name: &'static str, label: &'static str, example: &'static str) -> Field {
     let value = request.get(name).map(|value| value.to_string_lossy().into_owned()).unwrap_or_default();
     Field { name, label, value, example }
@@ -482,7 +483,7 @@ fn diff_form(request: &Request) -> Form {
     Form { to: "diff", fields, button: "Compare" }
 }
 
-/// With what was asked last, if nothing is now.
+/// Returns the form, with the smallest share of the last comparison if the request has none.
 fn groups_form(request: &Request, last: Option<Arc<Job>>) -> Form {
     let mut min = field(request, "min", "Smallest share", "0.25");
     if min.value.is_empty() {

@@ -10,13 +10,13 @@ use crate::sync::conflicts::{Pending, list};
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
-/// Who is asked: the daemon, or the store itself, which is then kept open.
+/// The source of reports: the daemon, or the store itself, which then stays open.
 pub(super) struct Source {
-    /// Not there if a daemon is asked, which is looked for each time: it may have been started again.
+    /// `None` for a daemon. That is found again for each request, since it may have been restarted.
     direct: Option<Box<Direct>>,
     /// The overlaid directory.
     root: PathBuf,
-    /// Where it is mounted, or else the directory.
+    /// Its mountpoint, or the directory itself if it is not mounted.
     base: PathBuf,
 }
 
@@ -49,7 +49,7 @@ impl Source {
                 Err(e) => Err(e.into()),
             };
         };
-        // Only who converts files can bring them in, and this changes nothing.
+        // Only a process that converts files can add them to the index, and this one changes nothing.
         if matches!(request, Request::Diff { .. }) && direct.repo().behind() {
             let error = CliError::new("the index is behind the files, and versions may be missing");
             return Err(error.hint("end this and run `dedupctl scan`, or mount it"));
@@ -59,16 +59,16 @@ impl Source {
 
     fn not_mounted(&self) -> CliError {
         CliError::new(format!("{} is not mounted any more", self.base.display()))
-            .hint("mount it again, or end `dedupctl ui` and start it anew")
+            .hint("mount it again, or restart `dedupctl ui`")
     }
 
-    /// What a sync kept twice. Only the mount shows all files.
+    /// Returns the unresolved conflicts. Only the mount shows all files.
     pub(super) fn conflicts(&self) -> Result<Vec<Pending>, CliError> {
         if self.direct.is_some() {
             return Err(CliError::new("conflicts are looked for in the mount, and it is not mounted")
                 .hint("mount it, or ask `dedupctl conflicts`"));
         }
-        // Else it would be mounted for the purpose.
+        // Otherwise the search would mount it.
         if control::daemon_at(&self.base)?.is_none() {
             return Err(self.not_mounted());
         }
@@ -76,7 +76,8 @@ impl Source {
         Ok(list(&mounted.tree, &mounted.memory, &mounted.groups()?)?)
     }
 
-    /// The file that a name means: below the overlay's root, also as an absolute path, or elsewhere. `FILE@N` is a version.
+    /// Returns the file with a name: below the overlay's root, also as an absolute path, or elsewhere. `FILE@N` is a
+    /// version.
     pub(super) fn file(&self, named: &OsStr) -> Result<Side, CliError> {
         let named = Path::new(named);
         let below = [&self.base, &self.root].into_iter().find_map(|top| named.strip_prefix(top).ok());
