@@ -1,8 +1,7 @@
-//! What a user may choose: the policy file `config.toml`, and how sizes, times and policies are written.
+//! User settings: the policy file `config.toml`, and the syntax of sizes, times and policies.
 //! `docs/policies.md` describes all of it.
 //!
-//! Pure: text in, values out. What is not understood is an error that names the text and shows a form
-//! that would be; nothing is guessed.
+//! Pure: text in, values out. An invalid text is an error that names it and shows a valid form; nothing is guessed.
 
 use crate::history::Rules;
 use crate::overlay::{Amount, BadGlob, Dedup, Indexing, Policies, Policy, Rule};
@@ -17,7 +16,7 @@ mod text;
 
 pub use text::{dedup_text, rule_text, similarity_text};
 
-/// A value that cannot be understood.
+/// A value that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Not a size.
@@ -29,10 +28,10 @@ pub enum ConfigError {
     /// Not a policy.
     #[error("dedup policy {0:?}: expected on-close, idle:TIME (like idle:10m) or off")]
     Dedup(String),
-    /// Not a size from which on stubs become hybrid.
+    /// Not a minimum size of hybrid files.
     #[error("hybrid_min {0:?}: expected a size, like \"16MiB\", or \"off\"")]
     HybridMin(String),
-    /// Not how much room files may take that are kept plain because they are read.
+    /// Not a size for hot files, which are kept plain because they are read often.
     #[error("hot_bytes {0:?}: expected a size, like \"1GiB\", or \"off\"")]
     HotBytes(String),
     /// Not a part of a filesystem.
@@ -50,15 +49,15 @@ pub enum ConfigError {
     /// A glob of a rule.
     #[error(transparent)]
     Glob(#[from] BadGlob),
-    /// A rule that says nothing.
+    /// A rule without a setting.
     #[error("[[policy]]: expected {0}")]
     Rule(&'static str),
-    /// Something on that line of the file.
+    /// An error on that line of the file.
     #[error("{error}, on line {line}")]
     Line {
-        /// What is wrong.
+        /// The error.
         error: Box<ConfigError>,
-        /// Counted from 1.
+        /// Number of the line, from 1.
         line: usize,
     },
     /// Not views.
@@ -76,13 +75,13 @@ pub enum ConfigError {
     /// Not a way to keep versions.
     #[error("history keep {0:?}: expected rules or none")]
     HistoryKeep(String),
-    /// Not how much the similarity index has of files.
+    /// Not an amount of indexing for similarity.
     #[error("similarity {0:?}: expected full, chunks or off")]
     Similarity(String),
-    /// Not whether the versions of some files are kept.
+    /// Not a choice about versions of some files.
     #[error("history {0:?}: expected on or off")]
     History(String),
-    /// A glob of what is synced as a whole.
+    /// A glob of directories that are synced as a whole.
     #[error("groups {0:?} in [sync]: {1}")]
     Group(String, String),
     /// The file is not TOML of the expected form.
@@ -90,10 +89,10 @@ pub enum ConfigError {
     Form(String),
 }
 
-/// A slower conversion would seem to hang.
+/// Minimum rate: a slower conversion would seem to hang.
 const RATE_MIN: u64 = 64 << 10;
 
-/// A name that is less like another is no slip of the keyboard. As clap has it for commands.
+/// Minimum similarity of two names for one to be a typing error of the other. The same as in clap.
 const LIKENESS_MIN: f64 = 0.7;
 
 /// The settings of one overlay; `None` leaves the default.
@@ -101,37 +100,37 @@ const LIKENESS_MIN: f64 = 0.7;
 pub struct Config {
     /// When files are converted.
     pub dedup: Option<Dedup>,
-    /// About how many bytes of memory everything that is bounded may take together.
+    /// Approximate bytes of memory for all bounded caches and buffers together.
     pub memory_bytes: Option<u64>,
-    /// Bytes of decoded chunks kept in memory: overrides their part of `memory_bytes`.
+    /// Bytes of memory for decoded chunks: overrides their part of `memory_bytes`.
     pub cache_bytes: Option<u64>,
-    /// Whether garbage is collected without being asked.
+    /// Whether the daemon collects garbage on its own.
     pub gc: Option<bool>,
-    /// After how long a rest chunks are grouped without being asked; `None` in it for never.
+    /// Idle time after which the daemon groups chunks on its own; the inner `None` means never.
     pub optimize: Option<Option<Duration>>,
     /// Smaller files stay plain.
     pub min_bytes: Option<u64>,
-    /// Bytes a second that conversions may read while nobody waits for them.
+    /// Bytes a second that conversions may read while no program waits for them.
     pub convert_rate: Option<u64>,
-    /// Stubs of at least so many bytes are not written back to be written to; `u64::MAX`: all are.
+    /// Size in bytes from which on a stub is not hydrated before it is written to; `u64::MAX`: all stubs are hydrated.
     pub hybrid_min_bytes: Option<u64>,
-    /// Room in bytes for files that are kept plain because they are read again and again; 0: none are.
+    /// Bytes for hot files, which are kept plain because they are read often; 0: none are.
     pub hot_bytes: Option<u64>,
-    /// Those go back into the store when nobody has had them open for so long.
+    /// Time after which a hot file that no program has open goes back into the store.
     pub hot_time: Option<Duration>,
-    /// Settings for files of certain names: the last that matches counts.
+    /// Settings for files with certain names; the last matching rule counts.
     pub rules: Vec<Rule>,
-    /// How much of the filesystem conversions leave free.
+    /// Space of the filesystem that conversions leave free.
     pub keep_free: Option<Amount>,
-    /// How much the similarity index has of files.
+    /// How much of a file's data the similarity index has.
     pub similarity: Option<Indexing>,
-    /// Through which views files are indexed beside their bytes.
+    /// Views by which files are indexed, in addition to their bytes.
     pub views: Option<Vec<View>>,
     /// Which versions are kept.
     pub history: Option<Rules>,
     /// Directories that are synced as a whole: globs of names or, with a slash, of paths.
     pub groups: Vec<String>,
-    /// Published methods of finding similar files whose indexes are kept, each once.
+    /// Published methods for similar files whose indexes are maintained, each once.
     pub methods: Option<Vec<Chosen>>,
 }
 
@@ -208,11 +207,11 @@ enum Globs {
     Some(Vec<String>),
 }
 
-/// The text of a `config.toml`, to say where in it something is.
+/// The text of a `config.toml`, to find the line of an error.
 struct Source<'a>(&'a str);
 
 impl Source<'_> {
-    /// Reads a value by `read`; an error says on which line it is.
+    /// Reads a value by `read`; an error names its line.
     fn value<T, U>(
         &self,
         value: Spanned<T>,
@@ -256,7 +255,7 @@ impl Source<'_> {
         let similarity = self.optional(form.similarity, parse_similarity)?;
         if dedup.is_none() && min_bytes.is_none() && keep_history.is_none() && similarity.is_none() {
             return Err(ConfigError::Rule(
-                "dedup or min_size or history or similarity beside match, found none of them",
+                "dedup or min_size or history or similarity in addition to match, found none of them",
             ));
         }
         Ok(Rule { globs, dedup, min_bytes, keep_history, similarity })
@@ -300,7 +299,7 @@ impl Size {
         }
     }
 
-    /// A size, or a share of the filesystem.
+    /// Reads a size, or a share of the filesystem.
     fn amount(self, setting: &'static str) -> Result<Amount, ConfigError> {
         let text = match self {
             Size::Bytes(bytes) => return Ok(Amount::Bytes(bytes)),
@@ -360,8 +359,8 @@ impl Config {
         })
     }
 
-    /// What is done with which files. `dedup` stands in place of the setting for all files; if it is `off`, no rule
-    /// has any of them converted, and of the rules only what they say of the similarity index counts.
+    /// Returns the policies for files. `dedup` overrides the setting for all files. If it is `off`, no rule converts
+    /// files, and only the rules' settings for the similarity index count.
     pub fn policies(&self, dedup: Option<Dedup>) -> Result<Policies, BadGlob> {
         let similarity = self.similarity.unwrap_or_default();
         if dedup == Some(Dedup::Off) {
@@ -381,7 +380,8 @@ impl Config {
     }
 }
 
-/// What a misspelt setting was to be, if something is near: the parser names what it found, then what could be there.
+/// Suggests the setting that a misspelt name resembles most. The parser's message has the unknown name first, then the
+/// known ones.
 fn meant(message: &str) -> String {
     let mut names = message.split('`').skip(1).step_by(2);
     let found = names.next().filter(|_| message.starts_with("unknown field"));
@@ -483,11 +483,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, ConfigError> {
         _ => return Err(error()),
     };
     let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(length));
-    // Longer than a century is a slip of the keyboard, and would overflow the clock.
+    // A duration beyond a century is a typing error, and would overflow the clock.
     seconds.filter(|&seconds| seconds <= 100 * 366 * 86_400).map(Duration::from_secs).ok_or_else(error)
 }
 
-/// Reads a size in bytes. `K`, `KiB` (1024) and `KB` (1000) and so on up to `T`, in any case.
+/// Reads a size in bytes, with `K`, `KiB` (1024), `KB` (1000) and so on up to `T`, in any case.
 pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
     let error = || ConfigError::Size(text.to_owned());
     let (number, unit) = split_number(text);

@@ -1,4 +1,4 @@
-//! Settings as they are written: the text of a `config.toml`.
+//! Output of settings: the text of a `config.toml`.
 
 use super::Config;
 use crate::history::Rules;
@@ -8,7 +8,7 @@ use crate::view::View;
 use std::time::Duration;
 
 impl Config {
-    /// The text of a `config.toml` with these settings; those left at their defaults are comments.
+    /// Returns the text of a `config.toml` with these settings; settings with their default value are comments.
     pub fn to_text(&self) -> String {
         let (dedup_mark, dedup) = match self.dedup {
             Some(dedup) => ("", dedup),
@@ -85,78 +85,80 @@ impl Config {
             false => self.rules.iter().map(rule_text).collect(),
         };
         format!(
-            "# Settings of this dedupfs store. They are read when it is opened; flags of the programs win.\n\
+            "# Settings of this dedupfs store. Programs read them when they open it; their flags override settings.\n\
              \n\
              # When a file moves into the store: \"on-close\" (when the last program closes it),\n\
-             # \"idle:10m\" (when nobody had it open for that long), or \"off\" (never: files stay as they\n\
-             # are, and only `dedupctl similar` and its kind know them).\n\
+             # \"idle:10m\" (when no program had it open for that long), or \"off\" (never: files stay as they\n\
+             # are; `dedupctl similar` and similar commands still find them).\n\
              {dedup_mark}dedup = \"{}\"\n\
              \n\
-             # Files smaller than this stay as they are, and are only indexed. Without it those do that would take\n\
-             # no less room in the store.\n\
+             # Files smaller than this stay as they are, and are only indexed. Without this setting, files stay that\n\
+             # would take no less room in the store.\n\
              {min_size}\n\
              \n\
-             # How many bytes a second may be read to move files into the store while nobody waits for it.\n\
-             # `dedupctl settle`, `scan` and `unmount` are not slowed. Without it there is no limit.\n\
+             # How many bytes a second conversions may read while no command waits for them: `dedupctl settle`,\n\
+             # `scan` and `unmount` run at full speed. Without this setting there is no limit.\n\
              {rate}\n\
              \n\
-             # Memory for caches and for what is gathered before it is written, in all. More makes a large\n\
-             # store faster; what is beyond it is said in docs/architecture.md.\n\
+             # Total memory for caches and write buffers. More makes a large store faster. docs/architecture.md lists\n\
+             # the memory that is not included.\n\
              {memory}\n\
              \n\
-             # Memory for decoded data: a quarter of that unless it is set here.\n\
+             # Memory for decoded data. Without this setting it is a quarter of `memory`.\n\
              {cache}\n\
              \n\
-             # When garbage is collected: \"auto\" (when a quarter of the data is no longer needed), or \"off\"\n\
-             # (only by `dedupctl gc`).\n\
+             # When the daemon collects garbage: \"auto\" (when a quarter of the data is no longer needed), or \"off\"\n\
+             # (never; run `dedupctl gc`).\n\
              {gc}\n\
              \n\
-             # When chunks that resemble each other are stored together, so that they take less room: \"off\" (only by\n\
-             # `dedupctl optimize`), or \"idle:1h\" (when nothing was stored for that long, and much came since).\n\
+             # When the daemon groups similar chunks, so that they take less room: \"off\" (never; run `dedupctl\n\
+             # optimize`), or \"idle:1h\" (when nothing was stored for that long, and much was stored since the last time).\n\
              {optimize}\n\
              \n\
-             # How much the index for `dedupctl similar` and `groups` has of files: \"full\"; \"chunks\" (ids of chunks: finds\n\
-             # files that share whole chunks, takes a seventh of the space for text); or \"off\" (only files that are the same to\n\
-             # the byte are found). `dedupctl scan` applies \"off\" to files that were there before; see docs/policies.md.\n\
+             # How much of a file the index for `dedupctl similar` and `groups` has: \"full\"; \"chunks\" (ids of chunks: finds\n\
+             # files that share whole chunks, takes a seventh of the space for text); or \"off\" (finds only identical files).\n\
+             # `dedupctl scan` applies \"off\" to existing files; see docs/policies.md.\n\
              {similarity_mark}similarity = \"{similarity}\"\n\
              \n\
-             # What files say apart from their format is indexed too, so that `dedupctl similar` finds documents\n\
-             # with the same text: \"auto\" (what compression hides: archive, gzip, pdf), \"all\", \"off\", or a\n\
-             # list. `dedupctl scan` takes in what was there before.\n\
+             # Formats whose extracted content is also indexed, so that `dedupctl similar` finds documents with the same\n\
+             # text: \"auto\" (compressed formats: archive, gzip, pdf), \"all\", \"off\", or a list. `dedupctl scan` adds\n\
+             # existing files.\n\
              {views}\n\
              \n\
-             # Methods of published papers whose indexes are kept beside the default, for `dedupctl similar --method` and\n\
-             # `groups --method`: any of \"sif\", \"winnow\", \"chunk-graph\", \"simhash\", with parameters if not the\n\
-             # default ones: \"winnow:k=30,w=20\". `dedupctl scan` takes in what was there before.\n\
+             # Methods of published papers whose indexes are maintained in addition to the default index, for `dedupctl\n\
+             # similar --method` and `groups --method`: \"sif\", \"winnow\", \"chunk-graph\", \"simhash\", if needed with\n\
+             # parameters, like \"winnow:k=30,w=20\". `dedupctl scan` adds existing files.\n\
              {methods}\n\
              \n\
-             # A file in the store that is written to gets its content back first, unless it has at least this\n\
-             # size: then only what changes is kept beside the store until it is closed. \"off\": always.\n\
+             # A write to a file in the store first makes the whole file plain. Files of at least this size become hybrid\n\
+             # instead: only the changed bytes are outside the store until the file is closed. \"off\": no file does.\n\
              {hybrid_min}\n\
              \n\
-             # A file in the store of 1 MiB or more that is opened to be read again and again is kept as a plain file too, so that\n\
-             # the kernel reads it by itself (in mounts of root). So many bytes on disk such files may take together; \"off\": none.\n\
+             # Hot files are files of 1 MiB or more in the store that programs often open to read. They are kept plain too, so\n\
+             # that the kernel reads them directly (in mounts of root). This is their maximum space on disk; \"off\": none.\n\
              {hot_bytes}\n\
              \n\
-             # It goes back into the store when nobody has had it open for so long.\n\
+             # A hot file goes back into the store when no program has had it open for this long.\n\
              {hot_time}\n\
              \n\
-             # Conversions leave so much of the filesystem free for programs: a size, or a share like \"5%\". Without it the\n\
-             # smaller of 5% and 1 GiB. A file that does not fit stays plain until there is space.\n\
+             # Space of the filesystem that conversions leave free for programs: a size, or a share like \"5%\". Without this\n\
+             # setting it is the smaller of 5% and 1 GiB. A file that does not fit stays plain until there is space.\n\
              {keep_free}\n\
              \n\
-             # Rules for files of certain names: `match` is one pattern or several, as in .gitignore, from the root of\n\
-             # the overlay on. Of the rules that match a file the last counts, for each setting by itself.\n\
+             # Rules for files with certain names: `match` is one pattern or several, as in a .gitignore in the root of\n\
+             # the overlay. If several rules match a file, the last one counts, for each setting separately.\n\
              {rules}\
              \n\
-             # Versions of files are kept beside their present content: all that were there within `all`, then what was\n\
-             # there at the end of each of so many hours, days, weeks and months. With \"none\" for `keep` there are no\n\
-             # versions; a rule with \"off\" for `history` leaves files out. `max` is how much of the filesystem all that\n\
-             # may take, a share or a size: the oldest and least valuable versions go first. Snapshots with a name stay.\n\
+             # Versions of files are kept in addition to their present content: all from the time `all`, then the last one\n\
+             # of each hour, day, week and month, for these numbers of hours, days, weeks and months. With \"none\" for\n\
+             # `keep` there are no versions; a rule with \"off\" for `history` excludes files. `max` is the maximum space of\n\
+             # all versions, a share of the filesystem or a size: the oldest and least valuable versions are removed first.\n\
+             # Snapshots with a name stay.\n\
              {history}\
              \n\
-             # Directories that `dedupctl sync` reads at one moment, changes as a whole, and keeps twice as a whole where both sides\n\
-             # changed them: by name or, with a slash, by path. Those of git and SQLite databases are known without this.\n\
+             # Directories that `dedupctl sync` reads at one moment and changes as a whole, by name or, with a slash, by path.\n\
+             # If both sides changed one, both versions of all of it are kept. Git's directories and SQLite databases need\n\
+             # no setting.\n\
              {groups}\n",
             dedup_text(dedup)
         )
@@ -205,7 +207,7 @@ const EXAMPLE_RULES: &str = "\
     # match = [\"*.mp4\", \"*.qcow2\"]\n\
     # similarity = \"chunks\"\n";
 
-/// A rule as it stands in a `config.toml`. One can be put behind all others at the end of the file.
+/// Returns a rule in the syntax of `config.toml`. It can be appended to the file after all other rules.
 pub fn rule_text(rule: &Rule) -> String {
     let globs: toml::Value = rule.globs.iter().map(String::as_str).collect::<Vec<_>>().into();
     let dedup = rule.dedup.map(|dedup| format!("dedup = \"{}\"\n", dedup_text(dedup)));
@@ -218,7 +220,7 @@ pub fn rule_text(rule: &Rule) -> String {
     format!("[[policy]]\nmatch = {globs}\n{settings}\n")
 }
 
-/// Writes how much the similarity index has of files, as it stands in a `config.toml`.
+/// Writes an amount of indexing in the syntax of `config.toml`.
 pub fn similarity_text(similarity: Indexing) -> &'static str {
     match similarity {
         Indexing::Full => "full",
