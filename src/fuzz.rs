@@ -26,7 +26,7 @@ pub struct Target {
 /// Memory that every run may take: a window of the walk over a pack, twice while it grows.
 const MEMORY_BYTES_ALWAYS: usize = 3 << 20;
 
-/// All of them.
+/// All decoders.
 pub const TARGETS: &[Target] = &[
     // A payload of zstd expands 32,768 times at most; a footer may be one.
     Target {
@@ -90,17 +90,17 @@ pub const TARGETS: &[Target] = &[
 ];
 
 impl Target {
-    /// The target of that name.
+    /// Returns the target of that name.
     pub fn named(name: &str) -> Option<&'static Target> {
         TARGETS.iter().find(|target| target.name == name)
     }
 
-    /// Feeds it `bytes` as they are. Panics if it breaks a promise.
+    /// Passes `bytes` to the decoder. Panics if the decoder violates an invariant.
     pub fn feed(&self, bytes: &[u8]) {
         (self.run)(bytes);
     }
 
-    /// `bytes` with checksums that fit, so that a decoder looks behind them; `None` if it has none.
+    /// Returns `bytes` with right checksums, so that a decoder reads beyond them; `None` if it has none.
     pub fn repaired(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let repair = self.repair?;
         let mut bytes = bytes.to_vec();
@@ -108,7 +108,7 @@ impl Target {
         Some(bytes)
     }
 
-    /// The most memory in bytes that an input of `len` bytes may take.
+    /// Returns the maximum bytes of memory that an input of `len` bytes may take.
     pub fn memory_bytes_max(&self, len: usize) -> usize {
         MEMORY_BYTES_ALWAYS + len * self.memory_factor
     }
@@ -124,7 +124,7 @@ fn recipe(bytes: &[u8]) {
 fn stub(bytes: &[u8]) {
     let Ok(record) = Stub::decode(bytes, &KEY) else { return };
     let encoded = record.encode(&KEY);
-    // "No ctime" has many encodings, of which one is written.
+    // "No ctime" has many encodings; `encode` writes one of them.
     assert!(record.ctime.is_none() || encoded == *bytes, "a record has one encoding");
     assert_eq!(Stub::decode(&encoded, &KEY), Ok(record));
     record.shown_ctime(record.mtime, record.mtime);

@@ -22,8 +22,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Row of [`Table::Meta`]: bytes of the database at its last compaction.
-const SIZE_AT_COMPACTION: &[u8] = b"written anew";
+/// Row of [`Table::Meta`]: bytes of the database at its last compaction. The key is part of the disk format.
+const SIZE_AT_COMPACTION: &[u8] = b"written\x20anew";
 /// Smaller databases are not compacted.
 pub(super) const BYTES_MIN: u64 = 4 << 20;
 /// A larger one must have doubled: copying it takes a second or more.

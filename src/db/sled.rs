@@ -438,7 +438,7 @@ impl Db for SledDb {
         self.guard(|db| {
             for entry in db.range(from.clone()..vec![table as u8 + 1]) {
                 let (key, value) = entry?;
-                // Where to continue if sled must be reopened.
+                // The scan continues after this key if sled must be reopened.
                 from.clear();
                 from.extend_from_slice(&key);
                 from.push(0);

@@ -51,7 +51,7 @@ pub(super) struct ActiveThread<'a> {
 }
 
 impl ThreadParking {
-    /// Creates the state for `threads` threads, each of which takes a turn for each request.
+    /// Creates the state for `threads` threads. Each takes a turn for each request.
     pub(super) fn new(threads: usize) -> ThreadParking {
         let shared = Arc::new(Shared {
             threads,
@@ -191,8 +191,8 @@ impl Shared {
     }
 }
 
-// Seen to fail with: a watch that releases no thread (the second test); no thread parked (the first); a long request that lets
-// nobody go (the third); parts after which their thread is parked (the last).
+// Seen to fail with: a watch that releases no thread (the second test); no thread parked (the first); a long request
+// that releases no thread (the third); parts after which their thread is parked (the last).
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -54,7 +54,7 @@ impl Kind {
 pub struct Part {
     /// Its meaning.
     pub kind: Kind,
-    /// Of the bar, 0 to 1.
+    /// Share of the bar, 0 to 1.
     pub share: f64,
     /// Its label.
     pub label: String,

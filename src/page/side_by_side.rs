@@ -25,7 +25,7 @@ const COLOURS: usize = 12;
 /// A part of a content.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Where it starts.
+    /// Its offset in the content.
     pub offset: u64,
     /// Line ends before it.
     pub lines_before: u64,

@@ -34,8 +34,8 @@ to this note, or the place that .dedupfs/store.toml names. To see them with thei
     dedupfs DIR MOUNTPOINT   mounts it somewhere else
     dedupctl export DIR      turns them back into plain files, here
 
-Copy or back up the files from the mounted overlay. Who copies the bare directory has to take .dedupfs
-and all extended attributes (user.dedupfs) along: `cp -a`, `rsync -aX`, `tar --xattrs`.
+Copy or back up the files from the mounted overlay. A copy of the bare directory must include .dedupfs
+and all extended attributes (user.dedupfs): use `cp -a`, `rsync -aX` or `tar --xattrs`.
 Do not delete .dedupfs: it holds the only copy of those files.
 ";
 

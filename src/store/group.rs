@@ -96,7 +96,7 @@ impl Group {
                 (Needs::Root { begins, .. }, Base::Root(root)) if is_root(&root.id, &begins) => {
                     inflate_behind(stored, header.raw_len, &root.raw)?
                 }
-                _ => return Err("what the group needs is not what it was made with"),
+                _ => return Err("the root or dictionary is not the one that the group was made with"),
             },
         };
         let deflated = header.is_inflated().then(OnceLock::new);

@@ -219,7 +219,7 @@ impl<'a> Work<'a> {
         let dirs_then = |paths: &Vec<&TreePath>| to.entries[paths[0]].kind.is_dir();
         for (ident, paths) in new.iter().filter(|(ident, _)| old.contains_key(ident)) {
             if dirs_then(paths) != dirs_now(*ident) {
-                same.insert(*ident, Ident::derive(&[b"of another type", &ident.0.to_le_bytes()]));
+                same.insert(*ident, Ident::derive(&[b"of\x20another\x20type", &ident.0.to_le_bytes()]));
             }
         }
         let known = |ident: Ident| *same.get(&ident).unwrap_or(&ident);

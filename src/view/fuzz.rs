@@ -20,6 +20,6 @@ fn look(view: View, bytes: &[u8]) -> (Seen, blake3::Hash) {
         len += piece.len() as u64;
     });
     let seen = seen.expect("memory can be read");
-    assert_eq!(seen.bytes, len, "what is counted is what is given");
+    assert_eq!(seen.bytes, len, "the view passes on all bytes that it counts");
     (seen, hasher.finalize())
 }

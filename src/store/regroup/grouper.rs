@@ -137,7 +137,7 @@ impl<'a> Grouper<'a> {
         Ok(pays.then(|| (Arc::new(dictionary), encoder)))
     }
 
-    /// Decides which chunks become roots, in order, and which become deltas of which root.
+    /// Decides which chunks become roots, in order, and which become deltas, and the root of each delta.
     fn assign(
         &mut self,
         at: &mut u64,

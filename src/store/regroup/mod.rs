@@ -12,8 +12,8 @@
 //! Invariants:
 //! - A pack is removed only when everything in it that the index points to is durable elsewhere, and every
 //!   grouped chunk was read back with the right hash.
-//! - Regrouping does not decide what is needed: it keeps everything that the index points to. A pack stays if
-//!   something unreadable may need a part of it.
+//! - Regrouping keeps everything that the index points to, and leaves garbage to gc. A pack stays if something
+//!   unreadable may need a part of it.
 //! - A crash leaves the packs, or their copies, or both, as during a garbage collection. The next run
 //!   continues with the ungrouped chunks.
 //!
