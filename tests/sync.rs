@@ -397,7 +397,7 @@ fn a_silent_peer_is_given_up() {
     let args = ["--timeout", "1", "--ssh", path(&ssh), "nowhere:/x", path(&mnt)];
     let output = sync(&mount, &args).output().unwrap();
     let said = text(&output);
-    assert!(output.status.code() == Some(2) && said.contains("neither said nor took"), "{said}");
+    assert!(output.status.code() == Some(2) && said.contains("neither sent nor received"), "{said}");
     assert!(said.contains("--timeout"), "{said}");
     let mut command = mount.dedupctl();
     command.args(["serve", "--stdio", "--timeout", "1"]).arg(mount.mnt());

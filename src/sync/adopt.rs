@@ -1,10 +1,9 @@
 //! Adoption of an agreed tree despite failures: shared by the simulator and the real directory.
 //!
-//! Some steps of a plan may be impossible: a file changed after it was examined, or the machine stopped
-//! half-way. Then the directory holds neither the previous tree nor the agreed one, but a third one that
-//! descends from the previous one, as the agreed one does. So it is examined again and merged with the agreed
-//! tree against the previous one: finished steps are the same on both sides, and a user's change in between
-//! counts like any other.
+//! Some steps of a plan may be impossible: a file changed after it was examined, or the machine stopped half-way. Then
+//! the directory holds a third tree, which descends from the previous one, as the agreed one does. So the directory is
+//! examined again, and its tree is merged with the agreed one, with the previous one as base. Finished steps are the
+//! same on both sides, and a user's change in between counts like any other.
 
 use super::error::SyncError;
 use super::group::Groups;
@@ -18,13 +17,13 @@ use super::tree::{Tree, TreePath};
 pub struct Skipped {
     /// The path of the step.
     pub path: TreePath,
-    /// Why, and what the user can do.
+    /// The reason, and a remedy.
     pub why: String,
     /// Whether the step found another entry than was examined. Then another examination may help.
     pub again: bool,
 }
 
-/// A directory that steps can be done to.
+/// A directory that can execute steps.
 pub trait Steps {
     /// Does `ops`. Each step examines its target right before. A step that finds something else leaves it and is
     /// returned.

@@ -1,18 +1,18 @@
 //! Contents sent as deltas: the layer between a session and [`super::delta`].
 //!
 //! Both sides have exchanged their trees, and the former contents that they can still read
-//! ([`super::replica::Replica::held`]). So the sender knows the possible bases of a content: everything in
-//! the receiver's tree that this side can read. A base is named by its rank among the contents of the
-//! receiver's tree. The older content of the same path or file, which the receiver names in its request,
-//! comes first.
+//! ([`super::replica::Replica::held`]). So the sender knows the possible bases of a content: everything in the
+//! receiver's tree that this side can read. The rank among the contents of the receiver's tree identifies a base. The
+//! first choice is the older content of the same path or file, which the receiver names in its request.
 //!
-//! Contents with a base go in batches, each of them one stream of deltas; others go as chunks
-//! ([`super::content`]). The receiver requests contents that it cannot decode (because a base changed
-//! meanwhile, for example) once more, and gets them as chunks.
+//! Contents with a base go in batches, each of them one stream of deltas; others go as chunks ([`super::content`]). If
+//! the receiver cannot decode a content (for example, because a base changed meanwhile), it requests it once more, and
+//! gets it as chunks.
 //!
-//! The receiver trusts nothing: each content must have the size in the agreed tree and its own hash. If the
-//! tree came without hashes, all contents together must give the root of the tree. No content is shown
-//! before. Memory: that of the coder; a stream is stored in a file without a name until it is complete.
+//! Invariants:
+//! - The receiver trusts nothing: each content must have the size in the agreed tree and its own hash. If the tree
+//!   came without hashes, all contents together must give the root of the tree. No content is visible before that.
+//! - Memory: that of the coder; a stream is stored in a file without a name until it is complete.
 
 use super::content::{CHANGED, Sink, Source, Want};
 use super::delta::{
@@ -29,7 +29,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::time::{Duration, Instant};
 
-/// Most contents in a batch.
+/// Maximum number of contents in a batch.
 const TARGETS_MAX: usize = 400;
 /// Size of a batch in bytes: a batch that has reached it takes no more contents.
 const TARGET_BYTES: u64 = 256 << 20;
@@ -103,9 +103,9 @@ impl Bases for Opened {
 
 /// The next message of a sender.
 pub enum Told {
-    /// A batch begins, of the wants of these numbers, in runs.
+    /// Begins a batch, with the numbers of its wants as runs.
     Begin(Vec<(u32, u32)>),
-    /// More of its stream.
+    /// The next bytes of its stream.
     Part {
         /// The bytes.
         bytes: Vec<u8>,
@@ -244,7 +244,7 @@ impl Teller {
         std::mem::take(&mut self.withheld)
     }
 
-    /// A batch as a stream. A file that was changed meanwhile is either waited for, or left out.
+    /// Encodes a batch as a stream. Waits for a file that was changed meanwhile, or leaves it out.
     fn encode(&self, batch: &[Target], wait: bool, source: &mut dyn Source) -> Result<Encoded, SyncError> {
         let mut opened = Opened(HashMap::new());
         for base in batch.iter().flat_map(|target| &target.bases) {

@@ -1,4 +1,4 @@
-//! Unresolved conflicts: they are names in the tree itself, so that every device sees the same ones.
+//! Unresolved conflicts. They are names in the tree itself, so that every device sees the same ones.
 
 use super::error::SyncError;
 use super::error::{self, open_root};

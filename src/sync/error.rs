@@ -14,10 +14,10 @@ pub fn open_root(path: &std::path::Path) -> Result<crate::beneath::Root, SyncErr
     crate::beneath::Root::open(path).map_err(|e| SyncError::io("open", path.display().to_string(), e))
 }
 
-/// An error of this side, or one that the peer made.
+/// An error of this side or of the peer.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{operation} {object}: {source}")]
     Io {
         /// The operation that failed.
@@ -48,14 +48,14 @@ pub enum SyncError {
     #[error("the connection ended before the sync was complete")]
     Cut,
     /// The connection is open, but no bytes pass.
-    #[error("the other side neither said nor took anything for {} s", .0.as_secs_f32())]
+    #[error("the other side neither sent nor received anything for {} s", .0.as_secs_f32())]
     Silent(std::time::Duration),
     /// The two sides have no common version of the protocol.
     #[error("the other side speaks the sync protocol {theirs:?}, this one {ours:?}")]
     Protocol {
-        /// Lowest and highest that the peer speaks.
+        /// Lowest and highest version of the peer.
         theirs: (u16, u16),
-        /// Lowest and highest of this program.
+        /// Lowest and highest version of this program.
         ours: (u16, u16),
     },
     /// Both sides are the same replica.
@@ -78,7 +78,7 @@ pub enum SyncError {
         /// The defect.
         reason: String,
     },
-    /// Another sync has this replica.
+    /// Another sync holds the lock of this replica.
     #[error("{0}: another sync is under way")]
     Busy(String),
 }

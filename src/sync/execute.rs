@@ -1,9 +1,9 @@
 //! Execution of a plan's steps on a real directory.
 //!
-//! Nothing is overwritten unseen: an entry to replace or remove is examined directly before, taken out of its
-//! place by one rename (which exchanges it with the new one), examined again, and put back if it differs. New
-//! entries are put only where nothing is (`RENAME_NOREPLACE`). A step that finds something else is skipped
-//! and named; no later step then removes a content that this one should have moved.
+//! Nothing is overwritten unseen. A step examines the entry to replace or remove directly before, and takes it out of
+//! its place by one rename (which exchanges it with the new one). Then it examines the entry again, and puts it back
+//! if it differs. New entries go only to free paths (`RENAME_NOREPLACE`). A step that finds another entry is skipped
+//! and reported; no later step then removes a content that this one should have moved.
 
 use super::adopt::Skipped;
 use super::error;
@@ -58,7 +58,7 @@ pub struct Executor<'a> {
     pub between: Option<Between<'a>>,
 }
 
-/// Why a step was not done.
+/// The reason why a step was not done.
 enum Skip {
     /// The step found another entry than was examined.
     Changed,

@@ -1,9 +1,8 @@
-//! A directory between two trees, without half-finished states: each file is as before, or as it was to
-//! become.
+//! A directory between two trees, without half-finished states: each file is either as before or as agreed.
 //!
-//! A file with several names gets its new content name by name, so if the steps end early, some names refer
-//! to the new inode and some to the old one. No user did that. Nor did a user make a directory writable that
-//! was opened for a step. Pure.
+//! A file with several names gets its new content name by name. So if the steps end early, some names refer to the new
+//! inode and some to the old one; this is not a user's change. Nor is the owner's write permission that a step gave a
+//! directory. Pure.
 
 use super::tree::{Entry, Ident, Tree, TreePath, join, split};
 use std::collections::BTreeMap;

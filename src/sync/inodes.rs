@@ -1,4 +1,4 @@
-//! Inodes that a filesystem has left. A sync leaves some of them: without any it could not write its own state.
+//! Free inodes of a filesystem. A sync leaves some of them, which it needs to write its own state.
 
 use super::plan::Op;
 use crate::beneath::Root;
@@ -7,7 +7,7 @@ use crate::beneath::Root;
 pub const KEPT: u64 = 64;
 /// Steps are skipped if fewer are free. Staged files are still put in place.
 const LAST: u64 = KEPT / 2;
-/// For the user.
+/// The reason for the user.
 pub const WHY: &str =
     "there is no inode left for it on that filesystem; remove files from it and run the sync again";
 
@@ -17,7 +17,7 @@ pub fn free(root: &Root) -> Option<u64> {
     (stat.f_files > 0).then_some(stat.f_favail)
 }
 
-/// Whether steps have to look before they take inodes.
+/// Whether inodes are so scarce that each step must check them first.
 #[derive(Default)]
 pub struct Scarce(bool);
 
@@ -28,14 +28,14 @@ impl Scarce {
         Scarce(free(root).is_some_and(|free| free < most as u64 + KEPT))
     }
 
-    /// Whether there are too few for a step.
+    /// Returns whether there are too few for a step.
     pub fn are_too_few_for(&self, root: &Root, op: &Op) -> bool {
         let taken = taken_by(op) as u64;
         self.0 && taken > 0 && free(root).is_some_and(|free| free < taken + LAST)
     }
 }
 
-/// How many inodes a step takes at most.
+/// Returns the maximum number of inodes that a step takes.
 fn taken_by(op: &Op) -> usize {
     match op {
         Op::MakeDir { .. } | Op::Create { link: None, .. } => 1,

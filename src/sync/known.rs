@@ -1,5 +1,5 @@
-//! Names and snapshots that two sides send each other: each once, and later by its number among those that
-//! either has sent. So the called side sends only those that the caller does not know.
+//! Names and snapshots that two sides send each other. Each goes only once; later, its number among those that either
+//! side has sent refers to it. So the called side sends only those that the caller does not know.
 
 use super::error::SyncError;
 use super::version::{DEVICES_MAX, Device, SNAPSHOTS_MAX, Snapshot, SnapshotId, VersionError};

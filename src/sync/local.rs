@@ -1,5 +1,5 @@
-//! A directory as a replica: a mounted overlay, accessed through its mount point like any program; so its
-//! files may be plain or stubs, and the daemon keeps the store.
+//! A directory as a replica: a mounted overlay. It is accessed through its mount point like by any program, so its
+//! files may be plain or stubs, and the daemon manages the store.
 
 use super::adopt;
 use super::content::{Sink, Tag};

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// A content that both sides changed differently, and the paths of both versions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// The name both had.
+    /// The name that both files had.
     pub path: TreePath,
     /// The author of the version that has the name now.
     pub winner: Device,
@@ -538,10 +538,11 @@ fn digest(kind: &Kind) -> [u8; 32] {
 
 /// Bytes of the suffix `-journal`.
 const BESIDE_BYTES: usize = 8;
-/// The infix of every name that a conflict makes.
+/// The infix of conflict names.
 const INFIX: &str = ".conflict-";
 
-/// `name.conflict-<device>-<8 hex>.ext`; with `n` a number after the digits. Long names are shortened before the infix.
+/// Returns `name.conflict-<device>-<8 hex>.ext`; if `n` is not 0, it follows the digits. Long names are shortened
+/// before the infix.
 pub(super) fn conflict_name(name: &[u8], device: &Device, hash: &[u8; 32], n: u32) -> Vec<u8> {
     let dot = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0 && name.len() - at <= 20);
     let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));

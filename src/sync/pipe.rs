@@ -1,9 +1,9 @@
 //! The two ends of a connection to a peer. They never wait forever, they respect a rate, and they send
 //! keep-alives while this side works without data to send.
 //!
-//! A waiting side gets an error after the other side has been silent for [`Limits::silence`]. So a busy side
-//! (for example while it scans a large tree) sends [`ALIVE`] four times in that time. It does not while it
-//! waits itself: then it is the peer's turn.
+//! A waiting side gets an error after the other side has been silent for [`Limits::silence`]. So a busy side (for
+//! example, while it scans a large tree) sends [`ALIVE`] four times in that time. A side that waits sends none: it is
+//! the peer's turn.
 
 use super::proto::ALIVE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -90,7 +90,7 @@ struct End<W> {
     last: Instant,
 }
 
-/// Both ends of a connection.
+/// Returns both ends of a connection.
 pub fn connect<R: Read + AsFd, W: Write + AsFd + Send + 'static>(
     from: R,
     to: W,

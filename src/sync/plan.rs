@@ -126,7 +126,7 @@ impl Op {
     }
 }
 
-/// How many paths steps concern.
+/// Numbers of paths that steps concern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// New paths.

@@ -45,7 +45,7 @@ pub enum Direction {
 pub struct Options {
     /// The direction.
     pub direction: Direction,
-    /// Change nothing.
+    /// Changes nothing.
     pub dry_run: bool,
     /// Overrides the guards.
     pub force: bool,

@@ -1,10 +1,9 @@
 //! Scan of a directory: every path with its metadata, and the hash of every file that is not known yet.
 //!
-//! It excludes `.dedupfs`, matches of `.dedupfsignore` in the root (as a `.gitignore`), sockets and devices,
-//! indexes of SQLite's logs, and mounts of other filesystems. An excluded path that was synced before stays
-//! in the tree unchanged: ignoring a file is not deleting it. The same holds for a file that is written to
-//! all the time while it is read, and for unreadable files and directories; the user gets a message about
-//! these.
+//! It excludes `.dedupfs`, matches of `.dedupfsignore` in the root (as a `.gitignore`), sockets and devices, indexes
+//! of SQLite's logs, and mounts of other filesystems. An excluded path that was synced before stays in the tree
+//! unchanged: ignoring a file is not deleting it. The same holds for unreadable files and directories, and for a file
+//! that changes during every attempt to read it; the user gets a message about these.
 
 use super::error;
 use super::error::SyncError;
@@ -51,7 +50,7 @@ pub struct Scan {
     pub left_out: Vec<TreePath>,
     /// Those of them that changed on each attempt to read them.
     busy: BTreeSet<TreePath>,
-    /// A name of each regular file that has several.
+    /// One of the names of each regular file with several names.
     linked: HashMap<u64, TreePath>,
     /// Indexes of SQLite's logs, which exist but are in no tree.
     wal_indexes: BTreeSet<TreePath>,

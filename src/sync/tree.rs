@@ -1,13 +1,14 @@
 //! The content of a directory at one moment: every path with its type, mode, time, xattrs and content hash.
 //!
-//! A tree has one encoding, and its root is the BLAKE3 hash of that; so two replicas are equal if and only if
-//! their roots are. Paths are bytes. An *ident* identifies a file independent of its path: it survives
-//! renames, and hard links share it; so two trees reveal a rename. An *author* is the device that made a
-//! content; it names the loser of a conflict.
-//!
-//! Memory: about 200 bytes an entry plus its path. Not part of a tree: owners, times of directories (they
-//! change with every entry), xattrs outside `user.`, set-user-id and set-group-id bits, device nodes,
-//! sockets: nothing that a peer could use to gain rights.
+//! - A tree has one encoding, and its root is the BLAKE3 hash of that. So two replicas are equal if and only if their
+//!   roots are.
+//! - Paths are bytes.
+//! - An *ident* identifies a file independent of its path: it survives renames, and hard links share it. So two trees
+//!   reveal a rename.
+//! - An *author* is the device that made a content; it names the loser of a conflict.
+//! - Not part of a tree: owners, times of directories (they change with every entry), xattrs outside `user.`,
+//!   set-user-id and set-group-id bits, device nodes, sockets. So a peer cannot gain rights.
+//! - Memory: about 200 bytes an entry plus its path.
 
 use super::version::Device;
 use crate::beneath;
@@ -28,7 +29,7 @@ const XATTR_BYTES_MAX: usize = 1 << 20;
 /// Maximum bytes of the target of a symlink.
 const TARGET_BYTES_MAX: usize = 4096;
 
-/// A path below the root: components joined by `/`, no leading one.
+/// A path below the root: components joined by `/`, without a leading one.
 pub type TreePath = Vec<u8>;
 
 macro_rules! hash_id {
@@ -158,7 +159,7 @@ pub struct Entry {
     pub author: Device,
     /// Type and content.
     pub kind: Kind,
-    /// Permission bits and the sticky bit: at most 0o1777. Set-user-id and set-group-id are never synced.
+    /// Permission bits and the sticky bit: at most 0o1777. A sync never sets set-user-id and set-group-id.
     pub mode: u16,
     /// The time of the last change of the content; (0, 0) for directories.
     pub mtime: Time,
@@ -176,7 +177,7 @@ pub struct Tree {
 /// The reason why bytes are no tree.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
-    /// Not the encoding.
+    /// The bytes are not the encoding.
     #[error("not the encoding of a tree")]
     Encoding,
     /// A path that could leave the root or cannot exist.
@@ -188,7 +189,7 @@ pub enum TreeError {
     /// A value that does not fit the type, or is too long.
     #[error("{0:?}: {1}")]
     Entry(String, &'static str),
-    /// Another root was announced.
+    /// The root is not the announced one.
     #[error("the tree has the root {found}, expected {expected}")]
     Root {
         /// The announced root.

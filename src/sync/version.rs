@@ -132,7 +132,7 @@ pub type VersionVector = BTreeMap<Device, (u64, SnapshotId)>;
 /// The reason why snapshots contradict each other.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VersionError {
-    /// Two replicas have one identity.
+    /// Two replicas have the same identity.
     #[error("the snapshot {seq} of {device} exists twice: a replica was copied together with its identity")]
     Forked {
         /// The device of the snapshot.

@@ -1,4 +1,4 @@
-//! The choice of bases for a target.
+//! Choice of bases for a target.
 
 use super::BaseId;
 
@@ -6,10 +6,10 @@ use super::BaseId;
 pub const BASES_CHOSEN: usize = 2;
 /// A base with a smaller share of the target is not worth reading.
 const SHARE_MIN: f64 = 0.05;
-/// The base of the same path is taken before one that has this much more of the target.
+/// Share of the target by which another base must exceed the base of the same path to come before it.
 const SAME_PATH_LEAD: f64 = 0.1;
 
-/// How much of a target a base has, as the similarity index estimates it.
+/// The share of a target that a base has, as the similarity index estimates it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resemblance {
     /// The base.
@@ -18,8 +18,8 @@ pub struct Resemblance {
     pub share: f64,
 }
 
-/// The bases for a target, the first the most useful: at most [`BASES_CHOSEN`] of those that resemble it, with the
-/// base of the same path always among them and first unless another has clearly more.
+/// Returns the bases for a target, the most useful first: at most [`BASES_CHOSEN`] of the similar ones. The base of
+/// the same path is always among them, and is first unless another has clearly more.
 ///
 /// The answer does not depend on the order of `similar`.
 pub fn choose(same_path: Option<BaseId>, similar: &[Resemblance]) -> Vec<BaseId> {

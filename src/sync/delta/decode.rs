@@ -107,7 +107,7 @@ struct Decoder<'b, 'r> {
     decoded: Decoded,
 }
 
-/// How far operations were read.
+/// The position up to which operations were read.
 #[derive(Default)]
 struct Parsed {
     context: Context,
@@ -140,7 +140,7 @@ impl<'b> Decoder<'b, '_> {
         drop(encoded);
         let (mut parsed, mut ranges, mut literals) = (Vec::new(), Ranges::default(), 0u64);
         let (mut names, mut ops) = (Names::default(), 0);
-        // A segment ends after the header or piece that fills it, and after the target that does.
+        // A segment ends after the header or piece that fills it, and after the target that fills it.
         DeltaError::at_most("items of a segment", SEGMENT_ITEMS + 2, items)?;
         let mut members = 0;
         for _ in 0..items {

@@ -16,7 +16,7 @@ use std::io::Write;
 /// Bytes of the literals' frame that follow one length.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// How hard the literals are compressed.
+/// The compression level of the literals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
     /// zstd's level 9.
@@ -29,7 +29,7 @@ pub enum Level {
 /// Options of an encoder. The decoder does not need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How hard the literals are compressed.
+    /// The compression level of the literals.
     pub level: Level,
     /// Whether zip archives are inflated. Must be false if the receiver could not deflate their members to the same
     /// bytes.

@@ -1,4 +1,4 @@
-//! Copies, and where they are expected.
+//! Copies, and their expected places.
 
 /// Bytes of a piece that a view has too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub(super) struct CopyOp {
     pub at: usize,
     /// Number of bytes, at least 1.
     pub len: usize,
-    /// Which view of the target's space.
+    /// The view in the target's space.
     pub view: usize,
     /// First byte in the view.
     pub offset: u64,
@@ -18,7 +18,7 @@ impl CopyOp {
         self.at + self.len
     }
 
-    /// The place in the view after the copied bytes.
+    /// Returns the place in the view after the copied bytes.
     pub fn after(&self) -> Place {
         Place { view: self.view, offset: self.offset + self.len as u64 }
     }

@@ -52,7 +52,7 @@ pub(super) fn around(
     found.into_iter().flatten()
 }
 
-/// The ranges for one segment, as its pieces come.
+/// Collects the ranges of one segment, piece by piece.
 #[derive(Default)]
 pub(super) struct Ranges {
     views: Vec<(ViewName, Vec<Range<u64>>)>,

@@ -1,4 +1,4 @@
-//! A segment: the operations of some pieces of targets, one after the other, and how they are written.
+//! A segment: the operations of some pieces of targets, one after the other, and their encoding.
 
 use super::columns::{Column, Columns, Reader};
 use super::header::Header;

@@ -10,7 +10,7 @@ pub(super) fn put(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Signed numbers as unsigned ones: small either way stays small.
+/// Maps signed numbers to unsigned ones, so that small absolute values stay small.
 pub(super) fn zigzag(n: i64) -> u64 {
     ((n << 1) ^ (n >> 63)) as u64
 }

@@ -1,6 +1,5 @@
-//! Inodes with several names. A step on one name changes the times of the inode, so all its names are
-//! examined again. Otherwise the next step would take the change for a user's, and leave the other names with
-//! the old content.
+//! Inodes with several names. A step on one name changes the times of the inode, so all its names are examined again.
+//! Otherwise the next step would take this for a change by a user, and leave the other names with the old content.
 
 use super::{Executor, Skip};
 use crate::sync::memory::Print;

@@ -233,7 +233,7 @@ impl Session {
 
 /// Prefix of a feature in a hello: the free bytes of the replica's disk, as a power of two.
 const ROOM: &str = "room ";
-/// More free bytes than this power of two are not announced.
+/// Maximum announced power of two.
 const ROOM_BITS_MAX: u32 = 40;
 
 /// Returns the feature with the number of free bytes.

@@ -1,6 +1,5 @@
-//! A side that could take only a part of the agreed tree: the rest comes with a later sync. The part is not a
-//! change of its own, so both sides must record that they met there: the other side's state descends from it
-//! from then on.
+//! A side that could take only a part of the agreed tree: the rest comes with a later sync. The part is not a separate
+//! change. So both sides must record that they met there, and the other side's state descends from it from then on.
 
 use super::super::diff;
 use super::super::error::SyncError;

@@ -321,7 +321,7 @@ impl World {
         }
         let partly = [a, b].map(|disk| !self.disks[disk].absent.is_empty());
         let withholds = [a, b].iter().any(|disk| self.disks[*disk].withholds.is_some());
-        // A third device, which has some of it from elsewhere, does not know where those two met either.
+        // A third device, which has a part of it from elsewhere, does not know either where those two met.
         let several = self.disks.len() > 2 && partly != [false, false];
         if (withholds && result.is_err()) || partly == [true, true] || several {
             self.loose.extend([a, b].iter().flat_map(|disk| self.disks[*disk].texts()));
@@ -357,8 +357,8 @@ impl World {
                         |text: &&String| self.from.get(*text).filter(|from| !self.deleted.contains(*from));
                     std::iter::successors(Some(text), from).any(|from| from == other)
                 };
-                // Two devices gave the name by themselves, and to one file: whether what replaced it there replaced what
-                // the other has, only states between say that neither remembers.
+                // Two devices may have given the name separately to one file. Then only states that neither remembers
+                // show whether the content that replaced the file there also replaced the content that the other has.
                 let line = |text: &String| {
                     std::iter::successors(Some(text.clone()), |text| self.descent.get(text).cloned())
                         .collect::<Vec<_>>()
