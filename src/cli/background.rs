@@ -1,5 +1,5 @@
-//! Starting in the background: the program runs itself again, detached, and waits for a report over a pipe
-//! (the child's stdout) that the mount answers, or the reason why not.
+//! Start in the background: the program runs itself again, detached, and waits for a report over a pipe (the child's
+//! stdout): the mount answers, or the reason why it does not.
 
 use super::error::CliError;
 use super::{CliResult, Outcome, Program};
@@ -25,7 +25,7 @@ enum Message {
     Failed { message: String, hint: Option<String> },
 }
 
-/// The parent: starts the daemon and returns when it serves.
+/// Runs in the parent: starts the daemon and returns when it serves.
 pub(super) fn launch(args: &[OsString]) -> CliResult {
     let mut command = Program::Dedupfs.command();
     command.arg("--background-child").args(args).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -55,7 +55,7 @@ pub(super) struct Ready {
     pipe: Mutex<Option<File>>,
 }
 
-/// The daemon: leaves the caller's session and terminal.
+/// Runs in the daemon: leaves the caller's session and terminal.
 pub(super) fn detach() -> Result<Ready, CliError> {
     let error = |e: std::io::Error| CliError::new(format!("go into the background: {e}"));
     // Fails only where this leads a session already, which is as good.
@@ -66,7 +66,7 @@ pub(super) fn detach() -> Result<Ready, CliError> {
 }
 
 impl Ready {
-    /// Whether the parent has its report.
+    /// Returns whether the parent has its report.
     pub(super) fn told(&self) -> bool {
         self.pipe().is_none()
     }
@@ -75,7 +75,7 @@ impl Ready {
         self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mount answers: from here messages go to the log, and nothing of the caller is kept open.
+    /// Reports that the mount answers. From here messages go to the log, and none of the caller's files stays open.
     pub(super) fn mounted(&self, mountpoint: &Path, log: Option<File>) {
         let target = log.map(OwnedFd::from).map_or_else(null, Ok);
         if let Ok(target) = target {

@@ -1,4 +1,4 @@
-//! `groups --method chunk-graph`: identical files, clusters and pairs, for people to go through.
+//! `groups --method chunk-graph`: identical files, clusters and pairs, for a review by people.
 
 use super::CliResult;
 use super::error::CliError;
@@ -236,7 +236,7 @@ fn indexed(
     for content in &kept.contents {
         let id = of_hex(&content.id).and_then(|id| <[u8; 16]>::try_from(id).ok());
         let id =
-            id.ok_or_else(|| CliError::new(format!("the index of {} was not understood", ChunkGraph::NAME)))?;
+            id.ok_or_else(|| CliError::new(format!("the index of {} cannot be read", ChunkGraph::NAME)))?;
         let number = content.number;
         files.extend(content.names.iter().map(|name| Gathered {
             name: name.0.as_os_str(),

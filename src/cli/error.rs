@@ -11,7 +11,7 @@ use std::path::Path;
 pub(super) struct CliError {
     pub message: String,
     pub hint: Option<String>,
-    /// The reader of our output has gone: nothing to say, and no failure of ours.
+    /// The reader of the output has gone: prints nothing, and is no failure.
     pub silent: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `dedupctl export --to` and `--tar`: the tree as plain files elsewhere. A mount is read as any program reads it.
+//! `dedupctl export --to` and `--tar`: copies the tree as plain files. Reads a mount like any program.
 
 use super::error::CliError;
 use super::output::{Meter, Output, plain, size};
@@ -15,7 +15,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A report names no more files than this.
+/// Maximum number of files in a report.
 const ROWS_MAX: usize = 100_000;
 /// Files named without --json.
 const SHOWN: usize = 100;
@@ -162,7 +162,7 @@ impl Copy<'_> {
         }
         let mut sink = DirectorySink::begin(to, self.resume).map_err(|e| match &e {
             OverlayError::Unreadable { .. } => failed(&e)
-                .hint("give a new or an empty directory; --resume goes on with a copy that was interrupted"),
+                .hint("give a new or an empty directory; --resume continues an interrupted copy"),
             _ => failed(&e),
         })?;
         let walked = give(tree, &mut sink, "copying", all, report, meter, readable)?;
@@ -198,7 +198,7 @@ impl Copy<'_> {
         let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, out));
         let given = give(tree, &mut sink, "archiving", all, report, meter, readable);
         report.sockets_left_out = sink.sockets;
-        // Why the archive had to end says more than that it did.
+        // The archive's own error comes first: it is the reason if copying stopped early.
         let done = sink.finish().map_err(|e| CliError::new(format!("the archive is not whole: {e}")));
         let synced = done.and_then(|_| match to_stdout {
             true => Ok(()),

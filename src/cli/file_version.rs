@@ -1,4 +1,4 @@
-//! `FILE@N`: version N of a file. A file whose own name is like that wins.
+//! `FILE@N`: version N of a file. A file with such a name takes precedence.
 
 use super::Global;
 use super::error::CliError;
@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A file as it was named.
+/// A file as the user named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileVersion {
     pub(super) path: PathBuf,
@@ -38,7 +38,7 @@ impl FileVersion {
     }
 }
 
-/// As [`find`], for a path that may not exist any more: then its nearest directory that does says where it was.
+/// Finds like [`find`], also a path that no longer exists: its nearest existing directory determines its place.
 pub(super) fn find_gone(global: &Global, path: &Path) -> Result<Found, CliError> {
     if path.symlink_metadata().is_ok_and(|meta| !meta.is_symlink()) {
         return find(global, Some(path));

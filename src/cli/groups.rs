@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 const SHOWN: usize = 20;
 /// Members of a group and paths of a set shown in a table.
 pub(super) const ROWS: usize = 10;
-/// With another method than the default.
+/// Default memory with another method.
 const MEMORY_BYTES: usize = 256 << 20;
 
 /// Compare all files: identical files, similar groups

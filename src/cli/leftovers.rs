@@ -37,10 +37,10 @@ fn is_left(name: &str) -> bool {
     process.is_some_and(|process| !is_running(process))
 }
 
-/// Also not one that has ended, and whose parent does not ask.
+/// Returns whether a process runs; one that has ended and waits for its parent does not.
 fn is_running(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name before the state may have anything in it.
+    // The name before the state may contain any characters.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 

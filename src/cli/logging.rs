@@ -34,7 +34,7 @@ pub(super) fn start(default: &str, plain: bool) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|| EnvFilter::new(default)))
         .with_writer(|| Stderr)
-        // It would print, and panic where that fails.
+        // The crate would print the error, and panic if that fails.
         .log_internal_errors(false)
         .with_target(false)
         .with_ansi(plain && !no_color && std::io::stderr().is_terminal());

@@ -1,7 +1,7 @@
-//! Which device was met at each peer: another one in its place, or an empty mount point of a disk that is not plugged in, is no
-//! reason to copy everything.
+//! Devices that syncs met at each peer. If another device is in its place, or the empty mount point of an unplugged
+//! disk, a sync must not copy everything.
 //!
-//! In `peers.toml`, where syncs keep their state, by the absolute path of a directory or by HOST:DIR.
+//! Stored in `peers.toml` in the sync state, by the absolute path of a directory or by HOST:DIR.
 
 use super::error::CliError;
 use super::names::Names;
@@ -17,7 +17,7 @@ impl Met {
         Ok(Met(Names::open(found, "peers.toml")?))
     }
 
-    /// The device that was met at `peer`.
+    /// Returns the device that was met at `peer`.
     pub(super) fn at(&self, peer: &str) -> Option<&str> {
         self.0.rows.get(&key(peer)).map(String::as_str)
     }
@@ -31,7 +31,7 @@ impl Met {
         self.0.save()
     }
 
-    /// Whatever is at `peer` is met for the first time.
+    /// Forgets `peer`: the next device there counts as met for the first time.
     pub(super) fn forget(&mut self, peer: &str) -> Result<(), CliError> {
         match self.0.rows.remove(&key(peer)) {
             Some(_) => self.0.save(),
@@ -40,7 +40,7 @@ impl Met {
     }
 }
 
-/// One name for a directory, from wherever it is named.
+/// Returns one name for a directory, independent of the current directory.
 fn key(peer: &str) -> String {
     let path = Path::new(peer);
     if parse_host(peer).is_some() && !path.exists() {

@@ -158,7 +158,7 @@ impl ByMethod {
     ) -> Result<Option<MethodIndex>, CliError> {
         let Some(found) = (match self.dir {
             Some(_) => None,
-            // Outside of any overlay files are read, or it is an error there.
+            // Outside of an overlay, files are read; if that is not possible, that code reports the error.
             None => find(global, path).ok(),
         }) else {
             return Ok(None);
@@ -339,7 +339,7 @@ impl ByMethod {
     }
 
     fn no_overlay(&self, e: CliError) -> CliError {
-        e.hint(format!("--method {} looks at an overlay, or at a directory: name one with --in", self.method))
+        e.hint(format!("--method {} needs an overlay or a directory: name one with --in", self.method))
     }
 
     /// Reports the files that the index lacks.

@@ -69,7 +69,7 @@ fn text(report: &StatusReport) -> Result<String, CliError> {
     Ok(text)
 }
 
-/// Name without the prefix, what it is, and its value.
+/// Name without the prefix, description and value.
 type Gauge = (&'static str, &'static str, f64);
 
 fn gauges(report: &StatusReport) -> Vec<Gauge> {

@@ -71,7 +71,7 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Clean,
-    /// There is damage, or a difference, or something could not be done.
+    /// There is damage, or a difference, or a part could not be done.
     Findings,
     /// Not everything could be examined, so the findings are incomplete.
     Incomplete,
@@ -181,7 +181,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, otherwise: Program) -> Exit
     }
 }
 
-/// The program `dedupctl`.
+/// Runs the program `dedupctl`.
 fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut parser = parser(Program::Dedupctl);
     let parsed = parser.try_get_matches_from_mut(args).and_then(|matches| {
@@ -197,7 +197,7 @@ fn dedupctl(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     end(parsed.run(&out), &out)
 }
 
-/// The program `dedupfs`.
+/// Runs the program `dedupfs`.
 fn dedupfs(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed = match mount::Mount::try_parse_from(&args) {

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often a long start tells how far it is.
+/// Interval of progress reports during a long start.
 const OPENING_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Mounts a deduplicating overlay of a directory.

@@ -1,10 +1,11 @@
-//! The comma lists of `-o`, as mount(8) and fstab give them.
+//! The comma-separated lists of `-o`, as mount(8) and fstab pass them.
 
 use super::error::CliError;
 use crate::config::{parse_dedup, parse_size};
 use crate::daemon::Options;
 
-/// Options that mean something to mount(8), systemd or the kernel, are the default, or do no harm here.
+/// Options that are accepted and ignored: they concern mount(8), systemd or the kernel, are the default, or are
+/// harmless.
 const ACCEPTED: &[&str] = &[
     "rw",
     "exec",
@@ -41,7 +42,7 @@ const ACCEPTED: &[&str] = &[
     "mand",
     "nomand",
 ];
-/// Options with a value that are for others.
+/// Accepted and ignored options with a value.
 const ACCEPTED_WITH_VALUE: &[&str] =
     &["x-", "X-", "comment=", "fsname=", "subtype=", "user=", "uhelper=", "helper="];
 

@@ -24,7 +24,7 @@ const RECIPES_IN_REQUEST: usize = 1000;
 const SIMILAR_MAX: usize = 8;
 const SHARE_MIN: f64 = 0.1;
 
-/// The store's past; see the module.
+/// Access to the store's former contents; see the module.
 pub(super) struct StoreOldContents {
     pub info: DaemonInfo,
     /// The overlaid directory, below its mount.
@@ -104,7 +104,7 @@ impl OldContents for StoreOldContents {
         let path = self.state.join(old_content_file(&recipe));
         let failed =
             |e: io::Error| SyncError::Io { operation: "read", object: path.display().to_string(), source: e };
-        // One that was left when a sync was stopped.
+        // Left by an interrupted sync.
         let _ = std::fs::remove_file(&path);
         if self.find(&[recipe], true)? != [true] {
             return Ok(None);
@@ -123,7 +123,7 @@ impl OldContents for StoreOldContents {
             ..SimilarOptions::default()
         };
         match self.ask(&Request::Similar { path, outside: false, options }) {
-            // Names that are no UTF-8 are not found by what stands here; then another is.
+            // A name that is not UTF-8 comes back changed, so the sync does not find it and uses another base.
             Ok(Response::Similar(report)) => {
                 report.matches.into_iter().map(|found| (found.path.into_bytes(), found.containment)).collect()
             }
@@ -148,13 +148,13 @@ impl OldContents for StoreOldContents {
             }
         };
         let rows = rows.into_iter().enumerate().map(|(n, row)| self.row(n, row));
-        // All of them, so that none is left lying there.
+        // Collects all of them, so that no temporary file is left.
         let rows: Vec<io::Result<Row>> = rows.collect();
         rows.into_iter().collect::<io::Result<_>>().ok()
     }
 
     fn settle(&mut self) -> Result<(), SyncError> {
-        // It is done anyway, sooner or later.
+        // The daemon does it anyway, sooner or later.
         if let Err(e) = self.ask(&Request::Settle) {
             self.warn("the store could not be waited for, so some changed files are sent whole", Some(e));
         }

@@ -38,7 +38,7 @@ pub(super) struct Optimize {
     dry_run: bool,
 }
 
-/// How much a read may cost.
+/// The cost of a read.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Tier {
     Balanced,

@@ -53,8 +53,8 @@ impl Output {
         }
     }
 
-    /// Prints a repeated result: over the last one on a terminal, one line each with `--json`. False if its
-    /// reader has gone.
+    /// Prints a repeated result: it replaces the last one on a terminal, and is one line with `--json`. Returns false
+    /// if the reader has gone.
     pub(super) fn again<T: Serialize>(
         &self,
         value: &T,
@@ -68,7 +68,7 @@ impl Output {
             false => {
                 let text = format!("{}\n{}", jiff::Zoned::now().strftime("%H:%M:%S"), text(value));
                 match io::stdout().is_terminal() {
-                    // Home; the rest of each line; the rest of the screen. Nothing flickers.
+                    // Escapes: home; clear the rest of each line; clear the rest of the screen. This avoids flicker.
                     true => format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")),
                     false => text + "\n",
                 }
@@ -109,7 +109,7 @@ impl Output {
         }
     }
 
-    /// A progress bar on stderr, if that is a terminal.
+    /// Returns a progress bar on stderr, if that is a terminal.
     pub(super) fn meter(&self) -> Meter {
         let target = match io::stderr().is_terminal() {
             true => ProgressDrawTarget::stderr(),
@@ -177,7 +177,7 @@ pub(super) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
-/// A number of bytes for people: `17 B`, `1.5 KiB`, `230 MiB`.
+/// Formats a number of bytes for people: `17 B`, `1.5 KiB`, `230 MiB`.
 pub(super) fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
@@ -198,8 +198,8 @@ pub(super) fn share(share: f64) -> String {
     if (99.95..100.0).contains(&percent) { "99.9%".to_owned() } else { format!("{percent:.1}%") }
 }
 
-/// Text from elsewhere (names of files) in a line of ours: control characters are escaped, so that a name
-/// can neither break the table nor drive the terminal.
+/// Escapes control characters in text from elsewhere (names of files), so that a name can neither break a table nor
+/// control the terminal.
 pub(super) fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })

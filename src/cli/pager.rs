@@ -1,4 +1,4 @@
-//! Long output on a terminal goes through a pager, as that of git does: `PAGER`, or `less -FRX`.
+//! Pager for long output on a terminal, like that of git: `PAGER`, or `less -FRX`.
 
 use signal_hook::consts::SIGINT;
 use std::ffi::{OsStr, OsString};
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use terminal_size::{Height, Width, terminal_size_of};
 
-/// For terminals that do not report their size.
+/// Assumed size of terminals that do not report theirs.
 const SIZE: (Width, Height) = (Width(80), Height(24));
 /// A shell's exit codes for a program that it could not start; less uses them too.
 const NOT_STARTED: [Option<i32>; 2] = [Some(126), Some(127)];
 
-/// Whether the text was shown: false if it fits the terminal that stdout is, or there is no pager.
+/// Shows a text in the pager. Returns false if the text fits the terminal that stdout is, or there is no pager.
 pub(super) fn show(text: &[u8]) -> bool {
     let (Width(columns), Height(rows)) = terminal_size_of(io::stdout()).unwrap_or(SIZE);
     if fits(text, columns.into(), rows.into()) {
@@ -39,7 +39,8 @@ fn through(program: &OsStr, args: &[OsString], text: &[u8]) -> bool {
     if std::env::var_os("LESS").is_none() {
         command.env("LESS", "FRX");
     }
-    // Ctrl-C is for the pager, which would otherwise be left alone with the terminal. It does not inherit this.
+    // The pager handles Ctrl-C; without this program it would be left alone with the terminal. It does not inherit
+    // this.
     let ignored = signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)));
     let ended = run(command, text);
     if let Ok(id) = ignored {
@@ -51,7 +52,7 @@ fn through(program: &OsStr, args: &[OsString], text: &[u8]) -> bool {
 fn run(mut command: Command, text: &[u8]) -> io::Result<ExitStatus> {
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A reader who has seen enough is no error.
+        // The user may quit before the end of the text.
         let _ = stdin.write_all(text);
     }
     child.wait()

@@ -1,17 +1,17 @@
-//! The process that speaks for the other side of a sync: ssh, or this program once more.
+//! The process that serves the other side of a sync: ssh, or this program itself.
 
 use super::error::CliError;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// So long it may take to end by itself, and again after it was asked to.
+/// Maximum time for it to end on its own, and again after a request to end.
 const ENDING: Duration = Duration::from_secs(20);
 
 /// Ends the process when it is dropped.
 pub(super) struct PeerProcess {
     child: Child,
-    /// How long it may take to end by itself.
+    /// Maximum time for it to end on its own.
     ending: Duration,
 }
 
@@ -29,12 +29,12 @@ impl PeerProcess {
         pipes.ok_or_else(|| CliError::new("the other side has no pipes"))
     }
 
-    /// Sets how long it may take to end by itself.
+    /// Sets the maximum time for it to end on its own.
     pub(super) fn may_take(&mut self, ending: Duration) {
         self.ending = ending;
     }
 
-    /// Returns its exit code, once it has closed its output; `None` if a signal ended it, or it goes on.
+    /// Returns its exit code, once it has closed its output; `None` if a signal ended it, or it still runs.
     pub(super) fn exit_code(&mut self) -> Option<i32> {
         if self.ends_within(self.ending) { self.child.try_wait().ok()??.code() } else { None }
     }
@@ -56,7 +56,7 @@ impl Drop for PeerProcess {
         drop(self.child.stdin.take());
         drop(self.child.stdout.take());
         if !self.ends_within(self.ending) {
-            // Asked first: it can still unmount its private mount then.
+            // First asks it to end, so that it can still unmount its private mount.
             if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             }

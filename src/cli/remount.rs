@@ -1,4 +1,4 @@
-//! `mount -o remount`: mount(8) has `dedupfs` change what the kernel allows in a mount.
+//! `mount -o remount`: mount(8) calls `dedupfs` to change the kernel's options of a mount.
 
 use super::error::CliError;
 use super::{CliResult, Outcome, mount_options};
@@ -8,12 +8,12 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 use std::path::Path;
 
-/// Whether one of the lists of `-o` asks for it.
+/// Returns whether one of the lists of `-o` requests it.
 pub(super) fn is_asked(lists: &[String]) -> bool {
     lists.iter().any(|list| mount_options::split(list).iter().any(|option| option == "remount"))
 }
 
-/// Changes the mount at `mountpoint`. Options of the daemon stay as they are: mount(8) repeats those of fstab here.
+/// Changes the mount at `mountpoint`. Ignores options of the daemon, since mount(8) repeats those of fstab here.
 pub(super) fn run(mountpoint: &Path, lists: &[String]) -> CliResult {
     let info = daemon_at(mountpoint)?;
     if info.is_none() && !is_closed(mountpoint) {
@@ -58,7 +58,7 @@ fn flags(lists: &[String]) -> MountFlags {
     flags
 }
 
-/// Whether another user's mount is there, which admits no other user, not even root.
+/// Returns whether it is the mount of another user that admits no other user, not even root.
 fn is_closed(mountpoint: &Path) -> bool {
     matches!(rustix::fs::getxattr(mountpoint, CONTROL_XATTR, &mut [0; 1][..]), Err(Errno::ACCESS))
 }

@@ -1,4 +1,4 @@
-//! A directory as a replica of a sync: mounted, or mounted for the duration of the sync.
+//! A directory as a replica of a sync: an existing mount, or a private mount for the duration of the sync.
 
 use super::error::CliError;
 use super::leftovers::{self, TEMPORARY};
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// So long the private mount of another sync may take to go.
+/// Maximum time to wait until the private mount of another sync is gone.
 const OTHERS: Duration = Duration::from_secs(15);
-/// In a state directory: the sync state.
+/// Name of the sync state in a state directory.
 const SYNC: &str = "sync";
 
 /// A mounted overlay, and its sync state.
@@ -64,7 +64,8 @@ fn below_mount(info: &DaemonInfo) -> Result<Below, CliError> {
     {
         return Ok(Below { backing: root, state, _fd: None });
     }
-    // The mount hides the directory; its daemon has it open from before. The kernel lets its user and root in.
+    // The mount hides the directory, but the daemon opened it before. The kernel gives its user and root access
+    // through this.
     let fds = PathBuf::from(format!("/proc/{}/fd", info.pid));
     let list = std::fs::read_dir(&fds).map_err(|e| CliError::io("look into", &fds, &e))?;
     for fd in list.flatten().map(|entry| entry.path()) {
@@ -89,8 +90,8 @@ fn below_mount(info: &DaemonInfo) -> Result<Below, CliError> {
     Err(CliError::new(message).hint("run this as the user whose daemon it is, or as root"))
 }
 
-/// The overlay around `path`. One that is not mounted is mounted in a place of its own until [`Mounted::end`]; with `init`
-/// a directory that is no overlay yet becomes one, and one that is missing is made.
+/// Opens the overlay around `path`. One that is not mounted is mounted privately until [`Mounted::end`]. With `init`,
+/// a directory that is no overlay becomes one, and a missing directory is created.
 pub(super) fn open(path: &Path, init: Option<&InitOptions>) -> Result<Mounted, CliError> {
     let make = init.is_some();
     if let Some(init) = init.filter(|_| !path.exists()) {
@@ -134,14 +135,14 @@ pub(super) fn open(path: &Path, init: Option<&InitOptions>) -> Result<Mounted, C
     mounted
 }
 
-/// A directory that a sync would make an overlay, or make: as it is, and as what a dry run takes it.
+/// A directory that a real sync would create, or turn into an overlay, as a dry run sees it.
 pub(super) struct Plain {
     tree: PathBuf,
     feature: &'static str,
 }
 
 impl Plain {
-    /// `None` if `path` is in an overlay.
+    /// Returns `None` if `path` is in an overlay.
     pub(super) fn find(path: &Path, init: &InitOptions) -> Result<Option<Plain>, CliError> {
         if path.exists() {
             let plain = || Plain { tree: path.to_owned(), feature: NEW_OVERLAY };
@@ -157,7 +158,7 @@ impl Plain {
         match control::find(parent_of(path)) {
             Err(ControlError::NoStore(_)) if parent_of(path).is_dir() => {}
             Ok(_) => return Err(inside(path)),
-            // It could not be made.
+            // A real sync could not create it.
             Err(_) => return Ok(None),
         }
         let base = runtime_dir()?;
@@ -182,12 +183,12 @@ impl Drop for Plain {
     }
 }
 
-/// Whether it is a mount that ends with a process: another user of it would be left with an empty directory.
+/// Returns whether a mount ends with a process. Another user of it would be left with an empty directory.
 fn is_private(mountpoint: &Path) -> bool {
     mountpoint.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY))
 }
 
-/// As [`control::find`], once a private mount of another sync is gone.
+/// Finds like [`control::find`], after a private mount of another sync is gone.
 fn find_settled(path: &Path) -> Result<Found, ControlError> {
     let until = Instant::now() + OTHERS;
     loop {
@@ -211,7 +212,7 @@ fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A peer that lies inside an overlay would not be what the user named.
+/// Refuses a path inside an overlay, since the peer would be another directory than the user named.
 fn check_root(path: &Path, below: &Path, make: bool) -> Result<(), CliError> {
     match make && !below.as_os_str().is_empty() {
         true => Err(inside(path)),

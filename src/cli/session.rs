@@ -1,4 +1,4 @@
-//! A store to work on, through a daemon or opened by this program.
+//! A store for requests: through a daemon, or opened by this program.
 
 use super::Global;
 use super::error::CliError;
@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 /// Purpose of opening the store, if the command must open it itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Only ask.
+    /// Only asks.
     Ask,
     /// Files are indexed, and their contents stored. They stay plain: only a mount converts them.
     Change,
-    /// As the last, and files are converted, which the user was asked about.
+    /// The same, but converts files, with the user's consent.
     Convert,
-    /// Garbage collection, which on a disk without free space begins with the index.
+    /// Collects garbage; on a full disk this begins with the index.
     Collect,
-    /// Read or write back contents: the index only has to find chunks.
+    /// Reads contents or writes them back: the index only has to find chunks.
     Copy,
 }
 
@@ -45,8 +45,7 @@ pub(super) fn find(global: &Global, path: Option<&Path>) -> Result<Found, CliErr
     Ok(found)
 }
 
-/// Like [`find`], for a file that may be outside the overlay: then the path is absolute, and the flag is
-/// true.
+/// Finds like [`find`], for a file that may be outside the overlay. Then the path is absolute, and the flag is true.
 pub(super) fn find_for_file(global: &Global, file: &Path) -> Result<(Found, PathBuf, bool), CliError> {
     let inside = match &global.store {
         Some(store) => control::find_store(store, Some(file)),
@@ -78,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Whether files stay plain that would be converted if the overlay were mounted.
+    /// Returns whether files stay plain that a mounted overlay would convert.
     pub(super) fn withholds(&self) -> bool {
         matches!(self, Session::Direct(direct) if direct.repo.withholds())
     }
@@ -215,7 +214,7 @@ impl Direct {
     }
 }
 
-/// For an answer that does not fit the request.
+/// Returns the error for an answer that does not fit the request.
 pub(super) fn unexpected(response: &Response) -> CliError {
     CliError::from(ControlError::Protocol(format!("{response:?}").chars().take(100).collect()))
 }

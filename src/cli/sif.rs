@@ -68,7 +68,7 @@ struct GroupsReport {
     method: &'static str,
     parameters: Option<String>,
     min: f64,
-    /// In each group the first is compared with the others.
+    /// Groups of files; in each, the first is compared with the others.
     groups: Vec<Vec<FileByMethod>>,
     /// Fingerprints that too many files have.
     left_out: u64,
@@ -122,7 +122,7 @@ struct AlikeReport {
 }
 
 impl SifOptions {
-    /// Whether a saved index has the requested fingerprints.
+    /// Returns whether a saved index has the requested fingerprints.
     pub(super) fn as_indexed(&self) -> bool {
         self.against.is_none() && self.anchors.is_none() && !self.learn_anchors
     }

@@ -174,7 +174,7 @@ impl Snapshots {
     }
 }
 
-/// The overlay of a path that need not be there any more, and where that is in it.
+/// Returns the overlay of a path that may not exist any more, and the path in it.
 fn inside(global: &Global, path: &Path) -> Result<(Found, PathBuf), CliError> {
     let found = find_gone(global, path)?;
     let (Found::Daemon { path, .. } | Found::Direct { path, .. }) = &found;

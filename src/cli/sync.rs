@@ -405,7 +405,7 @@ fn text(report: &SyncReport) -> String {
 fn told(conflict: &ConflictRow, mine: &str, dry_run: bool) -> String {
     let ConflictRow { path, copy, winner, loser } = conflict;
     let (path, copy) = (plain(path), plain(copy));
-    // The digits only tell devices of one name apart.
+    // The digits only distinguish devices with the same host name.
     let host = |device: &str| device.rsplit_once('-').map_or(device, |(host, _)| host).to_owned();
     let same =
         host(winner) == host(loser) || [winner, loser].iter().any(|of| host(of) == host(mine) && *of != mine);

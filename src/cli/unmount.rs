@@ -45,7 +45,7 @@ impl Unmount {
         let held = (!held_by.is_empty()).then(|| {
             let path = mountpoint.display();
             format!(
-                "{path}: other mount namespaces hold a copy of the mount, and its daemon goes on for them: {}. It ends with these \
+                "{path}: other mount namespaces hold a copy of the mount, and its daemon keeps serving them: {}. It ends with these \
                  processes, or by `dedupctl unmount --lazy {path}`",
                 held_by.join(", ")
             )

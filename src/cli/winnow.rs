@@ -67,7 +67,7 @@ fn not_raw(view: Option<Look>) -> Option<Look> {
 }
 
 impl WinnowAsked {
-    /// Whether no option is set.
+    /// Returns whether no option is set.
     pub(super) fn is_plain(&self) -> bool {
         self.base.is_empty() && self.window.is_none() && self.smallest.is_none()
     }

@@ -65,8 +65,8 @@ impl Source {
     /// Returns the unresolved conflicts. Only the mount shows all files.
     pub(super) fn conflicts(&self) -> Result<Vec<Pending>, CliError> {
         if self.direct.is_some() {
-            return Err(CliError::new("conflicts are looked for in the mount, and it is not mounted")
-                .hint("mount it, or ask `dedupctl conflicts`"));
+            return Err(CliError::new("the overlay is not mounted, and only a mount shows conflicts")
+                .hint("mount it, or run `dedupctl conflicts`"));
         }
         // Otherwise the search would mount it.
         if control::daemon_at(&self.base)?.is_none() {
