@@ -161,8 +161,9 @@ impl Copy<'_> {
             check_room(to, all)?;
         }
         let mut sink = DirectorySink::begin(to, self.resume).map_err(|e| match &e {
-            OverlayError::Unreadable { .. } => failed(&e)
-                .hint("give a new or an empty directory; --resume continues an interrupted copy"),
+            OverlayError::Unreadable { .. } => {
+                failed(&e).hint("give a new or an empty directory; --resume continues an interrupted copy")
+            }
             _ => failed(&e),
         })?;
         let walked = give(tree, &mut sink, "copying", all, report, meter, readable)?;

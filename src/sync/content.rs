@@ -118,7 +118,7 @@ pub trait Source {
     }
 
     /// Returns whether this side can read a content: its tree has it, or [`super::replica::Replica::held`] returned
-    /// it.
+    /// true for it.
     fn holds(&mut self, _content: ContentId) -> Result<bool, SyncError> {
         Ok(false)
     }

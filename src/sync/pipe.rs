@@ -75,7 +75,7 @@ pub struct Incoming<R> {
     throttle: Arc<Throttle>,
 }
 
-/// The end that sends to the peer. While it exists, it sends keep-alives.
+/// The end that sends to the peer. While it exists, keep-alives are sent whenever this side is busy.
 pub struct Outgoing<W> {
     shared: Arc<Shared<W>>,
 }

@@ -41,7 +41,7 @@ pub trait Replica: Source + Sink {
     fn tree(&self, id: SnapshotId) -> Result<Option<Tree>, SyncError>;
     /// Returns the last known snapshots of other devices.
     fn heads(&self) -> BTreeMap<Device, SnapshotId>;
-    /// Returns whether a content is staged completely. Stages it from the own tree if possible.
+    /// Returns whether a content is staged completely. If not, stages it from this side's tree if that has it.
     fn stage(&mut self, content: ContentId) -> Result<bool, SyncError>;
     /// Returns which of these contents it can still read, though its tree does not have them.
     fn held(&mut self, contents: &[ContentId]) -> Result<Vec<bool>, SyncError> {

@@ -44,7 +44,7 @@ pub(super) fn inflate(archive: &[u8]) -> Inflated {
     let mut done = 0;
     let mut starts = Starts::zip(archive);
     while let Some(start) = starts.next() {
-        // The bytes after the member count too, even if they contain no other members.
+        // The bytes after the last member count too, even if they contain no other members.
         let room = (VIEW_BYTES_MAX as usize).saturating_sub(inflated.view.len() + archive.len() - done);
         let from = inflated.view.len();
         let Some(read) = inflate_into(&archive[start..], &mut inflated.view, room) else {
