@@ -1,7 +1,8 @@
 //! Deduplication and `similar` under another filesystem: a flat directory kept in memory, whose files'
-//! bytes are dedupfs contents. What a file resembles is told by its xattr `user.similar`.
+//! bytes are dedupfs contents. The xattr `user.similar` of a file lists similar files. Removed files are forgotten, `fsync` makes
+//! contents durable, and a collection gives back the space of contents without files.
 //!
-//! `cargo run --example plugin` mounts it on a directory of its own, uses it, and checks what comes back.
+//! `cargo run --example plugin` mounts it on a directory of its own, uses it, and checks the results.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -14,30 +15,47 @@ use dedupfs::overlay::{Contents, SimilarOptions};
 use fuser::*;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// A file: being written it has bytes, closed it has a content.
+/// A file has bytes while it is written, and a content when it is closed.
 enum File {
     Open(Vec<u8>),
     Closed(RecipeId),
+    Removed,
 }
 
+/// Inode `i + 2` is the i-th file ever made.
+type Files = Mutex<Vec<(String, File)>>;
+
 struct Flat {
-    contents: Contents,
-    /// Inode `i + 2` is the i-th file ever made.
-    files: Mutex<Vec<(String, File)>>,
+    contents: Arc<Contents>,
+    files: Arc<Files>,
+}
+
+/// The contents that files have.
+fn needed(files: &Files) -> Vec<RecipeId> {
+    let files = files.lock().unwrap();
+    files.iter().filter_map(|(_, file)| if let File::Closed(id) = file { Some(*id) } else { None }).collect()
 }
 
 impl Flat {
+    fn find(&self, name: &OsStr) -> Option<u64> {
+        let files = self.files.lock().unwrap();
+        let is_named =
+            |(other, file): &(String, File)| name == OsStr::new(other) && !matches!(file, File::Removed);
+        files.iter().position(is_named).map(|i| i as u64 + 2)
+    }
+
     fn attr(&self, ino: u64) -> Option<FileAttr> {
         let size = match ino {
             1 => 0,
             _ => match &self.files.lock().unwrap().get(ino as usize - 2)?.1 {
                 File::Open(bytes) => bytes.len() as u64,
                 File::Closed(id) => self.contents.size(id).ok()?,
+                File::Removed => return None,
             },
         };
         let (kind, perm) =
@@ -65,8 +83,7 @@ impl Flat {
 
 impl Filesystem for Flat {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.files.lock().unwrap().iter().position(|(other, _)| name == OsStr::new(other));
-        match found.and_then(|i| self.attr(i as u64 + 2)) {
+        match self.find(name).and_then(|ino| self.attr(ino)) {
             Some(attr) => reply.entry(&TTL, &attr, Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
@@ -80,7 +97,10 @@ impl Filesystem for Flat {
     }
 
     fn readdir(&self, _: &Request, _: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        for (i, (name, _)) in self.files.lock().unwrap().iter().enumerate().skip(offset as usize) {
+        for (i, (name, file)) in self.files.lock().unwrap().iter().enumerate().skip(offset as usize) {
+            if matches!(file, File::Removed) {
+                continue;
+            }
             if reply.add(INodeNo(i as u64 + 2), i as u64 + 1, FileType::RegularFile, name) {
                 break;
             }
@@ -127,6 +147,27 @@ impl Filesystem for Flat {
                 Err(_) => reply.error(Errno::EIO),
             },
             File::Open(_) => reply.error(Errno::EBUSY),
+            File::Removed => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let Some(ino) = self.find(name) else { return reply.error(Errno::ENOENT) };
+        let mut files = self.files.lock().unwrap();
+        let removed = std::mem::replace(&mut files[ino as usize - 2].1, File::Removed);
+        if let File::Closed(id) = removed
+            && !files.iter().any(|(_, file)| matches!(file, File::Closed(other) if *other == id))
+            && self.contents.forget(&id).is_err()
+        {
+            return reply.error(Errno::EIO);
+        }
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        match self.contents.sync() {
+            Ok(()) => reply.ok(),
+            Err(_) => reply.error(Errno::EIO),
         }
     }
 
@@ -156,8 +197,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     let (store, mnt) = (dir.path().join("store"), dir.path().join("mnt"));
     std::fs::create_dir(&mnt)?;
-    let contents = Contents::open(&store, ChunkParams::with_average(4096)?)?;
-    let session = spawn_mount(Flat { contents, files: Mutex::default() }, &mnt, &Config::default())?;
+    let chunks = ChunkParams::with_average(4096)?;
+    let contents = Arc::new(Contents::builder().chunks(chunks).memory(64 << 20).open(&store)?);
+    let files = Arc::new(Files::default());
+    let flat = Flat { contents: contents.clone(), files: files.clone() };
+    let session = spawn_mount(flat, &mnt, &Config::default())?;
 
     let original: String =
         (0..20_000u32).map(|i| format!("{} ", i.wrapping_mul(2_654_435_761) % 99_991)).collect();
@@ -175,6 +219,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("`original` resembles:\n{similar}");
     let names: Vec<_> = similar.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(names, ["edited", "half"]);
+
+    // A removed file resembles nothing, and a collection gives back its space. `half` shares its chunks with `original`.
+    std::fs::File::open(mnt.join("original"))?.sync_all()?;
+    std::fs::remove_file(mnt.join("edited"))?;
+    std::fs::remove_file(mnt.join("other"))?;
+    let len = rustix::fs::getxattr(mnt.join("original"), "user.similar", &mut value[..])?;
+    assert_eq!(std::str::from_utf8(&value[..len])?.split(' ').next(), Some("half"));
+    let done = contents.gc(|| Ok(needed(&files)))?;
+    println!("collected: {done:?}");
+    assert_eq!(&std::fs::read_to_string(mnt.join("original"))?, &original);
     session.umount_and_join()?;
     Ok(())
 }

@@ -4,22 +4,21 @@
 //! [`RecipeId`]. The overlay uses it too.
 
 use super::Indexing;
+use super::contents_builder::ContentsBuilder;
 use super::error::{OverlayError, Result};
 use super::forgetting::Forgetting;
 use super::ingest::{Ingest, is_small, sketch_of};
 use super::similar::{Ranking, SimilarOptions};
 use crate::chunk::ChunkParams;
-use crate::db::{Db, IndexDb};
-use crate::id::{ChunkId, RecipeId, StoreId};
+use crate::db::Db;
+use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe, RecipeHasher};
 use crate::similarity::exact::{self, Patterns, Ranges, Source};
-use crate::similarity::{
-    Answer, Boilerplate, Candidate, QuerySketch, Similarity, SimilarityError, SimilarityOptions,
-};
-use crate::store::{GcDone, Pin, Store, StoreError, StoreOptions};
+use crate::similarity::{Answer, Boilerplate, Candidate, QuerySketch, Similarity, SimilarityError};
+use crate::store::{GcDone, Pin, Store, StoreError};
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,7 +43,6 @@ const FIRST_BYTES_MAX: u64 = 1 << 30;
 const WINDOW_BYTES: usize = 4 << 20;
 /// Sweeps that may each take sketches of a content while it is being added.
 pub(super) const SWEPT_MAX: usize = 8;
-const INDEX_CACHE_BYTES: u64 = 32 << 20;
 
 /// A deduplicated set of contents. All methods may be called from many threads.
 pub struct Contents {
@@ -130,40 +128,19 @@ impl Contents {
         Contents { store, similarity, ingest, db, _lock: None }
     }
 
-    /// Opens the contents kept in directory `dir`, made if missing. One process at a time may have it open.
+    /// Returns settings with which contents are opened.
+    pub fn builder() -> ContentsBuilder {
+        ContentsBuilder::default()
+    }
+
+    /// Opens the contents in directory `dir`, and creates it if it is missing. As [`Contents::builder`] with these chunk lengths.
     pub fn open(dir: &Path, params: ChunkParams) -> Result<Contents> {
-        let io = |operation| move |e: io::Error| OverlayError::io(operation, dir, e);
-        std::fs::create_dir_all(dir).map_err(io("create"))?;
-        let mut id_file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(dir.join("id"))
-            .map_err(io("open the id of"))?;
-        let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-        rustix::fs::flock(&id_file, lock).map_err(|e| io("lock")(e.into()))?;
-        let mut id = Vec::new();
-        id_file.read_to_end(&mut id).map_err(io("read the id of"))?;
-        let id = match <[u8; 16]>::try_from(&id[..]) {
-            Ok(id) => id,
-            Err(_) if id.is_empty() => {
-                let mut id = [0; 16];
-                rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
-                    .map_err(|e| io("name")(e.into()))?;
-                id_file.write_all(&id).and_then(|()| id_file.sync_all()).map_err(io("write the id of"))?;
-                id
-            }
-            Err(_) => {
-                return Err(io("read the id of")(io::Error::other("expected 16 bytes in the file `id`")));
-            }
-        };
-        let db: Arc<dyn Db> = Arc::new(IndexDb::open(&dir.join("index"), INDEX_CACHE_BYTES)?);
-        let store = Store::open(dir, StoreId(id), db.clone(), StoreOptions::default(), &mut |_, _| {})?;
-        let similarity = Similarity::open(db.clone(), SimilarityOptions::default())?;
-        let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        let contents = Contents::new(Arc::new(store), Arc::new(similarity), db, params, threads);
-        Ok(Contents { _lock: Some(id_file), ..contents })
+        Contents::builder().chunks(params).open(dir)
+    }
+
+    /// Keeps the lock of the directory until the contents are closed.
+    pub(super) fn locked(self, lock: File) -> Contents {
+        Contents { _lock: Some(lock), ..self }
     }
 
     /// Keeps what is put from [`Contents::gc`] as long as it is held: until you have written down, where your next
@@ -286,6 +263,13 @@ impl Contents {
     /// Reads a content at `offset`: the whole buffer, unless the content ends before.
     pub fn read_at(&self, id: &RecipeId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         Ok(self.store.read_at(&*self.store.recipe(id)?, offset, buffer)?)
+    }
+
+    /// Adds a content of the store to the similarity index if that does not have it: after the index was lost.
+    pub fn reindex(&self, id: &RecipeId) -> Result<()> {
+        let recipe = self.store.recipe(id)?;
+        let stored = recipe.clone();
+        self.index(*id, &recipe, Indexing::Full, None, || Ok(Box::new(Stored::of(&self.store, stored))))
     }
 
     /// Lets similarity forget a content that no file has any more. Its bytes stay in the store.
