@@ -293,7 +293,7 @@ fn nothing_goes_while_it_is_not_known_what_is_needed() {
     let output = mount.dedupctl().args(["gc"]).arg(mount.mnt()).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", common::text(&output));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("f5: what it needs of the store is not known"), "{said}");
+    assert!(said.contains("f5: its chunks are not known"), "{said}");
     assert!(said.contains("hint:"), "{said}");
     assert_eq!(fs::metadata(&pack).unwrap().size(), bytes.len() as u64);
     // Once that file is gone, so is the doubt.

@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Descriptors that are kept of inodes that nobody has open.
+/// Descriptors that are kept for inodes that no program has open.
 const CACHE_MAX: usize = 512;
 /// Entries of the cache that one call looks at: some are in use, and stay.
 const LOOKED_AT: usize = 8;
@@ -106,13 +106,13 @@ pub struct Anchor {
     me: Weak<Anchor>,
     fd: Mutex<Held>,
     handle: Option<FileHandle>,
-    /// Where it was last seen; only kept where handles cannot be opened.
+    /// Its last known place; only kept if handles cannot be opened.
     place: Mutex<Option<Place>>,
     used: AtomicBool,
     anchors: Arc<Anchors>,
 }
 
-/// A descriptor, and what keeps it.
+/// A descriptor, and its keeper.
 #[derive(Default)]
 struct Held {
     fd: Option<Arc<OwnedFd>>,
@@ -125,7 +125,7 @@ struct Held {
 /// A name in a directory.
 type Place = (Arc<Anchor>, OsString);
 
-/// What all anchors of an overlay share.
+/// State that all anchors of an overlay share.
 pub struct Anchors {
     root: OwnedFd,
     /// Whether this process may open by handle.
@@ -261,7 +261,7 @@ impl Anchor {
         Ok(fd)
     }
 
-    /// A descriptor that is not kept: a directory is opened on the way to what is in it.
+    /// Opens a descriptor that is not kept, for a directory on the way to a file in it.
     fn passing_fd(&self) -> rustix::io::Result<Arc<OwnedFd>> {
         match &self.lock().fd {
             Some(fd) => Ok(fd.clone()),
@@ -346,7 +346,7 @@ impl Anchor {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the descriptor of a file that is gone, so that its room is free at once, or for which nobody asks any more.
+    /// Closes the descriptor of a file that was removed, so that its space is free at once, or that no thread uses any more.
     pub fn close(&self) {
         // Without a handle another file with its number could be taken for it.
         if self.handle.is_some() {

@@ -21,7 +21,7 @@ use std::sync::{PoisonError, RwLock};
 
 /// Name of the directory in the backing root that holds the store; never shown.
 pub const STATE_DIR: &str = ".dedupfs";
-/// Name of the note in the backing root for whoever finds the bare directory; never shown.
+/// Name of the note in the backing root for people who find the bare directory; never shown.
 pub const NOTE: &str = "DEDUPFS-README.txt";
 
 /// The longest value, and the longest list of names, that Linux allows.
@@ -34,11 +34,11 @@ pub struct Backing {
     ino: u64,
     /// Whether this process may act in other users' names.
     privileged: bool,
-    /// Where the root was when that was last read.
+    /// Path of the root when it was last read.
     last_root: RwLock<PathBuf>,
 }
 
-/// Inode number and device: what makes a file the same file.
+/// Inode number and device: together they identify a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Identity {
     /// Device of the filesystem it is on.
@@ -79,7 +79,7 @@ impl Backing {
         self.privileged
     }
 
-    /// Where the root is now.
+    /// Returns the present path of the root.
     pub fn root_path(&self) -> Result<PathBuf> {
         Ok(path_of(self.root())?)
     }
@@ -103,8 +103,8 @@ impl Backing {
         Ok(found.map(Path::to_owned))
     }
 
-    /// The part of `path` below where the root was when that was last read. The root may have been renamed since, so what is
-    /// found there, beneath the root's descriptor, must be compared.
+    /// Returns the part of `path` below the last known path of the root. The root may have been renamed since, so the caller
+    /// must compare the file that it finds beneath the root's descriptor.
     pub fn below_last_root<'p>(&self, path: &'p Path) -> Option<&'p Path> {
         path.strip_prefix(&*self.last_root.read().unwrap_or_else(PoisonError::into_inner)).ok()
     }
@@ -139,8 +139,8 @@ impl Backing {
     }
 }
 
-/// Whether what is made in a directory gets an ACL: then the umask does not count. A directory that cannot be asked may
-/// have one.
+/// Returns whether new files in a directory inherit an ACL, so that the umask does not count. True if the directory
+/// cannot be asked.
 fn has_default_acl(dir: impl AsFd) -> bool {
     let acl = fs::getxattr(proc_path(dir), "system.posix_acl_default", &mut [0u8; 0]);
     !matches!(acl, Err(Errno::NODATA | Errno::NOTSUP))
@@ -230,7 +230,7 @@ pub fn open_io(path_fd: impl AsFd, access: OFlags) -> rustix::io::Result<File> {
     fs::openat(CWD, proc_path(path_fd), access | IO_FLAGS, Mode::empty()).map(File::from)
 }
 
-/// Where the next data is at or after `offset`; none if there is none.
+/// Returns the offset of the next data at or after `offset`, if there is some.
 pub fn next_data(file: &File, offset: u64) -> rustix::io::Result<Option<u64>> {
     match fs::seek(file, fs::SeekFrom::Data(offset)) {
         Ok(at) => Ok(Some(at)),
@@ -270,12 +270,12 @@ pub fn access(path_fd: impl AsFd) {
     }
 }
 
-/// Takes a write lease: granted only while nobody else has the file open or mapped.
+/// Takes a write lease: the kernel grants it only while no other process has the file open or mapped.
 pub fn lease(file: &File) -> rustix::io::Result<()> {
     static IGNORE_SIGIO: std::sync::Once = std::sync::Once::new();
     IGNORE_SIGIO.call_once(|| {
-        // SAFETY: SIG_IGN is a valid disposition. A broken lease announces itself by SIGIO, whose default
-        // is to end the process; who wants the file drops the lease itself, so the signal tells nothing.
+        // SAFETY: SIG_IGN is a valid disposition. The kernel reports a broken lease by SIGIO, whose default action
+        // ends the process. The thread that wants the file drops the lease itself, so the signal is not needed.
         unsafe {
             libc::signal(libc::SIGIO, libc::SIG_IGN);
         }
@@ -288,7 +288,7 @@ pub fn unlease(file: &File) {
     let _ = set_lease(file, libc::F_UNLCK);
 }
 
-/// Whether the write lease is held and nobody is waiting for it to go.
+/// Returns whether the write lease is held and no process waits for its release.
 pub fn holds_lease(file: &File) -> bool {
     // SAFETY: F_GETLEASE takes no argument and reads nothing of ours.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
@@ -393,7 +393,7 @@ pub fn list_xattrs(path_fd: impl AsFd) -> rustix::io::Result<Vec<u8>> {
     grow_to_fit(|buffer| fs::listxattr(&path, buffer))
 }
 
-/// What `read` puts into a buffer of the size that it turns out to need, up to what the kernel allows.
+/// Calls `read` with a buffer, then with a larger one if the value does not fit, up to the kernel's limit.
 fn grow_to_fit(mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut value = vec![0; 256];
     let len = match read(&mut value) {

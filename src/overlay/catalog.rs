@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is known of a file since it was last indexed.
+/// Row of a file since it was last indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRow {
     /// Its content.
@@ -80,7 +80,7 @@ impl Catalog {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of `file`.
+    /// Returns the row of `file`.
     pub fn file(&self, file: FileId) -> Result<Option<FileRow>> {
         self.file_in(&self.lock(), file)
     }
@@ -218,12 +218,12 @@ impl Catalog {
         Ok(parents)
     }
 
-    /// Merges what has gathered into the database. Durable after the database's flush.
+    /// Merges gathered changes into the database. They are durable after the database's flush.
     pub fn flush(&self) -> Result<()> {
         self.merge(&mut self.lock())
     }
 
-    /// Contents that lost their last file since the last call.
+    /// Returns the contents that lost their last file since the last call.
     pub fn take_orphans(&self) -> Result<Vec<RecipeId>> {
         let orphaned = std::mem::take(&mut self.lock().orphaned);
         let mut orphans = Vec::new();
@@ -266,7 +266,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Changes when what is known of some file does.
+    /// Returns a number that changes with each change of a file's row.
     pub fn changes(&self) -> u64 {
         self.lock().changes
     }
@@ -364,7 +364,7 @@ fn decode_file(row: &[u8]) -> FileRow {
     FileRow { recipe: RecipeId(recipe), size: number_at(row, 24), mtime }
 }
 
-/// Where inodes are: reads each directory once, so it is good for one question and gone with it.
+/// Finds the paths of inodes: reads each directory once, so it serves one question and is then dropped.
 pub struct Finder<'a> {
     catalog: &'a Catalog,
     backing: &'a Backing,
@@ -380,7 +380,7 @@ struct Dir {
 }
 
 impl Finder<'_> {
-    /// Forgets what it has read if that is more than so many directories.
+    /// Forgets all directories read if there are more than `dirs_max`.
     pub fn shed(&mut self, dirs_max: usize) {
         if self.dirs.len() > dirs_max {
             self.dirs.clear();

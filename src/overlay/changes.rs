@@ -20,9 +20,9 @@ use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// More changed inodes than this are not told apart.
+/// If more inodes than this change, their changes are not listed one by one.
 const INODES_MAX: usize = 1 << 20;
-/// New changes are held up for so long at first, for those under way to end.
+/// New changes are held up for this long at first, until those under way end.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 
 /// How an inode changed.
@@ -30,7 +30,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(20);
 pub enum Change {
     /// Its attributes, its content or, of a directory, the names in it.
     Touched,
-    /// It is new, or it got another name: nothing is known of what is below it.
+    /// It is new, or it got another name: everything below it may have changed.
     Moved,
 }
 
@@ -60,11 +60,11 @@ struct Gate {
 struct GateState {
     /// Changes that are being made, of names and of contents.
     under_way: [usize; 2],
-    /// What is held up.
+    /// The kind of changes that are held up.
     closed: Option<Closed>,
 }
 
-/// What changes are of.
+/// Kind of a change.
 #[derive(Clone, Copy)]
 enum What {
     /// Names and attributes, and opening for them.
@@ -200,17 +200,17 @@ impl Overlay {
         *self.changes.lock() = State::default();
     }
 
-    /// Holds up changes that come until those under way have ended, and keeps everything so, but for the contents of files
-    /// that are open. A change may take long, as one does that waits for a large content to be written back; then the others
-    /// go on, for as long as they were held up, and are held up twice as long the next time. So this comes to an end however
-    /// much is changed. `None` if `keep_going` said no.
+    /// Holds up new changes until those under way have ended, then keeps the tree unchanged, except for the contents of open
+    /// files. A change may take long, for instance if it waits for a large content to be written back. Then the others continue
+    /// for as long as they were held up, and are held up twice as long the next time. So this ends however much is changed.
+    /// Returns `None` if `keep_going` returned false.
     pub fn stand_still(&self, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
         self.close(Closed::Names, keep_going)
     }
 
-    /// The same, and what is written to open files and made durable, as far as it comes by here: what the kernel writes by
-    /// itself (passthrough, shared mappings) goes on until its program syncs it. Each change that waits takes a thread, so
-    /// soon nobody is answered through the mount: who calls this reads beneath it, and makes it short.
+    /// As [`Overlay::stand_still`], but also holds up writes to open files and fsync, as far as this process sees them: writes
+    /// by the kernel (passthrough, shared mappings) continue until their program syncs. Each waiting change occupies a thread,
+    /// so soon the mount does not answer: the caller must read the backing directory, and be quick.
     pub fn hold_up(&self, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
         self.close(Closed::All, keep_going)
     }
@@ -236,9 +236,9 @@ impl Overlay {
         }
     }
 
-    /// The changes since the last call or [`Overlay::begin_changes`], each with where it is now, and those that are under
-    /// way; begins anew. `None` if not all are known or can be found: then everything is to be looked at. Files that are
-    /// gone are left out: their directories changed. To be called while everything stands still.
+    /// Returns the changes since the last call or [`Overlay::begin_changes`], each with its present path, and those under
+    /// way; then starts a new list. `None` if not all are known or can be found: then the caller has to examine the whole
+    /// tree. Leaves out removed files: their directories changed. To be called while everything stands still.
     pub fn take_changes(&self) -> Result<Option<Vec<(PathBuf, Change)>>> {
         let noted = {
             let mut state = self.changes.lock();
@@ -258,7 +258,7 @@ impl Overlay {
         let mut finder = self.catalog.finder(&self.backing);
         let (mut found, mut names) = (Vec::with_capacity(noted.len()), Vec::new());
         for (inode, change) in noted {
-            // Of several names each is an entry that changed.
+            // Each of several names is an entry that changed.
             names.clear();
             finder.paths_of(inode, &mut names)?;
             match self.present_name(inode) {

@@ -60,13 +60,13 @@ struct Taken {
     /// Until when it stays plain because it is rewritten again and again, and is only indexed meanwhile.
     plain_until: Option<Instant>,
     prefix: Growing,
-    /// How much of it the similarity index is to have.
+    /// How much of it the similarity index gets.
     indexing: Indexing,
-    /// The view to be indexed beside the bytes.
+    /// The view to be indexed in addition to the bytes.
     view: Option<View>,
 }
 
-/// Where in the round's chunks a file's are.
+/// A file that was read, with its chunks in the round.
 struct Read {
     taken: Taken,
     slots: Range<usize>,
@@ -93,9 +93,9 @@ impl Overlay {
             self.queue.put_back(files.drain(count..));
             let (files, generations): (Vec<_>, Vec<_>) =
                 files.into_iter().map(|entry| (entry.inode, entry.generation)).unzip();
-            // Weak: who lets go of an inode has to see whether others hold it.
+            // Weak references: a thread that releases an inode must see whether others hold it.
             let taken: Vec<_> = files.iter().map(Arc::downgrade).collect();
-            // Whatever happens to one round, the next is taken up, and nobody waits for this one for ever.
+            // A panic in one round must stop neither the next round nor the callers that wait for this one.
             let round = std::panic::AssertUnwindSafe(|| self.commit_round(files, hurry));
             let start = Instant::now();
             match std::panic::catch_unwind(round) {
@@ -120,7 +120,7 @@ impl Overlay {
         let mut state = inode.lock();
         state.interrupt_conversion();
         state.dirty = true;
-        // Nobody waits for it: it may panic again.
+        // Counts as tried often, so that no caller waits for it: it may panic again.
         state.attempts = u8::MAX;
         self.try_again(&inode, &mut state);
         drop(state);
@@ -151,7 +151,7 @@ impl Overlay {
         round.set_background(self.throttle.is_background());
         let mut read = Vec::with_capacity(taken.len());
         for mut taken in taken {
-            // A round takes long where others go first: whoever ends does not wait for more of it than was begun.
+            // A round in the background takes long: a daemon that stops only waits for the file being read.
             if self.ticks.stopped() {
                 self.give_up(taken);
                 continue;
@@ -259,7 +259,7 @@ impl Overlay {
             self.catalog.remove_file(inode.file_id())?;
             return Ok(None);
         }
-        // Also where somebody waits for all files: its content is in the store.
+        // Before `hurry`: the content of a hot file is in the store, so no caller waits for it.
         if self.stays_hot(inode, &mut state) {
             return Ok(None);
         }
@@ -268,7 +268,7 @@ impl Overlay {
             return Ok(None);
         }
         if state.stepping {
-            // That ends at once, now that nobody writes any more.
+            // The step ends at once, now that no program writes.
             state.attempts = 0;
             self.try_again(inode, &mut state);
             return Ok(None);
@@ -280,7 +280,7 @@ impl Overlay {
         let wanted = policy.is_some_and(|policy| policy.converts(bytes))
             && self.can_be_emptied(&stat)
             && saves_space(inode, &stat);
-        // Looked at here too: what lies elsewhere is not to be read into the store.
+        // Proved here too: bytes from outside must not be read into the store.
         let wanted = wanted
             && match self.prove_inside(inode, &*inode.path_fd()?, finder) {
                 Ok(_) => true,
@@ -326,7 +326,7 @@ impl Overlay {
             state.phase = Phase::Converting(file.clone());
             state.passed = false;
         }
-        // One that is only indexed because somebody is in the way is to become a stub still.
+        // Still to become a stub if it is only indexed now, for instance because another process has it open.
         state.dirty = retry || waits || plain_until.is_some();
         let mut prefix = state.growing.take().unwrap_or_default();
         drop(state);
@@ -360,7 +360,7 @@ impl Overlay {
         let now = Instant::now();
         let rest = self.rewrite_backoff.rest(inode.file_id(), policy.rest(), now);
         let due = state.closed + rest;
-        // A round takes what is due a little later too.
+        // A round also takes files that are due a little later.
         if due <= now + GATHER {
             return false;
         }
@@ -403,7 +403,7 @@ impl Overlay {
         self.inodes.release(taken.inode);
     }
 
-    /// False if somebody took the file away meanwhile.
+    /// Returns false if another process took the file meanwhile.
     fn finish_file(&self, taken: Taken, id: RecipeId, recipe: &Recipe, finder: &mut Finder<'_>) -> bool {
         let finished = self.try_finish(&taken, id, recipe, finder).unwrap_or_else(|e| {
             tracing::error!("{}: {e}", self.name_of(&taken.inode));
@@ -473,7 +473,7 @@ impl Overlay {
             } else if let Some(bytes) = lacks {
                 state.needed = Some(Box::new(Needed::new(&now, bytes)));
                 state.attempts = 0;
-                // What the store has already needs no space.
+                // Chunks that the store has need no space.
                 let fits = self.claim(bytes).is_ok() || self.fits_in_pieces(now.st_size as u64);
                 let again = if fits { Overlay::try_again } else { Overlay::wait_for_space };
                 again(self, inode, &mut state);
@@ -552,7 +552,7 @@ impl Overlay {
             }
             Err(e) => return Err(e.into()),
         }
-        // From here the recipe is the content. What fails now is taken up again when the file is next met.
+        // From here the recipe is the content. If a step fails, recovery continues when the file is next met.
         state.content = None;
         self.steps.step();
         inside.empty()?;
@@ -591,7 +591,7 @@ struct TakenBytes<'a> {
 impl Input for TakenBytes<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let Overlay { throttle, ticks, .. } = self.overlay;
-        // Somebody wants the file, or an end: the rest would be read for nothing.
+        // A program wants the file, or the daemon stops: the rest would be read for nothing.
         if ticks.stopped() || (self.taken.convert && !backing::holds_lease(&self.taken.file)) {
             return Ok(0);
         }

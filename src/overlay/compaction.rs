@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const AFTER_NOTHING: Duration = Duration::from_secs(600);
 
 impl Overlay {
-    /// Writes the index anew if that is worth it and no file waits to be taken in, but not before it is due again.
+    /// Compacts the index if that is worth it and no file waits to be converted, but not before it is due again.
     pub(super) fn compact_if_due(&self, not_before: &mut Instant) {
         if self.pending() > 0 || Instant::now() < *not_before {
             return;

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Containments for which recall is told.
+/// Containments for which recall is reported.
 pub const THRESHOLDS: [f64; 3] = [0.25, 0.5, 0.8];
 const MEMORY_BYTES: usize = 64 << 20;
 
@@ -38,12 +38,12 @@ pub struct CompareOptions {
 pub struct Standing {
     /// Its name.
     pub method: String,
-    /// What it was run with.
+    /// Its parameters.
     pub parameters: String,
-    /// For each of [`THRESHOLDS`], the share of the contents with so much of the one asked about that it lists with at
-    /// least half of that; `None` if there are none.
+    /// For each of [`THRESHOLDS`], the share of contents with this containment that the method lists with at least half
+    /// of it; `None` if there are none.
     pub recall: [Option<f64>; 3],
-    /// Of what it lists with a quarter or more, either way round, the share that has so much; `None` if it lists none.
+    /// Share of right contents among those listed with a quarter or more, either way round; `None` if it lists none.
     pub precision: Option<f64>,
     /// Bytes of its index by bytes of contents.
     pub index_share: f64,
@@ -53,7 +53,7 @@ pub struct Standing {
     pub query_ms: f64,
 }
 
-/// What came of it.
+/// Result of a comparison of methods.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Comparison {
     /// Different contents.
@@ -72,8 +72,8 @@ pub struct Comparison {
     pub standings: Vec<Standing>,
 }
 
-/// What a method lists: a content's place, and how much of the query it has and has of it; `None` if it does not measure
-/// that.
+/// A listed content: its place, and the containments of the query in it and of it in the query; `None` if the method
+/// does not measure them.
 type Listed = (usize, Option<(f64, f64)>);
 
 /// Something that finds similar contents.
@@ -82,7 +82,7 @@ trait Contender {
     fn parameters(&self) -> String;
     fn add(&mut self, place: usize, name: &OsString, bytes: &[u8]) -> Result<()>;
     fn finish(&mut self) -> Result<()>;
-    /// What is listed at half the lowest threshold, and the processor time without making the sketch.
+    /// Returns the contents listed at half the lowest threshold, and the processor time without making the sketch.
     fn query(&self, name: &OsString, bytes: &[u8]) -> Result<(Vec<Listed>, Duration)>;
     fn db(&self) -> &dyn Db;
 }
@@ -128,7 +128,7 @@ impl Contender for ByMethod {
         let took = processor_time() - start;
         let listed = found.into_iter().filter_map(|found| {
             let shares = found.likeness.containment.zip(found.likeness.contained_in);
-            // Of resemblance J neither share is below J; taken as both.
+            // With resemblance J both containments are at least J; J is taken for both.
             let shares = shares.or(found.likeness.resemblance.map(|share| (share, share)));
             Some((*self.places.get(&found.id)?, shares))
         });
@@ -198,15 +198,15 @@ impl Contender for Default {
     }
 }
 
-/// What is so: how much of a query another content has, and the query of it.
+/// Exact result of a query: containments of the query in each other content, and of each in the query.
 struct Truth {
     query: usize,
     shares: Vec<(f64, f64)>,
 }
 
-/// Compares all methods on the regular files below `root`. `progress` is told what is done, how far, and of how much.
+/// Compares all methods on the regular files below `root`. `progress` gets the step, the amount done and the whole amount.
 ///
-/// Fails if `root` cannot be read. Files that cannot are counted.
+/// Fails if `root` cannot be read. Counts files that cannot be read.
 pub fn compare(
     root: &Path,
     options: &CompareOptions,

@@ -25,11 +25,11 @@ use std::sync::Arc;
 
 /// Candidates compared with a file.
 const CANDIDATES_MAX: usize = 8;
-/// Contents of which so small a share is in a file, or the other way round, are no candidates.
+/// A content is no candidate if less than this share of it is in the file, and less than this of the file in it.
 const CANDIDATE_SHARE_MIN: f64 = 0.02;
 /// Shorter rests are not looked for: a match has 32 bytes.
 const REST_BYTES_MIN: u64 = 32;
-/// Parts that are not contained, told of each file.
+/// Parts that are not contained, listed for each file.
 const MISSING_MAX: usize = 16;
 const INDEX_BUFFER_BYTES: usize = 64 << 20;
 
@@ -42,16 +42,16 @@ pub enum Place {
     Outside(PathBuf),
 }
 
-/// What is contained of one file.
+/// How much of one file is contained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileContained {
-    /// Where it is: below the tree.
+    /// Its path below the tree.
     pub path: PathBuf,
     /// Its length in bytes.
     pub size: u64,
     /// Bytes of it that the holder has.
     pub contained: u64,
-    /// The holder has a file that is the same to the byte.
+    /// Whether the holder has an identical file.
     pub identical: bool,
     /// The file of the holder that has the most of it, as far as files were compared.
     pub holder: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub struct FileContained {
     pub unfinished: bool,
 }
 
-/// What is contained of a tree.
+/// How much of a tree is contained.
 #[derive(Clone, Debug, Default)]
 pub struct TreeContained {
     /// By path.
@@ -82,24 +82,24 @@ struct Entry {
     identical: Option<PathBuf>,
 }
 
-/// Is told of a file: its path below the root, or absolute, and its content.
+/// Gets a file: its path below the root, or absolute, and its content.
 type Visit<'a> = dyn FnMut(&Path, Result<Arc<Recipe>>) -> bool + 'a;
 
-/// What the holder has of the tree.
+/// The contents that the holder has, to compare the tree with.
 struct Holder<'a> {
     place: Option<&'a Place>,
     tree: &'a Place,
     /// The index in which candidates are found.
     index: Arc<Similarity>,
-    /// Of a holder outside, a file that has each content.
+    /// For a holder outside: a file with each content.
     files: HashMap<RecipeId, PathBuf>,
     chunks: HashSet<ChunkId>,
 }
 
 impl Overlay {
-    /// How much of the files at or below `tree` is contained in those at or below `holder`, without the tree's own; or
-    /// in all others of the overlay. At most about `budget_bytes` are compared. `progress` is told files read so far,
-    /// and ends it by returning false.
+    /// Returns how much of the files at or below `tree` is contained in those at or below `holder`, without the tree's own; or
+    /// in all others of the overlay. Compares about `budget_bytes` at most. `progress` gets the files read so far,
+    /// and ends the work by returning false.
     pub fn contained(
         &self,
         tree: &Place,
@@ -122,7 +122,7 @@ impl Overlay {
         })?;
         let mut found =
             self.holder(tree, holder, &mut entries, &mut report, &mut |files| progress(seen + files))?;
-        // What is missing most is looked for first.
+        // Files that miss most are compared first.
         let contained: Vec<Ranges> = entries.iter().map(|entry| entry.contained(&found.chunks)).collect();
         let mut order: Vec<usize> = (0..entries.len()).collect();
         order.sort_by_key(|&i| std::cmp::Reverse(entries[i].recipe.size() - contained[i].bytes()));
@@ -366,7 +366,7 @@ impl Overlay {
         }
     }
 
-    /// As [`Overlay::walk`], outside: does not follow symlinks. What is in another store's state directory is passed over.
+    /// As [`Overlay::walk`], outside: does not follow symlinks, and skips the state directories of other stores.
     fn walk_outside(&self, path: &Path, visit: &mut Visit<'_>) -> bool {
         let io = |e: io::Error| OverlayError::io("read", path, e);
         let kind = match path.symlink_metadata() {
@@ -433,7 +433,7 @@ fn is_in(path: &Path, of: &Place, other: &Place) -> bool {
     }
 }
 
-/// A path within a tree, told from the tree on; a tree that is a file, by its name.
+/// Returns a path within a tree, below that tree; for a tree that is a file, its name.
 fn below(path: &Path, tree: &Place) -> PathBuf {
     let (Place::Inside(dir) | Place::Outside(dir)) = tree;
     match path.strip_prefix(dir) {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 const WINDOW_BYTES: usize = 1 << 20;
-/// So many chunks are decoded ahead.
+/// Number of chunks that are decoded ahead.
 const AHEAD: usize = 64;
 
 /// The content of a stub or hybrid file.
@@ -30,7 +30,7 @@ enum From {
 }
 
 impl Overlay {
-    /// What the store has of the regular file at `path` below the root; `None` if the file has its own bytes, or another
+    /// Opens the stored content of the regular file at `path` below the root; `None` if the file has its own bytes, or another
     /// filesystem is mounted there. Changes nothing.
     pub fn stored_content(&self, path: &Path) -> Result<Option<StoredContent<'_>>> {
         let found = match self.backing.resolve_named("open", path) {

@@ -22,7 +22,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Fewer bytes in common than this are no resemblance, unless somebody asks for it.
+/// Fewer common bytes than this are no resemblance, unless the caller sets another minimum.
 pub(super) const COMMON_BYTES_MIN: u64 = 64;
 /// Bytes of memory for one comparison.
 pub(super) const COMPARE_MEMORY: usize = 256 << 20;
@@ -54,7 +54,7 @@ pub struct Contents {
     _lock: Option<File>,
 }
 
-/// What two contents have in common.
+/// How much two contents have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shares {
     /// Share of the one asked about that is in the other, 0 to 1.
@@ -74,8 +74,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// From what two contents of those sizes were found to have in common. What does not count is not there: neither
-    /// as common nor in the sizes.
+    /// Computes the shares of two contents of those sizes. Suppressed bytes (templates, padding) are left out, both of the
+    /// common bytes and of the sizes.
     pub(super) fn of(common: &exact::Common, size: u64, other_size: u64, bytes_suppressed: u64) -> Shares {
         let share = |part: u64, whole: u64| {
             if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
@@ -92,7 +92,7 @@ impl Shares {
         }
     }
 
-    /// Of two files of `size` bytes that are the same.
+    /// Returns the shares of two identical files of `size` bytes.
     pub(super) fn identical(size: u64) -> Shares {
         Shares {
             containment: 1.0,
@@ -116,7 +116,7 @@ impl Shares {
 }
 
 impl Contents {
-    /// Puts together what was opened elsewhere. Starts `threads` workers.
+    /// Combines parts that the caller has opened. Starts `threads` workers.
     pub fn new(
         store: Arc<Store>,
         similarity: Arc<Similarity>,
@@ -143,15 +143,15 @@ impl Contents {
         Contents { _lock: Some(lock), ..self }
     }
 
-    /// Keeps what is put from [`Contents::gc`] as long as it is held: until you have written down, where your next
-    /// collection will look, what [`Contents::put`] returned.
+    /// Protects contents that are put from [`Contents::gc`] as long as the pin is held: until the caller has written the
+    /// ids that [`Contents::put`] returned to where its next collection will look.
     pub fn pin(&self) -> Pin {
         self.store.pin()
     }
 
-    /// Gives back the room of all contents but those of `needed` and what was put under a [`Contents::pin`] that is
-    /// held or younger than this call. `needed` is asked only after all older pins are gone; an error of it, or a
-    /// content that cannot be read, leaves everything as it is. Others may go on reading and putting.
+    /// Removes all contents except those of `needed` and those put under a [`Contents::pin`] that is held or younger than
+    /// this call. Calls `needed` only after all older pins are gone. If that fails, or a content cannot be read,
+    /// everything stays as it is. Other threads may read and put meanwhile.
     pub fn gc<I>(&self, needed: impl FnOnce() -> Result<I>) -> Result<GcDone>
     where
         I: IntoIterator<Item = RecipeId>,
@@ -165,8 +165,8 @@ impl Contents {
         Ok(collection.apply(&plan, &mut |_, _| true)?)
     }
 
-    /// Takes in all that `bytes` has: chunks it, stores each new chunk once, and sketches it. What is
-    /// returned can be read at once; it is durable after [`Contents::sync`].
+    /// Stores all of `bytes`: chunks it, stores each new chunk once, and sketches it. The content can be read at once;
+    /// it is durable after [`Contents::sync`].
     pub fn put(&self, mut bytes: impl Read) -> Result<RecipeId> {
         let mut round = self.ingest.round(true);
         round
@@ -181,9 +181,9 @@ impl Contents {
         Ok(id)
     }
 
-    /// Adds a content to the index, all chunks of which were sketched at some time. Those that were swept since, because no other
-    /// content had them for a while, are sketched again, of what `open` gives: it may have other bytes by now, and then this
-    /// fails with [`SimilarityError::UnknownChunk`].
+    /// Adds a content to the index whose chunks were all sketched at some time. A sweep may have removed sketches that no
+    /// content used for a while; those are made again from the bytes that `open` gives. Fails with
+    /// [`SimilarityError::UnknownChunk`] if these bytes have changed.
     pub(super) fn index(
         &self,
         id: RecipeId,
@@ -199,7 +199,7 @@ impl Contents {
         let mut added = add();
         if let Err(SimilarityError::UnknownChunk(_)) = added {
             let source = open()?;
-            // What another sweep takes meanwhile had been known so far: each time there is less of that.
+            // Each further sweep can only remove sketches that were still there: fewer each time.
             for _ in 0..SWEPT_MAX {
                 self.sketch_unknown(id, recipe, indexing, &*source)?;
                 added = add();
@@ -323,7 +323,7 @@ impl Contents {
         Ok((recipe, answer))
     }
 
-    /// What the query and a candidate have in common: from their bytes, or estimated.
+    /// Returns how much the query and a candidate have in common: from their bytes, or estimated.
     pub(super) fn shares(
         &self,
         asked: &Asked<'_>,
@@ -408,17 +408,17 @@ impl Contents {
     }
 }
 
-/// What is asked about, ready to be compared with many.
+/// The content asked about, ready to be compared with many.
 pub(super) struct Asked<'a> {
     source: &'a dyn Source,
     patterns: Patterns<'a>,
-    /// What the patterns cover of it.
+    /// Ranges of it that the patterns cover.
     pub(super) covered: Ranges,
 }
 
 impl<'a> Asked<'a> {
     pub(super) fn new(source: &'a dyn Source, patterns: Patterns<'a>) -> Result<Asked<'a>> {
-        // Of what is never compared nothing needs to be known.
+        // A content that is too long is never compared.
         let covered = match source.len() > FIRST_BYTES_MAX {
             true => Ok(Ranges::default()),
             false => patterns.covered(source, COMPARE_MEMORY),
@@ -428,7 +428,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What may still be compared for one query.
+/// Budget that is left for comparisons of one query.
 #[derive(Default)]
 pub(super) struct Budget {
     candidates: usize,

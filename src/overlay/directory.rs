@@ -47,9 +47,9 @@ pub struct DirEntry<'a> {
     pub name: &'a OsStr,
     /// The number that looking it up would give.
     pub node: NodeId,
-    /// What it is; `None` where the backing filesystem does not say in listings.
+    /// Its type; `None` if the backing filesystem does not return it in listings.
     pub kind: Option<Kind>,
-    /// Where to go on after it.
+    /// Cookie of the next entry.
     pub next: u64,
 }
 
@@ -68,8 +68,8 @@ impl Overlay {
         Ok(DirHandle { node, dev: inode.identity.dev, stream: Mutex::new(stream) })
     }
 
-    /// Calls `visit` with the entries of a directory after cookie `from`, until it returns false: then that entry is
-    /// given again to who goes on where it stands.
+    /// Calls `visit` with the entries of a directory after cookie `from`, until it returns false: that entry comes
+    /// again in the next call.
     pub fn readdir(
         &self,
         dir: &DirHandle,
@@ -78,7 +78,7 @@ impl Overlay {
     ) -> Result<()> {
         let mut stream = dir.lock();
         let Stream { fd, at, left } = &mut *stream;
-        // From the start it is read anew: what was read before may be gone.
+        // A listing from the start reads the directory again: entries in memory may have been removed since.
         if *at != from || from == 0 {
             left.clear();
             rustix::fs::seek(&*fd, SeekFrom::Start(from))?;
@@ -95,7 +95,7 @@ impl Overlay {
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         let mut entries = RawDir::new(&*fd, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
-            // Where the descriptor stands is not known after an error: the next time it seeks.
+            // The descriptor's position is not known after an error, so that the next call seeks.
             let entry = entry.inspect_err(|_| *at = u64::MAX)?;
             let (name, next) = (OsStr::from_bytes(entry.file_name().to_bytes()), entry.next_entry_cookie());
             if dir.node == ROOT && backing::is_hidden(name) {

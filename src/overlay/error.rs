@@ -5,20 +5,20 @@ use crate::similarity::methods::chunk_graph::GraphError;
 use crate::store::StoreError;
 use std::path::PathBuf;
 
-/// What went wrong in the overlay.
+/// Errors of the overlay.
 #[derive(Debug, thiserror::Error)]
 pub enum OverlayError {
-    /// The backing filesystem refused: its own answer is passed on as it is.
+    /// The backing filesystem refused; its error is passed on unchanged.
     #[error("{0}")]
     Os(#[from] rustix::io::Errno),
     /// An I/O operation of ours on the backing directory failed.
     #[error("{operation} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// What the system answered.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A path does not stay inside the overlay.
@@ -40,11 +40,11 @@ pub enum OverlayError {
     BadStub {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the record.
+        /// The defect of the record.
         reason: String,
     },
-    /// What a file needs of the store cannot be told.
-    #[error("{path}: what it needs of the store is not known: {source}")]
+    /// The recipe of a file cannot be read, so its chunks are not known.
+    #[error("{path}: its chunks are not known, because its recipe cannot be read: {source}")]
     Unsure {
         /// The file.
         path: PathBuf,
@@ -96,7 +96,7 @@ impl OverlayError {
         }
     }
 
-    /// An I/O error with what was tried on what.
+    /// Makes an I/O error of `operation` on `path`.
     pub fn io(operation: &'static str, path: impl Into<PathBuf>, source: impl Into<std::io::Error>) -> Self {
         OverlayError::Io { operation, path: path.into(), source: source.into() }
     }

@@ -45,7 +45,7 @@ pub struct ExportOptions {
     pub batch_bytes: u64,
 }
 
-/// What is there to be exported.
+/// Amount of data to export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportNeeds {
     /// Stubs and hybrid files.
@@ -60,7 +60,7 @@ pub struct ExportNeeds {
     pub free_bytes: u64,
 }
 
-/// What was exported.
+/// Result of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     /// Files that became plain.
@@ -73,9 +73,9 @@ pub struct Exported {
     pub failed: u64,
 }
 
-/// Is told of a file that could not be exported, and why.
+/// Gets each file that could not be exported, and the error.
 type Failed<'a> = &'a mut dyn FnMut(PathBuf, OverlayError);
-/// Is told bytes done; false ends the work.
+/// Gets bytes done; false ends the work.
 type Step<'a> = &'a mut dyn FnMut(u64) -> bool;
 
 /// A stub of a batch.
@@ -85,20 +85,20 @@ struct Leaving<'a> {
     stub: Stub,
     /// While the batch is under way.
     hydrating: Option<Hydrating<'a, Arc<Inode>>>,
-    /// What it is now, and where its bytes are once they are written.
+    /// The backing file, once the bytes are written to it.
     file: Option<File>,
 }
 
-/// What is to be done about a file.
+/// How a file is exported.
 enum Met {
     Plain,
     Stub(Stub),
-    /// Hybrid, or being written back by somebody else: it may be waited for.
+    /// Hybrid, or being written back by another thread: the export may have to wait for it.
     Alone,
 }
 
 impl Overlay {
-    /// What there is to export at and below `path`. Changes nothing; a file that cannot be looked at is not counted.
+    /// Returns how much there is to export at and below `path`. Changes nothing; does not count files that cannot be read.
     pub fn export_needs(&self, path: &Path) -> Result<ExportNeeds> {
         let mut needs = ExportNeeds::default();
         let mut linked = HashSet::new();
@@ -138,8 +138,8 @@ impl Overlay {
         Ok(self.backing.resolve_named("look at", path)?.kind() == Kind::Directory)
     }
 
-    /// Makes every file at and below `path` plain. The policies have to leave them so. Ends early with ECANCELED if
-    /// `step` says so: what was done until then stays. O(files and bytes) time.
+    /// Makes every file at and below `path` plain. The caller has set policies that keep them plain. Ends early with
+    /// ECANCELED if `step` returns false; files done until then stay plain. O(files and bytes) time.
     pub fn export(
         &self,
         path: &Path,
@@ -150,7 +150,7 @@ impl Overlay {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
         }
-        // An error of writing back is told once to each descriptor that was open before.
+        // The kernel reports a write-back error once to each descriptor that was open before it.
         let root = backing::open_dir(self.backing.root())?;
         let mut export = Export {
             overlay: self,
@@ -253,7 +253,7 @@ impl Overlay {
 fn differs(error: OverlayError, offset: u64) -> OverlayError {
     match error {
         OverlayError::Unreadable { path, .. } => {
-            let reason = format!("read back, it differs from what was stored, from byte {offset} on");
+            let reason = format!("read back, it differs from the stored content from byte {offset} on");
             OverlayError::Unreadable { path, reason }
         }
         other => other,
@@ -305,7 +305,7 @@ impl<'a> Export<'a> {
         self.overlay.inodes.release(inode);
     }
 
-    /// While no batch is under way: nobody that we wait for waits for us.
+    /// Exports one file while no batch is under way, so that the thread that it waits for does not wait for this one.
     fn export_alone(&mut self, inode: &Arc<Inode>, path: &Path) {
         let state = self.overlay.lock_loaded(inode);
         match state.and_then(|state| self.overlay.make_plain(inode, state).map(drop)) {
@@ -313,7 +313,7 @@ impl<'a> Export<'a> {
                 self.done.files += 1;
                 self.done.bytes += self.overlay.attr_of(inode).map_or(0, |attr| attr.size);
                 self.stopped |= !(self.step)(self.done.bytes);
-                // What was changed is not in the index yet.
+                // Changed bytes are not in the index yet.
                 self.overlay.enqueue_if_due(inode, &mut inode.lock());
             }
             Err(e) => self.fail(path, e),
@@ -363,7 +363,7 @@ impl<'a> Export<'a> {
             };
             match claimed {
                 true => batch.push(one),
-                // Somebody was at it since it was met.
+                // Another thread has taken it since it was visited.
                 false => self.alone.push(one),
             }
         }
@@ -460,7 +460,7 @@ impl<'a> Export<'a> {
         }
     }
 
-    /// Makes what was done to the batch durable.
+    /// Makes the changes of the batch durable.
     fn sync(&self, batch: &mut [Leaving<'_>], errors: &mut [Option<OverlayError>]) {
         if batch.len() > FEW && rustix::fs::syncfs(&self.root).is_ok() {
             return;

@@ -12,11 +12,13 @@
 //! | being written back | to read | cached, from the store |
 //! | being written back | to write | waits |
 //!
-//! Page cache: the kernel keeps pages from one cached open to the next. After anything that bypassed them they are
-//! dropped, by this process before it answers the next cached open, and only while nobody has the file open. A page
-//! holds what is being written before this process does: dropped just then, the old bytes would come back, and stay.
-//! So neither do opens drop pages in the kernel (`FOPEN_KEEP_CACHE` is always given), which would come later than the
-//! answer, nor does it drop them by itself when it sees another mtime (`FUSE_AUTO_INVAL_DATA` is not asked for).
+//! Page cache:
+//! - The kernel keeps pages from one cached open to the next.
+//! - After a write that bypassed them, this process drops the pages before it answers the next cached open, and only
+//!   while no program has the file open. A page holds the bytes of a write before this process gets them: if it were
+//!   dropped just then, the old bytes would come back and stay.
+//! - So the kernel drops no pages itself: not at an open, which would come after the answer (`FOPEN_KEEP_CACHE` is always
+//!   given), and not at another mtime (`FUSE_AUTO_INVAL_DATA` is not asked for).
 
 use super::error::{OverlayError, Result};
 use super::hybrid::Hybrid;
@@ -41,7 +43,7 @@ use std::time::{Duration, Instant};
 const AHEAD_CHUNKS: usize = 192;
 const AHEAD_STEP: usize = 64;
 
-/// What a file is opened for.
+/// How a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenFlags {
     /// To be written to, or truncated.
@@ -123,7 +125,7 @@ impl Handle {
 /// Has the kernel drop pages of a file; says whether it did.
 pub type DropPages = dyn Fn(NodeId, Range<u64>) -> bool + Send + Sync;
 
-/// All pages of a file: only while nobody has it open.
+/// All pages of a file: only while no program has it open.
 pub(super) const ALL: Range<u64> = 0..u64::MAX;
 
 /// Registers a backing file (open for reading and writing) for passthrough; `None` if that cannot be.
@@ -186,7 +188,7 @@ impl Overlay {
         let made = self.backing.create(&dir, mode, caller, |mode| rustix::fs::openat(&dir, name, how, mode));
         let file = match made {
             Ok(fd) => File::from(fd),
-            // Somebody else was quicker: then it is an open of theirs.
+            // Another thread made it first: open that file.
             Err(Errno::EXIST) if !flags.exclusive => {
                 drop(changing);
                 let attr = self.lookup(parent, name)?;
@@ -277,7 +279,7 @@ impl Overlay {
             return Ok(Io::Cached { keep_pages: true });
         }
         if let (Some(Content::Plain(_)), Some(of)) = (state.content, state.pages_of) {
-            // Somebody may have written to it at the bare directory.
+            // Another process may have written to it through the backing directory.
             state.pages_stale |= of != version(&rustix::fs::fstat(&inode.path_fd()?)?);
         }
         let stale = std::mem::take(&mut state.pages_stale);
@@ -380,14 +382,14 @@ impl Overlay {
         if state.opens == 0 {
             self.warm_if_hot(inode, &mut state);
         }
-        // A large stub that nobody wrote to is one still.
+        // A large stub that was not written to is still a stub.
         match handle.write && !matches!(state.content, Some(Content::Stub(_))) {
             true => self.enqueue_changed(inode, &mut state),
             false => self.enqueue_if_due(inode, &mut state),
         }
     }
 
-    /// Puts a file that changed and that nobody has open into the commit queue.
+    /// Puts a changed and closed file into the commit queue.
     pub(super) fn enqueue_if_due(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         let due =
             state.dirty && state.opens == 0 && !state.queued && inode.on_root_fs && inode.kind == Kind::File;
@@ -415,8 +417,8 @@ impl Overlay {
         self.enqueue_if_due(inode, state);
     }
 
-    /// How long a closed file stays in the queue before a commit looks at it. What depends on its name, and how long
-    /// it has to rest from its last close on, is looked up then.
+    /// Returns how long a closed file stays in the queue before a commit examines it. The commit then looks up its policy,
+    /// and how long it has to rest from its last close on.
     fn rest(&self) -> Duration {
         let policies = self.policies();
         if policies.rules() == 0 { policies.fallback().rest() } else { super::queue::GATHER }
@@ -464,7 +466,7 @@ impl Overlay {
         Ok(buffer)
     }
 
-    /// The backing file of an open inode. Who opened a stub to read has none until somebody changes it.
+    /// Returns the backing file of an open inode. A stub opened to read has none until it is written to.
     fn file_to_read(&self, inode: &Inode, state: &mut InodeState) -> Result<Arc<File>> {
         if !matches!(state.content, Some(Content::Plain(_) | Content::Hybrid(_))) {
             return Err(Errno::IO.into());
@@ -556,7 +558,7 @@ impl Overlay {
                 };
             }
             match &state.io {
-                // Of a file that may only be written it can be told too.
+                // `SEEK_DATA` also works on write-only descriptors.
                 Some(io) => io.reader.as_ref().unwrap_or(&io.file).clone(),
                 None => self.file_to_read(&handle.inode, &mut state)?,
             }
@@ -593,7 +595,7 @@ impl Overlay {
     }
 }
 
-/// What another version of a plain file differs in.
+/// Returns mtime and length, which tell versions of a plain file apart.
 fn version(stat: &Stat) -> (Time, u64) {
     (backing::mtime(stat), stat.st_size as u64)
 }
@@ -607,7 +609,7 @@ pub(super) fn may_be_mapped(inode: &Inode, state: &mut InodeState) -> bool {
     state.passed
 }
 
-/// Whether nobody has a file open or mapped: only then a lease is granted.
+/// Returns whether no process has a file open or mapped: only then the kernel grants a lease.
 fn is_unused(inode: &Inode) -> rustix::io::Result<bool> {
     let file = inode.open_io(OFlags::RDWR)?;
     let granted = backing::lease(&file).is_ok();

@@ -6,13 +6,13 @@ use std::ffi::OsString;
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-/// Rules about files, all of which have to hold.
+/// Rules about files; a file has to satisfy all of them.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Filter {
-    /// Patterns of paths below the root, one of which has to fit; none allow all. `*` and `?` stay within a directory,
-    /// `**` does not, and a pattern without a slash is one of names in any directory.
+    /// Patterns of paths below the root; one of them has to match. An empty list allows all. `*` and `?` stay within a
+    /// directory, `**` does not, and a pattern without a slash matches names in any directory.
     pub paths: Vec<String>,
-    /// Patterns none of which may fit.
+    /// Patterns that must not match.
     pub not: Vec<String>,
     /// Only names that end as the queried file's does: `.rs`.
     pub same_suffix: bool,

@@ -19,12 +19,12 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Rows looked at before those that are stale are dropped.
 const ROWS_AT_ONCE: usize = 1 << 14;
 
-/// Read by whoever adds contents, written by whoever forgets some.
+/// Locked for reading by threads that add contents, for writing by threads that forget some.
 #[derive(Debug, Default)]
 pub(super) struct Forgetting(RwLock<()>);
 
 impl Forgetting {
-    /// Nothing is forgotten while this is held: for moments.
+    /// Prevents forgetting while the result is held: only briefly.
     pub(super) fn adding(&self) -> RwLockReadGuard<'_, ()> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -36,8 +36,8 @@ impl Forgetting {
 }
 
 impl Overlay {
-    /// Adds a content that the catalog has a file of, unless `indexing` leaves it out. What `open` gives is read only if chunks have to
-    /// be sketched again.
+    /// Adds a content that the catalog has a file of, unless `indexing` leaves it out. The bytes of `open` are read only if chunks
+    /// have to be sketched again.
     pub(super) fn index_content(
         &self,
         id: RecipeId,

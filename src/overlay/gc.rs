@@ -17,62 +17,62 @@ use std::sync::atomic::Ordering;
 /// How far a collection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcStep {
-    /// Commits that began before it are being waited for.
+    /// Waits for commits that began before it.
     Waiting,
-    /// So many stubs have been met.
+    /// Marks; this many stubs were visited.
     Marking(u64),
-    /// What versions and snapshots need is marked.
+    /// Marks the contents that versions and snapshots need.
     MarkingHistory,
-    /// Bytes of packs looked at, and in all.
+    /// Bytes of packs examined, and in all.
     Planning(u64, u64),
     /// Bytes of packs rewritten, and to be rewritten.
     Rewriting(u64, u64),
 }
 
-/// What a collection found, and did if it was to.
+/// Result of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcOutcome {
-    /// Stubs met; some more than once if their directories changed.
+    /// Stubs visited; some more than once if their directories changed.
     pub stubs: u64,
-    /// Files whose record cannot be believed: what they need is kept as far as it can be told.
+    /// Files whose record is not valid: their contents are kept as far as they can be determined.
     pub unknown: u64,
-    /// What is kept for versions and snapshots alone.
+    /// Contents that only versions and snapshots need.
     pub history: KeptForHistory,
-    /// What there is to do.
+    /// The plan of the store.
     pub plan: GcPlan,
-    /// What was done; none if only asked for the plan.
+    /// The work done; `None` for a dry run.
     pub done: Option<GcDone>,
 }
 
-/// What the removal of something would give back. Bytes on disk if not said otherwise.
+/// Space that a removal would give back, in bytes on disk if not said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WouldFree {
-    /// Files that it is about.
+    /// Files that would be removed.
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// What a collection would give back then: nothing else, no version and no snapshot needs it.
+    /// Bytes that a collection would give back then: no other file, version or snapshot needs them.
     pub freed_bytes: u64,
-    /// What a collection would give back once versions and snapshots do not need it any more either.
+    /// Bytes that a collection would give back once versions and snapshots do not need them either.
     pub after_history_bytes: u64,
-    /// What plain files among them take in the directory: free at once.
+    /// Bytes of plain files among them in the backing directory: free at once.
     pub plain_bytes: u64,
-    /// Files of which it is not known what they need.
+    /// Files whose content is not known.
     pub unknown: u64,
 }
 
 impl Overlay {
-    /// Gives back what no file needs: marks from the stubs of the tree, then carries out the store's plan unless
-    /// `dry_run`. `None` if `progress` said no on the way: whatever was done until then is whole.
+    /// Gives back the space of contents that no file needs: marks from the stubs of the tree, then carries out the store's plan
+    /// unless `dry_run`. Returns `None` if `progress` returned false; the work done until then is complete.
     ///
-    /// The mount is not held up: whoever finds a chunk stored meanwhile keeps it by that. O(files + frames) time;
-    /// memory: the names of all directories, and what [`crate::store::Collection`] takes. The catalog has to be complete.
+    /// Does not block the mount: a commit that finds a chunk in the store keeps it. O(files + frames) time; memory: the names
+    /// of all directories, and that of [`crate::store::Collection`]. The catalog has to be complete.
     pub fn gc(&self, dry_run: bool, progress: &mut dyn FnMut(GcStep) -> bool) -> Result<Option<GcOutcome>> {
         self.gc_with(dry_run, true, progress)
     }
 
-    /// As [`Overlay::gc`], also while the catalog is not `complete`: then it fails if the tree does not rest, or has files
-    /// whose record cannot be believed.
+    /// As [`Overlay::gc`], also while the catalog is not `complete`: then it fails if the tree changes meanwhile, or has files
+    /// whose record is not valid.
     pub fn gc_with(
         &self,
         dry_run: bool,
@@ -138,10 +138,11 @@ impl Overlay {
         Ok((!stopped).then_some(outcome))
     }
 
-    /// What would be given back if what is at and below `path` were gone, or the snapshot `snapshot`, whose contents the caller
-    /// gives. Changes nothing. `None` if `keep_going` said no. About: what somebody reads meanwhile counts as needed.
+    /// Returns the space that would be given back without `path` and all below it, or without the snapshot `snapshot`, whose
+    /// contents the caller gives. Changes nothing. `None` if `keep_going` returned false. Approximate: a content that is read
+    /// meanwhile counts as needed.
     ///
-    /// O(files + versions) time; memory: 40 bytes for each distinct chunk that it is about.
+    /// O(files + versions) time; memory: 40 bytes for each distinct chunk of the files.
     pub fn would_free(
         &self,
         path: Option<&Path>,
@@ -214,10 +215,10 @@ impl Overlay {
         let no_room = self.no_room.swap(false, Ordering::Relaxed);
         let (held, garbage, stats) = (self.held_for_history(), self.garbage(), self.contents.store.stats());
         let share = (stats.unique_bytes / GARBAGE_SHARE).max(GARBAGE_BYTES_MIN);
-        // What only versions need becomes garbage by the passing of time.
+        // Contents that only versions need become garbage as time passes.
         let age = Time::now().sec.saturating_sub(held.time);
         let aged = held.bytes >= share && age >= HELD_SECONDS;
-        // A collection that finds what the last one found gives nothing back.
+        // Another collection would find the same as the last one, and give nothing back.
         let news = garbage > 0 || stats.stored_bytes != held.stored_bytes || age >= AGAIN_SECONDS;
         let history = held.yielding_bytes.saturating_add(garbage);
         let max = self.observer().map_or(u64::MAX, Observer::bytes_max);
@@ -235,7 +236,7 @@ impl Overlay {
             Ok(_) => {}
             Err(e) => {
                 tracing::error!("garbage was not collected: {e}{}", self.why_full());
-                // What fails now fails again at once: not before as much has come again.
+                // It would fail again at once: wait until as much garbage has gathered again.
                 let held = Held { time: Time::now().sec, stored_bytes: stats.stored_bytes, ..held };
                 let _ = self.set_garbage(0).and_then(|()| self.set_held(held));
             }
@@ -252,7 +253,7 @@ impl Overlay {
         Ok(self.db.put(crate::db::Table::Meta, GARBAGE, &bytes.to_be_bytes())?)
     }
 
-    /// What the last collection kept for the history alone.
+    /// Returns the contents that the last collection kept only for the history.
     pub fn held_for_history(&self) -> Held {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -276,7 +277,7 @@ impl Overlay {
         Ok(self.db.put(crate::db::Table::Meta, HELD, &held.encode())?)
     }
 
-    /// How many bytes the history may keep so that enough is free after a collection, beside `live_bytes` that files need.
+    /// Returns how many bytes the history may keep so that enough is free after a collection; files need `live_bytes`.
     fn history_room(&self, live_bytes: u64) -> u64 {
         let store = &self.contents.store;
         let for_store = store.space().free.saturating_add(store.stats().stored_bytes);
@@ -293,16 +294,16 @@ impl Overlay {
     }
 }
 
-/// What a collection kept for the history alone.
+/// Contents that a collection kept only for the history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Bytes on disk.
     pub bytes: u64,
-    /// Of them, bytes that can be given up for space: snapshots with a name do not need them.
+    /// Bytes of these that can be given up for space: no named snapshot needs them.
     pub yielding_bytes: u64,
-    /// When, in seconds since 1970.
+    /// Time of the collection, in seconds since 1970.
     pub time: i64,
-    /// Bytes of the packs then.
+    /// Bytes of the packs at that time.
     pub stored_bytes: u64,
 }
 
@@ -323,13 +324,13 @@ impl Held {
     }
 }
 
-/// Garbage is collected without being asked when one part in so many of the unique bytes is no longer needed,
+/// The daemon collects garbage by itself when one in this many unique bytes is garbage,
 const GARBAGE_SHARE: u64 = 4;
-/// and it is so much at least.
+/// and the garbage has at least this many bytes.
 const GARBAGE_BYTES_MIN: u64 = 64 << 20;
-/// So long after a collection that kept much for the history alone the next is made.
+/// Seconds until the next collection after one that kept much only for the history.
 const HELD_SECONDS: i64 = 6 * 3600;
-/// So long after a collection another one for the sake of room is made though nothing is known to have changed.
+/// Seconds until the next collection for space if nothing is known to have changed.
 const AGAIN_SECONDS: i64 = 600;
 /// Row of `Table::Meta`: [`Held`], as bytes 8 | time 8 | yielding bytes 8 | stored bytes 8.
 pub(super) const HELD: &[u8] = b"overlay.held";

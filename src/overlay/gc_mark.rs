@@ -33,12 +33,12 @@ const ROUNDS_MAX: usize = 8;
 /// Changes so soon after a ctime may have the same one: kernel clocks tick up to 10 ms apart.
 const CTIME_TICK_MS: i64 = 50;
 
-/// What was found.
+/// Result of marking.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marked {
     /// Stubs met; some more than once if their directories changed.
     pub stubs: u64,
-    /// Files whose record cannot be believed: what they need is kept as far as it can be told.
+    /// Files whose record is not valid: their contents are kept as far as they can be determined.
     pub unknown: u64,
     /// Numbers of the extent lists of hybrid files met.
     pub lists: HashSet<u64>,
@@ -62,13 +62,13 @@ struct Marker<'a> {
     changed: bool,
     stopped: bool,
     marked: Marked,
-    /// What is at and below this path is left out.
+    /// Everything at and below this path is left out.
     except: Option<&'a Path>,
 }
 
 impl Overlay {
-    /// Tells `keep` each recipe that a file needs. `None` if `keep_going`, which is told the stubs met, said no. Anything
-    /// that cannot be read is an error: what it needs is not known then.
+    /// Calls `keep` with each recipe that a file needs. Returns `None` if `keep_going`, which gets the stubs met, returned
+    /// false. A file or directory that cannot be read is an error, because its recipes are not known then.
     pub(super) fn mark(
         &self,
         keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
@@ -77,7 +77,8 @@ impl Overlay {
         self.mark_except(None, keep, keep_going)
     }
 
-    /// As [`Overlay::mark`], without what has names only at and below `except`; then not all that is open is told of either.
+    /// As [`Overlay::mark`], but leaves out files with names only at and below `except`; then open files are not marked
+    /// separately either.
     pub(super) fn mark_except(
         &self,
         except: Option<&Path>,
@@ -109,7 +110,7 @@ impl Overlay {
                 break;
             }
             if round + 1 == ROUNDS_MAX {
-                tracing::info!("the tree changes all the time: what the catalog knows is kept too");
+                tracing::info!("the tree keeps changing: all contents in the catalog are kept too");
                 self.mark_catalog(marker.keep)?;
                 break;
             }
@@ -118,7 +119,8 @@ impl Overlay {
         Ok(Some(marker.marked))
     }
 
-    /// What is open, with or without a name, or being written back; and hybrid files, which the catalog may know as plain.
+    /// Marks files that are open, with or without a name, or being written back. Marks hybrid files too: the catalog may know
+    /// them as plain.
     fn mark_open(
         &self,
         keep: &mut dyn FnMut(&RecipeId) -> std::result::Result<(), StoreError>,
@@ -179,7 +181,7 @@ impl Marker<'_> {
         if !unchanged {
             self.changed = true;
             let settled = ctime.millis() < now - CTIME_TICK_MS;
-            // Remembered before it is read: what changes while it is read moves its ctime on.
+            // Remembered before it is read: a change during the read moves its ctime on.
             let dirs = self.read(&dir, path)?;
             self.dirs.insert(stat.st_ino, Dir { ctime, settled, dirs });
         }
@@ -250,7 +252,7 @@ impl Marker<'_> {
             }
             Ok(Some(Content::Unknown(reason))) => {
                 tracing::warn!(
-                    "{}: {reason}: what it needs is kept as far as it can be told",
+                    "{}: {reason}: its contents are kept as far as they are known",
                     path.display()
                 );
                 self.marked.unknown += 1;
@@ -282,11 +284,11 @@ impl Marker<'_> {
         let mut record = [0; RECORD_LEN];
         let read = rustix::fs::getxattr(backing::proc_path(&inode.path_fd()?), XATTR, &mut record[..]);
         if read.is_ok() && super::stub::is_newer(&record) {
-            // What it needs may be written in a way that this program does not know.
+            // A newer format may name its contents in a way that this program does not know.
             let reason = "its record was written by a newer version of dedupfs".to_owned();
             return Err(OverlayError::Unreadable { path: path.to_owned(), reason });
         }
-        // Nor is a list removed that cannot be believed itself.
+        // The extent list is kept, even if it is not valid itself.
         if let Ok(record) = Stub::decode(&record, &self.overlay.key) {
             self.list(&record);
         }

@@ -18,39 +18,39 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// A feature that more contents have is not followed. What it costs goes with its square.
+/// A feature that more contents have is not followed: its cost grows with the square of their number.
 const FREQUENCY_CAP: u32 = 500;
-/// With verification, what is estimated at this share of the threshold is compared.
+/// With verification, pairs that are estimated at this share of the threshold are compared.
 const SHORTLIST_SHARE: f64 = 0.75;
-/// A representative up to so long is read once for all its members.
+/// A representative of at most this length is read once for all its members.
 const HELD_BYTES_MAX: u64 = 16 << 20;
 /// Directories that are remembered while paths are looked up.
 const DIRS_MAX: usize = 10_000;
-/// About how many bytes an answer may have. What does not fit is counted.
+/// Limit of an answer, in bytes (about). Rows beyond it are only counted.
 const ANSWER_BYTES_MAX: usize = 100 << 20;
 const ROW_BYTES: usize = 200;
 /// Stars looked into at a time, or in how many steps.
 const STARS_PER_STEP: usize = 256;
 const STEPS: usize = 32;
-/// The file of pairs is written by one at a time.
+/// Only one thread at a time writes the file of pairs.
 static WRITING: Mutex<()> = Mutex::new(());
 
-/// What to look for.
+/// Options of a search for groups.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct GroupOptions {
     /// Smallest share of one of two that is in the other, 0.1 to 1.
     pub min: f64,
-    /// At most so many sets and so many groups.
+    /// At most this many sets and this many groups.
     pub limit: Option<usize>,
     /// Only sets of identical files.
     pub identical: bool,
     /// Trust the index's estimates instead of comparing bytes.
     pub estimate: bool,
-    /// Bytes that are compared; what comes after is estimated.
+    /// Bytes that are compared; pairs after that are estimated.
     pub verify_bytes: u64,
     /// Files shorter than this do not count.
     pub size_min: u64,
-    /// Only files whose names end in one of these, if there are any.
+    /// If not empty: only files whose names end in one of these.
     pub suffixes: Vec<String>,
     /// Bytes of memory; `None` for a quarter of the store's setting.
     pub memory_bytes: Option<u64>,
@@ -63,7 +63,7 @@ pub struct GroupOptions {
 pub struct IdenticalSet {
     /// Length of each.
     pub size: u64,
-    /// Where they are, sorted.
+    /// Their paths, sorted.
     pub paths: Vec<PathBuf>,
 }
 
@@ -87,11 +87,11 @@ pub struct GroupMember {
     pub copies: u64,
     /// Its length in bytes.
     pub size: u64,
-    /// What it has in common with the representative, asked from its own side.
+    /// Its shares with the representative, from its own side.
     pub shares: Shares,
 }
 
-/// The answer, and what it is out of.
+/// The answer, with counts of the files behind it.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
     /// By bytes that are there more than once, most first.
@@ -112,7 +112,7 @@ pub struct Groups {
     pub estimated_bytes: u64,
     /// Contents that were compared.
     pub contents: u64,
-    /// Of those, contents that an earlier comparison answers for.
+    /// Number of these that an earlier comparison answers for.
     pub reused: u64,
     /// Pairs that resemble each other.
     pub pairs: u64,
@@ -122,7 +122,7 @@ pub struct Groups {
     pub omitted: u64,
 }
 
-/// Is told what is done, how much of it and out of how much, 0 if that is not known; false asks to stop.
+/// Gets the step, the amount done and the whole amount (0 if not known); false asks to stop.
 pub type GroupProgress<'a> = &'a mut dyn FnMut(&str, u64, u64) -> bool;
 
 /// The files that count: all, or those whose inode is in the sorted list.
@@ -134,7 +134,7 @@ impl Scope {
     }
 }
 
-/// What may still be compared, and said.
+/// Budget that is left for comparisons and for the answer.
 struct Left {
     verify_bytes: u64,
     answer_bytes: usize,
@@ -154,8 +154,8 @@ impl Left {
 }
 
 impl Overlay {
-    /// Sets of identical files and groups of similar ones at or below `path`. What was compared is kept in `dir`, so
-    /// that another question reads neither index nor files again, but for verification.
+    /// Finds sets of identical files and groups of similar ones at or below `path`. Keeps the estimated pairs in `dir`, so
+    /// that the next question reads neither index nor files again, except for verification.
     pub fn groups(
         &self,
         path: &Path,
@@ -347,7 +347,7 @@ impl Overlay {
         Ok(Some(Choice::of(chosen.into_iter())))
     }
 
-    /// What of a star is there and, unless only estimates are wanted, true.
+    /// Returns the group of a star: members that have paths and, unless `estimate` is set, whose similarity was verified.
     #[expect(clippy::too_many_arguments, reason = "one question's state, in one place")]
     fn group(
         &self,
@@ -409,7 +409,7 @@ impl Overlay {
         Ok(Some(group))
     }
 
-    /// What a content has in common with a representative; `held` is that, once it was read.
+    /// Compares a content with a representative; `held` keeps the bytes of the representative once they were read.
     fn compared(
         &self,
         content: &RecipeId,
@@ -462,7 +462,7 @@ fn estimated(member: &Member, size: u64) -> Shares {
     Shares { containment, contained_in, resemblance, bytes_common, bytes_suppressed, identical, verified }
 }
 
-/// Reads what is short into memory, since it is compared again and again.
+/// Reads a short source into memory, since it is compared many times.
 fn hold(source: Box<dyn Source>) -> Box<dyn Source> {
     if source.len() > HELD_BYTES_MAX {
         return source;
@@ -472,7 +472,7 @@ fn hold(source: Box<dyn Source>) -> Box<dyn Source> {
     while filled < bytes.len() {
         match source.read_at(filled as u64, &mut bytes[filled..]) {
             Ok(len) if len > 0 => filled += len,
-            // Comparing will say what is wrong.
+            // The comparison will report the error.
             _ => return source,
         }
     }

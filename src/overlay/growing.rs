@@ -14,8 +14,8 @@ use std::time::Instant;
 /// A step is taken when a file has grown by this much since the last.
 pub const STEP_BYTES: u64 = 8 << 20;
 
-/// What was taken from a file so far. It is only a claim: bytes may have been overwritten since, so a
-/// commit believes it only after hashing them again ([`Growing::still_true`]).
+/// The chunks taken from a file so far. They are only a claim: the file may have been overwritten since, so a
+/// commit hashes the bytes again before it uses them ([`Growing::still_true`]).
 #[derive(Clone, Default)]
 pub struct Growing {
     /// Chunks from the file's start on.
@@ -90,7 +90,7 @@ impl Overlay {
         round.set_indexing(indexing);
         let mut offset = before.bytes;
         let added = round.add(false, |buffer| {
-            // It waits to be committed, and what is stored already is not stored again.
+            // The file waits to be committed; the commit does not store these chunks again.
             if inode.lock().writers == 0 {
                 return Ok(0);
             }

@@ -16,25 +16,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Opens that make a file hot: about so many reads through the page cache of FUSE cost what writing it back and taking it in
-/// again does (decision 0043).
+/// Opens that make a file hot: about this many reads through the page cache of FUSE cost as much as writing the file back and
+/// storing it again (decision 0043).
 const OPENS: u32 = 16;
-/// They count if they come within this time.
+/// Opens count together if they come within this time.
 const WINDOW: Duration = Duration::from_secs(600);
-/// One that could not be written back is not tried again for so long.
+/// A file that could not be written back is not tried again for this long.
 const AFTER_FAILURE: Duration = Duration::from_secs(3600);
-/// Of a smaller file opening and closing is the most of what reading it takes, however its bytes come.
+/// For a smaller file, opening and closing take most of the time of a read, however its bytes come.
 pub const HOT_BYTES_MIN: u64 = 1 << 20;
 const FILES_MAX: usize = 8192;
-/// So much of the filesystem below stays free: a tenth of it, or this if that is less.
+/// Space of the backing filesystem that stays free: a tenth of it, or this if that is less.
 const FREE_MIN: u64 = 1 << 30;
 
-/// How much room files may take that are kept plain because they are read, and for how long they are.
+/// Limits for hot files, which are kept plain because they are read often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotOptions {
-    /// Room in bytes for all of them; 0: none are.
+    /// Space in bytes for all of them; 0: no file is kept plain.
     pub bytes_max: u64,
-    /// A file that nobody has had open for so long goes back into the store.
+    /// A file that was closed for this long goes back into the store.
     pub rest: Duration,
 }
 
@@ -108,12 +108,12 @@ impl Heat {
         self.passes.store(passes, Ordering::Relaxed);
     }
 
-    /// A file that nobody has had open for so long goes back into the store.
+    /// Returns how long a hot file stays closed before it goes back into the store.
     pub fn rest(&self) -> Duration {
         self.options.rest
     }
 
-    /// Says that a stub was opened to be read.
+    /// Records that a stub was opened for reading.
     pub fn opened(&self, file: FileId, bytes: u64, now: Instant) {
         if !self.may_keep(bytes) {
             return;
@@ -137,17 +137,17 @@ impl Heat {
         self.passes.load(Ordering::Relaxed) && bytes >= HOT_BYTES_MIN && bytes <= self.options.bytes_max
     }
 
-    /// Says that a file was written back, or is to begin anew, or that an inode number means another file now.
+    /// Forgets a file's opens: it was written back, is to start over, or its inode number now means another file.
     pub fn forget(&self, file: FileId) {
         self.files.remove(&file);
     }
 
-    /// Says that a file could not be written back.
+    /// Records that a file could not be written back.
     pub fn failed(&self, file: FileId, now: Instant) {
         self.files.insert(file, Opens { count: 0, since: now, not_before: now + AFTER_FAILURE });
     }
 
-    /// Room for so many bytes, if they are within the bound.
+    /// Reserves room for `bytes` bytes, if that is within the limit.
     pub fn share(&self, bytes: u64) -> Option<Share> {
         let fits = |taken: u64| taken.checked_add(bytes).filter(|all| *all <= self.options.bytes_max);
         self.room.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
@@ -169,7 +169,7 @@ pub fn room_of(stub: &Stub) -> u64 {
     stub.size.min(stub.blocks.saturating_mul(512))
 }
 
-/// Whether enough is free of a filesystem when so many bytes more are taken.
+/// Returns whether a filesystem has enough free space left when it stores `bytes` bytes more.
 pub fn leaves_enough(space: &StatVfs, bytes: u64) -> bool {
     let (free, all) = (space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize);
     free.checked_sub(bytes).is_some_and(|left| left >= (all / 10).min(FREE_MIN))

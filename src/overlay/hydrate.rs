@@ -25,7 +25,7 @@ use std::sync::{Arc, MutexGuard};
 const BLOCK: usize = 4096;
 
 impl Overlay {
-    /// Makes sure that the file holds its own content, and waits for whoever is at that already.
+    /// Makes sure that the file holds its own content; waits if another thread writes it back already.
     pub(super) fn make_plain<'a>(
         &self,
         inode: &'a Inode,
@@ -34,7 +34,7 @@ impl Overlay {
         self.make_plain_by(inode, inode.wait_written_back(state), &|_| true)
     }
 
-    /// As [`Overlay::make_plain`]; `step` is told bytes written of a stub, and ends it by returning false (ECANCELED).
+    /// As [`Overlay::make_plain`]; `step` gets the bytes written for a stub, and ends the work by returning false (ECANCELED).
     pub(super) fn make_plain_by<'a>(
         &self,
         inode: &'a Inode,
@@ -73,7 +73,7 @@ impl Overlay {
                 && matches!(state.content, Some(Content::Stub(_)))
                 && let Ok((content, _)) = self.load(inode)
             {
-                // Its record was written anew.
+                // Its record was rewritten.
                 state.content = Some(content);
             }
             if let Ok(plain) = &result {
@@ -81,7 +81,7 @@ impl Overlay {
                 (state.recipe, state.hybrid) = (None, None);
                 state.growing = None;
                 state.committed = true;
-                // Also if whoever wanted it so does not get to open it.
+                // Even if the caller fails to open it.
                 state.dirty = true;
             }
             result?;
@@ -93,7 +93,7 @@ impl Overlay {
         let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;
         let inside = self.not_outside(inode, &file)?;
         if let Some(hybrid) = &state.hybrid {
-            // Without its record what is local would be all of it.
+            // Without its record, the local bytes would look like the whole content.
             self.empty_hybrid(inode, hybrid, &file)?;
         }
         // First: an empty file without a record whose mtime is the old one is taken for one that lost its record.
@@ -149,8 +149,8 @@ impl Overlay {
         written
     }
 
-    /// The first half of writing a stub back: record HYDRATING -> bytes, each chunk by its hash. Nothing is durable yet.
-    /// `step` is told bytes written, and ends it by returning false (ECANCELED). After an error it is a stub as before.
+    /// Does the first half of writing a stub back: record HYDRATING -> bytes, each chunk checked by its hash. Nothing is durable
+    /// yet. `step` gets bytes written, and ends the work by returning false (ECANCELED). After an error the file is a stub again.
     pub(super) fn fill_stub(&self, inode: &Inode, stub: &Stub, step: &dyn Fn(u64) -> bool) -> Result<File> {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
@@ -161,7 +161,7 @@ impl Overlay {
         let left = rustix::fs::fstat(&file)?.st_size != 0;
         self.write_record(inode, &stub.stamped(State::Hydrating))?;
         self.steps.step();
-        // What another attempt left is not to show where this one writes no zeros.
+        // Holes of this attempt must not show bytes that an earlier attempt left.
         let emptied = if left { inside.empty() } else { Ok(()) };
         match emptied
             .map_err(OverlayError::from)
@@ -221,18 +221,18 @@ impl Overlay {
         }
         file.set_len(recipe.size()).map_err(io)?;
         if rustix::fs::fstat(file)?.st_mode != mode {
-            // What an ordinary user writes to loses its setuid and setgid bits.
+            // The kernel clears setuid and setgid when an ordinary user writes to a file.
             rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(mode & 0o7777))?;
         }
         Ok(())
     }
 
-    /// What leaves the store is no longer under its checksums: so it is hashed once more.
+    /// Hashes a chunk once more, because the store's checksums no longer protect it outside the store.
     pub(super) fn check_chunk(&self, inode: &Inode, chunk: &ChunkRef, bytes: &[u8]) -> Result<()> {
         if bytes.len() == chunk.len as usize && ChunkId::of(bytes) == chunk.id {
             return Ok(());
         }
-        let reason = format!("chunk {}: what the store has under this name has another hash", chunk.id);
+        let reason = format!("chunk {}: the bytes in the store have another hash", chunk.id);
         Err(OverlayError::Unreadable { path: self.name_of(inode).into(), reason })
     }
 
@@ -263,16 +263,16 @@ impl Overlay {
     }
 }
 
-/// A stub with the times that are shown of it: those that were set since its record was made are in its inode alone, and
-/// writing it back moves them. To be called while nobody else changes the file.
+/// Returns a stub with the times that are shown for it. Times set since its record was made are only in the inode, and
+/// writing the stub back changes them. No other thread may change the file meanwhile.
 pub(super) fn as_shown(inode: &Inode, stub: Stub) -> Result<Stub> {
     let stat = rustix::fs::fstat(&inode.path_fd()?)?;
     let (mtime, ctime) = (backing::mtime(&stat), backing::ctime(&stat));
     Ok(Stub { mtime, ctime: Some(stub.shown_ctime(mtime, ctime)), ..stub })
 }
 
-/// Writes all but blocks of zeros, which stay holes of a file that was empty, and the zeros of a block whose other bytes
-/// come with the chunks beside.
+/// Writes all bytes except blocks of zeros, which stay holes in a file that was empty. Skips the zeros of a block whose
+/// other bytes come with the next chunks.
 pub(super) fn write_sparse(file: &File, bytes: &[u8], start: u64) -> std::io::Result<()> {
     let first = (start.next_multiple_of(BLOCK as u64) - start).min(bytes.len() as u64) as usize;
     let (head, rest) = bytes.split_at(first);

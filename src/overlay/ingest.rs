@@ -41,7 +41,7 @@ struct Segment {
     cuts: Vec<Cut>,
     /// Whether chunks are stored, or only hashed and sketched.
     keep: bool,
-    /// Whether nobody waits for it.
+    /// Whether no caller waits for it.
     background: bool,
     first_slot: usize,
     done: Sender<Done>,
@@ -191,7 +191,7 @@ pub(super) fn sketch_of(
     }
 }
 
-/// What a round reads.
+/// Input of a round.
 pub trait Input {
     /// As `Read::read` does: no bytes are the end.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
@@ -204,13 +204,13 @@ pub trait Input {
     /// Passes over the first `len` bytes of such a hole.
     fn skip(&mut self, _len: u64) {}
 
-    /// How much of the content comes before what is read next.
+    /// Returns the offset in the content of the next byte to be read.
     fn start(&self) -> u64 {
         0
     }
 }
 
-/// Bytes of which nothing is known before they are read.
+/// An input without known holes.
 struct Plain<F>(F);
 
 impl<F: FnMut(&mut [u8]) -> io::Result<usize>> Input for Plain<F> {
@@ -247,7 +247,7 @@ impl Round<'_> {
         self.background = background;
     }
 
-    /// Sets how much the index is to have of what is added from here on. All unless it is set.
+    /// Sets how much the index gets of bytes added from here on. Default: all.
     pub fn set_indexing(&mut self, indexing: Indexing) {
         self.indexing = indexing;
     }
@@ -300,8 +300,8 @@ impl Round<'_> {
         Ok(first..self.slots())
     }
 
-    /// Adds the chunks of zeros of a hole that follows, if there are zeros since the last cut. The last `max` bytes are left to
-    /// be read: what is behind them may move a cut.
+    /// Adds the chunks of zeros of a hole that follows, if all bytes since the last cut are zeros. The last `max` bytes are
+    /// read: the bytes after them may move a cut.
     fn skip_hole(&mut self, input: &mut impl Input) -> io::Result<()> {
         let tail = &self.bytes[self.cut..self.filled];
         if tail.iter().any(|&byte| byte != 0) {

@@ -38,10 +38,10 @@ use std::time::{Duration, Instant};
 /// The kernel tells of a program's end a little after those who waited for it know.
 const RUNNING_WAIT: Duration = Duration::from_millis(100);
 
-/// What reads and writes of an open file go through: all opens of one inode agree.
+/// How reads and writes of an open file are served: all opens of one inode share it.
 #[derive(Clone, Default)]
 pub enum Mode {
-    /// Nobody has it open.
+    /// No process has it open.
     #[default]
     None,
     /// The kernel's page cache and this process.
@@ -50,7 +50,7 @@ pub enum Mode {
     Pass(PassToken),
 }
 
-/// What the caller of [`super::Overlay::open`] registered for kernel passthrough; opaque here.
+/// Registration of a file for kernel passthrough by the caller of [`super::Overlay::open`]; opaque here.
 pub type PassToken = Arc<dyn Any + Send + Sync>;
 
 /// Whether a conversion is under way.
@@ -59,14 +59,14 @@ pub enum Phase {
     /// None is.
     #[default]
     Idle,
-    /// A committer is reading the file, holding a lease through this descriptor. Whoever wants the file
-    /// drops the lease and sets the phase to `Idle`: the committer then gives up.
+    /// A committer is reading the file and holds a lease through this descriptor. A thread that needs the file
+    /// drops the lease and sets the phase to `Idle`; the committer then gives up.
     Converting(Arc<File>),
     /// The content is being written back; the recipe is the truth until that is done.
     Hydrating,
 }
 
-/// What holds the content of a regular file.
+/// Place of a regular file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// The file itself. A record may remember the ctime to show.
@@ -92,9 +92,9 @@ pub struct OpenFile {
 
 /// The changing part of a regular file's inode.
 pub struct State {
-    /// What holds the content; `None` until the record has been looked at.
+    /// The content's place; `None` until the record was read.
     pub content: Option<Content>,
-    /// What is under way.
+    /// The conversion under way.
     pub phase: Phase,
     /// How open files do I/O.
     pub mode: Mode,
@@ -114,35 +114,35 @@ pub struct State {
     pub generation: u64,
     /// How often in a row it could not be converted.
     pub attempts: u8,
-    /// Whether the kernel was given the file for passthrough since it was last seen that nobody has it mapped: a mapping
-    /// outlives its open, and is written to without a word.
+    /// Whether the kernel was given the file for passthrough since it was last seen to be unmapped. A mapping
+    /// outlives its open, and programs write through it unseen.
     pub passed: bool,
-    /// Since when nobody has had it open, as far as is known.
+    /// When the last open was released, as far as is known.
     pub closed: Instant,
     /// Whether its content was committed after its last change: changing it makes that work of no use.
     pub committed: bool,
-    /// Whether the kernel may have cached pages that are not the content: it, or somebody else, wrote past them.
+    /// Whether the kernel may have cached pages that differ from the content, because a write bypassed them.
     pub pages_stale: bool,
-    /// Of a plain file that was last open through the kernel's page cache: its mtime and length then.
+    /// For a plain file that was last open through the kernel's page cache: its mtime and length then.
     pub pages_of: Option<(Time, u64)>,
     /// The backing file, while open.
     pub io: Option<OpenFile>,
-    /// Write-back errors that not every handle has been given yet, while open.
+    /// Write-back errors that some handle has not reported yet, while open.
     pub write_errors: Arc<WriteErrors>,
     /// The stub's or hybrid file's recipe, while open.
     pub recipe: Option<Arc<Recipe>>,
-    /// Of a hybrid file, where its bytes are.
+    /// Extents of a hybrid file.
     pub hybrid: Option<Arc<Hybrid>>,
     /// Chunks already taken from a file that is still open for writing.
     pub growing: Option<Growing>,
-    /// Of a file that waits for space: what it would add to the store.
+    /// For a file that waits for space: the bytes that it would add to the store.
     pub needed: Option<Box<Needed>>,
-    /// Whether chunks are just being taken from it: our own descriptor keeps a lease from being granted.
+    /// Whether its chunks are being taken just now: our own descriptor then prevents a lease.
     pub stepping: bool,
-    /// Of a file that is plain because it is read again and again: its share of the room for those. Its record names its
-    /// content still.
+    /// For a hot file (kept plain because it is read often): its share of the room for hot files. Its record still
+    /// names its content.
     pub hot: Option<Share>,
-    /// Of a write-back that nobody waits for: set by whoever wants the file, and then it is given up.
+    /// For a write-back that no thread waits for: a thread that needs the file sets this, and the write-back is given up.
     pub cancel: Option<Arc<AtomicBool>>,
 }
 
@@ -152,11 +152,11 @@ pub struct Inode {
     pub node: NodeId,
     /// Its identity below.
     pub identity: Identity,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     /// Whether it lies on the same filesystem as the root: others are passed through as they are.
     pub on_root_fs: bool,
-    /// Keeps hold of it.
+    /// Keeps the inode reachable.
     anchor: Arc<Anchor>,
     /// Whether its last name was removed.
     nameless: AtomicBool,
@@ -197,12 +197,12 @@ impl Inode {
         self.anchor.unpin();
     }
 
-    /// Closes its descriptor: nobody asks for it any more.
+    /// Closes its descriptor, once no thread uses the inode any more.
     pub fn close(&self) {
         self.anchor.close();
     }
 
-    /// Lets go of a file without a name while it waits to be committed; nobody knows it any more.
+    /// Closes the descriptor of a nameless, closed file while it waits to be committed.
     fn let_go_if_nameless(&self) {
         let state = self.lock();
         if self.nameless.load(Ordering::Relaxed) && state.queued && state.opens == 0 {
@@ -234,12 +234,12 @@ impl Inode {
         }
     }
 
-    /// Waits until somebody calls [`Inode::notify`].
+    /// Waits until another thread calls [`Inode::notify`].
     pub fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until its content is written back, if that is under way; what nobody has waited for so far is given up.
+    /// Waits until its content is written back, if that is under way. Gives up a write-back that had no waiter so far.
     pub fn wait_written_back<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while state.is_hydrating() {
             if let Some(given_up) = &state.cancel {
@@ -250,7 +250,7 @@ impl Inode {
         state
     }
 
-    /// Waits a moment for a program that has ended to be told of, else says that one runs.
+    /// Waits a moment for the kernel to report that a program has ended; fails if one still runs.
     pub fn wait_until_not_running<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -272,7 +272,7 @@ impl Inode {
 }
 
 impl State {
-    /// Of a file that nobody has had open since `closed`, and whose record has not been read.
+    /// State of a file that was closed at `closed` and whose record has not been read.
     fn new(closed: Instant) -> State {
         State {
             content: None,

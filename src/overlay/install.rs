@@ -139,7 +139,7 @@ impl Overlay {
             let mut stat = rustix::fs::fstat(file)?;
             stat.st_size = recipe.size() as i64;
             self.record(inode, id, &stat)?;
-            // Whoever brings files back waits for it; that they are there does not depend on it.
+            // The caller waits for the index, but the files are installed in any case.
             let _hurry = self.throttle.hurry();
             let indexing = self.policies().of(path).similarity;
             let indexed = self.index_stub(inode, &stub, indexing).and_then(|_| self.keep_stored(id));

@@ -37,18 +37,18 @@ const TOGETHER_BYTES_MAX: u64 = 1 << 20;
 /// Contents whose presence in an index is asked for at a time.
 const ASKED_MAX: usize = 1 << 14;
 
-/// What kept indexes may take.
+/// Limits of the method indexes.
 #[derive(Clone, Debug)]
 pub struct MethodIndexOptions {
     /// About how many bytes of memory additions may take before they are merged, in all indexes together.
     pub buffer_bytes: usize,
     /// And the sketches of one content.
     pub sketch_bytes: usize,
-    /// Where files of work may be made.
+    /// Directory for temporary files.
     pub work_dir: PathBuf,
 }
 
-/// The indexes that are kept.
+/// The method indexes.
 pub struct MethodIndexes {
     indexes: Vec<Index>,
     /// How each was chosen.
@@ -61,7 +61,7 @@ pub struct MethodIndexes {
     sketching: Mutex<()>,
 }
 
-/// What a kept index has not.
+/// Files that a method index lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotIndexed {
     /// Files that it does not know yet.
@@ -69,8 +69,8 @@ pub struct NotIndexed {
 }
 
 impl MethodIndexes {
-    /// Opens the indexes of the `wanted` methods in `db`, and removes those of others. One that another version or other
-    /// parameters made is made anew. With `read_only` nothing is changed, and only what is there is opened.
+    /// Opens the indexes of the `wanted` methods in `db`, and removes those of others. Rebuilds an index that another version
+    /// or other parameters made. With `read_only` it changes nothing, and opens only indexes that exist.
     pub fn open(
         db: &Arc<dyn Db>,
         wanted: &[Chosen],
@@ -157,7 +157,7 @@ fn read_all(source: &dyn Source, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> R
 }
 
 impl MethodIndexes {
-    /// A sketch without a name for each method, in one pass. `read` is told the bytes of each step.
+    /// Returns a sketch without a name for each method, in one pass. `read` gets the bytes of each step.
     fn sketches(
         &self,
         methods: &[Arc<dyn AnyMethod>],
@@ -181,9 +181,9 @@ impl MethodIndexes {
 /// A content as a kept index knows it.
 #[derive(Clone, Debug)]
 pub struct IndexedContent {
-    /// What the index calls it.
+    /// Its number in the index.
     pub number: u32,
-    /// Which it is.
+    /// Its content.
     pub id: RecipeId,
     /// How many keys it has.
     pub keys: u64,
@@ -267,7 +267,7 @@ impl Overlay {
         self.keep(row.recipe, || self.plain_source(inode), &as_known, &mut |bytes| self.throttle.spend(bytes))
     }
 
-    /// Puts a content into each index that does not know it, if `is_it` still says so of what was read.
+    /// Adds a content to each index that lacks it, if `is_it` still returns true after the bytes were read.
     fn keep(
         &self,
         id: RecipeId,
@@ -308,7 +308,7 @@ impl Overlay {
         Ok(Some((kept, index.asked_by(asked)?)))
     }
 
-    /// What the kept index of a method is asked with; `None` if it is not kept.
+    /// Returns the description of a method as its index is asked; `None` if it has no index.
     pub fn method_description(&self, method: &Chosen) -> Result<Option<String>> {
         Ok(self.method_index(method)?.map(|(_, index)| index.method().description()))
     }
@@ -378,8 +378,8 @@ impl Overlay {
         }
     }
 
-    /// Files at or below `below` with those there that are like them, by an index that is kept; `None` if that of
-    /// `method` is not. What is in `base` counts nothing. Holds all their paths, and all pairs that are alike.
+    /// Returns files at or below `below` with those there that are like them, by a method index; `None` if `method` has
+    /// none. Passages in `base` count nothing. Holds all their paths, and all pairs that are alike.
     pub fn method_groups(
         &self,
         method: &Chosen,
@@ -462,7 +462,7 @@ impl Overlay {
         Ok(named)
     }
 
-    /// What the kept index of a method has not; `None` if it is not kept. Reads the list of all contents.
+    /// Returns how many files the index of a method lacks; `None` if it has no index. Reads the list of all contents.
     pub fn not_kept(&self, method: &Chosen) -> Result<Option<NotIndexed>> {
         let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
         let mut not = NotIndexed::default();
@@ -488,7 +488,7 @@ impl Overlay {
         Ok(Some(not))
     }
 
-    /// Where the files are that have a content, those at or below `below`; `None` if there are none.
+    /// Returns the paths of the files with a content, those at or below `below`; `None` if there are none.
     fn named(
         &self,
         id: &RecipeId,

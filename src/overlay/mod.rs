@@ -140,21 +140,21 @@ use ticks::Ticks;
 pub enum Dedup {
     /// As soon as the last program has closed them.
     OnClose,
-    /// When nobody has had them open for so long.
+    /// When no program has had them open for this long.
     Idle(Duration),
     /// Never: files stay plain and are only indexed.
     Off,
 }
 
-/// What an overlay is made of.
+/// Parts that an overlay is made of.
 pub struct Parts {
     /// The directory tree.
     pub backing: Backing,
-    /// Where bytes go.
+    /// Stores chunks and recipes.
     pub store: Arc<Store>,
-    /// Where sketches go.
+    /// Keeps sketches.
     pub similarity: Arc<Similarity>,
-    /// Where the catalog goes.
+    /// Keeps the catalog.
     pub db: Arc<dyn Db>,
     /// Key of the stubs' guard.
     pub key: GuardKey,
@@ -198,12 +198,12 @@ pub struct Overlay {
     withheld: AtomicU64,
     /// About how many bytes of contents have lost their last file.
     garbage: AtomicU64,
-    /// What the last collection kept for the history alone.
+    /// Contents that the last collection kept only for the history.
     held: Mutex<gc::Held>,
     /// A commit found no room in the store.
     no_room: AtomicBool,
     room: room::Room,
-    /// Whether garbage is collected without being asked.
+    /// Whether the daemon collects garbage by itself.
     auto_gc: AtomicBool,
     idle: optimize::Idle,
     templates_dir: OnceLock<PathBuf>,
@@ -277,12 +277,12 @@ impl Overlay {
         Overlay { policies: RwLock::new(Arc::new(policies)), ..self }
     }
 
-    /// The same overlay, reading at most `rate` bytes a second for conversions that nobody waits for.
+    /// The same overlay, which reads at most `rate` bytes a second for conversions that no caller waits for.
     pub fn with_convert_rate(self, rate: Option<u64>) -> Overlay {
         Overlay { throttle: Throttle::new(rate), ..self }
     }
 
-    /// The same overlay, keeping files plain that are read again and again by other bounds than the default ones.
+    /// The same overlay, with other limits than the default for hot files (kept plain because they are read often).
     pub fn with_hot(self, options: HotOptions) -> Overlay {
         Overlay { heat: Heat::new(options), ..self }
     }
@@ -375,24 +375,24 @@ impl Overlay {
         self.policies().fallback().dedup
     }
 
-    /// What is done with which files.
+    /// Returns the rules that decide how each file is treated.
     pub fn policies(&self) -> Arc<Policies> {
         self.policies.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Adds a rule after all others: from now on it is in force, also for files that wait to be converted.
+    /// Adds a rule after all others. It is in force at once, also for files that wait to be converted.
     pub fn add_rule(&self, rule: Rule) -> std::result::Result<(), BadGlob> {
         let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
         *policies = Arc::new(policies.with_rule(rule)?);
         Ok(())
     }
 
-    /// Bytes a second that conversions read while nobody waits for them, if that is limited.
+    /// Returns how many bytes a second conversions read while no caller waits for them, if that is limited.
     pub fn convert_rate(&self) -> Option<u64> {
         self.throttle.rate()
     }
 
-    /// Files that rest for longer because they are written again and again.
+    /// Returns how many files rest for longer because they are written often.
     pub fn resting(&self) -> usize {
         self.queue.resting()
     }
@@ -412,7 +412,7 @@ impl Overlay {
         self.queue.pending()
     }
 
-    /// Conversions let nobody go first, and files need not have rested, until what is returned is dropped: somebody
+    /// Until the result is dropped, conversions run at full speed and take files that have not rested: a caller
     /// waits for them.
     pub fn hurry(&self) -> Hurry<'_> {
         Hurry { _throttle: self.throttle.hurry(), _queue: self.queue.hurry() }
@@ -423,11 +423,10 @@ impl Overlay {
         self.withheld.load(Ordering::Relaxed)
     }
 
-    /// Waits until every file that was closed before this call is chunked, indexed and durable, also those that have
-    /// not rested for as long as they should, and without letting others go first. Not waited for is what is opened
-    /// again meanwhile, so this ends however much is written; what cannot be converted because it is mapped or
-    /// open below the mount; and what is rewritten as a whole again and again. `progress` is told how many are left and
-    /// stops the waiting by returning false; the result says whether it came to the end.
+    /// Waits until every file that was closed before this call is chunked, indexed and durable, also files that have not
+    /// rested, at full speed. Does not wait for files that are opened again meanwhile, so it ends however much is written.
+    /// Nor does it wait for files that are mapped or open below the mount, or that are often rewritten as a whole.
+    /// `progress` gets the number of files left and stops the waiting by returning false; returns whether all were done.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> Result<bool> {
         let _hurry = self.hurry();
         self.wait_for_queue(progress)
@@ -449,11 +448,11 @@ impl Overlay {
         if self.read_only {
             return Ok(());
         }
-        // First: the catalog is not to know of a file what the history does not.
+        // First: the catalog must not know more about a file than the history.
         if let Some(observer) = self.observer()
             && let Err(e) = observer.flush()
         {
-            tracing::warn!("what happened to files was not written, and will be tried again: {e}");
+            tracing::warn!("recent changes were not written to the history, will try again: {e}");
         }
         let mut garbage = 0;
         let orphans = self.catalog.take_orphans()?;
@@ -477,9 +476,9 @@ impl Overlay {
         Ok(())
     }
 
-    /// What is to be done with a file by its names; `None` if names matter and it has none that is known.
+    /// Returns the policy of a file by its names; `None` if names matter and none of its names is known.
     ///
-    /// Of several names the strictest counts: the one it was met by, and those in directories that the catalog knows.
+    /// The strictest of several names decides: the name it was opened by, and those in directories that the catalog knows.
     fn policy_of(&self, inode: &Inode, names: u64, finder: &mut Finder<'_>) -> Result<Option<Policy>> {
         let policies = self.policies();
         if policies.rules() == 0 {
@@ -492,7 +491,7 @@ impl Overlay {
         Ok(paths.iter().map(|path| policies.of(path)).reduce(Policy::strictest))
     }
 
-    /// Whether a file of so many bytes is to become a stub, by the name it was met by.
+    /// Returns whether a file of `bytes` bytes may become a stub, by the name it was opened by.
     fn may_convert(&self, inode: &Inode, bytes: u64) -> bool {
         let policy = self.policy_of(inode, 1, &mut self.catalog.finder(&self.backing));
         policy.ok().flatten().is_some_and(|policy| policy.converts(bytes))
@@ -506,13 +505,13 @@ impl Overlay {
         }
     }
 
-    /// Where an inode is now, below the root, if it has a name.
+    /// Returns the present path of an inode below the root, if it has a name.
     fn path_of(&self, inode: &Inode) -> Option<PathBuf> {
         self.backing.relative_path(inode.path_fd().ok()?).ok()?
     }
 }
 
-/// While this is held, somebody waits for conversions.
+/// While this is held, a caller waits for conversions.
 pub struct Hurry<'a> {
     _throttle: throttle::Hurry<'a>,
     _queue: queue::Hurry<'a>,
@@ -562,7 +561,7 @@ impl Drop for Background {
     }
 }
 
-/// Does one turn of a background thread's work. A panic ends the turn, not the thread: what is left is met at the next.
+/// Does one turn of a background thread's work. A panic ends the turn, not the thread; the next turn does the rest.
 fn turn(work: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
         let thread = std::thread::current();

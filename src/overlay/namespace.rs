@@ -19,7 +19,7 @@ use std::sync::Arc;
 const CAPABILITY: &str = "security.capability";
 
 impl Overlay {
-    /// Finds `name` in directory `parent`; counts one look-up on what is found.
+    /// Finds `name` in directory `parent`; counts one look-up on the inode found.
     pub fn lookup(&self, parent: NodeId, name: &OsStr) -> Result<Attr> {
         if parent == ROOT && backing::is_hidden(name) {
             return Err(Errno::NOENT.into());
@@ -78,7 +78,7 @@ impl Overlay {
             && !state.is_hydrating()
             && state.opens == 0
         {
-            // Nobody here writes to a stub's file: whoever did was at the bare directory.
+            // This process does not write to a stub's file: another one did, in the backing directory.
             state.content = None;
             drop(state);
             state = self.lock_loaded(inode)?;
@@ -309,7 +309,7 @@ impl Overlay {
         }
     }
 
-    /// Lets go of what is kept of a file beside its names.
+    /// Releases all that is kept for a file whose last name was removed.
     fn lost_last_name(&self, inode: &Arc<Inode>) {
         let mut state = inode.lock();
         self.forget_hybrid(inode, &mut state);

@@ -22,13 +22,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Directories whose paths are remembered; more, and all are forgotten.
 const PATHS_MAX: usize = 4096;
-/// Xattrs of a file are told with its version if they take no more than this together.
+/// Xattrs of a file are recorded with its version if they take no more than this together.
 const XATTR_BYTES_MAX: usize = 4096;
 
 /// An xattr: its name and its value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
-/// What a file is besides its content.
+/// Owner, mode, xattrs and times of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// Permission bits, with setuid, setgid and sticky (12 bits).
@@ -46,7 +46,7 @@ pub struct Meta {
 /// A file whose content is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Where it is, below the root: all of its names.
+    /// All of its names, below the root.
     pub paths: Vec<PathBuf>,
     /// Which inode it is.
     pub file: FileId,
@@ -58,12 +58,12 @@ pub struct Committed {
     pub meta: Meta,
 }
 
-/// What a collection of garbage keeps for the history alone.
+/// Contents that a garbage collection keeps only for the history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptForHistory {
     /// Bytes on disk.
     pub bytes: u64,
-    /// Of them, bytes that only versions and snapshots without a name need: what can be given up for space.
+    /// Bytes of these that only versions and snapshots without a name need, and that can be given up for space.
     pub yielding_bytes: u64,
     /// Versions and snapshots without a name that the rules keep and that were given up for space, or would be.
     pub thinned: u64,
@@ -73,19 +73,19 @@ pub struct KeptForHistory {
     pub dropped: u64,
     /// Snapshots that are kept.
     pub snapshots: u64,
-    /// Versions and directories of snapshots that cannot be read: what was stored when they were found is left.
+    /// Versions and directories of snapshots that cannot be read: everything stored by the time they were found is kept.
     pub unreadable: u64,
 }
 
-/// Is told what happens. All methods may be called from many threads.
+/// Receives events of an overlay. All methods may be called from many threads.
 pub trait Observer: Send + Sync {
     /// A file was committed and its content is durable in the store.
     fn committed(&self, file: Committed);
 
-    /// A scan met a file whose content is in the store; it may have been told of before, also before a crash.
+    /// A scan met a file whose content is in the store. The same event may have come before, also before a crash.
     fn met(&self, file: Committed);
 
-    /// The file at `from` has the name `to` besides.
+    /// The file at `from` got the additional name `to`.
     fn linked(&self, from: &Path, to: &Path);
 
     /// Something got another name. Whether it was a directory; whether both have exchanged their names.
@@ -94,13 +94,13 @@ pub trait Observer: Send + Sync {
     /// The last there was at a path is gone.
     fn removed(&self, path: &Path, directory: bool);
 
-    /// Called every 2 seconds: what was told so far is to be where a kill does not reach it.
+    /// Called every 2 seconds: writes the events so far to where they survive a kill of the process.
     fn tick(&self);
 
-    /// What was told so far is to be durable with the store, after [`crate::store::Store::sync`].
+    /// Makes the events so far as durable as the store, after [`crate::store::Store::sync`].
     fn flush(&self) -> Result<()>;
 
-    /// The last that is known of the file at a path, if nothing happened to that path since.
+    /// Returns the last event of the file at a path, if nothing has happened to that path since.
     fn last_at(&self, path: &Path) -> Result<Option<Committed>>;
 
     /// Says to a collection what the history needs, after giving up what it need not keep, unless `dry_run`; without the
@@ -140,9 +140,9 @@ impl DirPaths {
 }
 
 impl Overlay {
-    /// Has `observer` told what happens from now on.
+    /// Reports events to `observer` from now on.
     pub fn observed_by(&self, observer: Arc<dyn Observer>) {
-        // A second history is none that this overlay knows of.
+        // An overlay has one history: a second observer is ignored.
         let _ = self.observer.set(observer);
     }
 
@@ -150,7 +150,7 @@ impl Overlay {
         self.observer.get().map(|observer| &**observer).filter(|_| !self.read_only)
     }
 
-    /// Where a directory is, from memory if it is known there.
+    /// Returns the path of a directory, from memory if it is known there.
     pub(super) fn dir_path(&self, dir: &Inode) -> Option<Arc<Path>> {
         if !dir.on_root_fs {
             return None;
@@ -195,9 +195,9 @@ impl Overlay {
         }
     }
 
-    /// Where a file is, sorted. The name that it was opened by may be gone while it has others; those are where the catalog
-    /// last saw it. For a file with several names `finder` reads their directories, once for all files that it is used for; so
-    /// what it says is looked at again.
+    /// Returns the names of a file, sorted. The name that it was opened by may be gone while it has others; those are found where
+    /// the catalog last saw them. For a file with several names `finder` reads their directories, once for all files that it is
+    /// used for, so its names are checked again.
     fn names_of(&self, inode: &Inode, stat: &Stat, finder: &mut Finder<'_>) -> Result<Vec<PathBuf>> {
         let opened = self.backing.relative_path(&inode.path_fd()?)?;
         let mut names = Vec::new();
@@ -228,7 +228,7 @@ impl Overlay {
     /// Tells of a file that was closed without any content, if that is news of one of its names.
     pub(super) fn tell_emptied(&self, inode: &Inode, stat: &Stat, finder: &mut Finder<'_>) -> Result<()> {
         let Some(observer) = self.observer() else { return Ok(()) };
-        // What never had a content has nothing to go back to.
+        // A file that never had a content has nothing to go back to.
         let mut had_content = false;
         for path in self.names_of(inode, stat, finder)? {
             had_content |= observer.last_at(&path)?.is_some_and(|last| last.size > 0);

@@ -8,14 +8,14 @@ use crate::store::{RegroupOptions, RegroupPlan, Regrouped};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Chunks are grouped without being asked when so many bytes of them came since,
+/// The daemon groups chunks by itself when this many bytes of new chunks were stored since the last time,
 const NEW_BYTES_MIN: u64 = 16 << 20;
-/// and one part in so many of all.
+/// and one in this many of all bytes is new.
 const NEW_SHARE: u64 = 16;
-/// Row of `Table::Meta`: unique bytes when chunks were last grouped without being asked, 8.
+/// Row of `Table::Meta`: unique bytes when the daemon last grouped chunks by itself, 8.
 const GROUPED: &[u8] = b"overlay.grouped";
 
-/// Whether anything is stored.
+/// How long the store has not changed.
 #[derive(Default)]
 pub(super) struct Idle {
     state: Mutex<State>,
@@ -25,7 +25,7 @@ pub(super) struct Idle {
 struct State {
     /// How long nothing has to be stored before chunks are grouped; never, if there is none.
     rest: Option<Duration>,
-    /// Unique bytes, and since when they are so many.
+    /// Unique bytes, and since when their number has not changed.
     since: Option<(u64, Instant)>,
 }
 
@@ -38,17 +38,17 @@ pub enum OptimizeStep {
     Grouping(u64, u64),
 }
 
-/// What there was to group, and what came of it.
+/// The plan of a grouping, and its result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OptimizeOutcome {
-    /// What there was to do.
+    /// The plan.
     pub plan: RegroupPlan,
-    /// What was done, or would be.
+    /// The result, real or expected.
     pub regrouped: Regrouped,
 }
 
 impl Overlay {
-    /// Lets chunks be grouped without being asked after so long a rest, or not.
+    /// Lets the daemon group chunks by itself after a rest this long, or not.
     pub fn set_auto_optimize(&self, rest: Option<Duration>) {
         self.idle.state.lock().unwrap_or_else(PoisonError::into_inner).rest = rest;
     }
@@ -73,7 +73,7 @@ impl Overlay {
         }
         let last = self.db.get(Table::Meta, GROUPED).ok().flatten();
         let last = last.and_then(|row| <[u8; 8]>::try_from(&row[..]).ok()).map_or(0, u64::from_be_bytes);
-        // Of what is gone meanwhile nothing is known: then what is there now counts from the beginning.
+        // If bytes were removed meanwhile, the new ones are not known: all of them count as new.
         let come = unique_bytes.checked_sub(last).unwrap_or(unique_bytes);
         if come < NEW_BYTES_MIN.max(unique_bytes / NEW_SHARE) {
             return;
@@ -86,7 +86,7 @@ impl Overlay {
                 regrouped.after_bytes,
                 regrouped.before_bytes
             ),
-            // Somebody is at work again.
+            // Programs write again.
             Ok(None) => return,
             Err(e) => tracing::error!("chunks were not grouped: {e}"),
         }

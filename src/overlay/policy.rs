@@ -1,14 +1,12 @@
-//! What is done with a file, by its name: rules of globs over a default. Pure.
+//! Policy of a file by its name: rules of globs over a default. Pure.
 //!
-//! Globs mean what they mean in a `.gitignore`, with the overlay's root as its directory: `*.iso` and `target/` match
-//! at any depth, a `/` at the beginning or in the middle anchors, a `/` at the end wants a directory and covers all
-//! that is in it, `!` takes back what an earlier glob of the same rule matched. Names are bytes: they need not be
-//! UTF-8.
+//! Globs mean the same as in a `.gitignore` in the overlay's root: `*.iso` and `target/` match at any depth, a `/` at the
+//! beginning or in the middle anchors, a `/` at the end matches a directory and everything in it, `!` takes back the
+//! matches of an earlier glob of the same rule. Names are bytes: they need not be UTF-8.
 //!
-//! Of the rules that match, the last that has a setting decides about it, each setting for itself. So files are
-//! written from the general to the particular, as `.gitignore` and udev rules are, and a rule that is added at the
-//! end is in force whatever stands before it. (The most specific glob would be the alternative: which of `*.iso` and
-//! `vm/` is that?)
+//! The last matching rule that has a setting decides it, separately for each setting. So rule files go from the general
+//! to the particular, as `.gitignore` and udev rules do, and a rule added at the end is in force whatever comes before
+//! it. (The alternative is that the most specific glob decides, but neither of `*.iso` and `vm/` is more specific.)
 
 use super::queue::GATHER;
 use super::{Dedup, Indexing};
@@ -22,7 +20,7 @@ const RULES_MAX: usize = 1000;
 /// A glob is no longer.
 const GLOB_BYTES_MAX: usize = 1024;
 
-/// What is done with a file.
+/// How a file is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// When it is converted.
@@ -37,7 +35,7 @@ pub struct Policy {
     pub withheld: bool,
 }
 
-/// Settings for the files that match one of some globs; `None` leaves what was decided before.
+/// Settings for the files that match one of some globs; `None` keeps the setting of earlier rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// Patterns as in a `.gitignore`.
@@ -60,7 +58,7 @@ pub struct Rule {
 pub struct BadGlob {
     /// As it was written.
     pub glob: String,
-    /// What is wrong with it.
+    /// The error.
     pub reason: String,
 }
 
@@ -102,7 +100,7 @@ impl Policies {
         Policies::new(self.fallback, rules)
     }
 
-    /// What is done with the file at `path`, below the overlay's root.
+    /// Returns the policy of the file at `path`, below the overlay's root.
     ///
     /// O(rules * depth).
     pub fn of(&self, path: &Path) -> Policy {
@@ -126,12 +124,12 @@ impl Policies {
             let found = matcher.matched_path_or_any_parents(dir, true);
             (found.is_ignore(), found.is_whitelist())
         };
-        // A glob of a place may match below a directory that it does not match; of others, a name below matches
+        // A glob with a place may match below a directory that it does not match. Other globs match a name
         // wherever it is.
         from != to && (self.places || self.rules.iter().any(|rule| decides(rule, from) != decides(rule, to)))
     }
 
-    /// What is done with a file that no rule matches.
+    /// Returns the policy of a file that no rule matches.
     pub fn fallback(&self) -> Policy {
         self.fallback
     }
@@ -232,7 +230,7 @@ fn is_place(glob: &str) -> bool {
     glob.trim_end_matches(['/', ' ']).contains('/')
 }
 
-/// What the matcher says without the glob, which we name ourselves.
+/// Returns the error of the matcher without the glob, which our message names.
 fn reason(error: &ignore::Error) -> String {
     match error {
         ignore::Error::Glob { err, .. } => err.clone(),
@@ -276,7 +274,7 @@ impl Policy {
         }
     }
 
-    /// For a file with several names: what leaves it alone the most.
+    /// Combines the policies of two names of a file: the one that touches the file least.
     pub fn strictest(self, other: Policy) -> Policy {
         let rank = |dedup| match dedup {
             Dedup::OnClose => (0, Duration::ZERO),

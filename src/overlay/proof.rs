@@ -81,7 +81,7 @@ impl Overlay {
             Doubt::Outside => "outside this overlay",
             Doubt::Mount => "below another mount",
             Doubt::Nameless => "without a name",
-            Doubt::NotFound => "where it was not found; try again",
+            Doubt::NotFound => "at an unknown path; try again",
         };
         let reason = format!("dedupfs leaves it as it is, because it lies {why}");
         OverlayError::Unreadable { path: self.name_of(inode).into(), reason }

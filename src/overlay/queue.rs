@@ -33,22 +33,22 @@ struct Waiting {
     ready: Line,
     /// To be tried again in a moment: the kernel lets go of a closed file a little after saying so.
     soon: Line,
-    /// To be tried again, for instance because a program has them mapped: nobody waits for those.
+    /// To be tried again, for instance because a program has them mapped: no caller waits for those.
     later: Line,
-    /// Written again and again, so they rest for longer: nobody waits for those but who asks for all.
+    /// Often written, so they rest for longer: only a caller of `hurry` waits for those.
     resting: Line,
-    /// Rewritten as a whole again and again: `settle` has them indexed and does not wait for them.
+    /// Often rewritten as a whole: `settle` has them indexed and does not wait for them.
     rewritten: Line,
     /// Plain until there is space for their content: `settle` has them tried once more and does not wait for them.
     waiting: Line,
-    /// Plain because they are read again and again, and in the store: nobody waits for those, whatever he asks for.
+    /// Hot files, plain because they are read often; their content is in the store, so no caller ever waits for those.
     hot: Line,
-    /// What is ready, soon or in work, by the generations that it came in.
+    /// Number of files that are ready, due soon or in work, by the generation in which they came.
     pending: BTreeMap<u64, usize>,
     generation: u64,
-    /// So many make a full round.
+    /// Number of files that make a full round.
     round: usize,
-    /// Somebody waits for an empty queue: do not wait for files to have rested.
+    /// Callers that wait for an empty queue: files need not have rested.
     hurry: usize,
     stopped: bool,
 }
@@ -72,7 +72,7 @@ pub struct Entry {
 pub struct Batch {
     /// In order.
     pub files: Vec<Entry>,
-    /// Whether somebody waits for them, however long they have rested.
+    /// Whether a caller waits for them, however long they have rested.
     pub hurry: bool,
 }
 
@@ -87,7 +87,7 @@ impl Queue {
         let (due, generation) = (Instant::now() + after, state.generation);
         let first = state.ready.due().is_none_or(|first| due < first);
         state.push_ready(Entry { inode, generation }, due);
-        // Whoever waits does so for the first of them, or for a full round: any other is no news.
+        // A waiting committer only needs the first due file or a full round.
         if first || state.ready.len() == state.round || state.hurry > 0 {
             self.changed.notify_all();
         }
@@ -97,7 +97,7 @@ impl Queue {
     /// Adds an inode again that is to rest until `due`; `restless` if that is because it is written again and again.
     pub fn push_resting(&self, entry: Entry, due: Instant, restless: bool) {
         let mut state = self.lock();
-        // Who waits for all waits for this one too.
+        // A caller that waits for all files waits for this one too.
         match (state.hurry > 0, restless) {
             (true, _) => state.push_ready(entry, due.min(Instant::now())),
             (false, false) => state.push_ready(entry, due),
@@ -159,8 +159,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Takes an inode that was closed again `after` from now if it was to be tried again, soon or later: it comes anew.
-    /// Returns its generation then. O(those to be tried again).
+    /// Makes an inode that was closed again due `after` from now if it was to be tried again, soon or later. It gets a new
+    /// generation, which is returned. O(those to be tried again).
     pub fn hasten(&self, inode: &Arc<Inode>, after: Duration) -> Option<u64> {
         let mut state = self.lock();
         let entry = match state.soon.remove(inode) {
@@ -200,8 +200,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Waits for files and takes some: at most `count`, all of which count as in work until
-    /// [`Queue::done`]. `None` once the queue was stopped.
+    /// Waits for files and takes at most `count` of them. They count as in work until [`Queue::done`]. Returns `None` once
+    /// the queue was stopped.
     pub fn take(&self, count: usize) -> Option<Batch> {
         let mut state = self.lock();
         state.round = count;
@@ -252,12 +252,12 @@ impl Queue {
         self.lock().resting.len()
     }
 
-    /// Until what is returned is dropped, nothing waits for having rested.
+    /// Until the result is dropped, files need not have rested.
     pub fn hurry(&self) -> Hurry<'_> {
         let mut state = self.lock();
         state.hurry += 1;
         let now = Instant::now();
-        // What comes from now on is due later, so all of these are taken before it.
+        // Files that come from now on are due later, so all of these are taken before them.
         for ((due, _), entry) in std::mem::take(&mut state.ready.entries) {
             state.ready.push(entry, due.min(now));
         }
@@ -297,7 +297,7 @@ impl Queue {
     }
 
     /// Waits until fewer than `count` files are about to be taken or in work, and fewer than `resting` more are to
-    /// rest: for who fills the queue faster than it drains.
+    /// rest. For callers that fill the queue faster than it drains.
     pub fn wait_below(&self, count: usize, resting: usize) {
         let mut state = self.lock();
         while !state.stopped {
@@ -344,20 +344,20 @@ impl Waiting {
         }
     }
 
-    /// Files pending that came in the generation `last` or before. There are few generations: those that somebody
-    /// waits for, and the one after.
+    /// Returns how many files are pending from the generation `last` or before. There are few generations: those that a
+    /// caller waits for, and the one after.
     fn pending_until(&self, last: u64) -> usize {
         self.pending.range(..=last).map(|(_, count)| count).sum()
     }
 
-    /// As many of the pending files as are due about now, or in work. Does not count beyond `count` of those due.
+    /// Returns how many of the pending files are due about now, or in work. Does not count beyond `count` of those due.
     fn pending_now(&self, count: usize) -> usize {
         let soon = Instant::now() + 2 * GATHER;
         let due = self.ready.entries.range(..(soon, 0)).take(count).count();
         due + self.pending_until(u64::MAX) - self.ready.len()
     }
 
-    /// Takes what is due, the first first, from whichever line: none may keep another waiting for ever.
+    /// Takes files that are due, earliest first, from all lines, so that no line keeps another waiting for ever.
     fn take_due(&mut self, count: usize, now: Instant) -> Vec<Entry> {
         let (hurry, full) = (self.hurry > 0, self.ready.len() >= count);
         let begin = hurry || full || self.ready.due().is_some_and(|due| due <= now);

@@ -1,25 +1,25 @@
-//! What a file is, decided from what is found on disk: the record in its xattr and the bytes in it.
+//! State of a file, determined from the disk: the record in its xattr and the bytes in it.
 //!
 //! | record | file | it is | action |
 //! | --- | --- | --- | --- |
 //! | none | any | plain | |
 //! | plain | any | plain | |
 //! | settled | empty | stub | |
-//! | settled | not empty | plain: changed behind our back | drop the record, log |
+//! | settled | not empty | plain: changed below the mount | drop the record, log |
 //! | unsettled | empty | stub | settle |
 //! | unsettled | not empty, whole | plain: the conversion had not come to emptying it | drop the record |
 //! | unsettled | not empty, cut short, mtime as recorded | stub | empty, settle |
-//! | unsettled | not empty, otherwise | plain: changed behind our back | drop the record, log |
+//! | unsettled | not empty, otherwise | plain: changed below the mount | drop the record, log |
 //! | hydrating | any | stub: the bytes were being written back, or a hybrid file emptied | empty, settle |
-//! | hybrid | any, its list whole | hybrid | if the list says *unsettled*: what is base out of the file, its mtime as recorded |
+//! | hybrid | any, its list whole | hybrid | if the list says *unsettled*: base bytes out of the file, its mtime as recorded |
 //! | hybrid | any, its list missing or not its own | unknown: reading it is an error | log |
-//! | of a newer version | any | unknown: reading it is an error | log |
+//! | newer version | any | unknown: reading it is an error | log |
 //! | not ours | empty | unknown: reading it is an error | log |
 //! | not ours | not empty | plain | log |
 //!
-//! "Cut short" happens when a power cut comes between the record and the end of a delayed write: the
-//! recipe is durable by then and is the whole content. All this is looked at when a file is first met, so
-//! recovery takes no time at mount and happens for each file before anything is done to it.
+//! "Cut short" happens if the power fails between the record and the end of a delayed write: the recipe is durable by
+//! then and is the whole content. The state is determined when the daemon first meets a file, so recovery takes no time
+//! at mount and comes before any other operation on the file.
 
 use super::Overlay;
 use super::backing;
@@ -33,10 +33,10 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::sync::{Arc, MutexGuard};
 
-/// What is to be done about a file as it was found.
+/// Action that recovery takes for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// Nothing: it is this.
+    /// None: the file has this content.
     Keep(Content),
     /// It is plain: drop the record; the text says why if that is worth a log line.
     DropRecord(Option<&'static str>),
@@ -48,7 +48,7 @@ enum Action {
     Hybrid(Stub, u64),
 }
 
-/// What a file is, and of a hybrid one where its bytes are.
+/// The content of a file, and the extents of a hybrid one.
 pub(super) type Found = (Content, Option<Arc<Hybrid>>);
 
 fn decide(record: std::result::Result<Option<Stub>, StubError>, stat: &Stat) -> Action {
@@ -95,7 +95,7 @@ impl Overlay {
         Ok(state)
     }
 
-    /// What a regular file is, for who must not change anything: what recovery would do is left undone.
+    /// Returns the content of a regular file without changing anything: does not carry out the action of recovery.
     pub(super) fn look_at(&self, inode: &Inode) -> Result<Content> {
         let state = inode.lock();
         match state.content {
@@ -104,7 +104,7 @@ impl Overlay {
         }
     }
 
-    /// What a file is if nothing is done about it.
+    /// Returns the content that a file has if the action is not carried out.
     fn meaning(&self, inode: &Inode, action: Action) -> Result<Found> {
         Ok(match action {
             Action::Keep(content) => (content, None),
@@ -134,7 +134,7 @@ impl Overlay {
         Ok(found)
     }
 
-    /// What is to be done about a file as it is on disk.
+    /// Determines the action for a file from the disk.
     fn found(&self, inode: &Inode) -> Result<Action> {
         if inode.kind != Kind::File || !inode.on_root_fs {
             return Ok(Action::Keep(Content::Plain(None)));
@@ -144,7 +144,7 @@ impl Overlay {
             Ok(value) => value.map(|value| Stub::decode(&value, &self.key)).transpose(),
             Err(Errno::NOTSUP) => Ok(None),
             Err(Errno::ACCESS) => {
-                // Of a file of our own that may be a stub; another user's cannot be one that we made.
+                // A file of our own may be a stub; another user's file cannot be one that we made.
                 let ours = stat.st_uid == rustix::process::geteuid().as_raw();
                 // The names of xattrs can be read in any case.
                 let content = if ours && stat.st_size == 0 && has_record(inode)? {

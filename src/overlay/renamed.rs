@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const DIRS_MAX: usize = 1024;
-/// The queue is gone through once for so many files that wait in it.
+/// Files in the queue that one pass over it examines.
 const QUEUED_MAX: usize = 4096;
 
 /// Directories that were renamed since the last look.
@@ -47,13 +47,13 @@ impl Renamed {
 }
 
 impl Overlay {
-    /// What is done with a file of that name; `None` where names do not matter.
+    /// Returns the policy of a file with that name; `None` if names do not matter.
     pub(super) fn policy_at(&self, dir: &Inode, name: &OsStr) -> Option<Policy> {
         let by_name = self.policies().rules() > 0;
         by_name.then(|| self.policies().of(&self.path_of(dir).unwrap_or_default().join(name)))
     }
 
-    /// Has files below a directory that was renamed looked at, if their policy may be another now.
+    /// Queues the files below a renamed directory for a check, if their policy may have changed.
     pub(super) fn look_below_later(&self, stat: &Stat, from: (&Inode, &OsStr), to: (&Inode, &OsStr)) {
         let is_dir = backing::kind(stat.st_mode) == Kind::Directory;
         if !is_dir || self.policies().rules() == 0 || stat.st_dev != self.backing.identity().dev {
@@ -66,7 +66,7 @@ impl Overlay {
             let known = found.and_then(|found| self.inodes.enter(&self.backing, found, 0));
             match known {
                 Ok(dir) => self.renamed.add(dir),
-                Err(e) => tracing::warn!("{}: what is below keeps its policy: {e}", new.display()),
+                Err(e) => tracing::warn!("{}: files below it keep their policy: {e}", new.display()),
             }
         }
     }

@@ -37,12 +37,12 @@ use std::sync::Arc;
 
 const WINDOW_BYTES: usize = 4 << 20;
 
-/// Is given a wanted chunk's bytes or an encoded recipe, and the file that has it.
+/// Gets a wanted chunk's bytes or an encoded recipe, and the file that has it.
 type Take<'a> = &'a mut dyn FnMut(Object, &[u8], &Path) -> std::result::Result<(), StoreError>;
-/// Is told the bytes searched; false ends the search.
+/// Gets the bytes searched; false ends the search.
 type Step<'a> = &'a mut dyn FnMut(u64) -> bool;
 
-/// What a file was whose record cannot be believed or is gone, and that record.
+/// A file whose record is not valid or is gone, with that record and the last known content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormerRecord {
     /// The file, below the root.
@@ -55,21 +55,20 @@ pub struct FormerRecord {
     pub recipe: RecipeId,
     /// How long that is, in bytes.
     pub size: u64,
-    /// Who remembers it.
+    /// Source of this knowledge.
     pub known_by: &'static str,
     mtime: Time,
 }
 
-/// What the catalog remembers of a file, and whether it can only be this file.
+/// The catalog's row of a file, and whether it can only be this file.
 struct Found {
     former: FormerRecord,
     certain: bool,
 }
 
 impl Overlay {
-    /// Looks in the plain files of this overlay for what is wanted, cut as `params` say; with `stubs` in the
-    /// content of stubs too. What is found is given to `take` and wanted no more. A file that cannot be read is
-    /// passed over.
+    /// Searches the plain files of this overlay for wanted objects, cut with `params`; with `stubs` also the contents of
+    /// stubs. Passes each object found to `take` and removes it from `wanted`. Skips files that cannot be read.
     pub fn search_files(
         &self,
         params: &ChunkParams,
@@ -167,8 +166,8 @@ impl Overlay {
         search(&read, params, wanted, path, take)
     }
 
-    /// What the file at `path` was, if its record cannot be believed and the catalog remembers it as said in the
-    /// header of this module.
+    /// Returns the former record of the file at `path` if its record is not valid and the catalog remembers the file, under
+    /// the conditions in the header of this module.
     pub fn former_record(&self, path: &Path) -> Result<Option<FormerRecord>> {
         let inode = self.inode_at(path)?;
         let former = self.former_record_of(&inode, &inode.lock(), path);
@@ -191,8 +190,8 @@ impl Overlay {
         }))
     }
 
-    /// Writes the record of a file anew, after `keep` has put the old one away durably. False if the file has
-    /// changed since [`Overlay::former_record`] looked at it.
+    /// Writes a new record for a file, after `keep` has saved the old one durably. Returns false if the file has
+    /// changed since [`Overlay::former_record`] read it.
     pub fn restore_record(
         &self,
         former: &FormerRecord,
@@ -244,12 +243,12 @@ impl Overlay {
             return Ok(None);
         }
         let old = match backing::get_xattr(&fd, OsStr::new(XATTR)) {
-            // Nobody can have made it a stub, or nobody can say.
+            // The file cannot have a record, or its record cannot be read.
             Err(Errno::NOTSUP | Errno::ACCESS) => return Ok(None),
             old => old?,
         };
         match old.as_ref().map(|old| Stub::decode(old, &self.key)) {
-            // A program is at it, or was: what it is now is not in the catalog yet.
+            // A program has it open or has changed it: the catalog does not have its present content yet.
             None if state.opens > 0 || state.dirty || state.queued => return Ok(None),
             None | Some(Err(StubError::Guard | StubError::Length | StubError::Field)) => {}
             Some(Ok(_) | Err(StubError::Newer)) => return Ok(None),
@@ -277,9 +276,9 @@ impl Overlay {
         Ok(Some(Found { former, certain }))
     }
 
-    /// What an empty file was by the last that the history has of its path: one of a tree that was copied without xattrs, which
-    /// has other inodes. The version must be the last that happened to that path, and the file have its mtime, or that
-    /// without what is below a second, as archives keep it: a file that was emptied since has another, or a later version.
+    /// Returns the last version of an empty file's path, for a tree that was copied without xattrs and so has other inodes. The
+    /// version must be the last event of that path, and the file must have its mtime, or that without fractions of a second,
+    /// as archives keep it. A file that was emptied since has another mtime, or a later version.
     fn former_by_history(
         &self,
         inode: &Inode,
@@ -292,7 +291,7 @@ impl Overlay {
         let mtime = backing::mtime(stat);
         let same = mtime == meta.mtime || (mtime.nsec == 0 && mtime.sec == meta.mtime.sec);
         let whole = self.contents.store.recipe(&recipe).is_ok_and(|recipe| recipe.size() == size);
-        // Nobody comes to another's content by making an empty file where it was.
+        // The owner must match, so that no user gets another user's content by making an empty file at its path.
         let own = stat.st_uid == meta.uid;
         if size == 0 || !same || !own || !whole || !Stub::fits(size, mtime, mtime) {
             return Ok(None);
@@ -362,7 +361,7 @@ fn search_file(
     search(&read, params, wanted, path, take)
 }
 
-/// Cuts what `read` gives and takes what is wanted of it. Returns the bytes read. A read that fails ends the file.
+/// Cuts the bytes that `read` gives and takes wanted chunks. Returns the bytes read. A read that fails ends the file.
 fn search(
     read: &dyn Fn(&mut [u8], u64) -> io::Result<usize>,
     params: &ChunkParams,

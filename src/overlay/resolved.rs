@@ -32,7 +32,7 @@ pub struct Resolved {
 pub struct Directory(OwnedFd);
 
 impl Backing {
-    /// Opens what is at `path` below the root; a symlink as itself. EXDEV if the path leads out of the root or into another
+    /// Opens the entry at `path` below the root; a symlink as itself. EXDEV if the path leads out of the root or into another
     /// mount, ELOOP if it leads through a symlink.
     pub fn resolve(&self, path: &Path) -> rustix::io::Result<Resolved> {
         if let Some(Component::Normal(first)) = path.components().next()
@@ -62,7 +62,7 @@ impl Backing {
         }
     }
 
-    /// Attributes of what is at `path` below the root.
+    /// Returns the attributes of the entry at `path` below the root.
     pub fn stat(&self, path: &Path) -> rustix::io::Result<Stat> {
         Ok(self.resolve(path)?.stat)
     }
@@ -90,12 +90,12 @@ impl Resolved {
         &self.stat
     }
 
-    /// What it is.
+    /// Returns its type.
     pub fn kind(&self) -> Kind {
         backing::kind(self.stat.st_mode)
     }
 
-    /// Opens it, a directory, to be listed.
+    /// Opens a directory to be listed.
     pub fn open_dir(&self) -> rustix::io::Result<Directory> {
         backing::open_dir_quietly(&self.fd).map(Directory)
     }
@@ -126,7 +126,7 @@ impl AsFd for Directory {
 }
 
 impl Inode {
-    /// The entry `name` of this directory, as a program sees it: also what is mounted there.
+    /// Returns the entry `name` of this directory as a program sees it: the root of a mount if one is there.
     pub fn child(&self, name: &OsStr) -> rustix::io::Result<Resolved> {
         if !is_name(name.as_bytes()) {
             return Err(Errno::XDEV);

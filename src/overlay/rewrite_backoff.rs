@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 const FREE: u32 = 3;
 /// No file rests for longer because of its changes.
 const REST_MAX: Duration = Duration::from_secs(3600);
-/// After so long without a change a file begins anew. More than [`REST_MAX`]: else one that is written once an hour
-/// would be taken in in vain each time.
+/// After this long without a change a file starts over. More than [`REST_MAX`]: else a file that is written once an hour
+/// would be stored in vain each time.
 const CALM: Duration = Duration::from_secs(2 * 3600);
 const FILES_MAX: usize = 8192;
 

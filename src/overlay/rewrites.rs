@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Smaller files cost little, and an edit may change all of their few chunks.
 const BYTES_MIN: u64 = 1 << 20;
-/// A content is a whole rewrite if it shares less than one part in so many with the version before it.
+/// A content is a whole rewrite if it shares less than one in this many bytes with the version before it.
 const SHARE: u64 = 10;
 /// Whole rewrites in a row that are stored as any other change.
 const FREE: u32 = 3;
@@ -104,7 +104,7 @@ fn is_rewrite(old: &Recipe, new: &Recipe) -> bool {
     shared_bytes < new.size() / SHARE
 }
 
-/// Whether a content of `size` bytes, of which the store does not have `new_bytes`, is as good as not stored.
+/// Returns whether the store lacks nearly all of a content: `new_bytes` of its `size` bytes.
 fn is_all_new(new_bytes: u64, size: u64) -> bool {
     new_bytes > size - size / SHARE
 }
@@ -118,11 +118,11 @@ impl Overlay {
         }
         let now = Instant::now();
         let until = closed + self.rewrites.rest(&self.path_of(inode)?, now)?;
-        // A round takes what is due a little later too.
+        // A round also takes files that are due a little later.
         (until > now + GATHER).then_some(until)
     }
 
-    /// Leaves a file plain until `until`, whoever waits for it.
+    /// Leaves a file plain until `until`, even if a caller waits for it.
     pub(super) fn stay_plain(&self, inode: &Arc<Inode>, state: &mut InodeState, until: Instant) {
         state.dirty = true;
         if !state.queued {
@@ -132,8 +132,8 @@ impl Overlay {
         }
     }
 
-    /// As [`Overlay::stay_plain`], of a file that was indexed meanwhile: it lacks `new_bytes` in the store. One that shares
-    /// something with what is stored is taken in as any other.
+    /// As [`Overlay::stay_plain`], for a file that was indexed meanwhile: the store lacks `new_bytes` of it. A file that
+    /// shares bytes with the store is converted as usual.
     pub(super) fn stay_plain_if_all_new(
         &self,
         inode: &Arc<Inode>,

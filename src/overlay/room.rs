@@ -27,7 +27,7 @@ const KEEP_FREE_BYTES: u64 = 1 << 30;
 const ROUND_SHARE: u64 = 4;
 /// A round may always have this many bytes.
 const ROUND_BYTES_MIN: u64 = 1 << 20;
-/// A piece of a file uses at most this part of the free space: what it gives back is free a little later.
+/// A piece of a file uses at most this part of the free space: the space that it gives back is free only a little later.
 const PIECE_SHARE: u64 = 2;
 /// A file that grows is chunked meanwhile only while it is smaller than this part of the free space: its own
 /// program needs the rest.
@@ -36,9 +36,9 @@ const GROWING_SHARE: u64 = 4;
 /// A part of a filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Of its size.
+    /// Percent of its size.
     Percent(u8),
-    /// Whatever its size.
+    /// Bytes, whatever its size.
     Bytes(u64),
 }
 
@@ -112,7 +112,7 @@ impl Room {
     }
 }
 
-/// What a file that waits for space would add to the store, as long as it is as it was when that was counted.
+/// Bytes that a file that waits for space would add to the store; valid as long as the file does not change.
 pub struct Needed {
     mtime: Time,
     size: u64,
@@ -127,7 +127,7 @@ impl Overlay {
         free.min(self.room.most.load(Ordering::Relaxed))
     }
 
-    /// Lets conversions use at most so many bytes: for tests of small disks.
+    /// Limits the bytes that conversions may use: for tests of small disks.
     #[doc(hidden)]
     pub fn limit_room(&self, bytes: u64) {
         self.room.most.store(bytes, Ordering::Relaxed);
@@ -197,12 +197,12 @@ impl Overlay {
 }
 
 impl Needed {
-    /// What a file of this state needs, once its chunks were looked up.
+    /// Returns the need of a file with these attributes, once its chunks were looked up.
     pub(super) fn new(stat: &Stat, bytes: u64) -> Needed {
         Needed { mtime: backing::mtime(stat), size: stat.st_size as u64, bytes }
     }
 
-    /// Whether it is of the file as it is now.
+    /// Returns whether it is valid for the file as it is now.
     pub(super) fn is_of(&self, stat: &Stat) -> bool {
         self.size == stat.st_size as u64 && self.mtime == backing::mtime(stat)
     }

@@ -18,12 +18,12 @@ pub struct RoundSize {
     bytes: u64,
 }
 
-/// What became of the files of a round.
+/// Result of a round for its files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// So many were leased, to be converted.
+    /// Files that were leased, to be converted.
     pub leased: usize,
-    /// So many of those somebody opened or changed before they were.
+    /// Files of those that another process opened or changed before they were converted.
     pub lost: usize,
 }
 

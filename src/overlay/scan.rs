@@ -26,12 +26,12 @@ use std::sync::atomic::Ordering;
 
 /// Files that a scan lets wait for the committers at a time: each holds a descriptor.
 const WAITING_MAX: usize = 4096;
-/// Directories whose names are remembered while the files in them are told of.
+/// Directories whose names are remembered while their files are visited.
 pub(super) const NAMED_DIRS_MAX: usize = 64;
-/// Files more for each of those that who catches up lets rest.
+/// A catch-up lets this many times as many files rest.
 pub(super) const RESTING_FACTOR: usize = 8;
 
-/// What a scan did.
+/// Result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ScanReport {
     /// Regular files met.
@@ -51,28 +51,28 @@ pub struct ScanReport {
 pub struct Finding {
     /// The file, below the root.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The defect.
     pub trouble: Trouble,
 }
 
-/// What can be wrong with a file.
+/// Defects of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It could not be checked, because the system refused. Nothing is known to be wrong with it.
+    /// It could not be checked, because the system refused. It may well be intact.
     Unchecked(Refusal),
-    /// It cannot be looked at.
+    /// It cannot be read.
     Unreadable(String),
-    /// Its record cannot be believed or is gone, so its content is not known.
+    /// Its record is not valid or is gone, so its content is not known.
     Record(String),
-    /// Its recipe is damaged or missing. What was found is empty if the store knew that before.
+    /// Its recipe is damaged or missing. The text is empty if the store knew that before.
     Recipe(RecipeId, String),
-    /// Its recipe makes another length than its record says, in bytes.
+    /// Its recipe has another length than its record, in bytes.
     Length {
         /// The recipe.
         recipe: RecipeId,
-        /// What the record says.
+        /// Length in the record.
         stub_bytes: u64,
-        /// What the recipe makes.
+        /// Length of the recipe.
         recipe_bytes: u64,
     },
     /// These chunks of it are damaged or missing, each named once.
@@ -80,19 +80,19 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// What it means that a file cannot be looked at.
+    /// Returns the defect that `error` shows when a file is read.
     fn of(error: &OverlayError) -> Trouble {
         error.refusal().map_or_else(|| Trouble::Unreadable(error.to_string()), Trouble::Unchecked)
     }
 }
 
 impl Overlay {
-    /// Takes in every file below `path` that is not yet: indexes it and, by the policy, converts it. Somebody waits
-    /// for that: files need not have rested, and nobody is let go first.
+    /// Indexes every file below `path` that is not indexed yet and, by the policy, converts it. The caller waits for
+    /// that: files need not have rested, and the scan runs at full speed.
     ///
-    /// What was done before is passed over, so a scan that was cut short goes on where it was. A scan of everything also
-    /// drops what the index has of files that are gone. `progress` is given files done and all, bytes done and all. O(files)
-    /// time; memory is bounded, but for 8 bytes a file.
+    /// Skips files that were done before, so a scan that was interrupted continues. A scan of the whole tree also removes
+    /// index rows of files that are gone. `progress` gets files done and all, bytes done and all. O(files) time; memory is
+    /// bounded, except for 8 bytes a file.
     pub fn scan(&self, path: &Path, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> Result<ScanReport> {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
@@ -116,10 +116,10 @@ impl Overlay {
         Ok(report)
     }
 
-    /// Takes in every file below `path` that is not yet, as if it had been closed when it was last changed: files
-    /// rest, others are let go first, and the rate is kept. Returns when all have been met, not when all are taken in.
+    /// Indexes every file below `path` that is not indexed yet, as if it had been closed at its last change: files
+    /// rest, other work goes first, and the rate limit holds. Returns when all files were visited; some still wait then.
     ///
-    /// `progress` is given files done. O(files) time; memory is bounded, but for 8 bytes a file.
+    /// `progress` gets files done. O(files) time; memory is bounded, except for 8 bytes a file.
     pub fn catch_up(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<()> {
         if self.policies().rules() > 0 {
             self.meet(path, &mut |_| {})?;
@@ -182,7 +182,7 @@ impl Overlay {
             self.wait_for_room(resting_factor);
             progress(&report);
         })?;
-        // What could not be looked at may be anything.
+        // A file that could not be read may be any of those that the index has.
         if path.as_os_str().is_empty() && report.errors == 0 {
             self.drop_stale(met)?;
             self.leave_out()?;
@@ -288,9 +288,9 @@ impl Overlay {
         Ok(true)
     }
 
-    /// Checks every stub below `path`, and every file that the catalog knows as one: its record, its recipe, and that the store knows each chunk; what a
-    /// verification or a read found damaged it does not know. Changes nothing. Returns the number of stubs, and
-    /// tells it `progress`, which ends the check by returning false.
+    /// Checks every stub below `path`, and every file that the catalog knows as a stub: its record, its recipe, and that the
+    /// store knows each chunk. Does not read chunks: a verification or a read finds damaged ones. Changes nothing. Returns
+    /// the number of stubs. `progress` gets that number, and ends the check by returning false.
     ///
     /// O(chunks of all stubs) look-ups; memory for one recipe.
     pub fn check_stubs(
@@ -330,7 +330,7 @@ impl Overlay {
 
     fn check_stub(&self, stub: &Stub, report: &mut dyn FnMut(Trouble)) {
         let store = &self.contents.store;
-        // The cache may still have what is damaged on disk.
+        // The cache may still have a recipe that is damaged on disk.
         let known = store.knows_recipe(&stub.recipe);
         let recipe = match known.and_then(|known| known.then(|| store.recipe(&stub.recipe)).transpose()) {
             Ok(Some(recipe)) => recipe,
@@ -387,7 +387,7 @@ impl Overlay {
         walked
     }
 
-    /// Visits what was found under a name in a directory. A process that may not open by handle reopens the file by these two.
+    /// Visits `found`, which has `name` in `parent`. A process that may not open by handle reopens the file by these two.
     fn walk_entry(
         &self,
         found: Resolved,

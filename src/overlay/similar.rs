@@ -21,23 +21,23 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What matches are ranked by, and have to reach the minimum in.
+/// The measure that ranks matches, and that has to reach the minimum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {
-    /// The geometric mean of the two containments, so that what is contained in nearly everything does not come
-    /// before what is nearly the same; the minimum is one of containment, either way round.
+    /// The geometric mean of the two containments, so that a file contained in nearly everything ranks below one that is
+    /// nearly identical; the minimum applies to the containment, either way round.
     Mean,
     /// The larger of the two containments.
     Containment,
     /// Bytes in common over bytes in either.
     Resemblance,
-    /// Bytes in common; the minimum is one of containment.
+    /// Bytes in common; the minimum applies to the containment.
     Bytes,
 }
 
 impl Ranking {
-    /// What is ranked by: the larger, the better.
+    /// Returns the key of the ranking: the larger, the better.
     pub(super) fn key(self, containment: f64, contained_in: f64, resemblance: f64, bytes: u64) -> f64 {
         match self {
             Ranking::Mean => (containment * contained_in).sqrt(),
@@ -59,7 +59,7 @@ impl Ranking {
             .then_with(|| b.bytes_common.cmp(&a.bytes_common))
     }
 
-    /// Orders by what is estimated.
+    /// Orders by the estimates.
     pub(super) fn likelier(self, a: &Candidate, b: &Candidate) -> Ordering {
         let key = |candidate: &Candidate| {
             let &Candidate { containment, contained_in, resemblance, bytes_common, .. } = candidate;
@@ -74,15 +74,15 @@ impl Ranking {
 pub struct SimilarOptions {
     /// Smallest share, 0 to 1.
     pub min: f64,
-    /// At most so many matches.
+    /// At most this many matches.
     pub limit: usize,
-    /// What they are ranked by.
+    /// The ranking.
     pub by: Ranking,
     /// Trust the index's estimates instead of comparing bytes.
     pub estimate: bool,
-    /// Fewest bytes in common, of those that count.
+    /// Fewest bytes in common; matches with less are left out.
     pub common_min: u64,
-    /// Whether what templates cover, and padding, counts nothing.
+    /// Whether templates and padding count nothing.
     pub templates: bool,
     /// Which files may be named.
     pub filter: Filter,
@@ -92,7 +92,7 @@ pub struct SimilarOptions {
 }
 
 impl Default for SimilarOptions {
-    /// A quarter in common and 64 bytes, twenty matches, by the mean of the containments, verified, beside templates.
+    /// A quarter in common and 64 bytes, twenty matches, by the mean of the containments, verified, without templates.
     fn default() -> Self {
         let filter = Filter::default();
         SimilarOptions {
@@ -109,7 +109,7 @@ impl Default for SimilarOptions {
 }
 
 impl SimilarOptions {
-    /// What does not count: the boilerplate and padding, or nothing.
+    /// Returns the patterns that do not count: the boilerplate and padding, or none.
     pub(super) fn patterns<'a>(&self, boilerplate: &'a Boilerplate) -> Patterns<'a> {
         if self.templates { boilerplate.patterns() } else { Patterns::none() }
     }
@@ -118,11 +118,11 @@ impl SimilarOptions {
 /// A file that resembles the one asked about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Match {
-    /// Where it is, below the root.
+    /// Its path below the root.
     pub path: PathBuf,
     /// Its length in bytes.
     pub size: u64,
-    /// What they have in common.
+    /// How much they have in common.
     pub shares: Shares,
     /// Through which view the file asked about was compared.
     pub query_view: View,
@@ -152,9 +152,9 @@ pub struct Matches {
 /// A file that is asked about.
 pub(super) struct Query<'a> {
     pub(super) source: &'a dyn Source,
-    /// What it is called, for rules about suffixes.
+    /// Its name, for rules about suffixes.
     pub(super) name: &'a Path,
-    /// Which file of the overlay it is, so that it is not found.
+    /// The file itself, so that it is not found.
     pub(super) except: Option<FileId>,
 }
 
@@ -272,7 +272,7 @@ impl Overlay {
         Ok(found)
     }
 
-    /// Where the files are that have a content and may be named.
+    /// Returns the paths of the files with a content that the rules allow.
     pub(super) fn paths_of(
         &self,
         recipe: &RecipeId,

@@ -28,10 +28,10 @@ use std::time::Duration;
 /// All xattrs of a file that a snapshot takes, in bytes: Linux allows 64 KiB for each value.
 const XATTR_BYTES_MAX: usize = 1 << 20;
 
-/// What is open for writing for longer is no save of a file, but a log or a database.
+/// A file that is open for writing for longer is not being saved: it is a log or a database.
 const SAVE_MAX: Duration = Duration::from_secs(2);
 
-/// Where a regular file's content is.
+/// State of a regular file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
     /// It has none.
@@ -43,14 +43,14 @@ pub enum Held {
         /// Its length in bytes.
         size: u64,
     },
-    /// In the file, and nobody has it open for writing.
+    /// In the file, and no process has it open for writing.
     Plain,
-    /// Somebody has it open for writing, or mapped.
+    /// A process has it open for writing, or mapped.
     Open {
-        /// Whether that is a save: it was opened a moment ago, and what it was before is not in the store.
+        /// Whether that is a save: it was opened a moment ago, and its former content is not in the store.
         save: bool,
     },
-    /// It is not known.
+    /// Could not be determined; the text says why.
     Unknown(String),
 }
 
@@ -59,7 +59,7 @@ pub enum Held {
 pub struct Met {
     /// Its name.
     pub name: OsString,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     /// Which inode.
     pub file: FileId,
@@ -67,20 +67,20 @@ pub struct Met {
     pub nlink: u64,
     /// Device number, for devices.
     pub rdev: u64,
-    /// Length of the backing file: of a plain file its own.
+    /// Length of the backing file; for a plain file, of the content.
     pub bytes: u64,
-    /// When the backing file was last changed in any way: nobody can set it.
+    /// When the backing file was last changed in any way. No program can set it.
     pub ctime: Time,
-    /// Where its content is, of a regular file.
+    /// The content, for a regular file.
     pub held: Held,
-    /// The target, of a symlink.
+    /// The target, for a symlink.
     pub target: Vec<u8>,
-    /// The rest.
+    /// Owner, mode, xattrs and times.
     pub meta: Meta,
 }
 
 impl Overlay {
-    /// What is at `path` below the root, if anything is.
+    /// Returns the entry at `path` below the root, if there is one.
     pub fn snapshot_at(&self, path: &Path) -> Result<Option<Met>> {
         let name = path.file_name().unwrap_or_default();
         match self.backing.resolve_if_any("open", path)? {
@@ -89,8 +89,8 @@ impl Overlay {
         }
     }
 
-    /// What is in the directory at `path` below the root, sorted by name; `None` if there is none. What lies on other
-    /// filesystems is left out, and what is hidden.
+    /// Returns the names in the directory at `path` below the root, sorted; `None` if there is no such directory. Leaves
+    /// out hidden names and names on other filesystems.
     pub fn snapshot_names(&self, path: &Path) -> Result<Option<Vec<OsString>>> {
         let failed = |e| OverlayError::io("read", path, e);
         let found = self.backing.resolve_if_any("read", path)?;
@@ -102,7 +102,7 @@ impl Overlay {
         Ok(Some(names))
     }
 
-    /// What was found; `None` if its last name was removed since.
+    /// Describes `found`; `None` if its last name was removed since.
     fn snapshot_entry(&self, found: Resolved, name: &OsStr) -> Result<Option<Met>> {
         let kind = found.kind();
         let target = match kind {
@@ -186,10 +186,10 @@ impl Overlay {
         Ok(self.store_all_plain(&[path])?.pop().flatten())
     }
 
-    /// Stores the contents of plain files, which stay as they are: recipe and length of each, `None` of one that somebody is
-    /// at, or that is gone. The caller holds a pin of the store until the recipes are where a collection finds them.
+    /// Stores the contents of plain files, which stay plain. Returns recipe and length of each; `None` for a file that
+    /// another process has open or that was removed. The caller holds a pin of the store until a collection can find the recipes.
     ///
-    /// All of them share what a file costs beside its bytes; each has a descriptor meanwhile, so `paths` should be some hundred.
+    /// The files share the fixed cost of a round. Each has a descriptor meanwhile, so `paths` should have a few hundred at most.
     pub fn store_all_plain(&self, paths: &[&Path]) -> Result<Vec<Option<(RecipeId, u64)>>> {
         let mut round = self.contents.ingest.round(true);
         let mut begun = Vec::with_capacity(paths.len());
@@ -233,7 +233,7 @@ impl Overlay {
                 return Ok(Begun::Known(None));
             }
             match backing::open_quietly(&inode.inode.path_fd()?, OFlags::RDONLY) {
-                // Somebody has a lease on it at the bare directory.
+                // A process has a lease on it through the backing directory.
                 Err(Errno::AGAIN) => return Ok(Begun::Known(None)),
                 opened => opened?,
             }
@@ -246,14 +246,14 @@ impl Overlay {
         Ok(Begun::Read(PlainRead { inode, file, before, slots }))
     }
 
-    /// What was read of a file, if it is still that.
+    /// Returns the stored content if the file has not changed since it was read.
     fn still_plain(
         &self,
         read: PlainRead<'_>,
         stored: Option<(RecipeId, u64)>,
     ) -> Result<Option<(RecipeId, u64)>> {
         let PlainRead { inode, file, before, .. } = read;
-        // Made a stub meanwhile, it has become empty: what was read then is not it.
+        // A file that became a stub meanwhile is empty, so the bytes read may be too few.
         let state = self.lock_loaded(&inode.inode)?;
         if let Some(Content::Stub(stub)) = state.content {
             return Ok(Some((stub.recipe, stub.size)));
@@ -273,7 +273,7 @@ impl Overlay {
     }
 }
 
-/// What was found, or nothing if its last name was removed since: a file that waits to be committed has no descriptor then.
+/// Turns ESTALE into `None`: the last name was removed, and a file that waits to be committed has no descriptor then.
 fn unless_removed<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     match found {
         Err(OverlayError::Os(Errno::STALE)) => Ok(None),
@@ -281,9 +281,9 @@ fn unless_removed<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
-/// A file that is to be stored.
+/// A file that is being stored.
 enum Begun<'a> {
-    /// It is known what there is to be known.
+    /// Nothing left to read.
     Known(Option<(RecipeId, u64)>),
     Read(PlainRead<'a>),
 }
@@ -292,11 +292,11 @@ struct PlainRead<'a> {
     inode: Entered<'a>,
     file: File,
     before: (Time, Time, u64),
-    /// Where in the round its chunks are.
+    /// Its chunks in the round.
     slots: Range<usize>,
 }
 
-/// Lets go of an inode.
+/// Releases an inode when dropped.
 struct Entered<'a> {
     overlay: &'a Overlay,
     inode: Arc<Inode>,

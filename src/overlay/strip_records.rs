@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
 impl Overlay {
-    /// Takes the record off every file of the tree and makes that durable. Tells `failed` of those that are not plain, or
-    /// keep it. `step` is told files met, and ends it by returning false (ECANCELED).
+    /// Removes the records of all files of the tree, durably. Passes files that are not plain, or that keep their record, to
+    /// `failed`. `step` gets files met, and ends the work by returning false (ECANCELED).
     ///
     /// O(files) time.
     pub fn remove_records(
@@ -67,7 +67,7 @@ impl Overlay {
         let remove = || rustix::fs::removexattr(backing::proc_path(&fd), XATTR);
         match remove() {
             Err(Errno::ACCESS) => {
-                // Who owns a file that may not be written to may let himself.
+                // The owner of a file may make it writable for a moment.
                 let mode = rustix::fs::fstat(&fd)?.st_mode & 0o7777;
                 let set = |mode| rustix::fs::chmod(backing::proc_path(&fd), Mode::from_raw_mode(mode));
                 set(mode | 0o600)?;

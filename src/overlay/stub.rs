@@ -1,4 +1,4 @@
-//! The stub record: the 64 bytes of the xattr `user.dedupfs` that say what a file is.
+//! The stub record: the 64 bytes of the xattr `user.dedupfs` that determine a file's state.
 //!
 //! ```text
 //! byte  0      version (high 4 bits, now 1) and state (low 4 bits)
@@ -9,10 +9,10 @@
 //! byte 32..48  recipe id
 //! byte 48..64  guard: keyed BLAKE3 of bytes 0..48, first 16 bytes, under the store's key
 //! ```
-//! Numbers are big-endian. The record never grows: 64 bytes is what a 256-byte ext4 inode holds beside it.
+//! Numbers are big-endian. The record never grows: a 256-byte ext4 inode has room for 64 bytes.
 //!
-//! The state is the truth about the file, whatever bytes lie in it (see [`State`]). The guard keeps users
-//! from pointing a file of theirs at somebody else's content: without the key no record can be made.
+//! - The state is the truth about the file, whatever bytes lie in it (see [`State`]).
+//! - The guard keeps users from pointing a file of theirs at another user's content: making a record needs the key.
 
 use crate::id::RecipeId;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const STAMP_BEFORE_MS: i64 = 20;
 /// ... to this long after it.
 const STAMP_AFTER_MS: i64 = 200;
 
-/// What the record says the file is.
+/// State of the file by its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A stub whose file is about to be emptied: while the file is not empty, it is still the content.
@@ -42,7 +42,7 @@ pub enum State {
     Hydrating,
     /// The file is the content; the record only remembers the ctime to show and the last recipe.
     Plain,
-    /// The content is the recipe, but for what the extent list with this number says; size and recipe are of the
+    /// The content is the recipe, except where the extent list with this number differs; size and recipe are those of the
     /// base. There is no ctime to show.
     Hybrid {
         /// Number of the list.
@@ -80,17 +80,17 @@ impl Time {
 /// The decoded record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stub {
-    /// What the file is.
+    /// The state of the file.
     pub state: State,
     /// Length in bytes of the content.
     pub size: u64,
     /// The file's mtime when the record was made.
     pub mtime: Time,
-    /// The ctime to show as long as nothing but us has changed the inode; `None` once something did.
+    /// The ctime to show as long as only dedupfs has changed the inode; `None` once another program did.
     pub ctime: Option<Time>,
     /// When this record was written, in ms since 1970.
     pub stamp_ms: i64,
-    /// 512-byte blocks to show: what the file took when it was plain.
+    /// 512-byte blocks to show: those that the file took when it was plain.
     pub blocks: u64,
     /// The content.
     pub recipe: RecipeId,
@@ -210,8 +210,8 @@ impl Stub {
     }
 }
 
-/// What a record says, whether it can be believed or not: the recipe, and whether that is the content now. For hints that are
-/// verified in another way.
+/// Returns the recipe in a record, valid or not, and whether that is the content now. For hints that are verified in
+/// another way.
 pub fn claim(record: &[u8]) -> Option<(RecipeId, bool)> {
     let record: &[u8; RECORD_LEN] = record.try_into().ok()?;
     match record[0] {
@@ -250,7 +250,7 @@ fn unpack_time(packed: u64) -> Option<Time> {
     (nsec < 1_000_000_000).then_some(Time { sec: packed as i64 >> 30, nsec })
 }
 
-/// Of some bytes that only this store can have written.
+/// Returns the guard of some bytes, which only this store can compute.
 pub(super) fn guard(key: &GuardKey, bytes: &[u8]) -> [u8; 16] {
     let mut guard = [0; 16];
     guard.copy_from_slice(&blake3::keyed_hash(&key.0, bytes).as_bytes()[..16]);

@@ -47,7 +47,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Whether it was learned; else somebody marked it.
+    /// Returns whether it was learned; else a user marked it.
     pub fn is_learned(&self) -> bool {
         self.name.starts_with(LEARNED)
     }
@@ -73,17 +73,17 @@ impl Overlay {
         self.templates_dir.get().map_or(Ok(Vec::new()), |dir| read(dir))
     }
 
-    /// What does not count in similarity.
+    /// Returns the boilerplate, which does not count in similarity.
     pub(super) fn boilerplate(&self) -> Result<Boilerplate> {
         let templates = self.templates()?;
         Ok(Boilerplate::new(templates.iter().map(|template| &template.bytes[..])))
     }
 
-    /// The passages of [`TEMPLATE_BYTES_MIN`] bytes or more that at least `contents_min` contents have, as far as the
-    /// index shows them, without those that templates have. The most frequent first.
+    /// Returns the passages of [`TEMPLATE_BYTES_MIN`] bytes or more that at least `contents_min` contents have, as far as the
+    /// index shows them, without those in templates. The most frequent come first.
     ///
-    /// For each of the most frequent features some contents that have it are compared from its place on, so passages
-    /// are exact, and how many have them is known from those. `progress` is told features done and all.
+    /// Compares some contents with each of the most frequent features around its place. So passages are exact, and their
+    /// frequency is that in the compared contents. `progress` gets features done and all.
     pub fn learn(
         &self,
         contents_min: u64,
@@ -187,7 +187,7 @@ fn read(dir: &Path) -> Result<Vec<Template>> {
         let path = entry.map_err(|e| OverlayError::io("read the directory", dir, e))?.path();
         let name = path.file_name().and_then(|name| name.to_str());
         let Some(name) = name.and_then(|name| name.strip_suffix(TEMPLATE_SUFFIX)) else { continue };
-        // What is too long is not read.
+        // Files that are too long are not read.
         let stat = path.metadata().map_err(|e| io(&path, e))?;
         bytes += stat.len();
         if !stat.is_file() || stat.len() < TEMPLATE_BYTES_MIN || bytes > TEMPLATES_BYTES_MAX {

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Unused rate is kept for so long: what comes in bursts is not slower than the rate allows.
+/// Unused rate is kept for this long, so that bursts are not slower than the rate allows.
 const BURST: Duration = Duration::from_millis(250);
-/// Nobody who begins to wait has to wait for longer than this because of a pause.
+/// A caller that begins to wait is delayed by a pause for no longer than this.
 const NAP: Duration = Duration::from_millis(20);
 const ROUND_SECONDS: u64 = 2;
 const PORTIONS_PER_SECOND: u64 = 8;
@@ -28,7 +28,7 @@ pub struct Throttle {
     ended: AtomicBool,
 }
 
-/// While this is held, somebody waits.
+/// While this is held, a caller waits.
 pub struct Hurry<'a>(&'a Throttle);
 
 impl Drop for Hurry<'_> {
@@ -38,7 +38,7 @@ impl Drop for Hurry<'_> {
 }
 
 impl Throttle {
-    /// At most so many bytes a second.
+    /// Allows at most `rate` bytes a second.
     pub fn new(rate: Option<u64>) -> Throttle {
         Throttle { rate, ..Throttle::default() }
     }
@@ -57,7 +57,7 @@ impl Throttle {
         }
     }
 
-    /// How many of `most` bytes are read at a time: with a limit little enough that who wants the file soon has it.
+    /// Returns how many of `most` bytes to read at a time: few if there is a limit, so that a program gets the file soon.
     pub fn portion(&self, most: usize) -> usize {
         match self.rate.filter(|_| self.is_background()) {
             Some(rate) => ((rate / PORTIONS_PER_SECOND) as usize).clamp(1, most),
@@ -65,7 +65,7 @@ impl Throttle {
         }
     }
 
-    /// Full speed until what is returned is dropped.
+    /// Allows full speed until the result is dropped.
     pub fn hurry(&self) -> Hurry<'_> {
         self.awaited.fetch_add(1, Ordering::AcqRel);
         Hurry(self)
@@ -89,7 +89,7 @@ impl Throttle {
             let now = Instant::now();
             let from = paid.unwrap_or(now).max(now.checked_sub(BURST).unwrap_or(now));
             let due = from + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
-            // What somebody waited for costs those nothing who come after.
+            // Bytes read while a caller waited do not delay later reads.
             *paid = Some(if self.is_background() { due } else { now });
             due
         };

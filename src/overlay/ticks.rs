@@ -14,7 +14,7 @@ const QUIET: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(super) struct Ticks {
     stopped: AtomicBool,
-    /// Counts what happened, and changes under way that are not told of: writes that pass this process by.
+    /// Counts events, and changes under way whose end is not reported: writes that bypass this process.
     stirs: AtomicU64,
     busy: AtomicU64,
     /// Whether a thread waits for something to happen.
@@ -59,7 +59,7 @@ impl Ticks {
             let seen = *seen;
             guard = self.wait_until(guard, until, |ticks| ticks.stopped() || !ticks.is_quiet(seen));
             if !self.is_quiet(seen) {
-                // What began just now gets the time that it would have had.
+                // A change that began just now gets the time that it would have had.
                 guard = self.wait_until(guard, Instant::now() + interval, |ticks| ticks.stopped());
             }
         }

@@ -44,7 +44,7 @@ impl Overlay {
     /// Sums over all files. O(1) if nothing has changed since the last call, else O(files).
     pub fn totals(&self) -> Result<Totals> {
         let mut summed = self.summed.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before they are read: what changes meanwhile is read the next time.
+        // Taken before the rows are read: a change meanwhile makes the next call read them again.
         let stats = self.contents.store.stats();
         let indexed = self.contents.similarity.stats().contents;
         let state = [self.catalog.changes(), stats.recipes, stats.damaged, indexed];

@@ -39,7 +39,7 @@ impl NodeId {
 /// The root directory.
 pub const ROOT: NodeId = NodeId(1);
 
-/// What kind of thing an inode is.
+/// Type of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "each name is the thing")]
 pub enum Kind {
@@ -57,7 +57,7 @@ pub enum Kind {
 pub struct Attr {
     /// Its number.
     pub node: NodeId,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     /// Permission bits, with setuid, setgid and sticky (12 bits).
     pub perm: u16,

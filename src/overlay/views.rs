@@ -87,7 +87,7 @@ impl Views {
         self.wanted.contains(&view)
     }
 
-    /// Indexes the content `id`, of which the catalog has a file and which `source` reads, through `view`. One pass, some
+    /// Indexes the content `id`, which the catalog has a file with and which `source` reads, through `view`. One pass, some
     /// MiB of memory.
     fn add(
         &self,
@@ -235,7 +235,7 @@ impl Source for Held {
     }
 }
 
-/// Of each file the better of two answers, ranked.
+/// Returns the better of two answers for each file, ranked.
 fn better_of(mut a: Matches, b: Matches, options: &SimilarOptions) -> Matches {
     let mut best: HashMap<PathBuf, Match> = HashMap::new();
     for found in std::mem::take(&mut a.matches).into_iter().chain(b.matches) {
@@ -297,7 +297,7 @@ impl Overlay {
         }
     }
 
-    /// What was just committed: from the store if it is there, else from the file.
+    /// Opens a content that was just committed: from the store if it is there, else from the file.
     pub(super) fn content_of(
         &self,
         stored: Option<&Recipe>,
@@ -311,8 +311,8 @@ impl Overlay {
     }
 
     /// Indexes the view of a content that the index of bytes has, or is about to have. With `any_name` its first bytes
-    /// are read in any case; else only if its name promises a view that is wanted: a scan of what is known reads no
-    /// file for it. Whether there was something to do.
+    /// are read in any case; else only if its name promises a view that is wanted, so that a scan of known files reads
+    /// none of them. Returns whether there was something to do.
     pub(super) fn catch_up_view(
         &self,
         inode: &Inode,

@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// More files are not remembered at a time: what is hot still at its next last close is met then.
+/// At most this many files wait to be written back. A hot file beyond that gets its turn after its next last close.
 const WAITING_MAX: usize = 64;
-/// Bytes that are not durable yet are no more than this: who has it given up, or waits for its end, waits for no more.
+/// At most this many bytes are not durable yet, so that giving up or finishing a write-back never takes long.
 const SYNC_BYTES: u64 = 16 << 20;
 
 /// Files that are to be written back because they are read.
@@ -95,7 +95,7 @@ impl Overlay {
         }
     }
 
-    /// Writes a file back, if nobody has it open and nothing speaks against it.
+    /// Writes a file back, unless a program has it open or another rule forbids it.
     fn warm(&self, inode: &Arc<Inode>, priority: &RefCell<Priority>) {
         let now = Instant::now();
         let Ok(state) = self.lock_loaded(inode) else { return };
@@ -119,7 +119,7 @@ impl Overlay {
         let (given_up, unsynced) = (Arc::new(AtomicBool::new(false)), Cell::new(0));
         let step = |bytes| {
             let goes_on = self.step_slowly(&file, &given_up, &unsynced, bytes);
-            // Somebody waits for what is left to do.
+            // A caller waits for the rest.
             priority.borrow_mut().set_low(goes_on && self.throttle.is_background());
             goes_on
         };
@@ -136,7 +136,7 @@ impl Overlay {
                 state.hot = Some(share.used());
                 state.dirty = false;
                 if state.opens == 0 {
-                    // Of no use any more, and as much memory as the file is long.
+                    // These pages are not used any more, and take as much memory as the file is long.
                     state.pages_stale = !self.drop_pages.get().is_some_and(|drop| drop(inode.node, ALL));
                 }
                 self.keep_hot(inode, &mut state);
@@ -159,24 +159,24 @@ impl Overlay {
         })
     }
 
-    /// What is done after each chunk that was written: says whether to go on. `file` is a descriptor of the file.
+    /// Called after each chunk that was written: returns whether to continue. `file` is a descriptor of the file.
     fn step_slowly(&self, file: &File, given_up: &AtomicBool, unsynced: &Cell<u64>, bytes: u64) -> bool {
         let (mut left, is_wanted) = (bytes, || given_up.load(Ordering::Acquire));
-        // In portions: with a limit, who wants the file is not to wait for all that is to be paid.
+        // In portions: with a rate limit, a program that wants the file must not wait for the whole chunk.
         while left > 0 && !is_wanted() {
             let portion = self.throttle.portion(usize::try_from(left).unwrap_or(usize::MAX)) as u64;
             self.throttle.spend(portion);
             left = left.saturating_sub(portion);
         }
         unsynced.set(unsynced.get() + bytes);
-        // What cannot be made durable now is said at the end.
+        // If this fails, the sync at the end reports it.
         if unsynced.get() >= SYNC_BYTES && !is_wanted() && rustix::fs::fdatasync(file).is_ok() {
             unsynced.set(0);
         }
         !is_wanted() && !self.ticks.stopped()
     }
 
-    /// Puts a hot file that nobody has open into the line of those, until it is due to be committed.
+    /// Puts a closed hot file into the queue's line of hot files, until it is due to be committed.
     fn keep_hot(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if state.hot.is_some() && state.opens == 0 && !state.queued {
             (state.queued, state.dirty) = (true, false);
@@ -185,9 +185,9 @@ impl Overlay {
         }
     }
 
-    /// Whether a file that is due is to stay plain for now because it is read; then it is put back.
+    /// Returns whether a file that is due stays plain for now because it is hot; then it is put back.
     pub(super) fn stays_hot(&self, inode: &Arc<Inode>, state: &mut InodeState) -> bool {
-        // A round takes what is due a little later too.
+        // A round also takes files that are due a little later.
         let stays = state.hot.is_some() && state.closed + self.heat.rest() > Instant::now() + GATHER;
         if stays {
             self.keep_hot(inode, state);

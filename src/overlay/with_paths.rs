@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// A content with its names and its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WithPaths {
-    /// Sorted; below the root of the tree or of the overlay. Where a method looks at names, the first counts.
+    /// Sorted; below the root of the tree or of the overlay. A method that looks at names uses the first.
     pub paths: Vec<PathBuf>,
     /// Its length in bytes.
     pub size: u64,
@@ -122,8 +122,8 @@ pub(super) fn matches(
     Ok(found)
 }
 
-/// Files of `named` with those that are like them, by name of the first; a set of files is given once. Contents with several
-/// names are groups too. `progress` is told how many pairs were found; false asks to stop.
+/// Returns files of `named` with those that are like them, by name of the first; each set of files once. Contents with several
+/// names are groups too. `progress` gets the number of pairs found; false asks to stop.
 pub(super) fn groups(
     index: &Index,
     named: &BTreeMap<RecipeId, WithPaths>,
@@ -224,7 +224,7 @@ fn called(
     Ok(Some((head, keys)))
 }
 
-/// What is left of the matches when the file asked about is not to be one of them.
+/// Returns the matches without the file asked about.
 pub(super) fn without(
     mut matches: Vec<MatchWithPaths>,
     is_itself: impl Fn(&Path) -> bool,

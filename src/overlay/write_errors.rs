@@ -57,7 +57,7 @@ impl WriteErrors {
         state.last = Some(error);
     }
 
-    /// Keeps the error of a write that also synced, if it says that what was written before is lost.
+    /// Keeps the error of a write that also synced, if it means that earlier writes are lost.
     pub fn keep_lost(&self, error: Errno) {
         if error == Errno::IO {
             self.keep(error);

@@ -31,24 +31,24 @@ use std::sync::{Arc, MutexGuard};
 /// A file is not converted in more pieces: with each one a recipe of all before it is written.
 const PIECES_MAX: u64 = 16;
 
-/// A file of which a piece is converted.
+/// A file that is being converted by a piece.
 struct Piece {
     file: Arc<File>,
     before: Stat,
-    /// Where its bytes are.
+    /// Its extents.
     extents: Extents,
     base: Arc<Recipe>,
-    /// 512-byte blocks to show of it.
+    /// 512-byte blocks to show for it.
     blocks: u64,
-    /// How much is to be converted.
+    /// Length of the piece.
     bytes: u64,
     /// The space that this may take in the store.
     _claim: Claim,
 }
 
 impl Overlay {
-    /// Converts the next piece of a file that does not fit and that nobody has open; the file waits for space if that is not
-    /// possible. Either way it is queued again.
+    /// Converts the next piece of a closed file that does not fit into the store as a whole. If that is not possible, the file
+    /// waits for space. Either way it is queued again.
     pub(in crate::overlay) fn commit_beginning(
         &self,
         inode: &Arc<Inode>,
@@ -116,7 +116,7 @@ impl Overlay {
         let _pin = self.contents.store.pin();
         let indexing = self.indexing_of(inode, piece.before.st_nlink, finder)?;
         let (id, base_size) = self.store_piece(&piece, indexing)?;
-        // What the list calls durable has to be.
+        // Bytes that the list calls durable have to be durable.
         rustix::fs::fdatasync(&*piece.file)?;
         let mut state = inode.lock();
         if self.still_ours(inode, &mut state, &piece.file, &piece.before)?.is_none() {
@@ -147,7 +147,7 @@ impl Overlay {
             recipe: id,
         };
         let former = state.hybrid.take();
-        // What fails from here on is taken up again when the file is next met.
+        // If a step fails from here on, recovery continues when the file is next met.
         (state.content, state.recipe, state.hot) = (None, None, None);
         let settled = match self.write_record(inode, &record) {
             Ok(()) => hybrid.settle(&inside, &piece.file, mtime),
@@ -198,7 +198,7 @@ impl Overlay {
             && let Err(e) = settle()
         {
             tracing::error!(
-                "{}: what is in the store already still takes room here: {e}",
+                "{}: the part that was stored still takes space in the file too: {e}",
                 self.name_of(inode)
             );
         }

@@ -39,11 +39,11 @@ struct Taken {
     _claim: Claim,
 }
 
-/// Where a chunk of the new recipe comes from.
+/// Source of a chunk of the new recipe.
 enum Source {
-    /// It is this one of the base.
+    /// This chunk of the base.
     Base(ChunkRef),
-    /// It is the one in this place of the round.
+    /// The chunk in this place of the round.
     New(usize),
 }
 
@@ -53,7 +53,7 @@ impl Overlay {
         matches!(self.lock_loaded(inode).map(|state| state.content), Ok(Some(Content::Hybrid(_))))
     }
 
-    /// Makes a hybrid file of the queue a stub, if nobody has it open and it has rested.
+    /// Makes a hybrid file of the queue a stub, if it is closed and has rested.
     pub(in crate::overlay) fn commit_hybrid(&self, inode: Arc<Inode>, hurry: bool, finder: &mut Finder<'_>) {
         inode.lock().queued = false;
         if let Err(e) = self.try_commit_hybrid(&inode, hurry, finder) {
@@ -214,7 +214,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The attributes of a file that was taken, if nobody else has taken or changed it since; else it is queued again.
+    /// Returns the attributes of a file that was taken, if no other thread has taken or changed it since; else queues it again.
     pub(super) fn still_ours(
         &self,
         inode: &Arc<Inode>,
@@ -261,7 +261,7 @@ impl Overlay {
             recipe,
         };
         self.write_record(inode, &stub)?;
-        // From here the new recipe is the content. What fails now is taken up again when the file is next met.
+        // From here the new recipe is the content. If a step fails, recovery continues when the file is next met.
         (state.content, state.hybrid, state.recipe) = (None, None, None);
         self.steps.step();
         inside.empty()?;
@@ -285,7 +285,7 @@ fn loses_capability(inode: &Inode) -> bool {
     names.map_or(true, |names| names.split(|&byte| byte == 0).any(|name| name == b"security.capability"))
 }
 
-/// The chunks of the content, in order: those of the base wherever cutting all of it anew would find the same ones.
+/// Returns the chunks of the content, in order: those of the base wherever cutting the whole content would find the same ones.
 fn sources(
     base: &Recipe,
     extents: &Extents,
@@ -312,7 +312,7 @@ fn sources(
         sources.extend(base.chunks()[next..touched].iter().map(|chunk| Source::Base(*chunk)));
         let mut until = change.end;
         let stop = |at: u64| {
-            // Changes that begin before this cut are in what was cut already.
+            // Changes that begin before this cut are already in the bytes cut.
             while let Some(next) = changes.next_if(|next| next.start < at) {
                 until = until.max(next.end);
             }

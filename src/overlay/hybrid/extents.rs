@@ -14,7 +14,7 @@ use std::ops::Range;
 /// Bytes become local in blocks of this many: no filesystem stores less than its own block, mostly as large as this.
 pub const BLOCK: u64 = 4096;
 
-/// Where some bytes are.
+/// Place of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the store, as the base recipe says.
@@ -32,11 +32,11 @@ pub enum Change {
     Local(Range<u64>),
     /// These bytes are zeros.
     Zero(Range<u64>),
-    /// The file has this length; what was beyond it is gone.
+    /// The file has this length; bytes beyond it are removed.
     Size(u64),
     /// All local bytes so far are durable.
     Synced,
-    /// As the last change: what is base may still lie in the file too, and the file's mtime is that of its record.
+    /// As the last change: the file may still contain base bytes, and its mtime is that of its record.
     Unsettled,
 }
 
@@ -76,7 +76,7 @@ impl Extents {
         Extents { size: base_size, base_size, base_end: base_size, map: BTreeMap::new() }
     }
 
-    /// Of a file of `size` bytes: base up to the end of the base, and the rest local.
+    /// Extents of a file of `size` bytes: base up to the end of the base, and the rest local.
     pub fn beginning(base_size: u64, size: u64) -> Extents {
         let mut extents = Extents::new(base_size);
         extents.apply(&Change::Size(size));
@@ -139,7 +139,7 @@ impl Extents {
         pending.map(|(start, (end, _))| *start..*end)
     }
 
-    /// Says that pending bytes did not come to the disk: what was there before them shows again, in whole blocks.
+    /// Records that pending bytes did not reach the disk: the bytes before them show again, in whole blocks.
     pub fn lose(&mut self, range: Range<u64>) {
         let range = range.start - range.start % BLOCK..range.end.next_multiple_of(BLOCK);
         let lost: Vec<_> = self.within(range).filter_map(|(part, kind)| Some((part, kind?))).collect();
@@ -152,7 +152,7 @@ impl Extents {
         }
     }
 
-    /// Where the bytes of a range are, in order. Beyond the end of the file they are zeros.
+    /// Returns the places of the bytes of a range, in order. Beyond the end of the file they are zeros.
     pub fn pieces(&self, range: Range<u64>) -> Vec<(Range<u64>, Place)> {
         let mut pieces: Vec<(Range<u64>, Place)> = Vec::new();
         let mut add = |part: Range<u64>, place| match pieces.last_mut() {
@@ -178,7 +178,7 @@ impl Extents {
         self.pieces(range).iter().all(|(_, place)| *place == Place::Local)
     }
 
-    /// Ranges in which the content may differ from that of the base recipe: all but what is still base.
+    /// Returns the ranges in which the content may differ from that of the base recipe: all ranges that are not base.
     pub fn changed(&self) -> Vec<Range<u64>> {
         let pieces = self.pieces(0..self.size);
         pieces.into_iter().filter(|(_, place)| *place != Place::Base).map(|(range, _)| range).collect()

@@ -33,14 +33,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A list is written anew when it has this many records more than it needs, and several times as many.
+/// A list is rewritten when it has this many records more than it needs, and several times as many.
 const RECORDS_SPARE: u64 = 64 << 10;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A hybrid file. Those that change it hold its inode's mutex, but for who syncs it.
+/// A hybrid file. A thread that changes it holds its inode's mutex; a thread that only syncs it need not.
 pub struct Hybrid {
     header: Header,
-    /// Held by whoever changes the file or syncs it. Lock order: this, then `extents`.
+    /// Held by each thread that changes the file or syncs it. Lock order: this, then `extents`.
     list: Mutex<Log>,
     extents: Mutex<Extents>,
     steps: Arc<Steps>,
@@ -48,15 +48,15 @@ pub struct Hybrid {
 
 struct Log {
     list: List,
-    /// Whether what another life left is tidied up.
+    /// Whether leftovers of an earlier process were tidied up.
     ready: bool,
-    /// Whether pending bytes were lost, so that the list does not say what is so.
+    /// Whether pending bytes were lost, so that the list is wrong.
     stale: bool,
     /// Whether the list ends with [`Change::Unsettled`].
     unsettled: bool,
 }
 
-/// Whence the bytes come that are not local.
+/// Source of the bytes that are not local.
 pub struct Base<'a> {
     /// The store that has them.
     pub store: &'a Store,
@@ -124,21 +124,21 @@ impl Hybrid {
         self.log().unsettled
     }
 
-    /// Takes what is base out of the file, durably, which gives its room back. The file has the mtime `mtime` then.
+    /// Removes the base bytes from the file, durably, which gives their space back. The file has the mtime `mtime` then.
     ///
-    /// Order: the record durable -> bytes out -> mtime -> fsync -> the list without *unsettled*. Whoever finds it there does all of
-    /// this again.
+    /// Order: the record durable -> bytes out -> mtime -> fsync -> the list without *unsettled*. A process that finds
+    /// *unsettled* repeats all of this.
     pub(in crate::overlay) fn settle(&self, _inside: &Inside<'_>, file: &File, mtime: Time) -> Result<()> {
         let mut log = self.log();
         self.tidy_up(&mut log, file, Some(mtime))
     }
 
-    /// What its list belongs to.
+    /// Returns the header of its list.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Where its bytes are just now.
+    /// Returns its present extents.
     pub fn extents(&self) -> Extents {
         self.map().clone()
     }
@@ -171,7 +171,7 @@ impl Hybrid {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of the list's descriptor: nobody has the file open.
+    /// Closes the list's descriptor; to be called when no process has the file open.
     pub fn rest(&self) {
         self.log().list.close();
     }
@@ -227,7 +227,7 @@ impl Hybrid {
         if before + after == 0 {
             write_all(file, data, offset)?;
         } else {
-            // Whole blocks in one piece: what comes to the disk of a block is all of it.
+            // Whole blocks in one write, so that the disk never has a part of a block.
             let mut whole = vec![0; before + data.len() + after];
             read_pieces(base, file, &head, &mut whole[..before])?;
             whole[before..before + data.len()].copy_from_slice(data);
@@ -275,8 +275,8 @@ impl Hybrid {
         self.tidy(&mut log, file)
     }
 
-    /// Sets room aside where the file has no bytes yet, and makes it longer if it ends before and `grow`. What is
-    /// in the store has its room there.
+    /// Reserves space where the file has no bytes yet, and makes it longer if it ends before and `grow`. Bytes in the
+    /// store need no space in the file.
     pub fn allocate(&self, file: &File, range: Range<u64>, grow: bool) -> Result<()> {
         let mut log = self.ready(file)?;
         let pieces = self.map().pieces(range.clone());
@@ -341,7 +341,7 @@ impl Hybrid {
         }
         self.steps.step();
         if !log.ready {
-            // Nothing was changed in this life; what the list says of others is as durable as it was.
+            // This process has not changed the file; the list is as durable as an earlier one left it.
             return self.sync_list(&mut log);
         }
         let pending = self.map().pending().next().is_some();
@@ -415,7 +415,7 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Writes the list anew when it has grown far beyond what it has to say.
+    /// Rewrites the list when it has grown far beyond what it needs.
     fn tidy(&self, log: &mut Log, file: &File) -> Result<()> {
         let needed = 2 * self.map().len() as u64;
         if log.list.records() < 4 * needed + RECORDS_SPARE {
@@ -438,7 +438,7 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// Of a file whose bytes are where `extents` say.
+    /// Reads a file with the extents `extents`.
     pub fn new(store: &Arc<Store>, recipe: Arc<Recipe>, file: Arc<File>, extents: Extents) -> Merged {
         Merged { store: store.clone(), recipe, file, extents }
     }

@@ -1,4 +1,4 @@
-//! The extent list on disk: what changed of a hybrid file since it was a stub, appended as it changes.
+//! The extent list on disk: changes of a hybrid file since it was a stub, in the order they happened.
 //!
 //! ```text
 //! header (64)                                 record (24)
@@ -12,9 +12,10 @@
 //! ```
 //! Numbers are big-endian. The check before the first record is the CRC-32 of the header.
 //!
-//! Invariants: a record is believed only if all before it are; each check covers the one before, so
-//! what a crash left behind a torn record never becomes valid again. A list is never changed but by appending, and by
-//! putting a shorter one with the same meaning in its place.
+//! Invariants:
+//! - A record is valid only if all before it are. Each check covers the one before, so bytes that a crash left
+//!   after a torn record never become valid again.
+//! - A list changes only by appending, or when a shorter list with the same meaning replaces it.
 
 use super::extents::Change;
 use crate::id::RecipeId;
@@ -29,7 +30,7 @@ const MAGIC: &[u8; 8] = b"extents\x01";
 const HEADER_LEN: usize = 64;
 const RECORD_LEN: usize = 24;
 
-/// What a list belongs to.
+/// The file that a list belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Its number: random, and the name of its file.
@@ -83,7 +84,7 @@ pub struct List {
     /// Up to here it is believed.
     len: u64,
     check: u32,
-    /// A sync of it failed: what was appended may be lost though reading it does not show that.
+    /// A sync of it failed: appended records may be lost although reads still return them.
     doubtful: bool,
 }
 
@@ -137,12 +138,12 @@ impl List {
         List { dir: dir.to_owned(), header, number, file, len, check, doubtful: false }
     }
 
-    /// Where it is, for messages.
+    /// Returns its path, for messages.
     pub fn path(&self) -> PathBuf {
         path(&self.dir, self.number)
     }
 
-    /// How many records it has.
+    /// Returns the number of its records.
     pub fn records(&self) -> u64 {
         (self.len - HEADER_LEN as u64) / RECORD_LEN as u64
     }
@@ -155,7 +156,7 @@ impl List {
     fn open(&mut self) -> io::Result<&File> {
         if self.file.is_none() {
             let file = OpenOptions::new().read(true).write(true).open(self.path())?;
-            // What a crash left torn.
+            // Cut off a torn record that a crash left.
             if file.metadata()?.len() > self.len {
                 file.set_len(self.len)?;
             }
@@ -174,8 +175,8 @@ impl List {
         Ok(())
     }
 
-    /// Makes durable what was appended. `changes` are what the whole list means: after a failure it is written anew,
-    /// because the kernel tells of lost pages only once.
+    /// Makes appended records durable. `changes` returns the meaning of the whole list: the list is rewritten after a failure,
+    /// because the kernel reports lost pages only once.
     pub fn sync(&mut self, changes: impl FnOnce() -> Vec<Change>) -> io::Result<()> {
         if self.doubtful {
             return self.rewrite(&changes());
@@ -207,12 +208,12 @@ impl List {
     }
 }
 
-/// Where the list with a number is.
+/// Returns the path of the list with a number.
 fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:016x}"))
 }
 
-/// Removes a list; none is no error.
+/// Removes a list; a missing one is no error.
 pub fn remove(dir: &Path, number: u64) -> io::Result<()> {
     // One that was to take its place, if there is one.
     let _ = std::fs::remove_file(path(dir, number).with_extension("new"));

@@ -42,7 +42,7 @@ pub struct HybridOptions {
     pub bytes_min: u64,
 }
 
-/// What a new list of a file says first. Its number is random: another file that gets the inode number has another one.
+/// Returns the header of a new list. Its number is random, so another file that gets the inode number has another one.
 fn header(inode: &Inode, base_size: u64, base: RecipeId) -> Result<Header> {
     let mut number = [0; 8];
     rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
@@ -156,7 +156,7 @@ impl Overlay {
         Ok(loaded.map(Arc::new))
     }
 
-    /// What to change an open file through: `None` if its bytes are its own. A large stub becomes hybrid here.
+    /// Returns the way to change an open file: `None` if its bytes are its own. A large stub becomes hybrid here.
     pub(super) fn hybrid_to_change<'a>(
         &self,
         inode: &'a Inode,
@@ -214,7 +214,7 @@ impl Overlay {
         Ok(true)
     }
 
-    /// Where the bytes come from that are not in the file.
+    /// Returns the source of bytes that are not in the file.
     pub(super) fn base<'a>(&'a self, recipe: &'a Recipe) -> Base<'a> {
         Base { store: &self.contents.store, recipe }
     }
@@ -226,10 +226,10 @@ impl Overlay {
         Ok(Merged::new(&self.contents.store, recipe, Arc::new(file), hybrid.extents()))
     }
 
-    /// Writes all of a hybrid file into it, and makes it plain. Whoever wants to change it waits meanwhile.
+    /// Writes the whole content of a hybrid file into it, and makes it plain. Threads that want to change it wait meanwhile.
     ///
-    /// Order: bytes where no local ones are -> fdatasync -> times -> record PLAIN -> fsync -> the list goes. What was
-    /// written before the record does not count, so a failure costs nothing.
+    /// Order: bytes where no local ones are -> fdatasync -> times -> record PLAIN -> fsync -> remove the list. Bytes
+    /// written before the record do not count yet, so a failure loses nothing.
     pub(super) fn fill_hybrid(&self, inode: &Inode, stub: Stub, hybrid: &Hybrid) -> Result<Stub> {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
@@ -270,7 +270,7 @@ impl Overlay {
         self.write_record(inode, &plain)?;
         self.steps.step();
         if let Err(e) = self.steps.io(|| file.sync_all()) {
-            // Whoever goes on writing does so by the list.
+            // Later writes go by the list again.
             self.write_record(inode, &stub)?;
             return Err(fsync(e));
         }
@@ -293,7 +293,7 @@ impl Overlay {
         self.steps.step();
     }
 
-    /// Removes the list of a hybrid file that has no name and that nobody has open.
+    /// Removes the list of a hybrid file without a name, if no process has the file open.
     pub(super) fn forget_hybrid(&self, inode: &Inode, state: &mut InodeState) {
         let Some(hybrid) = state.hybrid.clone().filter(|_| state.opens == 0 && !state.is_hydrating()) else {
             return;
@@ -308,7 +308,7 @@ impl Overlay {
             Ok(true)
         });
         if gone == Ok(true) {
-            // Who holds it still, and opens it by that, must not take what was local for all of it.
+            // A thread that still holds the inode and opens it must not take the local bytes for the whole content.
             let gone = Content::Unknown("its last name was removed, and its extent list with it");
             (state.content, state.hybrid) = (Some(gone), None);
             self.remove_list(inode, hybrid.header().number);

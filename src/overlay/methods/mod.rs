@@ -39,10 +39,9 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Reads every regular file below `root`, or `root` itself. A file that cannot be read is told by
-    /// [`Tree::unreadable`].
+    /// Reads every regular file below `root`, or `root` itself. [`Tree::unreadable`] lists files that cannot be read.
     ///
-    /// `progress` is told the files and bytes read so far; false asks to stop.
+    /// `progress` gets the files and bytes read so far; false asks to stop.
     pub fn read(
         root: &Path,
         method: Arc<dyn AnyMethod>,
@@ -79,7 +78,7 @@ impl Tree {
     fn add(&mut self, path: &Path, below: &Path) -> Result<u64> {
         let (id, sketch, size) = sketch(self.index.method(), path, self.look)?;
         if size == 0 {
-            // What has no content is like nothing.
+            // An empty file is like no other.
             return Ok(0);
         }
         self.index.add(id, &sketch)?;
@@ -104,8 +103,8 @@ impl Tree {
         (&self.index, &self.named)
     }
 
-    /// Files like the one at `path`, in the tree or not, whose likeness scores at least `score_min`; the same first, then
-    /// the best. The file itself is left out. Of a method that measures a distance, files of one size at distance 0 are
+    /// Returns files like the one at `path`, in the tree or not, whose likeness scores at least `score_min`; identical ones first,
+    /// then the best. Leaves out the file itself. If the method measures a distance, files of one size at distance 0 are
     /// compared byte by byte.
     pub fn similar(&self, path: &Path, score_min: f64, limit: usize) -> Result<Vec<MatchWithPaths>> {
         let (id, sketch, _) = sketch(self.index.method(), path, self.look)?;
@@ -156,7 +155,7 @@ impl Tree {
         self.groups_excluding(&Base::default(), score_min)
     }
 
-    /// As [`Tree::groups`], where what is in the base counts nothing.
+    /// As [`Tree::groups`], but passages in the base count nothing.
     pub fn groups_excluding(&self, base: &Base, score_min: f64) -> Result<Vec<LikeGroup>> {
         let asked = PairsAsked { score_min, without: base.hashes().clone(), ..PairsAsked::default() };
         with_paths::groups(&self.index, &self.named, &asked, &mut |_| true)
@@ -168,8 +167,8 @@ impl Tree {
     }
 }
 
-/// Gives `visit` every regular file below `root`, sorted, or `root` itself, with its path below that. Links are not followed,
-/// hidden files are seen, and what belongs to a store is not. What cannot be read, to `visit` either, goes to `unreadable`.
+/// Calls `visit` with every regular file below `root`, sorted, or `root` itself, and with its path below that. Does not follow
+/// links, includes hidden files, and skips files of a store. Files that cannot be read, also by `visit`, go to `unreadable`.
 pub(super) fn walk(
     root: &Path,
     unreadable: &mut Vec<(PathBuf, String)>,
@@ -203,7 +202,7 @@ pub(super) fn walk(
     Ok(())
 }
 
-/// What a file is called by its bytes, its sketch without its name and its length.
+/// Returns a file's id by its bytes, its sketch without its name, and its length.
 fn sketch(
     method: &Arc<dyn AnyMethod>,
     path: &Path,
@@ -227,7 +226,7 @@ fn sketch(
     Ok((RecipeId(id), sketcher.finish()?, size))
 }
 
-/// Gives `take` what a file is to whoever looks so: its bytes as they are, if that says nothing.
+/// Calls `take` with the bytes that `look` makes of a file, or with the bytes as they are if it makes none.
 fn feed(
     file: &mut File,
     path: &Path,

@@ -30,7 +30,7 @@ pub struct SideBySide {
     pub passages: Vec<Passage>,
 }
 
-/// Compares two files, through `view` or the front end that each asks for, without what is in the `base` files.
+/// Compares two files, through `view` or the front end that each asks for, without passages of the `base` files.
 pub fn side_by_side(
     a: &Path,
     b: &Path,

@@ -4,8 +4,8 @@ use crate::overlay::error::{OverlayError, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Has `write` make a file beside `path`, which then takes that name: at once or not at all. A file that is there
-/// already is replaced only if it is `ours`.
+/// Has `write` make a file next to `path`, then renames it to `path`: at once or not at all. Replaces an existing file only
+/// if it is `ours`.
 pub(super) fn replace<T>(
     path: &Path,
     ours: impl FnOnce(&Path) -> bool,

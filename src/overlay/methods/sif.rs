@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Of each file in the sample that anchors are learned from.
+/// Bytes read from each file of the sample that anchors are learned from.
 const SAMPLE_BYTES: u64 = 32 << 10;
 /// Files in it, spread over the tree.
 const SAMPLE_FILES: usize = 256;
@@ -24,7 +24,7 @@ pub fn collate(tree: &Tree, sif: &Sif, options: &CollateOptions, work_dir: &Path
     Ok(Saved::collate(index, sif, &mut names, options, work_dir)?)
 }
 
-/// Saves; only what was saved so is replaced.
+/// Saves a result; replaces an existing file only if it is a saved result too.
 pub fn save(result: &Saved, path: &Path) -> Result<()> {
     let ours = |path: &Path| load(path).is_ok();
     saved::replace(path, ours, |beside| {
@@ -60,7 +60,7 @@ pub fn learn_anchors(roots: &[&Path]) -> Result<Anchors> {
     }
     let step = paths.len().div_ceil(SAMPLE_FILES).max(1);
     let mut samples: Vec<Vec<u8>> = Vec::new();
-    // What cannot be read is told when all are read.
+    // Files that cannot be read are reported when all files are read.
     for file in paths.iter().step_by(step).filter_map(|path| open_regular(path).ok()) {
         let mut head = Vec::new();
         if file.take(SAMPLE_BYTES).read_to_end(&mut head).is_ok() {
