@@ -13,12 +13,12 @@ pub struct Boilerplate {
     /// One after the other.
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// Of all grams that a sketch could have of them; sorted.
+    /// Features of all grams that a sketch could have of them; sorted.
     features: Vec<u64>,
 }
 
 impl Boilerplate {
-    /// Of the passages given. O(bytes), 3 bytes of memory for each.
+    /// Makes boilerplate of these passages. O(bytes), 3 bytes of memory for each.
     pub fn new<'a>(passages: impl IntoIterator<Item = &'a [u8]>) -> Boilerplate {
         let mut all = Boilerplate::default();
         passages.into_iter().for_each(|passage| all.add(passage));
@@ -42,7 +42,7 @@ impl Boilerplate {
         self.ends.is_empty()
     }
 
-    /// The passages, to compare beside them. O(bytes).
+    /// Returns the passages, to leave them out of comparisons. O(bytes).
     pub fn patterns(&self) -> Patterns<'_> {
         Patterns::new(&self.bytes, &self.ends)
     }

@@ -75,7 +75,7 @@ pub(super) struct Buffer {
 
 /// New numbers for the chunks of a buffer.
 pub(super) struct Renumbering {
-    /// Of the chunk that has number `first + i` the new one.
+    /// The new number of the chunk `first + i`.
     numbers: Vec<u32>,
     first: u32,
 }

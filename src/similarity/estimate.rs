@@ -1,35 +1,35 @@
-//! From samples of grams to shares of bytes, which is what users mean.
+//! Estimates of shares of bytes, which users expect, from samples of grams.
 //!
-//! A change of one byte takes [`GRAM_BYTES`] grams with it, but only that byte is not in common; and a gram that is there many
-//! times is one feature, but all its bytes count. So of the queried file, whose bytes are at hand, it is looked at where the
-//! features in common stand ([`Places`]). Between one that is in common and its neighbour that is not, the two contents part
-//! somewhere. A run of grams in common reaches [`REACH`] of the way to the far end of the neighbour; what is left of a gap is
-//! not in common, but for a few of the bytes [`BETWEEN`] two grams that are not.
+//! A change of one byte removes [`GRAM_BYTES`] grams, but only that byte is not in common. A gram that occurs many times is
+//! one feature, but all its bytes count. The bytes of the queried file are at hand, so the estimate uses the places of its
+//! features ([`Places`]). The two contents differ somewhere between a feature in common and a neighbour that is not. A run
+//! of common grams extends [`REACH`] of the way to the far end of the neighbour. The rest of a gap is not in common, except
+//! a part of the bytes [`BETWEEN`] two grams that are not.
 //!
-//! Of the other content no places are known. There, changes are taken as breaks that fall evenly, `x` of them a byte: a
-//! gram is in common with probability `e^(-24x)`, and a byte lies in a common run of [`MATCH_BYTES_MIN`] or more with
-//! probability `(1 + 32x) e^(-32x)`: the run that a given byte lies in is `l` long with density `x^2 l e^(-xl)`. Where
-//! changes come in blocks instead, the share of grams is the share of bytes. The middle of the two is told.
+//! For the other content no places are known. There, changes are taken as breaks that fall evenly, `x` per byte. A gram is
+//! in common with probability `e^(-24x)`. A byte lies in a common run of [`MATCH_BYTES_MIN`] or more with probability
+//! `(1 + 32x) e^(-32x)`: the run around a given byte has length `l` with density `x^2 l e^(-xl)`. If changes come in blocks
+//! instead, the share of grams is the share of bytes. The estimate is the middle of the two.
 //!
-//! What was measured on releases, documentation and executables is in `docs/decisions/0027-estimates-of-bytes.md`.
+//! `docs/decisions/0027-estimates-of-bytes.md` has measurements on releases, documentation and executables.
 
 use super::exact::MATCH_BYTES_MIN;
 use super::gram::{GRAM_BYTES, LEVELS};
 use super::sketch::Place;
 use std::collections::HashMap;
 
-/// How scattered changes are where nothing says it.
+/// How scattered changes are if no places show it.
 const SCATTER: f64 = 0.5;
-/// How far a run reaches into a gap beside it, as a part of how far it could: half if changes are longer than gaps, all if
-/// they are single bytes.
+/// How far a run extends into the gap next to it, as a part of the possible distance: half if changes are longer than gaps,
+/// all if they are single bytes.
 const REACH: f64 = 2.0 / 3.0;
-/// The part of the bytes between two grams not in common that is in common all the same, if all other grams are.
+/// The common part of the bytes between two grams that are not in common, if all other grams are.
 const BETWEEN: f64 = 0.1;
 
-/// Of two contents, the share of each one's bytes that is in the other, from the shares of distinct grams, 0 to 1.
+/// Returns the share of each content's bytes that is in the other, from the shares of distinct grams, 0 to 1.
 ///
-/// Both shares grow by the factor that follows from the larger one: a file that is wholly in a large one leaves the large
-/// one's share as it is.
+/// Both shares grow by the factor that follows from the larger one: a small file that is wholly in a large one leaves the
+/// large one's share as it is.
 pub(super) fn shares_of_bytes(a_grams: f64, b_grams: f64) -> (f64, f64) {
     let most = a_grams.max(b_grams);
     if most <= 0.0 {
@@ -45,16 +45,16 @@ fn of_scattered(grams: f64) -> f64 {
     (1.0 + breaks) * (-breaks).exp()
 }
 
-/// Where in the queried file its features stand.
+/// Places of the features in the queried file.
 pub(super) struct Places {
-    /// Of each feature the level that selects it.
+    /// The level that selects each feature.
     levels: Vec<u8>,
-    /// What a content sees whose features are selected at some level.
+    /// For each level, the places that a content with features of that level sees.
     rows: [Row; LEVELS],
     end: f64,
 }
 
-/// The features that a level selects, wherever they stand.
+/// The features that a level selects, with their places.
 #[derive(Default)]
 struct Row {
     /// By place: which feature, and where its gram starts.
@@ -64,8 +64,8 @@ struct Row {
 }
 
 impl Places {
-    /// Of the features that count, at most 65,536, each with an index of its own from 0 on; the others are in no estimate,
-    /// nor are the bytes around them. `places` are in order, of a file of `bytes` without padding.
+    /// Makes the places of the features that count, at most 65,536, each with an index of its own from 0 on. Other features
+    /// are in no estimate, nor are the bytes around them. `places` are in order, in a file of `bytes` without padding.
     pub(super) fn of(places: &[Place], counting: &HashMap<u64, u16>, bytes: u64) -> Places {
         let mut levels = vec![0; counting.len()];
         let mut rows: [Row; LEVELS] = Default::default();
@@ -130,7 +130,7 @@ pub(super) fn covered(places: &[(u16, f64)], is_found: &[bool], end: f64, grams:
     (covered / end.max(1.0)).min(1.0)
 }
 
-/// What counts of a run that has `least` to `most` bytes, `likely` so many: nothing if it is too short for a match.
+/// Returns the counted bytes of a run with `least` to `most` bytes, probably `likely`: 0 if it is too short for a match.
 fn of_run(least: f64, likely: f64, most: f64) -> f64 {
     const MATCH: f64 = MATCH_BYTES_MIN as f64;
     if least >= MATCH {

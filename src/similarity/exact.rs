@@ -1,18 +1,19 @@
 //! Exact comparison of two byte sources: how much of each occurs in the other.
 //!
-//! A byte of `a` is covered if some substring of `a` of [`MATCH_BYTES_MIN`] bytes or more that holds it occurs
-//! in `b`. That is the union, over all places where 32 bytes of `a` occur in `b`, of those places; and every
-//! 32 bytes of `b` hold a 16-byte block at a multiple of 16. So the blocks of `b` are indexed, each position
-//! of `a` is looked up, and what is found is compared byte by byte: hashes decide nothing.
+//! A byte of `a` is covered if some substring of `a` of [`MATCH_BYTES_MIN`] bytes or more that holds it occurs in `b`. That
+//! is the union of all places of `a` whose 32 bytes occur in `b`. Every 32 bytes of `b` hold a 16-byte block at a multiple of
+//! 16. So the blocks of `b` are indexed, each position of `a` is looked up, and hits are compared byte by byte: hashes decide
+//! nothing.
 //!
-//! Invariants: no byte is counted as covered that is not. The counts are exact, save that of
-//! blocks of `b` with equal bytes only `blocks::EQUAL_BLOCKS_MAX` are tried at a place (of a run of them, as
-//! in zeros, the first two and the last, which is enough): where more of them occur, each going on
-//! differently, a count may be too low.
+//! Invariants:
+//! - No byte is counted as covered that is not.
+//! - The counts are exact, with one exception: at most `blocks::EQUAL_BLOCKS_MAX` blocks of `b` with equal bytes are tried at
+//!   a place. If more of them occur, each with a different continuation, a count may be too low. A run of equal blocks, as
+//!   in zeros, counts as its first two and its last, which is enough.
 //!
-//! Memory: sources are read in segments, each of one against each of the other, so time grows with the
-//! product of the numbers of segments and is linear when both fit. Sources that are shorter than 32 bytes
-//! have nothing in common unless they are identical.
+//! Memory: sources are read in segments, each segment of one against each of the other. So time grows with the product of the
+//! numbers of segments, and is linear if both sources fit. Sources shorter than 32 bytes have nothing in common unless they
+//! are identical.
 
 mod blocks;
 mod cover;
@@ -44,7 +45,7 @@ pub trait Source {
         self.len() == 0
     }
 
-    /// Where, from `offset` on, the first byte may be that is not zero; at the end if there is none. What is passed over
+    /// Returns the first offset, from `offset` on, at which a byte may not be zero; the end if there is none. Bytes before it
     /// need not be read.
     fn data_from(&self, offset: u64) -> u64 {
         offset
@@ -67,7 +68,7 @@ impl Source for &[u8] {
     }
 }
 
-/// What two sources have in common.
+/// Bytes that two sources have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Common {
     /// Bytes of `a` covered by substrings of at least [`MATCH_BYTES_MIN`] bytes that occur in `b`.
@@ -93,7 +94,7 @@ pub fn compare(a: &dyn Source, b: &dyn Source, memory_bytes: usize) -> io::Resul
     Ok(common)
 }
 
-/// What sources have in common at their ends; as an `Err`, all that they have, where that says it.
+/// Returns the common bytes at the ends of the sources; or, as an `Err`, the whole result if the ends show it.
 fn ends(a: &dyn Source, b: &dyn Source) -> io::Result<Result<Known, Common>> {
     let (a_len, b_len) = (a.len(), b.len());
     let prefix = common_prefix(a, b)?;
@@ -178,7 +179,7 @@ fn common_prefix(a: &dyn Source, b: &dyn Source) -> io::Result<u64> {
     Ok(at)
 }
 
-/// Of what the prefix leaves.
+/// Returns the length of the common suffix of the bytes after the prefix.
 fn common_suffix(a: &dyn Source, b: &dyn Source, prefix: u64) -> io::Result<u64> {
     let end = a.len().min(b.len()) - prefix;
     let step = end.min(STEP_BYTES);

@@ -14,10 +14,10 @@ use super::gram::{FEATURE_BITS, GramHash, LEVEL_MAX};
 pub(super) const GRAM_BITS: u32 = 13;
 /// Grams that a chunk with a filter is to be known by, those that are looked up among them.
 pub(super) const GRAMS: u32 = 140;
-/// A chunk that is longer has no filter: so many are looked up.
+/// A longer chunk has no filter: this many of its grams are looked up.
 pub(super) const BYTES_MAX: u64 = (GRAMS as u64 * 3) << (LEVEL_MAX - 2);
 
-/// Of the grams of a chunk those that are selected from one level on and are no features.
+/// The grams of a chunk that are selected from one level on and are no features.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     /// From this level on a gram is here, or is a feature.
@@ -26,13 +26,13 @@ pub(crate) struct Filter {
     grams: Vec<u16>,
 }
 
-/// What a filter knows a gram by, of the bits of its feature.
+/// Returns the bits of a feature by which a filter knows its gram.
 pub(super) fn short(bits: u64) -> u16 {
     (bits >> (FEATURE_BITS - GRAM_BITS)) as u16
 }
 
 impl Filter {
-    /// Of grams that `level` selects, in any order.
+    /// Makes the filter of grams that `level` selects, in any order.
     pub(super) fn of(level: u8, grams: &[GramHash]) -> Filter {
         if grams.is_empty() {
             return Filter { level, grams: Vec::new() };
@@ -50,7 +50,7 @@ impl Filter {
                 word &= word.wrapping_sub(1);
                 word != 0
             };
-            // Most have two or fewer, of which no branch depends on how many.
+            // Most words have at most two bits, and taking those needs no branch that depends on their number.
             take_one();
             while take_one() {}
         }
@@ -58,7 +58,7 @@ impl Filter {
         Filter { level, grams: sorted }
     }
 
-    /// Of what [`Filter::grams`] gave.
+    /// Makes the filter from the result of [`Filter::grams`].
     pub(super) fn of_grams(level: u8, grams: Vec<u16>) -> Filter {
         Filter { level, grams }
     }

@@ -1,10 +1,10 @@
 //! Blocks of filters with the numbers of their chunks.
 //!
-//! Chunks that are alike have numbers near each other (`order`), so a filter is written as what one shortly before it has and it
-//! has not, and what it has besides, where that takes fewer bits than the whole of it. All are Rice-coded gaps.
+//! Chunks that are alike have numbers near each other (`order`). So a filter is written as its difference from one shortly
+//! before it, if that takes fewer bits: the grams that are missing, and the additional ones. All are Rice-coded gaps.
 //!
-//! Invariants: what is decoded is what was encoded, or `None`, never a panic or a huge allocation: a block has so
-//! few grams in all.
+//! Invariants: decoding returns the encoded filters, or `None` for damaged bytes. It never panics and never allocates much,
+//! because the number of grams in a block is limited.
 
 use super::bits::{BitReader, BitWriter, rice_bits};
 use super::filter::{Filter, GRAM_BITS};
@@ -16,14 +16,14 @@ use std::ops::Range;
 /// Grams of a block, from which on it ends.
 pub(super) const BLOCK_GRAMS: usize = 1 << 11;
 const GRAMS_ALL: usize = 1 << GRAM_BITS;
-/// Of a block there are at most so many.
+/// A block has at most this many grams.
 const GRAMS_MAX: usize = BLOCK_GRAMS + GRAMS_ALL;
-/// A filter is written by one of so many before it in its block.
+/// A filter may refer to one of this many filters before it in its block.
 const BEFORE: usize = 8;
-/// For which of them, or none.
+/// Bits for the filter that it refers to, or none.
 const LIKE_BITS: u32 = BEFORE.ilog2() + 1;
 const LEVEL_BITS: u32 = LEVELS.ilog2();
-/// For the length of a number of grams.
+/// Bits for the length of a number of grams.
 const COUNT_BITS: u32 = GRAM_BITS.ilog2() + 1;
 
 /// Encodes filters with the numbers of their chunks, which ascend: the gap to the chunk before, level, which filter it is
@@ -64,7 +64,7 @@ fn likeliest(filter: &Filter, before: &[(u32, &Filter)], has: &mut [bool]) -> Op
     filter.grams().iter().for_each(|gram| has[usize::from(*gram)] = true);
     let common = |other: &Filter| other.grams().iter().map(|gram| usize::from(has[usize::from(*gram)])).sum();
     let commons = before.iter().rev().zip(1..).map(|((_, other), back)| (common(other), back));
-    // Of equals the nearest.
+    // The nearest of several equals.
     let best = commons.max_by_key(|&(common, back): &(usize, usize)| (common, BEFORE - back));
     filter.grams().iter().for_each(|gram| has[usize::from(*gram)] = false);
     best.filter(|(common, _)| *common > 0).map(|(_, back)| back)
@@ -97,12 +97,12 @@ fn cost(sets: &[(Vec<u16>, usize)]) -> u64 {
         .sum()
 }
 
-/// The Rice code for the gaps of so many numbers below `of`: it splits at their mean.
+/// Returns the Rice parameter for the gaps of `count` numbers below `of`: it splits at their mean.
 fn rice_of(count: usize, of: usize) -> u32 {
     of.checked_div(count).and_then(usize::checked_ilog2).unwrap_or(0)
 }
 
-/// From 0, then from one above the number before.
+/// Returns the gaps: the first from 0, each other from one above the number before.
 fn gaps(set: &[u16]) -> impl Iterator<Item = u64> {
     let next = std::iter::once(0).chain(set.iter().map(|number| u64::from(*number) + 1));
     set.iter().zip(next).map(|(number, next)| u64::from(*number) - next)
@@ -126,7 +126,7 @@ fn take_set(bits: &mut BitReader<'_>, of: usize, count_max: usize, out: &mut Vec
     Some(())
 }
 
-/// What was encoded; `None` if it is damaged.
+/// Returns the encoded filters; `None` if the block is damaged.
 pub(super) fn decode(block: &[u8]) -> Option<Vec<(u32, Filter)>> {
     let mut filters = FilterReader::new(block)?;
     while filters.left > 0 {
@@ -144,9 +144,9 @@ pub(super) struct FilterReader<'a> {
     /// How many there still are.
     left: u64,
     taken: Vec<Taken>,
-    /// Of all that were taken, one after the other.
+    /// Grams of all filters taken, one after the other.
     grams: Vec<u16>,
-    /// What a filter has not of the one it is like, and has besides.
+    /// Places that the filter lacks of the one it refers to, and its additional grams.
     gone: Vec<u16>,
     new: Vec<u16>,
 }
@@ -212,7 +212,7 @@ impl FilterReader<'_> {
         Some(())
     }
 
-    /// Adds what is at `before`, without what is at the places that are gone, and with what is new, of which it has none.
+    /// Adds the grams at `before`, without those at the places in `gone`, and with those in `new`, which `before` must not have.
     fn change(&mut self, before: Range<usize>) -> Option<()> {
         (before.len() + self.new.len() + self.grams.len() <= GRAMS_MAX + self.gone.len()).then_some(())?;
         let mut gone = self.gone.iter().map(|&place| usize::from(place)).peekable();

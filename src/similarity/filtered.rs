@@ -13,15 +13,15 @@ use super::sketch::Place;
 use crate::db::Db;
 use std::collections::HashMap;
 
-/// A level has enough places with so many: more would take longer and tell little.
+/// This many places are enough for a level: more would take longer and improve little.
 const PLACES_ENOUGH: usize = 1 << 10;
 
-/// Where in the queried file its grams stand.
+/// Places of the grams in the queried file.
 pub(super) struct Filtered {
     places: Vec<Known>,
     /// By level which places it selects, in order.
     rows: [Vec<u16>; LEVELS],
-    /// Which places each gram of a filter may stand in: those of gram `g` are `by_short[starts[g]..starts[g + 1]]`.
+    /// Possible places of each gram of a filter: those of gram `g` are `by_short[starts[g]..starts[g + 1]]`.
     by_short: Vec<u16>,
     starts: Vec<u16>,
     /// The same for features that were counted, by their indexes.
@@ -58,8 +58,8 @@ impl Filtered {
         Filtered { places, rows, by_short, starts, by_index, bytes: bytes as f64 }
     }
 
-    /// The share of bytes in common with a content of which the features that `level` selects are looked up, that has those
-    /// `found`, and chunks with these filters. `None` where that says nothing. O(places), at most some thousands.
+    /// Returns the share of bytes in common with a content. `level` selects its features that are looked up; it has the features
+    /// `found`, and chunks with these filters. `None` if that says nothing. O(places), at most some thousands.
     pub(super) fn share(&self, found: &[u16], level: u8, filters: &[&Filter]) -> Option<f64> {
         let finest = filters.iter().map(|filter| filter.level).max()?;
         let mut is_found = vec![false; self.places.len()];

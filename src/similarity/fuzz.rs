@@ -37,7 +37,7 @@ fn check<C: Codec>(block: &[u8], row_len: usize) {
     }
     assert!(rows.len().is_multiple_of(row_len), "whole rows");
     let mut again = Vec::new();
-    C::decode(&C::encode(&rows, row_len), row_len, &mut again).expect("what was encoded can be decoded");
+    C::decode(&C::encode(&rows, row_len), row_len, &mut again).expect("encoded rows can be decoded");
     assert_eq!(again, rows, "encoding loses nothing");
 }
 
@@ -48,7 +48,7 @@ fn filters(block: &[u8]) {
     assert_eq!(filter_block::decode(&again), Some(filters), "encoding loses nothing");
 }
 
-/// The head of a sketch; its first byte says of which method.
+/// The head of a sketch; its first byte selects the method.
 pub fn head(bytes: &[u8]) {
     let Some((&method, head)) = bytes.split_first() else { return };
     match method % 5 {
@@ -88,7 +88,7 @@ fn packed_keys(bytes: &[u8]) {
 pub fn sif_saved(bytes: &[u8]) {
     let Some(saved) = Saved::decode(bytes) else { return };
     let encoded = saved.encode();
-    assert_eq!(Saved::decode(&encoded).as_ref(), Some(&saved), "what was encoded is decoded to the same");
+    assert_eq!(Saved::decode(&encoded).as_ref(), Some(&saved), "decoding returns the encoded result");
     if saved.files.len() > 200 {
         // Quadratic.
         return;

@@ -1,8 +1,9 @@
 //! Grams: every run of [`GRAM_BYTES`] bytes, hashed while rolling over the input, some of them selected.
 //!
-//! Invariants: a gram's selection and feature depend on its bytes alone, not on where it
-//! stands; and what is selected at one level is selected at every lower level. Both are on disk: changing
-//! anything here makes an existing index useless.
+//! Invariants:
+//! - A gram's selection and feature depend only on its bytes, not on its position.
+//! - Grams selected at one level are selected at every lower level.
+//! - Both are on disk: changing anything here makes an existing index useless.
 //!
 //! FracMinHash, also called scaled MinHash (Irber et al. 2022, "Lightweight compositional analysis of
 //! metagenomes with FracMinHash and minimum metagenome covers"; Hera, Pierce-Ward and Koslicki 2023,
@@ -69,13 +70,13 @@ impl GramHash {
         self.0 <= bound(level)
     }
 
-    /// What the index knows the gram by: [`FEATURE_BITS`] bits that are independent of the level.
+    /// Returns the bits by which the index knows the gram: [`FEATURE_BITS`] bits that are independent of the level.
     pub(crate) fn feature(self) -> u64 {
         mix(self.0) >> (64 - FEATURE_BITS)
     }
 }
 
-/// Parts of the input that are rolled over side by side: each step of one has to wait for the step before.
+/// Parts of the input that are rolled over in parallel: each step of one has to wait for the step before.
 const LANES: usize = 4;
 /// Grams of a part that are hashed before its bounds are looked at again.
 const STEP: usize = 32;
@@ -84,8 +85,8 @@ const SPARSE_LEVEL: u8 = 7;
 /// Hashes held before those selected are put away, where there is no branch.
 const HELD: usize = 128;
 
-/// Appends the grams of `bytes` that are selected at `level`, in no order, with repeats: up to twice as many as there are
-/// different ones, but for what fits in the capacity of `out`. O(bytes), no allocation but `out`'s.
+/// Appends the grams of `bytes` that are selected at `level`, in any order, with repeats: up to twice as many as there are
+/// different ones, or as many as fit in the capacity of `out`. O(bytes), allocates only for `out`.
 pub(crate) fn select(bytes: &[u8], level: u8, out: &mut Vec<GramHash>) {
     let bound = bound(level);
     let steps = bytes.len().saturating_sub(GRAM_BYTES) / (LANES * STEP);
@@ -127,7 +128,7 @@ pub(crate) fn select_placed(bytes: &[u8], level: u8, out: &mut Vec<(GramHash, u3
     });
 }
 
-/// Appends grams. Where there is no more room those that repeat others are dropped first: of zeros there may be very many.
+/// Appends grams. Drops repeated ones first if there is no more room: zeros give very many.
 #[inline(always)]
 fn put(out: &mut Vec<GramHash>, grams: &[GramHash]) {
     if out.capacity() - out.len() < grams.len() {
@@ -171,7 +172,7 @@ fn hash_whole(gram: &[u8]) -> u64 {
     gram.iter().fold(0, |h, &byte| h.rotate_left(1) ^ ENTER[usize::from(byte)])
 }
 
-/// Where the first gram with that feature starts.
+/// Returns the start of the first gram with that feature.
 pub(crate) fn find(bytes: &[u8], feature: u64) -> Option<usize> {
     let mut found = None;
     roll(bytes, |at, hash| {

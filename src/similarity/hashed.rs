@@ -18,12 +18,12 @@ pub(super) struct Hashed {
     pub(super) features: Tiers<Postings>,
     /// chunk id -> [`ChunkRow`]
     pub(super) sketched: Tiers<Chunks>,
-    /// (32 bits of a recipe id, content number), as postings are. Of contents that were removed some are left.
+    /// (32 bits of a recipe id, content number), as postings are. Some rows of removed contents remain.
     pub(super) numbered: Tiers<Names>,
 }
 
 impl Hashed {
-    /// The tables that `db` has. Filters of chunk ids take at most about so many bytes of memory.
+    /// Opens the tables in `db`. Filters of chunk ids take at most about `filter_bytes_max` bytes of memory.
     pub(super) fn open(db: &dyn Db, filter_bytes_max: u64) -> DbResult<Hashed> {
         let merging = Merging::Classes(RUNS_OF_CLASS);
         let layout = |table, row_len, key_len| Layout { table, row_len, key_len };

@@ -31,7 +31,7 @@ const META_KEY: &[u8] = b"similarity";
 const FILTERS_PER_BUFFER: u64 = 4;
 const META_VERSION: u8 = 7;
 
-/// Settings of the index that do not change what is stored.
+/// Settings of the index that do not change the stored data.
 #[derive(Clone, Copy, Debug)]
 pub struct SimilarityOptions {
     /// About how many bytes of memory additions may take before they are merged into the database. More memory means
@@ -138,7 +138,7 @@ impl State {
     }
 }
 
-/// The number of a content by what the database has: of those whose names begin alike the one that has the whole id.
+/// Returns the number of a content in the database. If several names begin alike, the row has to have the whole id.
 fn stored_number(db: &dyn Db, tables: &Hashed, id: &RecipeId) -> Result<Option<u32>> {
     let mut numbers = Vec::new();
     let name = [hash_prefix(name_hash(id))];
@@ -210,10 +210,10 @@ impl Similarity {
         self.merge_if_large(state)
     }
 
-    /// Adds a content, all chunks of which must have been added; without effect if it is known.
+    /// Adds a content; all its chunks must have been added. Does nothing if the content is known.
     ///
-    /// Fails with [`SimilarityError::UnknownChunk`] if one is missing: either it never was added, or no
-    /// content had it for a while and it was swept. Adding it and trying again is then right.
+    /// Fails with [`SimilarityError::UnknownChunk`] if a chunk is missing: it was never added, or a sweep removed it because
+    /// no content had it for a while. The caller then adds the chunk and tries again.
     pub fn add_content(&self, id: RecipeId, recipe: &Recipe) -> Result<()> {
         let mut state = self.write();
         if state.content_number(&*self.db, &self.tables, &id)?.is_some() {
@@ -271,8 +271,8 @@ impl Similarity {
         self.merge()
     }
 
-    /// About how many bytes of memory comparing all against all may take unless it is told: twice the buffer, so a
-    /// quarter of a store's setting. What it takes is free again afterwards.
+    /// Returns about how many bytes of memory comparing all against all may take by default: twice the buffer, so a
+    /// quarter of a store's setting. The memory is free again afterwards.
     pub fn groups_bytes(&self) -> usize {
         2 * self.options.buffer_bytes
     }

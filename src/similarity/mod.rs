@@ -52,7 +52,7 @@ pub use sketch::{QuerySketch, Sketch, SketchParams};
 use crate::db::DbError;
 use crate::id::ChunkId;
 
-/// What can go wrong in the similarity index. None of it is a loss of user data: it can be rebuilt.
+/// Errors of the similarity index. None means a loss of user data: the index can be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum SimilarityError {
     /// The database failed.
@@ -71,9 +71,9 @@ pub enum SimilarityError {
     Parameters {
         /// Which method.
         method: &'static str,
-        /// What the index was made with.
+        /// Parameters that the index was made with.
         has: String,
-        /// What was asked for.
+        /// Parameters that were asked for.
         wanted: String,
     },
     /// The index was written by another version of this program. Clear it and rebuild.
@@ -88,12 +88,12 @@ pub enum SimilarityError {
     /// A file of work in the store could not be written or read.
     #[error("comparing all against all: {operation}: {source}")]
     Scratch {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// What the system answered.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Whoever asked does not wait any more.
+    /// The caller does not wait any more.
     #[error("interrupted")]
     Interrupted,
 }

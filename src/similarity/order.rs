@@ -1,17 +1,17 @@
-//! In which order chunks that were added together are numbered: those that are alike one after the other.
+//! Numbering of chunks that were added together: similar chunks get successive numbers.
 //!
-//! What has a feature is then mostly chunks with numbers near each other, and filters that are alike are near each other, so both
-//! take fewer bits: the reordering of documents of inverted files (Silvestri 2007, "Sorting out the document identifier assignment
-//! problem"). Each chunk hangs on the one added before it with which it has most features in common, and the trees are walked
-//! one after the other.
+//! A feature's chunks then mostly have numbers near each other, and similar filters are near each other, so both take fewer
+//! bits. This is the reordering of documents of inverted files (Silvestri 2007, "Sorting out the document identifier
+//! assignment problem"). The parent of a chunk is the one added before it with which it has most features in common; the
+//! trees are walked one after the other.
 
 use super::gram::FEATURE_BITS;
 
 /// One feature in `2^SAMPLED` is looked at, those of the least bits: enough to choose a chunk that is alike.
 const SAMPLED: u32 = 1;
-/// How many chunks before a chunk in the list of a feature may have it hang on them.
+/// How many chunks before a chunk in the list of a feature may become its parent.
 const BACK: usize = 4;
-/// A chunk hangs on no other with which it has fewer than one in so many features in common.
+/// A chunk has no parent with which it shares less than one in this many of its features.
 const SHARE: u32 = 4;
 
 /// The order of `count` chunks, numbered from `first` on. `postings` are their (feature, number), sorted.
@@ -23,7 +23,7 @@ pub(super) fn order(first: u32, count: usize, postings: &[(u32, u32)]) -> Vec<u3
     walked(&parents).into_iter().map(|chunk| first + chunk).collect()
 }
 
-/// What each chunk hangs on, if anything.
+/// Returns the parent of each chunk, if it has one.
 fn parents(first: u32, count: usize, postings: &[(u32, u32)]) -> Vec<Option<u32>> {
     let mut features = vec![0u32; count];
     // Both in one number, which sorts faster than two.
@@ -38,7 +38,7 @@ fn parents(first: u32, count: usize, postings: &[(u32, u32)]) -> Vec<Option<u32>
     for same in links.chunk_by(|a, b| a == b) {
         let (chunk, other, common) = ((same[0] >> 32) as usize, same[0] as u32, same.len() as u32);
         let parent = &mut parents[chunk];
-        // Of equals the nearest.
+        // The nearest of several equals.
         if common * SHARE >= features[chunk] && (parent.is_none() || common >= most) {
             (*parent, most) = (Some(other), common);
         }
@@ -46,7 +46,7 @@ fn parents(first: u32, count: usize, postings: &[(u32, u32)]) -> Vec<Option<u32>
     parents
 }
 
-/// The trees one after the other, each from its root on, what hangs on a chunk after it. What one hangs on has a lesser number.
+/// Returns the chunks of the trees, one tree after the other, each parent before its children. A parent has a smaller number.
 fn walked(parents: &[Option<u32>]) -> Vec<u32> {
     let (mut child, mut sibling) = (vec![None; parents.len()], vec![None; parents.len()]);
     for (chunk, parent) in parents.iter().enumerate().rev() {

@@ -1,10 +1,10 @@
-//! Prefix codes: the symbols that are frequent in a block in few bits.
+//! Prefix codes: short words for symbols that are frequent in a block.
 //!
 //! Huffman's code (Huffman 1952, "A method for the construction of minimum-redundancy codes") in its canonical form, so that
-//! the lengths of the words tell the words. Lengths stand before the block; words are of at most [`LEN_MAX`] bits, so that one look-up in a
-//! table of 256 entries reads one.
+//! the lengths of the words determine the words. Lengths come before the block. Words have at most [`LEN_MAX`] bits, so that
+//! one look-up in a table of 256 entries reads a word.
 //!
-//! Invariants: lengths that are read belong to words of which none begins another, or they are refused.
+//! Invariant: lengths that are read give words that are no prefixes of each other, or they are rejected.
 
 use super::bits::{BitReader, BitWriter};
 use std::cmp::Reverse;
@@ -25,7 +25,7 @@ pub(super) struct PrefixCode {
 }
 
 impl PrefixCode {
-    /// For symbols that are there so many times.
+    /// Makes the code for symbols with these frequencies.
     pub(super) fn of(mut counts: [u64; SYMBOLS]) -> PrefixCode {
         loop {
             let lens = huffman(&counts);
@@ -64,7 +64,7 @@ impl PrefixReader {
         if lens.iter().map(|&len| entries(len)).sum::<usize>() > 1 << LEN_MAX {
             return None;
         }
-        // Of bits that begin no word, none are taken.
+        // Bits that begin no word take none.
         let (mut table, mut at) = ([(u8::MAX, 0); 1 << LEN_MAX], 0);
         for (symbol, len) in canonical(&lens) {
             table[at..at + entries(len)].fill((symbol as u8, len));

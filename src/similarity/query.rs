@@ -1,16 +1,17 @@
 //! A query: from the features of a file to a ranked shortlist of contents, with estimates.
 //!
-//! Invariants: an answer depends on what was added and removed, not on what of it has been
-//! merged into the database; and it has no content that was removed.
+//! Invariants:
+//! - An answer depends only on additions and removals, not on which of them were merged into the database.
+//! - An answer has no content that was removed.
 //!
-//! A feature of the query that is found in a chunk is a sample of the grams in common, drawn at the coarser level of
-//! the two; it counts `1/n`, where `n` is how many features the file has at that level. Summed over the features in
-//! common this estimates the share of the query's distinct grams that the content has (containment; Broder 1997, "On
-//! the resemblance and containment of documents", section 2), and with the content's own `n` the share of the content's
-//! that the query has. What is shortlisted follows from that; what is told are shares of bytes (`estimate`).
+//! A feature of the query found in a chunk is a sample of the grams in common, drawn at the coarser level of the two. It
+//! counts `1/n`, where `n` is the number of features that the file has at that level. The sum over the features in common
+//! estimates the share of the query's distinct grams that the content has (containment; Broder 1997, "On the resemblance
+//! and containment of documents", section 2). With the content's own `n` it estimates the share of the content's grams
+//! that the query has. The shortlist follows from these; the answer has shares of bytes (`estimate`).
 //!
-//! A chunk of which the index knows only the id has no postings. Where the query has that chunk, each of the query's features in it
-//! is found in it, as its postings would have shown: so what is in common by identity is estimated as all else is.
+//! The index has no postings for a bare chunk, but knows its id. If the query has that chunk, each of the query's features
+//! in it counts as found, as with postings. So common bytes found by identity are estimated like all others.
 
 use super::SimilarityError;
 use super::boilerplate::Boilerplate;
@@ -30,15 +31,15 @@ const CHUNKS_PER_CONTENT: usize = 4;
 
 /// Features whose postings are held at a time: a few tens of MiB at most.
 const FEATURES_AT_ONCE: usize = 256;
-/// Of a query whose features so many rows have been read for, the other features are not followed: about a second.
+/// Once this many rows have been read for a query, its other features are not followed: about a second.
 const ROWS_MAX: usize = 1 << 25;
 
-/// Where the cap suppresses more than half of a query's features, so many of them are followed all the same, with a
-/// cap so many times as high: some tens of milliseconds at most.
+/// If the cap suppresses more than half of a query's features, this many of them are followed nevertheless, with a
+/// cap higher by the factor below: some tens of milliseconds at most.
 const RETRIED_FEATURES: usize = 16;
 const RETRY_CAP_FACTOR: usize = 8;
 
-/// What a query found.
+/// Result of a query.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
     /// By containment, then resemblance, then id; the best first.
@@ -50,18 +51,18 @@ pub struct Answer {
 }
 
 impl Similarity {
-    /// The contents of which the queried file may share `min` (0 to 1) or more, either way round.
+    /// Returns the contents that may share `min` (0 to 1) or more with the queried file, either way round.
     ///
-    /// Shortlisted is what is estimated at half of `min`, and with few features also what could by chance
-    /// have been estimated lower. At most `limit`, the best: of more than 4,096 and `limit` contents with a feature in common
-    /// only those that have most of the query's are looked at. The queried file itself is among them if it is
-    /// in the index. Time: about 2 to 15 us a feature, so 1 to 2 ms for a file of 16 KiB, and for a large one no more than
-    /// some seconds: of its features at most 2^18 are looked up.
+    /// The shortlist has the contents estimated at half of `min` or more, and with few features also those whose estimate may
+    /// be lower by chance. At most `limit`, the best. If more than 4,096 and `limit` contents have a feature in common,
+    /// only those with most of the query's features are examined. The queried file itself is among the answers if it is
+    /// in the index. Time: about 2 to 15 us a feature, so 1 to 2 ms for a file of 16 KiB, and some seconds at most for a
+    /// large one: at most 2^18 of its features are looked up.
     pub fn query(&self, sketch: &QuerySketch, min: f64, limit: usize) -> Result<Answer, SimilarityError> {
         self.query_excluding(sketch, &Boilerplate::default(), min, limit)
     }
 
-    /// As [`Similarity::query`], for what the file has beside `boilerplate`.
+    /// As [`Similarity::query`], for the part of the file outside `boilerplate`.
     pub fn query_excluding(
         &self,
         sketch: &QuerySketch,
@@ -100,7 +101,7 @@ impl Similarity {
         let known = sketch.places().iter().filter(|place| place.is_asked && place.feature.bits() <= last);
         let places = Places::of(&known.copied().collect::<Vec<_>>(), &seen.counting, sketch.counted());
         let thinning = sketch.thinning() * unfollowed;
-        // Where a part of the query does not count, filters do not know of it.
+        // Filters do not know which parts of a query count, so they serve only whole queries.
         let is_whole = boilerplate_features == 0 && thinning == 1.0;
         let filtered = is_whole.then(|| Filtered::of(sketch.places(), &seen.counting, sketch.counted()));
         let bytes = sketch.counted() as f64 * (1.0 - boilerplate_features as f64 / all.max(1) as f64);
@@ -151,7 +152,7 @@ impl Similarity {
 
 /// The chunks that have each feature: sorted, each once, and bounded.
 struct Found {
-    /// Of feature `i`: `chunks[starts[i]..starts[i + 1]]`.
+    /// The chunks of feature `i` are `chunks[starts[i]..starts[i + 1]]`.
     starts: Vec<usize>,
     chunks: Vec<u32>,
     suppressed: Vec<bool>,
@@ -159,7 +160,7 @@ struct Found {
     rows: usize,
 }
 
-/// Chunks of the query of which the index knows only the id: their numbers and levels.
+/// Bare chunks of the query (only their id is in the index): their numbers and levels.
 type BareChunks = HashMap<ChunkKey, (u32, u8)>;
 
 /// One look-up for each chunk of the query that has a feature.

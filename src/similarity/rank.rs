@@ -13,8 +13,8 @@ use std::collections::HashMap;
 
 /// Contents whose rows and filters are held at a time: some MiB.
 const CONTENTS_AT_ONCE: usize = 1 << 12;
-/// Unless more candidates are wanted so many contents are looked at: each takes some microseconds, as their rows lie all over
-/// the table.
+/// At most this many contents are examined unless more candidates are wanted: each takes some microseconds, as their rows lie
+/// all over the table.
 const CONTENTS_MAX: usize = 1 << 12;
 
 /// A content that probably has something in common with the queried file. The shares are estimates, from 0 to
@@ -35,7 +35,7 @@ pub struct Candidate {
     pub bytes_common: u64,
 }
 
-/// What is known of the queried file.
+/// Facts of the queried file.
 pub(super) struct Query {
     /// Its bytes that count, without boilerplate.
     pub(super) bytes: f64,
@@ -90,7 +90,7 @@ impl Query {
         Ok(candidates)
     }
 
-    /// At most so many of the contents: those that have most of the query. Of what else is known of them nothing is read.
+    /// Returns at most `most` of the contents: those with most of the query. Reads no other rows of them.
     fn likeliest(&self, tallies: HashMap<u32, Tally>, most: usize) -> Vec<(u32, Tally)> {
         if tallies.len() <= most {
             return tallies.into_iter().collect();
@@ -125,7 +125,7 @@ impl Query {
                 all if all == weights.features => 1.0,
                 _ => tally.share(|level| weights.at(level)),
             };
-            // What was found of it is a part of what the whole query would have shown.
+            // The features followed are a part of those of the whole query.
             let of_content = tally.share(|level| count_at(&row.counts, level) / self.thinning);
             let is_plausible = plausible(&tally, of_query, min) || plausible(&tally, of_content, min);
             is_plausible.then_some(Plausible { row, tally, grams: (of_query, of_content) })
@@ -147,7 +147,7 @@ impl Query {
             all if all == self.seen.weights.features => 1.0,
             _ => by_filters().or_else(by_places).unwrap_or(middle.0),
         };
-        // What the query has more than once the other need not have as often.
+        // Bytes that the query has several times need not occur as often in the other.
         let least = (grams.1 * containment / grams.0).min(middle.1);
         // It has as many bytes in common as the query, unless its size counts padding.
         let common = containment * self.bytes;

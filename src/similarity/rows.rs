@@ -1,15 +1,16 @@
-//! Rows on disk: the keys and values of its five tables, and how blocks of them are packed.
+//! Rows on disk: the keys and values of the similarity index's five tables, and how blocks of them are packed.
 //!
-//! Invariants: every codec gives back exactly the sorted rows that it was given, and anything
-//! else that it is given is `None`, never a panic or a huge allocation. Numbers in rows are big-endian, so
-//! that rows sort as numbers do. What is decoded ascends strictly, so it can be encoded again.
+//! Invariants:
+//! - Every codec returns exactly the sorted rows that it was given. Decoding any other bytes returns `None`, never panics
+//!   and never allocates much.
+//! - Numbers in rows are big-endian, so that rows sort as numbers do. Decoded rows ascend strictly, so they can be encoded again.
 //!
-//! Ids are shortened as far as being wrong costs little. A chunk goes by 48 bits: of 2^24 chunks one in 2^24 is taken for
-//! another one, and then the content that has it is estimated by the other's features. A content's name is found by
-//! 32 bits, and told from others by its row, which has the whole id.
+//! Ids are shortened as far as an error costs little. A chunk has a key of 48 bits: one in 2^24 of 2^24 chunks is taken for
+//! another one, and a content with it is estimated by the other's features. A content's name is found by 32 bits; its row
+//! has the whole id, which tells it from others.
 //!
-//! A **bare** chunk has no grams in the index, because it does not compress: its id alone is known. Its counts are those that grams
-//! of such a length have on average, and a containment of it repeats how many that are.
+//! A **bare** chunk has no grams in the index, because it does not compress: only its id is known. Its counts are those that
+//! grams of such a length have on average, and each containment of it repeats their number.
 
 use super::bits::{BitReader, BitWriter, rice_bits};
 use super::gram::LEVELS;
@@ -75,7 +76,7 @@ pub(super) fn posting_hash(row: &[u8]) -> u64 {
     u64::from_be_bytes(wide)
 }
 
-/// What a content's name is looked up by.
+/// Returns the key that finds a content's name.
 pub(super) fn name_hash(id: &RecipeId) -> u64 {
     u32_at(&id.0, 0).into()
 }
@@ -84,7 +85,7 @@ pub(super) fn name(id: &RecipeId, number: u32) -> [u8; POSTING_BYTES] {
     posting(name_hash(id), number)
 }
 
-/// What a containment says of its chunk.
+/// Facts about the chunk in a containment row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sampled {
     /// The level of its sketch.
@@ -102,7 +103,7 @@ pub(super) fn containment(chunk: u32, content: u32, sampled: Sampled) -> [u8; CO
     row
 }
 
-/// Chunk number, content number, and what is said of the chunk.
+/// Returns chunk number, content number, and the facts about the chunk.
 pub(super) fn containment_of(row: &[u8]) -> (u32, u32, Sampled) {
     (u32_at(row, 0), u32_at(row, 4), Sampled { level: row[8], bare: u32_at(row, 9) })
 }
@@ -132,7 +133,7 @@ impl Counts {
         Counts { level: row[0], at }
     }
 
-    /// Each level selects about half of what the one below does, so only what is more or less than that is written.
+    /// Each level selects about half as many as the one below, so only the difference from that is written.
     fn encode(&self, out: &mut BitWriter) {
         out.put(self.level.into(), LEVEL_BITS);
         let mut above = self.at[usize::from(self.level)];
@@ -164,7 +165,7 @@ fn half_spread(n: u32) -> u32 {
     (n.checked_ilog2().unwrap_or(0) / 2).saturating_sub(1)
 }
 
-/// What is known of a sketched chunk.
+/// Row of a sketched chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkRow {
     pub(super) number: u32,
@@ -180,7 +181,7 @@ impl ChunkRow {
         row
     }
 
-    /// What follows the key.
+    /// Writes the value, which follows the key.
     fn put(self, row: &mut Vec<u8>) {
         row.extend_from_slice(&self.number.to_be_bytes());
         row.push(self.is_bare.into());
@@ -201,7 +202,7 @@ impl ChunkRow {
     }
 }
 
-/// What is known of a content.
+/// Row of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContentRow {
     pub(super) recipe: RecipeId,
@@ -233,9 +234,9 @@ impl ContentRow {
     }
 }
 
-/// Postings: Rice-coded gaps between the distinct hashes of a block. For each its first number in as many bits as the
-/// block's largest of those needs; then the gaps to the others, each as its length in a prefix code and what follows its
-/// leading one. Numbers of what is alike lie near each other (`order`), others far, so no single Rice code is right for both.
+/// Postings: Rice-coded gaps between the distinct hashes of a block. For each hash its first number, in as many bits as the
+/// block's largest of those needs; then the gaps to the others. A gap is its length in a prefix code and the bits after its
+/// leading one. Numbers of similar chunks lie near each other (`order`), others far apart, so no single Rice code suits both.
 #[derive(Debug)]
 pub(super) struct Postings;
 
@@ -436,8 +437,8 @@ impl Codec for Chunks {
     }
 }
 
-/// Containments: gap to the chunk before, over whether the chunk is bare and its level; then the gap between contents of one
-/// chunk, or the distance from the content of the row before; of a bare chunk how many features it would have.
+/// Containments: gap to the chunk before, over whether the chunk is bare and its level. Then the gap between contents of one
+/// chunk, or the distance from the content of the row before. A bare chunk also has the number of features it would have.
 #[derive(Debug)]
 pub(super) struct Containments;
 

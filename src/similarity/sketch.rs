@@ -32,8 +32,8 @@ impl Default for SketchParams {
 }
 
 impl SketchParams {
-    /// The level, from `level_min` to [`LEVEL_MAX`], for a chunk of `len` bytes: of the densities
-    /// `1/(3 * 2^(level - 2))` the coarsest that still gives `floor_features` features.
+    /// Returns the level, from `level_min` to [`LEVEL_MAX`], for a chunk of `len` bytes: the coarsest of the densities
+    /// `1/(3 * 2^(level - 2))` that still gives `floor_features` features.
     pub fn level_of(&self, len: usize) -> u8 {
         self.level_for(len, self.floor_features)
     }
@@ -67,7 +67,7 @@ impl Feature {
         self.0 as u8
     }
 
-    /// Whether its bits begin with so many zeros. None begins with more than there are bits.
+    /// Returns whether its bits begin with `zeros` zeros. None begins with more zeros than there are bits.
     fn is_below(self, zeros: u32) -> bool {
         zeros <= FEATURE_BITS && self.bits() >> (FEATURE_BITS - zeros) == 0
     }
@@ -96,7 +96,7 @@ impl Sketch {
         Sketch { level, features: Vec::new(), filter: Filter::default(), bare: bare.max(1) as u32 }
     }
 
-    /// Whether it stands for a chunk of which only the id is known.
+    /// Returns whether it stands for a bare chunk: the index knows only its id.
     pub fn is_bare(&self) -> bool {
         self.bare > 0
     }
@@ -168,7 +168,7 @@ impl Sketch {
     }
 }
 
-/// Those that `level` selects, and the others. No branch depends on a gram: of a small chunk one in four is selected.
+/// Returns the grams that `level` selects, and the others. No branch depends on a gram: in a small chunk one in four is selected.
 fn parted(grams: &mut [GramHash], level: u8) -> (&[GramHash], &[GramHash]) {
     let mut count = 0;
     for at in 0..grams.len() {
@@ -178,11 +178,11 @@ fn parted(grams: &mut [GramHash], level: u8) -> (&[GramHash], &[GramHash]) {
     grams.split_at(count)
 }
 
-/// Features of a query that are kept: those of some 24 MiB. Of a larger file only features below a bound are, so that
-/// the memory that a query takes and the time of its look-ups do not grow with the file.
+/// Features of a query that are kept: about 24 MiB. A larger file keeps only features below a bound, so that the memory of
+/// a query and the time of its look-ups do not grow with the file.
 const QUERY_FEATURES_MAX: usize = 1 << 18;
 
-/// Places of features of a query that are kept. Of a file that has more, only features below a bound are placed.
+/// Places of features of a query that are kept. A file with more keeps only places of features below a bound.
 const PLACES_MAX: usize = 1 << 12;
 
 /// A feature of a file that is asked about.
@@ -195,7 +195,7 @@ pub(crate) struct Asked {
     pub(crate) chunk: ChunkKey,
 }
 
-/// Where a feature stands in a file that is asked about; it may stand in several places.
+/// A place of a feature in a queried file; a feature may have several places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) feature: Feature,
@@ -212,7 +212,7 @@ pub struct QuerySketch {
     counted: u64,
     params: SketchParams,
     entries: Vec<Asked>,
-    /// Of all features one in `2^thinned` is kept: those with so many leading zeros.
+    /// One in `2^thinned` features is kept: those with this many leading zeros.
     thinned: u32,
     /// In order.
     places: Vec<Place>,
@@ -238,12 +238,12 @@ impl QuerySketch {
         self.add_chunks(bytes, 1);
     }
 
-    /// Adds the next chunk of the file, which is there so many times in a row.
+    /// Adds the next chunk of the file, which occurs `times` times in a row.
     pub fn add_chunks(&mut self, bytes: &[u8], times: u64) {
         self.add_named(&ChunkId::of(bytes), bytes, times);
     }
 
-    /// As [`QuerySketch::add_chunks`], of a chunk whose id the caller knows.
+    /// As [`QuerySketch::add_chunks`], for a chunk whose id the caller knows.
     pub fn add_named(&mut self, id: &ChunkId, bytes: &[u8], times: u64) {
         let chunk = chunk_key(id);
         let (level, mut placed) = placed(bytes, self.params, self.places_level);
@@ -308,7 +308,7 @@ impl QuerySketch {
         self.counted
     }
 
-    /// For each feature that is kept there are so many in all.
+    /// Returns how many features there are for each one kept.
     pub(crate) fn thinning(&self) -> f64 {
         f64::from(self.thinned).exp2()
     }
@@ -320,7 +320,7 @@ impl QuerySketch {
         entries
     }
 
-    /// Where they stand, in order; of a large file this is of a part of them, those of the least bits.
+    /// Returns their places, in order; for a large file only a part, those of the features with the least bits.
     pub(crate) fn places(&self) -> &[Place] {
         &self.places
     }

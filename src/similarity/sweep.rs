@@ -1,12 +1,13 @@
-//! The sweep: drops what only removed contents had.
+//! The sweep: removes rows that only removed contents needed.
 //!
-//! A removed content's own rows go with the next merge, which takes it out of all answers. Its containments,
-//! and the sketches and features of chunks that no content has any more, are dropped here, in one pass over
-//! the tables, when removals since the last sweep are a quarter of what is left.
+//! The next merge drops a removed content's own rows, which takes it out of all answers. The sweep drops its containments, and
+//! the sketches and features of chunks that no content has any more. It makes one pass over the tables, when removals since
+//! the last sweep are a quarter of the rest.
 //!
-//! Invariants: a chunk that any content has, in the database or in the buffer, keeps its
-//! rows; and so does every chunk that was added since the merge before the last, because the content it was
-//! added for may be about to come. Names go before features: a chunk that is known has its features.
+//! Invariants:
+//! - A chunk that any content has, in the database or in the buffer, keeps its rows.
+//! - So does every chunk that was added since the merge before the last, because its content may be about to be added.
+//! - Names are removed before features: a chunk that is known has its features.
 
 use super::hashed::Hashed;
 use super::index::{Meta, State};
@@ -21,7 +22,7 @@ pub(super) fn is_due(meta: &Meta) -> bool {
     meta.dead > 0 && meta.dead >= meta.stats.contents / 4
 }
 
-/// Numbers, densely given out, of which some are in the set.
+/// A set of numbers out of a dense range.
 struct NumberSet(Vec<u64>);
 
 impl NumberSet {

@@ -1,4 +1,4 @@
-//! What following a query's features has shown: how many each content has, and which.
+//! Result of following a query's features: how many each content has, and which.
 
 use super::gram::{LEVEL_MAX, LEVELS};
 use super::sketch::{Asked, QuerySketch};
@@ -45,7 +45,7 @@ impl Tally {
     }
 }
 
-/// What following features has shown.
+/// Result of following features.
 pub(super) struct Seen {
     /// Rows that were read for it.
     pub(super) rows: usize,

@@ -3,23 +3,23 @@
 use std::ops::Range;
 
 const BLOCK_BYTES: usize = 16;
-/// Of blocks with equal bytes no more than this are tried at one place.
+/// At most this many blocks with equal bytes are tried at one place.
 pub(super) const EQUAL_BLOCKS_MAX: usize = 32;
-/// Nor more of one hash bucket: only input made to collide has so many.
+/// At most this many blocks of one hash bucket are tried: only input made to collide has more.
 const BUCKET_BLOCKS_MAX: usize = 256;
 /// Bits of the filter to a block.
 const FILTER_BITS_PER_BLOCK: usize = 16;
 const NONE: u32 = u32::MAX;
 
-/// Blocks start at multiples of 16 of their segment's start. Of a run of equal blocks only the first two and the
-/// last are kept. That is enough: 32 bytes that reach out of the run hold its first or its last block, or
-/// one that is outside; and around the second of four or more lie all 32 bytes that the run can hold.
+/// Blocks start at multiples of 16 of their segment's start. Only the first two and the last of a run of equal blocks are
+/// kept. That is enough: 32 bytes that reach out of the run hold its first or its last block, or one outside; and around
+/// the second of four or more lie all 32 bytes that the run can hold.
 pub(super) struct Blocks<'a> {
     /// All bytes, the margins too.
     pub(super) bytes: &'a [u8],
-    /// Where the pieces end over whose borders no match reaches, in order; one piece if empty.
+    /// Ends of the pieces, in order; no match crosses the border of a piece. One piece if empty.
     ends: &'a [usize],
-    /// Where block 0 starts.
+    /// Start of block 0.
     start: usize,
     /// First block of each bucket.
     heads: Vec<u32>,

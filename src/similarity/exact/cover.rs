@@ -96,10 +96,10 @@ pub(super) fn cover_by(a: &dyn Source, blocks: &Blocks<'_>, segment: u64) -> io:
     Ok(covered)
 }
 
-/// Is told of a match that covers something new: where it is in `a`, and where it starts in the other.
+/// Gets a match that covers something new: its range in `a`, and its start in the other.
 type Note<'a> = dyn FnMut(Range<usize>, usize) + 'a;
 
-/// Marks in `map` what of `a` occurs in the bytes that `blocks` index.
+/// Marks in `map` the bytes of `a` that occur in the bytes that `blocks` index.
 fn mark(a: &[u8], blocks: &Blocks<'_>, map: &mut CoverMap, mut note: Option<&mut Note<'_>>) {
     let mut at = 0;
     // The last long match ends here. All 32 bytes that start in it before `skip_to` lie within it; those that
@@ -140,7 +140,7 @@ fn mark(a: &[u8], blocks: &Blocks<'_>, map: &mut CoverMap, mut note: Option<&mut
                     longest = Some((there, after));
                 }
             }
-            // No other block covers more of what is around this place.
+            // No other block covers more around this place.
             before == at - around.start && at + after == around.end
         });
         if let Some((there, _)) = longest.filter(|_| around.end > reached) {
@@ -161,7 +161,7 @@ fn mark(a: &[u8], blocks: &Blocks<'_>, map: &mut CoverMap, mut note: Option<&mut
 /// Part of a source in memory, with a margin on both sides.
 struct Segment {
     bytes: Vec<u8>,
-    /// Where in the source they start.
+    /// Their start in the source.
     start: u64,
     /// The part itself within `bytes`.
     inner: Range<usize>,
@@ -177,7 +177,7 @@ impl Segment {
         Ok(Segment { bytes, start: from, inner })
     }
 
-    /// Where a part of `bytes` is in the source.
+    /// Returns the range of a part of `bytes` in the source.
     fn place(&self, part: Range<usize>) -> Range<u64> {
         self.start + part.start as u64..self.start + part.end as u64
     }

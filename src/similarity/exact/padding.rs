@@ -10,12 +10,12 @@ use std::io;
 
 /// Shorter stretches are not padding.
 pub const PADDING_BYTES_MIN: u64 = 64;
-/// A byte of padding equals the one so many before it: what repeats every 1, 2, 4, 8 or 16 bytes.
+/// A byte of padding equals the one this many bytes before it: the pattern repeats every 1, 2, 4, 8 or 16 bytes.
 pub const PADDING_PERIOD: u64 = 16;
 const PERIOD: usize = PADDING_PERIOD as usize;
 
-/// The bytes of `source` that lie in a stretch of [`PADDING_BYTES_MIN`] or more which repeats itself every
-/// [`PADDING_PERIOD`] bytes. One pass that does not read holes; 128 KiB of memory beside what it returns.
+/// Returns the bytes of `source` in stretches of [`PADDING_BYTES_MIN`] or more that repeat every [`PADDING_PERIOD`] bytes.
+/// One pass that does not read holes; 128 KiB of memory in addition to the result.
 pub fn padding(source: &dyn Source) -> io::Result<Ranges> {
     let len = source.len();
     let mut scan = Scan::default();
@@ -41,15 +41,15 @@ pub fn padding(source: &dyn Source) -> io::Result<Ranges> {
     Ok(scan.found)
 }
 
-/// Where the scan is. Of each block that differs from the one before, the equal bytes at its start end a run of bytes that
-/// repeat, and those at its end begin one; a run between them is shorter than a block, and no padding.
+/// State of the scan. In each block that differs from the one before, the equal bytes at its start end a run of repeating
+/// bytes, and those at its end begin one. A run between them is shorter than a block, and no padding.
 #[derive(Default)]
 struct Scan {
     found: Ranges,
     /// Bytes seen.
     at: u64,
     before: Option<u128>,
-    /// Bytes up to here each of which equals the one a period before.
+    /// Number of bytes up to here that each equal the one a period before.
     run: u64,
 }
 
@@ -69,7 +69,7 @@ impl Scan {
         self.before = Some(block);
     }
 
-    /// So many zeros, whole blocks of them and one at least.
+    /// Skips `bytes` zeros: one or more whole blocks.
     fn zeros(&mut self, bytes: u64) {
         self.block(0);
         self.run += bytes - PADDING_PERIOD;
@@ -109,7 +109,7 @@ pub(super) mod tests {
         padding
     }
 
-    /// A file of which some is a hole.
+    /// A file with a hole.
     struct Sparse(Vec<u8>, std::ops::Range<usize>);
 
     impl Source for Sparse {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Bytes of a source: ranges in order, no two of which touch.
+/// Byte ranges of a source, in order and not touching each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<Range<u64>>);
 
@@ -28,7 +28,7 @@ impl Ranges {
         self.0.iter()
     }
 
-    /// What either has.
+    /// Returns the bytes in either.
     pub fn union(&self, other: &Ranges) -> Ranges {
         let mut all: Vec<_> = self.0.iter().chain(&other.0).cloned().collect();
         all.sort_unstable_by_key(|range| range.start);
@@ -37,7 +37,7 @@ impl Ranges {
         union
     }
 
-    /// What `other` does not have. Of what is left, ranges of fewer than `bytes_min` bytes are left out.
+    /// Returns the bytes that `other` lacks, without ranges of fewer than `bytes_min` bytes.
     pub fn without(&self, other: &Ranges, bytes_min: u64) -> Ranges {
         let mut left = Ranges::default();
         let mut cuts = other.0.iter().peekable();
@@ -61,7 +61,7 @@ impl Ranges {
         left
     }
 
-    /// What of the first `len` bytes is not there.
+    /// Returns the missing ones of the first `len` bytes.
     pub fn complement(&self, len: u64) -> Ranges {
         let mut all = Ranges::default();
         all.push(0..len);
@@ -70,7 +70,7 @@ impl Ranges {
 }
 
 impl FromIterator<Range<u64>> for Ranges {
-    /// Of ranges in any order.
+    /// Collects ranges in any order.
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Ranges {
         Ranges::default().union(&Ranges(ranges.into_iter().collect()))
     }

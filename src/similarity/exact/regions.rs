@@ -8,11 +8,11 @@ use std::ops::Range;
 /// Bytes of `a` that are in `b` too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where they start in `a`.
+    /// Their start in `a`.
     pub a: u64,
-    /// Where they start in `b`.
+    /// Their start in `b`.
     pub b: u64,
-    /// How many they are.
+    /// Their number.
     pub len: u64,
 }
 
@@ -35,19 +35,19 @@ impl Region {
     }
 }
 
-/// What two sources have in common, and where.
+/// Common bytes of two sources, with their places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
     /// The counts, as [`super::compare`] gives them.
     pub common: Common,
-    /// Where each covered byte of `a` is in `b`: by their place in `a`, none overlapping there. A byte that `b` has at
+    /// The places in `b` of the covered bytes of `a`, by place in `a`, without overlaps there. A byte that `b` has at
     /// several places is shown at one of them.
     pub regions: Vec<Region>,
     /// Regions that were left out, the shortest, because there are more than wanted.
     pub omitted: u64,
 }
 
-/// As [`super::compare`], and tells where, in at most `regions_max` regions.
+/// As [`super::compare`], and returns the places, in at most `regions_max` regions.
 ///
 /// Memory beyond `memory_bytes`: 24 bytes a region before the shortest are left out.
 pub fn compare_regions(
@@ -87,8 +87,8 @@ pub fn compare_regions(
     Ok(found)
 }
 
-/// Of matches that overlap, regions that do not: at each place the match goes on that reaches farthest. What lies
-/// outside of `within` is left out.
+/// Makes regions that do not overlap from matches that do: each place belongs to the match that reaches farthest. Leaves out
+/// bytes outside of `within`.
 pub(super) fn tile(mut matches: Vec<Region>, within: Range<u64>) -> Vec<Region> {
     matches.sort_unstable_by_key(|region| (region.a, std::cmp::Reverse(region.len)));
     let mut tiles: Vec<Region> = Vec::new();

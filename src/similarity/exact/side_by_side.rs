@@ -15,7 +15,7 @@ pub struct Patterns<'a> {
 }
 
 impl<'a> Patterns<'a> {
-    /// Of `bytes`, in which the passages lie one after the other; each ends where `ends` says. O(bytes).
+    /// Takes passages that lie one after the other in `bytes`; `ends` has the end of each. O(bytes).
     pub fn new(bytes: &'a [u8], ends: &'a [usize]) -> Patterns<'a> {
         let blocks = (bytes.len() >= MATCH_BYTES_MIN).then(|| Blocks::of_pieces(bytes, 0..bytes.len(), ends));
         Patterns { blocks, padding: true }
@@ -42,7 +42,7 @@ impl<'a> Patterns<'a> {
     }
 }
 
-/// What two sources have in common beside what does not count.
+/// Common bytes of two sources, and bytes that do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SideBySide {
     /// The bytes in common that count. Identical sources have all in common, whatever the passages.
@@ -55,8 +55,8 @@ pub struct SideBySide {
     pub suppressed: u64,
 }
 
-/// As [`super::compare`], without the bytes that `patterns` cover; `a_covered` is what they cover of `a`. Where that
-/// leaves fewer than 32 bytes of a match, those do not count either: they are the edge of a passage.
+/// As [`super::compare`], without the bytes that `patterns` cover; `a_covered` are those of `a`. If fewer than 32 bytes of a
+/// match remain, they do not count either: they are the edge of a passage.
 pub fn compare_excluding(
     a: &dyn Source,
     a_covered: &Ranges,

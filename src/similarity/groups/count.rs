@@ -1,7 +1,7 @@
-//! Row by row: which later places share how many features with one, and so what share of each is in the other.
+//! Shares of each content with all later ones, row by row, from the features that both have.
 //!
 //! A feature in common was selected on both sides, so it is a sample at the coarser of the two levels, as in a query
-//! (`query`). What a row has in common is gathered, sorted and counted: a row is some hundreds or thousands of
+//! (`query`). The features in common of a row are gathered, sorted and counted: a row is some hundreds or thousands of
 //! entries, and fits in the processor's cache.
 
 use super::facts::Facts;
@@ -29,7 +29,7 @@ pub(super) struct Counter<'a> {
 struct Lists {
     places: Range<u32>,
     entries: Vec<u32>,
-    /// Where in `entries` the tails of each row start; a tail goes to the entry with [`LAST`].
+    /// Start in `entries` of the tails of each row; a tail goes to the entry with [`LAST`].
     starts: Vec<u32>,
     tails: Vec<u32>,
 }

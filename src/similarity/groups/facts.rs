@@ -5,13 +5,13 @@ use crate::recipe::{put_varint, take_varint};
 use crate::similarity::gram::{LEVEL_MAX, LEVELS};
 use crate::similarity::rows::Counts;
 
-/// A content of whose features so many are suppressed would be left out: what it has besides says too little.
+/// A content is left out if this share of its features is suppressed: the others say too little.
 pub(super) const LEFT_OUT_SHARE: f64 = 0.9;
 
 /// Feature counts of contents, by place.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// Of each content its level, then its counts from there on.
+    /// The level of each content, then its counts from there on.
     packed: Vec<u8>,
     starts: Vec<u32>,
     /// How many features of each content are suppressed, as its sample at the coarsest level would have them.

@@ -1,7 +1,7 @@
-//! From features and the chunks that have them to features and the contents that have them.
+//! Features with the contents that have them, from features with chunks.
 //!
-//! Which contents have a chunk is looked up in memory: of all chunks if they fit, else of the chunks of as many
-//! features as do, and the table of containments is read once for each such batch.
+//! The contents of a chunk are looked up in memory: those of all chunks if they fit. Otherwise features are taken in batches
+//! whose chunks fit, and the table of containments is read once for each batch.
 
 use super::ranges::{entry, place};
 use super::ranked::Ranked;
@@ -24,7 +24,7 @@ struct Containing {
 }
 
 impl Containing {
-    /// Of the chunks that are `wanted`; `None` if they take more than so many entries.
+    /// Reads the contents of the `wanted` chunks; `None` if they take more than `most` entries.
     fn read(
         input: &dyn Input,
         contents: &Ranked,
@@ -92,7 +92,7 @@ impl Collector<'_> {
 
     fn end(&mut self) -> Result<()> {
         if self.places.len() > 1 {
-            // Of a place that has it at several levels, the finest.
+            // The finest level, if a place has the feature at several.
             self.places.sort_unstable();
             self.places.dedup_by_key(|entry| place(*entry));
             if self.places.len() > 1 {
@@ -150,8 +150,8 @@ impl<'a> Features<'a> {
         self.each_bare(progress, visit)
     }
 
-    /// The same for chunks of which only the id is known: each is in common whole, so `visit` is called for each feature that it
-    /// would have. Memory: 4 bytes for each content that has one chunk.
+    /// The same for bare chunks: only their ids are known. A bare chunk is in common as a whole, so `visit` is called for
+    /// each feature that it would have. Memory: 4 bytes for each content that has one chunk.
     fn each_bare(&self, progress: Progress<'_>, visit: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
         let (mut of, mut places, mut rows, mut failed) = (None, Vec::new(), 0u64, None);
         let mut end = |of: Option<(u32, u32)>, places: &mut Vec<u32>| -> Result<()> {

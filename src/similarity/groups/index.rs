@@ -7,7 +7,7 @@ use crate::similarity::rows::{
 };
 use std::ops::ControlFlow;
 
-/// What is still in the buffers is not seen: [`Similarity::flush`] comes first. The index may go on changing.
+/// Does not see rows in the buffers: [`Similarity::flush`] comes first. The index may go on changing.
 impl Input for Similarity {
     fn contents(&self, visit: &mut dyn FnMut(Fact) -> bool) -> Result<()> {
         Ok(CONTENTS.scan(&*self.db, &[], |row| {

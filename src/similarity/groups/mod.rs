@@ -51,12 +51,12 @@ pub const SHARE_MIN: f64 = 0.1;
 pub const MEMORY_BYTES_MIN: usize = 64 << 10;
 /// Places have 28 bits in a list.
 const PLACES_MAX: usize = 1 << 28;
-/// What the facts of one content take at most.
+/// Most bytes that the facts of one content take.
 const LEVELS_BYTES: usize = 1 + 5 * LEVELS;
-/// Progress is told after so many rows of a table.
+/// Rows of a table between two reports of progress.
 const STEP: u64 = 1 << 16;
 
-/// What the index knows of one content.
+/// Facts of one content from the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// Its number; they ascend as contents are added, with gaps where some were removed.
@@ -71,8 +71,8 @@ pub struct Fact {
     pub counts: [u32; LEVELS],
 }
 
-/// Where features come from: the index, or something that looks like it. Each visit is in ascending order of what is
-/// visited first; a visitor that returns false ends it.
+/// Source of features: the index, or a substitute in tests. Each visit is in ascending order of the first argument; a
+/// visitor that returns false ends it.
 pub trait Input {
     /// Every content, by number.
     fn contents(&self, visit: &mut dyn FnMut(Fact) -> bool) -> Result<()>;
@@ -80,8 +80,8 @@ pub trait Input {
     fn contained(&self, visit: &mut dyn FnMut(u32, u32, u8) -> bool) -> Result<()>;
     /// Every feature with the chunks that have it, by feature and chunk.
     fn features(&self, visit: &mut dyn FnMut(u64, u32) -> bool) -> Result<()>;
-    /// Every chunk number of which only the id is known, with the contents that have it, its level, and how many features it would
-    /// have there, by chunk and content.
+    /// Every bare chunk (only its id is known) with the contents that have it, its level, and the number of features that it
+    /// would have there, by chunk and content.
     fn bare(&self, visit: &mut dyn FnMut(u32, u32, u8, u32) -> bool) -> Result<()> {
         let _ = visit;
         Ok(())
@@ -93,14 +93,14 @@ pub trait Input {
 pub struct PairOptions {
     /// Bytes of memory for lists of features; some tens of bytes a content come on top.
     pub memory_bytes: usize,
-    /// A feature that more contents than this have is not followed: a header, a licence, a template. Contents of which that
-    /// leaves nearly nothing are compared with the first of them.
+    /// A feature that more contents than this have is not followed: a header, a licence, a template. A content with nearly
+    /// no other features is compared with the first such content.
     pub frequency_cap: u32,
-    /// Compare everything, also what an earlier file of pairs answers.
+    /// Compare everything again, also pairs that an earlier file answers.
     pub anew: bool,
 }
 
-/// What is being done.
+/// Phase of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Contents and features are read.
@@ -109,11 +109,11 @@ pub enum Phase {
     Comparing,
 }
 
-/// Is told the phase, what is done of it and what there is, 0 if that is not known; false asks to stop.
+/// Gets the phase, the amount done and the whole amount (0 if not known); false asks to stop.
 pub type Progress<'a> = &'a mut dyn FnMut(Phase, u64, u64) -> bool;
 
-/// Compares all contents of `input`, or only those added since `dir` got its file of pairs, or none at all if that
-/// is of these contents. The answer is kept in `dir`.
+/// Compares all contents of `input`, or only those added since the file of pairs in `dir` was made, or none if that file
+/// has exactly these contents. Keeps the answer in `dir`.
 ///
 /// Time: one pass over the index, two if too frequent features leave nearly nothing of some contents, and for each
 /// content its features times the contents that share each.
@@ -155,8 +155,8 @@ pub fn pairs(input: &dyn Input, options: &PairOptions, dir: &Path, progress: Pro
     writer.finish()
 }
 
-/// Of a feature that too many contents have: those that have nearly nothing else are compared with the first such. More
-/// pairs than contents it does not make, and a group needs no more.
+/// Handles a feature that too many contents have: contents with nearly no other features are compared with the first of
+/// them. That makes no more pairs than contents, and a group needs no more.
 fn with_the_first(places: &[u32], facts: &Facts, new_from: u32, ranges: &mut Ranges) -> Result<()> {
     let mut left_out = places.iter().filter(|&&entry| facts.is_left_out(ranges::place(entry)));
     let Some(&first) = left_out.next() else { return Ok(()) };

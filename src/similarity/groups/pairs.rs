@@ -1,12 +1,12 @@
-//! The file of pairs: which contents were compared, and what each two of them share, as estimated.
+//! The file of pairs: the contents compared, and the estimated shares of each two of them.
 //!
-//! A header of [`HEADER_BYTES`]: magic, key, numbers of contents and of pairs, features suppressed, the place from
-//! which on contents were new, the frequency cap, CRC-32 of all of that and of what follows. Then 28 bytes for each content: number,
+//! A header of [`HEADER_BYTES`]: magic, key, numbers of contents and of pairs, features suppressed, the place of the first
+//! new content, the frequency cap, CRC-32 of all of that and of the rest. Then 28 bytes for each content: number,
 //! recipe id, size. Then 12 bytes for each pair: places of both, and the share of the first in the second and of the
 //! second in the first, in 65,535ths; sorted. Numbers are little-endian.
 //!
-//! Invariants: a file under its own name is whole, and answers for exactly the contents that its key
-//! is the hash of. It is only a cache: any doubt, and it is made anew.
+//! Invariants: a file under its own name is whole, and answers for exactly the contents whose hash is its key. It is only
+//! a cache: it is made again if there is any doubt.
 
 use super::ranges::failed;
 use super::{Result, resemblance};
@@ -39,7 +39,7 @@ pub struct Content {
     pub size: u64,
 }
 
-/// What two contents share, as estimated from their features; 0 to 1.
+/// Shares of two contents, estimated from their features; 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
     /// Place of the one with the lower number.

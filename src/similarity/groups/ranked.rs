@@ -1,4 +1,4 @@
-/// Numbers, densely given out, of which some are in the set; each of those has a rank, its position among them.
+/// A set of numbers out of a dense range; each has a rank, its position in the set.
 #[derive(Debug, Default)]
 pub(super) struct Ranked {
     words: Vec<u64>,

@@ -124,8 +124,8 @@ impl Matching<'_> {
 }
 
 impl Stars {
-    /// The stars of the pairs of which one side has `min` or more of the other, among the contents chosen. Reads no
-    /// file but that of pairs. Needs some 25 bytes of memory a content beyond `memory`.
+    /// Returns the stars of the pairs in which one side has `min` or more of the other, among the contents chosen. Reads only
+    /// the file of pairs. Needs some 25 bytes of memory a content beyond `memory`.
     pub fn of(
         pairs: &Pairs,
         min: f64,
@@ -203,10 +203,11 @@ fn heads(best: &[Best], sizes: &[u64], states: &[State]) -> Vec<Star> {
     stars
 }
 
-/// Which contents represent: taken by gain, then size, then place, one that resembles no representative becomes one.
+/// Returns which contents are representatives. Contents are taken by gain, then size, then place; one that resembles no
+/// representative becomes one.
 ///
-/// While the pairs of those not decided yet do not fit in memory: whoever comes before all that it resembles and that
-/// are not decided is next in their order too, so all of those are taken in one pass.
+/// While the pairs of undecided contents do not fit in memory: a content that comes before all undecided ones that it
+/// resembles would be next in their order too, so all such contents are taken in one pass.
 fn represent(
     matching: &Matching<'_>,
     gains: &[u64],
@@ -236,7 +237,7 @@ fn represent(
         })?;
         if count <= most {
             decide(&open, &rank, &mut states);
-            // What resembles only what others cover is not covered itself.
+            // An open content that resembles only covered ones is not covered itself.
             states.iter_mut().filter(|state| **state == State::Open).for_each(|s| *s = State::Representative);
             return Ok(states);
         }

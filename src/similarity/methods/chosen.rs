@@ -16,22 +16,22 @@ pub trait Parametric: Method {
     /// The parameters that there are, for people to read.
     const KEYS: &'static str;
 
-    /// With these; what is not among them is as by default. Takes those that it knows.
+    /// Makes the method with these parameters and defaults for all others. Takes the options that it knows.
     fn with(options: &mut Options) -> Result<Self, String>;
 }
 
-/// Parameters that were given, each with its value.
+/// Parameters given by the user, each with its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options(Vec<(String, String)>);
 
 impl Options {
-    /// Takes what was given for `key`.
+    /// Takes the value for `key`.
     pub fn take(&mut self, key: &str) -> Option<String> {
         let at = self.0.iter().position(|(of, _)| of == key)?;
         Some(self.0.remove(at).1)
     }
 
-    /// Takes a value that has to be read.
+    /// Takes and parses a value.
     pub fn parse<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, String> {
         let Some(text) = self.take(key) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| format!("{key}={text}: expected {expected}"))
@@ -46,13 +46,13 @@ impl Options {
         }
     }
 
-    /// What comes after `front` in keys that begin so.
+    /// Returns the rest of each key that begins with `front`.
     pub fn after(&self, front: &str) -> Vec<String> {
         self.0.iter().filter_map(|(key, _)| key.strip_prefix(front)).map(str::to_owned).collect()
     }
 }
 
-/// What was chosen cannot be had.
+/// The chosen method does not exist in this form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMethod {
     /// There is no such method.
@@ -61,16 +61,16 @@ pub enum BadMethod {
     /// There is, but not with these parameters.
     #[error("method {text:?}: {reason}; {keys}")]
     Parameters {
-        /// What was said.
+        /// The user's text.
         text: String,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
-        /// What the method has.
+        /// Parameters that the method has.
         keys: &'static str,
     },
 }
 
-/// A method and its parameters. What it says is what it was read from.
+/// A method and its parameters. It displays as the text that it was read from.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Chosen {
@@ -93,7 +93,7 @@ fn with<M: Parametric>(mut options: Options) -> Result<M, String> {
     }
 }
 
-/// All that there are, in the order in which they are told.
+/// All methods, in the order of lists.
 const KNOWN: [(&str, &str, Make); 4] = [
     (Sif::NAME, Sif::KEYS, made::<Sif>),
     (Winnow::NAME, Winnow::KEYS, made::<Winnow>),
@@ -101,7 +101,7 @@ const KNOWN: [(&str, &str, Make); 4] = [
     (SimHash::NAME, SimHash::KEYS, made::<SimHash>),
 ];
 
-/// What the methods are called.
+/// Returns the names of the methods.
 pub fn names() -> [&'static str; 4] {
     KNOWN.map(|(name, ..)| name)
 }
@@ -157,12 +157,12 @@ impl fmt::Display for Chosen {
 }
 
 impl Chosen {
-    /// What users call the method.
+    /// Returns the method's name for users.
     pub fn name(&self) -> &'static str {
         KNOWN[self.place].0
     }
 
-    /// Whether no parameter was said.
+    /// Returns whether no parameter was given.
     pub fn is_bare(&self) -> bool {
         self.options.0.is_empty()
     }

@@ -1,9 +1,9 @@
-//! What each two files have under the same keys, counted key by key.
+//! Sums over the keys that two files have in common, for all pairs, counted key by key.
 //!
-//! The lists of files that have a key, in any order of keys, are gone through as often as it takes for the counters of some
-//! files to fit in memory: those of the files of a block, with all after them. How many files make a block is found on the
-//! way: once the counters are too many, the later half of the block is left to the next one. So nothing that is below a
-//! threshold is kept anywhere but in counters, and the answer does not depend on memory.
+//! The lists of files that have a key, in any order of keys, are read as often as it takes for the counters of some files to
+//! fit in memory: those of the files of a block, with all later files. The size of a block is found on the way: once there
+//! are too many counters, the later half of the block is left to the next one. So pairs below a threshold exist only in
+//! counters, and the answer does not depend on memory.
 //!
 //! Time: for each key a step for each two files that have it; and a pass over all lists for each block.
 
@@ -14,7 +14,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 type Result<T> = std::result::Result<T, SimilarityError>;
 
-/// What a pair takes while it is counted: two numbers and its sums, in a table that is half full, and what sorting takes.
+/// Bytes of a pair while it is counted: two numbers and its sums, in a table that is half full, and the space for sorting.
 const PAIR_BYTES: usize = 96;
 
 /// Spreads numbers that were given out in order over a table.

@@ -180,7 +180,7 @@ pub(crate) fn heads_survive_encoding<M: Method>(method: &M) {
 pub(crate) fn damaged_heads_are_errors<M: Method>(method: &M) {
     let check = |bytes: &[u8]| {
         if let Ok(head) = method.decode(bytes) {
-            assert_eq!(method.encode(&head), bytes, "what is decoded has one encoding");
+            assert_eq!(method.encode(&head), bytes, "a decoded head has one encoding");
             method.near(&head);
         }
     };
@@ -226,7 +226,7 @@ pub(crate) fn a_file_is_like_itself<M: Method>(method: &M) {
     assert!(with_keys >= 12, "{with_keys} samples have keys");
 }
 
-/// What an index without names answers holds every answer with names, with the same figures.
+/// The answers of an index without names include every answer with names, with the same figures.
 pub(crate) fn names_take_likeness_away<M: Method>(method: &M) {
     let samples = samples();
     let nameless: Vec<_> = samples.iter().map(|bytes| sketch_of(method, None, bytes)).collect();

@@ -1,20 +1,21 @@
-//! The published methods of finding similar files, each complete behind one trait, beside the default.
+//! The published methods of finding similar files, each complete behind one trait, in addition to the default.
 //!
 //! ```text
 //! bytes -> Builder -> Sketch            one pass, whatever pieces the bytes come in
-//! Sketch -> head, entries               what is known of the whole; keys that an index files it under, with a value each
-//! heads, entries met -> Likeness        what the paper measures, and nothing that it does not
+//! Sketch -> head, entries               facts of the whole file; keys that an index files it under, with a value each
+//! heads, entries met -> Likeness        the paper's measures, and no others
 //! ```
 //!
 //! A method knows neither files nor databases nor the other methods. [`AnyMethod`] is the same without types, over
-//! encoded heads: whoever lets the user choose (the index, the commands) names no method. Two files are compared by
-//! what they have under the same keys, counted: so an index needs nothing of a file but its head and its entries, and all
-//! against all is one count over keys in order ([`Index::pairs`]).
+//! encoded heads, so that code that lets the user choose (the index, the commands) names no method. Two files are compared
+//! by the keys that both have, counted. So an index needs only the head and the entries of a file, and all against all is
+//! one count over keys in order ([`Index::pairs`]).
 //!
-//! Invariants, and is tested for each method by `laws`: the same bytes and name give the same sketch,
-//! however they are split, and the same entries if those are given away on the way; a head that was encoded is decoded to
-//! the same; damaged encodings are errors; what is compared the other way round gives the same with both shares
-//! exchanged; a file that has keys is wholly like itself; and two sketches that share a key find each other.
+//! Invariants, which `laws` tests for each method:
+//! - The same bytes and name give the same sketch, however they are split, and the same entries if those are drained on the way.
+//! - Decoding an encoded head returns the same head. Damaged encodings are errors.
+//! - Comparing the other way round gives the same likeness, with both shares exchanged.
+//! - A file that has keys is wholly like itself. Two sketches that share a key find each other.
 
 mod chosen;
 pub mod chunk_graph;
@@ -47,50 +48,50 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// What an index files a sketch under, and what goes with it: how often or how long it is, as the method says.
+/// A key that an index files a sketch under, with a value: how often or how long it occurs, as the method defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     /// Two files that have the same key have something in common.
     pub key: u64,
-    /// Of this file's.
+    /// The value for this file.
     pub value: u64,
 }
 
-/// A sketch but for its entries.
+/// A sketch without its entries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Whole<H> {
-    /// What the method knows of the whole file.
+    /// Facts of the whole file.
     pub head: H,
     /// How many different keys there are.
     pub keys: u64,
 }
 
-/// What two files, a and b, have under the same keys.
+/// Sums over the keys that two files, a and b, have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Keys that both have.
     pub shared: u64,
-    /// A sum of a's values at those, as the method makes it.
+    /// The method's sum of a's values at those keys.
     pub a: u64,
-    /// Of b's.
+    /// The same sum of b's values.
     pub b: u64,
 }
 
-/// Gives each key with the numbers of the files that have it and the values, ascending, until it is told to end.
+/// Calls the visitor with each key, the numbers of the files that have it and the values, ascending, until it returns false.
 pub type EachKey<'a> = &'a mut dyn FnMut(KeyVisitor<'_>) -> Result<(), SimilarityError>;
-/// Is given a key with its files; false ends.
+/// Gets a key with its files; false ends the visit.
 pub type KeyVisitor<'a> = &'a mut dyn FnMut(u64, &[(u32, u64)]) -> bool;
 
-/// A way to tell which files are similar: its parameters, so it costs next to nothing to clone.
+/// A method to find similar files. It only holds its parameters, so it is cheap to clone.
 pub trait Method: Clone + Send + Sync + 'static {
-    /// What it makes of a file.
+    /// The sketch of a file.
     type Sketch: Clone + PartialEq + Debug + Send + Sync;
-    /// What of that is no entry: some bytes, however long the file.
+    /// The sketch without its entries: some bytes, however long the file.
     type Head: Clone + PartialEq + Debug + Send + Sync;
-    /// Makes them.
+    /// Makes sketches.
     type Builder: Builder<Sketch = Self::Sketch, Head = Self::Head>;
 
-    /// What users call it.
+    /// Its name for users.
     const NAME: &'static str;
 
     /// Whether a file's name counts, and [`Method::called`] does something.
@@ -102,7 +103,7 @@ pub trait Method: Clone + Send + Sync + 'static {
     /// Everything that sketches depend on, for people to read. Sketches are comparable only if made with the same.
     fn parameters(&self) -> String;
 
-    /// For people to read: [`Method::parameters`], and what else answers depend on or can be told of them.
+    /// Returns a description for people: [`Method::parameters`], and other properties that matter for answers.
     fn described(&self) -> String {
         self.parameters()
     }
@@ -140,8 +141,8 @@ pub trait Method: Clone + Send + Sync + 'static {
     /// The measure of the paper.
     fn likeness(&self, a: &Whole<Self::Head>, b: &Whole<Self::Head>, sums: &Sums) -> Likeness;
 
-    /// The head of the same bytes under a name, of one that was made without. A name takes likeness away and never adds
-    /// any: so an index can keep what has no name, and look at names when it answers.
+    /// Returns the head under a name, made from one without a name. A name lowers the likeness and never raises it. So an
+    /// index can keep heads without names, and use names when it answers.
     fn called(&self, head: Self::Head, _name: &OsStr) -> Self::Head {
         head
     }
@@ -168,33 +169,33 @@ pub trait Method: Clone + Send + Sync + 'static {
 
 /// Takes the bytes of one file, in order.
 pub trait Builder: Send {
-    /// What comes of it.
+    /// The sketch.
     type Sketch;
-    /// And what of that is no entry.
+    /// The sketch without its entries.
     type Head;
 
     /// Takes the next bytes, however many.
     fn add(&mut self, bytes: &[u8]);
 
-    /// Gives away the entries that were found since it last did, in no order, a key as often as it was found: so a long
-    /// file takes no more memory than a short one. Who does so ends with [`Builder::close`].
+    /// Passes on the entries found since the last call, in any order, each key as often as it was found. So a long file takes
+    /// no more memory than a short one. A caller that drains ends with [`Builder::close`].
     fn drain(&mut self, take: &mut dyn FnMut(Entry));
 
-    /// There are no more bytes: gives away the last entries, and tells the head.
+    /// Ends the file: passes on the last entries, and returns the head.
     fn close(self, take: &mut dyn FnMut(Entry)) -> Self::Head;
 
     /// There are no more bytes.
     fn finish(self) -> Self::Sketch;
 }
 
-/// How two files, a and b, compare. What a method does not measure is `None`; nothing at all if they do not compare.
+/// How two files, a and b, compare. A measure that the method does not have is `None`; all are if the files do not compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Likeness {
     /// Share of a that is in b. With methods that count repeats it may exceed 1.
     pub containment: Option<f64>,
     /// Share of b that is in a.
     pub contained_in: Option<f64>,
-    /// Share of what is in either that is in both.
+    /// Bytes in both over bytes in either, or the method's equivalent.
     pub resemblance: Option<f64>,
     /// How far apart they are, on the method's own scale; 0 if it sees no difference.
     pub distance: Option<f64>,
@@ -215,13 +216,13 @@ impl Likeness {
     }
 }
 
-/// What is stored of a sketch has not the form that its method writes.
+/// A stored sketch does not have the form that its method writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a sketch of method {method} is damaged: expected {expected}; rebuild the index of that method")]
 pub struct Damaged {
     /// [`Method::NAME`].
     pub method: &'static str,
-    /// What should have been there.
+    /// The form expected there.
     pub expected: &'static str,
 }
 

@@ -103,7 +103,7 @@ impl Codec for Postings {
 pub fn unpack_keys(packed: &[u8], visit: KeyVisitor<'_>) -> Option<bool> {
     let mut rows = Vec::new();
     Postings::decode(packed, POSTING_BYTES, &mut rows)?;
-    // Of one method.
+    // All rows must be of one method.
     if rows.chunks_exact(POSTING_BYTES).any(|row| row[0] != rows[0]) {
         return None;
     }

@@ -1,9 +1,9 @@
 //! Sorting more records than fit in memory: sorted runs in a file without a name, merged when they are read.
 //!
-//! Records are byte strings of one length, compared bytewise, so numbers go big-endian. Reading is by merging all runs at
-//! once, each with its share of the memory, but [`READ_BYTES_MIN`] at least: what the memory setting cannot hold is
-//! some 500 bytes for each run, which is nothing until there are as many runs as a run has such pieces. Records that come
-//! in order are one run, however many.
+//! - Records are byte strings of one length, compared bytewise, so numbers are big-endian.
+//! - Reading merges all runs at once, each with its share of the memory, but at least [`READ_BYTES_MIN`]. Beyond the memory
+//!   setting that takes some 500 bytes a run, which matters only if there are as many runs as a run has such pieces.
+//! - Records that come in order are one run, however many.
 
 use crate::similarity::SimilarityError;
 use crate::similarity::groups::ranges::{failed, nameless};
@@ -21,7 +21,7 @@ pub(super) struct Sorter<const N: usize> {
     memory: usize,
     held: Vec<[u8; N]>,
     file: Option<File>,
-    /// Where each run ends in the file, counted in records.
+    /// End of each run in the file, counted in records.
     ends: Vec<u64>,
     /// The last record of the last run.
     last: [u8; N],
@@ -36,7 +36,7 @@ pub(super) struct Sorted<const N: usize> {
 }
 
 impl<const N: usize> Sorter<N> {
-    /// At most about `memory` bytes are held; what is more goes to a file of work in `dir`.
+    /// Holds at most about `memory` bytes; the rest goes to a temporary file in `dir`.
     pub(super) fn new(dir: &Path, memory: usize) -> Sorter<N> {
         Sorter { dir: dir.to_owned(), memory, held: Vec::new(), file: None, ends: Vec::new(), last: [0; N] }
     }

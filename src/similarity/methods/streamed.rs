@@ -61,7 +61,7 @@ pub struct AnySketch {
 }
 
 impl AnySketch {
-    /// Of one that is at hand.
+    /// Makes the sketch of one in memory.
     pub fn of<M: Method>(method: &M, sketch: &M::Sketch) -> Result<AnySketch> {
         let mut sorter = Sorter::new(Path::new(""), usize::MAX);
         let mut failed = Ok(());

@@ -24,11 +24,11 @@ pub struct AnalysisOptions {
     pub templates: Templates,
     /// A chunk that a larger share of the distinct files has is not followed, 0 to 1. Section 2.5 of the paper: half.
     pub ubiquitous_share: f64,
-    /// But up to so many files may have any chunk: a few files have no ubiquitous chunks.
+    /// A chunk that at most this many files have is always followed: with few files no chunk is ubiquitous.
     pub ubiquitous_files_min: u32,
-    /// A link is told from so many bytes in common on.
+    /// A link has at least this many bytes in common.
     pub min_bytes: u64,
-    /// And from this share of the smaller file on, 0 to 1.
+    /// And at least this share of the smaller file, 0 to 1.
     pub min_share: f64,
     /// Whether to prune and partition first.
     pub partition: bool,
@@ -67,7 +67,7 @@ impl AnalysisOptions {
 pub struct FileNode {
     /// Its length in bytes.
     pub size: u64,
-    /// Bytes of its chunks that are no templates: what shares are of.
+    /// Bytes of its chunks that are not templates. Shares refer to these.
     pub payload: u64,
     /// A file with a lower number is the same.
     pub copy: bool,
@@ -80,7 +80,7 @@ pub struct Link {
     pub a: u32,
     /// The other.
     pub b: u32,
-    /// Bytes of the chunks that both have: they have at least so many in common.
+    /// Bytes of the chunks that both have: a lower bound of the bytes in common.
     pub bytes: u64,
 }
 
@@ -105,7 +105,7 @@ impl Link {
     }
 }
 
-/// What an analysis went through.
+/// Amount of work of an analysis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Chunks of distinct files, repeats included.
@@ -128,7 +128,7 @@ pub struct Work {
     pub spilled: bool,
 }
 
-/// What was found.
+/// Result of an analysis.
 pub struct Analysis {
     /// The files by number.
     pub files: Vec<FileNode>,
@@ -136,7 +136,7 @@ pub struct Analysis {
     pub identical: Vec<IdenticalSet>,
     /// Files that are similar, the largest cluster first.
     pub clusters: Vec<Cluster>,
-    /// What it took.
+    /// The amount of work.
     pub work: Work,
     links: Sorted<LINK_BYTES>,
 }

@@ -1,8 +1,8 @@
 //! The chunks of one file: hashes and lengths.
 //!
-//! A chunk is known by 64 bits of its BLAKE3 hash: the paper uses MD5 and says that 64 bits are enough for 4 billion
-//! chunks, since a chance meeting only adds to an estimate (section 2.3). Whether two files are the same is a fact, and
-//! is told by 128 bits of the hash over all whole chunk hashes.
+//! A chunk is known by 64 bits of its BLAKE3 hash. The paper uses MD5 and says that 64 bits are enough for 4 billion
+//! chunks, since a collision only adds to an estimate (section 2.3). Whether two files are identical is a fact, so it is
+//! decided by 128 bits of the hash over all whole chunk hashes.
 
 use super::Templates;
 use crate::chunk::tttd::Tttd;
@@ -20,7 +20,7 @@ pub struct Chunk {
     pub len: u32,
 }
 
-/// What is kept of a file.
+/// The chunks of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkList {
     content: [u8; 16],
@@ -68,11 +68,11 @@ impl ChunkList {
         out
     }
 
-    /// Fails with what was expected.
+    /// Fails with a description of the expected bytes.
     pub fn decode(mut bytes: &[u8]) -> Result<ChunkList, &'static str> {
         let (content, rest) = bytes.split_first_chunk().ok_or("16 bytes of content hash")?;
         bytes = rest;
-        // A chunk takes 9 bytes or more, so a count that was made up takes no memory.
+        // A chunk takes 9 bytes or more, so a forged count takes no memory.
         let count = take_varint(&mut bytes).filter(|&count| count <= bytes.len() as u64 / 9);
         let count = count.ok_or("as many chunks as counted")?;
         let mut chunks = Vec::with_capacity(count as usize);
@@ -92,8 +92,8 @@ impl ChunkList {
     }
 }
 
-/// Bytes of the chunks that two sorted lists have in common; of a chunk that occurs more than once as many as both
-/// have. Merged, not looked up: 2.5 times as fast, says footnote 2 of the paper.
+/// Returns the bytes of the chunks that two sorted lists have in common; a repeated chunk counts as often as both have it.
+/// Merges the lists instead of looking chunks up: 2.5 times as fast, by footnote 2 of the paper.
 pub fn common_bytes(mut a: &[Chunk], mut b: &[Chunk]) -> u64 {
     let mut bytes = 0;
     while let ([first_a, rest_a @ ..], [first_b, rest_b @ ..]) = (a, b) {
@@ -109,7 +109,7 @@ pub fn common_bytes(mut a: &[Chunk], mut b: &[Chunk]) -> u64 {
     bytes
 }
 
-/// Cuts and hashes the bytes of one file. Takes memory for one chunk, what is given at once, and the chunks' hashes.
+/// Cuts and hashes the bytes of one file. Takes memory for one chunk, the bytes of one call, and the chunks' hashes.
 #[derive(Debug)]
 pub struct ChunkBuilder {
     tttd: Tttd,

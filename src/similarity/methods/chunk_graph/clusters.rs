@@ -55,7 +55,7 @@ impl Shape {
     }
 }
 
-/// Files that links connect. Of files that are the same, only the first is in it.
+/// Files that links connect; only the first of several identical ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
     /// Their numbers.

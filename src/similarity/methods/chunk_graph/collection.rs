@@ -1,12 +1,12 @@
 //! A collection: the chunks of many files, saved. Analyses with other thresholds or templates read this and not the
-//! files; of documents it was 2% of their size at chunks of 1,000 bytes and 10% at 100.
+//! files. Measured on documents it had 2% of their size at chunks of 1,000 bytes and 10% at 100.
 //!
 //! A header: magic, target of the chunks, number of files, CRC-32 of those. Then a record for each file: length and
-//! CRC-32 of what follows, length of the name, name, chunks as [`ChunkList::encode`] writes them. Numbers are 4 bytes,
+//! CRC-32 of the rest of the record, length of the name, name, chunks as [`ChunkList::encode`] writes them. Numbers are 4 bytes,
 //! little-endian.
 //!
-//! Invariants: files have the numbers in which they were added; a collection that was not finished, or was
-//! cut or changed since, is an error.
+//! Invariants: files have the numbers in which they were added. Reading a collection that was not finished, was cut or was
+//! changed is an error.
 
 use super::error::io as failed;
 use super::{ChunkList, GraphError};

@@ -10,19 +10,19 @@ pub enum GraphError {
     /// A file could not be read or written.
     #[error("{operation} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system answered.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A saved collection has not the form that this program writes.
+    /// A saved collection does not have the form that this program writes.
     #[error("collection {path} is damaged: expected {expected}; chunk its files again")]
     Damaged {
         /// The collection.
         path: PathBuf,
-        /// What should have been there.
+        /// The form expected there.
         expected: &'static str,
     },
     /// A list of templates has a line that names no chunk.
@@ -32,7 +32,7 @@ pub enum GraphError {
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What stands there.
+        /// The text on that line.
         found: String,
     },
     /// Files are numbered with 32 bits.
@@ -41,14 +41,14 @@ pub enum GraphError {
     /// A setting makes no sense.
     #[error("{name} {found}: expected {expected}")]
     Setting {
-        /// Which.
+        /// The setting.
         name: &'static str,
-        /// What it was.
+        /// The value given.
         found: f64,
-        /// What it has to be.
+        /// The values allowed.
         expected: &'static str,
     },
-    /// A file of work could not be written or read.
+    /// A temporary file could not be written or read.
     #[error(transparent)]
     Work(#[from] SimilarityError),
     /// A table could not be written.

@@ -17,7 +17,7 @@ pub struct Gathered<'a> {
     pub name: &'a OsStr,
     /// The same for files with the same bytes and for no others.
     pub content: [u8; 16],
-    /// What the index calls its content.
+    /// The number of its content in the index.
     pub number: u32,
 }
 

@@ -1,6 +1,6 @@
 //! The bipartite graph of a part that fits in memory: its files with their chunks, and for each chunk the files that have
-//! it. Files that share a chunk are compared by merging their sorted chunks. Of a part that does not fit the pairs are counted
-//! chunk by chunk (`large`), with the same answer.
+//! it. Files that share a chunk are compared by merging their sorted chunks. For a part that does not fit, `large` counts the
+//! pairs chunk by chunk, with the same answer.
 
 use super::{Chunk, common_bytes};
 use crate::similarity::SimilarityError;
@@ -8,7 +8,7 @@ use crate::similarity::methods::sorter::{Merge, Sorted};
 
 /// An edge by part: part, file, hash and length of the chunk.
 pub(super) const PART_EDGE_BYTES: usize = 4 + 4 + 8 + 4;
-/// What an edge takes in a graph: the file's chunk, its entry in the chunk's list, and both once more while sorting.
+/// Bytes of an edge in a graph: the file's chunk, its entry in the chunk's list, and both once more while sorting.
 pub(super) const EDGE_BYTES_IN_MEMORY: usize = 64;
 
 type Edges = Sorted<PART_EDGE_BYTES>;
@@ -30,7 +30,7 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(*bytes.first_chunk().expect("a record has 8 bytes there"))
 }
 
-/// What comparing took.
+/// Amount of work of comparing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
     /// Graphs that were in memory one after the other, and passes over parts that were too large.
@@ -39,7 +39,7 @@ pub(super) struct Effort {
     pub(super) comparisons: u64,
 }
 
-/// Is told two files, the lower number first, and their bytes in common.
+/// Gets two files, the lower number first, and their bytes in common.
 pub(super) type Found<'a> = &'a mut dyn FnMut(u32, u32, u64) -> Result<(), SimilarityError>;
 
 /// All pairs of files of a part that share a chunk (step 4 of the paper's algorithm). Holds all of the part.

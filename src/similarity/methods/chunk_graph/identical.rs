@@ -1,4 +1,4 @@
-//! Identical files: told apart from similar ones, and only the first of them is compared with others (section 2.4).
+//! Identical files, apart from similar ones; only the first of each set is compared with other files (section 2.4).
 
 use super::graph::number;
 use super::{Collection, FileNode, GraphError, Templates};

@@ -10,7 +10,7 @@
 //!            -> tables      for a spreadsheet                                         (`tables`)
 //! ```
 //!
-//! Bytes in common are a lower bound: what lies in chunks that differ anywhere does not count (section 2.3).
+//! Bytes in common are a lower bound: chunks that differ anywhere do not count (section 2.3).
 //! Templates are chunks that the user has marked; they do not count, and files need not be chunked again for it.
 //!
 //! As a [`Method`] it compares two files without the rest of the graph: there no chunk is ubiquitous, and none is a template.
@@ -149,7 +149,7 @@ impl Method for ChunkGraph {
 
     fn joined(&self, one: u64, other: u64) -> u64 {
         let ((one_len, one), (other_len, other)) = (len_and_count(one), len_and_count(other));
-        // Of two chunks with one hash the shorter: nothing is told that is not so.
+        // The shorter of two chunks with one hash, so that the bytes in common are never overstated.
         (one + other - 1).min(u32::MAX.into()) << 32 | u64::from(one_len.min(other_len))
     }
 

@@ -1,5 +1,5 @@
 //! Templates: chunks that do not count, because files have them from a common form and not from each other (section 4 of
-//! the paper). Files shrink by them to what is their own.
+//! the paper). Only the other chunks of a file count.
 
 use super::error::io;
 use super::{Collection, GraphError};
@@ -29,9 +29,9 @@ impl Templates {
         self.hashes.contains(&hash)
     }
 
-    /// Marks the chunks that at least `share` (0 to 1) of some files of a collection have, and tells how many were not
-    /// marked before. The paper marks what all of a cluster have, a share of 1; where files are in it only by way of
-    /// others that may be nothing. One pass over the collection, no file is read again.
+    /// Marks the chunks that at least `share` (0 to 1) of some files of a collection have, and returns how many were not
+    /// marked before. The paper marks those that all files of a cluster have, a share of 1; there may be none if files are in
+    /// the cluster only by way of others. One pass over the collection, reads no file again.
     pub fn mark(&mut self, collection: &Collection, files: &[u32], share: f64) -> Result<usize, GraphError> {
         if !(share > 0.0 && share <= 1.0) {
             return Err(GraphError::Setting {

@@ -19,7 +19,7 @@ pub struct Found {
     pub id: RecipeId,
     /// How the query, as a, compares with it, as b.
     pub likeness: Likeness,
-    /// What that was made of.
+    /// The sums behind it.
     pub sums: Sums,
 }
 
@@ -32,7 +32,7 @@ pub struct FoundPair {
     pub b: RecipeId,
     /// How they compare.
     pub likeness: Likeness,
-    /// What that was made of.
+    /// The sums behind it.
     pub sums: Sums,
 }
 
@@ -86,7 +86,7 @@ impl Index {
             Ok(true)
         })?;
         found.sort_by(|a, b| b.likeness.score().total_cmp(&a.likeness.score()).then(a.id.cmp(&b.id)));
-        // What a crash has left of a content that was removed and came again.
+        // A crash may leave rows of a content that was removed and added again.
         found.dedup_by_key(|found| found.id);
         found.truncate(limit);
         Ok(found)
@@ -226,7 +226,7 @@ impl Index {
         Ok(near.into_iter().map(|(content, _)| content).collect())
     }
 
-    /// Gives `visit` the numbers under each key of a range, but for keys beyond the cap.
+    /// Calls `visit` with the numbers under each key of a range, except for keys beyond the cap.
     fn numbers_within(&self, range: &RangeInclusive<u64>, visit: &mut dyn FnMut(&[u32])) -> Result<()> {
         let (mut last, mut numbers) = (None, Vec::new());
         let most = self.options.frequency_cap;

@@ -7,13 +7,16 @@
 //! MethodNumbered            -> prefix 1 | content id 16 | number 4
 //! ```
 //!
-//! All methods share the tables; each has a prefix of its own, the lowest that was free. No row grows with a file. What
-//! must always be true: a number is given out once, so what a crash or a removal leaves of a content names no other; the
-//! row that says that a content is known is written last and removed first; an index answers only for the parameters
-//! that it was made with. As all of similarity it is a hint, made anew from the files.
+//! All methods share the tables; each has a prefix of its own, the lowest that was free. No row grows with a file. As all of
+//! similarity the index is a hint and can be rebuilt from the files.
 //!
-//! Additions gather in memory, up to a bound, and whoever asks merges them first: so a query sees everything. Postings of
-//! removed contents stay until they are a quarter of what is left, and go in one pass.
+//! Invariants:
+//! - A number is given out once, so leftovers of a crash or a removal never name another content.
+//! - The row that makes a content known is written last and removed first.
+//! - An index answers only for the parameters that it was made with.
+//!
+//! Additions gather in memory, up to a bound, and each query merges them first, so it sees everything. Postings of
+//! removed contents stay until they are a quarter of the rest; then one pass drops them.
 
 mod ask;
 
@@ -39,20 +42,20 @@ pub type VisitContent<'a> = dyn FnMut(u32, RecipeId, u64, &[u8]) -> bool + 'a;
 const CLEARED_BYTES: usize = 4 << 20;
 /// Contents removed at once.
 const FORGOTTEN_MAX: usize = 1024;
-/// What merging takes for each byte of a row that gathered: a reference to it, to be sorted.
+/// Bytes of memory that merging takes for each byte of a gathered row: a reference to it, to be sorted.
 const MERGED_BYTES: usize = 3;
 const META_PREFIX: &[u8] = b"method.";
 static NUMBERED: Runs =
     Runs::new(Layout { table: Table::MethodNumbered, row_len: 1 + ID_BYTES + 4, key_len: 1 + ID_BYTES });
 
-/// How an index is used; none of it changes what is stored.
+/// Options of an index that do not change the stored data.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexOptions {
     /// About how many bytes of memory additions may take before they are merged into the database.
     pub buffer_bytes: usize,
     /// A key that more contents than this have is not followed. The papers have no such bound.
     pub frequency_cap: usize,
-    /// Of the contents that share a key with a query so many are compared with it, those first that share most.
+    /// At most this many contents that share a key with a query are compared with it, those that share most first.
     pub candidates_max: usize,
 }
 
@@ -231,7 +234,7 @@ impl Index {
 
     /// Adds a content; without effect if it is known. May merge the buffer, which takes time.
     pub fn add(&self, id: RecipeId, sketch: &AnySketch) -> Result<()> {
-        // What has no meaning to the method is not to be found out by who asks.
+        // A bad sketch must fail here, not in a later query.
         self.method.comparer(sketch.head(), sketch.keys())?;
         let mut state = self.lock();
         if self.number(&state, &id)?.is_some() {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Of anchors that are learned.
+/// Length of learned anchors.
 const LEARNED_BYTES: usize = 4;
 
 /// A set of anchors.
@@ -19,7 +19,7 @@ struct Automaton {
 }
 
 impl Anchors {
-    /// Of 1 to [`FINGER_BYTES`] bytes each; the order does not matter.
+    /// Takes anchors of 1 to [`FINGER_BYTES`] bytes each; the order does not matter.
     ///
     /// Fails, naming the anchor, if one is empty or longer, and if there is none or too many to be searched for.
     pub fn new(mut strings: Vec<Vec<u8>>) -> Result<Anchors, String> {
@@ -41,7 +41,7 @@ impl Anchors {
         &self.0.strings
     }
 
-    /// Gives `keep` where each kept substring of `text` starts; returns where what has to be looked at again starts.
+    /// Calls `keep` with the start of each kept substring of `text`; returns the start of the text that has to be examined again.
     pub(super) fn each(&self, text: &[u8], mut keep: impl FnMut(usize)) -> usize {
         let mut start = 0;
         while let Some(found) = self.0.search.find(&text[start..]) {

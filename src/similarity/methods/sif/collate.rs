@@ -1,7 +1,7 @@
 //! All against all: which contents share how many fingerprints (section 4, figures 1 and 2).
 //!
-//! The index has its fingerprints sorted. Of each that two contents or more have, the set of contents is taken and the
-//! fingerprint is forgotten; the sets are sorted, and equal ones become one with a counter. That is saved: any
+//! The index has its fingerprints sorted. For each that two contents or more have, the set of contents is kept and the
+//! fingerprint is dropped. The sets are sorted, and equal ones become one with a counter. The result is saved: any
 //! threshold and any rules are applied to it afterwards, and no file is read again.
 
 use super::{Sif, SifHead};
@@ -70,7 +70,7 @@ pub struct SharedBy {
     pub count: u64,
 }
 
-/// What fingerprinting and sorting came to. Everything after that is quick.
+/// Result of fingerprinting and sorting. Everything after that is quick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     /// By their first name.
@@ -103,7 +103,7 @@ impl Saved {
         Saved::of(files, &mut |visit| index.keys(0, visit), options, dir)
     }
 
-    /// Collates files with their numbers, of which those without names are left out. `each_key` gives each fingerprint with
+    /// Collates files with their numbers, and leaves out files without names. `each_key` gives each fingerprint with
     /// the numbers of the files that have it; it is called twice.
     pub fn of(
         mut files: Vec<(u32, File)>,
@@ -116,7 +116,7 @@ impl Saved {
         let places: HashMap<u32, u32> =
             files.iter().enumerate().map(|(place, (number, _))| (*number, place as u32)).collect();
         let mut files: Vec<File> = files.into_iter().map(|(_, file)| file).collect();
-        // Sets are told apart by a hash, so that of each fingerprint a record of one length is sorted.
+        // A hash identifies a set, so that records of one length are sorted for each fingerprint.
         let mut sorter = Sorter::<RECORD_BYTES>::new(dir, options.memory_bytes);
         let set_of = |contents: &[(u32, u64)]| {
             let mut set: Vec<u32> =
@@ -143,7 +143,7 @@ impl Saved {
             failed.is_ok()
         })?;
         failed?;
-        // Of each set how many fingerprints, and the first: that says which files they are.
+        // For each set the number of fingerprints, and the first one, which identifies the files.
         let mut counts: HashMap<u64, u64> = HashMap::new();
         let sorted = sorter.finish()?;
         let (mut merge, mut last): (_, Option<([u8; HASH_BYTES], u64)>) = (sorted.all()?, None);

@@ -1,4 +1,4 @@
-//! Two directories compared by what is in their files, names counting as a hint (section 6).
+//! Comparison of two directories by the contents of their files, with names as a hint (section 6).
 
 use super::Saved;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ pub struct Alike {
     pub equal: bool,
 }
 
-/// What two directories have in common.
+/// Common files of two directories.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Compared {
     /// Each file of the first that has an equal or a similar one in the second, by name.
@@ -35,7 +35,7 @@ fn below<'a>(name: &'a [u8], dir: &[u8]) -> Option<&'a [u8]> {
 
 impl Saved {
     /// Compares the files below directory `a` with those below `b`; similar ones have at least `share_min` in common.
-    /// Of several that are as similar, the one of the same name is taken.
+    /// Takes the one of the same name if several are equally similar.
     pub fn directories(&self, a: &[u8], b: &[u8], share_min: f64) -> Compared {
         let mut compared = Compared::default();
         let sets = self.sets_of_files();

@@ -1,8 +1,8 @@
-//! Fingerprints: which substrings of a file are kept, and their hashes (section 2).
+//! Fingerprints: hashes of selected substrings of a file (section 2).
 //!
-//! Of t1 .. t50 the fingerprint is t1 p^49 + t2 p^48 + .. + t50 mod M, where p is a prime and M a power of 2. From one
-//! to the next it is multiplied, the byte that enters is added and what the byte that leaves has become is taken away.
-//! Text that was kept is passed over, so a run of one character gives few fingerprints and not one at each place.
+//! The fingerprint of t1 .. t50 is t1 p^49 + t2 p^48 + .. + t50 mod M, where p is a prime and M a power of 2. A step to the
+//! next multiplies it, adds the byte that enters, and subtracts the term of the byte that leaves.
+//! Text that was kept is skipped, so a run of one character gives few fingerprints and not one at each place.
 
 use super::{Selection, Sif};
 use crate::view::postscript;
@@ -11,7 +11,7 @@ use crate::view::postscript;
 pub const FINGER_BYTES: usize = 50;
 /// p: the largest prime below 2^30.
 const PRIME: u32 = (1 << 30) - 35;
-/// What a byte has become when it leaves: t p^50, since it is taken away after the multiplication.
+/// Term of a byte when it leaves: t p^50, since it is subtracted after the multiplication.
 static LEAVE: [u32; 256] = leave();
 
 const fn leave() -> [u32; 256] {
@@ -106,7 +106,7 @@ impl Fingers {
         self.found.push((u64::from(hash) & ((1 << self.sif.bits) - 1)) as u32);
     }
 
-    /// Keeps fingerprints of `text`; returns where what has to be looked at again starts.
+    /// Keeps fingerprints of `text`; returns the start of the text that has to be examined again.
     fn hashed(&mut self, text: &[u8], low_zeros: u32) -> usize {
         let mask = ((1u64 << low_zeros) - 1) as u32;
         let mut start = 0;

@@ -1,22 +1,22 @@
 //! Interesting sets: files that all have enough fingerprints in common, and are part of no larger such set (section 4).
 //!
-//! The paper says that finding them is NP-complete and that it has a heuristic, without giving it. This is one: files are
-//! added to a set one after the other, which can only shrink what is common to all; a file that has all that the set has
-//! in common is added at once (so a hundred near-copies are one step, and not 2^100), and if all that could be added can
-//! be added together, that is done (Burdick, Calimlim and Gehrke, "MAFIA", ICDE 2001, sections 3.1 and 3.2). It ends after a
-//! bound of steps, and says if it did.
+//! The paper says that finding them is NP-complete and that it has a heuristic, without giving it. This is one (Burdick,
+//! Calimlim and Gehrke, "MAFIA", ICDE 2001, sections 3.1 and 3.2): files are added to a set one after the other, which can
+//! only shrink the fingerprints in common. A file that has all of those is added at once, so a hundred near-copies are one
+//! step, and not 2^100. If all possible additions fit together, all are made at once. The search ends after a limited
+//! number of steps, and reports that.
 
 use super::Saved;
 use std::collections::HashMap;
 
-/// What is interesting.
+/// Limits that make a set interesting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InterestOptions {
     /// Smallest share of the fingerprints of each file that must be common to all, 0 to 1.
     pub share_min: f64,
     /// Fewest fingerprints common to all.
     pub common_min: u64,
-    /// Give up after so many steps; a step looks at the sets that are common to the files at hand.
+    /// Give up after this many steps; a step examines the sets that are common to the files at hand.
     pub steps_max: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct Interesting {
     pub common: u64,
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterestingSets {
     /// No set is part of another. The most fingerprints first, in each and in all of its files together.

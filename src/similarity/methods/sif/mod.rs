@@ -25,9 +25,9 @@ use crate::recipe::{put_varint, take_varint};
 use fingers::Fingers;
 use std::ffi::OsStr;
 
-/// One-against-all lists files from this share on, unless told otherwise (section 3).
+/// One-against-all lists files from this share on by default (section 3).
 pub const SHARE_DEFAULT: f64 = 0.5;
-/// Of a fingerprint 30 to so many bits are kept (section 2).
+/// Largest number of bits of a fingerprint that are kept; the smallest is 30 (section 2).
 pub const BITS_MAX: u32 = 32;
 
 /// More zeros leave nothing of files of 64 KiB.
@@ -70,7 +70,7 @@ impl Sif {
     }
 }
 
-/// What tells equal files, and how many fingerprints there are.
+/// Facts that identify equal files, and the number of fingerprints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SifHead {
     /// Length of the file.
@@ -157,8 +157,8 @@ impl Method for Sif {
         (sums.a, sums.b) = (sums.a.saturating_add(a), sums.b.saturating_add(b));
     }
 
-    /// Section 3: how many fingerprints of b are among a's, by how many a has. Where one occurs more often in b that
-    /// is more than all of them. Files of the same checksum and size are the same.
+    /// Section 3: how many fingerprints of b are among a's, by how many a has. If one occurs more often in b, the share
+    /// exceeds 1. Files of the same checksum and size are the same.
     fn likeness(&self, a: &Whole<SifHead>, b: &Whole<SifHead>, sums: &Sums) -> Likeness {
         let (a, b) = (&a.head, &b.head);
         if (a.bytes, a.checksum) == (b.bytes, b.checksum) {

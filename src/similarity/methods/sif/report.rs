@@ -1,4 +1,4 @@
-//! Groups of similar files at a threshold, out of what was saved (section 4, figure 3). No file is read for it.
+//! Groups of similar files at a threshold, from a saved result (section 4, figure 3). Reads no file for it.
 
 use super::{File, Saved};
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ pub struct Rules {
     pub share_min: f64,
     /// Fewest fingerprints in common. The paper figures that 5 to 10 are strong evidence (section 6).
     pub common_min: u64,
-    /// Only files of which the shorter is so large a share of the longer, 0 to 1.
+    /// Smallest length of the shorter file as a share of the longer, 0 to 1.
     pub size_ratio: f64,
     /// Only files whose names end in the same way: `.c`.
     pub same_suffix: bool,
@@ -31,7 +31,7 @@ impl Rules {
     }
 }
 
-/// What follows the last dot of a name, if anything goes before it.
+/// Returns the last dot of a name and the text after it, if there is text before it.
 fn suffix(path: &[u8]) -> Option<&[u8]> {
     let name = path.rsplit(|byte| *byte == b'/').next()?;
     name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0).map(|at| &name[at..])
@@ -47,8 +47,8 @@ pub struct Group {
 }
 
 impl Saved {
-    /// Each file with what is similar to it. A set of files is given once, with the first of them that has it. A file
-    /// whose names have one content is a group too, even if nothing else is like it.
+    /// Returns each file with those similar to it. Each set of files comes once, with the first of them that has it. A file
+    /// whose names have one content is a group too, even if no other file is like it.
     pub fn groups(&self, rules: &Rules) -> Vec<Group> {
         let sets = self.sets_of_files();
         let mut groups = Vec::new();

@@ -23,9 +23,9 @@ pub struct Match {
     pub a: u32,
     /// The other.
     pub b: u32,
-    /// Of their sum tables.
+    /// Distance of their sum tables.
     pub distance: u64,
-    /// They are the same to the byte.
+    /// Whether they are identical.
     pub identical: bool,
 }
 
@@ -49,7 +49,7 @@ impl<'a> SimFind<'a> {
         SimFind { method, files, keys }
     }
 
-    /// What is similar to one file, by distance. Two look-ups in the sorted keys, and then as long as there are keys
+    /// Returns the files similar to one file, by distance. Two look-ups in the sorted keys, then a step for each key that is
     /// near enough.
     pub fn similar(&self, file: u32, same: SameBytes<'_>, counts: &mut Counts) -> io::Result<Vec<Match>> {
         let a = &self.files[file as usize];

@@ -20,7 +20,7 @@ const SUM_MAX: u64 = (1 << SUM_BITS) - 1;
 pub struct Extension(pub [u8; 3]);
 
 impl Extension {
-    /// Of an extension without its dot.
+    /// Takes an extension without its dot.
     pub fn of(extension: &OsStr) -> Extension {
         let mut first = [0; 3];
         first
@@ -30,7 +30,7 @@ impl Extension {
         Extension(first)
     }
 
-    /// Of a file's name.
+    /// Takes the extension of a file's name.
     pub fn of_name(name: &OsStr) -> Extension {
         Path::new(name).extension().map_or(Extension::default(), Extension::of)
     }
@@ -52,11 +52,11 @@ impl std::fmt::Display for Extension {
 /// How sums become a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyKind {
-    /// What users call it.
+    /// Its name for users.
     pub name: &'static str,
-    /// Of each tag.
+    /// The weight of each tag.
     pub weights: [u8; TAG_COUNT],
-    /// Whether the extension stands in front.
+    /// Whether the extension comes first in the key.
     pub extension: bool,
 }
 

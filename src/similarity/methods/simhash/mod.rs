@@ -8,7 +8,7 @@
 //! ```
 //!
 //! It sees resemblance of whole files of like size and never containment: a file inside a larger one is not found.
-//! Where things stand in a file does not count, so the same lines in another order are the same to it.
+//! The order within a file does not count: the same lines in another order look the same.
 
 mod find;
 mod key;
@@ -23,7 +23,7 @@ use crate::recipe::{put_varint, take_varint};
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
 
-/// What a command's help says of it.
+/// Text in the help of commands.
 pub const HELP: &str = "SimHash: finds files of like size and extension with nearly the same counts of bit patterns. \
     Cannot find a file that is contained in a larger one; order within a file does not count.";
 
@@ -52,7 +52,7 @@ pub struct SimHash {
     pub key: KeyKind,
     /// For extensions that [`SimHash::by_extension`] does not name.
     pub tolerance: Tolerance,
-    /// Formats of which most is structure ask for less (section 5.2 names PostScript), and none for more.
+    /// Stricter tolerances for formats that are mostly structure (section 5.2 names PostScript). None may be looser.
     pub by_extension: Vec<(Extension, Tolerance)>,
 }
 
@@ -70,12 +70,12 @@ impl Default for SimHash {
 /// A tenth of what other files get: section 5.2 asks for "a very low tolerance setting" and names none.
 const POSTSCRIPT: Tolerance = Tolerance { key: 0.001, size: 0.05, sums: 0.001 };
 
-/// What is kept of a file: some 40 bytes when encoded.
+/// The sketch of a file: some 40 bytes when encoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SimSketch {
     /// Length of the file in bytes.
     pub size: u64,
-    /// Of its name.
+    /// The extension in its name.
     pub extension: Extension,
     /// Hits of each tag.
     pub sums: [u64; TAG_COUNT],
@@ -182,7 +182,7 @@ impl Parametric for SimHash {
             let known = by_extension.iter().position(|(of, _)| *of == extension);
             let base = known.map_or(tolerance, |at| by_extension[at].1);
             let own = base.with(options, &format!(".{name}"))?;
-            // What is kept is found without names, by the tolerances for all.
+            // The index finds candidates without names, by the tolerances for all extensions.
             if own.stricter(tolerance) != own {
                 return Err(format!("tolerances of .{name}: expected none above that for all extensions"));
             }
@@ -202,7 +202,7 @@ impl Tolerance {
         Tolerance { key: key.min(other.key), size: size.min(other.size), sums: sums.min(other.sums) }
     }
 
-    /// With what was given under keys that end so.
+    /// Returns these tolerances with the options whose keys end in `end`.
     fn with(mut self, options: &mut Options, end: &str) -> Result<Tolerance, String> {
         let mut share = |key: &str| -> Result<Option<f64>, String> {
             let (key, expected) = (format!("{key}{end}"), "a number from 0 to 1");
@@ -240,7 +240,7 @@ impl Method for SimHash {
             |Tolerance { key, size, sums }: Tolerance| format!("keys {key}, sizes {size}, tables {sums}");
         let mut text = format!("key {}, tolerance of {}", self.key.name, told(self.tolerance));
         for (extension, tolerance) in &self.by_extension {
-            text += &format!("; of .{extension}: {}", told(*tolerance));
+            text += &format!("; .{extension}: {}", told(*tolerance));
         }
         text
     }

@@ -15,7 +15,7 @@ pub const TAGS: [u8; TAG_COUNT] =
 
 const NO_TAG: u8 = 0xff;
 
-/// Where in [`TAGS`] a byte stands.
+/// Place of each byte in [`TAGS`].
 static PLACES: [u8; 256] = places();
 
 const fn places() -> [u8; 256] {

@@ -1,5 +1,5 @@
-//! Front ends: what of a document does not tell it from others is taken out before winnowing sees it, by a view that
-//! suits its format (sections 2.1 and 5.2), and places in what is left are found again as lines of the document.
+//! Front ends: a view that suits the format removes text that does not tell a document from others (sections 2.1 and 5.2)
+//! before winnowing sees it, and maps places in the rest back to lines of the document.
 //!
 //! Text loses case, white space and punctuation; HTML its tags too; source code the names of things; raw bytes nothing.
 
@@ -17,12 +17,12 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 /// Which line of a document each part of what its front end gave is of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// Where what came of a line starts, with the line, from 1; ascending.
+    /// Start of the output of each line, with the line, from 1; ascending.
     starts: Vec<(u64, u64)>,
 }
 
 impl Lines {
-    /// The lines that some bytes are of, the last included; `None` if nothing was given out.
+    /// Returns the lines that some bytes come from, first and last; `None` if there was no output.
     pub fn of(&self, bytes: &Range<u64>) -> Option<(u64, u64)> {
         let line = |at: u64| {
             let next = self.starts.partition_point(|(start, _)| *start <= at);
@@ -39,7 +39,7 @@ pub struct Document {
     pub view: View,
     /// Its fingerprints; places are in what the front end gave.
     pub sketch: WinnowSketch,
-    /// The lines that those are of. Of HTML, PDF and archives a place may be shown some lines late: they are decoded
+    /// The lines of those places. In HTML, PDF and archives a place may be shown some lines late, because they are decoded
     /// in larger parts.
     pub lines: Lines,
 }

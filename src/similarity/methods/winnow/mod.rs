@@ -1,17 +1,17 @@
-//! Winnowing: of each window of w hashes of k-grams the least (Schleimer, Wilkerson and Aiken, "Winnowing: Local
+//! Winnowing: the least of each window of w hashes of k-grams (Schleimer, Wilkerson and Aiken, "Winnowing: Local
 //! Algorithms for Document Fingerprinting", SIGMOD 2003), as in MOSS.
 //!
 //! ```text
-//! document -> front       the format's front end: what does not tell documents apart is taken out
+//! document -> front       the format's front end: takes out text that does not tell documents apart
 //! bytes    -> select      hashes of k-grams, the least of each window, with their places
 //! sketches -> regions     the parts that two documents have in common, side by side
-//! index    -> query       files like one, beside a base file, with as many look-ups as the user wants
-//! index    -> pairs       pairs by the number of fingerprints in common, beside a base file
+//! index    -> query       files like one, without a base file, with as many look-ups as the user wants
+//! index    -> pairs       pairs by the number of fingerprints in common, without a base file
 //! ```
 //!
-//! Promise: whatever two files have in common that is of t = w+k-1 bytes or more is seen, and nothing below k bytes is.
-//! The engine knows no formats; a front end knows no fingerprints. A sketch has places; an index has no use for them, as
-//! what is shown side by side is read from the documents.
+//! - Guarantee: every common passage of t = w+k-1 bytes or more is found, and none below k bytes.
+//! - The engine knows no formats; a front end knows no fingerprints.
+//! - A sketch has places; an index does not need them, as the passages shown side by side are read from the documents.
 
 pub mod front;
 mod pairs;
@@ -84,7 +84,7 @@ impl Winnow {
         self.w
     }
 
-    /// t: matches of so many bytes or more are found for sure.
+    /// Returns t: common passages of this many bytes or more are always found.
     pub fn guarantee(&self) -> u32 {
         self.w + self.k - 1
     }
@@ -126,7 +126,7 @@ impl WinnowSketch {
     }
 }
 
-/// Broder's estimate of resemblance: of the `n` smallest hashes in either those that are in both.
+/// Returns Broder's estimate of resemblance: the share of the `n` smallest hashes in either that are in both.
 pub fn resemblance(a: &WinnowSketch, b: &WinnowSketch, n: usize) -> Option<f64> {
     let (a, b) = (a.smallest(n).hashes(), b.smallest(n).hashes());
     let mut all = [&a[..], &b].concat();
@@ -153,7 +153,7 @@ impl Method for Winnow {
 
     fn described(&self) -> String {
         let (parameters, t, k) = (self.parameters(), self.guarantee(), self.k);
-        format!("{parameters} t={t}: finds what is common over {t} bytes or more, and nothing below {k}")
+        format!("{parameters} t={t}: finds common passages of {t} bytes or more, and none below {k}")
     }
 
     fn builder(&self, _name: Option<&OsStr>) -> WinnowBuilder {

@@ -1,5 +1,5 @@
 //! Pairs of documents by the number of fingerprints in common, as MOSS reports them (section 5.2): counted fingerprint by
-//! fingerprint, and what is below the minimum is never a pair.
+//! fingerprint; pairs below the minimum are never kept.
 
 use super::WinnowSketch;
 use crate::id::RecipeId;
@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-/// What was handed out, and is in everyone's work: its fingerprints count nothing.
+/// Material that every author was given: its fingerprints count nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Base(Arc<BTreeSet<u64>>);
 
@@ -43,9 +43,9 @@ pub struct PairOptions {
     pub score_min: f64,
     /// Fewest different fingerprints in common.
     pub common_min: u32,
-    /// At most so many pairs: those with most in common.
+    /// At most this many pairs: those with most in common.
     pub limit: usize,
-    /// A fingerprint that more documents than this have counts nothing, as what a teacher has written.
+    /// A fingerprint that more documents than this have counts nothing, like text written by the teacher.
     pub documents_max: usize,
     /// Memory for counting.
     pub memory_bytes: usize,

@@ -5,7 +5,7 @@ use crate::similarity::SimilarityError;
 use crate::similarity::methods::{Entry, Found, Index, Likeness, Method, Sums, Whole};
 use std::collections::HashMap;
 
-/// How one document is asked about. Of its sketch a part may do: then only the figures that this part tells are there.
+/// How to query with one document. A part of its sketch may do: then only the figures that this part can give are there.
 #[derive(Clone, Debug)]
 pub struct Query {
     winnow: Winnow,
@@ -15,8 +15,8 @@ pub struct Query {
 }
 
 impl Query {
-    /// Without what is in `base`, with what a window of `window` hashes keeps of the sketch asked about, and of that the
-    /// `smallest` hashes.
+    /// A query without the fingerprints in `base`. It uses the fingerprints that a window of `window` hashes keeps, and the
+    /// `smallest` of those.
     ///
     /// Fails if `window` is smaller than that of `winnow`, or `smallest` is 0.
     pub fn new(
@@ -37,12 +37,12 @@ impl Query {
         Ok(Query { winnow, base, window, smallest })
     }
 
-    /// What sketches are made with.
+    /// Returns the parameters of sketches.
     pub fn winnow(&self) -> Winnow {
         self.winnow
     }
 
-    /// What sketches are made with, and what is asked, for people to read.
+    /// Returns the parameters of sketches and of the query, for people to read.
     pub fn parameters(&self) -> String {
         let mut text = self.winnow.described();
         if !self.base.is_empty() {
@@ -101,8 +101,8 @@ impl Query {
         Ok(found)
     }
 
-    /// Broder's estimate for some contents: of the `n` smallest hashes in either those that are in both. `own` are those of
-    /// the document.
+    /// Returns Broder's estimate for some contents: the share of the `n` smallest hashes in either that are in both. `own` are
+    /// those of the document.
     fn resemblances(
         &self,
         index: &Index,
@@ -112,7 +112,7 @@ impl Query {
     ) -> Result<HashMap<u32, f64>, SimilarityError> {
         // If the document has n, none of the n smallest of both is larger than its largest.
         let last = own.last().copied().filter(|_| own.len() >= n).unwrap_or(u64::MAX);
-        // Of each, how many of its hashes the document has not, and how many of the smallest both have.
+        // For each: how many of its hashes the document lacks, and how many of the smallest both have.
         let mut counts: HashMap<u32, (usize, usize)> =
             contents.iter().map(|&number| (number, (0, 0))).collect();
         index.keys(0, &mut |key, list| {

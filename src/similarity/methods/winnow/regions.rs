@@ -40,7 +40,7 @@ pub fn regions(a: &WinnowSketch, b: &WinnowSketch, k: u32, w: u32) -> Vec<Region
         open = goes_on;
         done.extend::<Vec<Region>>(ended);
         for &at in places.get(&print.hash).into_iter().flatten() {
-            // Of the regions that it can go on, the one with the nearest distance.
+            // The nearest of the regions that this place can continue.
             let off = |region: &Region| {
                 let (there, here) =
                     (at as i128 - print.at as i128, region.b.end as i128 - region.a.end as i128);

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-/// Bits of a hash that are kept. The paper found 32 too few for two thousand million hashes and took 64; of those only
-/// one in fifty is kept here, and of 2^30 kept ones a look-up in a thousand meets a stranger's.
+/// Bits of a hash that are kept. The paper found 32 too few for two thousand million hashes and took 64. This index keeps
+/// only one in fifty of those; with 2^30 kept hashes one look-up in a thousand finds an unrelated one.
 pub const HASH_BITS: u32 = 40;
-/// b: odd, so that nothing is lost, and without a pattern in its bits.
+/// b: odd, so that no bits are lost, and without a pattern in its bits.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A hash that was kept, and where its k-gram starts.
+/// A hash that was kept, and the start of its k-gram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint {
     /// The hash, of [`HASH_BITS`].
@@ -17,8 +17,8 @@ pub struct Fingerprint {
     pub at: u64,
 }
 
-/// The hashes of all k-grams, by the second form of section 2.2: what is added is multiplied too, so that the last
-/// byte moves all bits.
+/// The hashes of all k-grams, by the second form of section 2.2: the added byte is multiplied too, so that the last
+/// byte changes all bits.
 #[derive(Clone, Debug)]
 pub(super) struct Grams {
     /// The last k bytes.
@@ -64,7 +64,7 @@ impl Grams {
     }
 }
 
-/// Gives `see` the hash of each k-gram of `bytes`: for measuring what is selected of them.
+/// Calls `see` with the hash of each k-gram of `bytes`: to measure the selection.
 pub fn each_hash(k: u32, bytes: &[u8], see: impl FnMut(u64)) {
     Grams::new(k).roll(bytes, see);
 }
@@ -124,7 +124,7 @@ impl Windows {
         }
     }
 
-    /// What was kept since it was last taken.
+    /// Takes the fingerprints kept since the last call.
     pub(super) fn take(&mut self) -> std::vec::Drain<'_, Fingerprint> {
         self.kept.drain(..)
     }
@@ -138,17 +138,17 @@ impl Windows {
     }
 }
 
-/// Of the fingerprints kept with some w of `grams` hashes, those that a larger w keeps: "F_w' is a subset of F_w"
-/// (section 3.2).
+/// Returns the fingerprints, out of those kept with some w of `grams` hashes, that a larger w keeps: "F_w' is a subset of
+/// F_w" (section 3.2).
 ///
-/// A fingerprint is kept if there is a window that holds it, nothing less, and nothing as small to its right. What
-/// was not kept need not be looked at: less than it, in any such window, is a fingerprint.
+/// A fingerprint is kept if some window holds it, nothing less, and nothing as small to its right. Other hashes need not be
+/// examined: in any such window a smaller hash is itself a fingerprint.
 pub(super) fn thinned(kept: &[Fingerprint], grams: u64, w: u64) -> Vec<Fingerprint> {
     if grams < w {
         let least = kept.iter().copied().min_by_key(|print| (print.hash, u64::MAX - print.at));
         return least.into_iter().collect();
     }
-    // For each the place after the last one before it that is less; a stack of those that may still be.
+    // For each the place after the last smaller one before it; a stack of candidates for that.
     let mut from = vec![0; kept.len()];
     let mut to = vec![grams; kept.len()];
     let mut open: Vec<usize> = Vec::new();
