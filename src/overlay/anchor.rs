@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Descriptors that are kept for inodes that no program has open.
 const CACHE_MAX: usize = 512;
-/// Entries of the cache that one call looks at: some are in use, and stay.
+/// Entries of the cache that one call examines: some are in use, and stay.
 const LOOKED_AT: usize = 8;
 
 const BY_PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
@@ -64,7 +64,7 @@ impl Sunk {
 }
 
 impl FileHandle {
-    /// The handle of what `fd` refers to; `None` if its filesystem has none.
+    /// Returns the handle of the inode that `fd` refers to; `None` if its filesystem has none.
     pub fn of(fd: impl AsFd) -> Option<FileHandle> {
         let mut raw = RawHandle { bytes: HANDLE_BYTES_MAX as u32, kind: 0, handle: [0; HANDLE_BYTES_MAX] };
         let mut mount_id: libc::c_int = 0;
@@ -116,9 +116,9 @@ pub struct Anchor {
 #[derive(Default)]
 struct Held {
     fd: Option<Arc<OwnedFd>>,
-    /// How many have the file open.
+    /// Number of pins ([`Anchor::pin`]).
     opens: usize,
-    /// Whether the cache knows of the descriptor.
+    /// Whether the descriptor is in the cache.
     cached: bool,
 }
 
@@ -130,7 +130,7 @@ pub struct Anchors {
     root: OwnedFd,
     /// Whether this process may open by handle.
     opens_handles: bool,
-    /// Descriptors that can be had again, the one that was opened first in front.
+    /// Descriptors that can be opened again, oldest first.
     cache: Mutex<VecDeque<Weak<Anchor>>>,
     cache_max: usize,
     limit: usize,
@@ -147,12 +147,12 @@ impl Anchors {
         Anchors { root, opens_handles, cache: Mutex::default(), cache_max, limit }
     }
 
-    /// How many descriptors this process may have.
+    /// Returns how many descriptors this process may have.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Holds the inode that `fd` refers to; `on_root_fs` says that it is on the root's filesystem. [`Anchors::trim`] is to follow.
+    /// Holds the inode that `fd` refers to; `on_root_fs`: whether it is on the root's filesystem. Call [`Anchors::trim`] next.
     pub fn hold(self: &Arc<Self>, fd: OwnedFd, on_root_fs: bool) -> Arc<Anchor> {
         let handle = if on_root_fs { FileHandle::of(&fd) } else { None };
         let anchor = Arc::new_cyclic(|me| Anchor {
@@ -206,7 +206,7 @@ impl Anchors {
 }
 
 impl Anchor {
-    /// A descriptor (`O_PATH`) for the inode; ESTALE if it is gone.
+    /// Returns a descriptor (`O_PATH`) for the inode; ESTALE if it is gone.
     pub fn fd(&self) -> rustix::io::Result<Arc<OwnedFd>> {
         self.used.store(true, Ordering::Relaxed);
         let (fd, reopened) = self.held(&mut self.lock())?;
@@ -234,7 +234,7 @@ impl Anchor {
         held.opens = held.opens.saturating_sub(1);
     }
 
-    /// The descriptor, and whether it had to be opened again.
+    /// Returns the descriptor, and whether it had to be opened again.
     fn held(&self, held: &mut Held) -> rustix::io::Result<(Arc<OwnedFd>, bool)> {
         if let Some(fd) = &held.fd {
             return Ok((fd.clone(), false));
@@ -269,7 +269,7 @@ impl Anchor {
         }
     }
 
-    /// Tells the cache of a descriptor that can be had again.
+    /// Adds a descriptor that can be opened again to the cache.
     fn cache(&self, held: &mut Held) {
         if !held.cached && held.fd.is_some() && self.opens_again() {
             held.cached = true;
@@ -285,8 +285,8 @@ impl Anchor {
         self.fd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the inode, a regular file, for I/O. Never blocks on somebody's lease. By its handle that takes half the
-    /// time that it takes by its descriptor, which is by way of a path in /proc.
+    /// Opens the inode, a regular file, for I/O. Never blocks on another process's lease. Opening by handle takes half the
+    /// time of opening by descriptor, which goes through a path in /proc.
     pub fn open_io(&self, access: OFlags) -> rustix::io::Result<File> {
         let by_handle = match &self.handle {
             Some(handle) if self.anchors.opens_handles => {
@@ -295,13 +295,13 @@ impl Anchor {
             _ => Err(Errno::STALE),
         };
         match by_handle {
-            // Some filesystems give a file without a name to none but its descriptors.
+            // Some filesystems open a file without a name only through its descriptors.
             Err(Errno::STALE) => backing::open_io(self.fd()?, access),
             opened => opened.map(File::from),
         }
     }
 
-    /// Returns the little that can open the inode again; `None` while it has a descriptor.
+    /// Returns the few bytes that can open the inode again; `None` while it has a descriptor.
     pub fn sunk(&self) -> Option<Sunk> {
         if self.lock().fd.is_some() {
             return None;
@@ -314,14 +314,14 @@ impl Anchor {
         Some(Sunk { kind: handle.kind, handle_len: handle.handle.len().try_into().ok()?, dir, bytes })
     }
 
-    /// Whether `fd` refers to this inode, given that number and device are the same: the number may have
-    /// been given to another file since.
+    /// Returns whether `fd` refers to this inode, given that number and device are the same: another file may have got the
+    /// number since.
     pub fn is(&self, fd: &OwnedFd) -> bool {
         let held = self.lock().fd.is_some();
         held || self.handle.is_none() || FileHandle::of(fd) == self.handle
     }
 
-    /// Says under which name, in which directory, it was just seen.
+    /// Records the directory and name under which it was just seen.
     pub fn seen_at(&self, dir: &Arc<Anchor>, name: &OsStr) {
         if self.anchors.opens_handles {
             return;
@@ -334,7 +334,7 @@ impl Anchor {
         self.cache(&mut self.lock());
     }
 
-    /// Says that a name was removed.
+    /// Records that a name was removed.
     pub fn gone_from(&self, dir: &Arc<Anchor>, name: &OsStr) {
         let mut place = self.lock_place();
         if place.as_ref().is_some_and(|(known, at)| Arc::ptr_eq(known, dir) && at == name) {

@@ -129,7 +129,7 @@ impl Backing {
         self.as_caller(caller, || make(Mode::from_raw_mode(masked & 0o7777)))
     }
 
-    /// Runs `make`, which creates something, in the caller's name where this process may.
+    /// Runs `make`, which creates something, in the caller's name if this process may.
     pub fn as_caller<T>(&self, caller: Caller, make: impl FnOnce() -> T) -> T {
         if !self.privileged || (caller.uid == 0 && caller.gid == 0) {
             return make();
@@ -152,7 +152,7 @@ struct Umask {
 }
 
 impl Umask {
-    /// `None` where a thread may not have one of its own (some containers).
+    /// Sets the umask; `None` if a thread may not have one of its own (some containers).
     fn set(umask: u32) -> Option<Umask> {
         thread_local! {
             // SAFETY: the thread gets a working directory and a umask of its own. The first is the one that it had, and
@@ -196,12 +196,12 @@ impl Drop for FsIds {
     }
 }
 
-/// Path by which an `O_PATH` descriptor can be used where a path is wanted.
+/// Returns a path for an `O_PATH` descriptor, for calls that need a path.
 pub fn proc_path(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-/// The current path of what `fd` refers to, by the kernel's account.
+/// Returns the kernel's current path of the file that `fd` refers to.
 pub fn path_of(fd: impl AsFd) -> rustix::io::Result<PathBuf> {
     let target = fs::readlinkat(CWD, proc_path(fd), Vec::new())?;
     Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
@@ -212,7 +212,7 @@ pub fn open_path(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens an `O_PATH` descriptor for what `fd` refers to.
+/// Opens an `O_PATH` descriptor for the file that `fd` refers to.
 pub fn reopen_path(fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
     fs::openat(CWD, proc_path(fd), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
@@ -222,10 +222,10 @@ pub fn stat_at(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<Stat> {
     fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)
 }
 
-/// Whatever a regular file is opened for.
+/// Flags of every open of a regular file.
 pub const IO_FLAGS: OFlags = OFlags::NONBLOCK.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
-/// Opens the regular file behind an `O_PATH` descriptor for I/O. Never blocks on somebody's lease.
+/// Opens the regular file behind an `O_PATH` descriptor for I/O. Never blocks on another process's lease.
 pub fn open_io(path_fd: impl AsFd, access: OFlags) -> rustix::io::Result<File> {
     fs::openat(CWD, proc_path(path_fd), access | IO_FLAGS, Mode::empty()).map(File::from)
 }
@@ -239,13 +239,13 @@ pub fn next_data(file: &File, offset: u64) -> rustix::io::Result<Option<u64>> {
     }
 }
 
-/// Opens the directory behind an `O_PATH` descriptor for listing. Not by its ".", which it takes the right to search.
+/// Opens the directory behind an `O_PATH` descriptor for listing. Not through ".", which needs search permission.
 pub fn open_dir(path_fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     fs::openat(CWD, proc_path(path_fd), flags, Mode::empty())
 }
 
-/// As [`open_dir`], without moving the directory's atime where that may be asked for.
+/// As [`open_dir`], without changing the directory's atime if this process may ask for that.
 pub fn open_dir_quietly(path_fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match fs::openat(CWD, proc_path(&path_fd), flags | OFlags::NOATIME, Mode::empty()) {
@@ -254,7 +254,7 @@ pub fn open_dir_quietly(path_fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// As [`open_io`], without moving the file's atime where that may be asked for.
+/// As [`open_io`], without changing the file's atime if this process may ask for that.
 pub fn open_quietly(path_fd: impl AsFd, access: OFlags) -> rustix::io::Result<File> {
     match open_io(&path_fd, access | OFlags::NOATIME) {
         Err(Errno::PERM) => open_io(&path_fd, access),
@@ -313,7 +313,7 @@ pub fn ctime(stat: &Stat) -> Time {
     Time { sec: stat.st_ctime, nsec: stat.st_ctime_nsec as u32 }
 }
 
-/// When the inode was made, where its filesystem says so.
+/// Returns when the inode was created, if its filesystem records that.
 pub fn birth(fd: impl AsFd) -> rustix::io::Result<Option<Time>> {
     let stat = match fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME) {
         Err(Errno::NOSYS) => return Ok(None),

@@ -61,7 +61,7 @@ struct Pending {
     /// Counts changes of `files`.
     changes: u64,
     files: BTreeMap<FileId, Option<FileRow>>,
-    /// Rows by their bytes, and whether they are to be there.
+    /// Rows by their bytes, and whether the merge adds or removes them.
     holders: BTreeMap<[u8; HOLDER_LEN], bool>,
     parents: BTreeMap<[u8; PARENT_LEN], bool>,
     /// Contents that lost a file and may have none left.
@@ -92,7 +92,7 @@ impl Catalog {
         }
     }
 
-    /// Records what `file` is now. Returns what it was before.
+    /// Records the present row of `file`. Returns the former one.
     pub fn set_file(&self, file: FileId, row: FileRow) -> Result<Option<FileRow>> {
         let mut pending = self.lock();
         let old = self.file_in(&pending, file)?;
@@ -162,7 +162,7 @@ impl Catalog {
         self.merge_if_full(pending)
     }
 
-    /// Records where the file at `path` (below the root) is, with the directories above it.
+    /// Records the directory of the file at `path` (below the root), and the directories above it.
     pub fn place(&self, backing: &Backing, file: FileId, path: &Path) -> Result<()> {
         let dir = path.parent().unwrap_or(Path::new(""));
         let known = self.lock().last_dir.as_ref().filter(|(known, _)| known == dir).map(|(_, id)| *id);
@@ -177,7 +177,7 @@ impl Catalog {
         self.add_parent(file, dir_id)
     }
 
-    /// Records where the directory at `dir` (below the root) is, with those above it.
+    /// Records the parent of the directory at `dir` (below the root), and the directories above it.
     pub fn place_dir(&self, backing: &Backing, dir: &Path) -> Result<FileId> {
         let mut parent = FileId(backing.identity().ino);
         let mut path = PathBuf::new();

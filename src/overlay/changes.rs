@@ -73,7 +73,7 @@ enum What {
     Contents,
 }
 
-/// For what the gate is closed.
+/// Changes that the closed gate holds up.
 #[derive(Clone, Copy, Debug)]
 enum Closed {
     Names,
@@ -112,7 +112,7 @@ impl Gate {
         Changing { gate: self, of }
     }
 
-    /// Lets no more changes begin, if those under way have ended within `patience`. If not, all go on.
+    /// Lets no more changes begin, if those under way end within `patience`. Otherwise all continue.
     fn close(&self, closed: Closed, patience: Duration) -> Option<Still<'_>> {
         let mut state = self.lock();
         while state.closed.is_some() {
@@ -126,7 +126,7 @@ impl Gate {
     }
 }
 
-/// While this is held a change is being made.
+/// While this is held, a change is being made.
 pub(super) struct Changing<'a> {
     gate: &'a Gate,
     of: What,
@@ -147,13 +147,13 @@ impl Changes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Held while a name, an attribute or what an open file is for is changed. Waits while everything stands still, so a
-    /// thread holds one at most, and takes it before any lock.
+    /// Held during a change of a name, an attribute or an open file's purpose. Waits while everything stands still, so a
+    /// thread holds at most one, and takes it before any lock.
     pub(super) fn changing(&self) -> Changing<'_> {
         self.gate.pass(What::Names)
     }
 
-    /// The same for a content that is changed, or made durable, through an open file.
+    /// The same for writing or syncing a content through an open file.
     pub(super) fn changing_content(&self) -> Changing<'_> {
         self.gate.pass(What::Contents)
     }
@@ -177,7 +177,7 @@ impl Changes {
     }
 }
 
-/// While this is held nothing is changed through the overlay, as [`Overlay::stand_still`] and [`Overlay::hold_up`] say.
+/// While this is held, nothing is changed through the overlay: see [`Overlay::stand_still`] and [`Overlay::hold_up`].
 pub struct Still<'a> {
     gate: &'a Gate,
 }

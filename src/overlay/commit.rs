@@ -42,7 +42,7 @@ use std::time::Instant;
 const ROUND_FILES: usize = 512;
 /// A file that a program keeps mapped or running is indexed as it is after this many attempts.
 const ATTEMPTS_BEFORE_INDEXING: u8 = 6;
-/// Blocks that a stub costs where other xattrs leave no room for its record in the inode.
+/// Blocks that a stub costs if other xattrs leave no room for its record in the inode.
 const XATTR_BLOCKS: u64 = 8;
 
 /// A file taken into a round.
@@ -55,9 +55,9 @@ struct Taken {
     retry: bool,
     /// The space that its content may take in the store.
     _claim: Option<Claim>,
-    /// Whether it stays plain for want of space, and is only indexed meanwhile.
+    /// Whether it stays plain for lack of space, and is only indexed meanwhile.
     waits: bool,
-    /// Until when it stays plain because it is rewritten again and again, and is only indexed meanwhile.
+    /// Until when it stays plain because it is often rewritten as a whole; it is only indexed meanwhile.
     plain_until: Option<Instant>,
     prefix: Growing,
     /// How much of it the similarity index gets.
@@ -115,7 +115,7 @@ impl Overlay {
         }
     }
 
-    /// Puts a file of a round that panicked back to the end of the queue, wherever the round had come with it.
+    /// Puts a file of a round that panicked back to the end of the queue, at whatever step the round was.
     fn after_panic(&self, inode: Arc<Inode>) {
         let mut state = inode.lock();
         state.interrupt_conversion();
@@ -140,12 +140,12 @@ impl Overlay {
         Outcome { leased, lost }
     }
 
-    /// Returns how many of the files others took away meanwhile.
+    /// Returns how many of the files other processes took away meanwhile.
     fn commit_taken(&self, taken: Vec<Taken>, keep: bool) -> usize {
         if taken.is_empty() {
             return 0;
         }
-        // Until the stubs are made nothing but this says that their chunks are needed.
+        // Only this pin keeps the chunks until the stubs are made.
         let _pin = self.contents.store.pin();
         let mut round = self.contents.ingest.round(keep);
         round.set_background(self.throttle.is_background());
@@ -354,7 +354,7 @@ impl Overlay {
         self.backing.privileged() || stat.st_mode & (libc::S_ISUID | libc::S_ISGID) == 0
     }
 
-    /// Puts a file back that has not been closed for long enough, and says whether it did.
+    /// Puts a file back that has not been closed for long enough, and returns whether it did.
     pub(super) fn rests(&self, inode: &Arc<Inode>, state: &mut InodeState, policy: Option<Policy>) -> bool {
         let Some(policy) = policy else { return false };
         let now = Instant::now();
@@ -482,7 +482,7 @@ impl Overlay {
             }
             state.committed = true;
         }
-        // Plain only because it was read, it has no new version.
+        // A file that was plain only because it was hot has no new version.
         if taken.convert && !known {
             self.tell_committed(inode, (id, recipe.size()), before, false, finder);
             self.note_stored(inode, id, recipe);
@@ -544,7 +544,7 @@ impl Overlay {
         };
         match self.write_record(inode, &stub) {
             Ok(()) => {}
-            // No room or no support for it: then the file stays as it is.
+            // No room or no support for the xattr: the file stays as it is.
             Err(
                 Errno::NOSPC | Errno::DQUOT | Errno::NOTSUP | Errno::TOOBIG | Errno::ACCESS | Errno::PERM,
             ) => {
@@ -566,7 +566,7 @@ impl Overlay {
         Ok(true)
     }
 
-    /// Records in the catalog what a file is and where.
+    /// Records a file's content and directory in the catalog.
     pub(super) fn record(&self, inode: &Inode, recipe: RecipeId, stat: &Stat) -> Result<()> {
         self.touched(inode);
         let path = match self.backing.relative_path(&inode.path_fd()?)? {
@@ -618,7 +618,7 @@ fn is_ours(state: &InodeState, taken: &Taken) -> bool {
     matches!(&state.phase, Phase::Converting(file) if Arc::ptr_eq(file, &taken.file))
 }
 
-/// Whether a stub would take less room than the file, and can stand for it.
+/// Returns whether a stub would take less space than the file, and can stand for it.
 fn saves_space(inode: &Inode, stat: &Stat) -> bool {
     if !Stub::fits(stat.st_size as u64, backing::mtime(stat), backing::ctime(stat)) {
         return false;

@@ -5,7 +5,7 @@ use super::throttle::Priority;
 use crate::db::Compacted;
 use std::time::{Duration, Instant};
 
-/// After an attempt that came to nothing the next one is made so much later: it costs as much as one that comes to something.
+/// Delay of the next attempt after one that saved nothing: it costs as much as a successful one.
 const AFTER_NOTHING: Duration = Duration::from_secs(600);
 
 impl Overlay {

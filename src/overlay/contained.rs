@@ -27,7 +27,7 @@ use std::sync::Arc;
 const CANDIDATES_MAX: usize = 8;
 /// A content is no candidate if less than this share of it is in the file, and less than this of the file in it.
 const CANDIDATE_SHARE_MIN: f64 = 0.02;
-/// Shorter rests are not looked for: a match has 32 bytes.
+/// Shorter rests are not searched: a match has 32 bytes.
 const REST_BYTES_MIN: u64 = 32;
 /// Parts that are not contained, listed for each file.
 const MISSING_MAX: usize = 16;
@@ -57,7 +57,7 @@ pub struct FileContained {
     pub holder: Option<PathBuf>,
     /// The first parts of it that are not contained: offset and length in bytes.
     pub missing: Vec<(u64, u64)>,
-    /// Whether candidates were left out for want of budget.
+    /// Whether candidates were left out for lack of budget.
     pub unfinished: bool,
 }
 
@@ -143,7 +143,7 @@ impl Overlay {
         Ok(report)
     }
 
-    /// Looks through the holder for what the tree has.
+    /// Collects the holder's chunks and contents, to compare the tree with.
     fn holder<'a>(
         &self,
         tree: &'a Place,
@@ -224,7 +224,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Compares a file with what the index proposes, and tells how many bytes that took.
+    /// Compares a file with the candidates of the index, and returns how many bytes that took.
     fn file_contained(
         &self,
         tree: &Place,
@@ -261,7 +261,7 @@ impl Overlay {
         (file, compared)
     }
 
-    /// Adds to `contained` what candidates have. Returns which has the most, and whether some were left out.
+    /// Adds the ranges that candidates have to `contained`. Returns the one with the most, and whether some were left out.
     fn compare_with_candidates(
         &self,
         tree: &Place,

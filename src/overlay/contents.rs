@@ -29,15 +29,15 @@ pub(super) const COMPARE_MEMORY: usize = 256 << 20;
 /// Candidates compared for each match wanted: estimates may rank some too high.
 const CANDIDATES_PER_MATCH: usize = 2;
 const CANDIDATES_MIN: usize = 32;
-/// Candidates taken from the index. Estimates of small files hardly tell them apart, so more of those are compared,
-/// as long as it is about few bytes.
+/// Candidates taken from the index. Estimates hardly distinguish small files, so more of those are compared, as long as
+/// they have few bytes.
 pub(super) const CANDIDATES_MAX: usize = 1024;
-/// Contents that the index ranks by how much of the query they have for each that is taken, by whatever figure.
+/// The index ranks this many contents by their share of the query for each candidate that is taken.
 const RANKED_PER_CANDIDATE: usize = 4;
 const EXTRA_BYTES_MAX: u64 = 2 << 20;
-/// Bytes of both sides that are compared for one query, at some 30 to 250 MB/s; the candidates that come after, the
-/// less promising ones, are answered by their estimates. The first is compared whatever it is, unless both
-/// together are more than a GiB: comparing takes time with the product of what does not fit into memory.
+/// Bytes of both sides that are compared for one query, at some 30 to 250 MB/s; the remaining, less promising
+/// candidates are estimated. The first is compared in any case, unless both together exceed a GiB: the time grows with the
+/// product of the parts that do not fit into memory.
 const COMPARED_BYTES_MAX: u64 = 128 << 20;
 const FIRST_BYTES_MAX: u64 = 1 << 30;
 const WINDOW_BYTES: usize = 4 << 20;
@@ -65,9 +65,9 @@ pub struct Shares {
     pub resemblance: f64,
     /// Bytes of the one asked about that are in the other.
     pub bytes_common: u64,
-    /// Bytes in common that are padding or of templates: they are not in the other figures.
+    /// Bytes in common that are padding or in templates: the other figures do not count them.
     pub bytes_suppressed: u64,
-    /// Whether both are the same to the byte.
+    /// Whether both are identical.
     pub identical: bool,
     /// Whether the figures were computed from the bytes, or estimated from sketches.
     pub verified: bool,
@@ -105,7 +105,7 @@ impl Shares {
         }
     }
 
-    /// Whether they reach what `options` ask for.
+    /// Returns whether they reach the minimum of `options`.
     pub fn reach(&self, options: &SimilarOptions) -> bool {
         let reached = match options.by {
             Ranking::Resemblance => self.resemblance,
@@ -211,7 +211,7 @@ impl Contents {
         Ok(added?)
     }
 
-    /// Sketches the chunks of a content that the index does not know, each once; not those that `source` has no more.
+    /// Sketches the chunks of a content that the index does not know, each once; skips those that `source` no longer has.
     fn sketch_unknown(
         &self,
         id: RecipeId,
@@ -302,7 +302,7 @@ impl Contents {
         Ok(found)
     }
 
-    /// Asks the index, for the likeliest first, or with `everything` for all that it has; also tells what recipe the
+    /// Queries the index for the likeliest first, or with `everything` for all that it has; also returns the recipe that the
     /// query itself would have.
     pub(super) fn query(
         &self,
@@ -380,7 +380,7 @@ impl Contents {
         let mut window = vec![0; most.min(source.len() + 1) as usize];
         let (mut filled, mut offset) = (0, 0);
         loop {
-            // A cut depends on what follows the one before, and on no more than the longest chunk.
+            // A cut depends only on the bytes since the last cut, and on no more than the longest chunk.
             let cut = offset - filled as u64;
             let zeros = source.data_from(cut) - cut;
             if let Some(more) = zeros.checked_sub(params.max.into()) {

@@ -29,13 +29,13 @@ pub enum OverlayError {
         /// The path.
         path: PathBuf,
     },
-    /// No inode is known under the number that was given.
+    /// No inode has the given number.
     #[error("no inode is known under number {0}")]
     Stale(u64),
     /// The name or xattr is reserved for dedupfs.
     #[error("{0} is reserved for dedupfs")]
     Reserved(String),
-    /// The stub's record cannot be believed, so its content is not known.
+    /// The stub's record is not valid, so its content is not known.
     #[error("{path}: stub record: {reason}; run `dedupctl check`")]
     BadStub {
         /// The file.
@@ -51,7 +51,7 @@ pub enum OverlayError {
         /// Why its recipe cannot be read.
         source: StoreError,
     },
-    /// A file cannot be looked at.
+    /// A file cannot be read.
     #[error("{path}: {reason}")]
     Unreadable {
         /// The file.
@@ -62,7 +62,7 @@ pub enum OverlayError {
     /// The overlay was opened for reading only.
     #[error("the overlay is read-only")]
     ReadOnly,
-    /// A collection has nothing but the tree to go by, and it changed all the time or has files of unknown content.
+    /// A collection has only the tree to mark from, and the tree kept changing or has files of unknown content.
     #[error(
         "the index does not know all files, and the tree alone does not say what they need: make room and run this again"
     )]
@@ -85,7 +85,7 @@ pub enum OverlayError {
 }
 
 impl OverlayError {
-    /// Returns the error of the machine that it is; none if it can mean damage.
+    /// Returns the error as a refusal of the system; `None` if it may mean damage.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             OverlayError::Os(errno) => Refusal::of_errno(*errno),

@@ -30,13 +30,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Space is given out in blocks of this.
+/// Filesystems allocate space in blocks of this size.
 const BLOCK: u64 = 4096;
-/// Batches of so few files are synced file by file.
+/// Batches of at most this many files are synced file by file.
 const FEW: usize = 2;
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How much is done at a time.
+/// Size of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportOptions {
     /// Files in a batch: programs that want to write to one of them wait for all.
@@ -227,14 +227,14 @@ impl Overlay {
             Err(StoreError::Missing { .. }) => return Ok(false),
             Err(e) => return Err(e.into()),
         };
-        // Else the page cache would be asked, not the disk.
+        // Otherwise the read would come from the page cache, not from the disk.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         let mut buffer = Vec::new();
         for (i, chunk) in recipe.chunks().iter().enumerate() {
             buffer.resize(chunk.len as usize, 0);
             let read = super::file::read_full(&file, &mut buffer, recipe.start_of(i))?;
             if let Err(e) = self.check_chunk(inode, chunk, &buffer[..read]) {
-                // Unless a program was at it just now.
+                // Unless a program has just changed it.
                 return if unchanged(&rustix::fs::fstat(&file)?) {
                     Err(differs(e, recipe.start_of(i)))
                 } else {
@@ -322,7 +322,7 @@ impl<'a> Export<'a> {
 
     fn look(&self, inode: &Inode, path: &Path) -> Result<Met> {
         let mut state = self.overlay.lock_loaded(inode)?;
-        // One that began before the policy was changed.
+        // A conversion that began before the policy was changed.
         state.interrupt_conversion();
         match state.content {
             _ if state.is_hydrating() => Ok(Met::Alone),

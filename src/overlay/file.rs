@@ -52,11 +52,11 @@ pub struct OpenFlags {
     pub truncate: bool,
     /// Only to be created.
     pub exclusive: bool,
-    /// To be run as a program.
+    /// To be executed as a program.
     pub execute: bool,
-    /// Not while it runs as a program: then it is ETXTBSY.
+    /// Fails with ETXTBSY while it runs as a program.
     pub unless_running: bool,
-    /// Reading it is to leave no trace.
+    /// Reading must leave no trace.
     pub no_atime: bool,
 }
 
@@ -79,7 +79,7 @@ pub struct Handle {
     inode: Arc<Inode>,
     write: bool,
     execute: bool,
-    /// Whether the file's atime knows that it was read by this open.
+    /// Whether the file's atime shows that this open has read it.
     accessed: AtomicBool,
     write_errors: Arc<WriteErrors>,
     seen_errors: Seen,
@@ -87,14 +87,14 @@ pub struct Handle {
     ahead: AtomicUsize,
 }
 
-/// How an open file's I/O goes.
+/// How the I/O of an open file is served.
 pub enum Io {
     /// Through this process and the kernel's page cache.
     Cached {
-        /// Whether pages that the kernel has are still good.
+        /// Whether the kernel's pages are still valid.
         keep_pages: bool,
     },
-    /// By the kernel itself, under what the caller registered.
+    /// By the kernel itself, with the caller's registration.
     Pass(PassToken),
 }
 
@@ -102,7 +102,7 @@ pub enum Io {
 pub struct Opened {
     /// To be given to [`Overlay::read`] and the like, and at last to [`Overlay::release`].
     pub handle: Arc<Handle>,
-    /// How its I/O goes.
+    /// How its I/O is served.
     pub io: Io,
 }
 
@@ -116,13 +116,13 @@ impl Handle {
         self.inode.node
     }
 
-    /// Whether the kernel was given the file to do its I/O by itself.
+    /// Returns whether the kernel does the file's I/O by itself.
     pub fn is_passed(&self) -> bool {
         matches!(self.inode.lock().mode, Mode::Pass(_))
     }
 }
 
-/// Has the kernel drop pages of a file; says whether it did.
+/// Makes the kernel drop pages of a file; returns whether it did.
 pub type DropPages = dyn Fn(NodeId, Range<u64>) -> bool + Send + Sync;
 
 /// All pages of a file: only while no program has it open.
@@ -156,7 +156,7 @@ impl Overlay {
         }
         match state.content {
             _ if flags.write || flags.truncate => self.cool(&inode, &mut state),
-            // A program is mapped, so its pages are in memory however they came there.
+            // The kernel maps a program, so its pages are in memory in any case.
             Some(Content::Stub(stub)) if !flags.execute => {
                 self.heat.opened(inode.file_id(), stub.size, Instant::now());
             }
@@ -245,7 +245,7 @@ impl Overlay {
             }
             _ => self.io_cached(inode, &mut state)?,
         };
-        // A stub that is open has nothing else that keeps it when its last name goes.
+        // Only the pin keeps an open stub when its last name is removed.
         inode.pin()?;
         state.mode = match &io {
             Io::Pass(token) => {
@@ -273,7 +273,7 @@ impl Overlay {
         Ok(Opened { handle: Arc::new(handle), io })
     }
 
-    /// How I/O through the page cache goes, for an open that is about to be answered.
+    /// Returns how I/O through the page cache works, for an open that is about to be answered.
     fn io_cached(&self, inode: &Inode, state: &mut InodeState) -> Result<Io> {
         if state.opens > 0 {
             return Ok(Io::Cached { keep_pages: true });
@@ -288,9 +288,9 @@ impl Overlay {
         })
     }
 
-    /// Lets the kernel's pages be dropped by `drop`.
+    /// Sets the callback that drops the kernel's pages.
     pub fn drop_pages_by(&self, drop: Box<DropPages>) {
-        // A second kernel is none that this overlay knows of.
+        // An overlay serves one kernel: a second callback is ignored.
         let _ = self.drop_pages.set(drop);
     }
 
@@ -299,7 +299,7 @@ impl Overlay {
         self.drop_pages.get().map(|drop| drop(node, range));
     }
 
-    /// Makes sure that an inode about to be open has its backing file open, writable if need be.
+    /// Makes sure that an inode about to be open has its backing file open, writable if needed.
     fn open_backing(
         &self,
         inode: &Inode,
@@ -321,7 +321,7 @@ impl Overlay {
                 let file = Arc::new(file);
                 Ok(OpenFile { reader: Some(file.clone()), file, writable: !self.read_only })
             }
-            // A file that may only be read, or a program that is running. Others may write to it through what they have.
+            // A file that may only be read, or a running program. Others may write through their descriptors.
             Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !write => {
                 inode.open_io(OFlags::RDONLY).map(|file| {
                     let (reader, before) = (Arc::new(file), before.as_ref());
@@ -329,7 +329,7 @@ impl Overlay {
                     OpenFile { file, writable: before.is_some_and(|io| io.writable), reader: Some(reader) }
                 })
             }
-            // One that may only be written. Others may read it through what they have.
+            // A file that may only be written. Others may read through their descriptors.
             Err(Errno::ACCESS) => inode.open_io(OFlags::WRONLY).map(|file| {
                 let reader = before.as_ref().and_then(|io| io.reader.clone());
                 OpenFile { file: Arc::new(file), writable: true, reader }

@@ -34,12 +34,12 @@ pub(super) struct Rules<'a> {
 }
 
 impl Filter {
-    /// Whether a pattern can be understood; else why not.
+    /// Returns whether a pattern is valid; if not, why.
     pub fn check_pattern(pattern: &str) -> std::result::Result<(), String> {
         globs(&[pattern.to_owned()]).map(|_| ()).map_err(|e| e.kind().to_string())
     }
 
-    /// For a query of `size` bytes that is called `name`.
+    /// Prepares the filter for a query of `size` bytes with the name `name`.
     pub(super) fn rules(&self, name: &Path, size: u64) -> Result<Rules<'_>> {
         let globs = |patterns: &[String]| {
             globs(patterns).map_err(|e| {
@@ -54,13 +54,13 @@ impl Filter {
 }
 
 impl Rules<'_> {
-    /// Whether they depend on where a file is.
+    /// Returns whether the rules depend on paths.
     pub(super) fn ask_for_paths(&self) -> bool {
         let Filter { paths, not, same_suffix, .. } = self.filter;
         !paths.is_empty() || !not.is_empty() || *same_suffix
     }
 
-    /// Whether they depend on anything.
+    /// Returns whether there are any rules.
     pub(super) fn ask_for_anything(&self) -> bool {
         self.ask_for_paths()
             || self.filter.size_min > 0

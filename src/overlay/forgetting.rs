@@ -16,7 +16,7 @@ use crate::similarity::Similarity;
 use crate::similarity::exact::Source;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Rows looked at before those that are stale are dropped.
+/// Rows examined before the stale ones of them are dropped.
 const ROWS_AT_ONCE: usize = 1 << 14;
 
 /// Locked for reading by threads that add contents, for writing by threads that forget some.
@@ -29,7 +29,7 @@ impl Forgetting {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No content is added while this is held: for moments.
+    /// Prevents adding while the result is held: only briefly.
     pub(super) fn removing(&self) -> RwLockWriteGuard<'_, ()> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -51,7 +51,7 @@ impl Overlay {
         }
     }
 
-    /// Forgets a content unless a file has it; says whether none has.
+    /// Forgets a content unless a file has it; returns whether no file has it.
     pub(super) fn forget_content(&self, id: &RecipeId) -> Result<bool> {
         let _alone = self.forgetting.removing();
         let is_gone = self.catalog.holders(id)?.is_empty();
@@ -62,8 +62,8 @@ impl Overlay {
         Ok(is_gone)
     }
 
-    /// Drops what a kill has left: rows of files that are not among those `met` in the whole tree and nowhere to be
-    /// found, and contents that no file has. O(files + contents) look-ups.
+    /// Drops leftovers of a kill: rows of files that are not among those `met` in the whole tree and cannot be found, and
+    /// contents that no file has. O(files + contents) look-ups.
     pub(super) fn drop_stale(&self, mut met: Vec<FileId>) -> Result<()> {
         met.sort_unstable();
         let mut from = FileId(0);
@@ -78,7 +78,7 @@ impl Overlay {
             })?;
             let mut finder = self.catalog.finder(&self.backing);
             for (file, row) in unmet {
-                // It may have come while the tree was walked.
+                // A file may have been created during the walk.
                 if finder.path_of(file)?.is_none() {
                     self.catalog.remove_row(file, row)?;
                 }

@@ -85,7 +85,7 @@ impl Overlay {
         let Some(collection) = self.contents.store.collect(&mut |_, _| progress(GcStep::Waiting))? else {
             return Ok(None);
         };
-        // Those made from here on are of files that the mark may not meet.
+        // Lists made from here on belong to files that the mark may miss.
         let lists = self.lists()?;
         let (short, mut live_bytes) = (self.is_short(), 0);
         let mut keep = |recipe: &RecipeId| match short {
@@ -114,7 +114,7 @@ impl Overlay {
         if dry_run {
             return Ok(Some(outcome));
         }
-        // A file that is gone must not be back after a power cut: the store may be on another filesystem.
+        // A removed file must not come back after a power cut: the store may be on another filesystem.
         let root = backing::open_dir(self.backing.root())?;
         rustix::fs::syncfs(&root).map_err(|e| OverlayError::io("sync", "the backing filesystem", e))?;
         if marked.all {
@@ -201,7 +201,7 @@ impl Overlay {
         Ok(Some(found))
     }
 
-    /// Lets garbage be collected without being asked, or not. Only once the catalog knows every file.
+    /// Lets the daemon collect garbage by itself, or not. Only once the catalog knows every file.
     pub fn set_auto_gc(&self, on: bool) {
         self.auto_gc.store(on, Ordering::Relaxed);
     }
@@ -243,7 +243,7 @@ impl Overlay {
         }
     }
 
-    /// About how many bytes of contents have lost their last file since the last collection.
+    /// Returns about how many bytes of contents have lost their last file since the last collection.
     pub fn garbage(&self) -> u64 {
         self.garbage.load(Ordering::Relaxed)
     }
@@ -258,7 +258,7 @@ impl Overlay {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Most bytes that the history may take, snapshots with a name not counted.
+    /// Returns the limit of bytes for the history, without named snapshots.
     pub fn history_bytes_max(&self) -> u64 {
         self.observer().map_or(u64::MAX, Observer::bytes_max)
     }

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 /// Rounds over a tree that does not rest.
 const ROUNDS_MAX: usize = 8;
-/// Changes so soon after a ctime may have the same one: kernel clocks tick up to 10 ms apart.
+/// Changes within this time after a ctime may have the same one: kernel clocks tick up to 10 ms apart.
 const CTIME_TICK_MS: i64 = 50;
 
 /// Result of marking.
@@ -153,7 +153,7 @@ impl Overlay {
         let mut failed = None;
         self.catalog.for_each(|_, row| {
             match keep(&row.recipe) {
-                // A plain file's is not stored.
+                // The content of a plain file need not be stored.
                 Ok(()) | Err(StoreError::Missing { .. }) => {}
                 Err(e) => failed = Some(e),
             }
@@ -265,7 +265,7 @@ impl Marker<'_> {
         done
     }
 
-    /// One that is plain because it is read goes back to what it was, and snapshots take it for that.
+    /// Marks the content of a hot file: it becomes a stub again, and snapshots treat it as one.
     fn hot(&mut self, record: &Stub) -> Result<()> {
         match (self.keep)(&record.recipe) {
             Ok(()) | Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => Ok(()),
@@ -279,7 +279,7 @@ impl Marker<'_> {
         }
     }
 
-    /// A record that cannot be believed may still name the right recipe, and the catalog may know it.
+    /// Marks for a record that is not valid: it may still name the right recipe, and the catalog may know it.
     fn unknown(&mut self, inode: &super::Inode, path: &Path) -> Result<()> {
         let mut record = [0; RECORD_LEN];
         let read = rustix::fs::getxattr(backing::proc_path(&inode.path_fd()?), XATTR, &mut record[..]);

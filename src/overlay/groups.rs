@@ -29,7 +29,7 @@ const DIRS_MAX: usize = 10_000;
 /// Limit of an answer, in bytes (about). Rows beyond it are only counted.
 const ANSWER_BYTES_MAX: usize = 100 << 20;
 const ROW_BYTES: usize = 200;
-/// Stars looked into at a time, or in how many steps.
+/// Stars examined at a time, or in how many steps.
 const STARS_PER_STEP: usize = 256;
 const STEPS: usize = 32;
 /// Only one thread at a time writes the file of pairs.
@@ -54,7 +54,7 @@ pub struct GroupOptions {
     pub suffixes: Vec<String>,
     /// Bytes of memory; `None` for a quarter of the store's setting.
     pub memory_bytes: Option<u64>,
-    /// Compare everything, whatever is known from before.
+    /// Compare all pairs again, even if an earlier comparison has them.
     pub anew: bool,
 }
 
@@ -94,17 +94,17 @@ pub struct GroupMember {
 /// The answer, with counts of the files behind it.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
-    /// By bytes that are there more than once, most first.
+    /// By redundant bytes, most first.
     pub identical: Vec<IdenticalSet>,
-    /// How many such sets there are.
+    /// Number of such sets.
     pub identical_sets: u64,
-    /// How many files are in them.
+    /// Number of files in them.
     pub identical_files: u64,
-    /// Bytes that are there more than once.
+    /// Redundant bytes in them.
     pub identical_bytes: u64,
     /// By bytes that could be saved, most first.
     pub groups: Vec<Group>,
-    /// How many groups there are by estimates, and contents in them.
+    /// Number of groups by estimates.
     pub estimated_groups: u64,
     /// Contents in them.
     pub estimated_members: u64,
@@ -227,7 +227,7 @@ impl Overlay {
                 found.identical_sets += 1;
                 found.identical_files += copies;
                 found.identical_bytes += (copies - 1) * size;
-                // The smallest on top, to be thrown out first.
+                // The smallest set is on top, to be dropped first.
                 sets.push(Reverse(((copies - 1) * size, Reverse(*recipe), size)));
                 if sets.len() > most {
                     sets.pop();
@@ -248,7 +248,7 @@ impl Overlay {
                 found.identical.push(IdenticalSet { size, paths });
             }
         }
-        // Some files may be gone that the catalog still knew.
+        // The catalog may know files that were removed.
         found.identical.sort_by_key(|set| Reverse((set.paths.len() as u64).saturating_sub(1) * set.size));
         Ok(())
     }

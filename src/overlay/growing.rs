@@ -75,7 +75,7 @@ impl Overlay {
         };
         let stat = rustix::fs::fstat(&inode.path_fd()?)?;
         let (size, allocated) = (stat.st_size as u64, stat.st_blocks as u64 * 512);
-        // Holes of a file that is being written are to be filled yet.
+        // Holes of a file that is being written may still be filled.
         if size < before.bytes + STEP_BYTES || allocated < size / 2 {
             return Ok(false);
         }

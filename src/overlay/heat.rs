@@ -44,12 +44,12 @@ impl Default for HotOptions {
     }
 }
 
-/// Counts opens, and room.
+/// Counts opens, and reserves room.
 pub struct Heat {
     options: HotOptions,
     files: Cache<FileId, Opens>,
     room: Arc<Room>,
-    /// Whether the kernel does the I/O of plain files by itself: else nothing is to be gained.
+    /// Whether the kernel does the I/O of plain files by itself: otherwise hot files gain nothing.
     passes: AtomicBool,
 }
 
@@ -62,14 +62,14 @@ struct Opens {
 
 #[derive(Default)]
 struct Room {
-    /// Bytes that are given out.
+    /// Bytes reserved.
     taken: AtomicU64,
-    /// Files that are plain by that, and their bytes.
+    /// Hot files that are plain now, and their bytes.
     files: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// The room of one file that is kept plain because it is read: given back when this is dropped.
+/// Room reserved for one hot file; dropping it gives the room back.
 pub struct Share {
     room: Arc<Room>,
     bytes: u64,
@@ -77,7 +77,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// The same share, of a file that is plain by now.
+    /// Returns the same share, for a file that is plain now.
     pub fn used(mut self) -> Share {
         if !std::mem::replace(&mut self.used, true) {
             self.room.files.fetch_add(1, Ordering::Relaxed);
@@ -98,12 +98,12 @@ impl Drop for Share {
 }
 
 impl Heat {
-    /// Nothing is known yet, and nothing done before [`Heat::set_passes`].
+    /// Starts with no opens counted; nothing is hot before [`Heat::set_passes`].
     pub fn new(options: HotOptions) -> Heat {
         Heat { options, files: Cache::new(FILES_MAX), room: Arc::default(), passes: AtomicBool::new(false) }
     }
 
-    /// Whether the kernel does the I/O of plain files by itself.
+    /// Sets whether the kernel does the I/O of plain files by itself.
     pub fn set_passes(&self, passes: bool) {
         self.passes.store(passes, Ordering::Relaxed);
     }
@@ -125,7 +125,7 @@ impl Heat {
         self.files.insert(file, opens);
     }
 
-    /// Whether a stub was opened so often that it is to be written back.
+    /// Returns whether a stub was opened often enough to be written back.
     pub fn is_hot(&self, file: FileId, bytes: u64, now: Instant) -> bool {
         let hot = |opens: Opens| {
             opens.count >= OPENS && within(opens.since, WINDOW, now) && now >= opens.not_before
@@ -154,7 +154,7 @@ impl Heat {
         Some(Share { room: self.room.clone(), bytes, used: false })
     }
 
-    /// Files that are kept plain because they are read, and the room that they take in bytes.
+    /// Returns the number of hot files that are plain, and the room that they take in bytes.
     pub fn kept(&self) -> (u64, u64) {
         (self.room.files.load(Ordering::Relaxed), self.room.bytes.load(Ordering::Relaxed))
     }
@@ -164,7 +164,7 @@ fn within(since: Instant, time: Duration, now: Instant) -> bool {
     now.saturating_duration_since(since) < time
 }
 
-/// The room in bytes that a stub takes when it is plain.
+/// Returns the room in bytes that a stub takes when it is plain.
 pub fn room_of(stub: &Stub) -> u64 {
     stub.size.min(stub.blocks.saturating_mul(512))
 }

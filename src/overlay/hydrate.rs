@@ -47,14 +47,14 @@ impl Overlay {
             let (stub, hybrid) = match (state.content, state.hybrid.clone()) {
                 (Some(Content::Stub(stub)), _) => {
                     let stub = as_shown(inode, stub)?;
-                    // To be shown, and set again.
+                    // Shown meanwhile, and restored after a failure.
                     state.content = Some(Content::Stub(stub));
                     (stub, None)
                 }
                 (Some(Content::Hybrid(stub)), Some(hybrid)) => {
                     let mtime = backing::mtime(&rustix::fs::fstat(&inode.path_fd()?)?);
                     let stub = Stub { mtime, ..stub };
-                    // To be shown, and set again.
+                    // As above.
                     state.content = Some(Content::Hybrid(stub));
                     (stub, Some(hybrid))
                 }
@@ -96,13 +96,13 @@ impl Overlay {
             // Without its record, the local bytes would look like the whole content.
             self.empty_hybrid(inode, hybrid, &file)?;
         }
-        // First: an empty file without a record whose mtime is the old one is taken for one that lost its record.
+        // First, because an empty file without a record and with the old mtime looks like one that lost its record.
         backing::set_times(&file, None, Some(SetTime::Now))?;
         rustix::fs::fremovexattr(&file, XATTR)?;
         self.steps.step();
-        // Durable before any write can be: else recovery would take such a write for our own leftovers.
+        // Durable before any write, because recovery would take the bytes of a write for our own leftovers.
         if let Err(e) = self.steps.io(|| file.sync_all()) {
-            // Refused, it stays what it was.
+            // The change failed: the file stays a stub or hybrid.
             if let Some(Content::Stub(stub) | Content::Hybrid(stub)) = state.content {
                 self.write_record(inode, &stub)?;
             }
@@ -181,7 +181,7 @@ impl Overlay {
         }
     }
 
-    /// The second half, once the bytes are durable: times -> record PLAIN, which counts from when it is durable too.
+    /// Does the second half, once the bytes are durable: times -> record PLAIN, which counts once it is durable too.
     pub(super) fn write_plain_record(&self, inode: &Inode, stub: Stub) -> Result<Stub> {
         backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
         self.steps.step();
@@ -236,10 +236,10 @@ impl Overlay {
         Err(OverlayError::Unreadable { path: self.name_of(inode).into(), reason })
     }
 
-    /// After a failure (a full disk, a damaged chunk, an fsync): a stub again, with nothing lost.
+    /// Makes a file a stub again after a failure (a full disk, a damaged chunk, an fsync); nothing is lost.
     pub(super) fn take_back(&self, inode: &Inode, file: &File, stub: Stub) {
         if let Err(e) = self.try_take_back(inode, file, stub) {
-            // The record says HYDRATING, which the next mount takes back in the same way, or PLAIN of a whole file.
+            // The record says HYDRATING, which the next mount takes back in the same way, or PLAIN for a whole file.
             tracing::error!(
                 "{}: an unfinished write-back stays until the next mount: {e}",
                 self.name_of(inode)
@@ -249,8 +249,8 @@ impl Overlay {
 
     fn try_take_back(&self, inode: &Inode, file: &File, stub: Stub) -> Result<()> {
         let inside = self.not_outside(inode, file)?;
-        // If it says PLAIN by now, a crash after the next step would leave an empty plain file. No filesystem writes the
-        // truncation to disk before a record that was set earlier; an fsync may have failed just now and is no help.
+        // If the record says PLAIN by now, a crash after the next step would leave an empty plain file. No filesystem writes
+        // the truncation to disk before an earlier record; an fsync would be no help, because one may have failed just now.
         self.write_record(inode, &stub.stamped(State::Hydrating))?;
         self.steps.step();
         inside.empty()?;

@@ -12,7 +12,7 @@ use super::{Overlay, backing};
 use rustix::fs::OFlags;
 use std::ops::Deref;
 
-/// See the module.
+/// Guard of the phase; see the module.
 pub(super) struct Hydrating<'a, I: Deref<Target = Inode>> {
     overlay: &'a Overlay,
     inode: I,
@@ -34,7 +34,7 @@ impl<'a, I: Deref<Target = Inode>> Hydrating<'a, I> {
         self.inode.notify();
     }
 
-    /// Makes the recipe the content again, on disk. Returns what the content is; `None`: as the state says.
+    /// Makes the recipe the content again, on disk. Returns the content; `None` if it is as in the state.
     fn take_back(&self) -> Option<Content> {
         let inode = &*self.inode;
         let unknown = Content::Unknown("writing it back was interrupted; mount the overlay again");

@@ -13,13 +13,13 @@ use super::{Overlay, Policies};
 use crate::id::{FileId, RecipeId};
 use crate::similarity::Similarity;
 
-/// Contents looked at before those that no file asks for are removed.
+/// Contents examined before those that no file asks for are removed.
 const CONTENTS_AT_ONCE: usize = 1 << 12;
 
-/// How much the similarity index has of a file. The larger value has more.
+/// How much of a file the similarity index has. A larger value includes the smaller ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Indexing {
-    /// Nothing: only files that are the same to the byte find it.
+    /// Nothing: only identical files are found.
     Off,
     /// The ids of its chunks: files that share whole chunks find it.
     Chunks,

@@ -27,7 +27,7 @@ const SEGMENT_BYTES: usize = 1 << 20;
 /// chunks stay as they were.
 const SMALL_BYTES: u64 = 128 << 10;
 
-/// The worker threads and what they work for.
+/// The worker threads and their store and index.
 pub struct Ingest {
     params: ChunkParams,
     zeros: ChunkRef,
@@ -51,7 +51,7 @@ struct Segment {
 #[derive(Clone, Copy)]
 struct Cut {
     len: u32,
-    /// How much of its content the index is to have.
+    /// How much of its content the index gets.
     indexing: Indexing,
     /// Whether its content is short.
     small: bool,
@@ -88,17 +88,17 @@ impl Ingest {
         Ingest { params, zeros, segments: Some(sender), workers }
     }
 
-    /// The chunk that long runs of zeros are cut into.
+    /// Returns the chunk into which long runs of zeros are cut.
     pub fn zeros(&self) -> ChunkRef {
         self.zeros
     }
 
-    /// How files are cut.
+    /// Returns how files are cut.
     pub fn params(&self) -> ChunkParams {
         self.params
     }
 
-    /// Begins a round: a group of files whose chunks are waited for together.
+    /// Begins a round: a group of files; the caller waits for all their chunks together.
     pub fn round(&self, keep: bool) -> Round<'_> {
         let (done, results) = unbounded();
         Round {
@@ -141,13 +141,13 @@ fn work(store: &Arc<Store>, similarity: &Similarity, segments: &Receiver<Segment
     }
 }
 
-/// Answers a segment, also if `work` panics: the round waits for an answer to each. False if it did.
+/// Answers a segment, also if `work` panics, because the round waits for each answer. Returns false after a panic.
 fn answer(segment: Segment, work: impl FnOnce(&Segment) -> Result<Vec<ChunkRef>>) -> bool {
     let chunks = catch_unwind(AssertUnwindSafe(|| work(&segment)));
     let worked = chunks.is_ok();
     let chunks = chunks.unwrap_or(Err(OverlayError::WorkerGone));
     let Segment { first_slot, bytes, done, .. } = segment;
-    // A round that was given up does not listen any more.
+    // A round that was given up does not receive any more.
     let _ = done.send(Done { first_slot, chunks, bytes });
     worked
 }
@@ -171,12 +171,12 @@ fn ingest_segment(writer: &mut Writer, similarity: &Similarity, segment: &Segmen
     Ok(chunks)
 }
 
-/// Whether a content of `bytes` is so short that all its chunks have their grams in the similarity index.
+/// Returns whether a content of `bytes` is so short that all its chunks have their grams in the similarity index.
 pub(super) fn is_small(bytes: u64) -> bool {
     bytes < SMALL_BYTES
 }
 
-/// The sketch of a chunk: bare if only its id is wanted, or if it does not compress, unless its content is small.
+/// Returns the sketch of a chunk: bare if only its id is wanted, or if it does not compress, unless its content is small.
 pub(super) fn sketch_of(
     writer: &mut Writer,
     indexing: Indexing,
@@ -193,15 +193,15 @@ pub(super) fn sketch_of(
 
 /// Input of a round.
 pub trait Input {
-    /// As `Read::read` does: no bytes are the end.
+    /// Reads as `Read::read` does: 0 bytes mean the end.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// How many zeros follow that need not be read, as far as that is known without reading them.
+    /// Returns how many zeros follow that need not be read, as far as that is known without reading them.
     fn hole(&mut self) -> io::Result<u64> {
         Ok(0)
     }
 
-    /// Passes over the first `len` bytes of such a hole.
+    /// Skips the first `len` bytes of such a hole.
     fn skip(&mut self, _len: u64) {}
 
     /// Returns the offset in the content of the next byte to be read.
@@ -242,7 +242,7 @@ pub struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Has the workers let others go first from here on, or not any more.
+    /// Sets whether the workers let other work go first from here on.
     pub fn set_background(&mut self, background: bool) {
         self.background = background;
     }
@@ -261,10 +261,10 @@ impl Round<'_> {
         self.add_from(last, &mut Plain(read))
     }
 
-    /// Adds the bytes of `input`, to its end. Its holes are not read, and cut as the zeros would be.
+    /// Adds the bytes of `input`, to its end. Does not read its holes, and cuts them as zeros.
     ///
-    /// With `last` they end a file and all are covered. Without it the tail that more bytes could still
-    /// cut differently is left out. Returns where the chunks will be in the result of [`Round::finish`].
+    /// With `last` the bytes end a file and all are covered. Without it, the tail that more bytes could still
+    /// cut differently is left out. Returns the place of the chunks in the result of [`Round::finish`].
     pub fn add_from(&mut self, last: bool, input: &mut impl Input) -> io::Result<Range<usize>> {
         let first = self.slots();
         self.bytes.resize(self.segment_bytes, 0);
@@ -321,14 +321,14 @@ impl Round<'_> {
         }
         input.skip(times * u64::from(len) - tail);
         self.filled = self.cut;
-        // The store has to have it.
+        // The store must have this chunk.
         self.add_chunk(&vec![0; len as usize]);
         self.dispatch();
         self.chunks.extend(std::iter::repeat_n(Some(self.ingest.zeros), times as usize - 1));
         Ok(())
     }
 
-    /// Adds one chunk, cut by the caller. Returns where it will be in the result of [`Round::finish`].
+    /// Adds one chunk, cut by the caller. Returns its place in the result of [`Round::finish`].
     pub fn add_chunk(&mut self, bytes: &[u8]) -> usize {
         debug_assert_eq!(self.filled, self.cut);
         self.bytes.resize(self.segment_bytes, 0);

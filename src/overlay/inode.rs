@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// The kernel tells of a program's end a little after those who waited for it know.
+/// The kernel reports the end of a program a little after its waiting parent knows.
 const RUNNING_WAIT: Duration = Duration::from_millis(100);
 
 /// How reads and writes of an open file are served: all opens of one inode share it.
@@ -102,7 +102,7 @@ pub struct State {
     pub opens: u32,
     /// Unreleased opens for writing.
     pub writers: u32,
-    /// Since when it is open for writing, if what it was when it was closed before was not in the store then.
+    /// Since when it is open for writing, if its content at the last close was not in the store then.
     pub overwritten_since: Option<Instant>,
     /// Unreleased opens to run it as a program.
     pub running: u32,
@@ -110,7 +110,7 @@ pub struct State {
     pub dirty: bool,
     /// Whether it stands in the commit queue.
     pub queued: bool,
-    /// When it came into the commit queue last ([`super::queue`]).
+    /// Its generation in the commit queue ([`super::queue`]).
     pub generation: u64,
     /// How often in a row it could not be converted.
     pub attempts: u8,
@@ -119,7 +119,7 @@ pub struct State {
     pub passed: bool,
     /// When the last open was released, as far as is known.
     pub closed: Instant,
-    /// Whether its content was committed after its last change: changing it makes that work of no use.
+    /// Whether its content was committed after its last change: a change makes that work useless.
     pub committed: bool,
     /// Whether the kernel may have cached pages that differ from the content, because a write bypassed them.
     pub pages_stale: bool,
@@ -150,7 +150,7 @@ pub struct State {
 pub struct Inode {
     /// Its number for users.
     pub node: NodeId,
-    /// Its identity below.
+    /// Its identity in the backing directory.
     pub identity: Identity,
     /// Its type.
     pub kind: Kind,
@@ -160,7 +160,7 @@ pub struct Inode {
     anchor: Arc<Anchor>,
     /// Whether its last name was removed.
     nameless: AtomicBool,
-    /// Whether it was asked for since the table last looked for inodes that can doze.
+    /// Whether it was used since the table last searched for inodes that can doze.
     used: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -177,12 +177,12 @@ impl Inode {
         self.anchor.open_io(access)
     }
 
-    /// Says that `child` was just seen under a name in this directory.
+    /// Records that `child` was just seen under a name in this directory.
     pub fn has(&self, name: &OsStr, child: &Inode) {
         child.anchor.seen_at(&self.anchor, name);
     }
 
-    /// Says that `child` lost a name in this directory.
+    /// Records that `child` lost a name in this directory.
     pub fn lost(&self, name: &OsStr, child: &Inode) {
         child.anchor.gone_from(&self.anchor, name);
     }
@@ -260,7 +260,7 @@ impl Inode {
         if state.running > 0 { Err(rustix::io::Errno::TXTBSY) } else { Ok(state) }
     }
 
-    /// Wakes those who wait for a phase to end, or a program.
+    /// Wakes threads that wait for the end of a phase, or of a program.
     pub fn notify(&self) {
         self.changed.notify_all();
     }
@@ -289,7 +289,7 @@ impl State {
             passed: false,
             closed,
             committed: false,
-            // It has none yet.
+            // It has no pages yet.
             pages_stale: false,
             pages_of: None,
             io: None,
@@ -304,7 +304,7 @@ impl State {
         }
     }
 
-    /// Takes the file away from a conversion under way, if there is one, and goes on at once.
+    /// Takes the file away from a conversion under way, if there is one, and continues at once.
     pub fn interrupt_conversion(&mut self) {
         if let Phase::Converting(file) = &self.phase {
             backing::unlease(file);
@@ -313,7 +313,7 @@ impl State {
         }
     }
 
-    /// The record of a file that is plain because it is read: it names the content as long as the times are its own.
+    /// Returns the record of a hot file: it names the content as long as the times are its own.
     pub fn hot_record(&self) -> Option<Stub> {
         match self.content {
             Some(Content::Plain(Some(record))) if self.hot.is_some() => Some(record),

@@ -22,10 +22,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Names of files that are not where they belong yet begin like this.
+/// Prefix of the names of files that are not yet in their final place.
 pub const INSTALL_PREFIX: &str = ".dedupfs-restore-";
 
-/// A new name for a file that is not where it belongs yet.
+/// Returns a new name for a file that is not yet in its final place.
 pub(crate) fn install_name() -> Result<OsString> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -38,14 +38,14 @@ impl Overlay {
         Ok(self.file_and_birth_at(path)?.map(|(file, _)| file))
     }
 
-    /// As [`Overlay::file_at`], and when its inode was made, where the filesystem says so.
+    /// As [`Overlay::file_at`], and when its inode was created, if the filesystem records that.
     pub fn file_and_birth_at(&self, path: &Path) -> Result<Option<(FileId, Option<Time>)>> {
         let found = self.backing.resolve_if_any("open", path)?;
         let Some(found) = found.filter(|found| found.kind() == Kind::File) else { return Ok(None) };
         Ok(Some((FileId(found.stat().st_ino), backing::birth(&found)?)))
     }
 
-    /// Whether the file at `path` is empty below and has that mtime, to the second: it may be one that lost its record.
+    /// Returns whether the file at `path` is empty and has that mtime, to the second: it may have lost its record.
     pub fn may_have_lost(&self, path: &Path, mtime: Time) -> Result<bool> {
         let found = self.backing.resolve_if_any("look at", path)?;
         Ok(found.is_some_and(|found| {
@@ -54,8 +54,8 @@ impl Overlay {
         }))
     }
 
-    /// Makes a file with a content of the store in directory `dir` below the root, durably, and returns where. It is a stub
-    /// if files at `path`, where it is to be, become stubs.
+    /// Makes a file with a content of the store in directory `dir` below the root, durably, and returns its path. It is a
+    /// stub if files at `path`, its final place, become stubs.
     pub fn install(&self, dir: &Path, path: &Path, id: RecipeId, meta: &Meta) -> Result<PathBuf> {
         if self.read_only {
             return Err(OverlayError::ReadOnly);
@@ -77,7 +77,7 @@ impl Overlay {
         Ok(dir.join(name))
     }
 
-    /// Removes a file that [`Overlay::install`] made and that did not get its place.
+    /// Removes a file that [`Overlay::install`] made and that was not moved to its final place.
     pub fn remove_installed(&self, installed: &Path) {
         let _ = self.backing.tree().remove(installed.as_os_str().as_bytes(), false);
     }
@@ -151,7 +151,7 @@ impl Overlay {
     }
 }
 
-/// Sets all but the times.
+/// Sets everything except the times.
 fn set_meta(file: &File, meta: &Meta) -> Result<()> {
     let owner = rustix::fs::fchown(file, Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
     // Only root may give files away.
@@ -169,7 +169,7 @@ fn set_meta(file: &File, meta: &Meta) -> Result<()> {
             set => set?,
         }
     }
-    // Last: a change of owner takes bits away.
+    // Last, because a change of owner clears bits.
     Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(meta.mode))?)
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn set_attributes(fd: &OwnedFd, path: &Path, meta: &Meta) -> Result<(
     backing::set_times(fd, None, Some(SetTime::At(meta.mtime))).map_err(failed("set the times of"))
 }
 
-/// Writes a content of `store` into `file`, which is empty, with what it is besides; durably.
+/// Writes a content of `store` into the empty `file`, with its owner, mode, xattrs and times; durably.
 pub(crate) fn write_file(
     store: &crate::store::Store,
     file: &File,

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 const WINDOW_BYTES: usize = 256 << 10;
 /// Longer contents are sketched one at a time.
 const TOGETHER_BYTES_MAX: u64 = 1 << 20;
-/// Contents whose presence in an index is asked for at a time.
+/// Contents that one call looks up in an index.
 const ASKED_MAX: usize = 1 << 14;
 
 /// Limits of the method indexes.
@@ -42,7 +42,7 @@ const ASKED_MAX: usize = 1 << 14;
 pub struct MethodIndexOptions {
     /// About how many bytes of memory additions may take before they are merged, in all indexes together.
     pub buffer_bytes: usize,
-    /// And the sketches of one content.
+    /// About how many bytes of memory the sketches of one content may take.
     pub sketch_bytes: usize,
     /// Directory for temporary files.
     pub work_dir: PathBuf,
@@ -57,7 +57,7 @@ pub struct MethodIndexes {
     work_dir: PathBuf,
     is_new: bool,
     forgetting: RwLock<()>,
-    /// Held while a long content is sketched: one at a time takes memory for that.
+    /// Held while a long content is sketched, so that only one at a time takes that memory.
     sketching: Mutex<()>,
 }
 
@@ -108,7 +108,7 @@ impl MethodIndexes {
         })
     }
 
-    /// Whether one was made just now, so that a scan has to fill it.
+    /// Returns whether an index was made just now, so that a scan has to fill it.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
@@ -118,12 +118,12 @@ impl MethodIndexes {
         &self.indexes
     }
 
-    /// How the method of that name was chosen, if its index is kept.
+    /// Returns how the method of that name was chosen, if it has an index.
     pub fn chosen(&self, name: &str) -> Option<&Chosen> {
         self.chosen.iter().find(|chosen| chosen.name() == name)
     }
 
-    /// The parameters of winnowing, if its index is kept.
+    /// Returns the parameters of winnowing, if it has an index.
     fn winnow(&self) -> Option<Winnow> {
         self.chosen(Winnow::NAME)?.of()
     }
@@ -140,7 +140,7 @@ impl MethodIndexes {
     }
 }
 
-/// Gives `take` all bytes of a content, some at a time.
+/// Passes all bytes of a content to `take`, some at a time.
 fn read_all(source: &dyn Source, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let failed = |e| OverlayError::io("read", "a content", e);
     let (mut window, mut offset) = (vec![0; WINDOW_BYTES], 0);
@@ -178,7 +178,7 @@ impl MethodIndexes {
     }
 }
 
-/// A content as a kept index knows it.
+/// A content in a method index.
 #[derive(Clone, Debug)]
 pub struct IndexedContent {
     /// Its number in the index.
@@ -193,22 +193,22 @@ pub struct IndexedContent {
     pub named: WithPaths,
 }
 
-/// A file that is named in a question: below the overlay's root, or anywhere.
+/// A file named in a query: below the overlay's root, or anywhere.
 #[derive(Clone, Copy, Debug)]
 pub struct FileAt<'a> {
     /// The path.
     pub path: &'a Path,
-    /// Whether it is not one of the overlay's, but an absolute path.
+    /// Whether it is an absolute path outside the overlay.
     pub outside: bool,
 }
 
 impl Overlay {
-    /// Keeps these indexes from now on.
+    /// The same overlay, with these indexes.
     pub fn with_method_indexes(self, indexes: MethodIndexes) -> Overlay {
         Overlay { method_indexes: Some(indexes), ..self }
     }
 
-    /// The indexes of published methods that are kept.
+    /// Returns the indexes of published methods.
     pub fn method_indexes(&self) -> Option<&MethodIndexes> {
         self.method_indexes.as_ref()
     }
@@ -232,8 +232,8 @@ impl Overlay {
         Ok(kept.indexes.iter().try_for_each(|index| index.forget_all(&gone))?)
     }
 
-    /// Sketches a content that was just committed and recorded: from the store if it is there, else from the file, which is
-    /// still as it was or the next commit does it.
+    /// Sketches a content that was just committed and recorded: from the store if it is there, else from the file. If the
+    /// file has changed meanwhile, the next commit sketches it.
     pub(super) fn keep_committed(
         &self,
         inode: &Inode,
@@ -249,7 +249,7 @@ impl Overlay {
         }
     }
 
-    /// Sketches a stub's content that some index does not know; says whether there was one.
+    /// Sketches a stub's content for indexes that lack it; returns whether there was one.
     pub(super) fn keep_stored(&self, id: RecipeId) -> Result<bool> {
         let open = || {
             let recipe = self.contents.store.recipe(&id)?;
@@ -258,7 +258,7 @@ impl Overlay {
         self.keep(id, open, &|| true, &mut |bytes| self.throttle.spend(bytes))
     }
 
-    /// The same of a plain file that the catalog knows as `row`.
+    /// The same for a plain file that the catalog knows as `row`.
     pub(super) fn keep_plain(&self, inode: &Inode, row: &FileRow) -> Result<bool> {
         let as_known = || {
             let stat = inode.path_fd().and_then(rustix::fs::fstat);
@@ -299,7 +299,7 @@ impl Overlay {
         Ok(true)
     }
 
-    /// The kept index of a method; with its own parameters, unless some were chosen: then it has to have those.
+    /// Returns the index of a method. If the user chose parameters, the index must have been made with those.
     fn method_index(&self, method: &Chosen) -> Result<Option<(&MethodIndexes, Index)>> {
         let Some(kept) = &self.method_indexes else { return Ok(None) };
         let index = kept.indexes.iter().find(|index| index.method().name() == method.name());
@@ -313,8 +313,8 @@ impl Overlay {
         Ok(self.method_index(method)?.map(|(_, index)| index.method().description()))
     }
 
-    /// Files of this overlay that are like the one asked about, by an index that is kept; `None` if that of `method` is not.
-    /// The file itself is left out. With `query` the index of winnowing is asked so; then the sketch of the file is held in
+    /// Returns files of this overlay that are like the one asked about, by a method index; `None` if `method` has none.
+    /// Leaves out the file itself. `query` sets a query for the index of winnowing; then the sketch of the file is held in
     /// memory.
     pub fn method_similar(
         &self,
@@ -353,8 +353,8 @@ impl Overlay {
         Ok(Some(with_paths::without(found, is_itself, limit)))
     }
 
-    /// The parameters of the kept index of winnowing, and by these the fingerprints of files that were given to everyone; `None`
-    /// if it is not kept.
+    /// Returns the parameters of the winnowing index, and the fingerprints of the base files with these parameters; `None` if
+    /// there is no such index.
     pub fn winnow_base(&self, files: &[FileAt<'_>]) -> Result<Option<(Winnow, Base)>> {
         let Some(winnow) = self.method_indexes.as_ref().and_then(MethodIndexes::winnow) else {
             return Ok(None);
@@ -393,8 +393,8 @@ impl Overlay {
         with_paths::groups(&index, &self.all_named(below)?, &asked, progress).map(Some)
     }
 
-    /// Pairs of files at or below `below` by the kept index of winnowing, those with most fingerprints in common first;
-    /// `None` if it is not kept.
+    /// Returns pairs of files at or below `below` by the winnowing index, those with most fingerprints in common first;
+    /// `None` if there is no such index.
     pub fn method_pairs(
         &self,
         method: &Chosen,
@@ -406,8 +406,8 @@ impl Overlay {
         with_paths::pairs(&index, &self.all_named(below)?, base, options).map(Some)
     }
 
-    /// Contents from a number on that have a file at or below `below`, as the kept index of a method knows them, until they
-    /// have `most` names or more, and from which number to go on; `None` if that index is not kept.
+    /// Returns contents in a method index that have a file at or below `below`, from a number on, until they have `most`
+    /// names or more, and the number for the next call; `None` if the method has no index.
     pub fn method_contents(
         &self,
         method: &Chosen,
@@ -436,8 +436,8 @@ impl Overlay {
         Ok(Some((found, next)))
     }
 
-    /// The keys of a kept index from one on, packed ([`Index::packed_keys`]), and from where to go on; `None` if it is not
-    /// kept.
+    /// Returns the keys of a method index from one on, packed ([`Index::packed_keys`]), and the key for the next call; `None`
+    /// if the method has no index.
     pub fn method_keys(
         &self,
         method: &Chosen,
@@ -448,7 +448,7 @@ impl Overlay {
         Ok(Some(index.packed_keys(from, most)?))
     }
 
-    /// Every content that has a file at or below `below`.
+    /// Returns every content that has a file at or below `below`.
     fn all_named(&self, below: &Path) -> Result<BTreeMap<RecipeId, WithPaths>> {
         let mut finder = self.catalog.finder(&self.backing);
         let (mut named, mut failed) = (BTreeMap::new(), Ok(()));

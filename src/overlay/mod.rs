@@ -166,7 +166,7 @@ pub struct Parts {
     pub read_only: bool,
     /// Worker threads that hash and compress.
     pub threads: usize,
-    /// Which stubs can be written to without being written back.
+    /// Which stubs become hybrid instead of being written back.
     pub hybrid: HybridOptions,
 }
 
@@ -194,7 +194,7 @@ pub struct Overlay {
     hybrid: HybridOptions,
     steps: Arc<hybrid::Steps>,
     converted: AtomicU64,
-    /// Files that were met and stay plain because of [`Policy::withheld`].
+    /// Files that stay plain because of [`Policy::withheld`].
     withheld: AtomicU64,
     /// About how many bytes of contents have lost their last file.
     garbage: AtomicU64,
@@ -214,15 +214,15 @@ pub struct Overlay {
     ticks: Ticks,
 }
 
-/// How often open files are looked at for growth.
+/// Interval between checks of open files for growth.
 const STEP_INTERVAL: Duration = Duration::from_secs(2);
-/// How often the index is brought up to date on disk. It can always be rebuilt, so this only saves work.
+/// Interval between updates of the index on disk. It can always be rebuilt, so this only saves work.
 const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
-/// How often it is asked whether garbage is to be collected and whether the disk fills up.
+/// Interval between checks whether garbage should be collected and whether the disk fills up.
 const GC_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Overlay {
-    /// Puts an overlay together. Nothing is changed and no thread but the workers started.
+    /// Makes an overlay. Changes nothing, and starts no threads but the workers.
     pub fn new(parts: Parts) -> Result<Overlay> {
         let root = parts.backing.root().try_clone_to_owned();
         let root = root.map_err(|e| OverlayError::io("open", "the backing directory again", e))?;
@@ -272,7 +272,7 @@ impl Overlay {
         })
     }
 
-    /// The same overlay with other policies than one for all files.
+    /// The same overlay, with other policies than one for all files.
     pub fn with_policies(self, policies: Policies) -> Overlay {
         Overlay { policies: RwLock::new(Arc::new(policies)), ..self }
     }
@@ -370,7 +370,7 @@ impl Overlay {
         &self.catalog
     }
 
-    /// When files are converted that no rule is for.
+    /// Returns when files without a rule are converted.
     pub fn dedup(&self) -> Dedup {
         self.policies().fallback().dedup
     }
@@ -397,17 +397,17 @@ impl Overlay {
         self.queue.resting()
     }
 
-    /// Files that stay plain because they are rewritten as a whole again and again.
+    /// Returns how many files stay plain because they are often rewritten as a whole.
     pub fn kept_plain(&self) -> usize {
         self.queue.rewritten()
     }
 
-    /// Files that stay plain until there is space for their content.
+    /// Returns how many files stay plain until there is space for their content.
     pub fn waiting_for_room(&self) -> usize {
         self.queue.waiting()
     }
 
-    /// Files that were closed and are not committed yet.
+    /// Returns how many files were closed and are not committed yet.
     pub fn pending(&self) -> usize {
         self.queue.pending()
     }
@@ -436,7 +436,7 @@ impl Overlay {
         let settled = self.queue.settle(progress);
         self.persist()?;
         if !self.read_only {
-            // The records of stubs: not every filesystem writes them out with the packs.
+            // For the records of stubs: not every filesystem writes them out with the packs.
             let root = backing::open_dir(self.backing.root())?;
             rustix::fs::syncfs(&root).map_err(|e| OverlayError::io("sync", "the backing filesystem", e))?;
         }
@@ -524,11 +524,11 @@ pub struct Background {
 }
 
 impl Background {
-    /// Ends the threads after the files that they have read. Returns the paths of those that still
+    /// Ends the threads after the files that they have read. Returns the paths of files that still
     /// waited: they are plain and whole, and can be committed another time.
     pub fn stop(mut self) -> Vec<PathBuf> {
         let left = self.end();
-        // There may be more of them than descriptors, and each needs one to tell its path.
+        // There may be more files than descriptors, and each needs one to get its path.
         let path_of = |inode: &Arc<Inode>| {
             let path = self.overlay.path_of(inode);
             inode.close();
@@ -547,8 +547,8 @@ impl Background {
                 tracing::error!("a background thread had panicked");
             }
         }
-        // Not what stood in the queue: the kernel does not say that a file was closed if it is unmounted just then,
-        // and rounds that end after the queue put back what they could not commit.
+        // Not from the queue: the kernel does not report the close of a file if it is unmounted just then, and rounds that end
+        // after the queue put back files that they could not commit.
         self.overlay.inodes.collect(|inode, state| {
             inode.is_root_fs_file() && (state.dirty || state.queued || state.writers > 0)
         })

@@ -35,8 +35,8 @@ impl Overlay {
         Ok(backing::attr(inode.node, &stat))
     }
 
-    /// As [`Overlay::lookup`], for listings: a file whose content is not known is there all the same, and
-    /// only asking for its attributes is an error.
+    /// As [`Overlay::lookup`], for listings: a file of unknown content is listed too, and only a request for its
+    /// attributes fails.
     pub fn lookup_listed(&self, parent: NodeId, name: &OsStr) -> Result<Attr> {
         match self.lookup(parent, name) {
             Err(OverlayError::BadStub { .. }) => {
@@ -71,7 +71,7 @@ impl Overlay {
     fn attr_of_file(&self, inode: &Inode) -> Result<Attr> {
         let fd = inode.path_fd()?;
         let mut state = self.lock_loaded(inode)?;
-        // Under the lock: a conversion changes the record and the file.
+        // Under the lock, because a conversion changes the record and the file.
         let mut stat = rustix::fs::fstat(&fd)?;
         if matches!(state.content, Some(Content::Stub(_)))
             && stat.st_size != 0
@@ -134,8 +134,8 @@ impl Overlay {
                 state = self.resize(&inode, state, size)?;
             }
             if set.mode.is_some_and(|mode| mode & 0o6600 != 0o600) && !self.backing.privileged() {
-                // Without the latter bits an ordinary user's daemon could not read the stub's record; and writing
-                // back would take the former away.
+                // Without the latter bits an ordinary user's daemon could not read the stub's record; writing back would
+                // clear the former.
                 state = self.make_plain(&inode, state)?;
                 self.remove_record(&inode, &mut state)?;
             }
@@ -175,7 +175,7 @@ impl Overlay {
         Ok(state)
     }
 
-    /// The file's own descriptor if it is open for writing: its mode may have been changed since.
+    /// Returns the file's own descriptor if it is open for writing: its mode may have been changed since.
     pub(super) fn file_to_resize(&self, inode: &Inode, state: &InodeState) -> Result<Arc<File>> {
         match &state.io {
             Some(OpenFile { file, writable: true, .. }) => Ok(file.clone()),
@@ -263,7 +263,7 @@ impl Overlay {
         self.lookup(parent, name)
     }
 
-    /// The change itself has been made by now, and the index can be rebuilt: a failure there is logged.
+    /// Logs a failure of the index. The change itself is done, and the index can be rebuilt.
     fn indexed(&self, result: Result<()>) {
         if let Err(e) = result {
             tracing::error!("a change of names did not reach the index; `dedupctl scan` mends that: {e}");
@@ -330,7 +330,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Renames; `flags` as for renameat2(2). A whiteout left behind is the caller's.
+    /// Renames; `flags` as for renameat2(2). The caller creates the whiteout that it leaves behind.
     pub fn rename(
         &self,
         from: (NodeId, &OsStr),
@@ -416,12 +416,12 @@ impl Overlay {
         Ok(())
     }
 
-    /// Does something to an inode that moves its ctime.
+    /// Applies a change to an inode that moves its ctime.
     fn touch(&self, inode: &Arc<Inode>, change: impl FnOnce() -> rustix::io::Result<()>) -> Result<()> {
         if !inode.is_root_fs_file() {
             return Ok(change()?);
         }
-        // Written back meanwhile, it would be given a record that hides the new ctime.
+        // A write-back meanwhile would give it a record that hides the new ctime.
         let mut state = inode.wait_written_back(self.lock_loaded(inode)?);
         self.before_change(inode, &mut state)?;
         let changed = change();
@@ -429,20 +429,20 @@ impl Overlay {
         Ok(changed?)
     }
 
-    /// The catalog's side of an inode having left one directory for another.
+    /// Records in the catalog that an inode left one directory for another.
     fn move_name(&self, stat: &Stat, from: &Inode, to: &Inode) -> Result<()> {
         let on_root_fs = stat.st_dev == self.backing.identity().dev;
         if from.identity == to.identity || !on_root_fs {
             return Ok(());
         }
-        // Another name of a file may be in the directory still.
+        // The directory may still have another name of the file.
         if stat.st_nlink <= 1 || backing::kind(stat.st_mode) == Kind::Directory {
             self.catalog.remove_parent(FileId(stat.st_ino), from.file_id())?;
         }
         self.add_name(FileId(stat.st_ino), to)
     }
 
-    /// The catalog's side of an inode having got a name in a directory, about which nothing may be known yet.
+    /// Records in the catalog that an inode got a name in a directory, which may be new to the catalog.
     fn add_name(&self, inode: FileId, dir: &Inode) -> Result<()> {
         if let Some(path) = self.path_of(dir) {
             self.catalog.place_dir(&self.backing, &path)?;
@@ -450,7 +450,7 @@ impl Overlay {
         self.catalog.add_parent(inode, dir.file_id())
     }
 
-    /// The catalog's side of a name having been removed.
+    /// Records in the catalog that a name was removed.
     fn forget_name(&self, stat: &Stat, dir: &Inode) -> Result<()> {
         if stat.st_dev != self.backing.identity().dev {
             return Ok(());
@@ -462,7 +462,7 @@ impl Overlay {
                 self.catalog.remove_file(file)
             }
             Kind::Directory => self.catalog.remove_parent(file, dir.file_id()),
-            // Another name may be in the same directory: the row stays, and is not believed anyway.
+            // The directory may have another name of the file: the row stays, and each answer is checked anyway.
             _ => Ok(()),
         }
     }
@@ -497,17 +497,17 @@ impl Overlay {
         let flags = rustix::fs::XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let set = || rustix::fs::setxattr(backing::proc_path(&inode.path_fd()?), name, value, flags);
         if name == CAPABILITY && inode.is_root_fs_file() {
-            // Writing back would take it away.
+            // A later write-back would remove the xattr.
             drop(self.make_plain(&inode, self.lock_loaded(&inode)?)?);
         }
         match self.touch(&inode, set) {
-            // Our own record may be what takes the room.
+            // Our own record may take the room.
             Err(OverlayError::Os(Errno::NOSPC)) if self.drop_record(&inode)? => self.touch(&inode, set),
             other => other,
         }
     }
 
-    /// Makes a file plain without any record; says whether there was one.
+    /// Makes a file plain without any record; returns whether there was one.
     fn drop_record(&self, inode: &Arc<Inode>) -> Result<bool> {
         if !inode.is_root_fs_file() {
             return Ok(false);
@@ -518,14 +518,14 @@ impl Overlay {
         Ok(had_one)
     }
 
-    /// Removes the record of a plain file, which only remembers the ctime to show; says whether there was one.
+    /// Removes the record of a plain file, which only remembers the ctime to show; returns whether there was one.
     fn remove_record(&self, inode: &Inode, state: &mut InodeState) -> Result<bool> {
         if !matches!(state.content, Some(Content::Plain(Some(_)))) {
             return Ok(false);
         }
         match rustix::fs::removexattr(backing::proc_path(&inode.path_fd()?), XATTR) {
             Ok(()) => state.content = Some(Content::Plain(None)),
-            // An ordinary user's file that may not be written: then it stays.
+            // An ordinary user's file that may not be written keeps its record.
             Err(Errno::ACCESS | Errno::PERM) => return Ok(false),
             Err(e) => return Err(e.into()),
         }
@@ -561,7 +561,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The inode known under a number; the root always is.
+    /// Returns the inode known under a number; the root always is.
     pub(super) fn inode(&self, node: NodeId) -> Result<Arc<Inode>> {
         if node == ROOT && self.inodes.find(ROOT).is_none() {
             return self.inodes.enter(&self.backing, self.backing.resolve(Path::new(""))?, 1);

@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Directories whose paths are remembered; more, and all are forgotten.
+/// Directories whose paths are remembered; beyond that, all are forgotten.
 const PATHS_MAX: usize = 4096;
 /// Xattrs of a file are recorded with its version if they take no more than this together.
 const XATTR_BYTES_MAX: usize = 4096;
@@ -39,7 +39,7 @@ pub struct Meta {
     pub gid: u32,
     /// Last change of content.
     pub mtime: Time,
-    /// Sorted by name, without our own; `None`: there are too many to keep them here.
+    /// Sorted by name, without our own; `None` if there are too many to keep them here.
     pub xattrs: Option<Vec<Xattr>>,
 }
 
@@ -48,13 +48,13 @@ pub struct Meta {
 pub struct Committed {
     /// All of its names, below the root.
     pub paths: Vec<PathBuf>,
-    /// Which inode it is.
+    /// Its inode.
     pub file: FileId,
     /// Its content.
     pub recipe: RecipeId,
     /// Its length in bytes.
     pub size: u64,
-    /// The rest.
+    /// Owner, mode, xattrs and times.
     pub meta: Meta,
 }
 
@@ -88,10 +88,10 @@ pub trait Observer: Send + Sync {
     /// The file at `from` got the additional name `to`.
     fn linked(&self, from: &Path, to: &Path);
 
-    /// Something got another name. Whether it was a directory; whether both have exchanged their names.
+    /// `from` was renamed to `to`: whether it is a directory; whether both have exchanged their names.
     fn renamed(&self, from: &Path, to: &Path, directory: bool, exchanged: bool);
 
-    /// The last there was at a path is gone.
+    /// The last entry at a path was removed.
     fn removed(&self, path: &Path, directory: bool);
 
     /// Called every 2 seconds: writes the events so far to where they survive a kill of the process.
@@ -103,9 +103,9 @@ pub trait Observer: Send + Sync {
     /// Returns the last event of the file at a path, if nothing has happened to that path since.
     fn last_at(&self, path: &Path) -> Result<Option<Committed>>;
 
-    /// Says to a collection what the history needs, after giving up what it need not keep, unless `dry_run`; without the
-    /// snapshot `except`, if there is one. Keeps at most `room` bytes on disk, or what snapshots with a name need.
-    /// `None` if `keep_going` said no. Called after the files' own needs were said.
+    /// Marks the contents that the history needs, without the snapshot `except`, if there is one. First gives up versions
+    /// that need not be kept, unless `dry_run`. Keeps at most `room` bytes on disk, or the contents of named snapshots.
+    /// Returns `None` if `keep_going` returned false. Called after the contents of files were marked.
     fn mark(
         &self,
         collection: &Collection<'_>,
@@ -115,10 +115,10 @@ pub trait Observer: Send + Sync {
         keep_going: &mut dyn FnMut() -> bool,
     ) -> Result<Option<KeptForHistory>>;
 
-    /// Most bytes on disk for what only versions and snapshots need; snapshots with a name may take more.
+    /// Returns the limit in bytes on disk for contents that only versions and snapshots need; named snapshots may exceed it.
     fn bytes_max(&self) -> u64;
 
-    /// The newest pack that stays as it is, because something that cannot be read may need a part of it.
+    /// Returns the newest pack that must not be changed, because an unreadable version may need a part of it.
     fn left_until(&self) -> Result<Option<u32>>;
 }
 
@@ -133,7 +133,7 @@ impl DirPaths {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that is known may be wrong now.
+    /// Forgets all paths: they may be wrong now.
     pub(super) fn forget(&self) {
         self.lock().clear();
     }
@@ -167,7 +167,7 @@ impl Overlay {
         Some(path)
     }
 
-    /// Tells of a file that was committed, or that was met, as it was when `stat` was taken.
+    /// Reports a file that was committed or met, with the attributes in `stat`.
     pub(super) fn tell_committed(
         &self,
         inode: &Inode,
@@ -214,7 +214,7 @@ impl Overlay {
         Ok(names)
     }
 
-    /// Tells of a name that a file got besides its others.
+    /// Reports an additional name of a file.
     pub(super) fn tell_linked(&self, inode: &Inode, dir: &Inode, name: &OsStr) {
         let Some(observer) = self.observer().filter(|_| inode.is_root_fs_file()) else { return };
         if let Some(from) = self.path_of(inode)
@@ -225,7 +225,7 @@ impl Overlay {
         }
     }
 
-    /// Tells of a file that was closed without any content, if that is news of one of its names.
+    /// Reports a file that was closed without any content, if one of its names had a content before.
     pub(super) fn tell_emptied(&self, inode: &Inode, stat: &Stat, finder: &mut Finder<'_>) -> Result<()> {
         let Some(observer) = self.observer() else { return Ok(()) };
         // A file that never had a content has nothing to go back to.
@@ -243,7 +243,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// As [`Overlay::tell_committed`], of a stub that a scan met.
+    /// As [`Overlay::tell_committed`], for a stub that a scan met.
     pub(super) fn tell_met(&self, inode: &Inode, stub: &Stub, finder: &mut Finder<'_>) {
         if self.observer().is_some()
             && let Ok(stat) = inode.path_fd().and_then(rustix::fs::fstat)
@@ -269,7 +269,7 @@ impl Overlay {
     }
 }
 
-/// The xattrs that users see, or `None` if they take more bytes than that together.
+/// Returns the xattrs that users see, or `None` if they take more than `bytes_max` bytes together.
 fn xattrs_of(inode: &Inode, bytes_max: usize) -> Result<Option<Vec<Xattr>>> {
     let fd = inode.path_fd()?;
     let names = match backing::list_xattrs(&fd) {
@@ -279,7 +279,7 @@ fn xattrs_of(inode: &Inode, bytes_max: usize) -> Result<Option<Vec<Xattr>>> {
     let (mut found, mut bytes) = (Vec::new(), 0);
     let ours = super::stub::XATTR.as_bytes();
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty() && *name != ours) {
-        // One that went meanwhile, or that only others may read.
+        // It was removed meanwhile, or this process may not read it.
         let value = match backing::get_xattr(&fd, OsStr::from_bytes(name)) {
             Ok(Some(value)) => value,
             Ok(None) | Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => continue,

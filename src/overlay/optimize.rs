@@ -23,7 +23,7 @@ pub(super) struct Idle {
 
 #[derive(Default)]
 struct State {
-    /// How long nothing has to be stored before chunks are grouped; never, if there is none.
+    /// How long the store must rest before chunks are grouped; `None` for never.
     rest: Option<Duration>,
     /// Unique bytes, and since when their number has not changed.
     since: Option<(u64, Instant)>,
@@ -32,7 +32,7 @@ struct State {
 /// How far grouping has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptimizeStep {
-    /// Bytes of packs looked at, and in all.
+    /// Bytes of packs examined, and in all.
     Planning(u64, u64),
     /// Decoded bytes of chunks, each counted twice: done, and to be done.
     Grouping(u64, u64),
@@ -53,7 +53,7 @@ impl Overlay {
         self.idle.state.lock().unwrap_or_else(PoisonError::into_inner).rest = rest;
     }
 
-    /// Groups chunks if much has come since, and nothing for a while; ends when something comes.
+    /// Groups chunks if many are new and the store has rested; ends when new ones come.
     pub(super) fn optimize_if_due(&self) {
         let unique_bytes = self.contents.store.stats().unique_bytes;
         {
@@ -95,11 +95,11 @@ impl Overlay {
         }
     }
 
-    /// Moves chunks into groups, or with `dry_run` tells from a sample what that would come to. `None` if `progress`
-    /// said no on the way: whatever was done until then is whole, and another call goes on from there.
+    /// Moves chunks into groups, or with `dry_run` estimates the result from a sample. Returns `None` if `progress`
+    /// returned false; the work done until then is complete, and another call continues from there.
     ///
-    /// Files read and are written to meanwhile as ever; this thread lets others go first. Memory and time:
-    /// [`crate::store`]'s `regroup`.
+    /// Files can be read and written meanwhile, and this thread has low priority. Memory and time: [`crate::store`]'s
+    /// `regroup`.
     pub fn optimize(
         &self,
         options: &RegroupOptions,

@@ -15,9 +15,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::time::Duration;
 
-/// Globs in one rule, and rules, are no more than this.
+/// Limit of globs in one rule, and of rules.
 const RULES_MAX: usize = 1000;
-/// A glob is no longer.
+/// Limit of a glob's length.
 const GLOB_BYTES_MAX: usize = 1024;
 
 /// How a file is treated.
@@ -29,9 +29,9 @@ pub struct Policy {
     pub min_bytes: u64,
     /// Whether its versions are kept.
     pub keep_history: bool,
-    /// How much of it the similarity index has.
+    /// How much of it the similarity index gets.
     pub similarity: Indexing,
-    /// Whether it stays plain, whatever the rest says: only a mount converts files, or a user who asks for it.
+    /// Whether it stays plain, whatever the rest says: only a mount or an explicit request converts files.
     pub withheld: bool,
 }
 
@@ -46,33 +46,33 @@ pub struct Rule {
     pub min_bytes: Option<u64>,
     /// Whether their versions are kept.
     pub keep_history: Option<bool>,
-    /// How much of them the similarity index has.
+    /// How much of them the similarity index gets.
     pub similarity: Option<Indexing>,
 }
 
-/// A glob that means nothing.
+/// A glob that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "glob {glob:?}: {reason}; expected a pattern as in .gitignore, like \"*.iso\", \"target/\" or \"/var/log/\""
 )]
 pub struct BadGlob {
-    /// As it was written.
+    /// The glob as written.
     pub glob: String,
     /// The error.
     pub reason: String,
 }
 
-/// All rules of an overlay, ready to be asked.
+/// All rules of an overlay, compiled.
 #[derive(Clone, Debug)]
 pub struct Policies {
     fallback: Policy,
     rules: Vec<(Gitignore, Rule)>,
-    /// Whether a rule has a glob that means a place, not only a name.
+    /// Whether a rule has a glob with a place, not only a name.
     places: bool,
 }
 
 impl Policies {
-    /// `fallback` is for what no rule says otherwise.
+    /// Compiles the rules; `fallback` has the settings that no rule sets.
     pub fn new(fallback: Policy, rules: Vec<Rule>) -> Result<Policies, BadGlob> {
         if rules.len() > RULES_MAX {
             let glob = rules[RULES_MAX].globs.first().cloned().unwrap_or_default();
@@ -116,7 +116,7 @@ impl Policies {
         policy
     }
 
-    /// Whether something else may be done with files below a directory when it is renamed.
+    /// Returns whether files below a directory may get another policy when it is renamed.
     ///
     /// O(rules * depth).
     pub fn differ_below(&self, from: &Path, to: &Path) -> bool {
@@ -146,7 +146,7 @@ impl Policies {
             && self.rules.iter().all(|(_, rule)| rule.similarity.is_none_or(is_all))
     }
 
-    /// Whether there are files that the similarity index is to have nothing of.
+    /// Returns whether the index leaves out some files.
     pub fn leave_out(&self) -> bool {
         let is_off = |similarity: Indexing| similarity == Indexing::Off;
         is_off(self.fallback.similarity)
@@ -161,9 +161,10 @@ impl Policies {
 }
 
 impl Rule {
-    /// The rule that leaves all at and below `path` plain, `is_dir` if that is a directory; all files if it is empty.
+    /// Returns the rule that leaves everything at and below `path` plain (`is_dir` if that is a directory); all files if it
+    /// is empty.
     ///
-    /// Names that are no text are matched by a pattern, and so may others be that differ from them only in those bytes.
+    /// A name that is no UTF-8 becomes a pattern, which may also match names that differ from it only in those bytes.
     pub fn plain_below(path: &Path, is_dir: bool) -> Rule {
         let mut glob = String::new();
         for part in path.components() {
@@ -171,8 +172,8 @@ impl Rule {
             let mut rest = part.as_os_str().as_bytes();
             while let Some(chunk) = rest.utf8_chunks().next() {
                 for c in chunk.valid().chars() {
-                    // Cut off at the end, escaped or not, or taken for an escape of the last `/`: any byte stands for each of
-                    // its bytes.
+                    // The parser cuts these off at the end, escaped or not, or takes them for an escape of the last `/`. So
+                    // any byte may stand for each of their bytes.
                     if c == '\\' || (c.is_whitespace() && c != ' ') {
                         glob.extend(std::iter::repeat_n('?', c.len_utf8()));
                         continue;
@@ -195,7 +196,7 @@ impl Rule {
         Rule { globs: vec![glob], dedup: Some(Dedup::Off), ..Rule::default() }
     }
 
-    /// Whether every glob means something.
+    /// Returns whether every glob can be used.
     pub fn check(&self) -> Result<(), BadGlob> {
         self.compile().map(drop)
     }
@@ -225,7 +226,7 @@ impl Rule {
     }
 }
 
-/// Whether a glob says where a name is: with a `/` at its beginning or within.
+/// Returns whether a glob has a place: a `/` at its beginning or in the middle.
 fn is_place(glob: &str) -> bool {
     glob.trim_end_matches(['/', ' ']).contains('/')
 }
@@ -266,7 +267,7 @@ impl Policy {
         self.dedup != Dedup::Off && bytes >= self.min_bytes
     }
 
-    /// How long a closed file is left alone.
+    /// Returns how long a closed file is left alone.
     pub fn rest(&self) -> Duration {
         match self.dedup {
             Dedup::Idle(time) => time,

@@ -1,7 +1,7 @@
-//! The proof that a file lies in the tree of this store, demanded before its bytes go.
+//! The proof that a file lies in the tree of this store, required before its bytes are removed.
 //!
-//! A conversion empties a file, because its content is in the store. Done to a file outside the tree, that takes the
-//! file away from every program that uses it. So a conversion needs an [`Inside`], however its descriptor was had (by a
+//! A conversion empties a file, because its content is in the store. For a file outside the tree, that would take the
+//! file away from every program that uses it. So a conversion needs an [`Inside`], whatever its descriptor came from (a
 //! path, an inode number or a file handle). There is one way to get one:
 //!
 //! 1. The file has a name and lies on the device of the root.
@@ -10,8 +10,8 @@
 //! 3. The file found there is this inode.
 //!
 //! A program that writes to a stub cannot wait for a name that is just changing, and an unlinked file has none. So
-//! [`Overlay::not_outside`] lets a stub be emptied or written back unless it positively lies elsewhere: its
-//! content is a recipe of this store, which a write-back makes whole.
+//! [`Overlay::not_outside`] lets a stub be emptied or written back unless it certainly lies elsewhere: its content is a
+//! recipe of this store, and a write-back restores it.
 //!
 //! Cost: one `readlink`, one `openat2` and two `fstat` a file, O(length of the path). The path of the root is read again only
 //! if the file is not found below the last one.
@@ -25,14 +25,14 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// A file that is renamed just now is looked for this often.
+/// Attempts to find a file that is being renamed.
 const TRIES: usize = 4;
 
 /// An open file that was proven to lie in the tree.
 pub(super) struct Inside<'a>(BorrowedFd<'a>);
 
 impl Inside<'_> {
-    /// Empties the file. Its record must say already that a recipe is the content.
+    /// Empties the file. Its record must already say that a recipe is the content.
     pub(super) fn empty(&self) -> rustix::io::Result<()> {
         rustix::fs::ftruncate(self.0, 0)
     }
@@ -63,7 +63,7 @@ impl Overlay {
         self.locate(inode, fd, finder).map(|()| Inside(fd))
     }
 
-    /// The same for a stub or hybrid file that a program is about to change: refuses only what lies elsewhere.
+    /// The same for a stub or hybrid file that a program is about to change: refuses only files that certainly lie elsewhere.
     pub(super) fn not_outside<'a>(&self, inode: &Inode, file: &'a impl AsFd) -> Result<Inside<'a>> {
         match self.prove_inside(inode, file, &mut self.catalog.finder(&self.backing)) {
             Err(Doubt::Outside) => {
@@ -75,7 +75,7 @@ impl Overlay {
         }
     }
 
-    /// The error that a file stays as it is.
+    /// Returns the error that a file stays as it is.
     pub(super) fn refused(&self, inode: &Inode, doubt: Doubt) -> OverlayError {
         let why = match doubt {
             Doubt::Outside => "outside this overlay",
@@ -87,7 +87,7 @@ impl Overlay {
         OverlayError::Unreadable { path: self.name_of(inode).into(), reason }
     }
 
-    /// Logs that a file outside the tree was to be changed.
+    /// Logs that a file outside the tree would have been changed.
     pub(super) fn log_outside(&self, inode: &Inode) {
         let path = inode.path_fd().and_then(backing::path_of);
         let path = path.map_or_else(|_| self.name_of(inode), |path| path.display().to_string());
@@ -120,7 +120,7 @@ impl Overlay {
         {
             return Ok(());
         }
-        // Renamed meanwhile, the file or the root.
+        // The file or the root was renamed meanwhile.
         for _ in 0..TRIES {
             let Ok(root) = self.backing.root_path() else { break };
             let Ok(path) = backing::path_of(fd) else { break };

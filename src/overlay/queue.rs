@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_millis(10);
 const SOON_ATTEMPTS: u8 = 6;
 const LATER: Duration = Duration::from_secs(30);
-/// Closed files gather for this long, so that they share one fsync: each makes the filesystem below write out
-/// its journal, and everybody waits for that. A full round does not wait.
+/// Closed files gather for this long, so that they share one fsync: each fsync makes the backing filesystem write out
+/// its journal, and all programs wait for that. A full round does not wait.
 pub const GATHER: Duration = Duration::from_millis(500);
 const WAIT_MIN: Duration = Duration::from_millis(1);
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub struct Queue {
 #[derive(Default)]
 struct Waiting {
     ready: Line,
-    /// To be tried again in a moment: the kernel lets go of a closed file a little after saying so.
+    /// To be tried again in a moment: the kernel releases a closed file a little after it reports the close.
     soon: Line,
     /// To be tried again, for instance because a program has them mapped: no caller waits for those.
     later: Line,
@@ -53,7 +53,7 @@ struct Waiting {
     stopped: bool,
 }
 
-/// Inodes by when they are due; those that are due together in the order in which they came.
+/// Inodes by the time when they are due; those due together in the order in which they came.
 #[derive(Default)]
 struct Line {
     entries: BTreeMap<(Instant, u64), Entry>,
@@ -62,9 +62,9 @@ struct Line {
 
 /// An inode in the queue, or taken off it.
 pub struct Entry {
-    /// Which.
+    /// The inode.
     pub inode: Arc<Inode>,
-    /// When it came into the queue.
+    /// The generation in which it came into the queue.
     pub generation: u64,
 }
 
@@ -81,7 +81,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an inode that was closed, to be taken `after` from now. Returns the generation that it came in.
+    /// Adds an inode that was closed, to be taken `after` from now. Returns its generation.
     pub fn push(&self, inode: Arc<Inode>, after: Duration) -> u64 {
         let mut state = self.lock();
         let (due, generation) = (Instant::now() + after, state.generation);
@@ -94,7 +94,7 @@ impl Queue {
         generation
     }
 
-    /// Adds an inode again that is to rest until `due`; `restless` if that is because it is written again and again.
+    /// Adds an inode again that is to rest until `due`; `restless` if that is because it is written often.
     pub fn push_resting(&self, entry: Entry, due: Instant, restless: bool) {
         let mut state = self.lock();
         // A caller that waits for all files waits for this one too.
@@ -106,13 +106,13 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Adds an inode that stays plain until `due` because it is rewritten as a whole again and again.
+    /// Adds an inode that stays plain until `due` because it is often rewritten as a whole.
     pub fn push_rewritten(&self, entry: Entry, due: Instant) {
         self.lock().rewritten.push(entry, due);
         self.changed.notify_all();
     }
 
-    /// Files that stay plain because they are rewritten as a whole again and again.
+    /// Returns how many files stay plain because they are often rewritten as a whole.
     pub fn rewritten(&self) -> usize {
         self.lock().rewritten.len()
     }
@@ -123,31 +123,31 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Takes those that wait for space at once.
+    /// Makes files that wait for space due at once.
     pub fn retry_waiting(&self) {
         let mut state = self.lock();
         state.retry_waiting(Instant::now());
         self.changed.notify_all();
     }
 
-    /// Files that wait for space.
+    /// Returns how many files wait for space.
     pub fn waiting(&self) -> usize {
         self.lock().waiting.len()
     }
 
-    /// Adds an inode that stays plain until `due` because it is read again and again.
+    /// Adds a hot inode, which stays plain until `due`.
     pub fn push_hot(&self, entry: Entry, due: Instant) {
         self.lock().hot.push(entry, due);
         self.changed.notify_all();
     }
 
-    /// Takes an inode out of the line of those; says whether it stood there. O(those).
+    /// Removes an inode from the line of hot files; returns whether it was in it. O(hot files).
     pub fn remove_hot(&self, inode: &Arc<Inode>) -> bool {
         self.lock().hot.remove(inode).is_some()
     }
 
-    /// Adds an inode again that could not be committed, to be tried again: soon the first `attempt`s, and later
-    /// than that at long intervals.
+    /// Adds an inode again that could not be committed: the first `attempt`s are tried again soon, later ones at long
+    /// intervals.
     pub fn push_again(&self, entry: Entry, attempt: u8) {
         let mut state = self.lock();
         if attempt < SOON_ATTEMPTS {
@@ -176,7 +176,7 @@ impl Queue {
         Some(generation)
     }
 
-    /// Looks at inodes again that wait, because how long they are to rest may have changed. O(all that wait).
+    /// Makes waiting inodes due again, because their rest may have changed. O(all that wait).
     pub fn look_again(&self, inodes: &HashSet<NodeId>) {
         let mut state = self.lock();
         let due = Instant::now() + GATHER;
@@ -228,26 +228,26 @@ impl Queue {
         let first = state.ready.due().map_or(now, |due| due.min(now));
         let before = first.checked_sub(Duration::from_nanos(1)).unwrap_or(first);
         for entry in entries {
-            // It was counted when it was taken.
+            // A taken file still counts as pending.
             state.ready.push(entry, before);
         }
         self.changed.notify_all();
     }
 
-    /// Says that inodes taken, of these generations, have been worked on.
+    /// Records that inodes of these generations have been worked on.
     pub fn done(&self, generations: &[u64]) {
         let mut state = self.lock();
         generations.iter().for_each(|generation| state.count(*generation, -1));
         self.changed.notify_all();
     }
 
-    /// Files that wait or are being worked on, without those to be tried again later and those that rest because they
-    /// are written again and again.
+    /// Returns how many files wait or are in work, without those to be tried again later and those that rest because they
+    /// are written often.
     pub fn pending(&self) -> usize {
         self.lock().pending_until(u64::MAX)
     }
 
-    /// Files that rest because they are written again and again.
+    /// Returns how many files rest because they are written often.
     pub fn resting(&self) -> usize {
         self.lock().resting.len()
     }
@@ -272,8 +272,8 @@ impl Queue {
         Hurry(self)
     }
 
-    /// Waits until nothing is pending that came before this call, telling `progress` how much is; gives up when it
-    /// returns false.
+    /// Waits until no file is pending that came before this call. `progress` gets the number of those; the wait is given up
+    /// when it returns false.
     pub fn settle(&self, progress: &mut dyn FnMut(usize) -> bool) -> bool {
         let _hurry = self.hurry();
         let mut state = self.lock();
@@ -319,7 +319,7 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Counts a file of a generation that becomes pending, or is not any more.
+    /// Counts a file of a generation that becomes pending, or no longer is.
     fn count(&mut self, generation: u64, by: isize) {
         let count = self.pending.entry(generation).or_default();
         *count = count.saturating_add_signed(by);
@@ -408,7 +408,7 @@ impl Line {
         self.entries.len()
     }
 
-    /// When the first is due.
+    /// Returns when the first is due.
     fn due(&self) -> Option<Instant> {
         self.entries.first_key_value().map(|((due, _), _)| *due)
     }

@@ -38,13 +38,13 @@ use std::sync::{Arc, MutexGuard};
 enum Action {
     /// None: the file has this content.
     Keep(Content),
-    /// It is plain: drop the record; the text says why if that is worth a log line.
+    /// The file is plain: drop the record; the text is the reason if that is worth a log line.
     DropRecord(Option<&'static str>),
     /// It is a stub: write the settled record.
     Settle(Stub),
     /// It is a stub: empty the file, then write the settled record.
     Empty(Stub),
-    /// It is hybrid, if the list with this number says so.
+    /// The file is hybrid, if the list with this number is valid.
     Hybrid(Stub, u64),
 }
 
@@ -179,7 +179,7 @@ impl Overlay {
                     return Ok(Content::Stub(stub));
                 }
                 let file = backing::open_io(&inode.path_fd()?, rustix::fs::OFlags::RDWR)?;
-                // Logged; it is what its record says, and its file stays as it is.
+                // Logged; it stays a stub, and the file stays as it is.
                 let Ok(inside) = self.not_outside(inode, &file) else { return Ok(Content::Stub(stub)) };
                 tracing::info!("{}: an interrupted conversion is taken back", self.name_of(inode));
                 inside.empty()?;
@@ -207,8 +207,8 @@ impl Overlay {
         )
     }
 
-    /// To be called before anything that moves a file's ctime: a conversion under way is given up, and a
-    /// ctime saved by a recent one must not hide the change.
+    /// To be called before anything that moves a file's ctime: gives up a conversion under way, and makes sure that
+    /// the ctime saved by a recent one does not hide the change.
     pub(super) fn before_change(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         state.interrupt_conversion();
         let Some(Content::Stub(record) | Content::Plain(Some(record))) = &mut state.content else {

@@ -21,7 +21,7 @@ const DIRS_MAX: usize = 1024;
 /// Files in the queue that one pass over it examines.
 const QUEUED_MAX: usize = 4096;
 
-/// Directories that were renamed since the last look.
+/// Directories that were renamed since the last pass.
 #[derive(Default)]
 pub(super) struct Renamed(Mutex<Dirs>);
 
@@ -32,7 +32,7 @@ struct Dirs {
 }
 
 impl Renamed {
-    /// Remembers a directory to be looked below.
+    /// Remembers a directory whose files are to be examined.
     pub(super) fn add(&self, dir: Arc<Inode>) {
         let mut dirs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !dirs.all {
@@ -71,7 +71,7 @@ impl Overlay {
         }
     }
 
-    /// Has a commit look at a file whose name has got another policy.
+    /// Has a commit examine a file whose name has got another policy.
     pub(super) fn policy_changed(&self, inode: Option<&Arc<Inode>>) {
         let Some(inode) = inode.filter(|inode| inode.on_root_fs && inode.kind == Kind::File) else { return };
         let Ok(mut state) = self.lock_loaded(inode) else { return };
@@ -83,12 +83,12 @@ impl Overlay {
         }
     }
 
-    /// Looks below directories that were renamed.
+    /// Examines the files below renamed directories.
     pub(super) fn look_below_renamed(&self) {
         let Dirs { few, all } = self.renamed.take();
         let mut paths = Vec::new();
         for dir in few.into_values() {
-            // One that is gone has nothing below it.
+            // A removed directory has no path.
             paths.extend(self.path_of(&dir));
             self.inodes.release(dir);
         }

@@ -49,11 +49,11 @@ pub struct FormerRecord {
     pub path: PathBuf,
     /// Its inode number.
     pub inode: u64,
-    /// The value that cannot be believed; none if there is none.
+    /// The invalid value of the record; `None` if there is none.
     pub old: Option<Vec<u8>>,
-    /// Its content, as the catalog remembers it.
+    /// The recipe of its content, in the catalog.
     pub recipe: RecipeId,
-    /// How long that is, in bytes.
+    /// Length of that content in bytes.
     pub size: u64,
     /// Source of this knowledge.
     pub known_by: &'static str,
@@ -115,7 +115,7 @@ impl Overlay {
         path: &Path,
         take: Take<'_>,
     ) -> std::result::Result<u64, StoreError> {
-        // Never waits for a lease: a file that is being committed is in the store in a moment.
+        // Never waits for a lease: a file that is being committed will be in the store in a moment.
         match inode.path_fd().and_then(|fd| backing::open_io(&fd, OFlags::RDONLY)) {
             Ok(file) => search_file(&file, params, wanted, path, take),
             Err(e) => {
@@ -125,7 +125,7 @@ impl Overlay {
         }
     }
 
-    /// In all of a hybrid file: its local bytes are nowhere else.
+    /// Searches the whole content of a hybrid file: its local bytes are nowhere else.
     fn search_hybrid(
         &self,
         inode: &Inode,
@@ -175,7 +175,7 @@ impl Overlay {
         Ok(former?.filter(|found| found.certain).map(|found| found.former))
     }
 
-    /// Why an empty plain file without a record is taken for a stub that lost it, if it is.
+    /// Returns why an empty plain file without a record is taken for a stub that lost it, if it is.
     pub(super) fn lost_record(&self, inode: &Inode, path: &Path) -> Result<Option<String>> {
         let found = self.former_record_of(inode, &inode.lock(), path)?;
         Ok(found.filter(|found| found.former.old.is_none()).map(|Found { former, certain }| {
@@ -263,7 +263,7 @@ impl Overlay {
         if mtime != backing::mtime(&stat) || !here || !fits {
             return self.former_by_history(inode, path, &stat, old);
         }
-        // A recipe that is lost just now is no reason: it can come back, and then has to be known as this file's.
+        // A recipe may be missing only for now: it can come back, and then has to be known as this file's.
         let length = self.contents.store.recipe(&recipe).ok().map(|recipe| recipe.size());
         if length.is_some_and(|length| length != size) {
             return Ok(None);
@@ -306,8 +306,8 @@ impl Overlay {
     }
 }
 
-/// As [`Overlay::search_files`], in a directory that has nothing to do with any overlay, or in one file. Symlinks
-/// are not followed, and the state directory of an overlay is left out.
+/// As [`Overlay::search_files`], in a directory outside any overlay, or in one file. Does not follow symlinks, and skips the
+/// state directory of an overlay.
 pub fn search_tree(
     top: &Path,
     params: &ChunkParams,

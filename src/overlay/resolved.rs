@@ -1,8 +1,7 @@
-//! Inodes that a path or a name beneath the root of the overlay led to.
+//! Inodes found by a path or a name beneath the root of the overlay.
 //!
 //! Invariants:
-//! - A [`Resolved`] is made by `openat2` beneath the root and by nothing else: `..`, absolute paths, symlinks and magic
-//!   links lead nowhere.
+//! - Only `openat2` beneath the root makes a [`Resolved`]: `..`, absolute paths, symlinks and magic links lead nowhere.
 //! - A path that a client, a peer or a record named, and every step of a walk, also stays in the root's own mount. Only a
 //!   program that looks a name up through the mount may go on into another mount below the root, as without dedupfs.
 //! - The inode table takes only a [`Resolved`], and files are converted, truncated and replaced by way of that table alone.
@@ -54,7 +53,7 @@ impl Backing {
     /// As [`Backing::resolve_named`]; `None` if nothing of this tree is there: no entry, no directory that leads there, or
     /// what another mount shows.
     pub fn resolve_if_any(&self, operation: &'static str, path: &Path) -> Result<Option<Resolved>> {
-        // Once: a program may rename it between two looks.
+        // One call, because a program may rename the entry between two.
         match self.resolve(path) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP | Errno::XDEV) => Ok(None),
@@ -79,7 +78,7 @@ impl Resolved {
         Ok(Resolved { fd, stat })
     }
 
-    /// One that breaks the invariant, to test what stands behind it.
+    /// Makes one that breaks the invariant, to test the checks after it.
     #[cfg(test)]
     pub(super) fn unconfined(fd: OwnedFd) -> Resolved {
         Resolved::new(fd).unwrap()
@@ -140,7 +139,7 @@ impl Inode {
     pub fn created(&self, name: &OsStr, file: &File) -> rustix::io::Result<Resolved> {
         let made = rustix::fs::fstat(file)?;
         match self.child(name) {
-            // As long as it is open here no other file has its number.
+            // No other file has its number as long as it is open here.
             Ok(found) if backing::identity(&found.stat) == backing::identity(&made) => Ok(found),
             // Renamed or removed since.
             _ => Resolved::new(backing::reopen_path(file)?),

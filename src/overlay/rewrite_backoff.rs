@@ -12,7 +12,7 @@ use crate::id::FileId;
 use quick_cache::sync::Cache;
 use std::time::{Duration, Instant};
 
-/// Changes of a file already taken in that cost it nothing.
+/// This many changes of a file after a commit do not lengthen its rest.
 const FREE: u32 = 3;
 /// No file rests for longer because of its changes.
 const REST_MAX: Duration = Duration::from_secs(3600);
@@ -21,32 +21,32 @@ const REST_MAX: Duration = Duration::from_secs(3600);
 const CALM: Duration = Duration::from_secs(2 * 3600);
 const FILES_MAX: usize = 8192;
 
-/// How often files were changed after they had been taken in, by inode number.
+/// How often files were changed after a commit, by inode number.
 pub struct RewriteBackoff {
     files: Cache<FileId, (u32, Instant)>,
 }
 
 impl RewriteBackoff {
-    /// Nothing is known yet.
+    /// Starts without any files.
     pub fn new() -> RewriteBackoff {
         RewriteBackoff { files: Cache::new(FILES_MAX) }
     }
 
-    /// Says that a file was changed which had been taken in before.
+    /// Records that a committed file was changed.
     pub fn changed(&self, file: FileId, now: Instant) {
         let before = self.count(file, now);
         self.files.insert(file, (before.saturating_add(1), now));
     }
 
-    /// Says that an inode number means another file now.
+    /// Records that an inode number now means another file.
     pub fn forget(&self, file: FileId) {
         self.files.remove(&file);
     }
 
-    /// How long a file is left alone which by its policy would be for `rest`; the same, if it is not a restless one.
+    /// Returns how long a file is left alone if its policy says `rest`: the same unless it is changed often.
     pub fn rest(&self, file: FileId, rest: Duration, now: Instant) -> Duration {
         let doublings = self.count(file, now).saturating_sub(FREE).min(20);
-        // A policy may say more than we ever do.
+        // A policy may say more than the limit here.
         rest.saturating_mul(1 << doublings).min(REST_MAX).max(rest)
     }
 

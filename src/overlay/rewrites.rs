@@ -27,13 +27,13 @@ use std::time::{Duration, Instant};
 const BYTES_MIN: u64 = 1 << 20;
 /// A content is a whole rewrite if it shares less than one in this many bytes with the version before it.
 const SHARE: u64 = 10;
-/// Whole rewrites in a row that are stored as any other change.
+/// Whole rewrites in a row that are stored like any other change.
 const FREE: u32 = 3;
 /// How long a file is left alone after the last of them,
 const REST_MIN: Duration = Duration::from_secs(60);
 /// and at most.
 const REST_MAX: Duration = Duration::from_secs(3600);
-/// So long after its last version a path begins a new row. More than [`REST_MAX`], as in [`super::rewrite_backoff`].
+/// This long after its last version a path begins a new row. More than [`REST_MAX`], as in [`super::rewrite_backoff`].
 const CALM: Duration = Duration::from_secs(2 * 3600);
 const FILES_MAX: usize = 8192;
 
@@ -51,13 +51,13 @@ struct Row {
 }
 
 impl Rewrites {
-    /// Knows no file.
+    /// Starts without any files.
     pub(super) fn new() -> Rewrites {
         Rewrites { files: Cache::new(FILES_MAX), hasher: RandomState::new() }
     }
 
-    /// Notes that the file at `path` was stored as `recipe`. `is_rewrite` compares that with the recipe before; `None` if
-    /// that one is no longer known.
+    /// Records that the file at `path` was stored as `recipe`. `is_rewrite` compares that with the recipe before; it returns
+    /// `None` if that one is no longer known.
     fn stored(
         &self,
         path: &Path,
@@ -76,7 +76,7 @@ impl Rewrites {
         self.files.insert(self.key(path), Row { recipe, rewrites, stored: now });
     }
 
-    /// How long the file at `path` is left alone after its last close; `None` if it is like any other.
+    /// Returns how long the file at `path` is left alone after its last close; `None` if it is like any other.
     fn rest(&self, path: &Path, now: Instant) -> Option<Duration> {
         let further = self.row(path, now)?.rewrites.checked_sub(FREE)?;
         Some(REST_MIN.saturating_mul(1 << further.min(20)).min(REST_MAX))
@@ -96,7 +96,7 @@ impl Rewrites {
     }
 }
 
-/// Whether `new` shares next to nothing with `old`.
+/// Returns whether `new` shares next to nothing with `old`.
 fn is_rewrite(old: &Recipe, new: &Recipe) -> bool {
     let chunks: HashSet<ChunkId> = old.chunks().iter().map(|chunk| chunk.id).collect();
     let shared = new.chunks().iter().filter(|chunk| chunks.contains(&chunk.id));
@@ -110,8 +110,8 @@ fn is_all_new(new_bytes: u64, size: u64) -> bool {
 }
 
 impl Overlay {
-    /// Until when a file of `bytes` bytes, closed at `closed`, stays plain because it is rewritten as a whole again and
-    /// again.
+    /// Returns until when a file of `bytes` bytes, closed at `closed`, stays plain because it is often rewritten as a
+    /// whole.
     pub(super) fn plain_until(&self, inode: &Inode, closed: Instant, bytes: u64) -> Option<Instant> {
         if bytes < BYTES_MIN {
             return None;
@@ -150,7 +150,7 @@ impl Overlay {
         self.try_again(inode, state);
     }
 
-    /// Notes what a file was stored as.
+    /// Records the recipe under which a file was stored.
     pub(super) fn note_stored(&self, inode: &Inode, id: RecipeId, recipe: &Recipe) {
         if recipe.size() < BYTES_MIN {
             return;
@@ -162,7 +162,7 @@ impl Overlay {
         });
     }
 
-    /// Whether the file at `path` is kept plain because it is rewritten as a whole again and again.
+    /// Returns whether the file at `path` is kept plain because it is often rewritten as a whole.
     pub fn is_kept_plain(&self, path: &Path) -> bool {
         let Ok(stat) = self.backing.stat(path) else { return false };
         let Some(inode) = self.inodes.find_existing(&self.backing, super::backing::identity(&stat)) else {

@@ -20,7 +20,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Unless set, conversions keep the smaller of these free.
+/// By default conversions keep the smaller of these free.
 const KEEP_FREE: Amount = Amount::Percent(5);
 const KEEP_FREE_BYTES: u64 = 1 << 30;
 /// A round of several files uses at most this part of the free space.
@@ -43,7 +43,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// In bytes, on a filesystem of `total` bytes.
+    /// Returns the bytes on a filesystem of `total` bytes.
     pub fn of(self, total: u64) -> u64 {
         match self {
             Amount::Percent(percent) => total / 100 * u64::from(percent),
@@ -52,12 +52,12 @@ impl Amount {
     }
 }
 
-/// How much conversions keep free on a filesystem of `total` bytes, by the setting if there is one.
+/// Returns how much conversions keep free on a filesystem of `total` bytes, by the setting if there is one.
 pub fn keep_free_bytes(setting: Option<Amount>, total: u64) -> u64 {
     setting.map_or_else(|| KEEP_FREE.of(total).min(KEEP_FREE_BYTES), |amount| amount.of(total))
 }
 
-/// Says that [`Overlay::bytes_of_filling_snapshots`] is `size`, and what to do.
+/// Returns a message that [`Overlay::bytes_of_filling_snapshots`] is `size`, and the remedy.
 pub fn snapshots_fill_disk(size: &str) -> String {
     format!(
         "Snapshots with a name keep {size} of the nearly full disk: remove some with `dedupctl snapshot remove`, then run \
@@ -90,10 +90,10 @@ impl Drop for Claim {
     }
 }
 
-/// Why there is no space for a conversion.
+/// Reason why there is no space for a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoRoom {
-    /// Other conversions have claimed it: for a moment.
+    /// Other conversions have claimed the space, for a moment.
     Claimed,
     /// The disk does not have it.
     Full,
@@ -120,7 +120,7 @@ pub struct Needed {
 }
 
 impl Overlay {
-    /// Free bytes that conversions may use.
+    /// Returns the free bytes that conversions may use.
     fn room(&self) -> u64 {
         let store = &self.contents.store;
         let free = store.space().free.saturating_sub(store.keep_free_bytes());
@@ -133,7 +133,7 @@ impl Overlay {
         self.room.most.store(bytes, Ordering::Relaxed);
     }
 
-    /// How many bytes of a file that does not fit may be converted at once.
+    /// Returns how many bytes of a file that does not fit may be converted at once.
     pub(super) fn piece_room(&self) -> u64 {
         self.room() / PIECE_SHARE
     }
@@ -143,23 +143,23 @@ impl Overlay {
         self.room.claim(bytes, self.room())
     }
 
-    /// How many bytes a round of several files may have.
+    /// Returns how many bytes a round of several files may have.
     pub(super) fn round_room(&self) -> u64 {
         (self.room() / ROUND_SHARE).max(ROUND_BYTES_MIN)
     }
 
-    /// Whether a file of `bytes` may be chunked while it grows.
+    /// Returns whether a file of `bytes` may be chunked while it grows.
     pub(super) fn has_room_to_grow(&self, bytes: u64) -> bool {
         bytes <= self.room() / GROWING_SHARE
     }
 
-    /// Whether so little is free that the history has to shrink.
+    /// Returns whether so little is free that the history has to shrink.
     pub(super) fn is_short(&self) -> bool {
         let store = &self.contents.store;
         store.space().free < store.keep_free_bytes() / 2 * 3
     }
 
-    /// The bytes that snapshots with a name need, as of the last collection, if those alone keep the disk nearly full: then
+    /// Returns the bytes that named snapshots need, by the last collection, if those alone keep the disk nearly full: then
     /// giving up versions does not help.
     pub fn bytes_of_filling_snapshots(&self) -> Option<u64> {
         let held = self.held_for_history();
@@ -167,7 +167,7 @@ impl Overlay {
         (self.is_short() && named_bytes > self.contents.store.keep_free_bytes()).then_some(named_bytes)
     }
 
-    /// Why the disk is full, for messages: empty, or a sentence about snapshots.
+    /// Returns why the disk is full, for messages: empty, or a sentence about snapshots.
     pub(super) fn why_full(&self) -> String {
         let bytes = self.bytes_of_filling_snapshots();
         bytes
@@ -184,7 +184,7 @@ impl Overlay {
         }
     }
 
-    /// Bytes of the chunks of a recipe that the store does not have.
+    /// Returns the bytes of the chunks of a recipe that the store does not have.
     pub(super) fn bytes_not_stored(&self, recipe: &Recipe) -> std::result::Result<u64, StoreError> {
         let (mut seen, mut bytes) = (HashSet::new(), 0);
         for chunk in recipe.chunks() {
@@ -208,7 +208,7 @@ impl Needed {
     }
 }
 
-/// At most how many bytes a file adds to the store.
+/// Returns the most bytes that a file may add to the store.
 pub(super) fn needed(known: Option<&Needed>, stat: &Stat) -> u64 {
     let blocks = stat.st_blocks as u64 * 512;
     let most = blocks.min(stat.st_size as u64);

@@ -8,12 +8,12 @@
 use std::time::Duration;
 
 const BYTES_MAX: u64 = 64 << 20;
-/// A round has one file at least, however large.
+/// A round has at least one file, however large.
 const BYTES_MIN: u64 = 64 << 10;
-/// Shorter rounds would only have the disk wait more often.
+/// Rounds that are shorter would only cause more fsyncs.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// The bound, for one thread that commits.
+/// The limit of bytes, for one thread that commits.
 pub struct RoundSize {
     bytes: u64,
 }
@@ -28,17 +28,17 @@ pub struct Outcome {
 }
 
 impl RoundSize {
-    /// As large as rounds may be.
+    /// Starts with the largest size.
     pub fn new() -> RoundSize {
         RoundSize { bytes: BYTES_MAX }
     }
 
-    /// For the next round.
+    /// Returns the size of the next round.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Says how a round of that many bytes ended.
+    /// Records how a round of that many bytes ended.
     pub fn ended(&mut self, bytes: u64, outcome: Outcome, took: Duration) {
         if outcome.leased == 0 {
             return;

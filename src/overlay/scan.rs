@@ -46,7 +46,7 @@ pub struct ScanReport {
     pub errors: u64,
 }
 
-/// Something wrong with a file, as [`Overlay::check_stubs`] finds it.
+/// A defect of a file, found by [`Overlay::check_stubs`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The file, below the root.
@@ -132,8 +132,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Meets every file below `path`: by any of its names one may be to be left alone, so they are to be known before
-    /// it is decided about.
+    /// Visits every file below `path` first: any of its names may have a rule that keeps a file plain, so all names must be
+    /// known before files are converted.
     fn meet(&self, path: &Path, met: &mut dyn FnMut(Option<Attr>)) -> Result<()> {
         self.walk(path, &mut |path, found| {
             let Ok(inode) = found else { return };
@@ -149,8 +149,8 @@ impl Overlay {
         })
     }
 
-    /// Queues every file below `path` that is not taken in yet, and lets some wait for the committers, and
-    /// `resting_factor` times as many rest.
+    /// Queues every file below `path` that is not indexed yet. Lets some wait for the committers, and `resting_factor` times
+    /// as many rest.
     fn take_in(
         &self,
         path: &Path,
@@ -196,7 +196,8 @@ impl Overlay {
         self.queue.wait_below(waiting_max, resting_factor * waiting_max);
     }
 
-    /// Whether there was something to do for a file. `names` finds its names for the history, and may have read them before.
+    /// Handles a file; returns whether there was something to do. `names` finds its names for the history, and may have
+    /// read them before.
     pub(super) fn scan_file(
         &self,
         inode: &Arc<Inode>,
@@ -226,7 +227,7 @@ impl Overlay {
                 let policy = self.policy_of(inode, stat.st_nlink, finder)?;
                 let indexing = policy.unwrap_or(self.policies().fallback()).similarity;
                 let only_index = !policy.is_some_and(|policy| policy.converts(stat.st_size as u64));
-                // The catalog may have been written, and what it was written with lost.
+                // The catalog may have been written while other rows of the same time were lost.
                 let sketched = |row: &FileRow| match indexing {
                     Indexing::Off => Ok(true),
                     _ => self.contents.similarity.has_content(&row.recipe),
@@ -238,7 +239,7 @@ impl Overlay {
                         && self.catch_up_view(inode, row.recipe, false, || self.plain_source(inode))?;
                     return Ok(self.keep_plain(inode, &row)? || viewed);
                 }
-                // One that is open is queued when it is closed, also by a program that only reads it.
+                // An open file is queued at its close, even if the program only reads it.
                 state.dirty = true;
                 self.enqueue_if_due(inode, &mut state);
                 Ok(state.queued)
@@ -246,7 +247,7 @@ impl Overlay {
         }
     }
 
-    /// Brings a stub that the index does not know into it, from its chunks, as far as `indexing` wants it.
+    /// Adds a stub that the index does not know to it, from its chunks, as far as `indexing` says.
     pub(super) fn index_stub(&self, inode: &Inode, stub: &Stub, indexing: Indexing) -> Result<bool> {
         let known = self.catalog.file(inode.file_id())?.is_some_and(|row| row.recipe == stub.recipe);
         if !known {
@@ -351,7 +352,7 @@ impl Overlay {
                 Ok(false) => lost.push(chunk.id),
                 Err(e) => match e.refusal() {
                     Some(refusal) => return report(Trouble::Unchecked(refusal)),
-                    // An index that fails is no sign of life either.
+                    // An index that fails does not show that the chunk exists.
                     None => lost.push(chunk.id),
                 },
             }
@@ -363,9 +364,8 @@ impl Overlay {
         }
     }
 
-    /// Calls `visit` with every regular file of this overlay at or below `path` (below the root). The
-    /// visitor has to give each inode back to `inodes.release`. Does not enter other mounts. ECANCELED when
-    /// the overlay ends meanwhile.
+    /// Calls `visit` with every regular file of this overlay at or below `path` (below the root). The visitor must pass each
+    /// inode to `inodes.release`. Does not enter other mounts. Fails with ECANCELED if the overlay is stopped meanwhile.
     pub(super) fn walk(
         &self,
         path: &Path,
@@ -439,7 +439,7 @@ impl Overlay {
             }
             match dir.child(&name) {
                 Ok(found) => self.walk_entry(found, (inode, &name), &path.join(&name), visit)?,
-                // Gone since the directory was read, or another filesystem is mounted there.
+                // Removed since the directory was read, or another filesystem is mounted there.
                 Err(Errno::NOENT | Errno::XDEV) => {}
                 Err(e) => visit(&path.join(&name), Err(e)),
             }

@@ -69,7 +69,7 @@ impl Ranking {
     }
 }
 
-/// How to look for similar files.
+/// Options of a search for similar files.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SimilarOptions {
     /// Smallest share, 0 to 1.
@@ -124,9 +124,9 @@ pub struct Match {
     pub size: u64,
     /// How much they have in common.
     pub shares: Shares,
-    /// Through which view the file asked about was compared.
+    /// The view of the file asked about.
     pub query_view: View,
-    /// Through which view this one was.
+    /// The view of this file.
     pub view: View,
 }
 
@@ -141,15 +141,15 @@ impl Match {
 pub struct Matches {
     /// Best first.
     pub matches: Vec<Match>,
-    /// How many files are the same to the byte. They come first, and leave half of the limit to others.
+    /// Number of identical files. They come first, and leave half of the limit to others.
     pub identical: usize,
     /// Features not followed because too many contents have them.
     pub suppressed_features: usize,
-    /// Bytes of the file asked about that are padding or of templates: they count neither as common nor in its size.
+    /// Bytes of the file asked about that are padding or in templates: they count neither as common nor in its size.
     pub suppressed_bytes: u64,
 }
 
-/// A file that is asked about.
+/// A queried file.
 pub(super) struct Query<'a> {
     pub(super) source: &'a dyn Source,
     /// Its name, for rules about suffixes.
@@ -162,7 +162,7 @@ pub(super) struct Query<'a> {
 pub(super) struct Plain(File, u64);
 
 impl Plain {
-    /// A regular file anywhere.
+    /// Opens a regular file anywhere.
     pub(super) fn open(path: &Path) -> Result<Plain> {
         let open = || {
             let file = File::open(path)?;
@@ -184,7 +184,7 @@ impl Source for Plain {
     fn data_from(&self, offset: u64) -> u64 {
         match rustix::fs::seek(&self.0, SeekFrom::Data(offset)) {
             Ok(data) => data.min(self.1),
-            // From here to the end there is none.
+            // There is no data from here to the end.
             Err(Errno::NXIO) => self.1,
             Err(_) => offset,
         }
@@ -196,22 +196,22 @@ impl Source for Plain {
 }
 
 impl Overlay {
-    /// Files of this overlay that resemble the one at `path` below its root, without that one.
+    /// Returns files of this overlay that resemble the one at `path` below its root, without that one.
     pub fn similar_inside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
         let (source, id) = self.source(path)?;
         self.similar_seen(&Query { source: &*source, name: path, except: Some(id) }, options)
     }
 
-    /// Files of this overlay that resemble a file anywhere.
+    /// Returns files of this overlay that resemble a file anywhere.
     pub fn similar_outside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
         let source = Plain::open(path)?;
         self.similar_seen(&Query { source: &source, name: path, except: None }, options)
     }
 
-    /// Files of this overlay whose bytes resemble those of the one asked about.
+    /// Returns files of this overlay whose bytes resemble those of the one asked about.
     ///
-    /// One pass over the query, one look-up for each of its features, and unless only estimates are wanted
-    /// one comparison for each candidate content.
+    /// One pass over the query, one look-up for each of its features, and one comparison for each candidate content, unless
+    /// only estimates are wanted.
     pub(super) fn similar(&self, query: &Query<'_>, options: &SimilarOptions) -> Result<Matches> {
         let boilerplate = if options.templates { self.boilerplate()? } else { Boilerplate::default() };
         let rules = options.filter.rules(query.name, query.source.len())?;
@@ -219,7 +219,7 @@ impl Overlay {
         let (recipe, answer) = self.contents.query(query.source, &boilerplate, options, everything)?;
         let asked = Asked::new(query.source, options.patterns(&boilerplate))?;
         let mut finder = self.catalog.finder(&self.backing);
-        // The index need not know them: a file may be all boilerplate, or too short for a feature.
+        // The index may not know identical files: they may be all boilerplate, or too short for a feature.
         let identical = self.paths_of(&recipe, query, &rules, &mut finder)?;
         let (mut ranked, mut budget) = (Vec::new(), Budget::default());
         for candidate in answer.candidates.iter().filter(|candidate| candidate.recipe != recipe) {
@@ -290,7 +290,7 @@ impl Overlay {
         Ok(paths)
     }
 
-    /// A content: from the store, or from a plain file that has it.
+    /// Opens a content: from the store, or from a plain file that has it.
     pub(super) fn source_of(&self, recipe: &RecipeId, finder: &mut Finder) -> Result<Box<dyn Source>> {
         if let Ok(recipe) = self.contents.store.recipe(recipe) {
             return Ok(Box::new(Stored::of(&self.contents.store, recipe)));
@@ -303,14 +303,14 @@ impl Overlay {
         Err(OverlayError::io("find", "a content", io::Error::other("no file has this content any more")))
     }
 
-    /// The content of a plain file.
+    /// Opens the content of a plain file.
     pub(super) fn plain_source(&self, inode: &Inode) -> Result<Box<dyn Source>> {
         let file = backing::open_io(inode.path_fd()?, OFlags::RDONLY)?;
         let size = rustix::fs::fstat(&file)?.st_size as u64;
         Ok(Box::new(Plain(file, size)))
     }
 
-    /// The content of the regular file at `path` below the root.
+    /// Opens the content of the regular file at `path` below the root.
     pub fn source(&self, path: &Path) -> Result<(Box<dyn Source>, FileId)> {
         let found = self.backing.resolve_named("open", path)?;
         if found.kind() != Kind::File {

@@ -54,14 +54,14 @@ pub enum Held {
     Unknown(String),
 }
 
-/// Something in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Met {
     /// Its name.
     pub name: OsString,
     /// Its type.
     pub kind: Kind,
-    /// Which inode.
+    /// Its inode.
     pub file: FileId,
     /// Number of names.
     pub nlink: u64,
@@ -127,7 +127,7 @@ impl Overlay {
             _ => (Held::Empty, rustix::fs::fstat(&inode.path_fd()?)?),
         };
         let meta = match kind {
-            // Symlinks have no xattrs that users may set, and no way by /proc to be asked.
+            // Symlinks have no xattrs that users may set, and no path in /proc to ask for them.
             Kind::Symlink => Meta {
                 mode: stat.st_mode & 0o7777,
                 uid: stat.st_uid,
@@ -173,7 +173,7 @@ impl Overlay {
         Ok((held, stat))
     }
 
-    /// The content of a file that is plain because it is read, and unchanged: a collection keeps it.
+    /// Returns the content of an unchanged hot file, which a collection keeps.
     fn held_hot(&self, state: &InodeState, stat: &Stat) -> Option<(RecipeId, u64)> {
         let record = state.hot_record().filter(|_| state.writers == 0)?;
         let unchanged = record.is_of(backing::mtime(stat), stat.st_size as u64);
@@ -227,7 +227,7 @@ impl Overlay {
             if let Some(Content::Stub(stub)) = state.content {
                 return Ok(Begun::Known(Some((stub.recipe, stub.size))));
             }
-            // Its lease would keep it from us; it is tried again.
+            // Its lease would block our open; the conversion is tried again.
             state.interrupt_conversion();
             if state.writers > 0 || !matches!(state.content, Some(Content::Plain(_))) {
                 return Ok(Begun::Known(None));
@@ -267,7 +267,7 @@ impl Overlay {
         Ok(Box::new(Stored::of(&self.contents.store, self.contents.store.recipe(recipe)?)))
     }
 
-    /// Whether nothing may be changed.
+    /// Returns whether nothing may be changed.
     pub fn read_only(&self) -> bool {
         self.read_only
     }

@@ -10,11 +10,11 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes of a recipe for each chunk.
 const RECIPE_BYTES: u64 = 36;
-/// Smaller files are taken in whatever holes they have.
+/// Smaller files are stored whatever holes they have.
 const BYTES_MIN: u64 = 1 << 30;
 
-/// Whether a file is so large and so empty that its recipe would take more than half of its room. It is neither converted nor
-/// indexed. `zeros` is the chunk that holes are cut into.
+/// Returns whether a file is so large and so empty that its recipe would take more than half of its space. Such a file is
+/// neither converted nor indexed. `zeros` is the chunk into which holes are cut.
 pub(super) fn is_mostly_holes(stat: &Stat, zeros: ChunkRef) -> bool {
     let (size, blocks) = (stat.st_size as u64, stat.st_blocks as u64 * 512);
     let recipe = size.saturating_sub(blocks) / u64::from(zeros.len) * RECIPE_BYTES;
@@ -30,7 +30,7 @@ pub(super) struct FileBytes<'a> {
 }
 
 impl FileBytes<'_> {
-    /// `stat` is of the file.
+    /// Reads `file`, with the attributes `stat`, from `offset` on.
     pub(super) fn new<'a>(file: &'a File, stat: &Stat, offset: u64) -> FileBytes<'a> {
         let size = stat.st_size as u64;
         FileBytes { file, offset, size, has_holes: (stat.st_blocks as u64 * 512) < size }

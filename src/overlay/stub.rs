@@ -65,7 +65,7 @@ impl Time {
         self.sec.saturating_mul(1000).saturating_add(i64::from(self.nsec / 1_000_000))
     }
 
-    /// How long ago this is; nothing if it is yet to come.
+    /// Returns how long ago this is; zero for a time in the future.
     pub fn age(self) -> Duration {
         Duration::from_millis(Time::now().millis().saturating_sub(self.millis()).max(0) as u64)
     }
@@ -118,7 +118,7 @@ pub enum StubError {
 }
 
 impl Stub {
-    /// Whether size and times fit the record; a file for which they do not stays plain.
+    /// Returns whether size and times fit the record; a file for which they do not fit stays plain.
     pub fn fits(size: u64, mtime: Time, ctime: Time) -> bool {
         let time = |t: Time| (-SECONDS_MAX..=SECONDS_MAX).contains(&t.sec);
         size <= SIZE_MAX && time(mtime) && time(ctime)
@@ -137,12 +137,12 @@ impl Stub {
         }
     }
 
-    /// Whether a file of that mtime and length is the one that the record was made of.
+    /// Returns whether the record was made from a file of that mtime and length.
     pub fn is_of(&self, mtime: Time, size: u64) -> bool {
         self.mtime == mtime && self.size == size
     }
 
-    /// Whether a change made to the inode at `now_ms` could hide behind the saved ctime.
+    /// Returns whether a change of the inode at `now_ms` could hide behind the saved ctime.
     pub fn covers(&self, now_ms: i64) -> bool {
         self.ctime.is_some()
             && (self.stamp_ms - STAMP_BEFORE_MS..=self.stamp_ms + STAMP_AFTER_MS).contains(&now_ms)
@@ -175,7 +175,7 @@ impl Stub {
         out
     }
 
-    /// Reads a record; anything that this store did not write is an error.
+    /// Decodes a record; bytes that this store did not write are an error.
     pub fn decode(bytes: &[u8], key: &GuardKey) -> Result<Stub, StubError> {
         let bytes: &[u8; RECORD_LEN] = bytes.try_into().map_err(|_| StubError::Length)?;
         if is_newer(bytes) {
@@ -221,12 +221,12 @@ pub fn claim(record: &[u8]) -> Option<(RecipeId, bool)> {
     }
 }
 
-/// Whether a later version of this program wrote a record.
+/// Returns whether a later version of this program wrote a record.
 pub(super) fn is_newer(record: &[u8]) -> bool {
     record.first().is_some_and(|first| first >> 4 > VERSION)
 }
 
-/// The recipe that a record names, whether the record can be believed or not.
+/// Returns the recipe that a record names, whether the record is valid or not.
 pub(super) fn claimed_recipe(record: &[u8; RECORD_LEN]) -> RecipeId {
     let mut recipe = [0; 16];
     recipe.copy_from_slice(&record[32..48]);

@@ -17,20 +17,20 @@ use std::sync::Arc;
 
 /// The directory of templates in the state directory.
 pub const TEMPLATES_DIR: &str = "templates";
-/// How the names of their files end.
+/// Suffix of their file names.
 pub const TEMPLATE_SUFFIX: &str = ".template";
-/// How the names of those that were learned begin.
+/// Prefix of the names of learned templates.
 pub const LEARNED: &str = "learned-";
 /// No template is shorter: a match of fewer bytes says nothing either way.
 pub const TEMPLATE_BYTES_MIN: u64 = 64;
-/// All templates together are not longer: they are looked for in every file that is compared.
+/// Limit of all templates together: they are searched in every file that is compared.
 pub const TEMPLATES_BYTES_MAX: u64 = 1 << 20;
 
-/// Features looked at to learn.
+/// Features examined to learn.
 const FREQUENT_MAX: usize = 8192;
 /// Contents compared for each of them.
 const EXAMPLES: usize = 32;
-/// Longer ones are no examples.
+/// Longer contents are no examples.
 const EXAMPLE_BYTES_MAX: u64 = 4 << 20;
 /// Examples kept in memory.
 const EXAMPLES_BYTES_MAX: usize = 128 << 20;
@@ -56,19 +56,19 @@ impl Template {
 /// A passage that many contents have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passage {
-    /// It.
+    /// Its bytes.
     pub bytes: Vec<u8>,
     /// About how many contents have it.
     pub contents: u64,
 }
 
 impl Overlay {
-    /// Says where templates are kept. Without it there are none.
+    /// Sets the directory of templates. Without it there are none.
     pub fn keep_templates_in(&self, dir: PathBuf) {
         let _ = self.templates_dir.set(dir);
     }
 
-    /// The templates, by name. A file that is none, or that cannot be read, is an error.
+    /// Returns the templates, by name. A file that is no template, or that cannot be read, is an error.
     pub fn templates(&self) -> Result<Vec<Template>> {
         self.templates_dir.get().map_or(Ok(Vec::new()), |dir| read(dir))
     }
@@ -102,7 +102,7 @@ impl Overlay {
                 continue;
             }
             let Some(passage) = examples.passage(feature, contents_min)? else { continue };
-            // One that is known, and a little more, is not another one.
+            // A passage that only adds a little to a known one is not new.
             let has = |all: &Boilerplate| all.patterns().covered(&&passage.bytes[..], COMPARE_MEMORY);
             let covered = has(&known).and_then(|by_known| Ok(by_known.union(&has(&new)?)));
             let covered = covered.map_err(|e| OverlayError::io("compare", "passages", e))?;
@@ -115,7 +115,7 @@ impl Overlay {
     }
 }
 
-/// Contents that were read to learn from.
+/// Contents read to learn from.
 struct Examples<'a> {
     overlay: &'a Overlay,
     read: HashMap<RecipeId, Arc<Vec<u8>>>,
@@ -129,7 +129,7 @@ impl Examples<'_> {
             files.extend(self.content(recipe)?);
         }
         let files: Vec<&[u8]> = files.iter().map(|bytes| &bytes[..]).collect();
-        // As large a part of the examples has to have it as of all that have the feature.
+        // The same part of the examples must have the passage as of all contents that have the feature.
         let part = |all: u64| (contents_min * all).div_ceil(feature.contents.max(1)) as usize;
         let found = feature.passage(&files, part(files.len() as u64));
         let found = found.filter(|(bytes, _)| bytes.len() as u64 >= TEMPLATE_BYTES_MIN);
@@ -139,7 +139,7 @@ impl Examples<'_> {
         }))
     }
 
-    /// `None` for one that is long, or that no file has any more, or that cannot be read.
+    /// Returns a content; `None` if it is long, has no file any more, or cannot be read.
     fn content(&mut self, recipe: &RecipeId) -> Result<Option<Arc<Vec<u8>>>> {
         if let Some(bytes) = self.read.get(recipe) {
             return Ok(Some(bytes.clone()));
@@ -169,7 +169,7 @@ impl Examples<'_> {
     }
 }
 
-/// Whether a template can have this name.
+/// Returns whether a template can have this name.
 pub fn is_template_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (1..=64).contains(&name.len()) && name.chars().all(allowed) && !name.starts_with(['.', '-'])

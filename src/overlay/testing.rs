@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// See the module. No background thread runs: a test commits files itself.
+/// An overlay without background threads: a test commits files itself.
 pub(super) struct World {
     pub(super) overlay: Arc<Overlay>,
     pub(super) temp: TempDir,

@@ -16,14 +16,14 @@ const PORTIONS_PER_SECOND: u64 = 8;
 /// Nice value of threads that work in the background.
 const NICE: i32 = 19;
 
-/// Decides when background work goes on.
+/// Decides when background work continues.
 #[derive(Default)]
 pub struct Throttle {
     /// Bytes a second; no limit if not set.
     rate: Option<u64>,
-    /// When the bytes read so far are paid for.
+    /// Time up to which the bytes read so far use the rate.
     paid: Mutex<Option<Instant>>,
-    /// How many wait for the work to be done.
+    /// Number of callers that wait for the work.
     awaited: AtomicUsize,
     ended: AtomicBool,
 }
@@ -48,8 +48,8 @@ impl Throttle {
         self.rate
     }
 
-    /// How many bytes a round takes of the `most` that it may: with a limit not many seconds' worth, for until its end
-    /// no collection can begin.
+    /// Returns how many bytes a round takes of the `most` that it may: with a rate limit only those of a few seconds, because
+    /// no collection can begin before its end.
     pub fn round_bytes(&self, most: u64) -> u64 {
         match self.rate.filter(|_| self.is_background()) {
             Some(rate) => rate.saturating_mul(ROUND_SECONDS).min(most),
@@ -71,17 +71,17 @@ impl Throttle {
         Hurry(self)
     }
 
-    /// Full speed from now on.
+    /// Allows full speed from now on.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Whether work is to let others go first.
+    /// Returns whether work has low priority.
     pub fn is_background(&self) -> bool {
         self.awaited.load(Ordering::Acquire) == 0 && !self.ended.load(Ordering::Acquire)
     }
 
-    /// Says that `bytes` were read, and waits until the next may be.
+    /// Records that `bytes` were read, and waits until the next bytes may be read.
     pub fn spend(&self, bytes: u64) {
         let Some(rate) = self.rate else { return };
         let due = {
@@ -106,13 +106,13 @@ impl Throttle {
 /// The priority of the thread that owns this.
 #[derive(Default)]
 pub struct Priority {
-    /// The nice value to go back to, while it is low.
+    /// The nice value to restore, while it is low.
     before: Option<i32>,
 }
 
 impl Priority {
-    /// Lets other threads of the machine go first, or not any more, as far as the kernel allows: taking it back
-    /// wants privilege, so an ordinary user's thread that was low once stays so.
+    /// Sets whether the thread has low priority, as far as the kernel allows: raising it needs privilege, so an ordinary
+    /// user's thread stays low.
     pub fn set_low(&mut self, low: bool) {
         if low == self.before.is_some() {
             return;
@@ -127,7 +127,7 @@ impl Priority {
     }
 }
 
-/// Asks to be served last when disks are busy. Only some I/O schedulers listen.
+/// Sets low priority for disk I/O. Only some I/O schedulers support it.
 fn set_io_priority(low: bool) {
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_SHIFT: u32 = 13;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// A turn comes at least this often, also while nothing happens: other programs can fill the disk.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// State of the timing; see the module.
 #[derive(Default)]
 pub(super) struct Ticks {
     stopped: AtomicBool,
@@ -24,7 +24,7 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// Says that something happened that background threads may have work from. Costs two atomic operations.
+    /// Records an event that may mean work for background threads. Costs two atomic operations.
     pub(super) fn stir(&self) {
         self.stirs.fetch_add(1, Ordering::SeqCst);
         if self.quiet.load(Ordering::SeqCst) {
@@ -34,7 +34,7 @@ impl Ticks {
         }
     }
 
-    /// Says that a file was opened for writing: things happen until [`Ticks::end_writing`].
+    /// Records that a file was opened for writing: events happen until [`Ticks::end_writing`].
     pub(super) fn begin_writing(&self) {
         self.busy.fetch_add(1, Ordering::SeqCst);
         self.stir();
@@ -46,7 +46,7 @@ impl Ticks {
         self.stir();
     }
 
-    /// Waits for `interval`, and longer while nothing happens; false once it is time to end. `seen` is the caller's, 0 at first.
+    /// Waits for `interval`, and longer while nothing happens; false once the thread must end. `seen` is the caller's, 0 at first.
     pub(super) fn wait(&self, interval: Duration, seen: &mut u64) -> bool {
         self.wait_quietly(interval, QUIET, seen)
     }
@@ -88,7 +88,7 @@ impl Ticks {
         guard
     }
 
-    /// Whether it is time to end.
+    /// Returns whether threads must end.
     pub(super) fn stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }

@@ -9,13 +9,13 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 const PAUSE: u32 = 20;
-/// Sums that took no longer are made again at every change.
+/// Sums that took no longer than this are made again at every change.
 const QUICK: Duration = Duration::from_millis(100);
 
 /// Sums over all files that the catalog knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// How many.
+    /// Number of files.
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
@@ -25,7 +25,7 @@ pub struct Totals {
     pub not_indexed: u64,
 }
 
-/// Sums, and what they were made of.
+/// Sums, and the state that they were made from.
 pub(super) struct Summed {
     totals: Totals,
     state: [u64; 4],

@@ -30,11 +30,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How to look at files that are compared.
+/// How compared files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Look {
-    /// At their bytes, and at what archives and compressed files have inside.
+    /// As bytes, and as the contents of archives and compressed files.
     #[default]
     Both,
     /// Through the view that suits the file asked about.
@@ -50,13 +50,13 @@ pub struct Views {
 }
 
 impl Views {
-    /// Opens the index of views in `db`. None is added yet.
+    /// Opens the index of views in `db`. No views are added yet.
     pub fn open(db: Arc<dyn Db>, buffer_bytes: usize) -> std::result::Result<Views, SimilarityError> {
         let options = SimilarityOptions { buffer_bytes, ..SimilarityOptions::default() };
         Ok(Views { index: Similarity::open(Arc::new(Shadow::new(db)), options)?, wanted: Vec::new() })
     }
 
-    /// Adds these views from now on. If none is wanted, what there was is removed.
+    /// Adds these views from now on. If the list is empty, the index is cleared.
     pub fn wanting(self, wanted: Vec<View>) -> std::result::Result<Views, SimilarityError> {
         if wanted.is_empty() && !self.is_empty() {
             self.index.clear()?;
@@ -78,7 +78,7 @@ impl Views {
         self.index.stats().contents
     }
 
-    /// Whether nothing is.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -112,7 +112,7 @@ impl Views {
             let recipe = cutting.finish()?;
             let _adding = forgetting.adding();
             match self.index.add_content(id, &recipe) {
-                // Swept between being found known and being needed: once more.
+                // A sweep removed the chunk after it was found known: try once more.
                 Err(SimilarityError::UnknownChunk(_)) if swept < SWEPT_MAX => swept += 1,
                 other => return Ok(other?),
             }
@@ -120,7 +120,7 @@ impl Views {
     }
 }
 
-/// A view on its way into the index: cut as files are.
+/// A view on its way into the index, cut as files are.
 struct Cutting<'a> {
     index: &'a Similarity,
     params: ChunkParams,
@@ -162,7 +162,7 @@ impl Cutting<'_> {
     }
 }
 
-/// A source as a stream with a place.
+/// A source as a stream with a position.
 struct Reading<'a> {
     source: &'a dyn Source,
     at: u64,
@@ -188,7 +188,7 @@ impl Seek for Reading<'_> {
     }
 }
 
-/// Gives `emit` the view of a source. A decoder that panics is a file that cannot be looked at.
+/// Passes the view of a source to `emit`. A file whose decoder panics counts as unreadable.
 fn see(view: View, source: &dyn Source, emit: &mut dyn FnMut(&[u8])) -> Result<Seen> {
     let look = AssertUnwindSafe(|| view.through(&mut Reading { source, at: 0 }, emit));
     let seen = catch_unwind(look).unwrap_or_else(|_| Err(io::Error::other("its decoder panicked")));
@@ -282,7 +282,7 @@ impl Overlay {
         let views = self.views.as_ref().filter(|views| !views.wanted.is_empty())?;
         let mut head = vec![0; HEAD_BYTES];
         let len = read_full(file, &mut head, 0).ok()?;
-        // Names tell only between views of text.
+        // Names only distinguish views of text.
         let by_name = views.wanted.iter().any(|view| !view.hides_bytes());
         let path = by_name.then(|| self.path_of(inode)).flatten();
         let view = View::of(&head[..len], path.as_deref().and_then(Path::file_name));
@@ -343,7 +343,7 @@ impl Overlay {
         Ok(wanted)
     }
 
-    /// Files of this overlay that resemble the one asked about, looked at as `options` say.
+    /// Returns files of this overlay that resemble the one asked about, read as `options` say.
     pub(super) fn similar_seen(&self, query: &Query<'_>, options: &SimilarOptions) -> Result<Matches> {
         let head = head(query.source).map_err(|e| OverlayError::io("read", query.name, e))?;
         let own = View::of(&head, query.name.file_name());
@@ -357,7 +357,7 @@ impl Overlay {
                 if self.views.as_ref().is_none_or(Views::is_empty) {
                     return Ok(bytes);
                 }
-                // Bytes are looked for inside of archives too.
+                // Bytes are also searched inside archives.
                 let view = if own.hides_bytes() { own } else { View::Raw };
                 match self.similar_through(view, query, options) {
                     Ok(inside) => Ok(better_of(bytes, inside, options)),
@@ -370,11 +370,11 @@ impl Overlay {
         }
     }
 
-    /// Files of this overlay whose views resemble that of the one asked about through `view`. Templates are of bytes, and
-    /// do not count here.
+    /// Returns files of this overlay whose views resemble that of the one asked about through `view`. Templates apply to
+    /// bytes, and do not count here.
     ///
-    /// One pass over the query, one look-up for each feature of its view, and unless only estimates are wanted one
-    /// pass over each candidate content. Holds two views in memory.
+    /// One pass over the query, one look-up for each feature of its view, and one pass over each candidate content, unless
+    /// only estimates are wanted. Holds two views in memory.
     fn similar_through(&self, view: View, query: &Query<'_>, options: &SimilarOptions) -> Result<Matches> {
         let mut found = Matches::default();
         let Some(views) = &self.views else { return Ok(found) };
@@ -401,7 +401,7 @@ impl Overlay {
                 let (view, size) = (View::of(&head, Some(&name)), source.len());
                 let open = || Ok(Box::new(Held(seen(view, &*source)?)) as Box<dyn Source>);
                 let shares = self.contents.shares(&asked, candidate, estimate, open)?;
-                // That they say the same does not make them the same.
+                // Equal views do not make the files identical.
                 Ok((view, size, Shares { identical: false, ..shares }))
             });
             match compared {

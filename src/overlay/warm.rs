@@ -36,7 +36,7 @@ pub(super) struct Warming {
 }
 
 impl Warming {
-    /// Adds a file, unless it or too many others are there.
+    /// Adds a file, unless it is there already or too many others are.
     fn push(&self, inode: &Arc<Inode>) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if files.0.len() < WAITING_MAX && !files.0.iter().any(|other| Arc::ptr_eq(other, inode)) {
@@ -45,7 +45,7 @@ impl Warming {
         }
     }
 
-    /// Waits for a file; none once there are no more to come.
+    /// Waits for a file; `None` after the end.
     fn take(&self) -> Option<Arc<Inode>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -65,12 +65,12 @@ impl Warming {
 }
 
 impl Overlay {
-    /// Says whether the kernel does the I/O of plain files by itself.
+    /// Sets whether the kernel does the I/O of plain files by itself.
     pub fn set_passes(&self, passes: bool) {
         self.heat.set_passes(passes && !self.read_only);
     }
 
-    /// Files that are plain because they are read again and again, and the room that they take in bytes.
+    /// Returns the number of hot files that are plain, and the room that they take in bytes.
     pub fn hot(&self) -> (u64, u64) {
         self.heat.kept()
     }
@@ -105,7 +105,7 @@ impl Overlay {
             return;
         }
         drop(state);
-        // Asked without the lock: names may have to be read from the disk.
+        // Without the lock, because names may have to be read from the disk.
         if !self.goes_back(inode, &stub) {
             return self.heat.forget(inode.file_id());
         }
@@ -148,7 +148,7 @@ impl Overlay {
         }
     }
 
-    /// Whether a file goes back into the store when it is left alone.
+    /// Returns whether a file goes back into the store when it is left alone.
     fn goes_back(&self, inode: &Inode, stub: &Stub) -> bool {
         let stat = inode.path_fd().and_then(rustix::fs::fstat);
         stat.is_ok_and(|stat| {
@@ -195,7 +195,7 @@ impl Overlay {
         stays
     }
 
-    /// Says that a file is about to be changed: it is an ordinary plain file from now on.
+    /// Makes a hot file that is about to be changed an ordinary plain file.
     pub(super) fn cool(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         self.heat.forget(inode.file_id());
         if state.hot.take().is_some() && state.queued && self.queue.remove_hot(inode) {

@@ -25,14 +25,14 @@ impl WithPaths {
     }
 }
 
-/// A file that was found, and how it compares.
+/// A file found, and its likeness.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatchWithPaths {
     /// Below the root of the tree or of the overlay.
     pub path: PathBuf,
     /// Its length in bytes.
     pub size: u64,
-    /// Whether it is the same to the byte.
+    /// Whether it is identical.
     pub identical: bool,
     /// How the file asked about, as a, compares with it, as b.
     pub likeness: Likeness,
@@ -41,7 +41,7 @@ pub struct MatchWithPaths {
 /// A file and those that are like it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LikeGroup {
-    /// With which the others are compared.
+    /// The file with which the others are compared.
     pub reference: WithPaths,
     /// The others, the best first: how the reference, as a, compares with each.
     pub members: Vec<(Likeness, WithPaths)>,
@@ -56,13 +56,13 @@ pub struct PairWithPaths {
     pub b: WithPaths,
     /// Fingerprints in both.
     pub common: u32,
-    /// Share of the first one's that is.
+    /// Share of the first one's fingerprints.
     pub a_in_b: f64,
-    /// Share of the second one's.
+    /// Share of the second one's fingerprints.
     pub b_in_a: f64,
 }
 
-/// A file that is asked about.
+/// A queried file.
 pub(super) struct Asked<'a> {
     pub(super) name: Option<&'a OsStr>,
     pub(super) id: RecipeId,
@@ -70,9 +70,9 @@ pub(super) struct Asked<'a> {
     pub(super) sketch: AnySketch,
 }
 
-/// Files like the one asked about, whose likeness scores at least `score_min`: the same first, then the best, then by
-/// path. `found` are the contents that the index holds to be like it, the best first. Those of a content that `names` knows
-/// none of are left out. More than `limit` are given only with as good a score as the last.
+/// Returns files like the one asked about whose likeness scores at least `score_min`: identical ones first, then the best,
+/// then by path. `found` are the contents that the index finds like it, best first. Leaves out contents without a name in
+/// `names`. Returns more than `limit` only if they score as well as the last.
 pub(super) fn matches(
     index: &Index,
     asked: Asked<'_>,
@@ -175,8 +175,8 @@ pub(super) fn groups(
     Ok(groups)
 }
 
-/// Pairs of files of `named` by the number of fingerprints in common, those with as many by their paths: in which order files came
-/// into the index does not show.
+/// Returns pairs of files of `named` by the number of fingerprints in common, ties by their paths: the order in which files
+/// came into the index does not show.
 pub(super) fn pairs(
     index: &Index,
     named: &BTreeMap<RecipeId, WithPaths>,
@@ -201,7 +201,7 @@ pub(super) fn pairs(
     Ok(pairs)
 }
 
-/// The share of the reference that is in the other, or what the method measures instead.
+/// Returns the share of the reference that is in the other, or the method's measure if it has no shares.
 pub fn of_reference(likeness: &Likeness) -> f64 {
     likeness.containment.unwrap_or_else(|| likeness.score())
 }
@@ -210,7 +210,7 @@ fn reaches(likeness: &Likeness, score_min: f64) -> bool {
     likeness.score() > 0.0 && likeness.score() >= score_min
 }
 
-/// Head and keys of a content under a name.
+/// Returns head and keys of a content under a name.
 fn called(
     index: &Index,
     id: &RecipeId,

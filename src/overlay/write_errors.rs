@@ -1,12 +1,12 @@
-//! Write-back errors of an open file, kept until each of its handles has been given them.
+//! Write-back errors of an open file, kept until each of its handles has reported them.
 //!
 //! Linux reports a write-back error once to each descriptor that was open when it happened. All handles of an inode share
 //! one descriptor here, so the kernel reports an error to this process once, and this process reports it to each handle.
 //!
 //! Invariants:
-//! - A sync of a handle succeeds only if no error happened since the handle was opened, or the handle has had the last one.
-//! - A handle is given an error once.
-//! - Syncs run side by side. One that succeeds waits for those that run with it: the kernel may have given one of them an
+//! - A sync of a handle succeeds only if no error happened since the handle was opened, or the handle has reported the last one.
+//! - A handle reports an error once.
+//! - Syncs run in parallel. A successful one waits for those that run with it: the kernel may have given one of them an
 //!   error that belongs to both.
 
 use super::error::Result;
@@ -21,7 +21,7 @@ pub struct WriteErrors {
     ended: Condvar,
 }
 
-/// How many errors a handle has been given, or need not be given since they are older than it.
+/// How many errors a handle has reported, or need not report because they are older than it.
 pub struct Seen(AtomicU64);
 
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl WriteErrors {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a new handle: errors that another handle has been given already are not its own.
+    /// Registers a new handle: errors that another handle has reported already are not its own.
     pub fn open(&self) -> Seen {
         Seen(AtomicU64::new(self.lock().errors))
     }
@@ -64,7 +64,7 @@ impl WriteErrors {
         }
     }
 
-    /// Runs a sync of a handle; returns its error, or one that another handle's sync was given before.
+    /// Runs a sync of a handle; returns its error, or one that another handle's sync got before.
     pub fn sync(&self, seen: &Seen, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         let running = self.begin();
         let result = sync();

@@ -28,7 +28,7 @@ use rustix::fs::{OFlags, Stat};
 use std::fs::File;
 use std::sync::{Arc, MutexGuard};
 
-/// A file is not converted in more pieces: with each one a recipe of all before it is written.
+/// A file is converted in at most this many pieces: each one writes a recipe of everything before it.
 const PIECES_MAX: u64 = 16;
 
 /// A file that is being converted by a piece.
@@ -112,7 +112,7 @@ impl Overlay {
     }
 
     fn commit_piece(&self, inode: &Arc<Inode>, piece: Piece, finder: &mut Finder<'_>) -> Result<()> {
-        // Until the record is written nothing but this says that its chunks are needed.
+        // Only this pin keeps the chunks until the record is written.
         let _pin = self.contents.store.pin();
         let indexing = self.indexing_of(inode, piece.before.st_nlink, finder)?;
         let (id, base_size) = self.store_piece(&piece, indexing)?;
@@ -169,7 +169,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Recipe and length of the base with the piece behind it, durable with all its chunks.
+    /// Stores the base with the next piece, durably; returns recipe and length.
     fn store_piece(&self, piece: &Piece, indexing: Indexing) -> Result<(RecipeId, u64)> {
         let Piece { base, extents, .. } = piece;
         let (start, until) = (base.size(), base.size() + piece.bytes);
@@ -187,7 +187,7 @@ impl Overlay {
         Ok((self.store_recipe(&recipe)?, recipe.size()))
     }
 
-    /// Ends a piece that a crash or an error cut short once its record was written.
+    /// Finishes a piece that a crash or an error interrupted after its record was written.
     pub(in crate::overlay) fn settle_again(&self, inode: &Inode, stub: &Stub, hybrid: &Hybrid) {
         let settle = || {
             let file = backing::open_io(&inode.path_fd()?, OFlags::RDWR)?;

@@ -33,7 +33,7 @@ struct Taken {
     before: Stat,
     stub: Stub,
     hybrid: Arc<Hybrid>,
-    /// How much of it the similarity index is to have.
+    /// How much of it the similarity index gets.
     indexing: Indexing,
     /// The space that its changes may take in the store.
     _claim: Claim,
@@ -73,7 +73,7 @@ impl Overlay {
 
     fn try_commit_hybrid(&self, inode: &Arc<Inode>, hurry: bool, finder: &mut Finder<'_>) -> Result<()> {
         let Some(taken) = self.take_hybrid(inode, hurry, finder)? else { return Ok(()) };
-        // Until the stub is made nothing but this says that its chunks are needed.
+        // Only this pin keeps the chunks until the stub is made.
         let _pin = self.contents.store.pin();
         let (id, recipe) = self.rechunk(inode, &taken)?;
         self.finish_hybrid(inode, taken, (id, &recipe), finder)
@@ -279,7 +279,7 @@ impl Overlay {
     }
 }
 
-/// Emptying a file takes its capabilities away.
+/// Returns whether the file has a capability: emptying the file would remove it.
 fn loses_capability(inode: &Inode) -> bool {
     let names = inode.path_fd().and_then(backing::list_xattrs);
     names.map_or(true, |names| names.split(|&byte| byte == 0).any(|name| name == b"security.capability"))
@@ -296,15 +296,15 @@ fn sources(
     let (size, base_end) = (extents.size(), extents.base_end());
     let mut changed = extents.changed();
     if base_end < base.size() && size == base_end {
-        // Cut off, and nothing else there: the last chunk ends elsewhere.
+        // A file that was cut off: its last chunk ends elsewhere.
         changed.push(size..size);
     }
     let mut sources = Vec::new();
-    // The first chunk of the base that is not decided about, and where it begins.
+    // The first chunk of the base that is not decided yet, and its start.
     let mut next = 0;
     let mut changes = changed.into_iter().peekable();
     while let Some(change) = changes.next() {
-        // A chunk that the end of the base cut off would go on; so would one whose end was cut off since.
+        // A chunk that the end of the base cut off would continue; so would one whose end was cut off since.
         let touched = base.chunk_at(change.start.min(base_end.saturating_sub(1))).unwrap_or(0);
         if touched < next {
             continue;
@@ -332,8 +332,8 @@ fn sources(
     Ok(sources)
 }
 
-/// Cuts the content from `start` on and gives each chunk to `take`, until `stop` says of a cut which chunk of the base
-/// begins there, or, then `None`, to the end.
+/// Cuts the content from `start` on and passes each chunk to `take`, until `stop` returns the chunk of the base that begins
+/// at a cut. Returns `None` at the end of the content.
 pub(super) fn cut_until(
     start: u64,
     size: u64,
@@ -342,7 +342,7 @@ pub(super) fn cut_until(
     mut stop: impl FnMut(u64) -> Option<usize>,
     take: &mut dyn FnMut(&[u8]),
 ) -> Result<Option<usize>> {
-    // At first as little as may do: mostly a chunk or two are all that changed.
+    // At first as little as possible: mostly only a chunk or two changed.
     let mut window = vec![0; 2 * params.max as usize];
     let (mut filled, mut cut) = (0, start);
     loop {

@@ -19,7 +19,7 @@ pub const BLOCK: u64 = 4096;
 pub enum Place {
     /// In the store, as the base recipe says.
     Base,
-    /// Nowhere: they are zeros.
+    /// Nowhere: the bytes are zeros.
     Zero,
     /// In the file.
     Local,
@@ -64,14 +64,14 @@ impl Kind {
 pub struct Extents {
     size: u64,
     base_size: u64,
-    /// Up to here the base recipe shows where no extent is.
+    /// The end of the base: the base recipe shows up to here if there is no extent.
     base_end: u64,
-    /// Start of an extent, its end, and what it is. They do not overlap, and equal neighbours are one.
+    /// Start of an extent, its end, and its kind. Extents do not overlap, and equal neighbours are one.
     map: BTreeMap<u64, (u64, Kind)>,
 }
 
 impl Extents {
-    /// All is base.
+    /// Makes a map in which everything is base.
     pub fn new(base_size: u64) -> Extents {
         Extents { size: base_size, base_size, base_end: base_size, map: BTreeMap::new() }
     }
@@ -85,7 +85,7 @@ impl Extents {
         extents
     }
 
-    /// Whether the base is the beginning of the content, and all behind it is local.
+    /// Returns whether the base is the beginning of the content, and everything after it is local.
     pub fn is_beginning(&self) -> bool {
         *self == Extents::beginning(self.base_size, self.size)
     }
@@ -95,7 +95,7 @@ impl Extents {
         self.size
     }
 
-    /// Up to where the base recipe may show.
+    /// Returns the end of the base.
     pub fn base_end(&self) -> u64 {
         self.base_end
     }
@@ -105,7 +105,7 @@ impl Extents {
         self.map.len()
     }
 
-    /// Takes a change in.
+    /// Applies a change.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Local(range) => {
@@ -133,7 +133,7 @@ impl Extents {
         }
     }
 
-    /// Local bytes that are not known to be durable.
+    /// Returns the local bytes that are not known to be durable.
     pub fn pending(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let pending = self.map.iter().filter(|(_, (_, kind))| matches!(kind, Kind::Pending { .. }));
         pending.map(|(start, (end, _))| *start..*end)
@@ -184,7 +184,7 @@ impl Extents {
         pieces.into_iter().filter(|(_, place)| *place != Place::Base).map(|(range, _)| range).collect()
     }
 
-    /// The shortest list of changes that makes this map.
+    /// Returns the shortest list of changes that makes this map.
     pub fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
         if self.base_end < self.base_size {
@@ -207,7 +207,7 @@ impl Extents {
         changes
     }
 
-    /// The extents and gaps of a range, in order.
+    /// Returns the extents and gaps of a range, in order.
     fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Option<Kind>)> + '_ {
         let before = self.map.range(..range.start).next_back().map(|(_, extent)| *extent);
         let before = before.filter(|(end, _)| *end > range.start).map(|(end, kind)| (range.start, end, kind));

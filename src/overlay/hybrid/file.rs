@@ -73,8 +73,7 @@ impl Hybrid {
         Ok(Hybrid { header, list: Mutex::new(log), extents, steps })
     }
 
-    /// Makes the list of a file of `size` bytes whose beginning is about to be the base alone, durably. All of the file must be
-    /// durable.
+    /// Makes the list of a file of `size` bytes whose beginning will be the base alone, durably. The whole file must be durable.
     pub fn begin(
         dir: &Path,
         header: Header,
@@ -92,7 +91,7 @@ impl Hybrid {
         Ok(Hybrid { header, list: Mutex::new(log), extents: Mutex::new(extents), steps })
     }
 
-    /// Reads the list of a hybrid file; the inner error says why its content is not known. Changes nothing.
+    /// Reads the list of a hybrid file; the inner error is the reason why its content is not known. Changes nothing.
     pub fn load(
         dir: &Path,
         header: Header,
@@ -119,7 +118,7 @@ impl Hybrid {
         Ok(Ok(Hybrid { header, list: Mutex::new(log), extents: Mutex::new(extents), steps }))
     }
 
-    /// Whether [`Hybrid::settle`] was not done, or not to its end.
+    /// Returns whether [`Hybrid::settle`] was not done, or was interrupted.
     pub fn is_unsettled(&self) -> bool {
         self.log().unsettled
     }
@@ -246,7 +245,7 @@ impl Hybrid {
         }
         let size = self.size();
         let (start, end) = (range.start, range.end.min(size));
-        // A block at the end of the file is a whole one.
+        // A block at the end of the file counts as a whole one.
         let inner = start.next_multiple_of(BLOCK)..if end == size { end } else { end - end % BLOCK };
         if start >= end || inner.is_empty() {
             let zeros = end.saturating_sub(start) as usize;
@@ -270,7 +269,7 @@ impl Hybrid {
             }
             self.write_blocks(&mut log, base, file, inner.end, &ZEROS[..(end - inner.end) as usize])?;
         }
-        // As if all had been written.
+        // As after a write of zeros.
         backing::set_times(file, None, Some(SetTime::Now))?;
         self.tidy(&mut log, file)
     }
@@ -310,7 +309,7 @@ impl Hybrid {
             self.note(log, Change::Size(size))?;
         }
         if size < old && loses {
-            // Else a power cut could keep the old length, and not its bytes.
+            // Otherwise a power cut could keep the old length without its bytes.
             self.sync_list(log)?;
         }
         self.steps.step();
@@ -359,7 +358,7 @@ impl Hybrid {
         list.sync(|| self.map().changes()).map_err(|e| OverlayError::io("fsync", path, e))
     }
 
-    /// Puts a change on the list, and then into the map.
+    /// Appends a change to the list, and applies it to the map.
     fn note(&self, log: &mut Log, change: Change) -> Result<()> {
         log.list.append(&change).map_err(|e| OverlayError::io("write", log.list.path(), e))?;
         self.map().apply(&change);
@@ -367,9 +366,9 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Before the first change in a life: the record is made durable, since recovery would take a stub with bytes in
-    /// it for one changed behind our back. Then what another life left that does not count goes, so that it can never
-    /// be taken for bytes that are written from now on.
+    /// Prepares the first change by this process. Makes the record durable, since recovery would take a stub with bytes
+    /// in it for one changed below the mount. Then removes leftovers of an earlier process that do not count, so that they
+    /// are never taken for bytes that are written from now on.
     fn ready(&self, file: &File) -> Result<MutexGuard<'_, Log>> {
         let mut log = self.log();
         if !log.ready {
@@ -378,7 +377,7 @@ impl Hybrid {
         Ok(log)
     }
 
-    /// `mtime` is what the file is to have, if not what it has.
+    /// Tidies up; sets the file's mtime to `mtime`, if given.
     fn tidy_up(&self, log: &mut Log, file: &File, mtime: Option<Time>) -> Result<()> {
         rustix::fs::fsync(file)?;
         self.steps.step();
@@ -421,7 +420,7 @@ impl Hybrid {
         if log.list.records() < 4 * needed + RECORDS_SPARE {
             return Ok(());
         }
-        // Then all of it is durable, and the list needs only say where it is.
+        // Then everything is durable, and the list needs only the places.
         rustix::fs::fdatasync(file)?;
         self.map().apply(&Change::Synced);
         let (path, changes) = (log.list.path(), self.map().changes());
@@ -461,7 +460,7 @@ impl Source for Merged {
     }
 }
 
-/// Fills the buffer with the bytes of some pieces, which follow each other; says how many those are.
+/// Fills the buffer with the bytes of some successive pieces; returns how many bytes those are.
 fn read_pieces(
     base: &Base<'_>,
     file: &File,
@@ -498,7 +497,7 @@ fn has_data(file: &File, range: &Range<u64>) -> rustix::io::Result<bool> {
     Ok(backing::next_data(file, range.start)?.is_some_and(|at| at < range.end))
 }
 
-/// The holes of a file within `range`.
+/// Returns the holes of a file within `range`.
 fn holes(file: &File, range: Range<u64>) -> impl Iterator<Item = io::Result<Range<u64>>> + '_ {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -507,12 +506,12 @@ fn holes(file: &File, range: Range<u64>) -> impl Iterator<Item = io::Result<Rang
                 return Ok(None);
             }
             let hole = match rustix::fs::seek(file, SeekFrom::Hole(at)) {
-                // Beyond the end there is nothing but the rest of the last block, which is where that block is.
+                // Beyond the end there is only the rest of the last block, which is in the same place as that block.
                 Err(Errno::NXIO) if at - at % BLOCK < rustix::fs::fstat(file)?.st_size as u64 => {
                     at.next_multiple_of(BLOCK)
                 }
                 Err(Errno::NXIO) => at,
-                // The last block is there though it is not full.
+                // The last block exists although it is not full.
                 Ok(hole) if hole == rustix::fs::fstat(file)?.st_size as u64 => hole.next_multiple_of(BLOCK),
                 hole => hole?,
             };

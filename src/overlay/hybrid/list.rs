@@ -39,7 +39,7 @@ pub struct Header {
     pub inode: u64,
     /// Length in bytes of the base.
     pub base_size: u64,
-    /// The recipe from which all is that did not change.
+    /// The recipe of all unchanged bytes.
     pub base: RecipeId,
 }
 
@@ -56,7 +56,7 @@ impl Header {
         out
     }
 
-    /// Why `bytes` do not begin with this header.
+    /// Fails with the reason why `bytes` do not begin with this header.
     fn check(&self, bytes: &[u8], key: &GuardKey) -> Result<(), &'static str> {
         let expected = self.encode(key);
         let Some(found) = bytes.first_chunk::<HEADER_LEN>() else {
@@ -81,7 +81,7 @@ pub struct List {
     header: [u8; HEADER_LEN],
     number: u64,
     file: Option<File>,
-    /// Up to here it is believed.
+    /// Length of the valid part.
     len: u64,
     check: u32,
     /// A sync of it failed: appended records may be lost although reads still return them.
@@ -107,7 +107,7 @@ impl List {
         Ok(List::new(dir, header.number, bytes, Some(file)))
     }
 
-    /// Reads a list, and calls `take` with what it says. The inner error says why it cannot be believed at all.
+    /// Reads a list, and calls `take` with each change. The inner error is the reason why the list is not valid at all.
     pub fn read(
         dir: &Path,
         header: &Header,
@@ -165,7 +165,7 @@ impl List {
         Ok(self.file.as_ref().expect("it was just opened"))
     }
 
-    /// Appends a change. Durable after [`List::sync`]; a killed process loses nothing of it.
+    /// Appends a change. It is durable after [`List::sync`], and survives a kill of the process at once.
     pub fn append(&mut self, change: &Change) -> io::Result<()> {
         let (len, before) = (self.len, self.check);
         let record = encode(change, before);
@@ -186,7 +186,7 @@ impl List {
         synced
     }
 
-    /// Puts a list with just these changes in its place, durably.
+    /// Replaces the list by one with just these changes, durably.
     pub fn rewrite(&mut self, changes: &[Change]) -> io::Result<()> {
         let mut bytes = self.header.to_vec();
         let mut last = crc32fast::hash(&self.header);
@@ -215,7 +215,7 @@ fn path(dir: &Path, number: u64) -> PathBuf {
 
 /// Removes a list; a missing one is no error.
 pub fn remove(dir: &Path, number: u64) -> io::Result<()> {
-    // One that was to take its place, if there is one.
+    // A replacement that was not finished.
     let _ = std::fs::remove_file(path(dir, number).with_extension("new"));
     match std::fs::remove_file(path(dir, number)) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -223,7 +223,7 @@ pub fn remove(dir: &Path, number: u64) -> io::Result<()> {
     }
 }
 
-/// Numbers of all lists in `dir`.
+/// Returns the numbers of all lists in `dir`.
 pub fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let entries = match dir.read_dir() {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -269,7 +269,7 @@ fn encode(change: &Change, before: u32) -> [u8; RECORD_LEN] {
 fn decode(record: &[u8; RECORD_LEN]) -> Option<Change> {
     let number = |at: usize| record[at..].first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
     let (start, end) = (number(4)?, number(12)?);
-    // Files are shorter: the kernel counts their bytes with a sign.
+    // No file is longer: the kernel counts bytes as signed numbers.
     let range = (start < end && end < 1 << 63).then_some(start..end);
     match record[0] {
         1 => range.map(Change::Local),

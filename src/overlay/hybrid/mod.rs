@@ -33,12 +33,12 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 
-/// Which stubs become hybrid when they are written to, and where the lists of those are.
+/// Which stubs become hybrid when they are written to, and the directory of their lists.
 #[derive(Clone, Debug)]
 pub struct HybridOptions {
-    /// A directory that is made when it is first needed.
+    /// The directory; created when it is first needed.
     pub dir: PathBuf,
-    /// Smaller stubs are written back instead. `u64::MAX`: all are.
+    /// Smaller stubs are written back instead. `u64::MAX`: no stub becomes hybrid.
     pub bytes_min: u64,
 }
 
@@ -49,10 +49,10 @@ fn header(inode: &Inode, base_size: u64, base: RecipeId) -> Result<Header> {
     Ok(Header { number: u64::from_be_bytes(number), inode: inode.identity.ino, base_size, base })
 }
 
-/// Stubs from this size on become hybrid unless it is set.
+/// Default: stubs of this size or more become hybrid.
 pub const HYBRID_BYTES_MIN: u64 = 16 << 20;
 
-/// All of what a hybrid file's content is made of, while it is open.
+/// Parts of a hybrid file's content while it is open.
 pub(super) struct HybridIo {
     hybrid: Arc<Hybrid>,
     recipe: Arc<Recipe>,
@@ -69,19 +69,19 @@ impl HybridIo {
 /// For tests of crashes and failing disks.
 #[cfg(any(test, feature = "testing"))]
 impl Overlay {
-    /// Lets the process abort at the `count`th step that is done to hybrid files, or to write stubs back.
+    /// Aborts the process at the `count`th step of work on hybrid files or of writing stubs back: for tests of crashes.
     #[doc(hidden)]
     pub fn abort_at_step(&self, count: u64) {
         self.steps.abort_at(count);
     }
 
-    /// Lets the `count`th such step panic.
+    /// Panics at the `count`th such step: for tests of the state after a panic.
     #[doc(hidden)]
     pub fn panic_at_step(&self, count: u64) {
         self.steps.panic_at(count);
     }
 
-    /// Lets the `count`th write or fsync of a write-back fail with EIO.
+    /// Makes the `count`th write or fsync of a write-back fail with EIO: for tests of failing disks.
     #[doc(hidden)]
     pub fn fail_at_call(&self, count: u64) {
         self.steps.fail_at(count);
@@ -94,15 +94,15 @@ impl Overlay {
         !self.read_only && stub.size >= self.hybrid.bytes_min && self.may_convert(inode, stub.size)
     }
 
-    /// Makes sure that a file that is to be written to need not wait for its content: small stubs are written back,
-    /// large ones can become hybrid.
+    /// Makes sure that a file that is about to be written to need not wait for its content: writes small stubs back; large
+    /// ones can become hybrid.
     pub(super) fn make_writable<'a>(
         &self,
         inode: &'a Inode,
         mut state: MutexGuard<'a, InodeState>,
     ) -> Result<MutexGuard<'a, InodeState>> {
         if state.cancel.is_some() {
-            // Given up, a large one need not be written back at all.
+            // If the write-back was given up, a large stub need not be written back at all.
             state = inode.wait_written_back(state);
         }
         match state.content {
@@ -136,12 +136,12 @@ impl Overlay {
         state.content = Some(Content::Hybrid(record));
         state.hybrid = Some(hybrid.clone());
         state.dirty = true;
-        // It was a stub: to have made it one was for nothing.
+        // The conversion to a stub was in vain.
         state.committed = true;
         Ok(hybrid)
     }
 
-    /// Reads what a hybrid file is made of; the inner error says why its content is not known. Changes nothing.
+    /// Reads the parts of a hybrid file; the inner error is the reason why its content is not known. Changes nothing.
     pub(super) fn load_hybrid(
         &self,
         inode: &Inode,
@@ -239,7 +239,7 @@ impl Overlay {
         self.not_outside(inode, &file)?;
         let io = |e| OverlayError::io("write", self.name_of(inode), e);
         let extents = hybrid.extents();
-        // Before the bytes, so that they do not lie beyond the end.
+        // Before the bytes, so that they are not beyond the end.
         rustix::fs::ftruncate(&file, extents.size())?;
         let mut buffer = vec![0; 1 << 20];
         for (range, place) in extents.pieces(0..extents.size()) {
@@ -264,7 +264,7 @@ impl Overlay {
         let fsync = |e| OverlayError::io("fsync", self.name_of(inode), e);
         self.steps.io(|| file.sync_data()).map_err(fsync)?;
         backing::set_times(&inode.path_fd()?, None, Some(SetTime::At(stub.mtime)))?;
-        // No recipe is that of its content.
+        // No recipe has its content.
         let recipe = RecipeId([0; 16]);
         let plain = Stub { size: extents.size(), ctime: None, recipe, ..stub.stamped(State::Plain) };
         self.write_record(inode, &plain)?;
@@ -278,13 +278,13 @@ impl Overlay {
         Ok(plain)
     }
 
-    /// Cuts a hybrid file off to nothing, durably, so that its record can go.
+    /// Cuts a hybrid file off to nothing, durably, so that its record can be removed.
     pub(super) fn empty_hybrid(&self, inode: &Inode, hybrid: &Hybrid, file: &File) -> Result<()> {
         hybrid.resize(file, 0)?;
         file.sync_all().map_err(|e| OverlayError::io("fsync", self.name_of(inode), e))
     }
 
-    /// Removes the list of a file whose content does without it, durably.
+    /// Removes the list of a file whose content no longer needs it, durably.
     pub(super) fn remove_list(&self, inode: &Inode, number: u64) {
         self.steps.step();
         if let Err(e) = list::remove(&self.hybrid.dir, number) {
@@ -315,12 +315,12 @@ impl Overlay {
         }
     }
 
-    /// Numbers of the extent lists that there are.
+    /// Returns the numbers of all extent lists.
     pub(super) fn lists(&self) -> Result<Vec<u64>> {
         list::numbers(&self.hybrid.dir).map_err(|e| OverlayError::io("read", &self.hybrid.dir, e))
     }
 
-    /// Removes those of `lists` that no file needs: neither one of `needed` nor one that is in use.
+    /// Removes those of `lists` that no file needs: neither in `needed` nor in use.
     pub(super) fn remove_orphaned_lists(&self, lists: &[u64], needed: &HashSet<u64>) {
         let mut in_use = HashSet::new();
         for inode in self.inodes.collect(|_, state| state.hybrid.is_some()) {

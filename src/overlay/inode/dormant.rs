@@ -1,6 +1,6 @@
 //! An unused inode, in little memory.
 //!
-//! Its state can be read from the disk again, as after the kernel has forgotten it, except for what stands here.
+//! Its state can be read from the disk again, as after the kernel has forgotten it, except for the fields here.
 
 use super::super::anchor::{Anchors, Sunk};
 use super::super::backing::Identity;
@@ -60,9 +60,9 @@ impl Dormant {
     }
 }
 
-/// Whether the disk says everything about the file, except for [`Dormant`]'s fields.
+/// Returns whether the disk has the whole state of the file, except for [`Dormant`]'s fields.
 fn is_at_rest(state: &State) -> bool {
-    // All fields, so that a new one is thought of here.
+    // All fields, so that a new one cannot be forgotten here.
     let State {
         content,
         phase,

@@ -1,8 +1,7 @@
 //! The inodes in use, by number.
 //!
-//! An unused inode dozes ([`Dormant`]) once [`AWAKE_MAX`] others were asked for since: the kernel remembers
-//! as many inodes as fit its memory, and the daemon needs 160 bytes for each of those instead of 700. It wakes when
-//! it is asked for.
+//! An unused inode dozes ([`Dormant`]) once [`AWAKE_MAX`] others were used since: the kernel remembers as many inodes as
+//! fit its memory, and the daemon needs 160 bytes for each of those instead of 700. Its next use wakes it.
 
 use super::super::anchor::{Anchors, FileHandle};
 use super::super::backing::{self, Backing, Identity};
@@ -19,7 +18,7 @@ use std::time::Instant;
 
 /// Unused inodes that stay awake.
 const AWAKE_MAX: usize = 1 << 15;
-/// Inodes that one call looks at: some are in use, and stay awake.
+/// Inodes that one call examines: some are in use, and stay awake.
 const LOOKED_AT: usize = 8;
 
 enum Slot {
@@ -33,7 +32,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Returns true if it has this identity; `dev` is of all that doze.
+    /// Returns true if it has this identity; `dev` is the device of all dormant inodes.
     fn has(&self, identity: Identity, dev: u64) -> bool {
         match &self.slot {
             Slot::Awake(inode) => inode.identity == identity,
@@ -53,27 +52,27 @@ impl Entry {
 #[derive(Default)]
 struct Shard {
     entries: HashMap<NodeId, Entry>,
-    /// Inodes that are not known under their own number, by that: users still held another one, gone below, that
-    /// had it before. They stay known as they are when that one is forgotten, else there would be two of them.
+    /// Inodes that are known under another number than their own, by their own: when they were entered, users still held an
+    /// inode, removed below, that had the number before. They keep that number, so that no inode is known twice.
     renumbered: HashMap<NodeId, Vec<NodeId>>,
-    /// Those that are awake, the first that may doze in front; also some that have left the table.
+    /// Inodes that are awake, in the order in which they may doze; also some that have left the table.
     awake: VecDeque<NodeId>,
 }
 
 impl Shard {
-    /// The inodes known under `own` or instead of it.
+    /// Returns the inodes known under `own` or instead of it.
     fn known(&self, own: NodeId) -> impl Iterator<Item = (NodeId, &Entry)> {
         let others = self.renumbered.get(&own).into_iter().flatten();
         let nodes = std::iter::once(own).chain(others.copied());
         nodes.filter_map(|node| Some((node, self.entries.get(&node)?)))
     }
 
-    /// A number for an inode that is not known yet.
+    /// Returns a number for an inode that is not known yet.
     fn number(&mut self, own: NodeId) -> NodeId {
         let mut node = own;
         let mut others = 0;
         while self.entries.contains_key(&node) {
-            // In the shard of its own: a shard is chosen by lower bits.
+            // In the same shard as its own number: lower bits select the shard.
             node = own.renumbered(others);
             others += 1;
         }
@@ -92,7 +91,7 @@ impl Shard {
         }
     }
 
-    /// Lets inodes doze that were not asked for lately while too many are awake. O(1).
+    /// Makes inodes doze that were not used lately while too many are awake. O(1).
     fn doze(&mut self, awake_max: usize) {
         for _ in 0..LOOKED_AT {
             if self.awake.len() <= awake_max {
@@ -117,14 +116,14 @@ const SHARDS: usize = 16;
 pub struct Inodes {
     shards: [Mutex<Shard>; SHARDS],
     anchors: Arc<Anchors>,
-    /// The root's filesystem: all that doze are on it.
+    /// The root's filesystem: all dormant inodes are on it.
     dev: u64,
-    /// In a shard.
+    /// Limit of awake inodes in a shard.
     awake_max: usize,
 }
 
 impl Inodes {
-    /// A table that holds nothing yet, for inodes on the filesystem of `root`.
+    /// Makes an empty table, for inodes on the filesystem of `root`.
     pub fn new(root: OwnedFd) -> Inodes {
         let dev = rustix::fs::fstat(&root).map_or(0, |stat| backing::identity(&stat).dev);
         let anchors = Arc::new(Anchors::new(root));
@@ -163,7 +162,7 @@ impl Inodes {
         Some(inode)
     }
 
-    /// The inodes in use with this identity: several if the number of one that is gone was given to another file.
+    /// Returns the inodes in use with this identity: several if the number of a removed one was given to another file.
     pub fn with_identity(&self, backing: &Backing, identity: Identity) -> Vec<Arc<Inode>> {
         let own = backing.node(identity);
         let mut shard = self.shard(own);
@@ -172,12 +171,12 @@ impl Inodes {
         nodes.into_iter().filter_map(|node| self.wake(&mut shard, node)).collect()
     }
 
-    /// The inode, if in use, that a file which exists is: not one that is gone and had its number before.
+    /// Returns the inode in use of an existing file: not a removed one that had its number before.
     pub fn find_existing(&self, backing: &Backing, identity: Identity) -> Option<Arc<Inode>> {
         self.with_identity(backing, identity).into_iter().find(|inode| inode.path_fd().is_ok())
     }
 
-    /// The inode that was found, known from now on. Counts `lookups` more look-ups on it.
+    /// Returns the inode of `found`, which is known from now on. Counts `lookups` more look-ups on it.
     pub fn enter(&self, backing: &Backing, found: Resolved, lookups: u64) -> Result<Arc<Inode>> {
         let (path_fd, stat) = found.into_parts();
         let identity = backing::identity(&stat);
@@ -194,7 +193,7 @@ impl Inodes {
         // old one: the later takes another number, above all that inodes have.
         let node = shard.number(own);
         let on_root_fs = identity.dev == backing.identity().dev;
-        // The last close is not known. No program has changed it since.
+        // The last close is not known; no program has changed the file since its ctime.
         let closed = Instant::now().checked_sub(backing::ctime(&stat).age()).unwrap_or_else(Instant::now);
         let inode = Arc::new(Inode {
             node,
@@ -225,8 +224,8 @@ impl Inodes {
         self.let_go_of_nameless(shard, node);
     }
 
-    /// Says that an inode lost its last name. A user may have looked it up just before and open it yet; after that
-    /// its room is free at once, also if it waits to be committed.
+    /// Records that an inode lost its last name. A user who looked it up just before may still open it; after that
+    /// its space is free at once, also if it waits to be committed.
     pub fn lost_last_name(&self, inode: &Inode) {
         inode.nameless.store(true, Ordering::Relaxed);
         self.let_go_of_nameless(self.shard(inode.node), inode.node);
@@ -245,7 +244,7 @@ impl Inodes {
         }
     }
 
-    /// Lets go of an inode that was worked on: the counterpart of every use outside a request.
+    /// Releases an inode after work on it: the counterpart of every use outside a request.
     pub fn release(&self, inode: Arc<Inode>) {
         let node = inode.node;
         let mut shard = self.shard(node);
@@ -267,7 +266,7 @@ impl Inodes {
         }
     }
 
-    /// Lets go of inodes whose last look-up was taken back while a request still held them.
+    /// Releases inodes whose last look-up was taken back while a request still held them.
     pub fn sweep(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -280,7 +279,7 @@ impl Inodes {
         }
     }
 
-    /// How many descriptors the files that are worked on may take together: the rest is for those that programs have open.
+    /// Returns how many descriptors the work on files may take together: the rest is for files that programs have open.
     pub fn descriptors_max(&self) -> usize {
         self.anchors.limit() / 2
     }
@@ -300,7 +299,7 @@ impl Inodes {
                 }
             }
         }
-        // Only the caller waits for these, and for no longer than an fsync takes.
+        // Only the caller waits for these locks, and at most for an fsync.
         for inode in locked {
             let is_wanted = wanted(&inode, &inode.lock());
             if is_wanted {

@@ -1,4 +1,4 @@
-//! The chunks of the files of a directory tree, for the chunk graph: saved, or gone with the process.
+//! The chunks of the files of a directory tree, for the chunk graph: saved, or only for this process.
 
 use super::{feed, open_regular, saved, walk};
 use crate::chunk::tttd::Tttd;
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 pub struct Chunked {
     /// Their chunks; names are below the tree's root.
     pub collection: Collection,
-    /// Files that could not be read, with why.
+    /// Files that could not be read, with the reason.
     pub unreadable: Vec<(PathBuf, String)>,
 }
 
-/// Cuts every regular file below `root` by `tttd`, as [`super::Tree::read`] reads them. The collection is saved at
-/// `save`, where only another collection is replaced, or is a file of work in `work_dir`.
+/// Cuts every regular file below `root` by `tttd`, as [`super::Tree::read`] reads them. Saves the collection at `save`, where
+/// it replaces only another collection, or in a temporary file in `work_dir`.
 pub fn collect(
     root: &Path,
     tttd: Tttd,
@@ -46,7 +46,7 @@ fn fill(
 ) -> Result<Chunked> {
     let (mut files, mut bytes, mut unreadable) = (0, 0, Vec::new());
     walk(root, &mut unreadable, &mut |path, below| {
-        // Users save below the directory that they look at, too.
+        // Users may save below the directory that they examine.
         if written.is_some_and(|written| written.file_name() == path.file_name()) {
             return Ok(());
         }
@@ -63,7 +63,7 @@ fn fill(
     Ok(Chunked { collection: writer.finish()?, unreadable })
 }
 
-/// A collection of files that an index of the chunk graph knows, by name. Saved as [`collect`] does. `each_key` gives the
+/// Makes a collection of files that a chunk graph index knows, by name. Saves it as [`collect`] does. `each_key` gives the
 /// chunks; sorting takes about `memory` bytes.
 pub fn collect_indexed(
     files: &[Gathered<'_>],

@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub use super::with_paths::{LikeGroup, MatchWithPaths, PairWithPaths, WithPaths, of_reference};
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// A sketch that takes more is sorted on disk.
+/// A larger sketch is sorted on disk.
 const SKETCH_BYTES: usize = 64 << 20;
 
 /// The regular files below a directory, as a method sees them.
@@ -50,8 +50,8 @@ impl Tree {
         Tree::read_all(&[(root, Path::new(""))], method, None, progress)
     }
 
-    /// As [`Tree::read`] for several directories, each with what goes before the names of its files, and as `look` says:
-    /// at bytes as they are unless it says something.
+    /// As [`Tree::read`] for several directories, each with a prefix for the names of its files. `look` selects the bytes; by
+    /// default they are taken as they are.
     pub fn read_all(
         roots: &[(&Path, &Path)],
         method: Arc<dyn AnyMethod>,
@@ -88,7 +88,7 @@ impl Tree {
         Ok(size)
     }
 
-    /// Files that could not be read, with why.
+    /// Returns files that could not be read, with the reason.
     pub fn unreadable(&self) -> &[(PathBuf, String)] {
         &self.unreadable
     }
@@ -98,7 +98,7 @@ impl Tree {
         self.named.len()
     }
 
-    /// The index, and what contents are called.
+    /// Returns the index, and the names of contents.
     pub fn index(&self) -> (&Index, &BTreeMap<RecipeId, WithPaths>) {
         (&self.index, &self.named)
     }
@@ -120,7 +120,7 @@ impl Tree {
         Ok(found)
     }
 
-    /// As [`Tree::similar`] for a tree that winnowing has read, as a query wants it.
+    /// As [`Tree::similar`] for a tree that winnowing has read, with the options of `query`.
     pub fn similar_as(
         &self,
         path: &Path,
@@ -149,7 +149,7 @@ impl Tree {
         Ok(with_paths::without(found, is_itself, limit))
     }
 
-    /// Files with those that are like them, by name of the first; a set of files is given once. Contents with several names
+    /// Returns files with those that are like them, by name of the first; each set of files once. Contents with several names
     /// are groups too.
     pub fn groups(&self, score_min: f64) -> Result<Vec<LikeGroup>> {
         self.groups_excluding(&Base::default(), score_min)
@@ -264,14 +264,14 @@ fn feed(
     }
 }
 
-/// Whether two regular files are the same, byte by byte.
+/// Returns whether two regular files are identical, byte by byte.
 fn same_bytes(a: &Path, b: &Path) -> Result<bool> {
     let (mut file_a, mut file_b) = (open_regular(a)?, open_regular(b)?);
     let (mut of_a, mut of_b) = (vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]);
     loop {
         let len = file_a.read(&mut of_a).map_err(|e| OverlayError::io("read", a, e))?;
         let mut filled = 0;
-        // One more than it should have, so that a longer one is seen.
+        // One byte more than expected, so that a longer file is noticed.
         while filled < len.max(1) {
             match file_b.read(&mut of_b[filled..len.max(1)]).map_err(|e| OverlayError::io("read", b, e))? {
                 0 => break,

@@ -11,11 +11,11 @@ use std::path::Path;
 pub struct Passage {
     /// First and last line in the first file.
     pub a: (u64, u64),
-    /// In the second.
+    /// First and last line in the second.
     pub b: (u64, u64),
     /// Fingerprints in common.
     pub prints: usize,
-    /// Bytes of what the first one's front end gave.
+    /// Bytes in the output of the first one's front end.
     pub bytes: u64,
 }
 
@@ -24,7 +24,7 @@ pub struct Passage {
 pub struct SideBySide {
     /// The front ends that they were read through.
     pub views: [View; 2],
-    /// Share of the first one's fingerprints that the second has, and the other way round; none if one has none.
+    /// Share of the first one's fingerprints that the second has, and the other way round; `None` if a file has none.
     pub shares: Option<(f64, f64)>,
     /// The longest first.
     pub passages: Vec<Passage>,

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 const SAMPLE_BYTES: u64 = 32 << 10;
 /// Files in it, spread over the tree.
 const SAMPLE_FILES: usize = 256;
-/// How far apart learned anchors start fingerprints: as far as sif's other mode keeps them.
+/// Distance at which learned anchors start fingerprints: as far as sif's other mode keeps them.
 const SPACING_BYTES: usize = 256;
 
-/// Which files of a tree that was read by `sif` share how many fingerprints. Files of work are in `work_dir`.
+/// Collates the files of a tree read by `sif`: which share how many fingerprints. Temporary files are in `work_dir`.
 pub fn collate(tree: &Tree, sif: &Sif, options: &CollateOptions, work_dir: &Path) -> Result<Saved> {
     let (index, named) = tree.index();
     let mut names = |id: &_| {
@@ -32,7 +32,7 @@ pub fn save(result: &Saved, path: &Path) -> Result<()> {
     })
 }
 
-/// Loads what [`save`] has saved.
+/// Loads a result of [`save`].
 pub fn load(path: &Path) -> Result<Saved> {
     let bytes = std::fs::read(path).map_err(|e| OverlayError::io("read", path, e))?;
     Saved::decode(&bytes).ok_or_else(|| {
@@ -41,7 +41,7 @@ pub fn load(path: &Path) -> Result<Saved> {
     })
 }
 
-/// The anchors that a file lists, one a line.
+/// Reads the anchors that a file lists, one a line.
 pub fn read_anchors(path: &Path) -> Result<Anchors> {
     let text = std::fs::read(path).map_err(|e| OverlayError::io("read", path, e))?;
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
