@@ -3,13 +3,13 @@
 //! Rice coding (Rice and Plaunt 1971): a number is its quotient by `2^k` in unary and the rest in `k` bits.
 //! It comes within half a bit of the entropy of gaps between evenly spread features. A quotient of
 //! [`UNARY_MAX`] or more is an escape: the number follows in 48 bits.
-//! Numbers of no known spread are written as their length in bits and what follows their leading one.
+//! Numbers without a known spread are written as their length in bits and the bits after their leading one.
 
 /// Longest unary part.
 const UNARY_MAX: u64 = 20;
 const ESCAPED_BITS: u32 = 48;
 
-/// How many bits the code for `value` takes.
+/// Returns how many bits the code for `value` takes.
 pub(super) fn rice_bits(value: u64, k: u32) -> u64 {
     match value >> k {
         UNARY_MAX.. => UNARY_MAX + u64::from(ESCAPED_BITS),
@@ -24,7 +24,7 @@ pub(super) struct BitWriter {
 }
 
 impl BitWriter {
-    /// Writes after what `out` holds.
+    /// Appends to `out`.
     pub(super) fn new(out: Vec<u8>) -> BitWriter {
         BitWriter { out, held: 0, count: 0 }
     }
@@ -51,7 +51,7 @@ impl BitWriter {
         }
     }
 
-    /// Writes any number, after its length in `len_bits` bits.
+    /// Writes any number, with its length in `len_bits` bits before it.
     pub(super) fn put_number(&mut self, value: u64, len_bits: u32) {
         let len = 64 - value.leading_zeros();
         self.put(len.into(), len_bits);
@@ -71,7 +71,7 @@ impl BitWriter {
 
 pub(super) struct BitReader<'a> {
     rest: &'a [u8],
-    /// The next `count` bits are at its top.
+    /// The next `count` bits, at the top.
     held: u64,
     count: u32,
 }
@@ -85,7 +85,7 @@ impl BitReader<'_> {
     fn fill(&mut self) {
         if let Some((word, _)) = self.rest.split_first_chunk::<8>() {
             let bytes = (63 - self.count) / 8;
-            // Bits past `count` are the right ones already; the next fill puts the same there again.
+            // Bits past `count` are correct already; the next fill writes the same bits again.
             self.held |= u64::from_be_bytes(*word) >> self.count;
             self.count += 8 * bytes;
             self.rest = &self.rest[bytes as usize..];
@@ -98,7 +98,7 @@ impl BitReader<'_> {
         }
     }
 
-    /// The next `width` (0 to 48) bits, or `None` at the end.
+    /// Returns the next `width` (0 to 48) bits, or `None` at the end.
     #[inline]
     pub(super) fn take(&mut self, width: u32) -> Option<u64> {
         if self.count < width {
@@ -113,7 +113,7 @@ impl BitReader<'_> {
         Some(value)
     }
 
-    /// The next `width` (1 to 16) bits, which are not taken; zeros follow the end.
+    /// Returns the next `width` (1 to 16) bits without taking them; zeros follow the end.
     #[inline]
     pub(super) fn peek(&mut self, width: u32) -> u64 {
         if self.count < width {

@@ -53,8 +53,8 @@ impl Boilerplate {
     }
 }
 
-/// Extends the place of a gram, in files that all have it, to the passage around it that at least `files_min` of them
-/// have: at each step with the byte that most of those have that agreed so far. `None` if they are too few.
+/// Extends the place of a gram, in files that all have it, to the passage around it that at least `files_min` of them have.
+/// Each step adds the byte that most of the files agree on that have agreed so far. `None` if they are too few.
 ///
 /// Returns the passage, and how many of the files have all of it.
 pub(super) fn passage(files: &[(&[u8], usize)], files_min: usize) -> Option<(Vec<u8>, usize)> {

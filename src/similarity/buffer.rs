@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, HashMap};
 /// Rough cost in memory of the entries that adding a chunk or a content makes, in bytes.
 const ENTRY_BYTES: usize = 160;
 
-/// Leading bits of a feature by which postings are parted.
+/// Leading bits of a feature that select the bucket of a posting.
 const BUCKET_BITS: u32 = 12;
 const _: () = assert!(FEATURE_BITS <= u32::BITS);
 
-/// (feature, chunk number), in buckets by the feature's leading bits. Features are hashes, so of a million postings a bucket has some
-/// 250; looking a feature up takes looking at those.
+/// (feature, chunk number), in buckets by the feature's leading bits. Features are hashes, so a bucket has some 250 of a
+/// million postings; looking a feature up means reading those.
 #[derive(Debug, Default)]
 struct Postings {
     buckets: Vec<Vec<(u32, u32)>>,
@@ -60,10 +60,10 @@ impl Postings {
 pub(super) struct Buffer {
     postings: Postings,
     pub(super) sketched: HashMap<ChunkKey, ChunkRow>,
-    /// By chunk number, those that are not empty.
+    /// The filters that are not empty, by chunk number.
     pub(super) filters: BTreeMap<u32, Filter>,
     filters_len: usize,
-    /// Chunk number to how it is sampled and the contents that contain it.
+    /// Chunk number to its sample and the contents that contain it.
     pub(super) contained: BTreeMap<u32, (Sampled, Vec<u32>)>,
     pub(super) contents: HashMap<u32, ContentRow>,
     pub(super) numbered: HashMap<RecipeId, u32>,
@@ -112,13 +112,13 @@ impl Buffer {
         self.postings.each(feature, visit);
     }
 
-    /// In order.
+    /// Returns the postings in order.
     pub(super) fn postings(&self) -> Vec<(u32, u32)> {
         self.postings.sorted()
     }
 
-    /// Numbers under which chunks that are alike are in a row, of those that were given out to the chunks of this buffer; none if it
-    /// has them already.
+    /// Returns new numbers for the chunks of this buffer, out of their present ones, so that similar chunks get successive
+    /// numbers; `None` if they have them already.
     pub(super) fn renumbering(&self) -> Option<Renumbering> {
         let first = self.sketched.values().map(|row| row.number).min().filter(|_| !self.is_ordered)?;
         let mut numbers = vec![0; self.sketched.len()];
@@ -140,7 +140,7 @@ impl Buffer {
         self.is_ordered = true;
     }
 
-    /// The same for what a newer buffer says of the chunks.
+    /// The same for the containments of these chunks in a newer buffer.
     pub(super) fn renumber_contained(&mut self, new: &Renumbering) {
         let contained = std::mem::take(&mut self.contained);
         self.contained = contained.into_iter().map(|(number, of_chunk)| (new.of(number), of_chunk)).collect();
@@ -153,7 +153,7 @@ impl Buffer {
             && self.contained.is_empty()
     }
 
-    /// About how much memory this takes, merging it included.
+    /// Returns about how much memory this takes, merging included.
     pub(super) fn bytes(&self) -> usize {
         let entries = self.sketched.len() + self.contents.len() + self.dead.len();
         self.postings.len * 64 + self.filters_len * 16 + self.contained_len * 32 + entries * 3 * ENTRY_BYTES

@@ -39,7 +39,7 @@ pub(super) fn shares_of_bytes(a_grams: f64, b_grams: f64) -> (f64, f64) {
     ((a_grams * factor).min(1.0), (b_grams * factor).min(1.0))
 }
 
-/// The share of bytes if changes are scattered evenly.
+/// Returns the share of bytes if changes are scattered evenly.
 fn of_scattered(grams: f64) -> f64 {
     let breaks = -grams.clamp(f64::MIN_POSITIVE, 1.0).ln() / GRAM_BYTES as f64 * MATCH_BYTES_MIN as f64;
     (1.0 + breaks) * (-breaks).exp()
@@ -57,9 +57,9 @@ pub(super) struct Places {
 /// The features that a level selects, with their places.
 #[derive(Default)]
 struct Row {
-    /// By place: which feature, and where its gram starts.
+    /// For each place: the feature, and the start of its gram.
     places: Vec<(u16, f64)>,
-    /// How many features there are.
+    /// Number of features.
     features: usize,
 }
 
@@ -88,8 +88,8 @@ impl Places {
         of
     }
 
-    /// The share of bytes in common with a content whose features are selected at `level` and that has those `found`, each
-    /// once. `None` where that says nothing. O(places).
+    /// Returns the share of bytes in common with a content whose features are selected at `level` and that has those `found`,
+    /// each once. `None` if that says nothing. O(places).
     pub(super) fn share(&self, found: &[u16], level: u8) -> Option<f64> {
         let row = &self.rows[usize::from(level)];
         let mut is_found = vec![false; self.levels.len()];
@@ -100,8 +100,8 @@ impl Places {
     }
 }
 
-/// The share of bytes in common, of `end`, if a share `grams` of the features is. `places` are in order: which feature, and
-/// where its gram starts. O(places).
+/// Returns the common share of `end` bytes if a share `grams` of the features is common. `places` are in order: the feature,
+/// and the start of its gram. O(places).
 pub(super) fn covered(places: &[(u16, f64)], is_found: &[bool], end: f64, grams: f64) -> f64 {
     const GRAM: f64 = GRAM_BYTES as f64;
     let is_found = |place: &(u16, f64)| is_found[usize::from(place.0)];
@@ -115,7 +115,7 @@ pub(super) fn covered(places: &[(u16, f64)], is_found: &[bool], end: f64, grams:
             parted = Some(last);
             continue;
         }
-        // The byte at which the neighbour starts, or the one at which it ends, is the farthest to differ.
+        // The farthest byte that may differ is the one at which the neighbour starts, or the one at which it ends.
         let (before, reach_before) = match parted {
             Some(parted) => ((first - parted - 1.0).max(0.0), REACH),
             None => (first, 1.0),

@@ -35,9 +35,9 @@ pub const MATCH_BYTES_MIN: usize = 32;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const STEP_BYTES: u64 = 128 << 10;
 
-/// Bytes that can be read at any place.
+/// Bytes that can be read at any offset.
 pub trait Source {
-    /// How many there are.
+    /// Returns their number.
     fn len(&self) -> u64;
 
     /// Whether there are none.
@@ -75,7 +75,7 @@ pub struct Common {
     pub a_bytes: u64,
     /// Bytes of `b` covered by such substrings of `a`.
     pub b_bytes: u64,
-    /// All bytes of both are the same. Then both counts are the whole length, however short.
+    /// All bytes of both are equal. Then both counts are the whole length, however short.
     pub identical: bool,
 }
 
@@ -107,17 +107,17 @@ fn ends(a: &dyn Source, b: &dyn Source) -> io::Result<Result<Known, Common>> {
     Ok(Ok(Known { prefix, suffix: common_suffix(a, b, prefix)? }))
 }
 
-/// A segment of each side, a map of one and the blocks of the other take up to 3.2 bytes to one of a segment.
+/// A segment of each side, a map of one and the blocks of the other take up to 3.2 bytes for each byte of a segment.
 fn segment_bytes(memory_bytes: usize) -> u64 {
     (memory_bytes as u64 * 5 / 16).max(SEGMENT_BYTES_MIN) / 64 * 64
 }
 
-/// Length of what two slices have in common at the start.
+/// Returns the length of the common start of two slices.
 fn common_start(a: &[u8], b: &[u8]) -> usize {
     let len = a.len().min(b.len());
     let (a, b) = (&a[..len], &b[..len]);
     let mut at = 0;
-    // The slices compare as memcmp does.
+    // Slices are compared as by memcmp.
     while at + 256 <= len && a[at..at + 256] == b[at..at + 256] {
         at += 256;
     }

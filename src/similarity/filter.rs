@@ -10,9 +10,9 @@
 
 use super::gram::{FEATURE_BITS, GramHash, LEVEL_MAX};
 
-/// Bits of a gram's feature that stand in a filter.
+/// Bits of a gram's feature in a filter.
 pub(super) const GRAM_BITS: u32 = 13;
-/// Grams that a chunk with a filter is to be known by, those that are looked up among them.
+/// Grams by which a chunk with a filter is known, including those that are looked up.
 pub(super) const GRAMS: u32 = 140;
 /// A longer chunk has no filter: this many of its grams are looked up.
 pub(super) const BYTES_MAX: u64 = (GRAMS as u64 * 3) << (LEVEL_MAX - 2);
@@ -20,7 +20,7 @@ pub(super) const BYTES_MAX: u64 = (GRAMS as u64 * 3) << (LEVEL_MAX - 2);
 /// The grams of a chunk that are selected from one level on and are no features.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
-    /// From this level on a gram is here, or is a feature.
+    /// From this level on every selected gram is in the filter, or is a feature.
     pub(super) level: u8,
     /// Sorted, each once, below `2^GRAM_BITS`.
     grams: Vec<u16>,
@@ -37,7 +37,7 @@ impl Filter {
         if grams.is_empty() {
             return Filter { level, grams: Vec::new() };
         }
-        // Sorted by a bit for each there may be: faster than comparing.
+        // Sorted with one bit for each possible gram: faster than comparing.
         let mut has = [0u64; 1 << (GRAM_BITS - 6)];
         for gram in grams.iter().map(|gram| short(gram.feature())) {
             has[usize::from(gram >> 6)] |= 1 << (gram & 63);
@@ -67,7 +67,7 @@ impl Filter {
         self.grams.is_empty()
     }
 
-    /// By [`short`], in order.
+    /// Returns its grams, as [`short`] makes them, in order.
     pub(super) fn grams(&self) -> &[u16] {
         &self.grams
     }

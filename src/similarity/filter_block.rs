@@ -13,7 +13,7 @@ use super::rows::Gaps;
 use crate::recipe::{put_varint, take_varint};
 use std::ops::Range;
 
-/// Grams of a block, from which on it ends.
+/// A block ends once it has this many grams.
 pub(super) const BLOCK_GRAMS: usize = 1 << 11;
 const GRAMS_ALL: usize = 1 << GRAM_BITS;
 /// A block has at most this many grams.
@@ -26,8 +26,8 @@ const LEVEL_BITS: u32 = LEVELS.ilog2();
 /// Bits for the length of a number of grams.
 const COUNT_BITS: u32 = GRAM_BITS.ilog2() + 1;
 
-/// Encodes filters with the numbers of their chunks, which ascend: the gap to the chunk before, level, which filter it is
-/// like, grams.
+/// Encodes filters with the numbers of their chunks, which ascend: the gap to the chunk before, the level, the filter that
+/// it refers to, grams.
 pub(super) fn encode(filters: &[(u32, &Filter)]) -> Vec<u8> {
     let mut chunk_gaps = Gaps::default();
     filters.windows(2).for_each(|pair| chunk_gaps.add((pair[1].0 - pair[0].0 - 1).into()));
@@ -59,7 +59,7 @@ pub(super) fn encode(filters: &[(u32, &Filter)]) -> Vec<u8> {
     bits.finish()
 }
 
-/// How far before it the one is that has most in common with the filter, if any has. `has` is clear, and is left so.
+/// Returns how far back the filter is that has most in common with this one, if any has. `has` is clear before and after.
 fn likeliest(filter: &Filter, before: &[(u32, &Filter)], has: &mut [bool]) -> Option<usize> {
     filter.grams().iter().for_each(|gram| has[usize::from(*gram)] = true);
     let common = |other: &Filter| other.grams().iter().map(|gram| usize::from(has[usize::from(*gram)])).sum();
@@ -70,8 +70,8 @@ fn likeliest(filter: &Filter, before: &[(u32, &Filter)], has: &mut [bool]) -> Op
     best.filter(|(common, _)| *common > 0).map(|(_, back)| back)
 }
 
-/// Which grams of `before` are not in `filter`, by their places, and which are only in `filter`; each with the end of the range
-/// they are from.
+/// Returns the grams of `before` that are not in `filter`, by their places, and the grams only in `filter`; each with the end
+/// of the range they are from.
 fn difference(before: &Filter, filter: &Filter) -> [(Vec<u16>, usize); 2] {
     let (mut gone, mut new) = (Vec::new(), Vec::new());
     let mut grams = filter.grams().iter().copied().peekable();
@@ -114,7 +114,7 @@ fn put_set(set: &[u16], of: usize, bits: &mut BitWriter) {
     gaps(set).for_each(|gap| bits.put_rice(gap, rice));
 }
 
-/// Adds a set of numbers below `of`, of at most `count_max`, to `out`.
+/// Adds a set of at most `count_max` numbers below `of` to `out`.
 fn take_set(bits: &mut BitReader<'_>, of: usize, count_max: usize, out: &mut Vec<u16>) -> Option<()> {
     let count = bits.take_number(COUNT_BITS).filter(|&count| count <= count_max as u64)? as usize;
     let (rice, mut next) = (rice_of(count, of), 0);
@@ -135,13 +135,13 @@ pub(super) fn decode(block: &[u8]) -> Option<Vec<(u32, Filter)>> {
     Some(filters.taken.iter().map(|taken| (taken.chunk, filters.filter(taken))).collect())
 }
 
-/// Reads the filters of a block, no more of them than are asked for.
+/// Reads the filters of a block, as far as they are asked for.
 pub(super) struct FilterReader<'a> {
     bits: BitReader<'a>,
     chunk_rice: u32,
-    /// The first chunk, then the last one that was taken.
+    /// The first chunk, then the last one taken.
     chunk: u32,
-    /// How many there still are.
+    /// Number of filters left.
     left: u64,
     taken: Vec<Taken>,
     /// Grams of all filters taken, one after the other.
@@ -159,7 +159,7 @@ struct Taken {
 
 impl FilterReader<'_> {
     pub(super) fn new(mut block: &[u8]) -> Option<FilterReader<'_>> {
-        // Each takes bits for its level.
+        // Each filter has at least the bits of its level.
         let left = take_varint(&mut block).filter(|&left| left <= 8 * block.len() as u64)?;
         let chunk = u32::try_from(take_varint(&mut block)?).ok()?;
         let (&rice, block) = block.split_first().filter(|(rice, _)| **rice <= 32)?;
@@ -168,8 +168,8 @@ impl FilterReader<'_> {
         Some(FilterReader { bits, chunk_rice: rice.into(), chunk, left, taken, grams, gone, new })
     }
 
-    /// The filter of `chunk`, of chunks that are asked for in order: `None` if the block is damaged, `None` within if the chunk has
-    /// none here. Whether it may be in a later block [`FilterReader::is_before`] says.
+    /// Returns the filter of `chunk`; chunks are asked for in order. `None` if the block is damaged, `Some(None)` if the chunk has
+    /// no filter here. [`FilterReader::is_before`] returns whether it may be in a later block.
     pub(super) fn find(&mut self, chunk: u32) -> Option<Option<Filter>> {
         while self.left > 0 && self.is_before(chunk) {
             self.take()?;
@@ -178,7 +178,7 @@ impl FilterReader<'_> {
         Some(found.map(|taken| self.filter(taken)))
     }
 
-    /// Whether all that was taken is of chunks before this one.
+    /// Returns whether all filters taken are of chunks before this one.
     pub(super) fn is_before(&self, chunk: u32) -> bool {
         self.taken.last().is_none_or(|taken| taken.chunk < chunk)
     }

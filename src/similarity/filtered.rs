@@ -19,12 +19,12 @@ const PLACES_ENOUGH: usize = 1 << 10;
 /// Places of the grams in the queried file.
 pub(super) struct Filtered {
     places: Vec<Known>,
-    /// By level which places it selects, in order.
+    /// For each level the places that it selects, in order.
     rows: [Vec<u16>; LEVELS],
     /// Possible places of each gram of a filter: those of gram `g` are `by_short[starts[g]..starts[g + 1]]`.
     by_short: Vec<u16>,
     starts: Vec<u16>,
-    /// The same for features that were counted, by their indexes.
+    /// The same for counted features, by their indexes.
     by_index: Vec<Vec<u16>>,
     bytes: f64,
 }
@@ -36,8 +36,8 @@ struct Known {
 }
 
 impl Filtered {
-    /// `places` are at most 65,535, in order, of a file of `bytes` without padding; `counting` are the features that were followed and
-    /// counted, each with an index.
+    /// Takes at most 65,535 `places`, in order, in a file of `bytes` without padding; `counting` has the features that were
+    /// followed and counted, each with an index.
     pub(super) fn of(places: &[Place], counting: &HashMap<u64, u16>, bytes: u64) -> Filtered {
         let mut rows: [Vec<u16>; LEVELS] = Default::default();
         let mut by_index = vec![Vec::new(); counting.len()];
@@ -85,7 +85,7 @@ impl Filtered {
     }
 }
 
-/// The filters of the chunks that have one, by number.
+/// Returns the filters of the chunks that have one, by number.
 pub(super) fn filters_of(
     db: &dyn Db,
     state: &State,
@@ -98,7 +98,7 @@ pub(super) fn filters_of(
         let buffered = chunks.iter().filter_map(|chunk| Some((*chunk, buffer.filters.get(chunk)?.clone())));
         filters.extend(buffered);
     }
-    // While a buffer is merged its filters may be in the database too.
+    // The filters of a buffer that is being merged may be in the database too.
     chunks.retain(|chunk| !filters.contains_key(chunk));
     filters::read(db, &chunks, &mut filters)?;
     Ok(filters)

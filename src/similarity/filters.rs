@@ -1,7 +1,7 @@
 //! The filters of chunks, by number, in blocks.
 //!
-//! Invariants: a block's key is the number of its first chunk when it was written, and blocks do not overlap: a
-//! buffer that is merged has numbers that none before it had, and merged again it makes the same blocks.
+//! Invariants: a block's key is the number of its first chunk when it was written, and blocks do not overlap. The chunks
+//! of a buffer have numbers that no earlier buffer had, and merging the buffer again makes the same blocks.
 
 use super::filter::Filter;
 use super::filter_block::{BLOCK_GRAMS, FilterReader, decode, encode};
@@ -12,7 +12,7 @@ fn damage() -> DbError {
     DbError::Row { table: Table::Filters, reason: "expected filters in ascending order" }
 }
 
-/// Puts the filters of a buffer into the database. O(filters).
+/// Writes the filters of a buffer to the database. O(filters).
 pub(super) fn merge(db: &dyn Db, filters: &BTreeMap<u32, Filter>) -> DbResult<()> {
     let (mut batch, mut blocks, mut grams, mut block) = (Batch::new(), 0, 0, Vec::new());
     for (&chunk, filter) in filters {
@@ -37,7 +37,7 @@ fn put(batch: &mut Batch, block: &[(u32, &Filter)]) {
     }
 }
 
-/// Adds to `filters` those of the chunks, sorted, that have one in the database. One look-up for each block.
+/// Adds the filters in the database of some sorted chunks to `filters`. One look-up for each block.
 pub(super) fn read(db: &dyn Db, chunks: &[u32], filters: &mut HashMap<u32, Filter>) -> DbResult<()> {
     let mut at = 0;
     while let Some(first) = chunks.get(at) {
@@ -58,7 +58,7 @@ pub(super) fn read(db: &dyn Db, chunks: &[u32], filters: &mut HashMap<u32, Filte
     Ok(())
 }
 
-/// Removes those of chunks that `stays` refuses. O(filters), in memory some blocks.
+/// Removes filters of chunks that `stays` refuses. O(filters); memory for some blocks.
 pub(super) fn retain(db: &dyn Db, stays: impl Fn(u32) -> bool) -> DbResult<()> {
     let mut from = Some(Vec::new());
     while let Some(begin) = from.take() {

@@ -1,4 +1,4 @@
-//! Features that many contents have, and the passages that they come from: how boilerplate is learned.
+//! Features that many contents have, and the passages around them, to learn boilerplate.
 
 use super::boilerplate::passage;
 use super::gram;
@@ -21,13 +21,13 @@ pub struct Frequent {
 }
 
 impl Frequent {
-    /// Whether it is one of the boilerplate's.
+    /// Returns whether it is a feature of the boilerplate.
     pub fn is_of(&self, boilerplate: &Boilerplate) -> bool {
         boilerplate.has(self.feature)
     }
 
-    /// The passage around it that `files_min` or more of the files have, and how many have it. Files without the
-    /// feature do not count; O(their bytes).
+    /// Returns the passage around it that `files_min` or more of the files have, and how many have it. Files without the
+    /// feature do not count. O(their bytes).
     pub fn passage(&self, files: &[&[u8]], files_min: usize) -> Option<(Vec<u8>, usize)> {
         let at = |file: &&[u8]| gram::find(file, self.feature);
         let places: Vec<_> = files.iter().filter_map(|file| Some((*file, at(file)?))).collect();
@@ -36,7 +36,7 @@ impl Frequent {
 }
 
 impl Similarity {
-    /// The features that `contents_min` or more contents have, the most frequent first, at most `most` of them; each
+    /// Returns the features that `contents_min` or more contents have, the most frequent first, at most `most` of them; each
     /// with up to `examples` contents. One pass over the index: O(postings), 4 bytes of memory for each chunk.
     pub fn frequent(
         &self,
@@ -55,7 +55,7 @@ impl Similarity {
             true
         })?;
         let count = |chunk: &u32| u64::from(holders.get(*chunk as usize).copied().unwrap_or(0));
-        // The most frequent so far; the least of them on top.
+        // The most frequent so far, with the least frequent of them on top.
         let mut frequent = BinaryHeap::new();
         let (mut of, mut chunks) = ([0; POSTING_BYTES - 4], Vec::new());
         let mut end_of_feature = |of: &[u8], chunks: &mut Vec<u32>| {
@@ -85,7 +85,7 @@ impl Similarity {
         let recipes =
             self.contents_of(found.iter().flat_map(|Reverse((_, _, chunks))| chunks.clone()), examples)?;
         let found = found.into_iter().map(|Reverse((contents, feature, chunks))| {
-            // A chunk that many contents have stands for as many of them as there is room for.
+            // A chunk that many contents have gives as many examples as there is room for.
             let each = examples.div_ceil(chunks.len().max(1));
             let of_chunk = |chunk: &u32| recipes.get(chunk).into_iter().flatten().copied().take(each);
             let mut examples: Vec<RecipeId> = chunks.iter().flat_map(of_chunk).collect();
@@ -96,7 +96,7 @@ impl Similarity {
         Ok(found.collect())
     }
 
-    /// For each chunk some contents that have it, at most `most`.
+    /// Returns for each chunk some contents that have it, at most `most`.
     fn contents_of(
         &self,
         chunks: impl Iterator<Item = u32>,

@@ -18,8 +18,8 @@ pub const GRAM_BYTES: usize = 24;
 pub const LEVEL_MAX: u8 = 7;
 /// Number of levels, [`LEVEL_MAX`] included.
 pub(crate) const LEVELS: usize = LEVEL_MAX as usize + 1;
-/// Bits of a feature. With 2^27 distinct features in an index, about a TiB, one look-up in 32 meets a stranger's: a
-/// candidate with one feature in common, which is compared or estimated too low to be shown.
+/// Bits of a feature. With 2^27 distinct features in an index, about a TiB, one look-up in 32 finds an unrelated feature: a
+/// candidate with one feature in common, which is compared, or estimated too low to be shown.
 pub const FEATURE_BITS: u32 = 32;
 
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -38,15 +38,15 @@ const fn table(rotation: u32) -> [u64; 256] {
     table
 }
 
-/// The finalizer of SplitMix64: a bijection in which every bit of the input moves every bit of the output.
+/// The finalizer of SplitMix64: a bijection in which every bit of the input changes every bit of the output.
 const fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// A gram is selected at `level` if its hash is at most this: level 0 selects all, level 1 two thirds, and each further
-/// level half of those of the one before.
+/// Returns the largest hash of grams that `level` selects: level 0 selects all, level 1 two thirds, and each further level
+/// half of the one before.
 fn bound(level: u8) -> u64 {
     match level {
         0 => u64::MAX,
@@ -54,18 +54,18 @@ fn bound(level: u8) -> u64 {
     }
 }
 
-/// The hash of a selected gram: its level lies in the leading bits.
+/// The hash of a selected gram; the leading bits determine its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GramHash(u64);
 
 impl GramHash {
-    /// The highest level, up to [`LEVEL_MAX`], at which this gram is selected.
+    /// Returns the highest level, up to [`LEVEL_MAX`], at which this gram is selected.
     pub(crate) fn level(self) -> u8 {
         let zeros = (self.0.leading_zeros() as u8).min(LEVEL_MAX);
         if zeros < LEVEL_MAX && self.0 <= bound(zeros + 1) { zeros + 1 } else { zeros }
     }
 
-    /// Whether `level` selects it.
+    /// Returns whether `level` selects it.
     pub(crate) fn is_at(self, level: u8) -> bool {
         self.0 <= bound(level)
     }
@@ -78,11 +78,11 @@ impl GramHash {
 
 /// Parts of the input that are rolled over in parallel: each step of one has to wait for the step before.
 const LANES: usize = 4;
-/// Grams of a part that are hashed before its bounds are looked at again.
+/// Grams of a part that are hashed between two checks of its bounds.
 const STEP: usize = 32;
-/// From this level on so few grams are selected that a branch for each of those is cheaper than none.
+/// From this level on few grams are selected, and a branch for each of those is cheaper than none.
 const SPARSE_LEVEL: u8 = 7;
-/// Hashes held before those selected are put away, where there is no branch.
+/// Hashes held before the selected ones are stored, in the code without branches.
 const HELD: usize = 128;
 
 /// Appends the grams of `bytes` that are selected at `level`, in any order, with repeats: up to twice as many as there are
@@ -116,7 +116,7 @@ pub(crate) fn select(bytes: &[u8], level: u8, out: &mut Vec<GramHash>) {
     });
 }
 
-/// As [`select`], one after the other, each with the place where it starts: half as fast.
+/// As [`select`], one after the other, each with its start: half as fast.
 pub(crate) fn select_placed(bytes: &[u8], level: u8, out: &mut Vec<(GramHash, u32)>) {
     let bound = bound(level);
     roll(bytes, |at, hash| {
@@ -147,8 +147,8 @@ fn make_room(out: &mut Vec<GramHash>, room: usize) {
     out.reserve(room);
 }
 
-/// Hashes the first `LANES * STEP * steps` grams, each of the lanes a part of them, and calls `see` with the next of each
-/// lane. A further gram has to follow.
+/// Hashes the first `LANES * STEP * steps` grams, a part of them in each lane, and calls `see` with the next hash of each
+/// lane. At least one more gram must follow.
 #[inline(always)]
 fn roll_lanes(bytes: &[u8], steps: usize, mut see: impl FnMut([u64; LANES])) {
     let starts: [usize; LANES] = std::array::from_fn(|lane| lane * steps * STEP);

@@ -8,7 +8,7 @@ use crate::db::{Codec, Db, DbResult, Layout, Merging, Table, Tiers};
 const RUNS_OF_CLASS: u64 = 6;
 
 /// Filters of names may take this part of the memory of filters of chunks. Without them each run costs a look-up and a
-/// decoded block, and `scan` asks for the name of every file.
+/// decoded block for each name, and `scan` looks up the name of every file.
 const NUMBERED_FILTERS: u64 = 4;
 
 /// The tables whose keys are hashes.
@@ -41,7 +41,7 @@ impl Hashed {
         Ok(tables)
     }
 
-    /// Removes every row, first those that say that something is known.
+    /// Removes every row, first those that make something known.
     pub(super) fn clear(&self, db: &dyn Db) -> DbResult<()> {
         self.numbered.clear(db)?;
         self.sketched.clear(db)?;
@@ -49,7 +49,7 @@ impl Hashed {
     }
 }
 
-/// Adds rows, given end to end in any order, to a table, each key once.
+/// Adds rows in any order, end to end, to a table, each key once.
 pub(super) fn add<C: Codec>(
     tiers: &Tiers<C>,
     db: &dyn Db,

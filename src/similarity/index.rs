@@ -1,14 +1,14 @@
 //! The index: chunks and contents in, buffered in memory, merged into the database in sorted bulk.
 //!
 //! Invariants:
-//! - A number, of a chunk or of a content, is given out once: the counters are stored before any row that
-//!   uses them. Numbers ascend; but what one buffer gave to its chunks is exchanged among them once, before it is merged.
+//! - A number of a chunk or of a content is given out once: the counters are stored before any row that uses them. Numbers
+//!   ascend, but the chunks of one buffer exchange theirs once, before the buffer is merged.
 //! - Rows are merged in the order features, chunks, containments, contents, names; so after a crash in the
-//!   middle a chunk that is known has its features and a content that is known has its chunks.
+//!   middle a known chunk has its features and a known content has its chunks.
 //! - Rows are merged from a buffer that queries still see; seeing a row twice changes no answer.
 //!
-//! Locks, in this order: `merging`, `state`. The first is held for a whole bulk merge, the second only for
-//! moments, save by a sweep.
+//! Locks, in this order: `merging`, `state`. The first is held for a whole bulk merge, the second only briefly, except by
+//! a sweep.
 
 use super::buffer::Buffer;
 use super::hashed::{Hashed, add};
@@ -47,7 +47,7 @@ impl Default for SimilarityOptions {
     }
 }
 
-/// How much the index holds. After a crash the numbers may count a few additions that were lost.
+/// Size of the index. After a crash the numbers may count a few additions that were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SimilarityStats {
     /// Sketched chunks.
@@ -66,7 +66,7 @@ pub(super) struct Meta {
     pub(super) stats: SimilarityStats,
     /// Contents removed since the last sweep.
     pub(super) dead: u64,
-    /// Chunks numbered below this were all merged before the last merge: a sweep may take them.
+    /// Chunks numbered below this were all merged before the last merge: a sweep may remove them.
     pub(super) settled: u64,
 }
 
@@ -177,7 +177,7 @@ impl Similarity {
         })
     }
 
-    /// Removes everything if another version of this program wrote it, so that it can be opened; whether that was so.
+    /// Removes everything if another version of this program wrote it, so that it can be opened; returns whether it did.
     pub fn clear_other_version(db: &dyn Db) -> Result<bool> {
         match Meta::load(db) {
             Err(SimilarityError::Format) => {
@@ -189,12 +189,12 @@ impl Similarity {
         }
     }
 
-    /// Whether the chunk was sketched, so that it need not be again.
+    /// Returns whether the chunk was sketched.
     pub fn knows_chunk(&self, id: &ChunkId) -> Result<bool> {
         Ok(self.read().chunk(&*self.db, &self.tables, &chunk_key(id))?.is_some())
     }
 
-    /// Adds a chunk's sketch; without effect if the chunk is known. May merge the buffer, which takes time.
+    /// Adds a chunk's sketch; does nothing if the chunk is known. May merge the buffer, which takes time.
     pub fn add_chunk(&self, id: ChunkId, sketch: Sketch) -> Result<()> {
         let key = chunk_key(&id);
         let mut state = self.write();
@@ -236,7 +236,7 @@ impl Similarity {
         self.merge_if_large(state)
     }
 
-    /// Whether the content was added and not removed since.
+    /// Returns whether the content was added and not removed since.
     pub fn has_content(&self, id: &RecipeId) -> Result<bool> {
         Ok(self.read().content_number(&*self.db, &self.tables, id)?.is_some())
     }
@@ -249,7 +249,7 @@ impl Similarity {
         })?)
     }
 
-    /// Removes a content from all answers; without effect if it is not known. Its rows go with later merges.
+    /// Removes a content from all answers; does nothing if it is not known. Later merges remove its rows.
     pub fn remove_content(&self, id: &RecipeId) -> Result<()> {
         let mut state = self.write();
         let Some(number) = state.content_number(&*self.db, &self.tables, id)? else {
@@ -259,13 +259,13 @@ impl Similarity {
         state.meta.dead += 1;
         state.buffer.contents.remove(&number);
         state.buffer.numbered.remove(id);
-        // Also when it was only in this buffer: the name may be in an older one under a dead number.
+        // Even if it was only in this buffer: the name may be in an older one under a dead number.
         state.buffer.dead.insert(number, *id);
         self.merge_if_large(state)
     }
 
-    /// Merges everything that is buffered by now into the database, so it ends however much is added meanwhile. Durable
-    /// once the caller has flushed that.
+    /// Merges everything buffered so far into the database, so it ends however much is added meanwhile. Durable
+    /// once the caller has flushed the database.
     pub fn flush(&self) -> Result<()> {
         let _merging = self.lock_merging();
         self.merge()
@@ -277,12 +277,12 @@ impl Similarity {
         2 * self.options.buffer_bytes
     }
 
-    /// How much the index holds.
+    /// Returns the size of the index.
     pub fn stats(&self) -> SimilarityStats {
         self.read().meta.stats
     }
 
-    /// Removes everything, as before a rebuild.
+    /// Removes everything, for a rebuild.
     pub fn clear(&self) -> Result<()> {
         let _merging = self.lock_merging();
         let mut state = self.write();
@@ -318,7 +318,7 @@ impl Similarity {
         self.merge()
     }
 
-    /// Under the merging lock. After an error the buffer stays visible and the next merge starts with it.
+    /// Merges a buffer, under the merging lock. After an error the buffer stays visible and the next merge starts with it.
     fn merge(&self) -> Result<()> {
         let failed_before = self.read().merging.is_some();
         for _ in 0..=u8::from(failed_before) {
@@ -348,8 +348,8 @@ impl Similarity {
         Ok(())
     }
 
-    /// The buffer that is being merged, with numbers under which its chunks that are alike are in a row. Only the numbers are
-    /// exchanged under the lock, in both buffers at once.
+    /// Renumbers the buffer that is being merged so that similar chunks have successive numbers. Only the exchange of numbers
+    /// holds the lock, for both buffers at once.
     pub(super) fn ordered(&self, buffer: Arc<Buffer>) -> Arc<Buffer> {
         let Some(renumbering) = buffer.renumbering() else { return buffer };
         let mut state = self.write();
@@ -364,8 +364,8 @@ impl Similarity {
     }
 }
 
-/// First what says that something is known, and the counters afterwards: an interrupted clear leaves no number to be
-/// given out twice.
+/// Removes first the rows that make something known, and the counters last, so that an interrupted clear leaves no number
+/// to be given out twice.
 fn clear(db: &dyn Db) -> Result<()> {
     let tables = [
         Table::Numbered,
@@ -387,7 +387,7 @@ fn take_number(next: &mut u64) -> Result<u32> {
     Ok(number)
 }
 
-/// The counts of a content, from the coarsest level of its chunks on, at which all of them can be added up.
+/// Returns the counts of a content, from the coarsest level of its chunks on, at which all of them can be added up.
 fn united(chunks: &[ChunkRow]) -> Counts {
     let with_features = || chunks.iter().filter(|chunk| chunk.counts.at.iter().any(|&n| n > 0));
     let level = with_features().map(|chunk| chunk.counts.level).max().unwrap_or(0);
@@ -419,7 +419,7 @@ fn merge_rows(db: &dyn Db, tables: &Hashed, buffer: &Buffer) -> Result<()> {
     let rows = buffer.contents.iter().flat_map(|(&number, row)| row.to_row(number)).collect();
     let removed = buffer.dead.keys().flat_map(|number| number.to_be_bytes()).collect();
     CONTENTS.merge(db, rows, removed)?;
-    // Names of contents that were removed go with a sweep: a name without a content means nothing.
+    // A sweep removes names of removed contents: a name without a content means nothing.
     let rows: Vec<u8> = buffer.numbered.iter().flat_map(|(id, &number)| name(id, number)).collect();
     add(&tables.numbered, db, &rows, POSTING_BYTES, POSTING_BYTES)?;
     Ok(())

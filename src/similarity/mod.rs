@@ -69,7 +69,7 @@ pub enum SimilarityError {
         "index of method {method}: it was made with {has}, not with {wanted}: rebuild it, or go back to those"
     )]
     Parameters {
-        /// Which method.
+        /// The method.
         method: &'static str,
         /// Parameters that the index was made with.
         has: String,
@@ -85,7 +85,7 @@ pub enum SimilarityError {
     /// More contents than can be compared all against all.
     #[error("similarity index: expected at most 268,435,456 contents to compare all against all")]
     TooMany,
-    /// A file of work in the store could not be written or read.
+    /// A temporary file in the store could not be written or read.
     #[error("comparing all against all: {operation}: {source}")]
     Scratch {
         /// The operation.

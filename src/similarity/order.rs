@@ -7,16 +7,16 @@
 
 use super::gram::FEATURE_BITS;
 
-/// One feature in `2^SAMPLED` is looked at, those of the least bits: enough to choose a chunk that is alike.
+/// One feature in `2^SAMPLED` is used, those with the least bits: enough to find a similar chunk.
 const SAMPLED: u32 = 1;
 /// How many chunks before a chunk in the list of a feature may become its parent.
 const BACK: usize = 4;
 /// A chunk has no parent with which it shares less than one in this many of its features.
 const SHARE: u32 = 4;
 
-/// The order of `count` chunks, numbered from `first` on. `postings` are their (feature, number), sorted.
+/// Returns the order of `count` chunks, numbered from `first` on. `postings` are their (feature, number), sorted.
 ///
-/// O(n log n) for n postings, and up to 32 bytes of memory for each of a half of them.
+/// O(n log n) for n postings, and up to 32 bytes of memory for half of them.
 pub(super) fn order(first: u32, count: usize, postings: &[(u32, u32)]) -> Vec<u32> {
     let sampled = postings.partition_point(|(feature, _)| feature >> (FEATURE_BITS - SAMPLED) == 0);
     let parents = parents(first, count, &postings[..sampled]);

@@ -10,15 +10,15 @@ use super::bits::{BitReader, BitWriter};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Symbols are below this.
+/// Number of symbols.
 pub(super) const SYMBOLS: usize = 34;
 /// Bits of the longest word.
 const LEN_MAX: u32 = 8;
-/// For a length, 0 (not used) to [`LEN_MAX`], and for how many lengths follow.
+/// Bits for a length, 0 (not used) to [`LEN_MAX`], and for the number of lengths.
 const LEN_BITS: u32 = 4;
 const COUNT_BITS: u32 = SYMBOLS.ilog2() + 1;
 
-/// How long the word of each symbol is; 0 of those that have none.
+/// Length of the word of each symbol; 0 if it has none.
 pub(super) struct PrefixCode {
     lens: [u8; SYMBOLS],
     words: [u8; SYMBOLS],
@@ -32,7 +32,7 @@ impl PrefixCode {
             if lens.iter().all(|&len| u32::from(len) <= LEN_MAX) {
                 return PrefixCode { lens, words: words(&lens) };
             }
-            // Flatter, until none is too rare.
+            // Makes the frequencies more equal until no word is too long.
             counts.iter_mut().for_each(|count| *count = count.div_ceil(4));
         }
     }
@@ -49,11 +49,11 @@ impl PrefixCode {
     }
 }
 
-/// Reads words: for each of the next bits there may be, the symbol and the length of its word.
+/// Reads words: for each possible value of the next bits, the symbol and the length of its word.
 pub(super) struct PrefixReader([(u8, u8); 1 << LEN_MAX]);
 
 impl PrefixReader {
-    /// After what [`PrefixCode::put_lens`] wrote.
+    /// Reads the lengths written by [`PrefixCode::put_lens`].
     pub(super) fn take(bits: &mut BitReader<'_>) -> Option<PrefixReader> {
         let used = bits.take(COUNT_BITS).filter(|&used| used <= SYMBOLS as u64)?;
         let mut lens = [0; SYMBOLS];
@@ -73,7 +73,7 @@ impl PrefixReader {
         Some(PrefixReader(table))
     }
 
-    /// The next symbol.
+    /// Returns the next symbol.
     #[inline]
     pub(super) fn symbol(&self, bits: &mut BitReader<'_>) -> Option<usize> {
         let (symbol, len) = self.0[bits.peek(LEN_MAX) as usize];
@@ -85,7 +85,7 @@ impl PrefixReader {
     }
 }
 
-/// Symbols that have a word, in the order of the words.
+/// Returns the symbols that have a word, in the order of the words.
 fn canonical(lens: &[u8; SYMBOLS]) -> impl Iterator<Item = (usize, u8)> + '_ {
     (1..=LEN_MAX as u8).flat_map(move |len| {
         lens.iter().enumerate().filter(move |(_, other)| **other == len).map(move |(symbol, _)| (symbol, len))
@@ -101,10 +101,10 @@ fn words(lens: &[u8; SYMBOLS]) -> [u8; SYMBOLS] {
     words
 }
 
-/// The lengths of Huffman's words. One symbol alone has a word of one bit.
+/// Returns the lengths of Huffman's words. A single symbol has a word of one bit.
 fn huffman(counts: &[u64; SYMBOLS]) -> [u8; SYMBOLS] {
     let mut lens = [0; SYMBOLS];
-    // With its symbols as bits.
+    // The second field of a tree is the set of its symbols, as bits.
     let used = (0..SYMBOLS).filter(|&symbol| counts[symbol] > 0);
     let mut trees: BinaryHeap<_> = used.map(|symbol| Reverse((counts[symbol], 1u64 << symbol))).collect();
     if let (1, Some(Reverse((_, symbol)))) = (trees.len(), trees.peek()) {

@@ -26,7 +26,7 @@ use super::tally::Seen;
 use crate::db::Db;
 use std::collections::HashMap;
 
-/// A feature is suppressed if it is in more chunks than this many times the cap, without counting contents.
+/// A feature is suppressed without counting contents if it is in more chunks than this many times the cap.
 const CHUNKS_PER_CONTENT: usize = 4;
 
 /// Features whose postings are held at a time: a few tens of MiB at most.
@@ -46,7 +46,7 @@ pub struct Answer {
     pub candidates: Vec<Candidate>,
     /// Features of the query that too many contents have. They are in no estimate.
     pub suppressed_features: usize,
-    /// Features of the query that are of boilerplate. They are in no estimate of what the query has.
+    /// Features of the query that are boilerplate. Estimates of the query's share leave them out.
     pub boilerplate_features: usize,
 }
 
@@ -80,7 +80,7 @@ impl Similarity {
         let mut seen = Seen::of(sketch);
         let mut suppressed = Vec::new();
         let mut followed = 0;
-        // They are in the order of their hashes, so the first of them are a sample of all.
+        // Features are in the order of their hashes, so the first ones are a sample of all.
         for part in features.chunks(FEATURES_AT_ONCE) {
             suppressed.append(&mut self.follow(&state, &bare, part, cap, &mut seen)?);
             followed += part.len();
@@ -110,7 +110,7 @@ impl Similarity {
         Ok(Answer { candidates, suppressed_features: suppressed.len(), boilerplate_features })
     }
 
-    /// Counts which contents have the features; returns those that more contents have than `cap`.
+    /// Counts the contents that have the features; returns the features that more contents have than `cap`.
     fn follow(
         &self,
         state: &State,
@@ -163,7 +163,7 @@ struct Found {
 /// Bare chunks of the query (only their id is in the index): their numbers and levels.
 type BareChunks = HashMap<ChunkKey, (u32, u8)>;
 
-/// One look-up for each chunk of the query that has a feature.
+/// Makes one look-up for each chunk of the query that has a feature.
 fn bare_chunks(
     db: &dyn Db,
     tables: &Hashed,
@@ -231,7 +231,7 @@ fn postings(
 
 type Containing = HashMap<u32, (u8, Vec<u32>)>;
 
-/// The contents of each chunk that was found, one more than `cap` at most, so that it shows that there are more.
+/// Returns the contents of each chunk found, at most one more than `cap`, which shows that there are more.
 fn containing(db: &dyn Db, state: &State, found: &Found, cap: usize) -> Result<Containing, SimilarityError> {
     let mut numbers = found.chunks.clone();
     numbers.sort_unstable();

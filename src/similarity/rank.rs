@@ -1,4 +1,4 @@
-//! From what a query has shown to a shortlist with estimates.
+//! The shortlist of a query, with estimates, from the features in common.
 
 use super::SimilarityError;
 use super::estimate::{Places, shares_of_bytes};
@@ -21,7 +21,7 @@ const CONTENTS_MAX: usize = 1 << 12;
 /// 1, of bytes; [`super::exact::compare_excluding`] gives the facts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Which content.
+    /// The content.
     pub recipe: RecipeId,
     /// Its length in bytes.
     pub size: u64,
@@ -43,7 +43,7 @@ pub(super) struct Query {
     pub(super) thinning: f64,
     pub(super) seen: Seen,
     pub(super) places: Places,
-    /// Unless a part of it does not count.
+    /// `None` if a part of it does not count.
     pub(super) filtered: Option<Filtered>,
 }
 
@@ -56,7 +56,7 @@ struct Plausible {
 }
 
 impl Query {
-    /// The contents that may share `min` or more, at most `limit`, the best first.
+    /// Returns the contents that may share `min` or more, at most `limit`, the best first.
     pub(super) fn rank(
         mut self,
         db: &dyn Db,
@@ -102,7 +102,7 @@ impl Query {
         by_share.into_iter().take(most).map(|(_, content, tally)| (content, tally)).collect()
     }
 
-    /// Those of the contents, sorted by number, that are there and may share `min`.
+    /// Returns those of the contents, sorted by number, that exist and may share `min`.
     fn plausible(
         &self,
         db: &dyn Db,
@@ -120,7 +120,7 @@ impl Query {
             let buffered = || state.buffers().find_map(|buffer| buffer.contents.get(&content).copied());
             let row = row.or_else(buffered).filter(|_| !state.is_dead(content))?;
             let weights = &self.seen.weights;
-            // Samples of unlike levels do not add up to exactly 1, even where all is found.
+            // Samples of different levels do not add up to exactly 1, even if all is found.
             let of_query = match tally.features() {
                 all if all == weights.features => 1.0,
                 _ => tally.share(|level| weights.at(level)),
@@ -164,8 +164,8 @@ impl Query {
 }
 
 impl Plausible {
-    /// Whether all of its chunks that have a feature are noted, so that filters tell of all of it. It has filters only if it is
-    /// small.
+    /// Returns whether all of its chunks that have a feature are noted, so that filters cover the whole content. It has filters
+    /// only if it is small.
     fn has_filters(&self) -> bool {
         self.tally.chunks.len() <= CHUNKS_NOTED && self.row.size <= filter::BYTES_MAX
     }
@@ -177,19 +177,19 @@ fn count_at(counts: &Counts, level: u8) -> f64 {
     f64::from(counts.at[usize::from(level.max(counts.level))]) * f64::from(1u32 << finer)
 }
 
-/// Whether `share`, estimated from a tally, could come from a true share of `min`.
+/// Returns whether `share`, estimated from a tally, could come from a true share of `min`.
 fn plausible(tally: &Tally, share: f64, min: f64) -> bool {
     let half = min / 2.0;
     if share >= half {
         return true;
     }
-    // At a true share of `half`, `expected` features would have been found, give or take their square root.
+    // With a true share of `half`, `expected` features would have been found, plus or minus their square root.
     let found = f64::from(tally.features());
     let expected = found * half / share.max(f64::MIN_POSITIVE);
     found >= 1.0 && found >= expected - 2.0 * expected.sqrt()
 }
 
-/// |A∩B| / |A∪B| from |A∩B|/|A| and |A∩B|/|B|.
+/// Returns |A∩B| / |A∪B| from |A∩B|/|A| and |A∩B|/|B|.
 fn resemblance(a: f64, b: f64) -> f64 {
     if a <= 0.0 || b <= 0.0 {
         return 0.0;

@@ -19,10 +19,10 @@ use crate::db::{Codec, Layout, Runs, Table};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{put_varint, take_varint};
 
-/// Bytes of an id that the index tells chunks apart by.
+/// Bytes of an id that distinguish chunks in the index.
 pub(super) const KEY_BYTES: usize = 6;
 pub(super) type ChunkKey = [u8; KEY_BYTES];
-/// Bits that the hash of a posting, and of a name, has room for.
+/// Bits of the hash in a posting, and in a name.
 const HASH_BITS: u32 = 40;
 pub(super) const HASH_BYTES: usize = HASH_BITS as usize / 8;
 pub(super) const POSTING_BYTES: usize = HASH_BYTES + 4;
@@ -30,7 +30,7 @@ pub(super) const CHUNK_BYTES: usize = KEY_BYTES + 4 + 1 + 1 + 4 * LEVELS;
 pub(super) const CONTAINED_BYTES: usize = 4 + 4 + 1 + 4;
 pub(super) const CONTENT_BYTES: usize = 4 + 16 + 8 + 1 + 4 * LEVELS;
 
-/// Blocks of rows that are looked up one by one.
+/// Largest block of rows that are looked up one by one.
 const POINT_BLOCK_BYTES_MAX: usize = 1024;
 
 /// (chunk number, content number) -> [`Sampled`]
@@ -44,7 +44,7 @@ pub(super) fn chunk_key(id: &ChunkId) -> ChunkKey {
     head(&id.0)
 }
 
-/// The first `N` bytes; the caller's row is long enough.
+/// Returns the first `N` bytes; the caller's row is long enough.
 pub(super) fn head<const N: usize>(bytes: &[u8]) -> [u8; N] {
     *bytes.first_chunk().expect("rows and ids are longer than their fields")
 }
@@ -53,7 +53,7 @@ fn u32_at(row: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(head(&row[at..]))
 }
 
-/// The leading bytes of all rows with this hash.
+/// Returns the leading bytes of all rows with this hash.
 pub(super) fn hash_prefix(hash: u64) -> [u8; HASH_BYTES] {
     head(&(hash << (64 - HASH_BITS)).to_be_bytes())
 }
@@ -65,7 +65,7 @@ pub(super) fn posting(hash: u64, number: u32) -> [u8; POSTING_BYTES] {
     row
 }
 
-/// The number of a chunk that has a feature, or of a content that may have a name.
+/// Returns the number of a chunk that has a feature, or of a content that may have a name.
 pub(super) fn posting_number(row: &[u8]) -> u32 {
     u32_at(row, HASH_BYTES)
 }
@@ -109,7 +109,7 @@ pub(super) fn containment_of(row: &[u8]) -> (u32, u32, Sampled) {
 }
 
 const LEVEL_BITS: u32 = 3;
-/// For the length of a count, 0 to 32 bits, and for that of a size, 0 to 64.
+/// Bits for the length of a count, 0 to 32 bits, and for that of a size, 0 to 64.
 const COUNT_BITS: u32 = 6;
 const SIZE_BITS: u32 = 7;
 
@@ -160,7 +160,7 @@ impl Counts {
     }
 }
 
-/// Bits for the Rice code of how far a half of `n` things, each taken by chance, is from `n / 2`: about the square root.
+/// Returns bits for the Rice code of the distance of half of `n` random things from `n / 2`: about the square root.
 fn half_spread(n: u32) -> u32 {
     (n.checked_ilog2().unwrap_or(0) / 2).saturating_sub(1)
 }
@@ -247,7 +247,7 @@ fn gap_len(gap: u32) -> u32 {
     32 - gap.leading_zeros()
 }
 
-/// How many bits follow a length: those below the leading one.
+/// Returns how many bits follow a length: those below the leading one.
 fn gap_rest(len: u32) -> u32 {
     len.saturating_sub(1)
 }
@@ -301,7 +301,7 @@ impl Codec for Postings {
     }
 
     fn decode(mut block: &[u8], _row_len: usize, rows: &mut Vec<u8>) -> Option<()> {
-        // A row but the first takes a bit or more.
+        // Every row after the first takes a bit or more.
         let count = take_varint(&mut block).filter(|&n| n <= 1 + 8 * block.len() as u64)?;
         let mut hash = take_varint(&mut block)?;
         let (&[hash_rice, width], block) = block.split_first_chunk::<2>()?;
@@ -353,7 +353,7 @@ impl Codec for Names {
     }
 }
 
-/// Numbers that are to be Rice-coded.
+/// Numbers to be Rice-coded.
 #[derive(Default)]
 pub(super) struct Gaps(Vec<u64>);
 
@@ -362,7 +362,7 @@ impl Gaps {
         self.0.push(gap);
     }
 
-    /// The code that takes the fewest bits: for evenly spread things it splits at the mean, else below.
+    /// Returns the code that takes the fewest bits: for evenly spread numbers it splits at the mean, else below.
     pub(super) fn rice(&self) -> u32 {
         let mean = self.0.iter().sum::<u64>() / self.0.len().max(1) as u64;
         let at_mean = mean.checked_ilog2().unwrap_or(0);
@@ -375,8 +375,8 @@ fn key_number(key: &[u8]) -> u64 {
     key[..KEY_BYTES].iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Sketched chunks: Rice-coded gaps between keys, numbers in as many bits as the block's largest needs, a bit that says whether the
-/// chunk is bare, counts from the chunk's own level on.
+/// Sketched chunks: Rice-coded gaps between keys, numbers in as many bits as the block's largest needs, a bit for bare
+/// chunks, counts from the chunk's own level on.
 #[derive(Debug)]
 pub(super) struct Chunks;
 

@@ -1,10 +1,10 @@
-//! Files of work.
+//! Temporary files.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// A file in `dir` without a name: it vanishes with the process.
+/// Makes a file in `dir` without a name: it vanishes with the process.
 pub(super) fn nameless(dir: &Path) -> io::Result<File> {
     for attempt in 0u32.. {
         let path = dir.join(format!("work-{}-{attempt}", std::process::id()));

@@ -1,11 +1,13 @@
-//! Sketches: the sample of a chunk's, or of a queried file's, grams that stands for it.
+//! Sketches: samples of the grams of a chunk, or of a queried file.
 //!
-//! Invariants: a sketch holds exactly the distinct features of those grams that its level
-//! selects, so two sketches can be compared at the coarser of their levels, and a file's sketch is the
-//! union of its chunks'. Grams that straddle a cut are not seen.
+//! Invariants:
+//! - A sketch holds exactly the distinct features of the grams that its level selects. So two sketches can be compared at the
+//!   coarser of their levels, and a file's sketch is the union of its chunks'.
+//! - Grams that straddle a cut are not seen.
 //!
-//! A **bare** sketch is of a chunk that does not compress. Such bytes share grams with others only where those have all of the chunk, or
-//! nearly: its id tells that, in a hundredth of the room. It has no grams, and counts as many as chunks of its length have on average.
+//! A **bare** sketch is of a chunk that does not compress. Such bytes share grams with other files only if those have (nearly)
+//! the whole chunk. The id shows that, in a hundredth of the space. A bare sketch has no grams, and counts as many features
+//! as chunks of its length have on average.
 
 use super::exact::{Ranges, padding};
 use super::filter::{self, Filter};
@@ -13,14 +15,14 @@ use super::gram::{self, FEATURE_BITS, GRAM_BYTES, GramHash, LEVEL_MAX, LEVELS};
 use super::rows::{ChunkKey, chunk_key};
 use crate::id::ChunkId;
 
-/// How densely chunks are sampled. On disk: an index is built with one set of these.
+/// Densities of samples. An index on disk is built with one set of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SketchParams {
     /// A short chunk is sampled more densely, so that it has about this many features.
     pub floor_features: u32,
-    /// And this many more grams that are known of it but not looked up.
+    /// And this many more grams in its filter, which are not looked up.
     pub filter_grams: u32,
-    /// The densest level used for that.
+    /// The densest level for that.
     pub level_min: u8,
 }
 
@@ -80,12 +82,12 @@ pub struct Sketch {
     /// Sorted, each once.
     features: Vec<Feature>,
     filter: Filter,
-    /// Features that a bare sketch counts; 0 of any other.
+    /// Features that a bare sketch counts; 0 for other sketches.
     bare: u32,
 }
 
 impl Sketch {
-    /// A bare sketch of a chunk of `len` bytes.
+    /// Returns a bare sketch of a chunk of `len` bytes.
     pub fn bare(len: usize) -> Sketch {
         let level = SketchParams::default().level_of(len);
         let grams = len.saturating_sub(GRAM_BYTES - 1);
@@ -127,7 +129,7 @@ impl Sketch {
         Sketch { level, features, filter, bare: 0 }
     }
 
-    /// The level: one gram in `3 * 2^(level - 2)` was kept, and all at level 0.
+    /// Returns the level: one gram in `3 * 2^(level - 2)` was kept, and all at level 0.
     pub fn level(&self) -> u8 {
         self.level
     }
@@ -152,7 +154,7 @@ impl Sketch {
         (self.features, self.filter)
     }
 
-    /// Number of features that each level selects; it means something from the sketch's own level on.
+    /// Returns the number of features that each level selects; only valid from the sketch's own level on.
     pub(crate) fn counts(&self) -> [u32; LEVELS] {
         let mut counts = [0; LEVELS];
         for feature in &self.features {
@@ -185,13 +187,13 @@ const QUERY_FEATURES_MAX: usize = 1 << 18;
 /// Places of features of a query that are kept. A file with more keeps only places of features below a bound.
 const PLACES_MAX: usize = 1 << 12;
 
-/// A feature of a file that is asked about.
+/// A feature of a queried file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Asked {
     pub(crate) feature: Feature,
-    /// The finest level at which a chunk of the file was sketched that has it.
+    /// The finest level of the chunks of the file that have it.
     pub(crate) level: u8,
-    /// That chunk, or one of them.
+    /// A chunk with that level.
     pub(crate) chunk: ChunkKey,
 }
 
@@ -201,11 +203,11 @@ pub(crate) struct Place {
     pub(crate) feature: Feature,
     /// Bytes before its gram, without padding.
     pub(crate) at: u64,
-    /// Whether it is looked up, not only asked filters about.
+    /// Whether it is looked up; others are only looked for in filters.
     pub(crate) is_asked: bool,
 }
 
-/// The sketch of a whole file that is asked about, put together from its chunks'. At most some 16 MiB of memory.
+/// The sketch of a whole queried file, made from its chunks'. At most some 16 MiB of memory.
 #[derive(Clone, Debug, Default)]
 pub struct QuerySketch {
     bytes: u64,
@@ -216,9 +218,9 @@ pub struct QuerySketch {
     thinned: u32,
     /// In order.
     places: Vec<Place>,
-    /// The level from which on features are placed, unless they are asked about.
+    /// Features that are not looked up are placed from this level on.
     places_level: u8,
-    /// As `thinned`, for features that are placed, once all are asked about.
+    /// As `thinned`, for placed features, once all of them are looked up.
     places_thinned: u32,
 }
 
@@ -256,7 +258,7 @@ impl QuerySketch {
         self.entries.extend(kept.map(|(feature, _)| Asked { feature, level, chunk }));
         self.bytes += bytes.len() as u64 * times;
         self.counted += (bytes.len() as u64 - padding.bytes()) * times;
-        // A file that repeats itself is not thinned for it.
+        // Repetitions alone do not thin a file.
         if self.entries.len() > 2 * QUERY_FEATURES_MAX {
             compact(&mut self.entries);
             while self.entries.len() > QUERY_FEATURES_MAX {
@@ -266,7 +268,7 @@ impl QuerySketch {
         }
     }
 
-    /// Notes where the features of the next chunk stand. Those that touch padding do not count, and a chunk that is there
+    /// Records the places of the features of the next chunk. Those that touch padding do not count, and a chunk that occurs
     /// `times` in a row is stretched over all of them.
     fn place(&mut self, placed: &[(Feature, u32)], level: u8, padding: &Ranges, times: u64) {
         let (mut padding, mut passed) = (padding.iter().peekable(), 0);
@@ -298,12 +300,12 @@ impl QuerySketch {
         }
     }
 
-    /// Length of the file in bytes, as far as it was added.
+    /// Returns the length of the file in bytes, as far as it was added.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The same without padding.
+    /// Returns the same without padding.
     pub(crate) fn counted(&self) -> u64 {
         self.counted
     }
@@ -313,7 +315,7 @@ impl QuerySketch {
         f64::from(self.thinned).exp2()
     }
 
-    /// The distinct features that are kept, sorted.
+    /// Returns the distinct features that are kept, sorted.
     pub(crate) fn features(&self) -> Vec<Asked> {
         let mut entries = self.entries.clone();
         compact(&mut entries);
@@ -326,14 +328,14 @@ impl QuerySketch {
     }
 }
 
-/// Sorts, and keeps of each feature the entry of the finest level.
+/// Sorts, and keeps the entry of the finest level for each feature.
 fn compact(entries: &mut Vec<Asked>) {
     entries.sort_unstable();
     entries.dedup_by_key(|asked| asked.feature.bits());
 }
 
-/// The level and the features that [`Sketch::with_params`] has of a chunk, at each place of their grams, in order.
-/// From level `finest` on also those that it has not.
+/// Returns the level and the features that [`Sketch::with_params`] has for a chunk, at each place of their grams, in order.
+/// From level `finest` on it includes features that the sketch lacks.
 fn placed(bytes: &[u8], params: SketchParams, finest: u8) -> (u8, Vec<(Feature, u32)>) {
     let mut finest = params.level_of(bytes.len()).min(finest.max(params.level_min));
     let mut grams = Vec::with_capacity((bytes.len() >> finest) * 7 / 4 + 16);

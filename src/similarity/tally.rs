@@ -4,40 +4,40 @@ use super::gram::{LEVEL_MAX, LEVELS};
 use super::sketch::{Asked, QuerySketch};
 use std::collections::{HashMap, HashSet};
 
-/// Chunks that are noted of a content: one of more has more than filters tell of.
+/// Chunks of a content that are noted: a content with more is larger than filters cover.
 pub(super) const CHUNKS_NOTED: usize = 4;
 
 /// Features in common with one content, by the coarser level of the two sides.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) at: [u32; LEVELS],
-    /// Which of the features that are placed, each once.
+    /// The placed features among them, each once.
     pub(super) placed: Vec<u16>,
-    /// The chunks of the content that have a feature, some of them if they are more than [`CHUNKS_NOTED`].
+    /// The chunks of the content that have a feature; only some if there are more than [`CHUNKS_NOTED`].
     pub(super) chunks: Vec<u32>,
 }
 
 impl Tally {
-    /// The content has a feature, in common at `level`, with this index if it has a place.
+    /// Counts a feature in common at `level`, with its index if it has a place.
     pub(super) fn count(&mut self, level: u8, placed: Option<u16>) {
         self.at[usize::from(level)] += 1;
         self.placed.extend(placed);
     }
 
-    /// Notes a chunk of the content that has a feature. All chunks that have it must be noted: the filter of any of them can
-    /// have what the others' have not.
+    /// Notes a chunk of the content that has a feature. All chunks that have it must be noted: the filter of any of them may
+    /// have grams that the others' lack.
     pub(super) fn note(&mut self, chunk: u32) {
         if self.chunks.len() <= CHUNKS_NOTED && !self.chunks.contains(&chunk) {
             self.chunks.push(chunk);
         }
     }
 
-    /// How many features there are in common.
+    /// Returns the number of features in common.
     pub(super) fn features(&self) -> u32 {
         self.at.iter().sum()
     }
 
-    /// The share of features in common, of a file that has `count` of them at each level.
+    /// Returns the share of features in common, for a file that has `count` of them at each level.
     pub(super) fn share(&self, count: impl Fn(u8) -> f64) -> f64 {
         let parts =
             (0..=LEVEL_MAX).map(|level| f64::from(self.at[usize::from(level)]) / count(level).max(1.0));
@@ -47,11 +47,11 @@ impl Tally {
 
 /// Result of following features.
 pub(super) struct Seen {
-    /// Rows that were read for it.
+    /// Rows that were read.
     pub(super) rows: usize,
     pub(super) weights: QueryCounts,
     pub(super) tallies: HashMap<u32, Tally>,
-    /// Which features have a place.
+    /// Features that have a place.
     placed: HashSet<u64>,
     /// Those of them that were followed, each with an index.
     pub(super) counting: HashMap<u64, u16>,
@@ -64,7 +64,7 @@ impl Seen {
         Seen { rows: 0, weights, tallies, placed, counting }
     }
 
-    /// A feature is followed. If it has a place, its index among those that have one.
+    /// Counts a followed feature. Returns its index among the placed ones, if it has a place.
     pub(super) fn count(&mut self, asked: Asked) -> Option<u16> {
         self.weights.add(asked);
         let (bits, next) = (asked.feature.bits(), self.counting.len() as u16);
@@ -72,12 +72,12 @@ impl Seen {
     }
 }
 
-/// How many features the query would have at each level: a feature of a finer level counts if a level selects
-/// it, one of a coarser level stands for as many as the level would have selected more.
+/// Number of features that the query would have at each level: a feature of a finer level counts if the level selects it;
+/// one of a coarser level stands for all that the level would have selected in addition.
 #[derive(Default)]
 pub(super) struct QueryCounts {
     at: [f64; LEVELS],
-    /// How many there are in all.
+    /// Number of all features.
     pub(super) features: u32,
 }
 

@@ -25,8 +25,8 @@ pub(super) struct Blocks<'a> {
     heads: Vec<u32>,
     /// Next block of the same bucket.
     next: Vec<u32>,
-    /// A Bloom filter of the hashes that occur, all bits of a hash in one word: most places that match nothing
-    /// cost one look into cache. About one in 150 passes.
+    /// A Bloom filter of the hashes that occur, with all bits of a hash in one word: most places without a match cost one
+    /// access to the cache. About one in 150 passes.
     filter: Vec<u64>,
     head_shift: u32,
     filter_shift: u32,
@@ -38,10 +38,10 @@ impl<'a> Blocks<'a> {
         Blocks::of_pieces(bytes, inner, &[])
     }
 
-    /// The same for bytes that are pieces, one after the other, which end at `ends`.
+    /// The same for successive pieces, which end at `ends`.
     pub(super) fn of_pieces(bytes: &'a [u8], inner: Range<usize>, ends: &'a [usize]) -> Blocks<'a> {
         let start = inner.start;
-        // The last may reach into the margin: no place at which a block could start may be left out.
+        // The last block may reach into the margin: every place at which a block could start counts.
         let count = inner.len().div_ceil(BLOCK_BYTES).min((bytes.len() - start) / BLOCK_BYTES);
         let head_bits = count.next_power_of_two().ilog2().max(1);
         let filter_bits = (count * FILTER_BITS_PER_BLOCK).next_power_of_two().ilog2().max(7);
@@ -59,7 +59,7 @@ impl<'a> Blocks<'a> {
         for block in 0..count {
             let at = start + block * BLOCK_BYTES;
             if at + BLOCK_BYTES > piece.end {
-                // It lies in two pieces, or is the first of the next.
+                // The block lies in two pieces, or is the first of the next.
                 (before, piece) = ([None; 2], blocks.piece(at));
                 if at + BLOCK_BYTES > piece.end {
                     continue;
@@ -81,7 +81,7 @@ impl<'a> Blocks<'a> {
         blocks
     }
 
-    /// The piece that holds byte `at`.
+    /// Returns the piece that holds byte `at`.
     pub(super) fn piece(&self, at: usize) -> Range<usize> {
         if self.ends.is_empty() {
             return 0..self.bytes.len();
@@ -91,7 +91,7 @@ impl<'a> Blocks<'a> {
         start..self.ends.get(next).copied().unwrap_or(self.bytes.len())
     }
 
-    /// The first place in `a`, from `at` on, where a block may occur.
+    /// Returns the first place in `a`, from `at` on, at which a block may occur.
     pub(super) fn next_candidate(&self, a: &[u8], at: usize) -> Option<usize> {
         let found = a.get(at..)?.windows(BLOCK_BYTES).position(|window| {
             let hash = hash(words_at(window, 0));
@@ -101,8 +101,8 @@ impl<'a> Blocks<'a> {
         Some(at + found?)
     }
 
-    /// Calls `visit` with the place of each block that equals `a[at..at + 16]`, and the piece that it is in, until it
-    /// returns true.
+    /// Calls `visit` with the place of each block that equals `a[at..at + 16]`, and with its piece, until it returns
+    /// true.
     pub(super) fn each_equal(&self, a: &[u8], at: usize, mut visit: impl FnMut(usize, Range<usize>) -> bool) {
         let words = words_at(a, at);
         let mut block = self.heads[(hash(words) >> self.head_shift) as usize];
@@ -121,7 +121,7 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// Three bits of a word, from parts of the hash that do not choose the word.
+/// Returns three bits of a word, from parts of the hash that do not select the word.
 fn filter_bits_of(hash: u64) -> u64 {
     1 << (hash >> 16 & 63) | 1 << (hash >> 22 & 63) | 1 << (hash >> 28 & 63)
 }
@@ -132,7 +132,7 @@ fn words_at(bytes: &[u8], at: usize) -> (u64, u64) {
     (block as u64, (block >> 64) as u64)
 }
 
-/// Only its high bits are used, and they depend on all of the block.
+/// Returns a hash. Only its high bits are used, and they depend on the whole block.
 fn hash((low, high): (u64, u64)) -> u64 {
     let x =
         low.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high.rotate_left(29).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);

@@ -7,10 +7,10 @@ use super::{MATCH_BYTES_MIN, Source, common_end, common_start, read_exact_at};
 use std::io;
 use std::ops::Range;
 
-/// Read around a segment, so that each match that overlaps it is seen whole.
+/// Bytes read around a segment, so that each match that overlaps it is seen whole.
 const MARGIN_BYTES: u64 = MATCH_BYTES_MIN as u64;
 
-/// Bytes at both ends of either source that the other has at the same ends.
+/// Common bytes at the starts and at the ends of both sources.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Known {
     pub(super) prefix: u64,
@@ -18,15 +18,15 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Ends that are too short to be matches are none.
+    /// Drops ends that are too short to be matches.
     fn matches(self) -> Known {
         let long = |n: u64| if n >= MARGIN_BYTES { n } else { 0 };
         Known { prefix: long(self.prefix), suffix: long(self.suffix) }
     }
 }
 
-/// Calls `covered` with the ranges of `a` that matches in `b` cover, in order; they may touch. With `regions`, also
-/// tells it where in `b` each of them is.
+/// Calls `covered` with the ranges of `a` that matches in `b` cover, in order; they may touch. Also calls `regions`
+/// with their places in `b`, if given.
 pub(super) fn cover(
     a: &dyn Source,
     b: &dyn Source,
@@ -37,7 +37,7 @@ pub(super) fn cover(
 ) -> io::Result<()> {
     let (a_len, b_len) = (a.len(), b.len());
     let Known { prefix, suffix } = known.matches();
-    // The ends cover themselves; only matches that reach between them are left to find. They can overlap.
+    // The ends cover themselves; only matches between them are left to find. They can overlap.
     let (first, end) = (prefix, (a_len - suffix).max(prefix));
     covered(0..first);
     if let Some(tell) = regions.as_deref_mut().filter(|_| first > 0) {
@@ -82,7 +82,7 @@ pub(super) fn cover(
     Ok(())
 }
 
-/// The bytes of `a` that lie in matches with what `blocks` index.
+/// Returns the bytes of `a` in matches with the bytes that `blocks` index.
 pub(super) fn cover_by(a: &dyn Source, blocks: &Blocks<'_>, segment: u64) -> io::Result<Ranges> {
     let (mut covered, mut at) = (Ranges::default(), 0);
     while at < a.len() {
@@ -102,8 +102,8 @@ type Note<'a> = dyn FnMut(Range<usize>, usize) + 'a;
 /// Marks in `map` the bytes of `a` that occur in the bytes that `blocks` index.
 fn mark(a: &[u8], blocks: &Blocks<'_>, map: &mut CoverMap, mut note: Option<&mut Note<'_>>) {
     let mut at = 0;
-    // The last long match ends here. All 32 bytes that start in it before `skip_to` lie within it; those that
-    // start before it and match elsewhere have a block that starts before `skip_from`.
+    // End of the last long match. All 32 bytes that start in it before `skip_to` lie within it; those that start before it
+    // and match elsewhere have a block that starts before `skip_from`.
     let (mut reached, mut skip_from, mut skip_to) = (0, 0, 0);
     let b = blocks.bytes;
     loop {

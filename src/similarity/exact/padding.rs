@@ -1,8 +1,8 @@
 //! Padding: long stretches that repeat themselves within a few bytes, such as zeros between sections, tables of one
 //! value, lines of dashes.
 //!
-//! Invariants: whether a byte is padding depends on the bytes around it alone, never on what they are
-//! compared with. So it can be left out on both sides before anything is compared.
+//! Invariant: whether a byte is padding depends only on the bytes around it, never on the other side of a comparison.
+//! So padding can be left out on both sides before a comparison.
 
 use super::ranges::Ranges;
 use super::{STEP_BYTES, Source, read_exact_at};
@@ -22,7 +22,7 @@ pub fn padding(source: &dyn Source) -> io::Result<Ranges> {
     let mut buffer = vec![0; STEP_BYTES.min(len) as usize];
     let mut at = 0;
     while at < len {
-        // Blocks stay where they would be if all was read.
+        // Blocks stay at the same offsets as if all was read.
         let hole = (source.data_from(at) - at) / PADDING_PERIOD * PADDING_PERIOD;
         if hole > STEP_BYTES {
             scan.zeros(hole);
@@ -33,7 +33,7 @@ pub fn padding(source: &dyn Source) -> io::Result<Ranges> {
         read_exact_at(source, at, &mut buffer[..step])?;
         let (blocks, rest) = buffer[..step].as_chunks::<PERIOD>();
         blocks.iter().for_each(|block| scan.block(u128::from_le_bytes(*block)));
-        // Only the last step has a rest: steps are of whole blocks.
+        // Only the last step has a rest: steps consist of whole blocks.
         scan.rest(rest);
         at += step as u64;
     }
@@ -76,7 +76,7 @@ impl Scan {
         self.at += bytes - PADDING_PERIOD;
     }
 
-    /// Fewer bytes than a block, and the last.
+    /// Takes the last bytes, fewer than a block.
     fn rest(&mut self, bytes: &[u8]) {
         let Some(before) = self.before else { return };
         let equal = bytes.iter().zip(before.to_le_bytes()).take_while(|(byte, before)| **byte == *before);
@@ -84,7 +84,7 @@ impl Scan {
         (self.run, self.at) = (self.run + equal, self.at + equal);
     }
 
-    /// A run ends here. It began a period before its first byte that repeats.
+    /// Ends a run. It began a period before its first byte that repeats.
     fn end(&mut self) {
         if self.run > 0 && self.run + PADDING_PERIOD >= PADDING_BYTES_MIN {
             self.found.push(self.at - self.run - PADDING_PERIOD..self.at);

@@ -7,7 +7,7 @@ use std::ops::Range;
 pub struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// Adds a range that starts no earlier than those that were added before.
+    /// Adds a range that starts no earlier than those added before.
     pub fn push(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -18,12 +18,12 @@ impl Ranges {
         }
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The ranges in order.
+    /// Returns the ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
         self.0.iter()
     }
@@ -61,7 +61,7 @@ impl Ranges {
         left
     }
 
-    /// Returns the missing ones of the first `len` bytes.
+    /// Returns which of the first `len` bytes are missing.
     pub fn complement(&self, len: u64) -> Ranges {
         let mut all = Ranges::default();
         all.push(0..len);

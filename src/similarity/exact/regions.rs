@@ -21,13 +21,13 @@ impl Region {
         self.a + self.len
     }
 
-    /// The part of it that lies in a range of `a`.
+    /// Returns the part of it in a range of `a`.
     fn clipped(self, to: &Range<u64>) -> Option<Region> {
         let (start, end) = (self.a.max(to.start), self.end().min(to.end));
         (start < end).then(|| Region { a: start, b: self.b + (start - self.a), len: end - start })
     }
 
-    /// Takes over `next` if it goes on where this one ends, on both sides.
+    /// Takes over `next` if it continues where this one ends, on both sides.
     fn join(&mut self, next: &Region) -> bool {
         let joins = next.a == self.end() && next.b == self.b + self.len;
         self.len += if joins { next.len } else { 0 };

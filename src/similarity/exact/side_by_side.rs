@@ -7,8 +7,8 @@ use super::ranges::Ranges;
 use super::{Common, MATCH_BYTES_MIN, Source, ends, segment_bytes};
 use std::io;
 
-/// Passages that do not count, ready to be looked for. Matches reach over the border of no two of them. Nor does
-/// [`padding`] count, unless everything is to.
+/// Passages that do not count, indexed. No match crosses the border of two of them. [`padding`] does not count either,
+/// unless everything counts.
 pub struct Patterns<'a> {
     blocks: Option<Blocks<'a>>,
     padding: bool,
@@ -21,18 +21,18 @@ impl<'a> Patterns<'a> {
         Patterns { blocks, padding: true }
     }
 
-    /// No passages, only padding.
+    /// Makes patterns without passages: only padding does not count.
     pub fn padding() -> Patterns<'static> {
         Patterns { blocks: None, padding: true }
     }
 
-    /// Nothing: every byte counts.
+    /// Makes no patterns: every byte counts.
     pub fn none() -> Patterns<'static> {
         Patterns { blocks: None, padding: false }
     }
 
-    /// The bytes of `source` that do not count: padding, and what lies in substrings of 32 bytes or more that a passage
-    /// has too.
+    /// Returns the bytes of `source` that do not count: padding, and substrings of 32 bytes or more that a passage has
+    /// too.
     pub fn covered(&self, source: &dyn Source, memory_bytes: usize) -> io::Result<Ranges> {
         let padding = if self.padding { padding(source)? } else { Ranges::default() };
         match &self.blocks {
@@ -45,7 +45,7 @@ impl<'a> Patterns<'a> {
 /// Common bytes of two sources, and bytes that do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SideBySide {
-    /// The bytes in common that count. Identical sources have all in common, whatever the passages.
+    /// The bytes in common that count. Identical sources have all bytes in common, whatever the passages.
     pub common: Common,
     /// Bytes of `a` that do not count.
     pub a_patterns: u64,
@@ -87,7 +87,7 @@ pub fn compare_excluding(
     Ok(SideBySide { common, a_patterns, b_patterns: b_covered.bytes(), suppressed })
 }
 
-/// The bytes of `a` that are in `b`.
+/// Returns the bytes of `a` that are in `b`.
 pub fn covered(a: &dyn Source, b: &dyn Source, memory_bytes: usize) -> io::Result<Ranges> {
     let known = match ends(a, b)? {
         Ok(known) => known,

@@ -19,13 +19,13 @@ const ROWS_PER_STEP: u32 = 4096;
 
 pub(super) struct Counter<'a> {
     pub(super) facts: &'a Facts,
-    /// Only pairs with a place from here on are wanted.
+    /// Only pairs with a place from here on are counted.
     pub(super) new_from: u32,
     /// Bytes of memory for lists.
     pub(super) memory: usize,
 }
 
-/// The lists that some consecutive places have, in memory.
+/// The lists of some consecutive places, in memory.
 struct Lists {
     places: Range<u32>,
     entries: Vec<u32>,
@@ -60,7 +60,7 @@ impl Counter<'_> {
         Ok(())
     }
 
-    /// The lists of some places of a range; `None` if they do not fit.
+    /// Loads the lists of some places of a range; `None` if they do not fit.
     fn load(&self, range: &RangeFile, places: Range<u32>) -> Result<Option<Lists>> {
         let most = self.memory.saturating_sub(8 * places.len()) / 4;
         let mut starts = vec![0u32; places.len() + 1];
@@ -118,7 +118,7 @@ impl Counter<'_> {
         Ok(())
     }
 
-    /// One row whose lists do not fit: memory goes with the places that it shares anything with.
+    /// Counts one row whose lists do not fit: memory grows with the places that it shares features with.
     fn streamed(&self, range: &RangeFile, a: u32, sink: &mut PairSink) -> Result<()> {
         let mut counted = BTreeMap::new();
         range.lists(&mut |list| {
@@ -130,7 +130,7 @@ impl Counter<'_> {
         self.row(a, counted.into_iter(), sink)
     }
 
-    /// Turns what a row has in common, sorted, into pairs.
+    /// Turns the sorted features in common of a row into pairs.
     fn row(&self, a: u32, counted: impl Iterator<Item = (u32, u32)>, sink: &mut PairSink) -> Result<()> {
         let mut counted = counted.peekable();
         let mut weights = None;
@@ -155,7 +155,7 @@ impl Counter<'_> {
     }
 }
 
-/// The rest of a list after its entry of level `own`, each at the coarser level of the two.
+/// Passes on the rest of a list after its entry of level `own`, each entry at the coarser level of the two.
 fn gather(own: u8, rest: &[u32], mut found: impl FnMut(u32)) {
     for &other in rest {
         let plain = other & !LAST;

@@ -14,7 +14,7 @@ pub(super) struct Facts {
     /// The level of each content, then its counts from there on.
     packed: Vec<u8>,
     starts: Vec<u32>,
-    /// How many features of each content are suppressed, as its sample at the coarsest level would have them.
+    /// Number of suppressed features of each content, in its sample at the coarsest level.
     suppressed: Vec<f32>,
 }
 
@@ -43,7 +43,7 @@ impl Facts {
         counts.at[usize::from(counts.level)]
     }
 
-    /// Notes that a feature which `place` has, selected at `level`, is in too many contents.
+    /// Records that a feature of `place`, selected at `level`, is in too many contents.
     pub(super) fn suppress(&mut self, place: u32, level: u8) {
         self.suppressed[place as usize] += 1.0 / f32::from(1u16 << (LEVEL_MAX - level.min(LEVEL_MAX)));
     }
@@ -54,7 +54,7 @@ impl Facts {
         suppressed > 0.0 && would_leave_out(&self.counts(place), suppressed)
     }
 
-    /// How many features a content has at each level: those that are not suppressed, if it has some.
+    /// Returns how many features a content has at each level: those that are not suppressed, if there are some.
     pub(super) fn weights(&self, place: u32) -> [f64; LEVELS] {
         let (counts, suppressed) = (self.counts(place), f64::from(self.suppressed[place as usize]));
         let suppressed = if would_leave_out(&counts, suppressed) { 0.0 } else { suppressed };

@@ -52,7 +52,7 @@ impl Containing {
         let mut starts = Vec::with_capacity(chunks.len() + 1);
         let (mut entries, mut last) = (Vec::new(), None);
         input.contained(&mut |chunk, content, level| {
-            // A table that changes meanwhile may show a row twice.
+            // A row may show twice if the table changes meanwhile.
             if last.is_some_and(|last| (chunk, content) <= last) {
                 return true;
             }
@@ -73,7 +73,7 @@ impl Containing {
     }
 }
 
-/// Collects the places of one feature after the other.
+/// Collects the places of one feature after another.
 struct Collector<'a> {
     visit: &'a mut dyn FnMut(&[u32]) -> Result<()>,
     feature: Option<u64>,
@@ -121,7 +121,7 @@ impl<'a> Features<'a> {
         let mut batch: Vec<(u64, u32)> = Vec::new();
         let (mut rows, mut last, mut failed) = (0u64, None, None);
         self.input.features(&mut |feature, chunk| {
-            // A table that changes meanwhile may show rows again.
+            // Rows may show again if the table changes meanwhile.
             if last.is_some_and(|last| (feature, chunk) <= last) {
                 return true;
             }

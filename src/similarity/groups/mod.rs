@@ -1,22 +1,23 @@
-//! All against all: which contents resemble each other, and which of them stand for the others.
+//! All against all: which contents resemble each other, and which of them represent the others.
 //!
 //! ```text
 //! contents    -> places: contents counted without gaps, and their feature counts in some ten bytes each
-//! features    -> for each feature in 2 contents or more the places that have it; a chunk of which only the id is known counts as
-//!                as many features as it would have (`features`)
+//! features    -> for each feature in 2 contents or more the places that have it; a bare chunk counts as the features that it
+//!                would have (`features`)
 //! ranges      -> those lists on disk, cut by place so that one part fits in memory (`ranges`)
 //! count       -> row by row, which later places share how many features (`count`)
 //! pairs       -> a file of estimates, sorted, from which any threshold is answered (`pairs`)
 //! stars       -> representatives, and for each other content the one that it resembles most (`stars`)
 //! ```
 //!
-//! The index has its features sorted, so nothing is sorted here but what one row has. Forman, Eshghi and
-//! Chiocchetti 2005 ("Finding similar files in large document repositories", section 2.5) partition by connected
-//! components; why this does not is said in `docs/decisions/0015-all-against-all.md`.
+//! The features in the index are sorted, so only rows are sorted here. Forman, Eshghi and Chiocchetti 2005 ("Finding similar
+//! files in large document repositories", section 2.5) partition by connected components;
+//! `docs/decisions/0015-all-against-all.md` says why this module does not.
 //!
-//! Invariants: the pairs depend on the contents and the options alone, not on memory or on how often
-//! the index was merged; memory beyond the setting is some tens of bytes a content; files of work have no name and
-//! vanish with the process; a file of pairs is believed only for the contents that it was made of.
+//! Invariants:
+//! - The pairs depend only on the contents and the options, not on memory or on merges of the index.
+//! - Memory beyond the setting is some tens of bytes a content. Temporary files have no name and vanish with the process.
+//! - A file of pairs counts only for the contents that it was made of.
 
 mod count;
 mod facts;
@@ -47,7 +48,7 @@ type Result<T> = std::result::Result<T, SimilarityError>;
 
 /// Pairs are kept from this share on, so no threshold can be lower.
 pub const SHARE_MIN: f64 = 0.1;
-/// The least memory that is worked with.
+/// The smallest memory setting.
 pub const MEMORY_BYTES_MIN: usize = 64 << 10;
 /// Places have 28 bits in a list.
 const PLACES_MAX: usize = 1 << 28;
@@ -67,7 +68,7 @@ pub struct Fact {
     pub size: u64,
     /// The coarsest level of its chunks.
     pub level: u8,
-    /// How many features each level from there on selects.
+    /// Number of features that each level from there on selects.
     pub counts: [u32; LEVELS],
 }
 
@@ -88,7 +89,7 @@ pub trait Input {
     }
 }
 
-/// How to compare.
+/// Options of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct PairOptions {
     /// Bytes of memory for lists of features; some tens of bytes a content come on top.
@@ -115,8 +116,8 @@ pub type Progress<'a> = &'a mut dyn FnMut(Phase, u64, u64) -> bool;
 /// Compares all contents of `input`, or only those added since the file of pairs in `dir` was made, or none if that file
 /// has exactly these contents. Keeps the answer in `dir`.
 ///
-/// Time: one pass over the index, two if too frequent features leave nearly nothing of some contents, and for each
-/// content its features times the contents that share each.
+/// Time: one pass over the index (two if suppressed features leave nearly nothing of some contents), and for each content
+/// its features times the contents that share each.
 pub fn pairs(input: &dyn Input, options: &PairOptions, dir: &Path, progress: Progress<'_>) -> Result<Pairs> {
     let memory = options.memory_bytes.max(MEMORY_BYTES_MIN);
     let mut writer = PairsWriter::create(dir, options.frequency_cap)?;
@@ -165,7 +166,7 @@ fn with_the_first(places: &[u32], facts: &Facts, new_from: u32, ranges: &mut Ran
         .try_for_each(|&entry| ranges.add(&[first, entry]))
 }
 
-/// Gives contents their places.
+/// Assigns places to contents.
 fn read_contents(
     input: &dyn Input,
     writer: &mut PairsWriter,
@@ -174,7 +175,7 @@ fn read_contents(
     let (mut contents, mut facts) = (Ranked::default(), Facts::default());
     let (mut last, mut failed) = (None, None);
     input.contents(&mut |fact| {
-        // A table that changes meanwhile may show a row twice.
+        // A row may show twice if the table changes meanwhile.
         if last.is_some_and(|last| fact.number <= last) {
             return true;
         }
@@ -195,7 +196,7 @@ fn read_contents(
     failed.map_or(Ok((contents, facts)), Err)
 }
 
-/// |A∩B| / |A∪B| from |A∩B|/|A| and |A∩B|/|B|.
+/// Returns |A∩B| / |A∪B| from |A∩B|/|A| and |A∩B|/|B|.
 pub fn resemblance(a: f64, b: f64) -> f64 {
     if a <= 0.0 || b <= 0.0 { 0.0 } else { (1.0 / (1.0 / a + 1.0 / b - 1.0)).clamp(0.0, 1.0) }
 }

@@ -24,8 +24,8 @@ const HEADER_BYTES: usize = 8 + 32 + 5 * 8 + 4;
 const CONTENT_BYTES: usize = 4 + 16 + 8;
 const PAIR_BYTES: usize = 12;
 const BUFFER_BYTES: usize = 256 << 10;
-/// If more contents than this share have gone since, features that were too frequent may not be so any more: then
-/// everything is compared again; and if more than this share has come, that costs little more.
+/// If more contents than this share were removed since, suppressed features may have become rarer, so everything is compared
+/// again. If more than this share was added, comparing everything costs little more.
 const CHANGED_SHARE_MAX: f64 = 0.25;
 
 /// A content by its place in a file of pairs.
@@ -53,7 +53,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Features in both by features in either.
+    /// Returns features in both by features in either.
     pub fn resemblance(&self) -> f64 {
         resemblance(self.a_in_b, self.b_in_a)
     }
@@ -134,7 +134,7 @@ impl Header {
     }
 }
 
-/// Some bytes of a file.
+/// A part of a file.
 struct Section {
     file: Arc<File>,
     at: u64,
@@ -150,7 +150,7 @@ impl Read for Section {
     }
 }
 
-/// Records of `N` bytes, one after the other.
+/// Records of `N` bytes, one after another.
 struct Records<const N: usize>(BufReader<Section>);
 
 impl<const N: usize> Records<N> {
@@ -180,7 +180,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// The file in `dir`, if there is one that is whole and of the same frequency cap.
+    /// Opens the file in `dir`, if there is one that is whole and has the same frequency cap.
     pub(super) fn open(dir: &Path, cap: u32) -> Option<Pairs> {
         let file = Arc::new(File::open(dir.join(NAME)).ok()?);
         let mut bytes = [0; HEADER_BYTES];
@@ -216,17 +216,17 @@ impl Pairs {
         self.header.pairs
     }
 
-    /// Whether nothing resembles anything.
+    /// Returns whether no contents resemble each other.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Features that were not followed because too many contents have them.
+    /// Returns how many features were not followed because too many contents have them.
     pub fn suppressed_features(&self) -> u64 {
         self.header.suppressed
     }
 
-    /// How many contents were answered by an older file when this one was made.
+    /// Returns how many contents an older file answered for when this one was made.
     pub fn reused(&self) -> u64 {
         self.header.new_from
     }
@@ -257,16 +257,16 @@ impl Pairs {
     }
 }
 
-/// An older file of pairs, most of whose contents are still there.
+/// An older file of pairs; most of its contents still exist.
 pub(super) struct Old {
     pairs: Pairs,
-    /// The place now of each old place; `u32::MAX` if its content is gone.
+    /// The present place of each old place; `u32::MAX` if its content was removed.
     places: Vec<u32>,
     new_from: u32,
 }
 
 impl Old {
-    /// An older file whose pairs still hold for the contents of now, if it is one: numbers go on where they ended, and
+    /// Returns an older file whose pairs still hold for the present contents, if it is one: new numbers follow the old ones, and
     /// not too much has changed.
     pub(super) fn usable(old: Pairs, now: impl Iterator<Item = Result<Content>>) -> Result<Option<Old>> {
         let mut places = Vec::with_capacity(old.contents_len());
@@ -280,7 +280,7 @@ impl Old {
                     }
                     *place as u32
                 }
-                // A number between the old ones: it is not known with what it was compared.
+                // A number between the old ones: it is not known which contents it was compared with.
                 Some((_, Ok(content))) if content.number < before.number => return Ok(None),
                 _ => u32::MAX,
             };
@@ -295,7 +295,7 @@ impl Old {
         Ok(usable.then_some(Old { pairs: old, places, new_from: kept as u32 }))
     }
 
-    /// The place of the first content that was not there then.
+    /// Returns the place of the first content that the older file lacks.
     pub(super) fn new_from(&self) -> u32 {
         self.new_from
     }
@@ -312,7 +312,7 @@ impl Old {
     }
 }
 
-/// A file that is being written: contents first.
+/// A file of pairs that is being written: contents first.
 pub(super) struct PairsWriter {
     path: PathBuf,
     target: PathBuf,
@@ -324,7 +324,7 @@ pub(super) struct PairsWriter {
 
 impl Drop for PairsWriter {
     fn drop(&mut self) {
-        // Gone already if it was finished.
+        // Missing if it was finished: it was renamed.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -362,7 +362,7 @@ impl PairsWriter {
         *self.hasher.finalize().as_bytes()
     }
 
-    /// The contents given so far.
+    /// Returns the contents written so far.
     pub(super) fn contents(&mut self) -> Result<impl Iterator<Item = Result<Content>> + use<>> {
         let mut reopen = || {
             self.file.flush()?;
@@ -373,7 +373,7 @@ impl PairsWriter {
         Ok(records.map(|bytes| Ok(Content::of_bytes(bytes?))))
     }
 
-    /// All contents are given: pairs come next, those of an older file among them.
+    /// Ends the contents; pairs come next, those of an older file among them.
     pub(super) fn pairs(mut self, old: Option<Old>, suppressed: u64) -> Result<PairSink> {
         self.header.key = self.key();
         self.header.suppressed = suppressed;
@@ -385,7 +385,7 @@ impl PairsWriter {
     }
 }
 
-/// Takes new pairs, sorted, and puts the old ones between them.
+/// Takes new pairs, sorted, and merges the old ones with them.
 pub(super) struct PairSink {
     writer: PairsWriter,
     old: Box<dyn Iterator<Item = Result<Pair>>>,
@@ -406,7 +406,7 @@ impl PairSink {
         self.writer.write(&pair.to_bytes())
     }
 
-    /// Gives the file its name.
+    /// Renames the file to its final name.
     pub(super) fn finish(mut self) -> Result<Pairs> {
         while let Some(old) = self.next {
             self.write(old)?;

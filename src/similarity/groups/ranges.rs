@@ -1,9 +1,8 @@
 //! Lists of places on disk, cut by place.
 //!
-//! A range is some consecutive places. For each of them that a list has, the list's tail from there on is wanted;
-//! so the file of a range holds, of each list with a place in it, the tail from its first such place on. A list is
-//! written once for each range that it has places in: once, mostly, since files that resemble each other are
-//! mostly added together.
+//! A range consists of consecutive places. For each of its places in a list, the list's tail from there on is needed. So the
+//! file of a range has, for each list with a place in it, the tail from its first such place on. A list is written once for
+//! each range that it has places in: mostly once, since files that resemble each other are mostly added together.
 
 use super::facts::Facts;
 use super::{PLACES_MAX, Result};
@@ -17,10 +16,10 @@ use std::path::Path;
 
 /// The last entry of a list in a file has this bit.
 const END: u32 = 1 << 31;
-/// Files open at a time, each with a buffer.
+/// Files open at the same time, each with a buffer.
 const RANGES_MAX: usize = 256;
 const BUFFER_BYTES: usize = 64 << 10;
-/// In memory an entry of a list takes 4 bytes, and its row 4 more; a little is left for lists that are in several.
+/// In memory an entry of a list takes 4 bytes, and its row 4 more; the rest is for lists that are in several ranges.
 const ENTRY_BYTES: usize = 12;
 
 /// A place and the level at which the feature is selected there.
@@ -37,9 +36,9 @@ pub(super) fn level(entry: u32) -> u8 {
     (entry & 7) as u8
 }
 
-/// Lists are being added.
+/// Ranges to which lists are being added.
 pub(super) struct Ranges {
-    /// The first place of each range, and where the last ends.
+    /// The first place of each range, and the end of the last.
     bounds: Vec<u32>,
     files: Vec<BufWriter<File>>,
 }
@@ -54,13 +53,13 @@ pub(in crate::similarity) fn failed(operation: &'static str) -> impl Fn(io::Erro
     move |source| SimilarityError::Scratch { operation, source }
 }
 
-/// A file without a name: it vanishes with the process.
+/// Makes a file without a name: it vanishes with the process.
 pub(in crate::similarity) fn nameless(dir: &Path) -> Result<File> {
     scratch::nameless(dir).map_err(failed("make a file of work"))
 }
 
 impl Ranges {
-    /// As many ranges as it takes for one to be read in `memory` bytes, about.
+    /// Makes as many ranges as are needed to read one of them in about `memory` bytes.
     pub(super) fn create(dir: &Path, facts: &Facts, memory: usize) -> Result<Ranges> {
         let places = facts.len() as u32;
         let all: u64 = (0..places).map(|place| u64::from(facts.features(place))).sum();
@@ -80,7 +79,7 @@ impl Ranges {
 
     /// Adds a list: entries sorted by place, each once.
     pub(super) fn add(&mut self, mut list: &[u32]) -> Result<()> {
-        // The last place of all has no tail.
+        // The last place has no tail.
         while let [first, _, ..] = list {
             let range = self.bounds.partition_point(|&bound| bound <= place(*first)) - 1;
             let file = &mut self.files[range];

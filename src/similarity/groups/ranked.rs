@@ -2,7 +2,7 @@
 #[derive(Debug, Default)]
 pub(super) struct Ranked {
     words: Vec<u64>,
-    /// How many numbers of the set lie before each word.
+    /// Number of elements of the set before each word.
     before: Vec<u32>,
     len: usize,
 }
@@ -16,7 +16,7 @@ impl Ranked {
         self.words[word] |= 1 << (number % 64);
     }
 
-    /// Counts, after the last number was inserted and before the first is asked for.
+    /// Counts; to be called after the last insertion and before the first query.
     pub(super) fn finish(&mut self) {
         self.len = 0;
         self.before.clear();

@@ -1,11 +1,11 @@
-//! Stars: some contents represent others. Nothing is in a star by way of a third content.
+//! Stars: some contents represent others. No content is in a star by way of a third one.
 //!
-//! Each content would save something if it represented all that resemble it: its gain, the bytes of them that it has.
-//! Contents are taken by gain, largest first; one that does not resemble a representative becomes one. So no two
-//! representatives resemble each other, and whatever resembles anything resembles a representative; then each goes to
-//! the one that it resembles most. The pairs are only read in order, some times over, unless they fit in memory.
+//! The gain of a content is the bytes that it would save if it represented all that resemble it. Contents are taken by gain,
+//! largest first; one that does not resemble a representative becomes one. So no two representatives resemble each
+//! other, and each content that resembles any other resembles a representative. It goes to the one that it resembles
+//! most. The pairs are read in order, several times unless they fit in memory.
 //!
-//! Invariants: the stars depend on the pairs, the threshold and the choice of contents alone.
+//! Invariants: the stars depend only on the pairs, the threshold and the choice of contents.
 
 use super::pairs::{Pair, Pairs};
 use super::ranked::Ranked;
@@ -20,7 +20,7 @@ const NONE: u32 = u32::MAX;
 pub struct Star {
     /// Its place.
     pub representative: u32,
-    /// How many it represents, without itself.
+    /// Number of contents that it represents, without itself.
     pub members: u32,
     /// Bytes of all of them and of itself.
     pub bytes: u64,
@@ -41,7 +41,7 @@ pub struct Member {
 
 /// All stars at one threshold.
 pub struct Stars {
-    /// The one first by which most could be saved.
+    /// Largest possible saving first.
     pub stars: Vec<Star>,
     best: Vec<Best>,
 }
@@ -70,7 +70,7 @@ impl Best {
             (super::resemblance(containment, contained_in), containment)
         };
         let ((a, a_part), (b, b_part)) = (key(self), key(other));
-        // Pairs come in order, so of equals the first has the lower place.
+        // Pairs come in order, so the first of several equals has the lower place.
         a.total_cmp(&b).then(a_part.total_cmp(&b_part)) == Ordering::Greater
     }
 }
@@ -86,7 +86,7 @@ enum State {
 pub struct Choice(Ranked);
 
 impl Choice {
-    /// The places given, in any order.
+    /// Takes places in any order.
     pub fn of(places: impl Iterator<Item = u32>) -> Choice {
         let mut chosen = Ranked::default();
         places.for_each(|place| chosen.insert(place));
@@ -163,7 +163,7 @@ impl Stars {
         Ok(Stars { stars, best })
     }
 
-    /// The members of some stars, each star's in order of place. One pass.
+    /// Returns the members of some stars, those of each star in order of place. One pass.
     pub fn members(&self, stars: &[Star]) -> Vec<Vec<Member>> {
         let mut order: Vec<_> = stars.iter().enumerate().map(|(i, star)| (star.representative, i)).collect();
         order.sort_unstable();
@@ -217,7 +217,7 @@ fn represent(
 ) -> Result<Vec<State>> {
     let rank = |place: u32| (gains[place as usize], sizes[place as usize], Reverse(place));
     let mut states = vec![State::Open; sizes.len()];
-    // Each is there three times while they are sorted.
+    // Each pair is in memory three times while they are sorted.
     let most = memory / 32;
     loop {
         let mut open: Vec<(u32, u32)> = Vec::new();

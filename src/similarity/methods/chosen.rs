@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A method that may be chosen with parameters.
 pub trait Parametric: Method {
-    /// The parameters that there are, for people to read.
+    /// The parameters, for people to read.
     const KEYS: &'static str;
 
     /// Makes the method with these parameters and defaults for all others. Takes the options that it knows.
@@ -37,7 +37,7 @@ impl Options {
         text.parse().map(Some).map_err(|_| format!("{key}={text}: expected {expected}"))
     }
 
-    /// Takes one of two words, and tells whether it was the first.
+    /// Takes one of two words, and returns whether it was the first.
     pub fn either(&mut self, key: &str, [first, second]: [&str; 2]) -> Result<Option<bool>, String> {
         match self.take(key) {
             None => Ok(None),
@@ -58,7 +58,7 @@ pub enum BadMethod {
     /// There is no such method.
     #[error("method {0:?}: expected {names}", names = names().join(", "))]
     Unknown(String),
-    /// There is, but not with these parameters.
+    /// The method exists, but not with these parameters.
     #[error("method {text:?}: {reason}; {keys}")]
     Parameters {
         /// The user's text.
@@ -74,7 +74,7 @@ pub enum BadMethod {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Chosen {
-    /// In [`KNOWN`].
+    /// Index in [`KNOWN`].
     place: usize,
     options: Options,
 }
@@ -167,19 +167,19 @@ impl Chosen {
         self.options.0.is_empty()
     }
 
-    /// The method.
+    /// Returns the method.
     pub fn any(&self) -> Arc<dyn AnyMethod> {
         KNOWN[self.place].2(self.options.clone()).expect("it was made when it was read")
     }
 
-    /// The method with its type; `None` if another was chosen.
+    /// Returns the method with its type; `None` if another was chosen.
     pub fn of<M: Parametric>(&self) -> Option<M> {
         (self.name() == M::NAME).then(|| with(self.options.clone()).ok()).flatten()
     }
 
-    /// With one more parameter.
+    /// Adds one more parameter.
     ///
-    /// Fails if it was given already, or as reading does.
+    /// Fails if it was given already, or if it is invalid.
     pub fn and(&self, key: &str, value: &str) -> Result<Chosen, BadMethod> {
         let front = if self.is_bare() { ':' } else { ',' };
         format!("{self}{front}{key}={value}").parse()

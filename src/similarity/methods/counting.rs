@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, SimilarityError>;
 /// Bytes of a pair while it is counted: two numbers and its sums, in a table that is half full, and the space for sorting.
 const PAIR_BYTES: usize = 96;
 
-/// Spreads numbers that were given out in order over a table.
+/// Spreads numbers that were given out in order over the buckets of a table.
 #[derive(Default)]
 pub(super) struct Spread(u64);
 
@@ -45,12 +45,12 @@ pub(super) type Counters<K> = HashMap<K, Sums, BuildHasherDefault<Spread>>;
 /// Takes a list of (file, value) under one key, ascending by file and each file once.
 pub(super) type Visit<'a> = dyn FnMut(&[(u32, u64)]) + 'a;
 
-/// Gives each such list.
+/// Passes on each such list.
 pub(super) type Lists<'a> = &'a mut dyn FnMut(&mut Visit<'_>) -> Result<()>;
-/// Is given a file and those after it that it shares a key with, ascending; false ends.
+/// Gets a file and the files after it that it shares a key with, ascending; false ends the visit.
 pub(super) type Pairs<'a> = &'a mut dyn FnMut(u32, &[(u32, Sums)]) -> Result<bool>;
 
-/// Counts all pairs, in about `memory` bytes; tells how many passes that took.
+/// Counts all pairs, in about `memory` bytes; returns how many passes that took.
 pub(super) fn each_pair(
     memory: usize,
     meet: &dyn Fn(&mut Sums, u64, u64),
@@ -87,7 +87,7 @@ pub(super) fn each_pair(
     Ok(passes)
 }
 
-/// Drops the counters of the later files, half of all, and tells where the block ends now.
+/// Drops the counters of the later files, half of all, and returns the new end of the block.
 fn halve(counters: &mut Counters<u64>, first: u64, end: u64) -> u64 {
     let mut pairs: Vec<u64> = counters.keys().copied().collect();
     let middle = pairs.len() / 2;
@@ -97,7 +97,7 @@ fn halve(counters: &mut Counters<u64>, first: u64, end: u64) -> u64 {
     end
 }
 
-/// Gives all that was counted away.
+/// Passes on all counted pairs and clears the counters.
 fn give(counters: &mut Counters<u64>, visit: Pairs<'_>) -> Result<bool> {
     let mut counted: Vec<(u64, Sums)> = counters.drain().collect();
     counted.sort_unstable_by_key(|(pair, _)| *pair);

@@ -1,14 +1,14 @@
-//! Heads of sketches in the index: (method, content) with its id, how many keys it has, and its head; and how blocks of
-//! them are packed.
+//! Heads of sketches in the index: (method, content) with its id, its number of keys, and its head; and how blocks of them
+//! are packed.
 //!
-//! In a block follow each other, for each row: method 1, gap of the number within the method or else the number, id 16,
-//! keys, length of the head 1, head. Numbers are LEB128.
+//! A block has for each row: method 1, the gap of the number within the method or else the number, id 16, keys, length of
+//! the head 1, head. Numbers are LEB128.
 
 use crate::db::{Codec, Layout, Runs, Table};
 use crate::id::RecipeId;
 use crate::recipe::{put_varint, take_varint};
 
-/// A head is never longer.
+/// The longest head.
 pub const HEAD_BYTES_MAX: usize = 192;
 /// method 1 | number 4
 const KEY_BYTES: usize = 5;
@@ -24,7 +24,7 @@ pub(super) static HEADS: Runs<Heads> =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeadRow {
     pub(super) id: RecipeId,
-    /// Different keys.
+    /// Number of different keys.
     pub(super) keys: u64,
     /// Encoded; at most [`HEAD_BYTES_MAX`].
     pub(super) head: Vec<u8>,
@@ -46,7 +46,7 @@ impl HeadRow {
         row
     }
 
-    /// With the content's number.
+    /// Decodes a row; also returns the content's number.
     pub(super) fn of_row(row: &[u8]) -> (u32, HeadRow) {
         let mut id = [0; ID_BYTES];
         id.copy_from_slice(&row[KEY_BYTES..KEY_BYTES + ID_BYTES]);

@@ -1,7 +1,7 @@
 //! The published methods of finding similar files, each complete behind one trait, in addition to the default.
 //!
 //! ```text
-//! bytes -> Builder -> Sketch            one pass, whatever pieces the bytes come in
+//! bytes -> Builder -> Sketch            one pass, in pieces of any size
 //! Sketch -> head, entries               facts of the whole file; keys that an index files it under, with a value each
 //! heads, entries met -> Likeness        the paper's measures, and no others
 //! ```
@@ -100,7 +100,7 @@ pub trait Method: Clone + Send + Sync + 'static {
     /// Whether like files have keys near each other ([`Method::near`]) and not the same ones. Then heads alone are compared.
     const BY_RANGE: bool = false;
 
-    /// Everything that sketches depend on, for people to read. Sketches are comparable only if made with the same.
+    /// Returns everything that sketches depend on, for people to read. Only sketches with equal parameters are comparable.
     fn parameters(&self) -> String;
 
     /// Returns a description for people: [`Method::parameters`], and other properties that matter for answers.
@@ -117,28 +117,28 @@ pub trait Method: Clone + Send + Sync + 'static {
     /// The entries of a sketch: by key, each key once.
     fn entries(&self, sketch: &Self::Sketch) -> Vec<Entry>;
 
-    /// For storing, in at most [`HEAD_BYTES_MAX`] bytes. One head has one encoding.
+    /// Encodes a head, in at most [`HEAD_BYTES_MAX`] bytes. One head has one encoding.
     fn encode(&self, head: &Self::Head) -> Vec<u8>;
 
-    /// Fails with [`Damaged`] on anything that [`Method::encode`] does not make.
+    /// Decodes a head. Fails with [`Damaged`] on anything that [`Method::encode`] does not make.
     fn decode(&self, bytes: &[u8]) -> Result<Self::Head, Damaged>;
 
-    /// The value of a key that a file has twice, of both values; in any order the same.
+    /// Returns the value of a key that a file has twice, from both values; their order does not matter.
     fn joined(&self, one: u64, other: u64) -> u64 {
         one.max(other)
     }
 
-    /// With [`Method::BY_RANGE`] the keys of others that are worth comparing with: sorted, not overlapping.
+    /// With [`Method::BY_RANGE`]: returns the keys of other files that are worth comparing: sorted, not overlapping.
     fn near(&self, _head: &Self::Head) -> Vec<RangeInclusive<u64>> {
         Vec::new()
     }
 
-    /// Counts a key that both have, with the value of a and that of b.
+    /// Counts a key that both have, with the values of a and of b.
     fn meet(&self, sums: &mut Sums, _a: u64, _b: u64) {
         sums.shared += 1;
     }
 
-    /// The measure of the paper.
+    /// Returns the measure of the paper.
     fn likeness(&self, a: &Whole<Self::Head>, b: &Whole<Self::Head>, sums: &Sums) -> Likeness;
 
     /// Returns the head under a name, made from one without a name. A name lowers the likeness and never raises it. So an
@@ -147,7 +147,7 @@ pub trait Method: Clone + Send + Sync + 'static {
         head
     }
 
-    /// Compares two sketches that are at hand.
+    /// Compares two sketches in memory.
     fn compare(&self, a: &Self::Sketch, b: &Self::Sketch) -> Likeness {
         let (of_a, of_b) = (self.entries(a), self.entries(b));
         let mut sums = Sums::default();
@@ -184,7 +184,7 @@ pub trait Builder: Send {
     /// Ends the file: passes on the last entries, and returns the head.
     fn close(self, take: &mut dyn FnMut(Entry)) -> Self::Head;
 
-    /// There are no more bytes.
+    /// Ends the file.
     fn finish(self) -> Self::Sketch;
 }
 
@@ -202,15 +202,15 @@ pub struct Likeness {
 }
 
 impl Likeness {
-    /// One figure to order by: the larger share, else the resemblance, else what falls from 1 as the distance grows;
-    /// 0 if they do not compare.
+    /// Returns one figure to order by: the larger share, else the resemblance, else a figure that falls from 1 as the
+    /// distance grows; 0 if they do not compare.
     pub fn score(&self) -> f64 {
         let shares = [self.containment, self.contained_in].into_iter().flatten().reduce(f64::max);
         let from_distance = || self.distance.map(|distance| 1.0 / (1.0 + distance));
         shares.or(self.resemblance).or_else(from_distance).unwrap_or(0.0)
     }
 
-    /// As b compares with a.
+    /// Returns how b compares with a.
     pub fn swapped(self) -> Likeness {
         Likeness { containment: self.contained_in, contained_in: self.containment, ..self }
     }
@@ -346,7 +346,7 @@ impl<M: Method> Comparer for Comparing<'_, M> {
     }
 }
 
-/// The sketch of bytes that are all at hand.
+/// Returns the sketch of bytes in memory.
 pub fn sketch_of<M: Method>(method: &M, name: Option<&OsStr>, bytes: &[u8]) -> M::Sketch {
     let mut builder = method.builder(name);
     builder.add(bytes);

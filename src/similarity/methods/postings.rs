@@ -1,8 +1,8 @@
 //! The rows of the index: (method, key, content) with a value, and how blocks of them are packed.
 //!
-//! In a block follow each other, for each method in it: method 1, number of rows, and for each row the gap of its key, then
-//! its content, or, under the same key, the gap of its content, twice and one more if a value other than 1 follows it.
-//! Numbers are LEB128.
+//! A block has for each method in it: method 1, number of rows. Then for each row the gap of its key, then its content, or,
+//! under the same key, the gap of its content, doubled, plus one if a value other than 1 follows it. Numbers are
+//! LEB128.
 
 use super::{Entry, KeyVisitor};
 use crate::db::{Codec, Layout, Runs, Table};
@@ -10,7 +10,7 @@ use crate::recipe::{put_varint, take_varint};
 
 /// method 1 | key 8 | content 4 | value 8, big-endian
 pub(crate) const POSTING_BYTES: usize = KEY_BYTES + 8;
-/// Up to the content.
+/// Bytes before the content.
 pub(super) const KEY_BYTES: usize = PREFIX_BYTES + 4;
 const PREFIX_BYTES: usize = 9;
 
@@ -31,7 +31,7 @@ pub(super) fn posting(method: u8, entry: Entry, content: u32) -> [u8; POSTING_BY
     row
 }
 
-/// The entry of a whole row, and whose it is.
+/// Returns the entry of a whole row, and its content's number.
 pub(super) fn of_posting(row: &[u8]) -> (Entry, u32) {
     let number = |bytes: &[u8]| bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte));
     let entry = Entry { key: number(&row[1..PREFIX_BYTES]), value: number(&row[KEY_BYTES..POSTING_BYTES]) };
@@ -98,8 +98,8 @@ impl Codec for Postings {
     }
 }
 
-/// Gives `visit` each key with its contents and values, as [`super::Index::packed_keys`] has packed them, until it returns
-/// false; says whether it did. `None` if the bytes are not such.
+/// Calls `visit` with each key, its contents and values, packed by [`super::Index::packed_keys`], until it returns false;
+/// returns whether it did. `None` if the bytes are not such.
 pub fn unpack_keys(packed: &[u8], visit: KeyVisitor<'_>) -> Option<bool> {
     let mut rows = Vec::new();
     Postings::decode(packed, POSTING_BYTES, &mut rows)?;

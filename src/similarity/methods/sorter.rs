@@ -43,7 +43,7 @@ impl<const N: usize> Sorter<N> {
 
     pub(super) fn add(&mut self, record: [u8; N]) -> Result<(), SimilarityError> {
         if self.held.len() == self.held.capacity() {
-            // Doubling would hold three times as much for a moment.
+            // Doubling would need three times the memory for a moment.
             let most = (self.memory / N).max(1);
             if self.held.len() >= most {
                 self.spill()?;
@@ -67,7 +67,7 @@ impl<const N: usize> Sorter<N> {
             .map_err(failed("write a file of work"))?;
         let end = start + self.held.len() as u64;
         match self.ends.last_mut() {
-            // The last run goes on.
+            // Continues the last run.
             Some(last) if self.held.first().is_none_or(|first| *first >= self.last) => *last = end,
             _ => self.ends.push(end),
         }
@@ -88,12 +88,12 @@ impl<const N: usize> Sorter<N> {
 }
 
 impl<const N: usize> Sorted<N> {
-    /// Whether they did not fit in memory.
+    /// Returns whether the records did not fit in memory.
     pub(super) fn spilled(&self) -> bool {
         self.file.is_some()
     }
 
-    /// All records that are not below `from`, in order.
+    /// Returns all records from `from` on, in order.
     pub(super) fn from(&self, from: &[u8; N]) -> Result<Merge<'_, N>, SimilarityError> {
         let Some(file) = &self.file else {
             let start = self.held.partition_point(|record| record < from);
@@ -118,7 +118,7 @@ impl<const N: usize> Sorted<N> {
     }
 }
 
-/// The first place in a run whose record is not below `from`.
+/// Returns the first place in a run whose record is not below `from`.
 fn lower_bound<const N: usize>(
     file: &File,
     start: u64,
@@ -139,7 +139,7 @@ struct Run<'a, const N: usize> {
     file: &'a File,
     at: u64,
     end: u64,
-    /// Read at a time.
+    /// Records read at a time.
     records: usize,
     read: Vec<[u8; N]>,
     next: usize,

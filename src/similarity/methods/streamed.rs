@@ -1,4 +1,4 @@
-//! Sketches without their types, of files however long: entries that are too many for memory are sorted on disk.
+//! Sketches without their types, for files of any length: entries that do not fit in memory are sorted on disk.
 
 use super::sorter::{Merge, Sorted, Sorter};
 use super::{AnyBuilder, AnyMethod, Entry, Likeness, Method, Sums};
@@ -20,12 +20,12 @@ pub struct Sketcher {
 }
 
 impl Sketcher {
-    /// Starts a sketch. At most about `memory` bytes of entries are held; more go to a file of work in `dir`.
+    /// Starts a sketch. Holds at most about `memory` bytes of entries; the rest goes to a temporary file in `dir`.
     pub fn new(method: Arc<dyn AnyMethod>, name: Option<&OsStr>, dir: &Path, memory: usize) -> Sketcher {
         Sketcher { builder: method.start(name), method, sorter: Sorter::new(dir, memory) }
     }
 
-    /// Takes the next bytes, however many. Fails if the file of work cannot be written.
+    /// Takes the next bytes, however many. Fails if the temporary file cannot be written.
     pub fn add(&mut self, bytes: &[u8]) -> Result<()> {
         self.builder.add_bytes(bytes);
         let (mut failed, sorter) = (Ok(()), &mut self.sorter);
@@ -33,7 +33,7 @@ impl Sketcher {
         failed
     }
 
-    /// There are no more bytes.
+    /// Ends the file.
     pub fn finish(self) -> Result<AnySketch> {
         let Sketcher { method, builder, mut sorter } = self;
         let mut failed = Ok(());
@@ -61,7 +61,7 @@ pub struct AnySketch {
 }
 
 impl AnySketch {
-    /// Makes the sketch of one in memory.
+    /// Makes it from a sketch in memory.
     pub fn of<M: Method>(method: &M, sketch: &M::Sketch) -> Result<AnySketch> {
         let mut sorter = Sorter::new(Path::new(""), usize::MAX);
         let mut failed = Ok(());
@@ -81,12 +81,12 @@ impl AnySketch {
         Ok(sketch)
     }
 
-    /// Encoded.
+    /// Returns the encoded head.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// The same under a name.
+    /// Returns the same sketch under a name.
     pub fn called(mut self, name: &OsStr) -> Result<AnySketch> {
         self.head = self.method.called_by(&self.head, name)?;
         Ok(self)
@@ -97,7 +97,7 @@ impl AnySketch {
         self.keys
     }
 
-    /// How it compares with itself.
+    /// Returns how it compares with itself.
     pub fn with_itself(&self) -> Result<Likeness> {
         let mut sums = Sums::default();
         self.each(&mut |entry| {
@@ -107,7 +107,7 @@ impl AnySketch {
         Ok(self.method.comparer(&self.head, self.keys)?.with(&self.head, self.keys, &sums)?)
     }
 
-    /// Gives `visit` the entries by key, each key once.
+    /// Calls `visit` with the entries by key, each key once.
     pub fn each(&self, visit: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
         let mut merge = self.entries.all()?;
         let mut next = read(&mut merge)?;

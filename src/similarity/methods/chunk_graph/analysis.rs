@@ -12,12 +12,12 @@ use crate::similarity::SimilarityError;
 use crate::similarity::methods::sorter::{Sorted, Sorter};
 use std::path::Path;
 
-/// The least memory that is worked with.
+/// The smallest memory setting.
 const MEMORY_BYTES_MIN: usize = 16 << 10;
 /// A link: two files and their bytes in common.
 const LINK_BYTES: usize = 4 + 4 + 8;
 
-/// How to analyse.
+/// Options of an analysis.
 #[derive(Clone, Debug)]
 pub struct AnalysisOptions {
     /// Chunks that do not count.
@@ -69,7 +69,7 @@ pub struct FileNode {
     pub size: u64,
     /// Bytes of its chunks that are not templates. Shares refer to these.
     pub payload: u64,
-    /// A file with a lower number is the same.
+    /// Whether a file with a lower number is identical.
     pub copy: bool,
 }
 
@@ -112,15 +112,15 @@ pub struct Work {
     pub edges: u64,
     /// Distinct chunks.
     pub chunks: u64,
-    /// Those that two files or more have.
+    /// Chunks that two files or more have.
     pub shared_chunks: u64,
-    /// Those that too many have.
+    /// Chunks that too many files have.
     pub ubiquitous_chunks: u64,
     /// Sets of files that no chain of chunks connects; 0 if it was not partitioned.
     pub components: u64,
     /// Parts that were compared one after the other.
     pub parts: u64,
-    /// Graphs that were in memory one after the other, and passes over parts that did not fit.
+    /// Graphs that were in memory, one after another, and passes over parts that did not fit.
     pub blocks: u64,
     /// Pairs of files that share a chunk.
     pub comparisons: u64,
@@ -132,9 +132,9 @@ pub struct Work {
 pub struct Analysis {
     /// The files by number.
     pub files: Vec<FileNode>,
-    /// Files that are the same; the set by which most could be saved first.
+    /// Identical files; the set with the largest possible saving first.
     pub identical: Vec<IdenticalSet>,
-    /// Files that are similar, the largest cluster first.
+    /// Similar files, the largest cluster first.
     pub clusters: Vec<Cluster>,
     /// The amount of work.
     pub work: Work,
@@ -142,16 +142,16 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// Analyses a collection. Files of work are in `dir`, without names.
+    /// Analyses a collection. Temporary files are in `dir`, without names.
     ///
-    /// Time: sorting the chunks, and for each pair of files that share one that counts the merging of both.
+    /// Time: sorting the chunks, and merging the lists of each pair of files that share a counted chunk.
     pub fn of(
         collection: &Collection,
         options: &AnalysisOptions,
         dir: &Path,
     ) -> Result<Analysis, GraphError> {
         options.check()?;
-        // A sort that is read while another is filled, or while a graph is in memory.
+        // Half, because one sort is read while another is filled, or while a graph is in memory.
         let memory = options.memory_bytes.max(MEMORY_BYTES_MIN) / 2;
         let (files, identical) = identical::read(collection, &options.templates, memory, dir)?;
         let mut edges = Sorter::new(dir, memory);
@@ -203,7 +203,7 @@ impl Analysis {
         each_link(&self.links, visit)
     }
 
-    /// The links in memory.
+    /// Returns the links, in memory.
     pub fn links(&self) -> Result<Vec<Link>, SimilarityError> {
         let mut links = Vec::new();
         self.each_link(&mut |link| {

@@ -28,18 +28,18 @@ pub struct ChunkList {
 }
 
 impl ChunkList {
-    /// Chunks in any order, of files that are the same if `content` is.
+    /// Takes chunks in any order; files with equal `content` are identical.
     pub fn new(content: [u8; 16], mut chunks: Vec<Chunk>) -> ChunkList {
         chunks.sort_unstable();
         ChunkList { content, chunks }
     }
 
-    /// The same for files with the same bytes and for no others.
+    /// Returns a hash that is equal only for files with equal bytes.
     pub fn content(&self) -> [u8; 16] {
         self.content
     }
 
-    /// Sorted; a chunk that the file has twice is there twice (footnote 1 of the paper).
+    /// Returns the chunks, sorted; a chunk that the file has twice is there twice (footnote 1 of the paper).
     pub fn chunks(&self) -> &[Chunk] {
         &self.chunks
     }
@@ -49,7 +49,7 @@ impl ChunkList {
         self.chunks.iter().map(|chunk| u64::from(chunk.len)).sum()
     }
 
-    /// The chunks that are no templates.
+    /// Returns the chunks that are not templates.
     pub fn payload(&self, templates: &Templates) -> Cow<'_, [Chunk]> {
         if templates.is_empty() {
             return Cow::Borrowed(&self.chunks);
@@ -57,7 +57,7 @@ impl ChunkList {
         Cow::Owned(self.chunks.iter().copied().filter(|chunk| !templates.has(chunk.hash)).collect())
     }
 
-    /// For storing: content, number of chunks, and of each the hash and the length.
+    /// Encodes the list: content, number of chunks, then hash and length of each.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.content.to_vec();
         put_varint(&mut out, self.chunks.len() as u64);
@@ -147,7 +147,7 @@ impl Builder for ChunkBuilder {
     type Head = u64;
 
     fn add(&mut self, bytes: &[u8]) {
-        // In pieces, so that a large file given at once is not copied at once.
+        // In pieces, so that a large buffer is not copied at once.
         for piece in bytes.chunks((self.tttd.max() as usize).max(64 << 10)) {
             self.uncut.extend_from_slice(piece);
             if self.uncut.len() >= 2 * self.tttd.max() as usize {

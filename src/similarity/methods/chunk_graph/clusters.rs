@@ -14,7 +14,7 @@ impl UnionFind {
         UnionFind { parents: (0..elements as u32).collect() }
     }
 
-    /// The lowest element of the set; the path to it is halved.
+    /// Returns the lowest element of the set; halves the path to it.
     pub(super) fn find(&mut self, mut element: u32) -> u32 {
         loop {
             let parent = self.parents[element as usize];
@@ -33,19 +33,19 @@ impl UnionFind {
     }
 }
 
-/// How the files of a cluster hang together.
+/// How the files of a cluster are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Two files.
     Pair,
-    /// Each with each: often a template.
+    /// Every file with every other: often a template.
     Clique,
-    /// Some only by way of others.
+    /// Some files only by way of others.
     Chain,
 }
 
 impl Shape {
-    /// For a table.
+    /// Returns the name for a table.
     pub fn name(self) -> &'static str {
         match self {
             Shape::Pair => "pair",
@@ -69,7 +69,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// How its files hang together.
+    /// Returns how its files are connected.
     pub fn shape(&self) -> Shape {
         match self.files.len() as u64 {
             2 => Shape::Pair,
@@ -83,7 +83,7 @@ impl Cluster {
 pub(super) type EachLink<'a> =
     &'a dyn Fn(&mut dyn FnMut(Link) -> Result<(), SimilarityError>) -> Result<(), SimilarityError>;
 
-/// The clusters, those with most files first, of those with as many the one with most bytes.
+/// Returns the clusters, most files first, then most bytes.
 pub(super) fn clusters(files: &[FileNode], links: EachLink<'_>) -> Result<Vec<Cluster>, SimilarityError> {
     let mut sets = UnionFind::new(files.len());
     links(&mut |link| {

@@ -53,7 +53,7 @@ impl CollectionWriter {
         CollectionWriter::on(file.map_err(failed("create", path))?, path, target)
     }
 
-    /// Starts one that is not saved: its file is in `dir` and has no name.
+    /// Starts a collection that is not saved: its file is in `dir` and has no name.
     pub fn nameless(dir: &Path, target: u32) -> Result<CollectionWriter, GraphError> {
         let file = scratch::nameless(dir).map_err(failed("create a file of work in", dir))?;
         CollectionWriter::on(file, dir, target)
@@ -61,12 +61,12 @@ impl CollectionWriter {
 
     fn on(file: File, path: &Path, target: u32) -> Result<CollectionWriter, GraphError> {
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
-        // Room for the header; until it is written this is no collection.
+        // Space for the header; the file is no collection before the header is written.
         out.write_all(&[0; HEADER_BYTES]).map_err(failed("write", path))?;
         Ok(CollectionWriter { path: path.to_owned(), target, files: 0, out })
     }
 
-    /// Adds a file and tells its number.
+    /// Adds a file and returns its number.
     pub fn add(&mut self, name: &OsStr, list: &ChunkList) -> Result<u32, GraphError> {
         let number = self.files;
         self.files = number.checked_add(1).ok_or(GraphError::TooMany)?;
@@ -92,7 +92,7 @@ impl CollectionWriter {
     }
 }
 
-/// Reads with a place of its own, so that several may read at a time.
+/// Reads with a position of its own, so that several readers can run at the same time.
 struct ReadAt<'a> {
     file: &'a File,
     at: u64,
@@ -117,7 +117,7 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// Opens what a [`CollectionWriter`] has finished.
+    /// Opens a file that a [`CollectionWriter`] has finished.
     pub fn open(path: &Path) -> Result<Collection, GraphError> {
         Collection::read(File::open(path).map_err(failed("open", path))?, path)
     }
@@ -144,7 +144,7 @@ impl Collection {
         self.files
     }
 
-    /// The length of chunks that was aimed at, in bytes.
+    /// Returns the target length of chunks in bytes.
     pub fn target(&self) -> u32 {
         self.target
     }
@@ -173,7 +173,7 @@ impl Collection {
             take(&mut front)?;
             let len = number(&front, 0);
             left = left.saturating_sub(FRONT_BYTES as u64);
-            // Before memory is taken for it.
+            // Checked before memory is allocated for it.
             left = left.checked_sub(len.into()).ok_or_else(|| self.damaged("more files"))?;
             body.resize(len as usize, 0);
             take(&mut body)?;
@@ -192,7 +192,7 @@ impl Collection {
         Ok(())
     }
 
-    /// The names of some files. One pass over all.
+    /// Returns the names of some files. One pass over all.
     pub fn names(&self, wanted: &mut dyn Iterator<Item = u32>) -> Result<HashMap<u32, OsString>, GraphError> {
         let mut names: HashMap<u32, OsString> = wanted.map(|file| (file, OsString::new())).collect();
         self.each(&mut |file, name, _| {

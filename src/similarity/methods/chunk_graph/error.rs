@@ -4,7 +4,7 @@ use crate::similarity::SimilarityError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// None of it touches the files that were compared.
+/// Errors of the chunk graph. None of them affects the compared files.
 #[derive(Debug, thiserror::Error)]
 pub enum GraphError {
     /// A file could not be read or written.

@@ -1,4 +1,4 @@
-//! A collection of files whose chunks are known by chunk, as an index has them.
+//! A collection of files whose chunks are sorted by chunk, as in an index.
 
 use super::{Chunk, ChunkList, Collection, CollectionWriter, GraphError, len_and_count};
 use crate::similarity::methods::EachKey;
@@ -10,19 +10,19 @@ use std::path::Path;
 /// place of the file 4 | hash 8 | value 8
 const RECORD_BYTES: usize = 4 + 8 + 8;
 
-/// A file of a collection to be.
+/// A file for a new collection.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathered<'a> {
     /// Its name.
     pub name: &'a OsStr,
-    /// The same for files with the same bytes and for no others.
+    /// A hash that is equal only for files with equal bytes.
     pub content: [u8; 16],
     /// The number of its content in the index.
     pub number: u32,
 }
 
-/// Fills a collection with files in this order. Chunks are sorted by file, in about `memory` bytes and a file of work in
-/// `dir`; on top come 16 bytes for each file, and the chunks of one.
+/// Fills a collection with files in this order. Sorts chunks by file, in about `memory` bytes and a temporary file in
+/// `dir`; additional memory is 16 bytes for each file, and the chunks of one.
 pub fn gather(
     mut writer: CollectionWriter,
     files: &[Gathered<'_>],

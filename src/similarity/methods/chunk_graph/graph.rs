@@ -33,7 +33,7 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 /// Amount of work of comparing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
-    /// Graphs that were in memory one after the other, and passes over parts that were too large.
+    /// Graphs that were in memory, one after another, and passes over parts that were too large.
     pub(super) blocks: u64,
     /// Pairs of files that share a chunk.
     pub(super) comparisons: u64,
@@ -42,7 +42,7 @@ pub(super) struct Effort {
 /// Gets two files, the lower number first, and their bytes in common.
 pub(super) type Found<'a> = &'a mut dyn FnMut(u32, u32, u64) -> Result<(), SimilarityError>;
 
-/// All pairs of files of a part that share a chunk (step 4 of the paper's algorithm). Holds all of the part.
+/// Finds all pairs of files of a part that share a chunk (step 4 of the paper's algorithm). Holds the whole part.
 pub(super) fn links(
     edges: &Edges,
     part: u32,
@@ -80,7 +80,7 @@ impl<'a> Files<'a> {
         self.held.filter(|edge| number(edge) == self.part).map(|edge| number(&edge[4..]))
     }
 
-    /// The next file; its chunks are appended.
+    /// Returns the next file; appends its chunks.
     fn next(&mut self, chunks: &mut Vec<Chunk>) -> Result<Option<u32>, SimilarityError> {
         let Some(file) = self.peek() else { return Ok(None) };
         while self.peek() == Some(file) {
@@ -94,10 +94,10 @@ impl<'a> Files<'a> {
 
 #[derive(Default)]
 struct Graph {
-    /// Number of each file, and where its chunks end.
+    /// Number of each file, and the end of its chunks.
     files: Vec<(u32, usize)>,
     chunks: Vec<Chunk>,
-    /// The distinct hashes, sorted, and where the files of each end in `having`.
+    /// The distinct hashes, sorted, and the end of the files of each in `having`.
     hashes: Vec<u64>,
     ends: Vec<u32>,
     /// Places in `files`.
@@ -148,7 +148,7 @@ impl Graph {
         self.near.sort_unstable();
     }
 
-    /// A file of the graph with those after it.
+    /// Finds the files that share a chunk with a file of the graph and come after it.
     fn neighbours_of(
         &mut self,
         at: usize,

@@ -17,13 +17,13 @@ pub struct IdenticalSet {
 }
 
 impl IdenticalSet {
-    /// Bytes of all but one.
+    /// Returns the bytes of all but one.
     pub fn overhead_bytes(&self) -> u64 {
         (self.files.len() as u64 - 1) * self.size
     }
 }
 
-/// Reads the files of a collection and tells which are the same; the set by which most could be saved comes first.
+/// Reads the files of a collection and returns the identical ones; the set with the largest possible saving comes first.
 pub(super) fn read(
     collection: &Collection,
     templates: &Templates,

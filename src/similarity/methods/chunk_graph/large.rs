@@ -1,5 +1,5 @@
-//! A part that does not fit in memory: bytes in common are counted for all pairs, chunk by chunk, in passes over its edges in
-//! order. A pass is linear, and there are as many as the counters of all pairs are larger than memory.
+//! A part that does not fit in memory: bytes in common are counted for all pairs, chunk by chunk, in linear passes over its
+//! edges in order. The number of passes is the size of the counters of all pairs by the memory.
 
 use super::graph::{Effort, Found, hash, number};
 use super::{Chunk, common_of};
@@ -20,7 +20,7 @@ pub(super) fn large_edge(part: u32, file: u32, chunk: Chunk) -> [u8; LARGE_EDGE_
     edge
 }
 
-/// All pairs of files of a part that share a chunk, with counters in about `memory` bytes.
+/// Finds all pairs of files of a part that share a chunk, with counters in about `memory` bytes.
 pub(super) fn links(
     edges: &Sorted<LARGE_EDGE_BYTES>,
     part: u32,
@@ -40,7 +40,7 @@ pub(super) fn links(
             while let Some(edge) = next.filter(same) {
                 let (file, len) = (number(&edge[12..]), u64::from(number(&edge[16..])));
                 match list.last_mut().filter(|(last, _)| *last == file) {
-                    // Once more.
+                    // The file has the chunk once more.
                     Some((_, value)) => *value += 1 << 32,
                     None => list.push((file, len)),
                 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Bytes in common are a lower bound: chunks that differ anywhere do not count (section 2.3).
-//! Templates are chunks that the user has marked; they do not count, and files need not be chunked again for it.
+//! Templates are chunks that the user has marked; they do not count, and marking reads no file again.
 //!
 //! As a [`Method`] it compares two files without the rest of the graph: there no chunk is ubiquitous, and none is a template.
 
@@ -45,8 +45,7 @@ use crate::chunk::tttd::{TARGETS, Tttd};
 use crate::recipe::{put_varint, take_varint};
 use std::ffi::OsStr;
 
-/// The length of chunks that is aimed at unless said otherwise, in bytes. The paper starts at 1,000 for a first look
-/// and goes on with 100.
+/// Default target length of chunks, in bytes. The paper starts with 1,000 for a first analysis and continues with 100.
 pub const TARGET_DEFAULT: u32 = 256;
 
 /// The method.
@@ -67,21 +66,21 @@ impl ChunkGraph {
     }
 }
 
-/// A chunk as an entry of an index: its hash, and its length with how often the file has it besides.
+/// A chunk as an entry of an index: its hash, and its length with its number of repetitions in the file.
 impl From<Chunk> for Entry {
     fn from(chunk: Chunk) -> Entry {
         Entry { key: chunk.hash, value: chunk.len.into() }
     }
 }
 
-/// Bytes that two files have in common by a chunk: as often as both have it; another chunk with the same hash is nothing in
-/// common.
+/// Returns the bytes that two files have in common by a chunk, counted as often as both have it; 0 if two chunks only have
+/// the same hash.
 fn common_of(a: u64, b: u64) -> u64 {
     let ((a_len, a), (b_len, b)) = (len_and_count(a), len_and_count(b));
     if a_len == b_len { a.min(b) * u64::from(a_len) } else { 0 }
 }
 
-/// The length of a chunk and how often a file has it, out of the value of an entry.
+/// Returns the length of a chunk and how often a file has it, from the value of an entry.
 pub(crate) fn len_and_count(value: u64) -> (u32, u64) {
     (value as u32, (value >> 32) + 1)
 }

@@ -1,9 +1,9 @@
 //! Partitioning (section 2.5 of the paper): files that no chain of shared chunks connects need not be in memory
 //! together.
 //!
-//! Edges are sorted by chunk on disk; files of one chunk are united; the components are packed into parts that fit in
-//! memory, best fit, the largest first; the edges are sorted by part. Chunks of one file and files without others
-//! are gone by then.
+//! Edges are sorted by chunk on disk, and files of one chunk are united. The components are packed into parts that fit in
+//! memory, best fit, the largest first, and the edges are sorted by part. Chunks of one file and files without others are
+//! dropped before.
 
 use super::clusters::UnionFind;
 use super::graph::{PART_EDGE_BYTES, hash, number, part_edge};
@@ -29,13 +29,13 @@ pub(super) fn chunk_edge(file: u32, chunk: Chunk) -> [u8; CHUNK_EDGE_BYTES] {
 /// Which chunks count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
-    /// In fewer files than this they do not.
+    /// A chunk in fewer files than this does not count.
     pub(super) files_min: u64,
-    /// In more files than this they are ubiquitous.
+    /// A chunk in more files than this is ubiquitous.
     pub(super) files_max: u64,
 }
 
-/// Edges by part: those of parts that fit in memory by file, of others by chunk.
+/// Edges by part: sorted by file in parts that fit in memory, by chunk in others.
 pub(super) struct Parts {
     pub(super) edges: Sorted<PART_EDGE_BYTES>,
     pub(super) large_edges: Sorted<LARGE_EDGE_BYTES>,
@@ -51,7 +51,7 @@ struct PartSorter {
 
 impl PartSorter {
     fn new(dir: &Path, memory: usize, large: Vec<bool>) -> PartSorter {
-        // Together they hold no more than one would.
+        // Two sorts share the memory of one.
         let share = if large.contains(&true) && large.contains(&false) { memory / 2 } else { memory };
         PartSorter { edges: Sorter::new(dir, share), large_edges: Sorter::new(dir, share), large }
     }
@@ -69,7 +69,7 @@ impl PartSorter {
     }
 }
 
-/// Everything in one part.
+/// Puts everything into one part.
 pub(super) fn one_part(
     edges: &Sorted<CHUNK_EDGE_BYTES>,
     kept: Kept,
@@ -88,7 +88,7 @@ pub(super) fn one_part(
     sorter.finish()
 }
 
-/// Parts of at most `part_edges` edges, save that a component is never torn.
+/// Makes parts of at most `part_edges` edges, except for components that are larger: a component is never split.
 pub(super) fn partition(
     edges: &Sorted<CHUNK_EDGE_BYTES>,
     files: usize,
@@ -117,7 +117,7 @@ pub(super) fn partition(
     sorter.finish()
 }
 
-/// The part of each file, and for each part whether it is one component that is too large.
+/// Returns the part of each file, and for each part whether it is one component that is too large.
 fn pack(
     components: &mut UnionFind,
     counts: &[u32],

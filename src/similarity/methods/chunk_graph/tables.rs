@@ -1,7 +1,7 @@
 //! Tables for a spreadsheet: the reports of the paper's Figures 5 and 6, and the pairs.
 //!
-//! A row says everything of its set or cluster again, so that rows can be sorted and filtered. Names are written
-//! from `./` on, as the paper does: so no name starts with a sign that a spreadsheet takes for a formula.
+//! A row repeats the data of its set or cluster, so that rows can be sorted and filtered. Names begin with `./`, as in
+//! the paper, so no name starts with a sign that a spreadsheet takes for a formula.
 
 use super::{Analysis, Cluster, Collection, GraphError};
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// A. Identical files: set, how many files, bytes that all but one take, bytes of one, name.
+/// A. Writes identical files: set, number of files, bytes of all but one, bytes of one, name.
 pub fn write_identical(
     analysis: &Analysis,
     collection: &Collection,
@@ -28,7 +28,7 @@ pub fn write_identical(
     Ok(())
 }
 
-/// B. Clusters: cluster, bytes and number of files, links, type, similarity in percent, bytes of the file, name.
+/// B. Writes clusters: cluster, bytes and number of files, links, type, similarity in percent, bytes of the file, name.
 pub fn write_clusters(
     analysis: &Analysis,
     collection: &Collection,
@@ -57,7 +57,7 @@ pub fn write_clusters(
     Ok(())
 }
 
-/// C. Pairs: cluster, bytes in common at least, those as percent of each file's payload, bytes of each, names.
+/// C. Writes pairs: cluster, least bytes in common, those in percent of each file's payload, bytes of each, names.
 pub fn write_pairs(analysis: &Analysis, collection: &Collection, out: impl Write) -> Result<(), GraphError> {
     let mut table = csv::Writer::from_writer(out);
     let head = ["cluster", "common_bytes", "a_percent", "b_percent", "a_bytes", "b_bytes", "a", "b"];

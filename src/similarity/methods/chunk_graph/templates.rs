@@ -55,7 +55,7 @@ impl Templates {
         Ok(self.hashes.len() - before)
     }
 
-    /// Takes a mark away; whether there was one.
+    /// Removes a mark; returns whether there was one.
     pub fn unmark(&mut self, hash: u64) -> bool {
         self.hashes.remove(&hash)
     }
@@ -78,7 +78,7 @@ impl Templates {
         Ok(Templates { hashes })
     }
 
-    /// Writes the list that [`Templates::load`] reads. A file that was there is replaced at once or not at all.
+    /// Writes the list that [`Templates::load`] reads. Replaces an existing file at once or not at all.
     pub fn save(&self, path: &Path) -> Result<(), GraphError> {
         let mut text = String::from("# Chunks that do not count when files are compared by shared chunks.\n");
         for hash in &self.hashes {

@@ -36,14 +36,14 @@ pub struct FoundPair {
     pub sums: Sums,
 }
 
-/// How all are compared with all.
+/// Options of a comparison of all with all.
 #[derive(Clone, Debug)]
 pub struct PairsAsked {
     /// Smallest score.
     pub score_min: f64,
     /// Keys that count nothing, as if no content had them.
     pub without: Arc<BTreeSet<u64>>,
-    /// So does a key that more contents than this have, and than [`super::IndexOptions::frequency_cap`].
+    /// A key that more contents than this, and than [`super::IndexOptions::frequency_cap`], have counts nothing either.
     pub contents_max: usize,
     /// Memory for counting.
     pub memory_bytes: usize,
@@ -61,7 +61,7 @@ impl Default for PairsAsked {
 }
 
 impl Index {
-    /// Contents whose likeness to the sketch scores at least `score_min`, the best first, at most `limit`.
+    /// Returns contents whose likeness to the sketch scores at least `score_min`, the best first, at most `limit`.
     pub fn query(&self, sketch: &AnySketch, score_min: f64, limit: usize) -> Result<Vec<Found>> {
         self.flush()?;
         let counted = match self.method.by_range() {
@@ -92,9 +92,9 @@ impl Index {
         Ok(found)
     }
 
-    /// Gives `visit` each two contents whose likeness scores enough, by the one that was added first, until it returns
-    /// false; tells how many passes over the keys that took. No pair below that is kept anywhere. On top of the memory for
-    /// counting come some 100 bytes for each content.
+    /// Calls `visit` with each two contents whose likeness scores enough, by the one that was added first, until it returns
+    /// false; returns how many passes over the keys that took. Pairs below the score are never kept. In addition to the memory
+    /// for counting it takes some 100 bytes for each content.
     pub fn pairs(&self, asked: &PairsAsked, visit: &mut dyn FnMut(FoundPair) -> Result<bool>) -> Result<u64> {
         self.flush()?;
         let mut contents = BTreeMap::new();
@@ -149,8 +149,8 @@ impl Index {
         counting::each_pair(asked.memory_bytes, &meet, &mut lists, &mut compare)
     }
 
-    /// For each content that has some of the entries (by key, each key once) what it has in common with them; without keys
-    /// that more than `contents_max` have. Contents that are gone may be among them.
+    /// Returns the sums for each content that has some of the entries (by key, each key once), without keys that more than
+    /// `contents_max` have. Removed contents may be among them.
     pub fn counts(
         &self,
         entries: &mut dyn Iterator<Item = Entry>,
@@ -211,7 +211,7 @@ impl Index {
         Ok(())
     }
 
-    /// Numbers from `from` on of contents with keys near to a head's, those first that have most.
+    /// Returns numbers from `from` on of contents with keys near to a head's, those with most first.
     fn near(&self, head: &[u8], from: u32) -> Result<Vec<u32>> {
         let mut shared: HashMap<u32, u32> = HashMap::new();
         for range in self.method.near_to(head)? {
@@ -253,7 +253,7 @@ impl Index {
         Ok(())
     }
 
-    /// Compares one file with contents, which ascend; those that are gone are passed over.
+    /// Compares one file with contents, which ascend; skips removed ones.
     fn each_compared(
         &self,
         comparer: &dyn Comparer,

@@ -35,12 +35,12 @@ type Result<T> = std::result::Result<T, SimilarityError>;
 
 const META_VERSION: u8 = 2;
 const ID_BYTES: usize = 16;
-/// Takes a content: its number, id, how many keys it has, and its encoded head. False ends the visit.
+/// Gets a content: its number, id, number of keys, and encoded head. False ends the visit.
 pub type VisitContent<'a> = dyn FnMut(u32, RecipeId, u64, &[u8]) -> bool + 'a;
 
-/// Keys removed at once.
+/// Bytes of keys that one step removes.
 const CLEARED_BYTES: usize = 4 << 20;
-/// Contents removed at once.
+/// Contents that one step removes.
 const FORGOTTEN_MAX: usize = 1024;
 /// Bytes of memory that merging takes for each byte of a gathered row: a reference to it, to be sorted.
 const MERGED_BYTES: usize = 3;
@@ -65,7 +65,7 @@ impl Default for IndexOptions {
     }
 }
 
-/// How much an index holds.
+/// Size of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexStats {
     /// Contents that can be found.
@@ -78,14 +78,14 @@ pub struct IndexStats {
 struct State {
     next_number: u64,
     stats: IndexStats,
-    /// Postings of contents that are gone.
+    /// Postings of removed contents.
     dead: u64,
     /// Rows of postings to add, end to end.
     added: Vec<u8>,
     numbered: BTreeMap<RecipeId, u32>,
     heads: BTreeMap<u32, HeadRow>,
     head_bytes: usize,
-    /// Bytes of the index as they were when there was so much in it.
+    /// Bytes of the index when it last had this size.
     measured: Option<(IndexStats, u64, u64)>,
 }
 
@@ -105,7 +105,7 @@ pub struct Index {
     state: Arc<Mutex<State>>,
 }
 
-/// Which numbers are of contents that are known.
+/// The set of numbers of known contents.
 struct Live(Vec<u64>);
 
 impl Live {
@@ -117,7 +117,7 @@ impl Live {
 impl Index {
     /// Opens the index of `method` in `db`, empty if there is none.
     ///
-    /// Fails with [`SimilarityError::Parameters`] if the method had others when it was made, and with
+    /// Fails with [`SimilarityError::Parameters`] if it was made with other parameters, and with
     /// [`SimilarityError::Format`] if another version of this program wrote it.
     pub fn open(db: Arc<dyn Db>, method: Arc<dyn AnyMethod>, options: IndexOptions) -> Result<Index> {
         let mut state = State::default();
@@ -138,16 +138,16 @@ impl Index {
         Ok(index)
     }
 
-    /// The same index, asked by a method with other settings that no sketch depends on, as tolerances are.
+    /// Returns the same index for a method with other settings that no sketch depends on, such as tolerances.
     ///
-    /// Fails with [`SimilarityError::Parameters`] if sketches do.
+    /// Fails with [`SimilarityError::Parameters`] if sketches depend on them.
     pub fn asked_by(&self, method: Arc<dyn AnyMethod>) -> Result<Index> {
         same_parameters(self.method.settings(), &*method)?;
         let Index { db, options, prefix, state, .. } = self;
         Ok(Index { db: db.clone(), method, options: *options, prefix: *prefix, state: state.clone() })
     }
 
-    /// Whether `db` has an index of `method` that [`Index::open`] would open.
+    /// Returns whether `db` has an index of `method` that [`Index::open`] would open.
     pub fn is_there(db: &dyn Db, method: &dyn AnyMethod) -> Result<bool> {
         let row = db.get(Table::Meta, &meta_key(method.name()))?;
         let meta = row.and_then(|value| read_meta(&value, &mut State::default()));
@@ -167,8 +167,8 @@ impl Index {
         Ok(db.apply(batch)?)
     }
 
-    /// Removes all indexes from `db` if one is there that another version of this program wrote: their tables have another
-    /// form. Says whether there was one.
+    /// Removes all indexes from `db` if another version of this program wrote one of them: their tables have another
+    /// form. Returns whether there was one.
     pub fn remove_outdated(db: &dyn Db) -> Result<bool> {
         let (mut outdated, mut names) = (false, Vec::new());
         db.scan(Table::Meta, META_PREFIX, &mut |key, value| {
@@ -191,22 +191,22 @@ impl Index {
         Ok(true)
     }
 
-    /// The method that it is of.
+    /// Returns its method.
     pub fn method(&self) -> &Arc<dyn AnyMethod> {
         &self.method
     }
 
-    /// How much it holds.
+    /// Returns its size.
     pub fn stats(&self) -> IndexStats {
         self.lock().stats
     }
 
-    /// Whether the content was added and not removed since.
+    /// Returns whether the content was added and not removed since.
     pub fn has(&self, id: &RecipeId) -> Result<bool> {
         Ok(self.number(&self.lock(), id)?.is_some())
     }
 
-    /// Calls `visit` with the places in `ids`, which are sorted, of contents that are not known. Reads the rows between
+    /// Calls `visit` with the places in `ids`, which are sorted, of unknown contents. Reads the rows between
     /// the first and the last once.
     pub fn each_missing(&self, ids: &[RecipeId], visit: &mut dyn FnMut(usize)) -> Result<()> {
         self.flush()?;
@@ -225,14 +225,14 @@ impl Index {
         Ok(())
     }
 
-    /// The head of a content, encoded, and how many keys it has; `None` if it is not known.
+    /// Returns the encoded head of a content, and its number of keys; `None` if it is not known.
     pub fn head(&self, id: &RecipeId) -> Result<Option<(Vec<u8>, u64)>> {
         self.flush()?;
         let Some(number) = self.number(&self.lock(), id)? else { return Ok(None) };
         Ok(self.head_numbered(number)?.map(|row| (row.head, row.keys)))
     }
 
-    /// Adds a content; without effect if it is known. May merge the buffer, which takes time.
+    /// Adds a content; does nothing if it is known. May merge the buffer, which takes time.
     pub fn add(&self, id: RecipeId, sketch: &AnySketch) -> Result<()> {
         // A bad sketch must fail here, not in a later query.
         self.method.comparer(sketch.head(), sketch.keys())?;
@@ -242,7 +242,7 @@ impl Index {
         }
         let number = u32::try_from(state.next_number).map_err(|_| SimilarityError::Full)?;
         state.next_number += 1;
-        // Until its head is there its postings are nobody's.
+        // Its postings count as dead until its head is there.
         state.dead += sketch.keys();
         sketch.each(&mut |entry| {
             state.added.extend_from_slice(&posting(self.prefix, entry, number));
@@ -258,19 +258,19 @@ impl Index {
         if state.bytes() < self.options.buffer_bytes { Ok(()) } else { self.merge(&mut state) }
     }
 
-    /// Removes a content; without effect if it is not known.
+    /// Removes a content; does nothing if it is not known.
     pub fn forget(&self, id: &RecipeId) -> Result<()> {
         self.forget_all(std::slice::from_ref(id))
     }
 
-    /// Removes contents, those that are known. Some at a time, so that rows next to each other are written once.
+    /// Removes those of the contents that are known. Several at a time, so that adjacent rows are written once.
     pub fn forget_all(&self, ids: &[RecipeId]) -> Result<()> {
         ids.chunks(FORGOTTEN_MAX).try_for_each(|ids| self.forget_some(ids))
     }
 
     fn forget_some(&self, ids: &[RecipeId]) -> Result<()> {
         let mut state = self.lock();
-        // Then all of a content is in the database, or none.
+        // Then the whole of a content is in the database, or nothing of it.
         self.merge(&mut state)?;
         let mut numbers = BTreeMap::new();
         for id in ids {
@@ -298,7 +298,7 @@ impl Index {
         self.write_meta(&state)
     }
 
-    /// Removes the postings of contents that are gone. O(index).
+    /// Removes the postings of removed contents. O(index).
     fn sweep(&self, state: &mut State) -> Result<()> {
         let live = self.live()?;
         clear(&POSTINGS, &*self.db, self.prefix, KEY_BYTES, &mut |row| !live.has(of_posting(row).1))?;
@@ -306,13 +306,13 @@ impl Index {
         Ok(())
     }
 
-    /// Merges everything into the database. Durable once the caller has flushed that.
+    /// Merges everything into the database. Durable once the caller has flushed the database.
     pub fn flush(&self) -> Result<()> {
         self.merge(&mut self.lock())
     }
 
-    /// Gives `visit` each key with the contents that have it and their values, ascending, until it returns false. Those
-    /// of contents that are gone are among them.
+    /// Calls `visit` with each key, the contents that have it and their values, ascending, until it returns false. Includes
+    /// removed contents.
     fn each_key(&self, visit: KeyVisitor<'_>) -> Result<()> {
         let (mut current, mut list) = (0, Vec::new());
         let mut goes_on = true;
@@ -332,8 +332,8 @@ impl Index {
         Ok(())
     }
 
-    /// Gives `visit` each key from `from` on with the numbers of the contents that have it and the values, both ascending, until
-    /// it returns false.
+    /// Calls `visit` with each key from `from` on, the numbers of the contents that have it and the values, both ascending,
+    /// until it returns false.
     pub fn keys(&self, from: u64, visit: KeyVisitor<'_>) -> Result<()> {
         self.flush()?;
         let live = self.live()?;
@@ -357,8 +357,8 @@ impl Index {
         Ok(())
     }
 
-    /// [`Index::keys`] packed into bytes, until they are `most` rows or more; and from where to go on, if that is not all.
-    /// [`super::unpack_keys`] reads them.
+    /// Returns [`Index::keys`] packed into bytes, until they are `most` rows or more; and the key for the next call, if there
+    /// are more. [`super::unpack_keys`] reads them.
     pub fn packed_keys(&self, from: u64, most: usize) -> Result<(Vec<u8>, Option<u64>)> {
         let (mut rows, mut next) = (Vec::new(), None);
         self.keys(from, &mut |key, list| {
@@ -374,8 +374,8 @@ impl Index {
         Ok((Postings::encode(&rows, POSTING_BYTES), next))
     }
 
-    /// Gives `visit` each content from a number on with its number, how many keys it has and its encoded head, by number,
-    /// until it returns false.
+    /// Calls `visit` with each content from a number on: its number, id, number of keys and encoded head, by number, until it
+    /// returns false.
     pub fn contents(&self, from: u32, visit: &mut VisitContent<'_>) -> Result<()> {
         self.flush()?;
         self.each_row(from, &mut |number, row| visit(number, row.id, row.keys, &row.head))
@@ -388,7 +388,7 @@ impl Index {
         })?)
     }
 
-    /// Gives `visit` the place in `numbers`, which ascend, and the content of each that is not gone.
+    /// Calls `visit` with the place in `numbers`, which ascend, and the content of each that was not removed.
     pub(super) fn each_head(
         &self,
         numbers: &[u32],
@@ -421,7 +421,7 @@ impl Index {
         Ok(live)
     }
 
-    /// Bytes that its rows take, packed. Reads all of them, unless what it holds is as it was the last time.
+    /// Returns the bytes of its packed rows. Reads all of them, unless its size is the same as the last time.
     pub fn bytes(&self) -> Result<u64> {
         self.flush()?;
         let (stats, dead, measured) = {
@@ -451,7 +451,7 @@ impl Index {
         if state.bytes() == 0 {
             return Ok(());
         }
-        // First the counters: a number that was given out is not given out again.
+        // The counters come first, so that no number is given out twice.
         self.write_meta(state)?;
         POSTINGS.merge(&*self.db, std::mem::take(&mut state.added), Vec::new())?;
         let heads = std::mem::take(&mut state.heads).into_iter();
@@ -493,7 +493,7 @@ fn same_parameters(has: String, method: &dyn AnyMethod) -> Result<()> {
     if has == wanted { Ok(()) } else { Err(SimilarityError::Parameters { method, has, wanted }) }
 }
 
-/// Prefix and parameters.
+/// Reads prefix and parameters.
 fn read_meta(value: &[u8], state: &mut State) -> Option<(u8, String)> {
     let (head, rest) = value.split_first_chunk::<2>()?;
     let (numbers, parameters) = rest.split_first_chunk::<32>()?;
@@ -518,7 +518,7 @@ fn free_prefix(db: &dyn Db) -> Result<u8> {
     taken.iter().position(|taken| !taken).map(|prefix| prefix as u8).ok_or(SimilarityError::Full)
 }
 
-/// Removes the rows of a prefix that `goes` says so of, some at a time.
+/// Removes the rows of a prefix that `goes` returns true for, several at a time.
 fn clear<C: Codec>(
     runs: &Runs<C>,
     db: &dyn Db,
@@ -541,7 +541,7 @@ fn clear<C: Codec>(
     }
 }
 
-/// Bytes that the rows of a prefix take, packed.
+/// Returns the bytes of the packed rows of a prefix.
 fn packed_bytes<C: Codec>(runs: &Runs<C>, db: &dyn Db, prefix: u8, row_len: usize) -> Result<u64> {
     let (mut rows, mut bytes) = (Vec::new(), 0);
     runs.scan(db, &[prefix], |row| {

@@ -21,7 +21,7 @@ struct Automaton {
 impl Anchors {
     /// Takes anchors of 1 to [`FINGER_BYTES`] bytes each; the order does not matter.
     ///
-    /// Fails, naming the anchor, if one is empty or longer, and if there is none or too many to be searched for.
+    /// Fails, naming the anchor, if one is empty or longer, and if there are none or too many.
     pub fn new(mut strings: Vec<Vec<u8>>) -> Result<Anchors, String> {
         strings.sort_unstable();
         strings.dedup();
@@ -52,7 +52,7 @@ impl Anchors {
             keep(at);
             start = at + FINGER_BYTES;
         }
-        // No anchor is longer than a fingerprint: one that starts before this is whole, and was found.
+        // No anchor is longer than a fingerprint: one that starts before this is complete, and was found.
         start.max(text.len().saturating_sub(FINGER_BYTES - 1))
     }
 }
@@ -69,7 +69,7 @@ impl fmt::Debug for Anchors {
     }
 }
 
-/// How many, and a hash of them.
+/// Shows their number and a hash of them.
 impl fmt::Display for Anchors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut hash = blake3::Hasher::new();
@@ -81,9 +81,9 @@ impl fmt::Display for Anchors {
     }
 }
 
-/// "Representative strings, which are quite common but not too common", learned from a sample of files: strings of 4
-/// bytes that occur in many of the files but seldom in each, so that together they start a fingerprint about every
-/// `spacing` bytes.
+/// Learns "representative strings, which are quite common but not too common" from a sample of files: strings of 4 bytes
+/// that occur in many of the files but seldom in each, so that together they start a fingerprint about every `spacing`
+/// bytes.
 ///
 /// Fails if the sample has no string that occurs in two files.
 pub fn learn(samples: &[&[u8]], spacing: usize) -> Result<Anchors, String> {
@@ -99,7 +99,7 @@ pub fn learn(samples: &[&[u8]], spacing: usize) -> Result<Anchors, String> {
         bytes += sample.len() as u64;
         for window in sample.windows(LEARNED_BYTES) {
             let Some(&string) = window.first_chunk() else { continue };
-            // A run of one character stands for nothing.
+            // A run of one character is not representative.
             if string.iter().all(|byte| *byte == string[0]) {
                 continue;
             }

@@ -19,12 +19,12 @@ const HASH_BYTES: usize = 16;
 /// Hash of a set and a fingerprint that it has.
 const RECORD_BYTES: usize = HASH_BYTES + 8;
 
-/// How to collate.
+/// Options of collating.
 #[derive(Clone, Copy, Debug)]
 pub struct CollateOptions {
     /// Memory for sorting sets.
     pub memory_bytes: usize,
-    /// A fingerprint that more contents than this have is left out, and counted: a header or a licence.
+    /// A fingerprint that more contents than this have is left out and counted: a header or a licence.
     pub contents_max: usize,
 }
 
@@ -34,7 +34,7 @@ impl Default for CollateOptions {
     }
 }
 
-/// A content and the names that it has.
+/// A content and its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     /// The names of all files whose content it is, sorted; as paths in bytes.
@@ -43,12 +43,12 @@ pub struct File {
     pub bytes: u64,
     /// CRC-32 of it.
     pub checksum: u32,
-    /// How many different fingerprints it has, without those that too many have.
+    /// Number of different fingerprints, without those that too many contents have.
     pub fingers: u64,
 }
 
 impl File {
-    /// A content of an index, which has `fingers` keys. Fails if the head is damaged.
+    /// Describes a content of an index, with `fingers` keys. Fails if the head is damaged.
     pub fn of(
         sif: &Sif,
         mut names: Vec<Vec<u8>>,
@@ -66,7 +66,7 @@ impl File {
 pub struct SharedBy {
     /// Places in [`Saved::files`], ascending.
     pub files: Vec<u32>,
-    /// How many fingerprints.
+    /// Number of those fingerprints.
     pub count: u64,
 }
 
@@ -82,8 +82,8 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Collates an index of sif. `names` gives the names of a content; one that has none is left out. Files of work
-    /// are made in `dir`.
+    /// Collates an index of sif. `names` returns the names of a content; a content without names is left out. Temporary files
+    /// are in `dir`.
     ///
     /// Fails with [`SimilarityError::Sketch`] if the index is of another method or damaged.
     pub fn collate(
@@ -169,7 +169,7 @@ impl Saved {
         Ok(Saved { files, sets, left_out })
     }
 
-    /// For a file. Smaller than the names alone would be in text.
+    /// Encodes the result for a file. Smaller than the names alone in text.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         put_varint(&mut out, self.left_out);
@@ -199,7 +199,7 @@ impl Saved {
         out
     }
 
-    /// `None` if the bytes are not those of [`Saved::encode`].
+    /// Decodes a result; `None` if the bytes are not those of [`Saved::encode`].
     pub fn decode(bytes: &[u8]) -> Option<Saved> {
         let (body, crc) = bytes.split_last_chunk()?;
         if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
@@ -243,7 +243,7 @@ impl Saved {
         rest.is_empty().then_some(saved)
     }
 
-    /// For each file the sets that it is in.
+    /// Returns for each file the sets that it is in.
     pub(super) fn sets_of_files(&self) -> Vec<Vec<u32>> {
         let mut sets = vec![Vec::new(); self.files.len()];
         for (at, set) in self.sets.iter().enumerate() {

@@ -23,11 +23,11 @@ pub struct Compared {
     pub alike: Vec<Alike>,
     /// Files of the first that have none.
     pub only_a: Vec<Vec<u8>>,
-    /// Files of the second that nothing in the first is alike.
+    /// Files of the second that are like none of the first.
     pub only_b: Vec<Vec<u8>>,
 }
 
-/// The name below the directory.
+/// Returns the name below the directory.
 fn below<'a>(name: &'a [u8], dir: &[u8]) -> Option<&'a [u8]> {
     let dir = dir.strip_suffix(b"/").unwrap_or(dir);
     if dir.is_empty() { Some(name) } else { name.strip_prefix(dir)?.strip_prefix(b"/") }

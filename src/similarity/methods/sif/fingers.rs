@@ -28,7 +28,7 @@ const fn leave() -> [u32; 256] {
     table
 }
 
-/// The fingerprint before it is cut to its number of bits. 2^32 is a multiple of every modulus.
+/// Returns the fingerprint before it is cut to its number of bits. 2^32 is a multiple of every modulus.
 fn whole(text: &[u8]) -> u32 {
     text.iter().fold(0, |hash, &byte| hash.wrapping_mul(PRIME).wrapping_add(u32::from(byte)))
 }
@@ -37,9 +37,9 @@ fn whole(text: &[u8]) -> u32 {
 pub(super) struct Fingers {
     sif: Sif,
     found: Vec<u32>,
-    /// Bytes that were not looked at to the end.
+    /// Bytes that have to be examined again with the next ones.
     pending: Vec<u8>,
-    /// Whether `pending` is still the head of a PostScript file, whose end has not come.
+    /// Whether `pending` is still the head of a PostScript file, without its end.
     in_head: bool,
 }
 
@@ -60,7 +60,7 @@ impl Fingers {
         self.look();
     }
 
-    /// The headers of PostScript files "are large, similar, and ubiquitous".
+    /// Drops the headers of PostScript files, which "are large, similar, and ubiquitous".
     fn leave_head(&mut self) {
         self.in_head = false;
         if self.pending.starts_with(b"%!") {
@@ -69,7 +69,7 @@ impl Fingers {
         }
     }
 
-    /// There are no more bytes.
+    /// Ends the file.
     pub(super) fn end(&mut self) {
         if self.in_head {
             self.leave_head();
@@ -77,12 +77,12 @@ impl Fingers {
         }
     }
 
-    /// Those that were found since they were last taken, in order of their places.
+    /// Takes the fingerprints found since the last call, in order of their places.
     pub(super) fn take(&mut self) -> std::vec::Drain<'_, u32> {
         self.found.drain(..)
     }
 
-    /// All, ascending, with how often each was found.
+    /// Returns all fingerprints, ascending, with their numbers of occurrences.
     pub(super) fn finish(mut self) -> Vec<(u32, u32)> {
         self.end();
         self.found.sort_unstable();

@@ -26,7 +26,7 @@ impl Default for InterestOptions {
     }
 }
 
-/// Files that have much in common.
+/// Files with many fingerprints in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interesting {
     /// Places in [`Saved::files`], ascending; two or more.
@@ -40,7 +40,7 @@ pub struct Interesting {
 pub struct InterestingSets {
     /// No set is part of another. The most fingerprints first, in each and in all of its files together.
     pub sets: Vec<Interesting>,
-    /// Whether the bound cut the search: then sets may be missing, and some that are here may not be the largest.
+    /// Whether the limit ended the search: then sets may be missing, and some of these may not be the largest.
     pub cut: bool,
 }
 
@@ -49,12 +49,12 @@ struct Search<'a> {
     options: &'a InterestOptions,
     steps: u64,
     found: Vec<Interesting>,
-    /// For each file the sets found that it is in.
+    /// The sets found so far that each file is in.
     found_with: HashMap<u32, Vec<usize>>,
 }
 
 impl Saved {
-    /// The interesting sets.
+    /// Returns the interesting sets.
     pub fn interesting(&self, options: &InterestOptions) -> InterestingSets {
         let mut search =
             Search { saved: self, options, steps: 0, found: Vec::new(), found_with: HashMap::new() };
@@ -75,7 +75,7 @@ impl Saved {
 }
 
 impl Search<'_> {
-    /// Fingerprints that files must have in common.
+    /// Returns how many fingerprints the files must have in common.
     fn need(&self, files: &[u32]) -> u64 {
         let of = |&place: &u32| {
             (self.options.share_min * self.saved.files[place as usize].fingers as f64).ceil() as u64
@@ -87,13 +87,13 @@ impl Search<'_> {
         sets.iter().map(|&set| self.saved.sets[set as usize].count).sum()
     }
 
-    /// Those of `sets` that `file` is in.
+    /// Returns those of `sets` that `file` is in.
     fn with(&self, sets: &[u32], file: u32) -> Vec<u32> {
         let has = |set: &&u32| self.saved.sets[**set as usize].files.binary_search(&file).is_ok();
         sets.iter().filter(has).copied().collect()
     }
 
-    /// `files` have `sets` in common; looks for what to add that comes after `after`. False once the bound is met.
+    /// Extends `files`, which have `sets` in common, by files after `after`. Returns false once the limit is reached.
     fn grow(&mut self, mut files: Vec<u32>, sets: &[u32], after: u32) -> bool {
         self.steps += 1 + sets.len() as u64;
         if self.steps > self.options.steps_max {
@@ -113,7 +113,7 @@ impl Search<'_> {
             }
             let belongs = count == common && self.need(&[file]) <= need;
             match file > after {
-                // Whatever else is added, this one could be too: it was found together with it.
+                // Every larger set could include this file too: it was found together with it.
                 false if belongs => return true,
                 false => {}
                 true if belongs => files.push(file),
@@ -137,7 +137,7 @@ impl Search<'_> {
         true
     }
 
-    /// Keeps a set to which nothing that comes later can be added, unless it is part of one that was found.
+    /// Keeps a set that no later file can extend, unless it is part of one that was found.
     fn keep(&mut self, mut files: Vec<u32>, sets: &[u32]) {
         files.sort_unstable();
         let known = files.first().and_then(|file| self.found_with.get(file));

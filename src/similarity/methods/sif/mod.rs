@@ -30,18 +30,18 @@ pub const SHARE_DEFAULT: f64 = 0.5;
 /// Largest number of bits of a fingerprint that are kept; the smallest is 30 (section 2).
 pub const BITS_MAX: u32 = 32;
 
-/// More zeros leave nothing of files of 64 KiB.
+/// With more zeros, files of 64 KiB have no fingerprints.
 const ZEROS_MAX: u32 = 16;
 
 /// How fingerprints are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Selection {
-    /// Those whose `low_zeros` last bits are 0: one in `2^low_zeros`.
+    /// Fingerprints whose `low_zeros` last bits are 0: one in `2^low_zeros`.
     Hashed {
         /// k in the paper.
         low_zeros: u32,
     },
-    /// Those of the substrings that start with an anchor.
+    /// Fingerprints of the substrings that start with an anchor.
     Anchored(Anchors),
 }
 
@@ -61,7 +61,7 @@ impl Default for Sif {
 }
 
 impl Sif {
-    /// Bits of each fingerprint that are 0 and so not stored.
+    /// Bits of each fingerprint that are 0 and so are not stored.
     fn zeros(&self) -> u32 {
         match self.selection {
             Selection::Hashed { low_zeros } => low_zeros,
@@ -81,7 +81,7 @@ pub struct SifHead {
     pub count: u64,
 }
 
-/// The fingerprints of a file, and what tells equal files.
+/// The fingerprints of a file, and facts that identify equal files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SifSketch {
     /// Length of the file.
@@ -122,7 +122,7 @@ impl Method for Sif {
         SifHead { bytes: sketch.bytes, checksum: sketch.checksum, count: sketch.count() }
     }
 
-    /// The value says how often.
+    /// Returns the entries; the value is the number of occurrences.
     fn entries(&self, sketch: &SifSketch) -> Vec<Entry> {
         let entry = |&(finger, count): &(u32, u32)| Entry {
             key: (finger >> self.zeros()).into(),
@@ -196,7 +196,7 @@ pub struct SifBuilder {
     bytes: u64,
     crc: crc32fast::Hasher,
     zeros: u32,
-    /// Fingerprints given away.
+    /// Fingerprints passed on so far.
     given: u64,
     fingers: Fingers,
 }

@@ -4,7 +4,7 @@ use super::{File, Saved};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// Which files count as similar.
+/// Rules for similar files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     /// Smallest share of a file's fingerprints, 0 to 1.
@@ -40,7 +40,7 @@ fn suffix(path: &[u8]) -> Option<&[u8]> {
 /// A file, and those that are similar to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// With which all others are compared: its place in [`Saved::files`].
+    /// The file with which all others are compared: its place in [`Saved::files`].
     pub reference: u32,
     /// The others, with the share of the first one's fingerprints that each has; the largest first.
     pub members: Vec<(f64, u32)>,
@@ -79,7 +79,7 @@ impl Saved {
         groups
     }
 
-    /// The report of figure 3. Files that are the same to the byte follow each other with 100.
+    /// Returns the report of figure 3. Identical files are listed one after another with 100.
     pub fn report(&self, groups: &[Group], share_min: f64) -> String {
         let mut out = format!(
             "The following groups of files are similar. Minimum similarity = {}%\n",
@@ -106,12 +106,12 @@ impl Saved {
     }
 }
 
-/// A share in whole percent.
+/// Returns a share in whole percent.
 pub fn percent(share: f64) -> u64 {
     (share * 100.0).round() as u64
 }
 
-/// On one line, whatever is in it.
+/// Returns a name on one line, whatever is in it.
 fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name)
         .chars()

@@ -1,10 +1,10 @@
-//! SimFind (section 4.2 of the paper): keys near enough, then sizes, then sum tables; bytes decide where the tables are
-//! the same.
+//! SimFind (section 4.2 of the paper): keys near enough, then sizes, then sum tables; bytes decide if the tables are the
+//! same.
 
 use super::{SimHash, SimSketch};
 use std::io;
 
-/// Tells whether two files have the same bytes.
+/// Returns whether two files have the same bytes.
 pub type SameBytes<'a> = &'a mut dyn FnMut(u32, u32) -> io::Result<bool>;
 
 /// Files in the order of their keys.
@@ -19,7 +19,7 @@ pub struct SimFind<'a> {
 /// A file that is similar to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// The one that was asked about, by its place; in pairs the lower one.
+    /// The place of the queried file; in pairs the lower one.
     pub a: u32,
     /// The other.
     pub b: u32,
@@ -34,9 +34,9 @@ pub struct Match {
 pub struct Counts {
     /// Keys near enough.
     pub key_hits: u64,
-    /// And sizes.
+    /// And sizes near enough.
     pub size_hits: u64,
-    /// And sum tables.
+    /// And sum tables near enough.
     pub sum_hits: u64,
 }
 
@@ -76,7 +76,7 @@ impl<'a> SimFind<'a> {
         Ok(found)
     }
 
-    /// All pairs of similar files, each once; found from either side.
+    /// Returns all pairs of similar files, each once; found from either side.
     pub fn pairs(&self, same: SameBytes<'_>, counts: &mut Counts) -> io::Result<Vec<Match>> {
         let mut pairs = Vec::new();
         // A pair is mostly found from both sides; its bytes are compared once.

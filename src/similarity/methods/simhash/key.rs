@@ -1,10 +1,10 @@
 //! Keys: a file's sum table as one number (section 4.1 of the paper), so that like files are near each other in an
 //! order.
 //!
-//! A key is a linear combination of the sums, and so about proportional to the size of the file. With the extension
-//! in front of it files of different extensions are far apart. The paper multiplies a hash of the extension between 0
-//! and 1 by the largest 32-bit integer and adds the key, so keys of large files reach into other extensions; here the
-//! hash is the upper 16 of 64 bits and they do not.
+//! A key is a linear combination of the sums, and so about proportional to the size of the file. With the extension in
+//! front, files of different extensions are far apart. The paper multiplies a hash of the extension between 0 and 1 by the
+//! largest 32-bit integer and adds the key, so keys of large files reach into other extensions. Here the hash is the upper
+//! 16 of 64 bits, and they do not.
 
 use super::tags::TAG_COUNT;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use std::path::Path;
 const SUM_BITS: u32 = 48;
 const SUM_MAX: u64 = (1 << SUM_BITS) - 1;
 
-/// The first three characters of a file's extension, in lower case, with zeros after it.
+/// The first three characters of a file's extension, in lower case, padded with zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extension(pub [u8; 3]);
 
@@ -35,7 +35,7 @@ impl Extension {
         Path::new(name).extension().map_or(Extension::default(), Extension::of)
     }
 
-    /// Spread over 16 bits.
+    /// Returns a hash in 16 bits.
     fn hash(self) -> u64 {
         let [a, b, c] = self.0.map(u32::from);
         u64::from((a << 16 | b << 8 | c).wrapping_mul(0x9e37_79b1) >> 16)
@@ -61,7 +61,7 @@ pub struct KeyKind {
 }
 
 impl KeyKind {
-    /// All tags weigh the same.
+    /// All tags have the same weight.
     pub const UNIFORM: KeyKind = KeyKind { name: "uniform", weights: [1; TAG_COUNT], extension: false };
     /// Four tags count, unevenly, the zero byte most. The paper gives no weights; these have the sum of the uniform
     /// ones, so that on random bytes both keys are alike.
@@ -76,13 +76,13 @@ impl KeyKind {
     pub const ALL: [KeyKind; 4] =
         [KeyKind::UNIFORM, KeyKind::SKEW, KeyKind::UNIFORM_EXTENSION, KeyKind::SKEW_EXTENSION];
 
-    /// The key of a file.
+    /// Returns the key of a file.
     pub fn key(&self, extension: Extension, sums: &[u64; TAG_COUNT]) -> u64 {
         let weighted = sums.iter().zip(self.weights).map(|(&sum, weight)| sum.saturating_mul(weight.into()));
         self.front(extension) | weighted.fold(0, u64::saturating_add).min(SUM_MAX)
     }
 
-    /// Keys at most `tolerance` from one; never of another extension.
+    /// Returns keys at most `tolerance` from one; never of another extension.
     pub fn near(&self, extension: Extension, key: u64, tolerance: u64) -> RangeInclusive<u64> {
         let front = self.front(extension);
         key.saturating_sub(tolerance).max(front)..=key.saturating_add(tolerance).min(front | SUM_MAX)

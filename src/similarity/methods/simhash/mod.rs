@@ -1,5 +1,5 @@
-//! SimHash (Sadowski and Levin 2007, "SimHash: hash-based similarity detection"): files with nearly the same number of
-//! each of some patterns of bits are taken for similar.
+//! SimHash (Sadowski and Levin 2007, "SimHash: hash-based similarity detection"): files count as similar if they have nearly
+//! the same number of each of some bit patterns.
 //!
 //! ```text
 //! bytes -> tags  -> sum table: hits of 16 tags           (`tags`)
@@ -30,7 +30,7 @@ pub const HELP: &str = "SimHash: finds files of like size and extension with nea
 /// How far apart files may be. Shares are of the size of the larger of two files.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Difference of keys, for each byte of the file that is asked about.
+    /// Difference of keys, for each byte of the queried file.
     pub key: f64,
     /// Difference of sizes, as a share.
     pub size: f64,
@@ -48,9 +48,9 @@ impl Default for Tolerance {
 /// The method.
 #[derive(Clone, Debug)]
 pub struct SimHash {
-    /// How sums become keys.
+    /// How sums are combined to keys.
     pub key: KeyKind,
-    /// For extensions that [`SimHash::by_extension`] does not name.
+    /// Tolerance for extensions that [`SimHash::by_extension`] does not name.
     pub tolerance: Tolerance,
     /// Stricter tolerances for formats that are mostly structure (section 5.2 names PostScript). None may be looser.
     pub by_extension: Vec<(Extension, Tolerance)>,
@@ -67,7 +67,7 @@ impl Default for SimHash {
     }
 }
 
-/// A tenth of what other files get: section 5.2 asks for "a very low tolerance setting" and names none.
+/// A tenth of the tolerance for other files: section 5.2 asks for "a very low tolerance setting" and names none.
 const POSTSCRIPT: Tolerance = Tolerance { key: 0.001, size: 0.05, sums: 0.001 };
 
 /// The sketch of a file: some 40 bytes when encoded.
@@ -82,7 +82,7 @@ pub struct SimSketch {
 }
 
 impl SimSketch {
-    /// The sum of the differences of all entries of the sum tables (section 4.2).
+    /// Returns the sum of the differences of all entries of the sum tables (section 4.2).
     pub fn distance(&self, other: &SimSketch) -> u64 {
         self.sums.iter().zip(&other.sums).map(|(a, b)| a.abs_diff(*b)).fold(0, u64::saturating_add)
     }
@@ -94,19 +94,19 @@ impl SimHash {
         self.key.key(sketch.extension, &sketch.sums)
     }
 
-    /// Keys that are near enough to that of a file.
+    /// Returns keys that are near enough to that of a file.
     pub fn around(&self, sketch: &SimSketch) -> RangeInclusive<u64> {
         let tolerance = self.tolerance_of(sketch.extension).key;
         self.key.near(sketch.extension, self.key_of(sketch), (tolerance * sketch.size as f64) as u64)
     }
 
-    /// Whether two sizes are near enough.
+    /// Returns whether two sizes are near enough.
     pub fn sizes_fit(&self, a: &SimSketch, b: &SimSketch) -> bool {
         let share = self.of_both(a, b, |tolerance| tolerance.size);
         a.size.abs_diff(b.size) as f64 <= share * a.size.max(b.size) as f64
     }
 
-    /// The distance of two sum tables, if it is near enough.
+    /// Returns the distance of two sum tables, if it is near enough.
     pub fn fitting_distance(&self, a: &SimSketch, b: &SimSketch) -> Option<u64> {
         let most = self.of_both(a, b, |tolerance| tolerance.sums) * a.size.max(b.size) as f64;
         Some(a.distance(b)).filter(|distance| *distance as f64 <= most)
@@ -117,7 +117,7 @@ impl SimHash {
         own.map_or(self.tolerance, |(_, tolerance)| *tolerance)
     }
 
-    /// The stricter of both.
+    /// Returns the stricter tolerance of both files.
     fn of_both(&self, a: &SimSketch, b: &SimSketch, of: impl Fn(Tolerance) -> f64) -> f64 {
         of(self.tolerance_of(a.extension)).min(of(self.tolerance_of(b.extension)))
     }
@@ -139,7 +139,7 @@ impl Builder for SimBuilder {
         self.counter.add(bytes);
     }
 
-    /// A file has one entry, when it is over.
+    /// Does nothing: a file has one entry, at its end.
     fn drain(&mut self, _take: &mut dyn FnMut(Entry)) {}
 
     fn close(self, take: &mut dyn FnMut(Entry)) -> SimSketch {
@@ -196,7 +196,7 @@ impl Parametric for SimHash {
 }
 
 impl Tolerance {
-    /// The least of both, of each.
+    /// Returns the stricter value of each setting.
     fn stricter(self, other: Tolerance) -> Tolerance {
         let Tolerance { key, size, sums } = self;
         Tolerance { key: key.min(other.key), size: size.min(other.size), sums: sums.min(other.sums) }
@@ -292,13 +292,13 @@ impl Method for SimHash {
         if sketch.size == 0 { Vec::new() } else { vec![self.around(sketch)] }
     }
 
-    /// With its extension, which keeps files of others apart and may have stricter tolerances.
+    /// Adds the extension, which keeps files of others apart and may have stricter tolerances.
     fn called(&self, sketch: SimSketch, name: &OsStr) -> SimSketch {
         SimSketch { extension: Extension::of_name(name), ..sketch }
     }
 
-    /// The distance of the sum tables for each byte of the larger file; nothing if the paper would not call them
-    /// similar.
+    /// Returns the distance of the sum tables for each byte of the larger file; no measure if the files are not similar by
+    /// the paper.
     fn likeness(&self, a: &Whole<SimSketch>, b: &Whole<SimSketch>, _sums: &Sums) -> Likeness {
         let (a, b) = (&a.head, &b.head);
         let apart = self.key.extension && a.extension != b.extension;

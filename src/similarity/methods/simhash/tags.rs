@@ -1,15 +1,15 @@
 //! Counting tags: how often each of 16 strings of 8 bits occurs, at any bit (section 4.1 of the paper).
 //!
-//! A string that is found again before 8 bits have passed is not counted again, so two zero bytes are two hits of
-//! `0x00`, not nine. Hits of other tags may overlap it.
+//! A string that occurs again before 8 bits have passed is not counted again, so two zero bytes are two hits of `0x00`, not
+//! nine. Hits of other tags may overlap it.
 
 use std::sync::LazyLock;
 
-/// How many tags there are.
+/// Number of tags.
 pub const TAG_COUNT: usize = 16;
 
-/// The tags. The paper names three (zero bytes, and `e` and `t` as signs of text) and wants the others without
-/// structure and not all of them ASCII: they are the first other bytes of the fraction of pi.
+/// The tags. The paper names three (zero bytes, and `e` and `t` as signs of text) and asks for others without structure, not
+/// all of them ASCII: they are the first other bytes of the fraction of pi.
 pub const TAGS: [u8; TAG_COUNT] =
     [0x00, b'e', b't', 0x24, 0x3f, 0x6a, 0x88, 0x85, 0xa3, 0x08, 0xd3, 0x13, 0x19, 0x8a, 0x2e, 0x03];
 
@@ -35,7 +35,7 @@ static ENDING: LazyLock<Box<[u8]>> = LazyLock::new(|| {
     (0..1 << 16).map(ending).collect()
 });
 
-/// The 8 bits that end at bit `i` of the second of two bytes.
+/// Returns the 8 bits that end at bit `i` of the second of two bytes.
 fn window(pair: u32, i: u32) -> usize {
     (pair >> (7 - i)) as usize & 0xff
 }
@@ -58,7 +58,7 @@ impl TagCounter {
             let pair = u32::from(self.last) << 8 | u32::from(byte);
             let mut hits = ending[pair as usize];
             if self.len == 0 {
-                // Only the last of the windows has all of its bits.
+                // Only the last of the windows is complete.
                 hits &= 1 << 7;
             }
             while hits != 0 {

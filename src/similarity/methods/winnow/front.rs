@@ -11,10 +11,10 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 
-/// Longer lines count as several, so that reading stays bounded.
+/// Longer lines count as several, to limit memory.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Which line of a document each part of what its front end gave is of.
+/// Maps parts of a front end's output to lines of the document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
     /// Start of the output of each line, with the line, from 1; ascending.
@@ -37,16 +37,16 @@ impl Lines {
 pub struct Document {
     /// The front end.
     pub view: View,
-    /// Its fingerprints; places are in what the front end gave.
+    /// Its fingerprints; their places are in the front end's output.
     pub sketch: WinnowSketch,
     /// The lines of those places. In HTML, PDF and archives a place may be shown some lines late, because they are decoded
     /// in larger parts.
     pub lines: Lines,
 }
 
-/// Reads a document through `view`, or, if that is none, through the one that its content and `name` ask for.
+/// Reads a document through `view`, or through the one that its content and `name` ask for if there is none.
 ///
-/// Fails only as reading does.
+/// Fails only if reading fails.
 pub fn read<R: Read + Seek>(
     mut input: R,
     view: Option<View>,
@@ -74,11 +74,11 @@ pub fn read<R: Read + Seek>(
     Ok(Document { view, sketch: builder.finish(), lines })
 }
 
-/// Gives a line for each read, and tells which.
+/// Returns at most one line for each read, and records it.
 struct ByLine<'a, R> {
     input: BufReader<R>,
     line: &'a Cell<u64>,
-    /// The last read ended within a line.
+    /// Whether the last read ended within a line.
     goes_on: bool,
 }
 

@@ -29,9 +29,9 @@ use crate::recipe::{put_varint, take_varint};
 use select::{Grams, Windows, thinned};
 use std::ffi::OsStr;
 
-/// Longer k-grams are of no use to anyone.
+/// Longer k-grams are useless.
 pub const K_MAX: u32 = 4096;
-/// Nor are larger windows.
+/// Larger windows are useless too.
 pub const W_MAX: u32 = 1 << 20;
 
 /// The method and its parameters.
@@ -43,15 +43,15 @@ pub struct Winnow {
 }
 
 impl Default for Winnow {
-    /// As the paper measures: k = 50, w = 100, robust.
+    /// The paper's values: k = 50, w = 100, robust.
     fn default() -> Self {
         Winnow { k: 50, w: 100, robust: true }
     }
 }
 
 impl Winnow {
-    /// With noise threshold `k`, in bytes, and windows of `w` hashes. Robust winnowing (definition 3) keeps less of
-    /// text that repeats itself; plain winnowing (definition 1) finds both copies at the same place.
+    /// Takes noise threshold `k`, in bytes, and windows of `w` hashes. Robust winnowing (definition 3) keeps less of
+    /// repetitive text; plain winnowing (definition 1) finds both copies at the same place.
     ///
     /// Fails if `k` is not 1 to [`K_MAX`] or `w` not 1 to [`W_MAX`].
     pub fn new(k: u32, w: u32, robust: bool) -> Result<Winnow, String> {
@@ -64,7 +64,7 @@ impl Winnow {
         Ok(Winnow { k, w, robust })
     }
 
-    /// With noise threshold `k` and guarantee `t`, both in bytes: then w = t-k+1.
+    /// Takes noise threshold `k` and guarantee `t`, both in bytes: then w = t-k+1.
     ///
     /// Fails as [`Winnow::new`] does, and if `t` is below `k`.
     pub fn with_guarantee(k: u32, t: u32, robust: bool) -> Result<Winnow, String> {
@@ -74,12 +74,12 @@ impl Winnow {
         Winnow::new(k, w + 1, robust)
     }
 
-    /// Shorter matches are not seen.
+    /// Returns k: shorter matches are not found.
     pub fn k(&self) -> u32 {
         self.k
     }
 
-    /// Hashes in a window.
+    /// Returns w: hashes in a window.
     pub fn w(&self) -> u32 {
         self.w
     }
@@ -93,20 +93,20 @@ impl Winnow {
 /// The fingerprints of a file, with their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WinnowSketch {
-    /// How many k-grams there were.
+    /// Number of k-grams.
     pub grams: u64,
     /// By place.
     pub prints: Vec<Fingerprint>,
 }
 
 impl WinnowSketch {
-    /// Those that a window of `w` hashes keeps, where `w` is no smaller than that of the method: a query with fewer
-    /// look-ups, coarser, on the same index (section 3.2).
+    /// Returns the fingerprints that a window of `w` hashes keeps, with `w` at least that of the method: a coarser query
+    /// with fewer look-ups, on the same index (section 3.2).
     pub fn with_window(&self, w: u32) -> WinnowSketch {
         WinnowSketch { grams: self.grams, prints: thinned(&self.prints, self.grams, u64::from(w)) }
     }
 
-    /// The `n` smallest hashes, each once. A few are Broder's test of resemblance; all are the test of containment
+    /// Returns the `n` smallest hashes, each once. A few are Broder's test of resemblance; all are the test of containment
     /// (section 3.2).
     pub fn smallest(&self, n: usize) -> WinnowSketch {
         let mut prints = self.prints.clone();
@@ -117,7 +117,7 @@ impl WinnowSketch {
         WinnowSketch { grams: self.grams, prints }
     }
 
-    /// Hashes, ascending, each once.
+    /// Returns the hashes, ascending, each once.
     pub fn hashes(&self) -> Vec<u64> {
         let mut hashes: Vec<u64> = self.prints.iter().map(|print| print.hash).collect();
         hashes.sort_unstable();
@@ -140,7 +140,7 @@ pub fn resemblance(a: &WinnowSketch, b: &WinnowSketch, n: usize) -> Option<f64> 
 
 impl Method for Winnow {
     type Sketch = WinnowSketch;
-    /// How many k-grams there were.
+    /// Number of k-grams.
     type Head = u64;
     type Builder = WinnowBuilder;
 
@@ -179,12 +179,12 @@ impl Method for Winnow {
         grams.ok_or(Damaged { method: Self::NAME, expected: "the number of k-grams" })
     }
 
-    /// Containment both ways and resemblance, of different hashes.
+    /// Returns containment both ways and resemblance, by different hashes.
     fn likeness(&self, a: &Whole<u64>, b: &Whole<u64>, sums: &Sums) -> Likeness {
         if a.keys == 0 || b.keys == 0 {
             return Likeness::default();
         }
-        // A damaged index may tell more in common than there is.
+        // A damaged index may claim more keys in common than a file has.
         let share = |of: u64| Some(sums.shared as f64 / of.max(1) as f64);
         Likeness {
             containment: share(a.keys),

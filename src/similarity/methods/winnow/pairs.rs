@@ -19,7 +19,7 @@ impl Base {
         Arc::make_mut(&mut self.0).extend(sketch.prints.iter().map(|print| print.hash));
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -29,14 +29,14 @@ impl Base {
         &self.0
     }
 
-    /// A sketch without them.
+    /// Returns a sketch without these hashes.
     pub fn taken_from(&self, sketch: &WinnowSketch) -> WinnowSketch {
         let prints = sketch.prints.iter().filter(|print| !self.0.contains(&print.hash));
         WinnowSketch { grams: sketch.grams, prints: prints.copied().collect() }
     }
 }
 
-/// Which pairs are reported.
+/// Rules for the pairs to report.
 #[derive(Clone, Copy, Debug)]
 pub struct PairOptions {
     /// Smallest share of one document's fingerprints, 0 to 1.
@@ -63,7 +63,7 @@ impl Default for PairOptions {
     }
 }
 
-/// Two documents and what they have in common.
+/// Two documents with many fingerprints in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WinnowPair {
     /// The one that was added first.
@@ -72,14 +72,14 @@ pub struct WinnowPair {
     pub b: RecipeId,
     /// Different fingerprints in both, without those of the base.
     pub common: u32,
-    /// Share of the first one's that is.
+    /// Share of the first one's fingerprints.
     pub a_in_b: f64,
-    /// Share of the second one's.
+    /// Share of the second one's fingerprints.
     pub b_in_a: f64,
 }
 
-/// The pairs of an index of winnowing, those with most in common first, that `counts` says so of. Memory goes with the limit,
-/// and what counting takes ([`Index::pairs`]).
+/// Returns the pairs of a winnowing index that `counts` accepts, those with most in common first. Memory grows with the limit,
+/// plus that of counting ([`Index::pairs`]).
 ///
 /// Fails with [`SimilarityError::Sketch`] if the index is of another method or damaged.
 pub fn pairs(
@@ -116,7 +116,7 @@ pub fn pairs(
     Ok(best.into_sorted_vec().into_iter().map(|Reverse(ranked)| ranked.pair).collect())
 }
 
-/// A pair by its rank: those with as much in common as they were found.
+/// A pair by its rank; ties in the order in which they were found.
 struct Ranked {
     common: u32,
     order: Reverse<u64>,

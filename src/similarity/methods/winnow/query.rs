@@ -1,4 +1,4 @@
-//! Winnowing as a query wants it: without what a base has, and with fewer look-ups on the same index (section 3.2).
+//! Queries of winnowing: without the fingerprints of a base, and with fewer look-ups on the same index (section 3.2).
 
 use super::{Base, Winnow, WinnowSketch};
 use crate::similarity::SimilarityError;
@@ -57,8 +57,8 @@ impl Query {
         text
     }
 
-    /// The contents of an index of winnowing that are like a document, whose likeness scores at least `score_min`; the best
-    /// first. With `smallest` all keys up to the largest of those are read.
+    /// Returns the contents of a winnowing index whose likeness to a document scores at least `score_min`, best first. With
+    /// `smallest` it reads all keys up to the largest of those.
     pub fn ask(
         &self,
         index: &Index,
@@ -110,7 +110,7 @@ impl Query {
         n: usize,
         contents: &[u32],
     ) -> Result<HashMap<u32, f64>, SimilarityError> {
-        // If the document has n, none of the n smallest of both is larger than its largest.
+        // If the document has n hashes, none of the n smallest of both is larger than its largest.
         let last = own.last().copied().filter(|_| own.len() >= n).unwrap_or(u64::MAX);
         // For each: how many of its hashes the document lacks, and how many of the smallest both have.
         let mut counts: HashMap<u32, (usize, usize)> =

@@ -5,13 +5,13 @@ use super::WinnowSketch;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A fingerprint that occurs more often than this in the second document is tried only so often.
+/// Places of one fingerprint in the second document that are tried.
 const PLACES_MAX: usize = 16;
 
-/// A part of each of two documents that is the same, at its fingerprints at least.
+/// A common part of two documents: equal at least at its fingerprints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// In the first, in bytes of what its front end gave.
+    /// In the first, in bytes of its front end's output.
     pub a: Range<u64>,
     /// In the second.
     pub b: Range<u64>,
@@ -19,11 +19,11 @@ pub struct Region {
     pub prints: usize,
 }
 
-/// The regions of two sketches made with the same `k` and windows of at most `w`; by place in the first, the longest
-/// where several begin together. A part that is twice in the second is two regions.
+/// Returns the regions of two sketches made with the same `k` and windows of at most `w`; by place in the first, the longest
+/// first if several begin together. A part that is twice in the second is two regions.
 ///
-/// Fingerprints are joined if in both documents no more than `w` lies between them, and the distance is the same up to
-/// w-1: robust winnowing may take another of several equal hashes.
+/// Fingerprints are joined if at most `w` bytes lie between them in both documents, and the distance is the same up to w-1:
+/// robust winnowing may take another of several equal hashes.
 pub fn regions(a: &WinnowSketch, b: &WinnowSketch, k: u32, w: u32) -> Vec<Region> {
     let (k, w) = (u64::from(k), u64::from(w));
     let mut places: HashMap<u64, Vec<u64>> = HashMap::new();

@@ -35,9 +35,9 @@ impl Grams {
         Grams { window: VecDeque::with_capacity(k as usize), k: k as usize, hash: 0, power }
     }
 
-    /// Gives `see` the hash of each k-gram that ends in `bytes`.
+    /// Calls `see` with the hash of each k-gram that ends in `bytes`.
     pub(super) fn roll(&mut self, bytes: &[u8], mut see: impl FnMut(u64)) {
-        // Those that start before these bytes.
+        // K-grams that start before these bytes.
         let from_before = bytes.len().min(self.k);
         for &byte in &bytes[..from_before] {
             let leaves = if self.window.len() == self.k { self.window.pop_front() } else { None };
@@ -95,7 +95,7 @@ impl Windows {
         self.ring[(at % w) as usize] = hash;
         self.seen += 1;
         if self.seen < w {
-            // No window yet; the first takes the rightmost.
+            // The first window is not complete; it takes the rightmost.
             if hash <= self.least.hash {
                 self.least = Fingerprint { hash, at };
             }
@@ -109,7 +109,7 @@ impl Windows {
             }
             self.kept.push(self.least);
         } else if before.at < first {
-            // Gone out of the window: from right to left, so that the rightmost of the least is taken.
+            // The least hash left the window: searches from right to left, to take the rightmost of the least.
             self.least = Fingerprint { hash, at };
             for at in (first..at).rev() {
                 let hash = self.ring[(at % w) as usize];
@@ -129,7 +129,7 @@ impl Windows {
         self.kept.drain(..)
     }
 
-    /// How many hashes there were, and which are kept. If there were too few for a window, the least of them.
+    /// Returns how many hashes there were, and those kept. If there were too few for a window, the least of them is kept.
     pub(super) fn finish(mut self) -> (u64, Vec<Fingerprint>) {
         if self.seen > 0 && self.seen < self.ring.len() as u64 {
             self.kept.push(self.least);
