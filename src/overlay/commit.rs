@@ -211,7 +211,7 @@ impl Overlay {
         Ok(recipes)
     }
 
-    /// Takes a queued file into a round, if it is to be committed now.
+    /// Takes a queued file into a round, if it is due now.
     fn take_file(&self, inode: Arc<Inode>, hurry: bool, finder: &mut Finder<'_>) -> Option<Taken> {
         match self.try_take(&inode, hurry, finder) {
             Ok(Some(taken)) => return Some(taken),

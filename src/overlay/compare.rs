@@ -60,7 +60,7 @@ pub struct Comparison {
     pub contents: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// How many were asked about.
+    /// Number of queries.
     pub queries: usize,
     /// Which, by [`CompareOptions::seed`].
     pub seed: u64,

@@ -57,13 +57,13 @@ pub struct Contents {
 /// How much two contents have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shares {
-    /// Share of the one asked about that is in the other, 0 to 1.
+    /// Share of the queried content that is in the other, 0 to 1.
     pub containment: f64,
-    /// Share of the other that is in the one asked about, 0 to 1.
+    /// Share of the other that is in the queried content, 0 to 1.
     pub contained_in: f64,
     /// Bytes in common over bytes in either, 0 to 1.
     pub resemblance: f64,
-    /// Bytes of the one asked about that are in the other.
+    /// Bytes of the queried content that are in the other.
     pub bytes_common: u64,
     /// Bytes in common that are padding or in templates: the other figures do not count them.
     pub bytes_suppressed: u64,
@@ -408,7 +408,7 @@ impl Contents {
     }
 }
 
-/// The content asked about, ready to be compared with many.
+/// The queried content, prepared for many comparisons.
 pub(super) struct Asked<'a> {
     source: &'a dyn Source,
     patterns: Patterns<'a>,

@@ -1,7 +1,7 @@
 //! How much the similarity index has of a file: `similarity` in `config.toml`, by the names of files.
 //!
 //! Invariants:
-//! - A content is in the index as long as one of its files is to be there: the most that a file asks for counts.
+//! - A content is in the index as long as one of its files asks for it: the file that asks for most decides.
 //! - A chunk keeps the sketch that it came with. Another setting holds for chunks that the index does not know yet.
 //! - A scan of everything adds the contents that are missing and removes those that no file asks for any more.
 

@@ -313,7 +313,7 @@ impl Overlay {
         Ok(self.method_index(method)?.map(|(_, index)| index.method().description()))
     }
 
-    /// Returns files of this overlay that are like the one asked about, by a method index; `None` if `method` has none.
+    /// Returns files of this overlay that are like the queried one, by a method index; `None` if `method` has none.
     /// Leaves out the file itself. `query` sets a query for the index of winnowing; then the sketch of the file is held in
     /// memory.
     pub fn method_similar(

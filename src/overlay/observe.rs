@@ -252,7 +252,7 @@ impl Overlay {
         }
     }
 
-    /// Whether versions of the file at `path` are to be kept.
+    /// Returns whether versions of the file at `path` are kept.
     pub fn keeps_history(&self, path: &Path) -> bool {
         let policies = self.policies();
         policies.rules() == 0 || policies.of(path).keep_history

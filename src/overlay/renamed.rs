@@ -32,7 +32,7 @@ struct Dirs {
 }
 
 impl Renamed {
-    /// Remembers a directory whose files are to be examined.
+    /// Remembers a directory, to examine its files later.
     pub(super) fn add(&self, dir: Arc<Inode>) {
         let mut dirs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !dirs.all {

@@ -115,7 +115,7 @@ impl SimilarOptions {
     }
 }
 
-/// A file that resembles the one asked about.
+/// A file that resembles the queried one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Match {
     /// Its path below the root.
@@ -124,7 +124,7 @@ pub struct Match {
     pub size: u64,
     /// How much they have in common.
     pub shares: Shares,
-    /// The view of the file asked about.
+    /// The view of the queried file.
     pub query_view: View,
     /// The view of this file.
     pub view: View,
@@ -145,7 +145,7 @@ pub struct Matches {
     pub identical: usize,
     /// Features not followed because too many contents have them.
     pub suppressed_features: usize,
-    /// Bytes of the file asked about that are padding or in templates: they count neither as common nor in its size.
+    /// Bytes of the queried file that are padding or in templates: they count neither as common nor in its size.
     pub suppressed_bytes: u64,
 }
 
@@ -208,7 +208,7 @@ impl Overlay {
         self.similar_seen(&Query { source: &source, name: path, except: None }, options)
     }
 
-    /// Returns files of this overlay whose bytes resemble those of the one asked about.
+    /// Returns files of this overlay whose bytes resemble those of the queried one.
     ///
     /// One pass over the query, one look-up for each of its features, and one comparison for each candidate content, unless
     /// only estimates are wanted.

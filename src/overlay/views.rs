@@ -37,7 +37,7 @@ pub enum Look {
     /// As bytes, and as the contents of archives and compressed files.
     #[default]
     Both,
-    /// Through the view that suits the file asked about.
+    /// Through the view that suits the queried file.
     Auto,
     /// Through this view.
     Through(View),
@@ -277,7 +277,7 @@ impl Overlay {
         self.views.as_ref().map_or(Ok(()), |views| Ok(views.index.flush()?))
     }
 
-    /// The view of a plain file that is to be indexed. Reads its first bytes, which are about to be read anyway.
+    /// Returns the view through which a plain file will be indexed. Reads its first bytes, which will be read anyway.
     pub(super) fn view_wanted(&self, inode: &Inode, file: &File) -> Option<View> {
         let views = self.views.as_ref().filter(|views| !views.wanted.is_empty())?;
         let mut head = vec![0; HEAD_BYTES];
@@ -343,7 +343,7 @@ impl Overlay {
         Ok(wanted)
     }
 
-    /// Returns files of this overlay that resemble the one asked about, read as `options` say.
+    /// Returns files of this overlay that resemble the queried one, read as `options` say.
     pub(super) fn similar_seen(&self, query: &Query<'_>, options: &SimilarOptions) -> Result<Matches> {
         let head = head(query.source).map_err(|e| OverlayError::io("read", query.name, e))?;
         let own = View::of(&head, query.name.file_name());
@@ -370,7 +370,7 @@ impl Overlay {
         }
     }
 
-    /// Returns files of this overlay whose views resemble that of the one asked about through `view`. Templates apply to
+    /// Returns files of this overlay whose views resemble that of the queried one through `view`. Templates apply to
     /// bytes, and do not count here.
     ///
     /// One pass over the query, one look-up for each feature of its view, and one pass over each candidate content, unless

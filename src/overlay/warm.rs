@@ -28,7 +28,7 @@ const WAITING_MAX: usize = 64;
 /// At most this many bytes are not durable yet, so that giving up or finishing a write-back never takes long.
 const SYNC_BYTES: u64 = 16 << 20;
 
-/// Files that are to be written back because they are read.
+/// Hot files that wait to be written back.
 #[derive(Default)]
 pub(super) struct Warming {
     files: Mutex<(VecDeque<Arc<Inode>>, bool)>,

@@ -34,7 +34,7 @@ pub struct MatchWithPaths {
     pub size: u64,
     /// Whether it is identical.
     pub identical: bool,
-    /// How the file asked about, as a, compares with it, as b.
+    /// How the queried file, as a, compares with it, as b.
     pub likeness: Likeness,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Asked<'a> {
     pub(super) sketch: AnySketch,
 }
 
-/// Returns files like the one asked about whose likeness scores at least `score_min`: identical ones first, then the best,
+/// Returns files like the queried one whose likeness scores at least `score_min`: identical ones first, then the best,
 /// then by path. `found` are the contents that the index finds like it, best first. Leaves out contents without a name in
 /// `names`. Returns more than `limit` only if they score as well as the last.
 pub(super) fn matches(
@@ -224,7 +224,7 @@ fn called(
     Ok(Some((head, keys)))
 }
 
-/// Returns the matches without the file asked about.
+/// Returns the matches without the queried file.
 pub(super) fn without(
     mut matches: Vec<MatchWithPaths>,
     is_itself: impl Fn(&Path) -> bool,
