@@ -1,9 +1,9 @@
 //! Exact comparison of two byte sources: how much of each occurs in the other.
 //!
 //! A byte of `a` is covered if some substring of `a` of [`MATCH_BYTES_MIN`] bytes or more that holds it occurs in `b`. That
-//! is the union of all places of `a` whose 32 bytes occur in `b`. Every 32 bytes of `b` hold a 16-byte block at a multiple of
-//! 16. So the blocks of `b` are indexed, each position of `a` is looked up, and hits are compared byte by byte: hashes decide
-//! nothing.
+//! is the union of all places of `a` whose 32 bytes occur in `b`. Every 32 bytes of `b` hold a 16-byte block whose offset is a
+//! multiple of 16. So the blocks of `b` are indexed, each position of `a` is looked up, and hits are compared byte by byte:
+//! hashes decide nothing.
 //!
 //! Invariants:
 //! - No byte is counted as covered that is not.
