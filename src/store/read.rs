@@ -23,7 +23,7 @@ use crate::id::{ChunkId, PackId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fmt::{self, Display};
 use std::io;
@@ -289,8 +289,10 @@ impl Reader {
 
     pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
         self.recipes.get_or_insert_with(id, || {
-            let find = || self.index.find_recipe(id);
-            let found = find()?;
+            let found = self.index.find_recipe(id)?;
+            // A look-up is what a recipe costs most: the second one is only for a recipe that has moved.
+            let first = Cell::new(Some(found));
+            let find = || first.take().map_or_else(|| self.index.find_recipe(id), Ok);
             let at_hand = found.and_then(|found| self.in_group_at_hand(&found.key, &found.address));
             let (Entry { key, address }, bytes) = match (found, at_hand) {
                 (Some(found), Some(bytes)) => (found, bytes),
