@@ -140,6 +140,15 @@ impl Display for Flaw {
     }
 }
 
+/// Returns a look-up that returns `found` at its first call: a second look-up is needed only for an object that has moved.
+fn after(
+    found: Option<Entry>,
+    find: impl Fn() -> Result<Option<Entry>, StoreError>,
+) -> impl Fn() -> Result<Option<Entry>, StoreError> {
+    let first = Cell::new(Some(found));
+    move || first.take().map_or_else(&find, Ok)
+}
+
 impl Reader {
     pub(super) fn new(index: Index, packs: Arc<Packs>, cache_bytes: u64) -> Reader {
         let recipe_bytes = cache_bytes / 8;
@@ -274,9 +283,11 @@ impl Reader {
         self.chunks.get_or_insert_with(id, || {
             let key = Key::chunk(id);
             let find = || Ok(self.index.find(&key)?.map(|address| Entry { key, address }));
-            if let Some(bytes) = find()?.and_then(|found| self.in_group_at_hand(&found.key, &found.address)) {
+            let found = find()?;
+            if let Some(bytes) = found.and_then(|found| self.in_group_at_hand(&found.key, &found.address)) {
                 return Ok(bytes);
             }
+            let find = after(found, find);
             Ok(self.load_current_from(Object::Chunk(*id), find, Header::decode, Groups::AtHand)?.1)
         })
     }
@@ -289,14 +300,15 @@ impl Reader {
 
     pub(super) fn recipe(&self, id: &RecipeId) -> Result<Arc<Recipe>, StoreError> {
         self.recipes.get_or_insert_with(id, || {
-            let found = self.index.find_recipe(id)?;
-            // A look-up is what a recipe costs most: the second one is only for a recipe that has moved.
-            let first = Cell::new(Some(found));
-            let find = || first.take().map_or_else(|| self.index.find_recipe(id), Ok);
+            let find = || self.index.find_recipe(id);
+            let found = find()?;
             let at_hand = found.and_then(|found| self.in_group_at_hand(&found.key, &found.address));
             let (Entry { key, address }, bytes) = match (found, at_hand) {
                 (Some(found), Some(bytes)) => (found, bytes),
-                _ => self.load_current_from(Object::Recipe(*id), find, Header::decode, Groups::AtHand)?,
+                _ => {
+                    let find = after(found, find);
+                    self.load_current_from(Object::Recipe(*id), find, Header::decode, Groups::AtHand)?
+                }
             };
             let recipe = Recipe::decode(&bytes).map_err(|e| self.damage(key, &address, e.to_string()))?;
             Ok(Arc::new(recipe))
