@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the Debian package, and prints where it is. Wants cargo-deb (`cargo install --locked cargo-deb`) and dpkg-dev.
+# Builds the Debian package and one with its debug symbols (.ddeb), and prints where they are. Wants cargo-deb (`cargo install --locked cargo-deb`) and dpkg-dev.
 # Arguments go to cargo-deb: `--output DIR`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,9 @@ cargo build --release --locked --bins
 release=${CARGO_TARGET_DIR:-target}/release
 made=$release/package
 rm -rf "$made"
-mkdir -p "$made"/{bash,zsh,fish}
+mkdir -p "$made"/{bin,bash,zsh,fish}
+# One file is both programs.
+ln -s dedupfs "$made/bin/dedupctl"
 
 # From the definitions that the programs themselves parse by, so that they say the same.
 "$release/dedupctl" man --out "$made/man"
@@ -26,4 +28,4 @@ for program in dedupfs dedupctl; do
     "$release/dedupctl" completions --program "$program" fish > "$made/fish/$program.fish"
 done
 
-cargo deb --no-build --locked "$@"
+cargo deb --no-build --locked --dbgsym "$@"
