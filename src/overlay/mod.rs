@@ -14,7 +14,7 @@
 //!
 //! Truncations: a file's record says that its content is elsewhere before its bytes are removed, and a
 //! conversion first proves that the file is in the tree (`proof`). `docs/durability.md` lists every
-//! truncation and replacement of a file in this program, and why each is safe (`tests/truncations.rs` checks
+//! truncation and replacement of a file in this program, and why each is safe (`tests/house/truncations.rs` checks
 //! the list).
 
 mod anchor;

@@ -6,6 +6,7 @@
 )]
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod namespaces;
 pub mod session;
 pub mod twins;
 
@@ -13,6 +14,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 /// Says aloud that a test was skipped; where FUSE is required, as in CI, skipping is failing.
@@ -42,7 +44,7 @@ const BIN_VARIABLE: &str = "DEDUPFS_TEST_BIN";
 /// fusermount3 wants a user with a name: nobody and nogroup.
 const USER: u32 = 65534;
 
-/// Runs a test as root and as an ordinary user; started by an ordinary user, only as that.
+/// Runs a test as root and as an ordinary user, both at once; started by an ordinary user, only as that.
 ///
 /// The user's part runs in a process of its own: root could not look into a user's mount.
 pub fn as_both(test: impl Fn(As)) {
@@ -60,32 +62,36 @@ pub fn as_both(test: impl Fn(As)) {
         }
         return test(As::User);
     }
-    test(As::Root);
-    again_as_user(&[]);
+    let name = name_of_test();
+    std::thread::scope(|scope| {
+        let user = scope.spawn(|| as_user(&name, &[]));
+        test(As::Root);
+        user.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+/// The name of the test that this thread runs.
+fn name_of_test() -> String {
+    std::thread::current().name().unwrap().to_owned()
 }
 
 /// Runs the test that this thread runs once more, as an ordinary user and with these variables set. Only root can.
 pub fn again_as_user(variables: &[(&str, &Path)]) {
+    as_user(&name_of_test(), variables);
+}
+
+fn as_user(name: &str, variables: &[(&str, &Path)]) {
     if std::fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o666 != 0o666 {
         // As udev does; machines without it leave the device to root.
         std::fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).unwrap();
     }
-    let bin = tempfile::Builder::new().prefix("dedupfs-bin-").tempdir().unwrap();
-    std::fs::set_permissions(bin.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    // The build directory may be closed to other users.
-    let this = std::env::current_exe().unwrap();
-    for (name, path) in
-        [("test", this.as_path()), ("dedupfs", DEDUPFS.as_ref()), ("dedupctl", DEDUPCTL.as_ref())]
-    {
-        std::fs::copy(path, bin.path().join(name)).unwrap();
-    }
-    let name = std::thread::current().name().unwrap().to_owned();
+    let bin = programs_for_users();
     let id = USER.to_string();
     let output = Command::new("setpriv")
         .args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"])
-        .arg(bin.path().join("test"))
-        .args(["--exact", &name, "--nocapture", "--include-ignored"])
-        .env(BIN_VARIABLE, bin.path())
+        .arg(bin.join("test"))
+        .args(["--exact", name, "--nocapture", "--include-ignored"])
+        .env(BIN_VARIABLE, bin)
         .envs(variables.iter().copied())
         .env_remove("XDG_RUNTIME_DIR")
         .env_remove(OVER_ITSELF)
@@ -93,6 +99,53 @@ pub fn again_as_user(variables: &[(&str, &Path)]) {
         .output()
         .unwrap();
     assert!(output.status.success(), "as an ordinary user: {}", text(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "as an ordinary user, no test ran: {said}");
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The programs, once for this process, where an ordinary user can run them: the build directory may be closed to users.
+fn programs_for_users() -> &'static Path {
+    static PROGRAMS: OnceLock<TempDir> = OnceLock::new();
+    extern "C" fn remove() {
+        if let Some(programs) = PROGRAMS.get() {
+            let _ = std::fs::remove_dir_all(programs.path());
+        }
+    }
+    let programs = PROGRAMS.get_or_init(|| {
+        let programs = tempfile::Builder::new().prefix("dedupfs-bin-").tempdir().unwrap();
+        std::fs::set_permissions(programs.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let this = std::env::current_exe().unwrap();
+        for (name, from) in
+            [("test", this.as_path()), ("dedupfs", DEDUPFS.as_ref()), ("dedupctl", DEDUPCTL.as_ref())]
+        {
+            let to = programs.path().join(name);
+            // Another filesystem does not link.
+            std::fs::hard_link(from, &to).or_else(|_| std::fs::copy(from, &to).map(drop)).unwrap();
+        }
+        // SAFETY: the function takes no argument and does not unwind. What is in a static is never dropped.
+        assert_eq!(unsafe { libc::atexit(remove) }, 0);
+        programs
+    });
+    programs.path()
+}
+
+/// Set in a process that runs one test alone.
+const ALONE_VARIABLE: &str = "DEDUPFS_TEST_ALONE";
+
+/// Runs a test in a process of its own. For a test that changes or measures what all threads of a process share.
+pub fn alone(test: impl FnOnce()) {
+    if std::env::var_os(ALONE_VARIABLE).is_some() {
+        return test();
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &name_of_test(), "--nocapture", "--include-ignored"])
+        .env(ALONE_VARIABLE, "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "no test ran: {said}");
     eprint!("{}", String::from_utf8_lossy(&output.stderr));
 }
 

@@ -1,0 +1,6 @@
+//! The rules of this checkout. Nothing is mounted.
+
+mod dependencies;
+mod layers;
+mod truncations;
+mod words;

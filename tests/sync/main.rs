@@ -1,0 +1,8 @@
+//! Two copies that are kept the same.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod scenarios;
+mod sync;
+mod sync_rules;

@@ -1,0 +1,11 @@
+//! Old content: versions, snapshots and exports.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod export;
+mod export_copy;
+mod history;
+mod history_model;
+mod snapshots;
+mod snapshots_plain;
