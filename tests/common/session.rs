@@ -10,7 +10,8 @@ use dedupfs::overlay::{
 use dedupfs::repo::{Layout, OpenOptions, Repo, RepoError};
 use dedupfs::similarity::{Similarity, SimilarityOptions};
 use dedupfs::store::{Store, StoreOptions};
-use rustix::fs::XattrFlags;
+use rustix::fs::{FlockOperation, XattrFlags, flock};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -61,6 +62,27 @@ pub fn copy_tree(from: &Path, to: &Path) {
 pub struct Session {
     repo: Option<Repo>,
     background: Option<Background>,
+    state: PathBuf,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.repo.take());
+        drop(self.background.take());
+        wait_for_lock(&self.state);
+    }
+}
+
+/// Waits until this process's lock of a store is gone: a process just forked by another thread has a copy of it.
+pub fn wait_for_lock(state: &Path) {
+    let end = Instant::now() + LOCK_WAIT;
+    while let Ok(lock) = fs::File::open(state.join("lock")) {
+        match flock(&lock, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            // Released by name: a process forked just now has a copy of this one too.
+            _ => return flock(&lock, FlockOperation::Unlock).unwrap(),
+        }
+    }
 }
 
 impl Session {
@@ -77,7 +99,7 @@ impl Session {
             }
         };
         let background = Some(repo.overlay().start());
-        Ok(Session { repo: Some(repo), background })
+        Ok(Session { repo: Some(repo), background, state: layout.state })
     }
 
     pub fn repo(&self) -> &Repo {

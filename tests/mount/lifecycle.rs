@@ -623,8 +623,9 @@ fn an_ordinary_user_needs_the_administrators_consent_to_let_others_in() {
     fs::set_permissions(mount.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (bin, etc) = (mount.root.path().join("bin"), mount.root.path().join("etc"));
     fs::create_dir(&bin).unwrap();
-    // In the place of this machine's: fusermount3 wants a user with a name.
+    // In the place of this machine's: fusermount3 wants a user with a name, and the list of mounts.
     fs::create_dir(&etc).unwrap();
+    std::os::unix::fs::symlink("/proc/self/mounts", etc.join("mtab")).unwrap();
     fs::write(etc.join("passwd"), "root:x:0:0::/:/bin/sh\nsomeone:x:65534:65534::/:/bin/sh\n").unwrap();
     for program in [env!("CARGO_BIN_EXE_dedupfs"), env!("CARGO_BIN_EXE_dedupctl")] {
         fs::copy(program, bin.join(Path::new(program).file_name().unwrap())).unwrap();

@@ -5,7 +5,7 @@
 //! with the base's recipe in the record of a hybrid file that was written back.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
-use crate::common::session::{Session, dedupctl, fast_dir, files_below};
+use crate::common::session::{Session, dedupctl, fast_dir, files_below, wait_for_lock};
 use crate::common::twins::{assert_same, look, make, set_mtime};
 use crate::common::{As, Mount, as_both, fuse_available, noise, prose, text, xattr};
 use dedupfs::admin::{self, Context, ExportRequest, Request, Response};
@@ -523,6 +523,7 @@ fn a_removal_that_was_cut_short() {
             .unwrap();
         assert_eq!(repo.begin_removal().unwrap(), None);
         repo.close(Vec::new()).unwrap();
+        wait_for_lock(&layout.state);
         for args in [&["status"][..], &["scan"], &["init", "."], &["check", "--rebuild"], &["export"]] {
             let output = dedupctl(args, root);
             assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output));
