@@ -57,7 +57,7 @@
 //! Features: `cli` has the programs, `mount` a mount and its daemon. Both are on by default. A program that only embeds
 //! contents, a store or sync needs neither: `default-features = false`.
 //!
-//! A module uses only modules on lower floors; siblings do not use each other (`tests/layers.rs`). Each module's header
+//! A module uses only modules on lower floors; siblings do not use each other (`tests/house/layers.rs`). Each module's header
 //! lists its invariants. `docs/architecture.md` follows a write and a read through all modules; `docs/format.md`
 //! describes the bytes on disk.
 

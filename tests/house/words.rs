@@ -2,14 +2,7 @@
 //!
 //! Read are the documents at the top and in `docs`, and of `src` the comments and texts (help is made of doc comments),
 //! without unit tests. Code in documents is skipped, as are headings and questions.
-//!
-//! `tests/words.txt` lists how many hits each file may still have. A file with more hits fails the test, and so does a
-//! file with fewer, so that the list only shrinks: `WORDS_LOWER=1 cargo test --test house words::` takes lower counts over.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test stops at the first error, and says what it lowered"
-)]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -231,36 +224,14 @@ fn all_hits(top: &Path) -> BTreeMap<String, Vec<(Hit, String)>> {
 
 #[test]
 fn prose_is_plain() {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let list = top.join("tests/words.txt");
-    let allowed: BTreeMap<String, usize> = fs::read_to_string(&list)
-        .unwrap()
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| line.split_once(' ').unwrap())
-        .map(|(count, name)| (name.to_owned(), count.parse().unwrap()))
-        .collect();
-    let found = all_hits(top);
-    let lower = std::env::var_os("WORDS_LOWER").is_some();
-    let (mut wrong, mut next) =
-        (String::new(), String::from("# Hits that tests/house/words.rs still allows, by file.\n"));
-    for name in found.keys().chain(allowed.keys().filter(|name| !found.contains_key(*name))) {
-        let (is, may) = (found.get(name).map_or(0, Vec::len), allowed.get(name).copied().unwrap_or(0));
-        if is > may {
-            writeln!(wrong, "{name}: {is} hits, {may} allowed:").unwrap();
-            for ((phrase, instead), around) in &found[name] {
-                writeln!(wrong, "  \"{phrase}\" in \"{around}\": {instead}").unwrap();
-            }
-        } else if is < may && !lower {
-            writeln!(wrong, "{name}: {is} hits, {may} allowed: lower the count (WORDS_LOWER=1)").unwrap();
+    let mut wrong = String::new();
+    for (name, hits) in all_hits(Path::new(env!("CARGO_MANIFEST_DIR"))) {
+        writeln!(wrong, "{name}:").unwrap();
+        for ((phrase, instead), around) in hits {
+            writeln!(wrong, "  \"{phrase}\" in \"{around}\": {instead}").unwrap();
         }
     }
     assert!(wrong.is_empty(), "see \"How we write\" in CONTRIBUTING.md\n{wrong}");
-    if lower {
-        found.iter().for_each(|(name, hits)| writeln!(next, "{} {name}", hits.len()).unwrap());
-        fs::write(&list, next).unwrap();
-        eprintln!("{} files with hits", found.len());
-    }
 }
 
 #[test]
