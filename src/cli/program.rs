@@ -38,8 +38,9 @@ impl Program {
     /// Returns a command that runs this program from the file that runs now.
     pub(super) fn command(self) -> Command {
         let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-        let mut command = Command::new(this);
-        command.arg0(self.name());
+        let mut command = Command::new(&this);
+        // With the directory, so that lists of processes show it.
+        command.arg0(this.with_file_name(self.name()));
         command
     }
 }
