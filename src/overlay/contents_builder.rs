@@ -88,7 +88,7 @@ impl ContentsBuilder {
         let io = |operation| move |e: io::Error| OverlayError::io(operation, dir, e);
         std::fs::create_dir_all(dir).map_err(io("create"))?;
         let (lock, id) = identify(dir)?;
-        let parts = match self.open_parts(dir, id) {
+        let contents = match self.open_with(dir, id) {
             Err(e) if means_a_damaged_index(&e) => {
                 let (index, aside) = (dir.join(INDEX), dir.join(DAMAGED));
                 tracing::warn!("{}: {e}; it is moved to {DAMAGED} and rebuilt", index.display());
@@ -98,19 +98,18 @@ impl ContentsBuilder {
                     }
                     _ => std::fs::rename(&index, &aside).map_err(io("move aside the index of"))?,
                 }
-                self.open_parts(dir, id)
+                self.open_with(dir, id)
             }
-            parts => parts,
+            contents => contents,
         };
-        let (store, similarity, db) = parts?;
-        Ok(Contents::new(store, similarity, db, self.params, self.threads).locked(lock))
+        Ok(contents?.locked(lock))
     }
 
-    fn open_parts(&self, dir: &Path, id: StoreId) -> Result<(Arc<Store>, Arc<Similarity>, Arc<dyn Db>)> {
+    fn open_with(&self, dir: &Path, id: StoreId) -> Result<Contents> {
         let db: Arc<dyn Db> = Arc::new(IndexDb::open(&dir.join(INDEX), self.index_cache_bytes)?);
         let store = Store::open(dir, id, db.clone(), self.store.clone(), &mut |_, _| {})?;
         let similarity = Similarity::open(db.clone(), self.similarity)?;
-        Ok((Arc::new(store), Arc::new(similarity), db))
+        Ok(Contents::new(Arc::new(store), Arc::new(similarity), db, self.params, self.threads))
     }
 }
 

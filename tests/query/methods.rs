@@ -487,7 +487,7 @@ fn methods_take_parameters() {
     assert_eq!(found("winnow:t=149", "0.001").0, 0);
     let (count, parameters) = found("winnow:k=30,t=49", "0.001");
     assert_eq!(count, 2, "{parameters}");
-    assert!(parameters.contains("w=20 t=49") && parameters.contains("over 49 bytes"), "{parameters}");
+    assert!(parameters.contains("w=20 t=49") && parameters.contains("49 bytes or more"), "{parameters}");
     let args = ["groups", ".", "--method", "winnow:k=30,w=20", "--pairs", "--json", "--min", "0.1"];
     assert_eq!(json(&args, dir.path())["pairs"], serde_json::json!([]), "a hundredth of each");
     refused(
