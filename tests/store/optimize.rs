@@ -117,7 +117,7 @@ fn a_mount_at_rest_groups_by_itself() {
     let text = prose(11, 20 << 20);
     fs::write(mount.at("text"), &text).unwrap();
     mount.settle();
-    let end = Instant::now() + Duration::from_secs(100);
+    let end = Instant::now() + Duration::from_secs(300);
     while mount.ctl(&["status"])["saved_by_grouping"].as_u64().unwrap() == 0 {
         assert!(Instant::now() < end, "nothing was grouped");
         std::thread::sleep(Duration::from_millis(200));
