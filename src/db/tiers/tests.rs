@@ -99,36 +99,47 @@ fn strays_are_deleted_on_open() {
     assert_eq!(all(&tiers, &db, &[]).len(), 50);
 }
 
-/// A database that stops after some batches, as in a crash.
-struct Stopping<'a>(&'a MemDb, AtomicU32);
+/// A database that counts look-ups of blocks, and stops after some batches, as in a crash.
+struct Watched<'a> {
+    db: &'a MemDb,
+    batches_left: AtomicU32,
+    look_ups: AtomicU32,
+}
 
-impl Db for Stopping<'_> {
+impl<'a> Watched<'a> {
+    fn new(db: &'a MemDb, batches: u32) -> Self {
+        Watched { db, batches_left: AtomicU32::new(batches), look_ups: AtomicU32::new(0) }
+    }
+}
+
+impl Db for Watched<'_> {
     fn get(&self, table: Table, key: &[u8]) -> DbResult<Option<Value>> {
-        self.0.get(table, key)
+        self.db.get(table, key)
     }
 
     fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>> {
-        self.0.at_or_below(table, key)
+        self.look_ups.fetch_add(1, Ordering::Relaxed);
+        self.db.at_or_below(table, key)
     }
 
     fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()> {
-        self.0.scan(table, from, visit)
+        self.db.scan(table, from, visit)
     }
 
     fn apply(&self, batch: Batch) -> DbResult<()> {
-        if self.1.load(Ordering::Relaxed) == 0 {
+        if self.batches_left.load(Ordering::Relaxed) == 0 {
             return Err(DbError::Full { path: std::path::PathBuf::new() });
         }
-        self.1.fetch_sub(1, Ordering::Relaxed);
-        self.0.apply(batch)
+        self.batches_left.fetch_sub(1, Ordering::Relaxed);
+        self.db.apply(batch)
     }
 
     fn flush(&self) -> DbResult<()> {
-        self.0.flush()
+        self.db.flush()
     }
 
     fn bytes_on_disk(&self) -> u64 {
-        self.0.bytes_on_disk()
+        self.db.bytes_on_disk()
     }
 }
 
@@ -139,7 +150,7 @@ fn a_table_that_was_being_cleared_is_whole_or_empty() {
         let db = MemDb::new();
         let tiers = Tiers::new(LAYOUT, Merging::Doubling, 1 << 20);
         (0..4).for_each(|n| add(&tiers, &db, &(n * 8_000..(n + 1) * 8_000).map(|n| (key(n), n)).collect()));
-        let done = tiers.clear(&Stopping(&db, AtomicU32::new(batches))).is_ok();
+        let done = tiers.clear(&Watched::new(&db, batches)).is_ok();
         let tiers: Tiers = Tiers::new(LAYOUT, Merging::Doubling, 1 << 20);
         tiers.load(&db).unwrap();
         let found = (0..32_000).step_by(37).filter(|n| tiers.find(&db, &key(*n)).unwrap().is_some()).count();
@@ -287,36 +298,6 @@ fn runs_of_one_class_are_merged() {
     }
 }
 
-/// Counts look-ups of blocks.
-struct Counting<'a>(&'a MemDb, AtomicU32);
-
-impl Db for Counting<'_> {
-    fn get(&self, table: Table, key: &[u8]) -> DbResult<Option<Value>> {
-        self.0.get(table, key)
-    }
-
-    fn at_or_below(&self, table: Table, key: &[u8]) -> DbResult<Option<(Vec<u8>, Value)>> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.at_or_below(table, key)
-    }
-
-    fn scan(&self, table: Table, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> DbResult<()> {
-        self.0.scan(table, from, visit)
-    }
-
-    fn apply(&self, batch: Batch) -> DbResult<()> {
-        self.0.apply(batch)
-    }
-
-    fn flush(&self) -> DbResult<()> {
-        self.0.flush()
-    }
-
-    fn bytes_on_disk(&self) -> u64 {
-        self.0.bytes_on_disk()
-    }
-}
-
 /// Filters know the first five bytes of keys of nine: without that each run costs a look-up.
 #[test]
 fn a_search_by_the_start_of_keys_asks_filters() {
@@ -331,13 +312,13 @@ fn a_search_by_the_start_of_keys_asks_filters() {
         tiers.add(&db, 300, rows.iter()).unwrap();
     }
     for _ in 0..2 {
-        let counting = Counting(&db, AtomicU32::new(0));
+        let watched = Watched::new(&db, 0);
         for n in 0..3000 {
             let mut found = Vec::new();
-            tiers.scan_each(&counting, &[hash(n)], usize::MAX, |_, row| found.push(row.to_vec())).unwrap();
+            tiers.scan_each(&watched, &[hash(n)], usize::MAX, |_, row| found.push(row.to_vec())).unwrap();
             assert_eq!(found, [[&hash(n)[..], &n.to_be_bytes()].concat()]);
         }
-        let each = f64::from(counting.1.load(Ordering::Relaxed)) / 3000.0;
+        let each = f64::from(watched.look_ups.load(Ordering::Relaxed)) / 3000.0;
         assert!(each < 2.0, "{each} look-ups");
         tiers = open();
         tiers.load(&db).unwrap();
