@@ -35,7 +35,7 @@ const META_VERSION: u8 = 7;
 #[derive(Clone, Copy, Debug)]
 pub struct SimilarityOptions {
     /// About how many bytes of memory additions may take before they are merged into the database. More memory means
-    /// larger runs and fewer rewrites. Filters take a quarter of as much.
+    /// larger runs and fewer rewrites. Filters of chunks take a quarter of as much, those of names a sixteenth.
     pub buffer_bytes: usize,
     /// A feature that more contents than this have says nothing, and is not followed.
     pub frequency_cap: usize,
