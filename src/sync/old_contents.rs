@@ -54,7 +54,7 @@ pub trait OldContents {
     fn read(&mut self, recipe: RecipeId) -> Result<Option<File>, SyncError>;
     /// Returns files that share data with the file at `path`, each with the share of that file that it has, 0 to 1.
     fn resembling(&mut self, path: &TreePath) -> Vec<(TreePath, f64)>;
-    /// Returns the entries at `path`, and at `path` with each suffix in `beside`, as of one moment without writes.
+    /// Returns the entries at `path`, and at `path` with each of these suffixes, at one moment without writes.
     /// Includes the contents of files that changed after `since`, as far as there is room. Returns `None` if there was
     /// no such moment.
     fn at_barrier(&mut self, path: &TreePath, beside: &[&[u8]], since: Time) -> Option<Vec<Row>>;

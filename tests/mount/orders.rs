@@ -164,7 +164,7 @@ impl Case {
     }
 }
 
-/// Every sequence of so many steps, of files that are stubs or plain at first. Changes how many files this process may open.
+/// Runs every sequence of N steps on files that begin as stubs or plain. Lowers this process's limit of open files.
 fn every_order(flags: &[&str], count: u32) {
     let limit = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
