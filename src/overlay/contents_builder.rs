@@ -175,7 +175,8 @@ mod tests {
         builder().open(dir.path()).unwrap();
     }
 
-    /// A damaged index costs no content, and similarity only until the contents are indexed again.
+    /// A damaged index costs no content, and similarity only until the contents are indexed again. Seen to fail if the error is
+    /// returned.
     #[test]
     fn a_damaged_index_is_rebuilt() {
         let dir = tempfile::tempdir().unwrap();

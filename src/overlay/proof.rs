@@ -230,7 +230,8 @@ mod tests {
         assert_eq!(doubt_about(&world, &inode), Some(Doubt::Nameless));
     }
 
-    /// Another directory lies where the root was: what is in it is outside, also under a name that the tree has.
+    /// Another directory lies at the old path of the root: its files are outside, also under a name that the tree has. Seen to fail
+    /// (a path for the file outside) if a name alone counts as the same file.
     #[test]
     fn the_root_may_be_renamed() {
         let world = World::new();
