@@ -1,9 +1,13 @@
-//! Conversion between the overlay's types and fuser's.
+//! Conversion between the overlay's types and fuser's, and constants that go with attributes.
 
 use crate::overlay::stub::Time;
 use crate::overlay::{Attr, Kind, NodeId, SetTime};
-use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long the kernel may trust attributes of a file that was just created or changed, or that is in a snapshot.
+pub(super) const TTL_CHANGED: Duration = Duration::from_secs(1);
+pub(super) const GENERATION: Generation = Generation(0);
 
 pub(super) fn node(ino: INodeNo) -> NodeId {
     NodeId(ino.0)

@@ -1,27 +1,28 @@
 //! The kernel's requests, one method each.
 
-use super::convert::{self, attr, kind, node};
+use super::convert::{self, GENERATION, TTL_CHANGED, attr, kind, node};
 use super::errno::errno;
 use super::keeper::Keeper;
 use super::labels::Labels;
 use super::listings::Listings;
 use super::request::{cached_flags, caller, empty, open_flags, passed_flags, shown_to, sized};
 use super::setid::Change;
+use super::snapshots::Snapshots;
 use super::spliced::Spliced;
 use super::table::Table;
 use super::thread_parking::{ActiveThread, ThreadParking};
 use super::{privilege, setid};
-use crate::history::{Browse, SnapshotFile};
+use crate::history::Browse;
 use crate::overlay::{
     Attr, DirHandle, Handle, Io, Kind, Opened, Overlay, OverlayError, PassToken, ROOT, SetAttr,
 };
 use fuser::{
-    BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -29,27 +30,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How long the kernel may trust attributes of a file that was just created or changed.
-const TTL_CHANGED: Duration = Duration::from_secs(1);
 /// Every inode of the mount answers this xattr with the address of the daemon. It is not listed.
 pub(super) const CONTROL_XATTR: &str = "user.dedupfs.control";
 const ACL_XATTR: &str = "system.posix_acl_access";
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Longer reads that need decoding take long.
 const QUICK_BYTES: usize = 32 << 10;
-const GENERATION: Generation = Generation(0);
-/// Inode number in a listing for an entry that was not looked up.
-const NUMBER_UNKNOWN: INodeNo = INodeNo(0xffff_ffff);
 
 /// An overlay as a fuser filesystem.
 pub(super) struct OverlayFs {
     overlay: Arc<Overlay>,
-    /// Snapshots have their own inode numbers.
-    snapshots: Browse,
+    snapshots: Snapshots,
     files: Table<Handle>,
     dirs: Table<DirHandle>,
-    snapshot_files: Table<SnapshotFile>,
-    snapshot_dirs: Table<Vec<(OsString, Kind)>>,
     /// How long the kernel may trust names and attributes.
     ttl: Duration,
     /// Listings that the kernel may cache: it drops one when it changes the directory itself, or sees its
@@ -81,11 +74,9 @@ impl OverlayFs {
         let (files, dirs, parking) = (Table::new(), Table::new(), ThreadParking::new(threads));
         OverlayFs {
             overlay,
-            snapshots,
+            snapshots: Snapshots::new(snapshots),
             files,
             dirs,
-            snapshot_files: Table::new(),
-            snapshot_dirs: Table::new(),
             ttl,
             keeper: Keeper::new(keep_listings),
             passthrough,
@@ -185,10 +176,10 @@ impl Filesystem for OverlayFs {
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _turn = self.parking.take();
         let found = match Browse::owns(node(parent)) {
-            true => self.snapshots.lookup(node(parent), name),
+            true => self.snapshots.browse.lookup(node(parent), name),
             false => match self.overlay.lookup(node(parent), name) {
                 Err(OverlayError::Os(rustix::io::Errno::NOENT)) if node(parent) == ROOT => {
-                    self.snapshots.lookup(ROOT, name)
+                    self.snapshots.browse.lookup(ROOT, name)
                 }
                 found => found,
             },
@@ -216,7 +207,7 @@ impl Filesystem for OverlayFs {
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
         let _turn = self.parking.take_part();
         match Browse::owns(node(ino)) {
-            true => self.snapshots.forget(node(ino), lookups),
+            true => self.snapshots.browse.forget(node(ino), lookups),
             false => self.overlay.forget(node(ino), lookups),
         }
     }
@@ -224,7 +215,7 @@ impl Filesystem for OverlayFs {
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let _turn = self.parking.take();
         let found = match Browse::owns(node(ino)) {
-            true => self.snapshots.getattr(node(ino)),
+            true => self.snapshots.browse.getattr(node(ino)),
             false => self.overlay.getattr(node(ino)),
         };
         self.attr(reply, found);
@@ -271,7 +262,7 @@ impl Filesystem for OverlayFs {
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
         let _turn = self.parking.take();
         let target = match Browse::owns(node(ino)) {
-            true => self.snapshots.readlink(node(ino)),
+            true => self.snapshots.browse.readlink(node(ino)),
             false => self.overlay.readlink(node(ino)),
         };
         match target {
@@ -367,13 +358,7 @@ impl Filesystem for OverlayFs {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
-            let writes = open_flags(flags.0).write;
-            let opened = if writes { Err(OverlayError::ReadOnly) } else { self.snapshots.open(node(ino)) };
-            return match opened {
-                Ok(file) => reply.opened(self.snapshot_files.add(Arc::new(file)), cached_flags(true)),
-                Err(_) if writes => reply.error(Errno::EROFS),
-                Err(e) => reply.error(errno(&e)),
-            };
+            return self.snapshots.open(node(ino), flags, reply);
         }
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
         match self.overlay.open(node(ino), open_flags(flags.0), &register) {
@@ -446,11 +431,7 @@ impl Filesystem for OverlayFs {
     ) {
         let _turn = self.turn_to_read(size as usize);
         if Browse::owns(node(ino)) {
-            let file = self.snapshot_files.get(fh);
-            return match file.and_then(|file| self.snapshots.read(&file, offset, size as usize)) {
-                Ok(data) => reply.data(&data),
-                Err(e) => reply.error(errno(&e)),
-            };
+            return self.snapshots.read(fh, offset, size, reply);
         }
         let read = self.files.get(fh).and_then(|handle| {
             // Only reads past the page cache have a lock owner.
@@ -525,7 +506,7 @@ impl Filesystem for OverlayFs {
     ) {
         let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
-            self.snapshot_files.remove(fh);
+            self.snapshots.release(fh);
             return reply.ok();
         }
         if let Some(handle) = self.files.remove(fh) {
@@ -545,10 +526,7 @@ impl Filesystem for OverlayFs {
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
-            return match self.snapshots.list(node(ino)) {
-                Ok(names) => reply.opened(self.snapshot_dirs.add(Arc::new(names)), FopenFlags::empty()),
-                Err(e) => reply.error(errno(&e)),
-            };
+            return self.snapshots.opendir(node(ino), reply);
         }
         match self.overlay.opendir(node(ino)) {
             Ok(dir) => {
@@ -569,17 +547,7 @@ impl Filesystem for OverlayFs {
     ) {
         let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
-            return match self.snapshot_dirs.get(fh) {
-                Ok(names) => {
-                    for (i, (name, of)) in names.iter().enumerate().skip(offset as usize) {
-                        if reply.add(NUMBER_UNKNOWN, i as u64 + 1, kind(*of), name) {
-                            break;
-                        }
-                    }
-                    reply.ok();
-                }
-                Err(e) => reply.error(errno(&e)),
-            };
+            return self.snapshots.readdir(fh, offset, reply);
         }
         let listed = self.dirs.get(fh).and_then(|dir| {
             self.overlay.readdir(&dir, offset, |entry| {
@@ -603,20 +571,7 @@ impl Filesystem for OverlayFs {
     ) {
         let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
-            return match self.snapshot_dirs.get(fh) {
-                Ok(names) => {
-                    for (i, (name, _)) in names.iter().enumerate().skip(offset as usize) {
-                        let Ok(found) = self.snapshots.lookup(node(ino), name) else { continue };
-                        let number = INodeNo(found.node.0);
-                        if reply.add(number, i as u64 + 1, name, &TTL_CHANGED, &attr(&found), GENERATION) {
-                            self.snapshots.forget(found.node, 1);
-                            break;
-                        }
-                    }
-                    reply.ok();
-                }
-                Err(e) => reply.error(errno(&e)),
-            };
+            return self.snapshots.readdirplus(ino, fh, offset, reply);
         }
         let most = if offset == 0 { self.listings.begin(node(ino)) } else { usize::MAX };
         let mut entries = 0;
@@ -660,7 +615,7 @@ impl Filesystem for OverlayFs {
     ) {
         let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
-            self.snapshot_dirs.remove(fh);
+            self.snapshots.releasedir(fh);
             return reply.ok();
         }
         self.dirs.remove(fh);
@@ -719,7 +674,7 @@ impl Filesystem for OverlayFs {
         let value = if name == CONTROL_XATTR {
             Ok(Some(self.control_info.clone()))
         } else if Browse::owns(node(ino)) {
-            self.snapshots.getxattr(node(ino), name)
+            self.snapshots.browse.getxattr(node(ino), name)
         } else {
             self.overlay.getxattr(node(ino), name)
         };
@@ -734,7 +689,7 @@ impl Filesystem for OverlayFs {
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let _turn = self.parking.take();
         let names = match Browse::owns(node(ino)) {
-            true => self.snapshots.listxattr(node(ino)),
+            true => self.snapshots.browse.listxattr(node(ino)),
             false => self.overlay.listxattr(node(ino)),
         };
         match names {
@@ -789,15 +744,7 @@ impl Filesystem for OverlayFs {
     ) {
         let _turn = self.parking.take();
         if Browse::owns(node(ino)) {
-            // One data range.
-            let size = self.snapshots.getattr(node(ino)).map_or(0, |attr| attr.size);
-            return match u64::try_from(offset) {
-                Ok(from) if from < size => {
-                    let found = if whence == libc::SEEK_HOLE { size } else { from };
-                    reply.offset(found as i64)
-                }
-                _ => reply.error(Errno::ENXIO),
-            };
+            return self.snapshots.lseek(node(ino), offset, whence, reply);
         }
         let hole = match whence {
             libc::SEEK_DATA => false,

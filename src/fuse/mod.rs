@@ -13,6 +13,7 @@ mod privilege;
 mod request;
 mod session;
 mod setid;
+mod snapshots;
 mod spliced;
 mod table;
 mod thread_parking;
