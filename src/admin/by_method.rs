@@ -1,7 +1,8 @@
 use super::text::shown;
 use super::{AdminError, Context, Progress, Report, Response, Unit};
+use crate::contents::OverlayError;
 use crate::overlay::methods::{LikeGroup, MatchWithPaths, PairWithPaths, WithPaths};
-use crate::overlay::{FileAt, IndexedContent, OverlayError};
+use crate::overlay::{FileAt, IndexedContent};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
 use crate::similarity::methods::{Chosen, Likeness};

@@ -1,6 +1,7 @@
 use super::text::shown;
 use super::{AdminError, Context, Progress, Report};
-use crate::overlay::{Group, GroupOptions, OverlayError};
+use crate::contents::OverlayError;
+use crate::overlay::{Group, GroupOptions};
 use crate::similarity::SimilarityError;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

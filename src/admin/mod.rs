@@ -55,9 +55,10 @@ pub use template::{TemplateReport, TemplateRequest, TemplateRow};
 pub use would_free::WouldFreeReport;
 pub use write_barrier::{BarrierReport, BarrierRequest, BarrierRow, barrier_file};
 
+use crate::contents::{OverlayError, SimilarOptions};
 use crate::db::DbError;
 use crate::history::HistoryError;
-use crate::overlay::{GroupOptions, OverlayError, ScanReport, SimilarOptions, snapshots_fill_disk};
+use crate::overlay::{GroupOptions, ScanReport, snapshots_fill_disk};
 use crate::repo::{Repo, RepoError};
 use crate::similarity::methods::Chosen;
 use crate::store::StoreError;

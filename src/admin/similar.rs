@@ -1,6 +1,6 @@
 use super::text::shown;
 use super::{AdminError, Context};
-use crate::overlay::SimilarOptions;
+use crate::contents::SimilarOptions;
 use crate::view::View;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -7,13 +7,14 @@ use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find, find_for_file, unexpected};
 use super::winnow::WinnowAsked;
 use super::{CliResult, Global, Outcome};
+use crate::admin::text::shown;
 use crate::admin::{
     FileByMethod, FileRef, GroupsByMethod, NotKnown, PairByMethod, PairsByMethod, Progress, Request,
-    Response, SimilarByMethod, Unit, text::shown,
+    Response, SimilarByMethod, Unit,
 };
+use crate::contents::{Look, OverlayError};
 use crate::control::Found;
 use crate::overlay::methods::{Tree, of_reference};
-use crate::overlay::{Look, OverlayError};
 use crate::similarity::methods::simhash::{self, SimHash};
 use crate::similarity::methods::winnow::{Base, PairOptions, Winnow};
 use crate::similarity::methods::{AnyMethod, BadMethod, Chosen, Method, names};

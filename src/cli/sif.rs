@@ -9,7 +9,7 @@ use super::output::{Output, plain, share, table};
 use super::similar::parse_share;
 use crate::admin::text::shown;
 use crate::admin::{FileByMethod, of_hex};
-use crate::overlay::OverlayError;
+use crate::contents::OverlayError;
 use crate::overlay::methods::Tree;
 use crate::overlay::methods::sif::{collate, learn_anchors, load, read_anchors, save};
 use crate::similarity::SimilarityError;

@@ -6,8 +6,9 @@ use super::winnow::{WinnowAsked, WinnowOptions};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Request, Response, SimilarReport};
 use crate::config::parse_size;
-use crate::overlay::{Filter, Look, Ranking, SimilarOptions};
-use crate::similarity::methods::{Method, winnow::Winnow};
+use crate::contents::{Filter, Look, Ranking, SimilarOptions};
+use crate::similarity::methods::Method;
+use crate::similarity::methods::winnow::Winnow;
 use crate::view::View;
 use std::path::PathBuf;
 

@@ -10,7 +10,8 @@ use crate::admin::{
     Request as Ask, Response, Side, SimilarMatch, SimilarReport, SnapshotReport, SnapshotRequest,
     StatusReport,
 };
-use crate::overlay::{GroupOptions, SimilarOptions};
+use crate::contents::SimilarOptions;
+use crate::overlay::GroupOptions;
 use crate::page::{Bar, Column, Field, Form, Kind as Colour, Page, Part, Picture, Site, Table, Values};
 use crate::similarity::groups::SHARE_MIN;
 use crate::view::View;
