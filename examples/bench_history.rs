@@ -25,7 +25,7 @@ fn path(i: u64) -> PathBuf {
 }
 
 fn node(overlay: &Overlay, path: &Path) -> NodeId {
-    path.components().fold(ROOT, |at, part| overlay.lookup(at, part.as_os_str()).unwrap().node)
+    path.components().fold(ROOT, |at, part| overlay.tree.lookup(at, part.as_os_str()).unwrap().node)
 }
 
 fn main() {
@@ -59,10 +59,10 @@ fn main() {
             let file = node(&session.overlay, &path);
             save(&session.overlay, file, format!("changed {i} {count}").as_bytes());
             // As the kernel does, or each would keep a descriptor.
-            session.overlay.forget(file, 1);
-            session.overlay.forget(node(&session.overlay, path.parent().unwrap()), 2);
+            session.overlay.tree.forget(file, 1);
+            session.overlay.tree.forget(node(&session.overlay, path.parent().unwrap()), 2);
         }
-        session.overlay.settle(&mut |_| true).unwrap();
+        session.overlay.maintenance.settle(&mut |_| true).unwrap();
         session.snapshot(&format!("{count} changes"), true);
     }
     session.close();
@@ -110,9 +110,9 @@ impl Session {
 
 fn save(overlay: &Overlay, file: NodeId, bytes: &[u8]) {
     let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
-    let opened = overlay.open(file, flags, &|_| None).unwrap();
-    overlay.write(&opened.handle, 0, bytes).unwrap();
-    overlay.release(&opened.handle);
+    let opened = overlay.tree.open(file, flags, &|_| None).unwrap();
+    overlay.tree.write(&opened.handle, 0, bytes).unwrap();
+    overlay.tree.release(&opened.handle);
 }
 
 /// Microseconds of a rename, and of an open, write and close of files that are taken in meanwhile: median and 99th
@@ -132,13 +132,13 @@ fn latencies(overlay: &Overlay, what: &str) {
     };
     measure("a rename", 20_000, &mut |i| {
         let (from, to) = if i % 2 == 0 { ("f0000001", "other") } else { ("other", "f0000001") };
-        overlay.rename((parent, OsStr::new(from)), (parent, OsStr::new(to)), 0, CALLER).unwrap();
+        overlay.tree.rename((parent, OsStr::new(from)), (parent, OsStr::new(to)), 0, CALLER).unwrap();
     });
     let files: Vec<NodeId> = (2..1000).map(|i| node(overlay, &path(i))).collect();
     let bytes = vec![b'x'; 8192];
     measure("a save of 8 KiB", 20_000, &mut |i| save(overlay, files[i as usize % files.len()], &bytes));
     let begun = Instant::now();
-    overlay.settle(&mut |_| true).unwrap();
+    overlay.maintenance.settle(&mut |_| true).unwrap();
     println!("{what}: then settled in {:.2} s", begun.elapsed().as_secs_f64());
 }
 

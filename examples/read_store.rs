@@ -20,10 +20,10 @@ pub fn open(dir: &Path) -> Result<Repo, Box<dyn Error>> {
 
 /// A line for each file and directory in the root: its size, and its name.
 pub fn list(overlay: &Overlay) -> Result<String, Box<dyn Error>> {
-    let (root, mut names, mut from) = (overlay.opendir(ROOT)?, Vec::<OsString>::new(), 0);
+    let (root, mut names, mut from) = (overlay.tree.opendir(ROOT)?, Vec::<OsString>::new(), 0);
     loop {
         let before = from;
-        overlay.readdir(&root, from, |entry| {
+        overlay.tree.readdir(&root, from, |entry| {
             names.push(entry.name.to_owned());
             from = entry.next;
             true
@@ -36,9 +36,9 @@ pub fn list(overlay: &Overlay) -> Result<String, Box<dyn Error>> {
     names.sort();
     let mut text = String::new();
     for name in names {
-        let Attr { node, kind, size, .. } = overlay.lookup(ROOT, &name)?;
+        let Attr { node, kind, size, .. } = overlay.tree.lookup(ROOT, &name)?;
         // Whoever looks something up holds it until he lets go of it.
-        overlay.forget(node, 1);
+        overlay.tree.forget(node, 1);
         let slash = if kind == Kind::Directory { "/" } else { "" };
         writeln!(text, "{size:12}  {}{slash}", name.display())?;
     }
@@ -47,7 +47,7 @@ pub fn list(overlay: &Overlay) -> Result<String, Box<dyn Error>> {
 
 /// The content of the file at `path` below the root, every chunk of it verified.
 pub fn read(overlay: &Overlay, path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
-    let (source, _) = overlay.source(path)?;
+    let (source, _) = overlay.tree.source(path)?;
     let (mut bytes, mut filled) = (vec![0; source.len().try_into()?], 0);
     while filled < bytes.len() {
         match source.read_at(filled as u64, &mut bytes[filled..])? {

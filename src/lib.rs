@@ -101,7 +101,17 @@ pub mod contents;
 pub mod backing;
 // Which file has which content, and where it is.
 pub mod catalog;
-// All of it together.
+// The filesystem: names, attributes, open files, stubs and hybrid files.
+pub mod tree;
+// Which contents the files have: by bytes, through views, by published methods.
+pub mod indexes;
+// Plain files to stubs, in the background.
+pub mod convert;
+// Answers about similar, contained and grouped files.
+pub mod query;
+// Scans, garbage collection, export, repair.
+pub mod maintain;
+// All of it together, and its threads.
 pub mod overlay;
 
 // Floor 3.5: versions and snapshots.

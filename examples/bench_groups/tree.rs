@@ -18,8 +18,8 @@ pub fn run(dir: &Path, scratch: &Path) {
         Repo::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {}).unwrap();
     let background = repo.overlay().start();
     let meter = PhaseMeter::start("index");
-    let scanned = repo.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
-    repo.overlay().settle(&mut |_| true).unwrap();
+    let scanned = repo.overlay().maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+    repo.overlay().maintenance.settle(&mut |_| true).unwrap();
     meter.end(&format!("{} files, {} bytes", scanned.files, scanned.bytes));
     let work = repo.state_file("groups");
     let overlay = repo.overlay();

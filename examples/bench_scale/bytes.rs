@@ -42,8 +42,8 @@ pub fn run(dir: &str, steps: &str, mib: &str, kind: &str, rest: &[&str]) {
             .status();
         assert!(made.unwrap().success());
         let (before, stored, begun) = (written(), overlay.store().stats().stored_bytes, Instant::now());
-        overlay.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
-        overlay.settle(&mut |_| true).unwrap();
+        overlay.maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        overlay.maintenance.settle(&mut |_| true).unwrap();
         let seconds = begun.elapsed().as_secs_f64();
         let (written, stats) = (written() - before, overlay.store().stats());
         let by_stored = written as f64 / (stats.stored_bytes - stored) as f64;

@@ -1,8 +1,8 @@
 use super::text::shown;
 use super::{AdminError, Context, Progress, Report, Response, Unit};
 use crate::contents::OverlayError;
-use crate::overlay::methods::{LikeGroup, MatchWithPaths, PairWithPaths, WithPaths};
-use crate::overlay::{FileAt, IndexedContent};
+use crate::query::methods::{LikeGroup, MatchWithPaths, PairWithPaths, WithPaths};
+use crate::query::{FileAt, IndexedContent};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
 use crate::similarity::methods::{Chosen, Likeness};
@@ -223,7 +223,7 @@ pub(super) fn similar(
     winnow: &WinnowRequest,
 ) -> Result<Response, AdminError> {
     let overlay = context.repo.overlay();
-    let Some(parameters) = kept(overlay.method_description(method))? else {
+    let Some(parameters) = kept(overlay.queries.method_description(method))? else {
         return not_kept(context, method);
     };
     let query = match *winnow == WinnowRequest::default() {
@@ -237,7 +237,7 @@ pub(super) fn similar(
             Some(query.map_err(|message| AdminError::refused(message, hint))?)
         }
     };
-    let Some(found) = overlay.method_similar(method, file.at(), query.as_ref(), min, limit)? else {
+    let Some(found) = overlay.queries.method_similar(method, file.at(), query.as_ref(), min, limit)? else {
         return not_kept(context, method);
     };
     Ok(Response::SimilarByMethod(SimilarByMethod {
@@ -258,11 +258,11 @@ pub(super) fn groups(
     base_files: &[FileRef],
     report: Report<'_>,
 ) -> Result<Response, AdminError> {
-    let Some(parameters) = kept(context.repo.overlay().method_description(method))? else {
+    let Some(parameters) = kept(context.repo.overlay().queries.method_description(method))? else {
         return not_kept(context, method);
     };
     let base = base(context, base_files)?.map(|(_, base)| base).unwrap_or_default();
-    let found = context.repo.overlay().method_groups(method, path, &base, min, &mut |pairs| {
+    let found = context.repo.overlay().queries.method_groups(method, path, &base, min, &mut |pairs| {
         report(Progress { what: "comparing".to_owned(), done: pairs, total: 0, unit: Unit::Files })
     });
     let found = found.map_err(|e| match e {
@@ -297,13 +297,13 @@ pub(super) fn pairs(
     (min, limit): (f64, usize),
     base_files: &[FileRef],
 ) -> Result<Response, AdminError> {
-    let Some(parameters) = kept(context.repo.overlay().method_description(method))? else {
+    let Some(parameters) = kept(context.repo.overlay().queries.method_description(method))? else {
         return not_kept(context, method);
     };
     let Some((_, base)) = base(context, base_files)? else { return not_kept(context, method) };
     let limit = limit.min(ANSWER_BYTES_MAX / (2 * ROW_BYTES));
     let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
-    let Some(found) = context.repo.overlay().method_pairs(method, path, &base, &options)? else {
+    let Some(found) = context.repo.overlay().queries.method_pairs(method, path, &base, &options)? else {
         return not_kept(context, method);
     };
     Ok(Response::PairsByMethod(PairsByMethod {
@@ -323,12 +323,13 @@ pub(super) fn contents(
     from: u32,
 ) -> Result<Response, AdminError> {
     let overlay = context.repo.overlay();
-    let found = kept(overlay.method_contents(method, path, from, NAMES_AT_ONCE))?;
-    let (Some((contents, next)), Some(parameters)) = (found, kept(overlay.method_description(method))?)
+    let found = kept(overlay.queries.method_contents(method, path, from, NAMES_AT_ONCE))?;
+    let (Some((contents, next)), Some(parameters)) =
+        (found, kept(overlay.queries.method_description(method))?)
     else {
         return not_kept(context, method);
     };
-    let chosen = overlay.method_indexes().and_then(|kept| kept.chosen(method.name()));
+    let chosen = overlay.indexes.method_indexes().and_then(|kept| kept.chosen(method.name()));
     let of = |content: IndexedContent| MethodContent {
         number: content.number,
         id: to_hex(&content.id.0),
@@ -346,7 +347,7 @@ pub(super) fn contents(
 }
 
 pub(super) fn keys(context: Context<'_>, method: &Chosen, from: u64) -> Result<Response, AdminError> {
-    let found = kept(context.repo.overlay().method_keys(method, from, ROWS_AT_ONCE))?;
+    let found = kept(context.repo.overlay().queries.method_keys(method, from, ROWS_AT_ONCE))?;
     let Some((packed, next)) = found else { return not_kept(context, method) };
     Ok(Response::MethodKeys(MethodKeys { packed: to_hex(&packed), next }))
 }
@@ -368,13 +369,13 @@ fn kept<T>(asked: Result<Option<T>, OverlayError>) -> Result<Option<T>, AdminErr
 /// Returns the answer for a missing index, with the parameters of an existing one.
 fn not_kept(context: Context<'_>, method: &Chosen) -> Result<Response, AdminError> {
     let overlay = context.repo.overlay();
-    let own = overlay.method_indexes().and_then(|kept| kept.chosen(method.name()));
+    let own = overlay.indexes.method_indexes().and_then(|kept| kept.chosen(method.name()));
     Ok(Response::NotKept(own.map(|own| own.any().settings())))
 }
 
 fn base(context: Context<'_>, files: &[FileRef]) -> Result<Option<(Winnow, Base)>, AdminError> {
     let files: Vec<FileAt<'_>> = files.iter().map(FileRef::at).collect();
-    Ok(context.repo.overlay().winnow_base(&files)?)
+    Ok(context.repo.overlay().queries.winnow_base(&files)?)
 }
 
 fn to_hex(bytes: &[u8]) -> String {

@@ -10,9 +10,9 @@ pub fn catch_up(repo: &Repo, report: Report<'_>) -> Result<(), AdminError> {
     if !repo.behind() {
         return Ok(());
     }
-    let _hurry = repo.overlay().hurry();
+    let _hurry = repo.overlay().converter.hurry();
     bring_in(repo, &mut |path| {
-        repo.overlay().scan(path, &mut |done, all, _, _| {
+        repo.overlay().maintenance.scan(path, &mut |done, all, _, _| {
             report(Progress::files("catching up", done, all));
         })?;
         Ok(())
@@ -22,7 +22,7 @@ pub fn catch_up(repo: &Repo, report: Report<'_>) -> Result<(), AdminError> {
 /// Like [`catch_up`], in the background: each file is committed as if it had just been closed. Returns when
 /// all files have been visited; the remaining ones then wait in the queue as usual.
 pub fn catch_up_quietly(repo: &Repo) -> Result<(), AdminError> {
-    bring_in(repo, &mut |path| repo.overlay().catch_up(path, &mut |_| {}))
+    bring_in(repo, &mut |path| repo.overlay().maintenance.catch_up(path, &mut |_| {}))
 }
 
 fn bring_in(repo: &Repo, take_in: &mut dyn FnMut(&Path) -> OverlayResult<()>) -> Result<(), AdminError> {

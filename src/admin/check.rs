@@ -6,7 +6,7 @@ use super::text::shown;
 use super::{AdminError, Progress, Report};
 use crate::env::Refusal;
 use crate::id::{ChunkId, PackId};
-use crate::overlay::{Finding, Trouble};
+use crate::maintain::{Finding, Trouble};
 use crate::repo::Repo;
 use crate::store::{Damage, DamageKind, Object, Wanted};
 use serde::{Deserialize, Serialize};
@@ -131,7 +131,7 @@ pub(super) fn survey(repo: &Repo, path: &Path, deep: bool, report: Report<'_>) -
         rows.add_unchecked("pack", format!("pack {pack}"), None, *refusal);
     }
     let mut waited_for = true;
-    let stubs = repo.overlay().check_stubs(
+    let stubs = repo.overlay().maintenance.check_stubs(
         path,
         &mut |stubs| {
             waited_for = report(Progress::files("checking files", stubs, 0));

@@ -1,6 +1,6 @@
 use super::text::{self, shown};
 use super::{AdminError, Progress, Report};
-use crate::overlay::{FileContained, Place};
+use crate::query::{FileContained, Place};
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ pub(super) fn contained(
     let place = |of: Where| if of.outside { Place::Outside(of.path) } else { Place::Inside(of.path) };
     let (tree, holder) = (place(tree), holder.map(place));
     let mut waited_for = true;
-    let found = repo.overlay().contained(&tree, holder.as_ref(), budget_bytes, &mut |files| {
+    let found = repo.overlay().queries.contained(&tree, holder.as_ref(), budget_bytes, &mut |files| {
         waited_for = report(Progress::files("comparing", files, 0));
         waited_for
     })?;

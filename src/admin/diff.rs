@@ -125,10 +125,10 @@ fn open(repo: &Repo, side: &Side) -> Result<Box<dyn Source>, AdminError> {
         return Ok(Box::new(Outside(file, meta.len())));
     }
     match side.n {
-        None => Ok(repo.overlay().source(&side.path)?.0),
+        None => Ok(repo.overlay().tree.source(&side.path)?.0),
         Some(n) => {
             let version = repo.history().version(&side.path, n)?.version;
-            Ok(repo.overlay().stored_source(&version.recipe)?)
+            Ok(repo.overlay().maintenance.stored_source(&version.recipe)?)
         }
     }
 }

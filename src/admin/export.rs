@@ -7,8 +7,9 @@
 use super::text::{self, shown};
 use super::{AdminError, Context, Progress, Report};
 use crate::contents::OverlayError;
-use crate::overlay::{ExportNeeds, ExportOptions, Exported, Rule};
+use crate::maintain::{ExportNeeds, ExportOptions, Exported};
 use crate::repo::Repo;
+use crate::tree::Rule;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStringExt;
@@ -109,7 +110,7 @@ pub(super) fn export(
         }
     }
     report(Progress::files("looking for room", 0, 0));
-    let needs = overlay.export_needs(path)?;
+    let needs = overlay.maintenance.export_needs(path)?;
     if !request.force {
         check_room(repo, path, &needs)?;
     }
@@ -121,7 +122,7 @@ pub(super) fn export(
     for round in 0..ROUNDS_MAX {
         failures = Failures::default();
         let before = all.bytes;
-        let done = overlay.export(
+        let done = overlay.maintenance.export(
             path,
             options,
             &mut |bytes| report(Progress::bytes("exporting", before + bytes, needs.bytes)),
@@ -140,7 +141,7 @@ pub(super) fn export(
     let mut verified = all.files;
     if request.verify {
         let bytes_all = all.bytes;
-        let same = overlay.read_back(
+        let same = overlay.maintenance.read_back(
             path,
             &mut |bytes| report(Progress::bytes("reading back", bytes, bytes_all.max(bytes))),
             &mut |path, error| failures.add(repo, &path, &error),
@@ -149,7 +150,7 @@ pub(super) fn export(
     }
     let (mut removed, mut store_left) = (false, None);
     if request.remove_store && failures.rows.is_empty() {
-        let gone = overlay.remove_records(
+        let gone = overlay.maintenance.remove_records(
             &mut |files| report(Progress::files("taking records off", files, all.files + all.plain)),
             &mut |path, error| failures.add(repo, &path, &error),
         );
@@ -183,7 +184,7 @@ fn interrupted(error: OverlayError) -> AdminError {
 }
 
 fn rule_for(repo: &Repo, path: &Path) -> Result<Rule, AdminError> {
-    Ok(Rule::plain_below(path, repo.overlay().is_directory(path)?))
+    Ok(Rule::plain_below(path, repo.overlay().maintenance.is_directory(path)?))
 }
 
 fn check_room(repo: &Repo, path: &Path, needs: &ExportNeeds) -> Result<(), AdminError> {

@@ -1,5 +1,5 @@
 use super::{AdminError, Progress, Report, catch_up};
-use crate::overlay::GcStep;
+use crate::maintain::GcStep;
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +60,7 @@ pub(super) fn gc(repo: &Repo, dry_run: bool, report: Report<'_>) -> Result<GcRep
         Err(e) if e.is_full() => false,
         Err(e) => return Err(e),
     };
-    let outcome = repo.overlay().gc_with(dry_run, complete, &mut |step| {
+    let outcome = repo.overlay().maintenance.gc_with(dry_run, complete, &mut |step| {
         report(match step {
             GcStep::Waiting => Progress::files("waiting for commits", 0, 0),
             GcStep::Marking(stubs) => Progress::files("marking", stubs, 0),

@@ -1,7 +1,7 @@
 use super::text::shown;
 use super::{AdminError, Context, Progress, Report};
 use crate::contents::OverlayError;
-use crate::overlay::{Group, GroupOptions};
+use crate::query::{Group, GroupOptions};
 use crate::similarity::SimilarityError;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -123,7 +123,7 @@ pub(super) fn groups(
         pairs: found.pairs,
         suppressed_features: found.suppressed_features,
         omitted: found.omitted,
-        not_indexed: context.repo.overlay().not_indexed()?,
+        not_indexed: context.repo.overlay().indexes.not_indexed()?,
         behind: context.repo.behind(),
     })
 }

@@ -44,12 +44,12 @@ pub struct HistoryUse {
 impl HistoryUse {
     /// Returns the present state of an overlay.
     pub(super) fn of(overlay: &Overlay) -> HistoryUse {
-        let held = overlay.held_for_history();
+        let held = overlay.converter.garbage.held();
         HistoryUse {
             bytes: held.yielding_bytes,
-            max_bytes: overlay.history_bytes_max(),
+            max_bytes: overlay.maintenance.history_bytes_max(),
             named_snapshots_bytes: held.bytes.saturating_sub(held.yielding_bytes),
-            snapshots_fill_disk: overlay.bytes_of_filling_snapshots().is_some(),
+            snapshots_fill_disk: overlay.converter.bytes_of_filling_snapshots().is_some(),
         }
     }
 }
@@ -126,7 +126,7 @@ pub(super) fn log(repo: &Repo, path: &Path, report: Report<'_>) -> Result<LogRep
     let versions: Vec<_> = all.into_iter().filter(|listed| listed.version.kept).map(VersionRow::of).collect();
     let given_up = numbered - versions.len() as u64;
     let snapshots = if versions.is_empty() { snapshots_of(repo.history(), path)? } else { Vec::new() };
-    let kept_plain = repo.overlay().is_kept_plain(path);
+    let kept_plain = repo.overlay().converter.is_kept_plain(path);
     Ok(LogReport { path: shown(path), versions, given_up, snapshots, kept_plain, history })
 }
 

@@ -56,9 +56,11 @@ pub use would_free::WouldFreeReport;
 pub use write_barrier::{BarrierReport, BarrierRequest, BarrierRow, barrier_file};
 
 use crate::contents::{OverlayError, SimilarOptions};
+use crate::convert::snapshots_fill_disk;
 use crate::db::DbError;
 use crate::history::HistoryError;
-use crate::overlay::{GroupOptions, ScanReport, snapshots_fill_disk};
+use crate::maintain::ScanReport;
+use crate::query::GroupOptions;
 use crate::repo::{Repo, RepoError};
 use crate::similarity::methods::Chosen;
 use crate::store::StoreError;
@@ -390,7 +392,7 @@ impl AdminError {
 /// Returns advice on an error of an action on `repo`: like [`AdminError::hint`]; for a full disk also the
 /// reason.
 pub fn hint(repo: &Repo, error: &AdminError) -> Option<String> {
-    let bytes = repo.overlay().bytes_of_filling_snapshots().filter(|_| error.is_full());
+    let bytes = repo.overlay().converter.bytes_of_filling_snapshots().filter(|_| error.is_full());
     bytes.map_or_else(|| error.hint(), |bytes| Some(snapshots_fill_disk(&format!("{bytes} bytes"))))
 }
 

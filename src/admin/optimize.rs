@@ -1,5 +1,5 @@
 use super::{AdminError, Progress, Report};
-use crate::overlay::OptimizeStep;
+use crate::maintain::OptimizeStep;
 use crate::repo::Repo;
 use crate::store::RegroupOptions;
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ pub(super) fn optimize(
     let overlay = repo.overlay();
     let bytes_before = overlay.store().stats().stored_bytes;
     let options = RegroupOptions::new(level, group_bytes, archive_bytes);
-    let outcome = overlay.optimize(&options, dry_run, &mut |step| {
+    let outcome = overlay.maintenance.optimize(&options, dry_run, &mut |step| {
         report(match step {
             OptimizeStep::Planning(done, all) => Progress::bytes("planning", done, all),
             OptimizeStep::Grouping(done, all) => Progress::bytes("grouping", done, all),

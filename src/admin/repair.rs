@@ -15,10 +15,11 @@ use super::text::{self, shown};
 use super::{AdminError, Context, Progress, Report};
 use crate::chunk::ChunkParams;
 use crate::contents::OverlayError;
-use crate::overlay::{FormerRecord, search_tree};
+use crate::maintain::search_tree;
 use crate::recipe::Recipe;
 use crate::repo::{Layout, OpenOptions, Repo};
 use crate::store::{Object, Pin, Salvaged, StoreError, Wanted, Writer, search_packs};
+use crate::tree::FormerRecord;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -163,12 +164,13 @@ fn records(repo: &Repo, apply: bool, found: &Survey) -> Result<Vec<Action>, Admi
             done: false,
             reason: String::new(),
         };
-        match repo.overlay().former_record(path)? {
+        match repo.overlay().tree.former_record(path)? {
             Some(former) => {
                 action.from = Some(former.known_by.to_owned());
                 action.reason = format!("recipe {}, {} bytes", former.recipe, former.size);
                 if apply {
-                    action.done = repo.overlay().restore_record(&former, &mut |former| keep(repo, former))?;
+                    action.done =
+                        repo.overlay().tree.restore_record(&former, &mut |former| keep(repo, former))?;
                 }
             }
             None => {
@@ -244,7 +246,7 @@ impl Surgeon<'_> {
             let mut take = |object, bytes: &[u8], path: &Path| {
                 self.take(object, bytes, format!("the plain file {}", shown(path)))
             };
-            overlay.search_files(
+            overlay.maintenance.search_files(
                 &params,
                 false,
                 wanted,
@@ -310,7 +312,7 @@ impl Surgeon<'_> {
                     self.take(object, bytes, shown(&layout.root.join(path)))
                 };
                 let step = &mut files_step(report, waited_for);
-                other.overlay().search_files(params, true, wanted, step, &mut take)?;
+                other.overlay().maintenance.search_files(params, true, wanted, step, &mut take)?;
             }
             // Probably mounted: then its mount point shows its content.
             Err(e) => tracing::warn!("{}: its files were not chunked again: {e}", layout.root.display()),

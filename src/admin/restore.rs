@@ -11,7 +11,8 @@ use crate::backing::types::Kind;
 use crate::contents::OverlayError;
 use crate::history::HistoryError;
 use crate::id::RecipeId;
-use crate::overlay::{Committed, Held, Meta, write_file};
+use crate::maintain::{Held, write_file};
+use crate::tree::{Committed, Meta};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -72,6 +73,7 @@ pub(super) fn restore(
             report(Progress::files("restoring", 0, 1));
             if !repo
                 .overlay()
+                .maintenance
                 .settle(&mut |pending| report(Progress::files("settling", 0, pending as u64)))?
             {
                 return Err(AdminError::Interrupted);
@@ -122,7 +124,7 @@ pub(super) fn put_back(
     meta: &Meta,
 ) -> Result<(), AdminError> {
     let overlay = context.repo.overlay();
-    if overlay.read_only() {
+    if overlay.maintenance.read_only() {
         return Err(OverlayError::ReadOnly.into());
     }
     let target = |reason: &str| HistoryError::Target { path: path.to_owned(), reason: reason.to_owned() };
@@ -133,12 +135,12 @@ pub(super) fn put_back(
     let dir = path.parent().unwrap_or(Path::new(""));
     let tree = Tree::of(context)?;
     tree.make_dirs(dir)?;
-    let installed = overlay.install(dir, path, recipe, meta)?;
+    let installed = overlay.maintenance.install(dir, path, recipe, meta)?;
     if let Err(e) = tree.replace(&installed, path) {
-        overlay.remove_installed(&installed);
+        overlay.maintenance.remove_installed(&installed);
         return Err(target(&format!("it could not be put in its place: {e}")).into());
     }
-    if let Some(file) = overlay.file_at(path)? {
+    if let Some(file) = overlay.maintenance.file_at(path)? {
         let meta = meta.clone();
         context.repo.history().add_version(Committed {
             paths: vec![path.to_owned()],
@@ -155,14 +157,14 @@ pub(super) fn put_back(
 pub(super) fn keep_present(context: Context<'_>, path: &Path) -> Result<(), AdminError> {
     let (overlay, history) = (context.repo.overlay(), context.repo.history());
     let target = |reason: &str| HistoryError::Target { path: path.to_owned(), reason: reason.to_owned() };
-    let Some(met) = overlay.snapshot_at(path)? else { return Ok(()) };
+    let Some(met) = overlay.maintenance.snapshot_at(path)? else { return Ok(()) };
     if met.kind != Kind::File {
         return Err(target("a directory or another thing that is no regular file is in its place").into());
     }
     let (recipe, size) = match met.held {
         Held::Empty => return Ok(()),
         Held::Stored { recipe, size } => (recipe, size),
-        Held::Plain => match overlay.store_plain(path)? {
+        Held::Plain => match overlay.maintenance.store_plain(path)? {
             Some(stored) => stored,
             None => return Err(target("it is being written to").into()),
         },

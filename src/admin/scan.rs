@@ -1,6 +1,6 @@
 use super::{AdminError, Progress, Report};
 use crate::contents::OverlayError;
-use crate::overlay::ScanReport;
+use crate::maintain::ScanReport;
 use crate::repo::Repo;
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use std::path::Path;
 pub(super) fn scan(repo: &Repo, path: &Path, report: Report<'_>) -> Result<ScanReport, AdminError> {
     // A scan of the whole tree also catches up, unless another thread already does.
     let backlog = (path.as_os_str().is_empty() && repo.behind()).then(|| repo.backlog());
-    let _hurry = repo.overlay().hurry();
-    let done = repo.overlay().scan(path, &mut |_, _, bytes, bytes_all| {
+    let _hurry = repo.overlay().converter.hurry();
+    let done = repo.overlay().maintenance.scan(path, &mut |_, _, bytes, bytes_all| {
         report(Progress::bytes("scanning", bytes, bytes_all));
     })?;
     if let Some(backlog) = backlog {

@@ -14,10 +14,10 @@ pub struct SettleReport {
 
 /// Waits until every file that was closed before is chunked, indexed and durable ([`crate::overlay::Overlay::settle`]).
 pub(super) fn settle(repo: &Repo, report: Report<'_>) -> Result<SettleReport, AdminError> {
-    let _hurry = repo.overlay().hurry();
+    let _hurry = repo.overlay().converter.hurry();
     catch_up(repo, report)?;
     let mut most = 0;
-    let settled = repo.overlay().settle(&mut |pending| {
+    let settled = repo.overlay().maintenance.settle(&mut |pending| {
         most = most.max(pending as u64);
         report(Progress::files("settling", most - pending as u64, most))
     })?;
@@ -25,5 +25,8 @@ pub(super) fn settle(repo: &Repo, report: Report<'_>) -> Result<SettleReport, Ad
         return Err(AdminError::Interrupted);
     }
     let overlay = repo.overlay();
-    Ok(SettleReport { pending: overlay.pending() as u64, kept_plain: overlay.kept_plain() as u64 })
+    Ok(SettleReport {
+        pending: overlay.converter.pending() as u64,
+        kept_plain: overlay.converter.kept_plain() as u64,
+    })
 }

@@ -63,8 +63,8 @@ pub(super) fn similar(
 ) -> Result<SimilarReport, AdminError> {
     let overlay = context.repo.overlay();
     let found = match outside {
-        true => overlay.similar_outside(path, options)?,
-        false => overlay.similar_inside(path, options)?,
+        true => overlay.queries.similar_outside(path, options)?,
+        false => overlay.queries.similar_inside(path, options)?,
     };
     let top = context.mountpoint.unwrap_or(&context.repo.layout().root);
     let matches = found.matches.into_iter().map(|found| SimilarMatch {
@@ -87,7 +87,7 @@ pub(super) fn similar(
         identical: found.identical as u64,
         suppressed_bytes: found.suppressed_bytes,
         suppressed_features: found.suppressed_features as u64,
-        not_indexed: overlay.not_indexed()?,
+        not_indexed: overlay.indexes.not_indexed()?,
         behind: context.repo.behind(),
     })
 }

@@ -12,7 +12,8 @@ use crate::backing::types::Kind;
 use crate::contents::OverlayError;
 use crate::history::{Difference, Entry, HistoryError, How, Node, Snapshot, short_id};
 use crate::id::DocumentId;
-use crate::overlay::{Meta, install_name, set_attributes};
+use crate::maintain::{install_name, set_attributes};
+use crate::tree::Meta;
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -322,10 +323,10 @@ fn restore(
         None => (Tree::of(context)?, path.to_owned()),
     };
     if to.is_none() {
-        if repo.overlay().read_only() {
+        if repo.overlay().maintenance.read_only() {
             return Err(OverlayError::ReadOnly.into());
         }
-        if !repo.overlay().settle(&mut |_| report(Progress::files("settling", 0, 0)))? {
+        if !repo.overlay().maintenance.settle(&mut |_| report(Progress::files("settling", 0, 0)))? {
             return Err(AdminError::Interrupted);
         }
         if let Some(parent) = base.parent() {
@@ -409,7 +410,7 @@ impl Restorer<'_> {
             for name in self.tree.names(base)? {
                 let hidden = path.as_os_str().is_empty() && crate::backing::is_hidden(&name);
                 let known = entries.binary_search_by(|entry| entry.name.cmp(&name)).is_ok();
-                let left_out = !self.context.repo.overlay().keeps_history(&path.join(&name));
+                let left_out = !self.context.repo.overlay().tree.keeps_history(&path.join(&name));
                 if !known && !hidden && !left_out {
                     self.remove(&path.join(&name), &base.join(&name))?;
                 }
@@ -443,7 +444,7 @@ impl Restorer<'_> {
             self.links.insert(link, base.to_owned());
         }
         if self.in_place
-            && let Some(met) = overlay.snapshot_at(path)?
+            && let Some(met) = overlay.maintenance.snapshot_at(path)?
         {
             if met.kind != Kind::File {
                 self.clear(path, base)?;
@@ -482,12 +483,12 @@ impl Restorer<'_> {
 
     /// Whether the file at a path has this content.
     fn has(&self, path: &Path, recipe: Option<crate::id::RecipeId>) -> Result<bool, AdminError> {
-        use crate::overlay::Held;
+        use crate::maintain::Held;
         let overlay = self.context.repo.overlay();
-        Ok(match overlay.snapshot_at(path)?.map(|met| met.held) {
+        Ok(match overlay.maintenance.snapshot_at(path)?.map(|met| met.held) {
             Some(Held::Empty) => recipe.is_none(),
             Some(Held::Stored { recipe: there, .. }) => recipe == Some(there),
-            Some(Held::Plain) => overlay.store_plain(path)?.map(|(there, _)| there) == recipe,
+            Some(Held::Plain) => overlay.maintenance.store_plain(path)?.map(|(there, _)| there) == recipe,
             _ => false,
         })
     }

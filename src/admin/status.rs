@@ -2,7 +2,7 @@ use super::text::shown;
 use super::{AdminError, Context, HistoryUse};
 use crate::config::{dedup_text, similarity_text};
 use crate::contents::OverlayError;
-use crate::overlay::{Totals, Views};
+use crate::indexes::{Totals, Views};
 use serde::{Deserialize, Serialize};
 
 /// The state of an overlay. Sizes in bytes.
@@ -134,13 +134,13 @@ pub struct KeptStatus {
 pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
     let repo = context.repo;
     let overlay = repo.overlay();
-    let Totals { files, bytes: logical_bytes, plain_bytes, not_indexed } = overlay.totals()?;
+    let Totals { files, bytes: logical_bytes, plain_bytes, not_indexed } = overlay.indexes.totals()?;
     let stats = overlay.store().stats();
     let grouping = overlay.store().grouping()?;
     let saved_by_grouping = grouping.before_bytes.saturating_sub(grouping.after_bytes);
-    let (hot_files, hot_bytes) = overlay.hot();
+    let (hot_files, hot_bytes) = overlay.tree.hot();
     let mut kept = Vec::new();
-    for index in overlay.method_indexes().into_iter().flat_map(|kept| kept.indexes()) {
+    for index in overlay.indexes.method_indexes().into_iter().flat_map(|kept| kept.indexes()) {
         let (name, bytes) = (index.method().name().to_owned(), index.bytes().map_err(OverlayError::from)?);
         let parameters = index.method().settings();
         kept.push(KeptStatus { name, parameters, contents: index.stats().contents, bytes });
@@ -160,11 +160,11 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         mounted: context.mountpoint.is_some(),
         mountpoint: context.mountpoint.map(shown),
         read_only: repo.read_only(),
-        policy: dedup_text(overlay.dedup()),
-        rules: overlay.policies().rules() as u64,
-        min_size: overlay.policies().fallback().min_bytes,
-        convert_rate: overlay.convert_rate(),
-        similarity: similarity_text(overlay.policies().fallback().similarity).to_owned(),
+        policy: dedup_text(overlay.tree.dedup()),
+        rules: overlay.tree.policies().rules() as u64,
+        min_size: overlay.tree.policies().fallback().min_bytes,
+        convert_rate: overlay.converter.convert_rate(),
+        similarity: similarity_text(overlay.tree.policies().fallback().similarity).to_owned(),
         chunk_avg: repo.chunk_params().avg.into(),
         files,
         logical_bytes,
@@ -181,17 +181,17 @@ pub(super) fn status(context: Context<'_>) -> Result<StatusReport, AdminError> {
         history_max_bytes: history.max_bytes,
         free_bytes: space.free,
         keep_free_bytes: overlay.store().keep_free_bytes(),
-        waiting_for_space: overlay.waiting_for_room() as u64,
+        waiting_for_space: overlay.converter.waiting_for_room() as u64,
         ratio,
         chunks: stats.chunks,
         index_bytes,
         index_share,
         not_indexed,
-        views: overlay.views().map_or(0, Views::len),
+        views: overlay.indexes.views().map_or(0, Views::len),
         kept,
-        pending: overlay.pending() as u64,
-        resting: overlay.resting() as u64,
-        kept_plain: overlay.kept_plain() as u64,
+        pending: overlay.converter.pending() as u64,
+        resting: overlay.converter.resting() as u64,
+        kept_plain: overlay.converter.kept_plain() as u64,
         hot_files,
         hot_bytes,
         damaged: stats.damaged,

@@ -3,7 +3,7 @@
 use super::text::{self, shown};
 use super::{AdminError, Progress, Report};
 use crate::contents::OverlayError;
-use crate::overlay::templates::{
+use crate::query::templates::{
     LEARNED, TEMPLATE_BYTES_MIN, TEMPLATE_SUFFIX, TEMPLATES_BYTES_MAX, TEMPLATES_DIR, Template,
     is_template_name,
 };
@@ -93,9 +93,13 @@ pub(super) fn template(
         return Err(OverlayError::ReadOnly.into());
     }
     let templates = match request {
-        TemplateRequest::List => {
-            repo.overlay().templates()?.iter().map(|template| TemplateRow::of(template, None)).collect()
-        }
+        TemplateRequest::List => repo
+            .overlay()
+            .queries
+            .templates()?
+            .iter()
+            .map(|template| TemplateRow::of(template, None))
+            .collect(),
         TemplateRequest::Add { name, path, outside, range } => {
             check_name(name)?;
             let bytes = part(repo, path, *outside, *range)?;
@@ -133,7 +137,7 @@ fn part(repo: &Repo, path: &Path, outside: bool, range: Option<(u64, u64)>) -> R
         );
         AdminError::refused(format!("{}: {found}", shown(path)), hint)
     };
-    let size = repo.overlay().size_of(path, outside)?;
+    let size = repo.overlay().queries.size_of(path, outside)?;
     let (start, end) = range.unwrap_or((0, size));
     if start > end || end > size {
         return Err(wrong(format!("{start}..{end} is not within its {size} bytes")));
@@ -142,7 +146,7 @@ fn part(repo: &Repo, path: &Path, outside: bool, range: Option<(u64, u64)>) -> R
     if !(TEMPLATE_BYTES_MIN..=TEMPLATES_BYTES_MAX).contains(&len) {
         return Err(wrong(format!("{len} bytes are {} for a template", too(len))));
     }
-    Ok(repo.overlay().read_part(path, outside, start..end)?)
+    Ok(repo.overlay().queries.read_part(path, outside, start..end)?)
 }
 
 fn too(len: u64) -> &'static str {
@@ -151,7 +155,7 @@ fn too(len: u64) -> &'static str {
 
 /// Writes its file; replaces one of the same name.
 fn add(repo: &Repo, template: &Template) -> Result<(), AdminError> {
-    let others = repo.overlay().templates()?;
+    let others = repo.overlay().queries.templates()?;
     let others = others.iter().filter(|other| other.name != template.name);
     let all = others.map(|other| other.bytes.len() as u64).sum::<u64>() + template.bytes.len() as u64;
     if all > TEMPLATES_BYTES_MAX {
@@ -205,7 +209,7 @@ fn learn(
     let contents = repo.overlay().similarity().stats().contents;
     let contents_min = ((contents as f64 * share).ceil() as u64).max(files_min).max(2);
     let mut waited_for = true;
-    let learned = repo.overlay().learn(contents_min, &mut |done, all| {
+    let learned = repo.overlay().queries.learn(contents_min, &mut |done, all| {
         waited_for = report(Progress::files("comparing passages", done, all));
         waited_for
     })?;
@@ -213,7 +217,8 @@ fn learn(
         return Err(AdminError::Interrupted);
     }
     let mut rows = Vec::new();
-    let mut all: u64 = repo.overlay().templates()?.iter().map(|template| template.bytes.len() as u64).sum();
+    let mut all: u64 =
+        repo.overlay().queries.templates()?.iter().map(|template| template.bytes.len() as u64).sum();
     for passage in learned {
         all += passage.bytes.len() as u64;
         if all > TEMPLATES_BYTES_MAX {

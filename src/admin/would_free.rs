@@ -37,7 +37,7 @@ pub(super) fn would_free(
     let mut keep_going = |stubs| report(Progress::files("marking what else is needed", stubs, 0));
     let mut parts = path.components();
     let is_snapshot = parts.next() == Some(Component::Normal(SNAPSHOTS_DIR.as_ref()))
-        && overlay.snapshot_at(Path::new(SNAPSHOTS_DIR))?.is_none();
+        && overlay.maintenance.snapshot_at(Path::new(SNAPSHOTS_DIR))?.is_none();
     let (found, files, bytes) = if is_snapshot {
         let id = parts.next().map(|id| id.as_os_str().to_string_lossy().into_owned());
         let id = id.filter(|_| parts.next().is_none()).ok_or_else(|| {
@@ -48,16 +48,20 @@ pub(super) fn would_free(
         })?;
         let (id, snapshot) = history.find_snapshot(&id)?;
         let recipes = history.contents_of(&snapshot)?;
-        (overlay.would_free(None, Some((&id, &recipes)), &mut keep_going)?, snapshot.files, snapshot.bytes)
+        (
+            overlay.maintenance.would_free(None, Some((&id, &recipes)), &mut keep_going)?,
+            snapshot.files,
+            snapshot.bytes,
+        )
     } else {
-        if path.as_os_str().is_empty() || overlay.snapshot_at(path)?.is_none() {
+        if path.as_os_str().is_empty() || overlay.maintenance.snapshot_at(path)?.is_none() {
             let what =
                 if path.as_os_str().is_empty() { "the root itself cannot be removed" } else { "not found" };
             return Err(
                 OverlayError::io("look at", path, io::Error::new(io::ErrorKind::NotFound, what)).into()
             );
         }
-        let found = overlay.would_free(Some(path), None, &mut keep_going)?;
+        let found = overlay.maintenance.would_free(Some(path), None, &mut keep_going)?;
         (found, found.map_or(0, |found| found.files), found.map_or(0, |found| found.bytes))
     };
     let found = found.ok_or(AdminError::Interrupted)?;

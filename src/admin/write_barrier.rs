@@ -15,8 +15,9 @@ use super::{AdminError, Progress, Report, text};
 use crate::backing::stub::Time;
 use crate::backing::types::{Attr, Kind, NodeId, ROOT};
 use crate::contents::OverlayError;
-use crate::overlay::{OpenFlags, Overlay};
+use crate::overlay::Overlay;
 use crate::repo::Repo;
+use crate::tree::OpenFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -108,7 +109,7 @@ pub(super) fn write_barrier(
     let overlay = repo.overlay();
     let asked = Instant::now();
     let mut keep_going = || asked.elapsed() < HOLD_MAX && report(Progress::files("holding up changes", 0, 1));
-    let Some(_held) = overlay.hold_up(&mut keep_going) else { return Ok(BarrierReport::default()) };
+    let Some(_held) = overlay.tree.hold_up(&mut keep_going) else { return Ok(BarrierReport::default()) };
     let begun = Instant::now();
     let end = begun + HOLD_MAX;
     while Instant::now() < end {
@@ -153,7 +154,7 @@ struct Seen<'a> {
 impl Drop for Seen<'_> {
     fn drop(&mut self) {
         let all = self.all.iter().map(|(_, attr)| attr.node).chain(self.above.drain(..));
-        all.for_each(|node| self.overlay.forget(node, 1));
+        all.for_each(|node| self.overlay.tree.forget(node, 1));
     }
 }
 
@@ -189,7 +190,7 @@ impl<'a> Seen<'a> {
     }
 
     fn entry(&self, dir: NodeId, name: &OsStr) -> Result<Option<Attr>, AdminError> {
-        match self.overlay.lookup(dir, name) {
+        match self.overlay.tree.lookup(dir, name) {
             Err(OverlayError::Os(Errno::NOENT | Errno::NOTDIR)) => Ok(None),
             attr => Ok(Some(attr?)),
         }
@@ -212,10 +213,10 @@ impl<'a> Seen<'a> {
     }
 
     fn names(&self, dir: NodeId) -> Result<Vec<OsString>, AdminError> {
-        let dir = self.overlay.opendir(dir)?;
+        let dir = self.overlay.tree.opendir(dir)?;
         let (mut names, mut next, mut more) = (Vec::new(), 0, true);
         while std::mem::take(&mut more) {
-            self.overlay.readdir(&dir, next, |entry| {
+            self.overlay.tree.readdir(&dir, next, |entry| {
                 if entry.name != "." && entry.name != ".." {
                     names.push(entry.name.to_owned());
                 }
@@ -232,7 +233,7 @@ impl<'a> Seen<'a> {
             let (kind, target) = match attr.kind {
                 Kind::File => ("file", Vec::new()),
                 Kind::Directory => ("directory", Vec::new()),
-                Kind::Symlink => ("symlink", self.overlay.readlink(attr.node)?),
+                Kind::Symlink => ("symlink", self.overlay.tree.readlink(attr.node)?),
                 Kind::Fifo => ("fifo", Vec::new()),
                 Kind::Socket | Kind::CharDevice | Kind::BlockDevice => ("other", Vec::new()),
             };
@@ -272,13 +273,13 @@ impl<'a> Seen<'a> {
     }
 
     fn xattrs(&self, node: NodeId) -> Result<Xattrs, AdminError> {
-        let names = match self.overlay.listxattr(node) {
+        let names = match self.overlay.tree.listxattr(node) {
             Err(OverlayError::Os(Errno::NOTSUP)) => return Ok(Vec::new()),
             names => names?,
         };
         let mut xattrs = Vec::new();
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-            let value = self.overlay.getxattr(node, OsStr::from_bytes(name))?;
+            let value = self.overlay.tree.getxattr(node, OsStr::from_bytes(name))?;
             xattrs.extend(value.map(|value| (name.to_vec(), value)));
         }
         Ok(xattrs)
@@ -313,11 +314,11 @@ impl Copies<'_> {
         let to = File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(io)?;
         self.made.push(path.clone());
         let overlay = self.repo.overlay();
-        let opened = overlay.open(node, OpenFlags::default(), &|_| None)?;
+        let opened = overlay.tree.open(node, OpenFlags::default(), &|_| None)?;
         let copy = || {
             let mut at = 0;
             while Instant::now() < end {
-                let bytes = overlay.read(&opened.handle, at, WINDOW_BYTES)?;
+                let bytes = overlay.tree.read(&opened.handle, at, WINDOW_BYTES)?;
                 if bytes.is_empty() {
                     break;
                 }
@@ -327,7 +328,7 @@ impl Copies<'_> {
             Ok(())
         };
         let copied = copy();
-        overlay.release(&opened.handle);
+        overlay.tree.release(&opened.handle);
         copied
     }
 }

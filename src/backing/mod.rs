@@ -4,6 +4,8 @@
 //! `O_PATH` descriptor for each inode in use. Such a descriptor keeps the inode's number from being
 //! given to another file. Nothing here looks at stubs.
 
+pub(crate) mod io;
+pub(crate) mod plain;
 pub(crate) mod resolved;
 pub mod stub;
 pub(crate) mod types;

@@ -11,7 +11,7 @@ use crate::admin::of_hex;
 use crate::admin::text::shown;
 use crate::chunk::tttd::{TARGETS, Tttd};
 use crate::config::parse_size;
-use crate::overlay::methods::chunk_graph::{collect, collect_indexed};
+use crate::query::methods::chunk_graph::{collect, collect_indexed};
 use crate::similarity::methods::chunk_graph::{
     Analysis, AnalysisOptions, ChunkGraph, Collection, Gathered, GraphError, Link, Templates, write_clusters,
     write_identical, write_pairs,

@@ -3,7 +3,7 @@ use super::output::{Output, share, size, table};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{Progress, Unit};
 use crate::config::parse_size;
-use crate::overlay::compare::{CompareOptions, Comparison, compare};
+use crate::query::compare::{CompareOptions, Comparison, compare};
 use std::path::PathBuf;
 
 /// Measure similarity methods against the truth

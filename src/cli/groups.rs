@@ -9,9 +9,12 @@ use super::winnow::WinnowGroups;
 use super::{CliResult, Global, Outcome};
 use crate::admin::{GroupReport, GroupsReport, Request, Response};
 use crate::config::parse_size;
-use crate::overlay::GroupOptions;
+use crate::query::GroupOptions;
 use crate::similarity::groups::{MEMORY_BYTES_MIN, SHARE_MIN};
-use crate::similarity::methods::{Chosen, Method, chunk_graph::ChunkGraph, sif::Sif, winnow::Winnow};
+use crate::similarity::methods::chunk_graph::ChunkGraph;
+use crate::similarity::methods::sif::Sif;
+use crate::similarity::methods::winnow::Winnow;
+use crate::similarity::methods::{Chosen, Method};
 use std::path::{Path, PathBuf};
 
 /// Groups in a table by default; scripts get all.

@@ -4,8 +4,8 @@ use super::{CliResult, Global, Outcome};
 use crate::chunk::ChunkParams;
 use crate::config::{Config, dedup_text, parse_dedup, parse_size};
 use crate::control;
-use crate::overlay::Dedup;
 use crate::repo::{self, InitOptions, Repo};
+use crate::tree::Dedup;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@ use super::output::{Output, plain, size, table};
 use super::session::{Session, Work, find, unexpected};
 use super::{CliResult, Global, Outcome};
 use crate::admin::{HistoryUse, LogReport, Request, Response};
-use crate::overlay::snapshots_fill_disk;
+use crate::convert::snapshots_fill_disk;
 use std::path::PathBuf;
 
 /// List versions of a file, or the space of all versions

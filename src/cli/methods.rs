@@ -14,7 +14,7 @@ use crate::admin::{
 };
 use crate::contents::{Look, OverlayError};
 use crate::control::Found;
-use crate::overlay::methods::{Tree, of_reference};
+use crate::query::methods::{Tree, of_reference};
 use crate::similarity::methods::simhash::{self, SimHash};
 use crate::similarity::methods::winnow::{Base, PairOptions, Winnow};
 use crate::similarity::methods::{AnyMethod, BadMethod, Chosen, Method, names};

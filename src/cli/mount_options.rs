@@ -112,7 +112,7 @@ pub(super) fn split(list: &str) -> Vec<String> {
 mod tests {
     use super::super::mount::Mount;
     use super::*;
-    use crate::overlay::Dedup;
+    use crate::tree::Dedup;
     use clap::Parser;
     use std::path::PathBuf;
 

@@ -4,10 +4,10 @@ use super::error::CliError;
 use super::output::{Output, share, size};
 use super::similar::not_indexed;
 use crate::admin::{DiffReport, Excerpt, GroupsReport};
-use crate::overlay::compare::Comparison;
 use crate::page::{
     Bar, Column, Figure, Kind, MARKED_MAX, Page, Part, Picture, Piece, Set, Shared, SideBySide, Table, Values,
 };
+use crate::query::compare::Comparison;
 use std::path::Path;
 
 /// Writes a page to a file; replaces it only when the new one is complete.

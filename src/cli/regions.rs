@@ -2,7 +2,7 @@ use super::error::CliError;
 use super::methods::failed;
 use super::output::{Output, plain, share};
 use super::{CliResult, Global, Outcome};
-use crate::overlay::methods::regions::{Passage, SideBySide, side_by_side};
+use crate::query::methods::regions::{Passage, SideBySide, side_by_side};
 use crate::similarity::methods::winnow::Winnow;
 use crate::view::View;
 use serde::Serialize;

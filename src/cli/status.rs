@@ -4,7 +4,7 @@ use super::session::{Session, Work, find, unexpected};
 use super::watch::{parse_seconds, watch};
 use super::{CliResult, Global, Outcome, log};
 use crate::admin::{HistoryUse, KeptStatus, Request, Response, StatusReport, WouldFreeReport};
-use crate::overlay::snapshots_fill_disk;
+use crate::convert::snapshots_fill_disk;
 use std::path::PathBuf;
 use std::time::Duration;
 

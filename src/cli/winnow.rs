@@ -6,7 +6,7 @@ use super::similar::parse_look;
 use crate::admin::{FileRef, WinnowRequest};
 use crate::contents::Look;
 use crate::control::{self, Found};
-use crate::overlay::methods::winnow::read_base;
+use crate::query::methods::winnow::read_base;
 use crate::similarity::methods::winnow::{Base, Query, Winnow};
 use crate::view::View;
 use std::path::{Path, PathBuf};

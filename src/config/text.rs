@@ -2,9 +2,10 @@
 
 use super::Config;
 use crate::contents::Indexing;
+use crate::convert::Amount;
 use crate::history::Rules;
-use crate::overlay::{Amount, Dedup, Rule};
 use crate::similarity::methods::Chosen;
+use crate::tree::{Dedup, Rule};
 use crate::view::View;
 use std::time::Duration;
 

@@ -156,7 +156,7 @@ fn unmount(
 ) -> Result<Response, Fault> {
     // Work that a scan or catch-up has not reached is done later.
     let mut most = 0;
-    let settled = repo.overlay().settle(&mut |pending| {
+    let settled = repo.overlay().maintenance.settle(&mut |pending| {
         most = most.max(pending as u64);
         progress(Progress::files("settling", most - pending as u64, most))
     });
@@ -278,7 +278,7 @@ fn close(repo: Arc<Repo>, left: Vec<PathBuf>) -> Result<(), DaemonError> {
             }
             Err(shared) => {
                 tracing::warn!("work was under way at the end; the next mount handles the rest");
-                let result = shared.overlay().persist();
+                let result = shared.overlay().maintenance.persist();
                 return result.map_err(|e| DaemonError::Text(shared.readable(&e)));
             }
         }

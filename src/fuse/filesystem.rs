@@ -15,7 +15,8 @@ use super::thread_parking::{ActiveThread, ThreadParking};
 use crate::backing::types::{Attr, Kind, ROOT, SetAttr};
 use crate::contents::OverlayError;
 use crate::history::Browse;
-use crate::overlay::{DirHandle, Handle, Io, Opened, Overlay, PassToken};
+use crate::overlay::Overlay;
+use crate::tree::{DirHandle, Handle, Io, Opened, PassToken};
 use fuser::{
     BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -167,7 +168,7 @@ impl Filesystem for OverlayFs {
             let depth = config.set_max_stack_depth(1);
             self.passthrough = depth.is_ok() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
         }
-        self.overlay.set_passes(self.passthrough);
+        self.overlay.tree.set_passes(self.passthrough);
         let _ = config.set_max_write(WRITE_BYTES_MAX);
         let _ = config.set_max_background(64);
         Ok(())
@@ -177,7 +178,7 @@ impl Filesystem for OverlayFs {
         let _turn = self.parking.take();
         let found = match Browse::owns(node(parent)) {
             true => self.snapshots.browse.lookup(node(parent), name),
-            false => match self.overlay.lookup(node(parent), name) {
+            false => match self.overlay.tree.lookup(node(parent), name) {
                 Err(OverlayError::Os(rustix::io::Errno::NOENT)) if node(parent) == ROOT => {
                     self.snapshots.browse.lookup(ROOT, name)
                 }
@@ -208,7 +209,7 @@ impl Filesystem for OverlayFs {
         let _turn = self.parking.take_part();
         match Browse::owns(node(ino)) {
             true => self.snapshots.browse.forget(node(ino), lookups),
-            false => self.overlay.forget(node(ino), lookups),
+            false => self.overlay.tree.forget(node(ino), lookups),
         }
     }
 
@@ -216,7 +217,7 @@ impl Filesystem for OverlayFs {
         let _turn = self.parking.take();
         let found = match Browse::owns(node(ino)) {
             true => self.snapshots.browse.getattr(node(ino)),
-            false => self.overlay.getattr(node(ino)),
+            false => self.overlay.tree.getattr(node(ino)),
         };
         self.attr(reply, found);
     }
@@ -256,14 +257,14 @@ impl Filesystem for OverlayFs {
         };
         let drop = |change| setid::drop_bits(&self.overlay, request, ino, change);
         let dropped = change.map_or(Ok(()), drop);
-        self.attr(reply, dropped.and_then(|()| self.overlay.setattr(node(ino), set)));
+        self.attr(reply, dropped.and_then(|()| self.overlay.tree.setattr(node(ino), set)));
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
         let _turn = self.parking.take();
         let target = match Browse::owns(node(ino)) {
             true => self.snapshots.browse.readlink(node(ino)),
-            false => self.overlay.readlink(node(ino)),
+            false => self.overlay.tree.readlink(node(ino)),
         };
         match target {
             Ok(target) => reply.data(&target),
@@ -286,7 +287,7 @@ impl Filesystem for OverlayFs {
         }
         let _turn = self.parking.take();
         let rdev = convert::decode_dev(rdev);
-        self.entry(reply, self.overlay.mknod(node(parent), name, mode, rdev, caller(request, umask)));
+        self.entry(reply, self.overlay.tree.mknod(node(parent), name, mode, rdev, caller(request, umask)));
     }
 
     fn mkdir(
@@ -302,7 +303,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
-        self.entry(reply, self.overlay.mkdir(node(parent), name, mode, caller(request, umask)));
+        self.entry(reply, self.overlay.tree.mkdir(node(parent), name, mode, caller(request, umask)));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -310,7 +311,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
-        empty(reply, self.overlay.unlink(node(parent), name));
+        empty(reply, self.overlay.tree.unlink(node(parent), name));
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -318,7 +319,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
-        empty(reply, self.overlay.rmdir(node(parent), name));
+        empty(reply, self.overlay.tree.rmdir(node(parent), name));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -326,7 +327,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
-        self.entry(reply, self.overlay.symlink(node(parent), name, target, caller(request, 0)));
+        self.entry(reply, self.overlay.tree.symlink(node(parent), name, target, caller(request, 0)));
     }
 
     fn rename(
@@ -344,7 +345,7 @@ impl Filesystem for OverlayFs {
         }
         let _turn = self.parking.take();
         let (from, to) = ((node(parent), name), (node(newparent), newname));
-        empty(reply, self.overlay.rename(from, to, flags.bits(), caller(request, 0)));
+        empty(reply, self.overlay.tree.rename(from, to, flags.bits(), caller(request, 0)));
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
@@ -352,7 +353,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
-        self.entry(reply, self.overlay.link(node(ino), node(newparent), newname));
+        self.entry(reply, self.overlay.tree.link(node(ino), node(newparent), newname));
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -361,7 +362,7 @@ impl Filesystem for OverlayFs {
             return self.snapshots.open(node(ino), flags, reply);
         }
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
-        match self.overlay.open(node(ino), open_flags(flags.0), &register) {
+        match self.overlay.tree.open(node(ino), open_flags(flags.0), &register) {
             Ok(Opened { handle, io }) => {
                 if flags.0 & libc::O_TRUNC != 0
                     && self.bits_stay
@@ -398,7 +399,7 @@ impl Filesystem for OverlayFs {
         let _turn = self.parking.take();
         let register = |file: &File| self.register(|file| reply.open_backing(file), file);
         let (caller, passed) = (caller(request, umask), passed_flags(flags));
-        match self.overlay.create(node(parent), name, mode, caller, open_flags(flags), &register) {
+        match self.overlay.tree.create(node(parent), name, mode, caller, open_flags(flags), &register) {
             Ok((made, Opened { handle, io })) => {
                 let fh = self.files.add(handle);
                 // The creator writes next, past the daemon. The kernel notices that, except through mappings.
@@ -436,7 +437,7 @@ impl Filesystem for OverlayFs {
         let read = self.files.get(fh).and_then(|handle| {
             // Only reads past the page cache have a lock owner.
             let spliced = lock_owner.is_none() && handle.is_passed();
-            Ok((self.overlay.read(&handle, offset, size as usize)?, spliced))
+            Ok((self.overlay.tree.read(&handle, offset, size as usize)?, spliced))
         });
         match read {
             Ok((data, spliced)) => {
@@ -469,10 +470,10 @@ impl Filesystem for OverlayFs {
         };
         let handle = dropped.and_then(|()| self.files.get(fh));
         let written = handle.and_then(|handle| {
-            let written = self.overlay.write(&handle, offset, data)?;
+            let written = self.overlay.tree.write(&handle, offset, data)?;
             // For a file without passthrough the kernel itself requests the sync.
             if syncs && handle.is_passed() {
-                self.overlay.fsync(&handle, flags.0 & libc::O_SYNC != libc::O_SYNC)?;
+                self.overlay.tree.fsync(&handle, flags.0 & libc::O_SYNC != libc::O_SYNC)?;
             }
             Ok(written)
         });
@@ -510,7 +511,7 @@ impl Filesystem for OverlayFs {
             return reply.ok();
         }
         if let Some(handle) = self.files.remove(fh) {
-            self.overlay.release(&handle);
+            self.overlay.tree.release(&handle);
         }
         reply.ok();
     }
@@ -520,7 +521,7 @@ impl Filesystem for OverlayFs {
             return reply.ok();
         }
         let _turn = self.parking.take_long();
-        empty(reply, self.files.get(fh).and_then(|handle| self.overlay.fsync(&handle, datasync)));
+        empty(reply, self.files.get(fh).and_then(|handle| self.overlay.tree.fsync(&handle, datasync)));
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -528,7 +529,7 @@ impl Filesystem for OverlayFs {
         if Browse::owns(node(ino)) {
             return self.snapshots.opendir(node(ino), reply);
         }
-        match self.overlay.opendir(node(ino)) {
+        match self.overlay.tree.opendir(node(ino)) {
             Ok(dir) => {
                 let handle = self.dirs.add(Arc::new(dir));
                 reply.opened(handle, self.keeper.opened(node(ino), handle));
@@ -550,7 +551,7 @@ impl Filesystem for OverlayFs {
             return self.snapshots.readdir(fh, offset, reply);
         }
         let listed = self.dirs.get(fh).and_then(|dir| {
-            self.overlay.readdir(&dir, offset, |entry| {
+            self.overlay.tree.readdir(&dir, offset, |entry| {
                 let known = entry.kind.map_or(fuser::FileType::RegularFile, kind);
                 !reply.add(INodeNo(entry.node.0), entry.next, known, entry.name)
             })
@@ -576,7 +577,7 @@ impl Filesystem for OverlayFs {
         let most = if offset == 0 { self.listings.begin(node(ino)) } else { usize::MAX };
         let mut entries = 0;
         let listed = self.dirs.get(fh).and_then(|dir| {
-            self.overlay.readdir(&dir, offset, |entry| {
+            self.overlay.tree.readdir(&dir, offset, |entry| {
                 entries += 1;
                 if entries > most {
                     return false;
@@ -584,9 +585,9 @@ impl Filesystem for OverlayFs {
                 let dots = matches!(entry.name.as_bytes(), b"." | b"..");
                 let found = if dots {
                     // The kernel uses only the number of these.
-                    self.overlay.getattr(node(ino)).map(|dir| Attr { node: entry.node, ..dir })
+                    self.overlay.tree.getattr(node(ino)).map(|dir| Attr { node: entry.node, ..dir })
                 } else {
-                    self.overlay.lookup_listed(node(ino), entry.name)
+                    self.overlay.tree.lookup_listed(node(ino), entry.name)
                 };
                 // An entry that disappeared since it was listed is omitted.
                 let Ok(found) = found else { return true };
@@ -594,7 +595,7 @@ impl Filesystem for OverlayFs {
                 let number = INodeNo(found.node.0);
                 let full = reply.add(number, entry.next, entry.name, &ttl, &attr(&found), GENERATION);
                 if full && !dots {
-                    self.overlay.forget(found.node, 1);
+                    self.overlay.tree.forget(found.node, 1);
                 }
                 !full
             })
@@ -628,12 +629,12 @@ impl Filesystem for OverlayFs {
             return reply.ok();
         }
         let _turn = self.parking.take_long();
-        empty(reply, self.dirs.get(fh).and_then(|dir| self.overlay.fsyncdir(&dir)));
+        empty(reply, self.dirs.get(fh).and_then(|dir| self.overlay.tree.fsyncdir(&dir)));
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let _turn = self.parking.take();
-        match self.overlay.statfs() {
+        match self.overlay.tree.statfs() {
             Ok(s) => reply.statfs(
                 s.f_blocks,
                 s.f_bfree,
@@ -662,7 +663,7 @@ impl Filesystem for OverlayFs {
             return reply.error(refused);
         }
         let _turn = self.parking.take();
-        let mut set = self.overlay.setxattr(node(ino), name, value, flags as u32);
+        let mut set = self.overlay.tree.setxattr(node(ino), name, value, flags as u32);
         if name == ACL_XATTR {
             set = set.and_then(|()| setid::drop_setgid_of_strangers(&self.overlay, request, ino));
         }
@@ -676,7 +677,7 @@ impl Filesystem for OverlayFs {
         } else if Browse::owns(node(ino)) {
             self.snapshots.browse.getxattr(node(ino), name)
         } else {
-            self.overlay.getxattr(node(ino), name)
+            self.overlay.tree.getxattr(node(ino), name)
         };
         match value {
             Ok(Some(value)) => sized(reply, size, &value),
@@ -690,7 +691,7 @@ impl Filesystem for OverlayFs {
         let _turn = self.parking.take();
         let names = match Browse::owns(node(ino)) {
             true => self.snapshots.browse.listxattr(node(ino)),
-            false => self.overlay.listxattr(node(ino)),
+            false => self.overlay.tree.listxattr(node(ino)),
         };
         match names {
             Ok(names) => sized(reply, size, &shown_to(request, names)),
@@ -707,7 +708,7 @@ impl Filesystem for OverlayFs {
             true => setid::check_removal(&self.overlay, request, ino, name),
             false => Ok(()),
         };
-        empty(reply, allowed.and_then(|()| self.overlay.removexattr(node(ino), name)));
+        empty(reply, allowed.and_then(|()| self.overlay.tree.removexattr(node(ino), name)));
     }
 
     fn access(&self, _request: &Request, _ino: INodeNo, _mask: fuser::AccessFlags, reply: ReplyEmpty) {
@@ -730,7 +731,7 @@ impl Filesystem for OverlayFs {
         }
         let _turn = self.parking.take_long();
         let handle = self.files.get(fh);
-        empty(reply, handle.and_then(|handle| self.overlay.fallocate(&handle, mode, offset, length)));
+        empty(reply, handle.and_then(|handle| self.overlay.tree.fallocate(&handle, mode, offset, length)));
     }
 
     fn lseek(
@@ -754,7 +755,7 @@ impl Filesystem for OverlayFs {
         let Ok(from) = u64::try_from(offset) else {
             return reply.error(Errno::ENXIO);
         };
-        match self.files.get(fh).and_then(|handle| self.overlay.seek(&handle, from, hole)) {
+        match self.files.get(fh).and_then(|handle| self.overlay.tree.seek(&handle, from, hole)) {
             Ok(found) => reply.offset(found as i64),
             Err(e) => reply.error(errno(&e)),
         }

@@ -3,7 +3,7 @@
 use super::errno::errno;
 use crate::backing::types::Caller;
 use crate::contents::OverlayError;
-use crate::overlay::OpenFlags as Open;
+use crate::tree::OpenFlags as Open;
 use fuser::{Errno, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyXattr, Request};
 
 /// The kernel's mark for opening a file to run it.

@@ -144,7 +144,7 @@ pub fn mount(
         }
     };
     let notifier = session.notifier();
-    overlay.drop_pages_by(Box::new(move |node, range| {
+    overlay.tree.drop_pages_by(Box::new(move |node, range| {
         // No length means up to the end.
         let len = (range.end - range.start).try_into().unwrap_or(0);
         notifier.inval_inode(INodeNo(node.0), range.start as i64, len).is_ok()

@@ -21,11 +21,11 @@ pub(super) fn drop_setgid_of_strangers(
     if request.uid() == 0 {
         return Ok(());
     }
-    let found = overlay.getattr(node(ino))?;
+    let found = overlay.tree.getattr(node(ino))?;
     let perm = u32::from(found.perm);
     if perm & libc::S_ISGID != 0 && !in_group(request, found.gid) {
         let set = SetAttr { mode: Some(perm & !libc::S_ISGID), ..SetAttr::default() };
-        overlay.setattr(node(ino), set)?;
+        overlay.tree.setattr(node(ino), set)?;
     }
     Ok(())
 }
@@ -53,7 +53,7 @@ pub(super) fn drop_bits(
     ino: INodeNo,
     change: Change,
 ) -> Result<(), OverlayError> {
-    let found = overlay.getattr(node(ino))?;
+    let found = overlay.tree.getattr(node(ino))?;
     let Some(kept) = kept(request, &found) else {
         return Ok(());
     };
@@ -73,7 +73,7 @@ pub(super) fn drop_bits(
         }
         Change::Content | Change::Marked | Change::Owner => {}
     }
-    overlay.setattr(node(ino), SetAttr { mode: Some(kept), ..SetAttr::default() }).map(drop)
+    overlay.tree.setattr(node(ino), SetAttr { mode: Some(kept), ..SetAttr::default() }).map(drop)
 }
 
 /// Refuses chown(-1, -1) by another user on a file with such bits. The kernel removes the capability before
@@ -87,7 +87,7 @@ pub(super) fn check_removal(
     if xattr != "security.capability" {
         return Ok(());
     }
-    let found = overlay.getattr(node(ino))?;
+    let found = overlay.tree.getattr(node(ino))?;
     let is_guarded = kept(request, &found).is_some() && !owns(request, &found);
     match is_guarded && privilege::call(request.pid()) == Call::Owner {
         true => Err(Errno::PERM.into()),

@@ -34,7 +34,7 @@ impl Spliced {
         waiting.dropping = true;
         while let Some((node, range)) = waiting.ranges.pop() {
             drop(waiting);
-            overlay.drop_pages(node, range);
+            overlay.tree.drop_pages(node, range);
             waiting = lock();
         }
         waiting.dropping = false;

@@ -24,8 +24,8 @@
 use super::wire::{Input, put_bytes, put_meta, put_time};
 use crate::backing::stub::Time;
 use crate::id::{DocumentId, FileId, RecipeId};
-use crate::overlay::Meta;
 use crate::recipe::put_varint;
+use crate::tree::Meta;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

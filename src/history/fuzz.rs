@@ -5,7 +5,7 @@ use super::node::{self, Entry, Node};
 use super::snapshots::Snapshot;
 use crate::backing::stub::Time;
 use crate::id::{DocumentId, FileId, RecipeId, StoreId};
-use crate::overlay::Meta;
+use crate::tree::Meta;
 
 /// A batch of events.
 pub fn events(bytes: &[u8]) {

@@ -20,8 +20,9 @@ use crate::backing::stub::Time;
 use crate::contents::OverlayError;
 use crate::db::DbError;
 use crate::id::RecipeId;
-use crate::overlay::{KeptForHistory, Overlay};
+use crate::overlay::Overlay;
 use crate::store::{Collection, StoreError};
+use crate::tree::KeptForHistory;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -94,7 +95,7 @@ impl<'a> Keeper<'a> {
                         Some(now)
                     }
                 };
-                let wanted = self.overlay.keeps_history(&version.path);
+                let wanted = self.overlay.tree.keeps_history(&version.path);
                 let id = EventId::new(number, place);
                 if !(wanted && self.moments.keep(event.time.sec, until)) {
                     self.give_up(id, kept);
@@ -226,8 +227,8 @@ impl<'a> Keeper<'a> {
         }
         let Some((row, at)) = next else {
             // A file of a tree that was copied without xattrs is another inode, and empty: repair fixes it.
-            let open = self.overlay.file_at(path)? == Some(version.file)
-                || self.overlay.may_have_lost(path, version.meta.mtime)?;
+            let open = self.overlay.maintenance.file_at(path)? == Some(version.file)
+                || self.overlay.maintenance.may_have_lost(path, version.meta.mtime)?;
             return Ok(if open { End::Open } else { End::Unseen(path.to_owned()) });
         };
         match row.role {

@@ -49,8 +49,9 @@ pub use tree::{Difference, How};
 
 use crate::db::Db;
 use crate::id::DocumentId;
-use crate::overlay::{Committed, Observer, Overlay};
+use crate::overlay::Overlay;
 use crate::store::DocumentKind;
+use crate::tree::{Committed, Observer};
 use log::Log;
 use recorder::Recorder;
 use snapshots::Snapshots;
@@ -80,7 +81,7 @@ impl History {
         let snapshots = Snapshots::open(&store, db, &of(DocumentKind::Snapshot), &removed, read_only)?;
         let is_new = is_new && !rules.none && !read_only;
         let recorder = Arc::new(Recorder { log, snapshots, rules, store, overlay: Arc::downgrade(overlay) });
-        overlay.observed_by(recorder.clone());
+        overlay.tree.observed_by(recorder.clone());
         Ok(History { overlay: overlay.clone(), recorder, is_new, last_taken: Mutex::new(None) })
     }
 
@@ -102,7 +103,7 @@ impl History {
         // Also by its number, if that cannot have been another file's then: events of its name may be
         // unknown.
         let mut own = Vec::new();
-        if let Some((file, Some(birth))) = self.overlay.file_and_birth_at(path)? {
+        if let Some((file, Some(birth))) = self.overlay.maintenance.file_and_birth_at(path)? {
             for row in log.of_file(file)?.into_iter().filter(|row| row.time >= birth.sec) {
                 // Rows have seconds, and a number can be reused within one.
                 let later = row.time > birth.sec
@@ -152,7 +153,7 @@ impl History {
 
     /// Durably removes a snapshot. The next collection frees the content that only it needed.
     pub fn remove_snapshot(&self, id: &DocumentId) -> Result<()> {
-        if self.overlay.read_only() {
+        if self.overlay.maintenance.read_only() {
             return Err(crate::contents::OverlayError::ReadOnly.into());
         }
         let _changing = self.recorder.snapshots.change();

@@ -21,9 +21,9 @@
 use super::error::{HistoryError, Result};
 use super::wire::{Input, put_bytes, put_meta};
 use crate::id::{DocumentId, RecipeId};
-use crate::overlay::Meta;
 use crate::recipe::put_varint;
 use crate::store::{DocumentKind, Store, Writer};
+use crate::tree::Meta;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 

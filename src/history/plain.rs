@@ -18,7 +18,7 @@ use super::log::full_or;
 use crate::backing::stub::Time;
 use crate::db::{Db, Layout, Runs, Table};
 use crate::id::{FileId, RecipeId};
-use crate::overlay::Met;
+use crate::maintain::Met;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -114,7 +114,8 @@ mod tests {
     use super::*;
     use crate::backing::types::Kind;
     use crate::db::MemDb;
-    use crate::overlay::{Held, Meta};
+    use crate::maintain::Held;
+    use crate::tree::Meta;
 
     fn time(sec: i64, nsec: u32) -> Time {
         Time { sec, nsec }

@@ -12,8 +12,9 @@ use crate::backing::stub::Time;
 use crate::contents::OverlayError;
 use crate::db::DbError;
 use crate::id::DocumentId;
-use crate::overlay::{Committed, KeptForHistory, Observer, Overlay};
+use crate::overlay::Overlay;
 use crate::store::{Collection, Store, StoreError};
+use crate::tree::{Committed, KeptForHistory, Observer};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -82,7 +83,7 @@ impl Recorder {
 
     /// Removes events of versions that earlier collections dropped from the log. False if `keep_going` returned false.
     fn compact(&self, overlay: &Overlay, keep_going: &mut dyn FnMut() -> bool) -> Result<bool> {
-        let mut exists = |path: &Path| Ok(overlay.file_at(path)?.is_some());
+        let mut exists = |path: &Path| Ok(overlay.maintenance.file_at(path)?.is_some());
         let mut replace = |batches| self.log.replace(batches);
         let done = self
             .log

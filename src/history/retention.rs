@@ -6,7 +6,7 @@
 //! restored today, however old it was; and the content at midnight can be restored for as many days as there
 //! are rules for.
 
-use crate::overlay::Amount;
+use crate::convert::Amount;
 use std::time::Duration;
 
 /// Hours, days, weeks and months are in UTC; a week begins on Monday.

@@ -22,9 +22,9 @@ use super::wire::{Input, put_bytes, put_time};
 use crate::backing::stub::Time;
 use crate::db::{Db, Layout, Runs, Table};
 use crate::id::{DocumentId, RecipeId, StoreId};
-use crate::overlay::KeptForHistory;
 use crate::recipe::put_varint;
 use crate::store::{Collection, DocumentKind, Store, StoreError};
+use crate::tree::KeptForHistory;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

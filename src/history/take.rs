@@ -25,8 +25,10 @@ use super::{History, short_id};
 use crate::backing::stub::Time;
 use crate::backing::types::Kind;
 use crate::id::{DocumentId, FileId, RecipeId, StoreId};
-use crate::overlay::{Change, Held, INSTALL_PREFIX, Met, Overlay};
+use crate::maintain::{Held, INSTALL_PREFIX, Met};
+use crate::overlay::Overlay;
 use crate::store::{Store, Writer};
+use crate::tree::Change;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -110,10 +112,10 @@ impl History {
         let overlay = &*self.overlay;
         let (recorder, snapshots) = (&self.recorder, &self.recorder.snapshots);
         check_name(name)?;
-        if overlay.read_only() {
+        if overlay.maintenance.read_only() {
             return Err(crate::contents::OverlayError::ReadOnly.into());
         }
-        if !overlay.settle(&mut |_| step(0))? {
+        if !overlay.maintenance.settle(&mut |_| step(0))? {
             return Err(HistoryError::Interrupted);
         }
         let _changing = snapshots.change();
@@ -149,24 +151,24 @@ impl History {
                 base.root_node()
             }
             None => {
-                overlay.begin_changes();
+                overlay.tree.begin_changes();
                 taker.walk(Path::new(""), last_root)?
             }
         };
         let (root_met, time) = loop {
             // Files closed during the walk are committed while programs run, not while they wait.
-            if walked && !overlay.settle(&mut |_| (taker.step)(taker.looked_at))? {
+            if walked && !overlay.maintenance.settle(&mut |_| (taker.step)(taker.looked_at))? {
                 return Err(HistoryError::Interrupted);
             }
-            let still = overlay.stand_still(&mut || (taker.step)(taker.looked_at));
+            let still = overlay.tree.stand_still(&mut || (taker.step)(taker.looked_at));
             let Some(_still) = still else { return Err(HistoryError::Interrupted) };
-            let changes = overlay.take_changes()?;
+            let changes = overlay.tree.take_changes()?;
             let Some(changes) = changes else {
                 // Some changes are unknown: everything is walked while programs run; after too many walks,
                 // while they wait.
                 walked = true;
                 (taker.count, taker.open) = (Count::default(), 0);
-                overlay.begin_changes();
+                overlay.tree.begin_changes();
                 if walks < WALKS_MAX {
                     walks += 1;
                     drop(_still);
@@ -175,7 +177,7 @@ impl History {
                 }
                 taker.patience = CLOSE_WAITS;
                 root = taker.walk(Path::new(""), last_root)?;
-                break (overlay.snapshot_at(Path::new(""))?, Time::now());
+                break (overlay.maintenance.snapshot_at(Path::new(""))?, Time::now());
             };
             (taker.open, taker.saves, taker.patience) = (0, 0, CLOSE_WAITS << tries);
             let mut changed = Changed::default();
@@ -187,7 +189,7 @@ impl History {
                 tries += 1;
                 continue;
             }
-            let root_met = overlay.snapshot_at(Path::new(""))?;
+            let root_met = overlay.maintenance.snapshot_at(Path::new(""))?;
             break (root_met, Time::now());
         };
         let root_met =
@@ -261,7 +263,7 @@ impl Taker<'_> {
             Some(Err(_)) | None => HashMap::new(),
         };
         let mut entries = Vec::new();
-        for names in self.overlay.snapshot_names(path)?.unwrap_or_default().chunks(TOGETHER_MAX) {
+        for names in self.overlay.maintenance.snapshot_names(path)?.unwrap_or_default().chunks(TOGETHER_MAX) {
             let mut met = Vec::with_capacity(names.len());
             for name in names {
                 let (path, before) = (path.join(name), known.remove(name));
@@ -281,7 +283,7 @@ impl Taker<'_> {
             return Ok(None);
         }
         self.look()?;
-        Ok(self.overlay.snapshot_at(path)?)
+        Ok(self.overlay.maintenance.snapshot_at(path)?)
     }
 
     /// Reads those of these plain files that must be read, together: each one alone would cost more than its
@@ -290,7 +292,7 @@ impl Taker<'_> {
         let (mut read, mut bytes) = (Vec::new(), 0);
         let time = Time::now();
         for (path, met, before) in met {
-            if met.kind != Kind::File || met.held != Held::Plain || !self.overlay.keeps_history(path) {
+            if met.kind != Kind::File || met.held != Held::Plain || !self.overlay.tree.keeps_history(path) {
                 continue;
             }
             match before.as_ref().map(|before| &before.node) {
@@ -311,7 +313,7 @@ impl Taker<'_> {
             let (now, later) = rest.split_at(fit.count().max(1));
             let paths: Vec<&Path> = now.iter().map(|(path, _)| path.as_path()).collect();
             self.read += now.len() as u64;
-            for ((path, met), stored) in now.iter().zip(self.overlay.store_all_plain(&paths)?) {
+            for ((path, met), stored) in now.iter().zip(self.overlay.maintenance.store_all_plain(&paths)?) {
                 if let Some((recipe, _)) = stored {
                     self.plain.note(met, time, recipe)?;
                 }
@@ -343,7 +345,7 @@ impl Taker<'_> {
     }
 
     fn file(&mut self, path: &Path, met: Met, before: Option<&Entry>) -> Result<Option<Entry>> {
-        if !self.overlay.keeps_history(path) {
+        if !self.overlay.tree.keeps_history(path) {
             return Ok(None);
         }
         let link = if met.nlink > 1 { met.file.0 } else { 0 };
@@ -361,7 +363,7 @@ impl Taker<'_> {
             Held::Open { .. } if self.patience > 0 => {
                 self.patience -= 1;
                 std::thread::sleep(CLOSE_WAIT);
-                let Some(met) = self.overlay.snapshot_at(path)? else { return Ok(None) };
+                let Some(met) = self.overlay.maintenance.snapshot_at(path)? else { return Ok(None) };
                 return self.file(path, met, before);
             }
             Held::Open { save } => {
@@ -387,7 +389,7 @@ impl Taker<'_> {
             // It was open when it was met.
             None => {
                 self.read += 1;
-                Ok(self.overlay.store_plain(path)?)
+                Ok(self.overlay.maintenance.store_plain(path)?)
             }
         }
     }
@@ -418,7 +420,7 @@ impl Taker<'_> {
         let mut entries: BTreeMap<OsString, Entry> =
             node::read(self.store, &before)?.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
         if changed.touched || changed.moved {
-            let names = self.overlay.snapshot_names(path)?.unwrap_or_default();
+            let names = self.overlay.maintenance.snapshot_names(path)?.unwrap_or_default();
             let gone: Vec<OsString> =
                 entries.keys().filter(|name| names.binary_search(name).is_err()).cloned().collect();
             for name in gone {

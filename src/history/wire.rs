@@ -1,8 +1,8 @@
 //! Encoding of history values: numbers as LEB128, byte strings by their length. One value has one encoding.
 
 use crate::backing::stub::Time;
-use crate::overlay::{Meta, Xattr};
 use crate::recipe::{put_varint, take_varint};
+use crate::tree::{Meta, Xattr};
 
 /// Limit of one file's xattrs, whatever a document claims.
 const XATTRS_MAX: u64 = 4096;

@@ -1,7 +1,6 @@
 //! An overlay for unit tests: a root with files below a directory that has room for files outside the root.
 
-use super::inode::{Content, Inode};
-use super::{Dedup, HybridOptions, Overlay, Parts};
+use super::{Overlay, Parts};
 use crate::backing::Backing;
 use crate::backing::stub::GuardKey;
 use crate::chunk::ChunkParams;
@@ -9,18 +8,20 @@ use crate::db::MemDb;
 use crate::id::StoreId;
 use crate::similarity::{Similarity, SimilarityOptions};
 use crate::store::{Store, StoreOptions};
+use crate::tree::inode::{Content, Inode};
+use crate::tree::{Dedup, HybridOptions};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
 /// An overlay without background threads: a test commits files itself.
-pub(super) struct World {
-    pub(super) overlay: Arc<Overlay>,
-    pub(super) temp: TempDir,
+pub(crate) struct World {
+    pub(crate) overlay: Arc<Overlay>,
+    pub(crate) temp: TempDir,
 }
 
 impl World {
-    pub(super) fn new() -> World {
+    pub(crate) fn new() -> World {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("root");
         let state = root.join(".dedupfs");
@@ -45,19 +46,19 @@ impl World {
     }
 
     /// The inode of a file below the root.
-    pub(super) fn inode(&self, path: &str) -> Arc<Inode> {
-        let backing = &self.overlay.backing;
-        self.overlay.inodes.enter(backing, backing.resolve(Path::new(path)).unwrap(), 1).unwrap()
+    pub(crate) fn inode(&self, path: &str) -> Arc<Inode> {
+        let backing = &self.overlay.tree.backing;
+        self.overlay.tree.inodes.enter(backing, backing.resolve(Path::new(path)).unwrap(), 1).unwrap()
     }
 
     /// Commits a file as the committer does.
-    pub(super) fn commit(&self, inode: &Arc<Inode>) {
-        self.overlay.commit_round(vec![inode.clone()], true);
+    pub(crate) fn commit(&self, inode: &Arc<Inode>) {
+        self.overlay.converter.commit_round(vec![inode.clone()], true);
     }
 
     /// Makes a file below the root, and a stub of it.
-    pub(super) fn stub(&self, path: &str, bytes: &[u8]) -> Arc<Inode> {
-        std::fs::write(self.overlay.backing.root_path().unwrap().join(path), bytes).unwrap();
+    pub(crate) fn stub(&self, path: &str, bytes: &[u8]) -> Arc<Inode> {
+        std::fs::write(self.overlay.tree.backing.root_path().unwrap().join(path), bytes).unwrap();
         let inode = self.inode(path);
         self.commit(&inode);
         assert!(matches!(inode.lock().content, Some(Content::Stub(_))), "{path} is no stub");

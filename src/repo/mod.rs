@@ -39,10 +39,9 @@ use crate::config::{Config, views_auto};
 use crate::db::{BATCH_CHANGES, Batch, Db, DbResult, Table};
 use crate::history::History;
 use crate::id::StoreId;
-use crate::overlay::{
-    self, Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, MethodIndexOptions, MethodIndexes, Overlay,
-    Policies,
-};
+use crate::indexes::{MethodIndexOptions, MethodIndexes};
+use crate::overlay::{self, Overlay};
+use crate::tree::{Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, Policies};
 use format::Format;
 use lock::Lock;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -173,7 +172,7 @@ impl Repo {
         let opened = open::open_parts(layout, &dir, format.id, tuning, options, progress)
             .map_err(|e| readable(e, &dir, &layout.state))?;
         let hot = HotOptions::default();
-        let overlay = Overlay::new(overlay::Parts {
+        let parts = overlay::Parts {
             backing,
             store: opened.store,
             similarity: opened.similarity,
@@ -187,14 +186,7 @@ impl Repo {
                 dir: dir.join(layout::EXTENTS),
                 bytes_min: config.hybrid_min_bytes.unwrap_or(HYBRID_BYTES_MIN),
             },
-        })
-        .map_err(|e| part(layout, "the overlay", replace(&e, &dir, &layout.state)))?
-        .with_policies(policies)
-        .with_convert_rate(config.convert_rate)
-        .with_hot(HotOptions {
-            bytes_max: config.hot_bytes.unwrap_or(hot.bytes_max),
-            rest: config.hot_time.unwrap_or(hot.rest),
-        });
+        };
         let mut views = opened.views;
         if !options.read_only {
             let wanted = config.views.unwrap_or_else(views_auto);
@@ -209,7 +201,18 @@ impl Repo {
         let kept = MethodIndexes::open(&opened.db, &methods, kept_options, options.read_only)
             .map_err(|e| part(layout, "the indexes of methods", e))?;
         let is_new = kept.is_new();
-        let overlay = overlay.with_views(views).with_method_indexes(kept);
+        let extra = overlay::Options {
+            policies: Some(policies),
+            convert_rate: config.convert_rate,
+            hot: HotOptions {
+                bytes_max: config.hot_bytes.unwrap_or(hot.bytes_max),
+                rest: config.hot_time.unwrap_or(hot.rest),
+            },
+            views: Some(views),
+            method_indexes: Some(kept),
+        };
+        let overlay = Overlay::with(parts, extra)
+            .map_err(|e| part(layout, "the overlay", replace(&e, &dir, &layout.state)))?;
         let overlay = Arc::new(overlay);
         let rules = config.history.unwrap_or_default();
         let history = History::open(&overlay, opened.db.clone(), rules, options.read_only)
@@ -221,9 +224,9 @@ impl Repo {
             Backlog { all: !opened.clean || is_new || unconverted && !withholds, files: opened.left };
         let behind = backlog.all || !backlog.files.is_empty();
         let auto_gc = config.gc.unwrap_or(true);
-        overlay.set_auto_gc(auto_gc && !behind);
-        overlay.set_auto_optimize(config.optimize.flatten());
-        overlay.keep_templates_in(dir.join(overlay::templates::TEMPLATES_DIR));
+        overlay.maintenance.set_auto_gc(auto_gc && !behind);
+        overlay.maintenance.set_auto_optimize(config.optimize.flatten());
+        overlay.queries.keep_templates_in(dir.join(overlay::templates::TEMPLATES_DIR));
         Ok(Repo {
             overlay,
             history: Arc::new(history),
@@ -307,7 +310,7 @@ impl Repo {
         let all = backlog.all;
         *backlog = Backlog::default();
         self.behind.store(false, Ordering::Release);
-        self.overlay.set_auto_gc(self.auto_gc);
+        self.overlay.maintenance.set_auto_gc(self.auto_gc);
         if all && !self.withholds {
             let mut batch = Batch::new();
             batch.remove(Table::Meta, UNCONVERTED);
@@ -338,7 +341,7 @@ impl Repo {
             Err(_) => self.behind(),
         };
         let close = || {
-            self.overlay.persist().map_err(|e| e.to_string())?;
+            self.overlay.maintenance.persist().map_err(|e| e.to_string())?;
             // In parts: without the mark of a clean close the next open walks the whole tree in any case.
             for part in left.chunks(BATCH_CHANGES) {
                 let mut batch = Batch::new();
@@ -348,7 +351,7 @@ impl Repo {
                 self.db.apply(batch).map_err(|e| e.to_string())?;
             }
             let mut batch = Batch::new();
-            if self.overlay.withheld() > 0 {
+            if self.overlay.converter.withheld() > 0 {
                 batch.put(Table::Meta, UNCONVERTED, vec![1]);
             }
             if !behind_whole_tree {

@@ -7,10 +7,11 @@
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
 use super::{CLEAN, Memory, OpenOptions, Opening};
+use crate::convert::{Amount, keep_free_bytes};
 use crate::db::{Batch, Compacted, Db, DbError, DbResult, IndexDb, MemDb, Shadow, Table};
 use crate::env::{Refusal, Reserve};
 use crate::id::StoreId;
-use crate::overlay::{Amount, Views, keep_free_bytes};
+use crate::indexes::Views;
 use crate::similarity::{Similarity, SimilarityError, SimilarityOptions};
 use crate::store::{Store, StoreError, StoreOptions};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@ use super::error::RepoError;
 use super::layout::{self, CONFIG};
 use super::{Repo, init};
 use crate::config::{Config, rule_text};
-use crate::overlay::{Dedup, Rule};
+use crate::tree::{Dedup, Rule};
 
 impl Repo {
     /// Keeps everything that `rule` matches plain from now on, durably. Returns whether the rule was new.
@@ -30,9 +30,9 @@ impl Repo {
         if added.rules.last() != Some(&rule) {
             return Err(form(&"no rule can be added at its end"));
         }
-        self.overlay.policies().with_rule(rule.clone()).map_err(|e| form(&e))?;
+        self.overlay.tree.policies().with_rule(rule.clone()).map_err(|e| form(&e))?;
         init::write_durable(&path, text.as_bytes(), 0o600)?;
-        self.overlay.add_rule(rule).map_err(|e| form(&e))?;
+        self.overlay.tree.add_rule(rule).map_err(|e| form(&e))?;
         Ok(true)
     }
 }

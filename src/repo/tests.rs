@@ -131,11 +131,15 @@ fn similarity_of_another_version_is_made_anew() {
     fs::write(dir.path().join("one"), &text).unwrap();
     fs::write(dir.path().join("two"), text.clone() + "and more").unwrap();
     let similar = |repo: &Repo| {
-        repo.overlay().similar_inside(Path::new("one"), &overlay::SimilarOptions::default()).unwrap().matches
+        repo.overlay()
+            .queries
+            .similar_inside(Path::new("one"), &overlay::SimilarOptions::default())
+            .unwrap()
+            .matches
     };
     let settle = |repo: &Repo| {
         let background = repo.overlay().start();
-        repo.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        repo.overlay().maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         drop(background);
     };
     let repo = open(&layout).unwrap();
@@ -300,7 +304,7 @@ fn settings_are_read_from_the_store() {
         InitOptions { config: Config { dedup: Some(Dedup::Off), ..Config::default() }, ..Default::default() };
     let layout = Repo::init(dir.path(), None, &options).unwrap();
     let repo = open(&layout).unwrap();
-    assert_eq!(repo.overlay().dedup(), Dedup::Off);
+    assert_eq!(repo.overlay().tree.dedup(), Dedup::Off);
     drop(repo);
     fs::write(layout.file("config.toml"), "dedup = \"maybe\"").unwrap();
     let error = open(&layout).err().unwrap();

@@ -113,25 +113,25 @@ impl Session {
     /// The whole content of a file in the root.
     pub fn read(&self, name: &str) -> Result<Vec<u8>, OverlayError> {
         let overlay = self.overlay();
-        let attr = overlay.lookup(ROOT, OsStr::new(name))?;
-        let read = overlay.open(attr.node, OpenFlags::default(), &|_| None).and_then(|opened| {
-            let read = overlay.read(&opened.handle, 0, attr.size as usize + 10);
-            overlay.release(&opened.handle);
+        let attr = overlay.tree.lookup(ROOT, OsStr::new(name))?;
+        let read = overlay.tree.open(attr.node, OpenFlags::default(), &|_| None).and_then(|opened| {
+            let read = overlay.tree.read(&opened.handle, 0, attr.size as usize + 10);
+            overlay.tree.release(&opened.handle);
             read
         });
-        overlay.forget(attr.node, 1);
+        overlay.tree.forget(attr.node, 1);
         read
     }
 
     /// Reads a file in small steps, on after errors: all its chunks are asked for.
     pub fn touch(&self, name: &str) {
         let overlay = self.overlay();
-        let Ok(attr) = overlay.lookup(ROOT, OsStr::new(name)) else { return };
-        if let Ok(opened) = overlay.open(attr.node, OpenFlags::default(), &|_| None) {
-            (0..attr.size).step_by(512).for_each(|at| drop(overlay.read(&opened.handle, at, 512)));
-            overlay.release(&opened.handle);
+        let Ok(attr) = overlay.tree.lookup(ROOT, OsStr::new(name)) else { return };
+        if let Ok(opened) = overlay.tree.open(attr.node, OpenFlags::default(), &|_| None) {
+            (0..attr.size).step_by(512).for_each(|at| drop(overlay.tree.read(&opened.handle, at, 512)));
+            overlay.tree.release(&opened.handle);
         }
-        overlay.forget(attr.node, 1);
+        overlay.tree.forget(attr.node, 1);
     }
 
     /// Makes a file with that content; it is committed some time later.
@@ -139,17 +139,17 @@ impl Session {
         let caller = Caller { uid: 0, gid: 0, umask: 0o022 };
         let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
         let overlay = self.overlay();
-        let (attr, opened) = overlay.create(ROOT, OsStr::new(name), 0o644, caller, flags, &|_| None)?;
-        let written = overlay.write(&opened.handle, 0, bytes);
-        overlay.release(&opened.handle);
-        overlay.forget(attr.node, 1);
+        let (attr, opened) = overlay.tree.create(ROOT, OsStr::new(name), 0o644, caller, flags, &|_| None)?;
+        let written = overlay.tree.write(&opened.handle, 0, bytes);
+        overlay.tree.release(&opened.handle);
+        overlay.tree.forget(attr.node, 1);
         written.map(drop)
     }
 
     /// Waits for all commits; false if there are some after 20 seconds, as when the store refuses writes.
     pub fn settle(&self) -> Result<bool, OverlayError> {
         let end = Instant::now() + Duration::from_secs(20);
-        self.overlay().settle(&mut |_| Instant::now() < end)
+        self.overlay().maintenance.settle(&mut |_| Instant::now() < end)
     }
 
     /// Closes in good order.
@@ -270,7 +270,7 @@ pub fn fill_small_packs(layout: &Layout, params: ChunkParams, pack_bytes_max: u3
     let _background = overlay.start();
     for (name, bytes) in files {
         fs::write(layout.root.join(name), bytes).unwrap();
-        overlay.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        overlay.maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         assert_eq!(fs::metadata(layout.root.join(name)).unwrap().len(), 0, "{name} is a stub");
     }
 }

@@ -104,7 +104,10 @@ fn a_store_is_listed_and_read_and_left_as_it_was() {
 /// Tries to open a file of the store for writing.
 fn session_write(repo: &Repo) -> Result<(), dedupfs::overlay::OverlayError> {
     use dedupfs::overlay::{OpenFlags, ROOT};
-    let attr = repo.overlay().lookup(ROOT, "noise".as_ref())?;
+    let attr = repo.overlay().tree.lookup(ROOT, "noise".as_ref())?;
     let flags = OpenFlags { write: true, ..OpenFlags::default() };
-    repo.overlay().open(attr.node, flags, &|_| None).map(|opened| repo.overlay().release(&opened.handle))
+    repo.overlay()
+        .tree
+        .open(attr.node, flags, &|_| None)
+        .map(|opened| repo.overlay().tree.release(&opened.handle))
 }

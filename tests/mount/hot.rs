@@ -430,10 +430,10 @@ const CRASH: &str = "DEDUPFS_TEST_HOT_CRASH";
 /// Opens and closes a file often, as the kernel would for who reads it. Nobody asks for its pages.
 fn read_by_overlay(session: &Session) {
     let overlay = session.overlay();
-    let attr = overlay.lookup(ROOT, OsStr::new("file")).unwrap();
+    let attr = overlay.tree.lookup(ROOT, OsStr::new("file")).unwrap();
     for _ in 0..OFTEN {
-        let opened = overlay.open(attr.node, OpenFlags::READ, &|_| None).unwrap();
-        overlay.release(&opened.handle);
+        let opened = overlay.tree.open(attr.node, OpenFlags::READ, &|_| None).unwrap();
+        overlay.tree.release(&opened.handle);
     }
 }
 
@@ -444,11 +444,11 @@ fn the_one_that_crashes() {
     let story = story.into_string().unwrap();
     let (step, dir) = story.split_once(' ').unwrap();
     let session = Session::open(Path::new(dir)).unwrap();
-    session.overlay().set_passes(true);
-    session.overlay().abort_at_step(step.parse().unwrap());
+    session.overlay().tree.set_passes(true);
+    session.overlay().tree.abort_at_step(step.parse().unwrap());
     read_by_overlay(&session);
-    wait_until("plain by being read", || session.overlay().hot().0 == 1);
-    session.overlay().abort_at_step(0);
+    wait_until("plain by being read", || session.overlay().tree.hot().0 == 1);
+    session.overlay().tree.abort_at_step(0);
     // As it is, without an orderly end.
     std::process::exit(0);
 }
@@ -468,7 +468,7 @@ fn a_crash_at_any_step_loses_nothing() {
         let temp = fast_dir();
         let dir = temp.path().join("dir");
         copy_tree(first.path(), &dir);
-        let attributes = |session: &Session| session.overlay().lookup(ROOT, OsStr::new("file")).unwrap();
+        let attributes = |session: &Session| session.overlay().tree.lookup(ROOT, OsStr::new("file")).unwrap();
         let session = Session::open(&dir).unwrap();
         let before = attributes(&session);
         session.close().unwrap();

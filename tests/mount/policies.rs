@@ -579,7 +579,7 @@ fn a_scan_applies_the_rules_to_what_is_there() {
     fs::write(dir.path().join("y"), noise(1, 50_000)).unwrap();
     fs::write(layout.file("config.toml"), RULES).unwrap();
     let session = Session::open(dir.path()).unwrap();
-    let report = session.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+    let report = session.overlay().maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
     assert_eq!((report.errors, report.converted), (0, 2), "{report:?}");
     let converted = |name: &str| fs::metadata(dir.path().join(name)).unwrap().len() == 0;
     let stubs = ["a/x.sqlite", "a/target/x", "x.iso", "x", "y"].map(converted);

@@ -73,24 +73,24 @@ impl World {
     /// Writes in the middle of a file.
     fn patch(&self, session: &Session, name: &str, at: usize, bytes: &[u8]) {
         let overlay = session.overlay();
-        let attr = overlay.lookup(ROOT, OsStr::new(name)).unwrap();
+        let attr = overlay.tree.lookup(ROOT, OsStr::new(name)).unwrap();
         let flags = OpenFlags { write: true, ..OpenFlags::default() };
-        let opened = overlay.open(attr.node, flags, &|_| None).unwrap();
-        overlay.write(&opened.handle, at as u64, bytes).unwrap();
-        overlay.release(&opened.handle);
-        overlay.forget(attr.node, 1);
+        let opened = overlay.tree.open(attr.node, flags, &|_| None).unwrap();
+        overlay.tree.write(&opened.handle, at as u64, bytes).unwrap();
+        overlay.tree.release(&opened.handle);
+        overlay.tree.forget(attr.node, 1);
         let mut whole = fs::read(self.mirror.path().join(name)).unwrap();
         whole[at..at + bytes.len()].copy_from_slice(bytes);
         fs::write(self.mirror.path().join(name), whole).unwrap();
     }
 
     fn rename(&self, session: &Session, from: &str, to: &str) {
-        session.overlay().rename((ROOT, from.as_ref()), (ROOT, to.as_ref()), 0, CALLER).unwrap();
+        session.overlay().tree.rename((ROOT, from.as_ref()), (ROOT, to.as_ref()), 0, CALLER).unwrap();
         fs::rename(self.mirror.path().join(from), self.mirror.path().join(to)).unwrap();
     }
 
     fn unlink(&self, session: &Session, name: &str) {
-        session.overlay().unlink(ROOT, name.as_ref()).unwrap();
+        session.overlay().tree.unlink(ROOT, name.as_ref()).unwrap();
         fs::remove_file(self.mirror.path().join(name)).unwrap();
     }
 
@@ -126,7 +126,8 @@ impl World {
                 let file = file.unwrap().file_name();
                 for limit in [2, 100] {
                     let asked = FileAt { path: Path::new(&file), outside: false };
-                    let kept = session.overlay().method_similar(&chosen(name), asked, None, 0.1, limit);
+                    let kept =
+                        session.overlay().queries.method_similar(&chosen(name), asked, None, 0.1, limit);
                     let kept: Vec<MatchWithPaths> = kept.unwrap().expect("it is kept");
                     let anew = tree.similar(&self.mirror.path().join(&file), 0.1, limit).unwrap();
                     assert_eq!(kept, anew, "{when}: like {file:?} by {name}");
@@ -135,10 +136,14 @@ impl World {
             }
             let outside = self.mirror.path().join("a.txt");
             let asked = FileAt { path: &outside, outside: true };
-            let kept =
-                session.overlay().method_similar(&chosen(name), asked, None, 0.1, 100).unwrap().unwrap();
+            let kept = session
+                .overlay()
+                .queries
+                .method_similar(&chosen(name), asked, None, 0.1, 100)
+                .unwrap()
+                .unwrap();
             assert!(kept.iter().any(|found| found.identical), "{when}: {name} outside: {kept:?}");
-            let kept = session.overlay().method_groups(
+            let kept = session.overlay().queries.method_groups(
                 &chosen(name),
                 Path::new(""),
                 &Base::default(),
@@ -168,7 +173,7 @@ fn chosen(method: &str) -> Chosen {
 }
 
 fn method_contents(session: &Session, method: &str) -> u64 {
-    let indexes = session.overlay().method_indexes().unwrap().indexes();
+    let indexes = session.overlay().indexes.method_indexes().unwrap().indexes();
     indexes.iter().find(|index| index.method().name() == chosen(method).name()).unwrap().stats().contents
 }
 
@@ -208,7 +213,7 @@ fn answers_follow_the_files() {
         session.close().unwrap();
         fs::remove_dir_all(world.layout.file("index")).unwrap();
         let session = world.open();
-        session.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        session.overlay().maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         world.check(&session, &ALL, "with a new database");
         session.close().unwrap();
     }
@@ -239,14 +244,14 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         world.set(&format!("dedup = \"{dedup}\""));
         let session = world.open();
         world.fill(&session);
-        assert!(session.overlay().method_indexes().unwrap().indexes().is_empty());
+        assert!(session.overlay().indexes.method_indexes().unwrap().indexes().is_empty());
         session.close().unwrap();
         // Filled by a scan.
         world.set(&format!("dedup = \"{dedup}\"\nmethods = [\"sif\", \"simhash\"]"));
         let session = world.open();
         assert_eq!(session.overlay().not_kept(&chosen("sif")).unwrap(), Some(NotIndexed { files: 8 }));
         assert_eq!(session.overlay().not_kept(&chosen("winnow")).unwrap(), None);
-        session.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        session.overlay().maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         world.check(&session, &["sif", "simhash"], "scanned");
         session.close().unwrap();
         // By who catches up, without being asked.
@@ -255,7 +260,9 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         let repo = Repo::open(&layout, &Default::default(), &mut |_| {}).unwrap();
         assert!(repo.behind(), "an index that is new is behind");
         let asked = FileAt { path: Path::new("a.txt"), outside: false };
-        assert!(repo.overlay().method_similar(&chosen("sif"), asked, None, 0.1, 9).unwrap().is_none());
+        assert!(
+            repo.overlay().queries.method_similar(&chosen("sif"), asked, None, 0.1, 9).unwrap().is_none()
+        );
         let background = repo.overlay().start();
         dedupfs::admin::catch_up_quietly(&repo).unwrap();
         assert!(!repo.behind());
@@ -412,7 +419,7 @@ fn an_index_has_the_parameters_that_it_is_enabled_with() {
     let asked = FileAt { path: Path::new("b.txt"), outside: false };
     let overlay = session.overlay();
     let like = |method: &str, min| {
-        let found = overlay.method_similar(&chosen(method), asked, None, min, 100);
+        let found = overlay.queries.method_similar(&chosen(method), asked, None, min, 100);
         found.map(|found| found.expect("it is kept").len()).map_err(|e| e.to_string())
     };
     assert!(like("winnow", 0.1).unwrap() > 0);

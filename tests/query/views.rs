@@ -65,7 +65,7 @@ impl World {
     }
 
     fn scan(&self, session: &Session) {
-        session.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        session.overlay().maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
     }
 
     fn set_views(&self, line: &str) {
@@ -82,7 +82,7 @@ fn put(session: &Session, files: &[(&str, Vec<u8>)]) {
 
 fn ask(session: &Session, name: &str, look: Look) -> Vec<Match> {
     let options = SimilarOptions { look, ..SimilarOptions::default() };
-    session.overlay().similar_inside(Path::new(name), &options).unwrap().matches
+    session.overlay().queries.similar_inside(Path::new(name), &options).unwrap().matches
 }
 
 fn names(matches: &[Match]) -> Vec<&str> {
@@ -101,7 +101,7 @@ fn check(session: &Session, name: &str, expected: &[&str]) {
 }
 
 fn indexed(session: &Session) -> u64 {
-    session.overlay().views().unwrap().len()
+    session.overlay().indexes.views().unwrap().len()
 }
 
 /// Words that no other seed has.
@@ -210,7 +210,7 @@ fn packed_and_plain_meet() {
     assert_eq!(inside.shares.containment, 1.0);
     assert!(inside.shares.contained_in < 0.6);
     let options = SimilarOptions { estimate: true, ..SimilarOptions::default() };
-    let estimated = session.overlay().similar_inside(Path::new("one.txt"), &options).unwrap().matches;
+    let estimated = session.overlay().queries.similar_inside(Path::new("one.txt"), &options).unwrap().matches;
     assert_eq!(names(&estimated), ["edited.gz", "one.gz", "one.zip"]);
     assert!(estimated.iter().all(|found| !found.shares.verified));
 }
@@ -416,7 +416,7 @@ fn the_index_of_views_follows_the_files() {
     let root = dedupfs::overlay::ROOT;
     let caller = dedupfs::overlay::Caller { uid: 0, gid: 0, umask: 0 };
     let rename = |from: &str, to: &str| {
-        session.overlay().rename((root, from.as_ref()), (root, to.as_ref()), 0, caller).unwrap();
+        session.overlay().tree.rename((root, from.as_ref()), (root, to.as_ref()), 0, caller).unwrap();
     };
     rename("c.gz", "d");
     check(&session, "b.gz", &["d"]);
@@ -426,10 +426,10 @@ fn the_index_of_views_follows_the_files() {
     assert_eq!(indexed(&session), 3);
     assert_eq!(names(&ask(&session, "d", Look::Auto)), ["b.gz", "e.gz"]);
     // Unlinked: the content stays as long as a file has it.
-    session.overlay().unlink(root, "b.gz".as_ref()).unwrap();
+    session.overlay().tree.unlink(root, "b.gz".as_ref()).unwrap();
     assert!(session.settle().unwrap());
     assert_eq!(names(&ask(&session, "d", Look::Auto)), ["e.gz"]);
-    session.overlay().unlink(root, "e.gz".as_ref()).unwrap();
+    session.overlay().tree.unlink(root, "e.gz".as_ref()).unwrap();
     assert!(session.settle().unwrap());
     assert_eq!(indexed(&session), 2);
     put(&session, &[("f.gz", pack(1, 6))]);
@@ -458,16 +458,16 @@ fn what_is_written_in_the_middle_of_a_large_file_is_looked_at() {
     let session = world.open();
     put(&session, &[("a.txt", text(1).into_bytes()), ("b.txt", text(2).to_uppercase().into_bytes())]);
     let overlay = session.overlay();
-    let node = overlay.lookup(ROOT, OsStr::new("a.txt")).unwrap().node;
+    let node = overlay.tree.lookup(ROOT, OsStr::new("a.txt")).unwrap().node;
     let flags = OpenFlags { write: true, ..OpenFlags::default() };
-    let opened = overlay.open(node, flags, &|_| None).unwrap();
-    overlay.write(&opened.handle, 2000, &text(2).as_bytes()[2000..10_000]).unwrap();
-    overlay.release(&opened.handle);
+    let opened = overlay.tree.open(node, flags, &|_| None).unwrap();
+    overlay.tree.write(&opened.handle, 2000, &text(2).as_bytes()[2000..10_000]).unwrap();
+    overlay.tree.release(&opened.handle);
     assert!(
         fs::read_dir(world.layout.file("extents")).unwrap().count() > 0,
         "it is hybrid, or this shows nothing"
     );
-    overlay.forget(node, 1);
+    overlay.tree.forget(node, 1);
     assert!(session.settle().unwrap());
     assert_eq!(indexed(&session), 2);
     check(&session, "b.txt", &["a.txt"]);

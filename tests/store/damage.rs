@@ -284,7 +284,7 @@ impl Base {
         let repo = Repo::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {})
             .unwrap();
         let background = repo.overlay().start();
-        repo.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        repo.overlay().maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         repo.caught_up(repo.backlog()).unwrap();
         repo.close(background.stop()).unwrap();
 

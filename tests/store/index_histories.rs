@@ -112,10 +112,10 @@ fn open(dir: &Path, db: Arc<Volatile>, dedup: Dedup) -> (Arc<Overlay>, Option<Ba
 
 fn write(overlay: &Overlay, name: &str, bytes: &[u8]) {
     let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
-    let made = overlay.create(ROOT, OsStr::new(name), 0o644, CALLER, flags, &|_| None).unwrap();
-    overlay.write(&made.1.handle, 0, bytes).unwrap();
-    overlay.release(&made.1.handle);
-    overlay.forget(made.0.node, 1);
+    let made = overlay.tree.create(ROOT, OsStr::new(name), 0o644, CALLER, flags, &|_| None).unwrap();
+    overlay.tree.write(&made.1.handle, 0, bytes).unwrap();
+    overlay.tree.release(&made.1.handle);
+    overlay.tree.forget(made.0.node, 1);
 }
 
 impl World {
@@ -151,12 +151,12 @@ impl World {
     }
 
     fn scan(&self) {
-        let report = self.overlay.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        let report = self.overlay.maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         assert_eq!(report.errors, 0);
     }
 
     fn settle(&self) {
-        assert!(self.overlay.settle(&mut |_| true).unwrap());
+        assert!(self.overlay.maintenance.settle(&mut |_| true).unwrap());
     }
 
     fn write(&self, name: &str, bytes: &[u8]) {
@@ -164,18 +164,18 @@ impl World {
     }
 
     fn with_node<T>(&self, name: &str, work: impl FnOnce(NodeId) -> T) -> T {
-        let node = self.overlay.lookup(ROOT, OsStr::new(name)).unwrap().node;
+        let node = self.overlay.tree.lookup(ROOT, OsStr::new(name)).unwrap().node;
         let result = work(node);
-        self.overlay.forget(node, 1);
+        self.overlay.tree.forget(node, 1);
         result
     }
 
     fn patch(&self, name: &str, offset: u64, bytes: &[u8]) {
         self.with_node(name, |node| {
             let flags = OpenFlags { write: true, ..OpenFlags::default() };
-            let opened = self.overlay.open(node, flags, &|_| None).unwrap();
-            self.overlay.write(&opened.handle, offset, bytes).unwrap();
-            self.overlay.release(&opened.handle);
+            let opened = self.overlay.tree.open(node, flags, &|_| None).unwrap();
+            self.overlay.tree.write(&opened.handle, offset, bytes).unwrap();
+            self.overlay.tree.release(&opened.handle);
         });
     }
 
@@ -189,7 +189,7 @@ impl World {
             ..SimilarOptions::default()
         };
         let ask = |name: &String| {
-            let found = self.overlay.similar_inside(Path::new(name), &options).unwrap();
+            let found = self.overlay.queries.similar_inside(Path::new(name), &options).unwrap();
             let told = found.matches.iter().map(|one| {
                 let inode = files.names[one.path.to_str().unwrap()];
                 (inode, format!("{} {:?}", one.size, one.shares))
@@ -286,19 +286,20 @@ fn step(world: &mut World, files: &mut Files, op: Op) {
         Op::Truncate(file, len) => {
             if let Some(inode) = inode(files, file) {
                 let size = SetAttr { size: Some(len as u64), ..SetAttr::default() };
-                world.with_node(&name(file), |node| world.overlay.setattr(node, size).map(drop).unwrap());
+                world
+                    .with_node(&name(file), |node| world.overlay.tree.setattr(node, size).map(drop).unwrap());
                 files.bytes[inode].resize(len, 0);
             }
         }
         Op::Remove(file) => {
             if files.names.remove(&name(file)).is_some() {
-                world.overlay.unlink(ROOT, OsStr::new(&name(file))).unwrap();
+                world.overlay.tree.unlink(ROOT, OsStr::new(&name(file))).unwrap();
             }
         }
         Op::Rename(from, to) => {
             if let Some(inode) = inode(files, from) {
                 let (a, b) = (name(from), name(to));
-                world.overlay.rename((ROOT, OsStr::new(&a)), (ROOT, OsStr::new(&b)), 0, CALLER).unwrap();
+                world.overlay.tree.rename((ROOT, OsStr::new(&a)), (ROOT, OsStr::new(&b)), 0, CALLER).unwrap();
                 // Between two names of one inode it does nothing.
                 if files.names.get(&b) != Some(&inode) {
                     files.names.remove(&a);
@@ -309,8 +310,8 @@ fn step(world: &mut World, files: &mut Files, op: Op) {
         Op::Link(from, to) => {
             if let (Some(inode), false) = (inode(files, from), files.names.contains_key(&name(to))) {
                 world.with_node(&name(from), |node| {
-                    let attr = world.overlay.link(node, ROOT, OsStr::new(&name(to))).unwrap();
-                    world.overlay.forget(attr.node, 1);
+                    let attr = world.overlay.tree.link(node, ROOT, OsStr::new(&name(to))).unwrap();
+                    world.overlay.tree.forget(attr.node, 1);
                 });
                 files.names.insert(name(to), inode);
             }
@@ -381,15 +382,15 @@ fn a_content_that_gets_a_file_while_it_is_forgotten_stays() {
         world.write("first", &lines(1, 20_000));
         world.write("like", &lines(1, 15_000));
         world.settle();
-        world.overlay.persist().unwrap();
-        world.overlay.unlink(ROOT, OsStr::new("first")).unwrap();
+        world.overlay.maintenance.persist().unwrap();
+        world.overlay.tree.unlink(ROOT, OsStr::new("first")).unwrap();
         let overlay = world.overlay.clone();
         let (committed, is_committed) = channel();
         let commit_another = move || {
             let (tell, told) = channel();
             std::thread::spawn(move || {
                 write(&overlay, "second", &lines(1, 20_000));
-                overlay.settle(&mut |_| true).unwrap();
+                overlay.maintenance.settle(&mut |_| true).unwrap();
                 let _ = tell.send(());
                 committed.send(())
             });
@@ -397,11 +398,11 @@ fn a_content_that_gets_a_file_while_it_is_forgotten_stays() {
             let _ = told.recv_timeout(Duration::from_millis(500));
         };
         *world.db.meanwhile.lock().unwrap() = Some((look_up, Box::new(commit_another)));
-        world.overlay.persist().unwrap();
+        world.overlay.maintenance.persist().unwrap();
         assert!(world.db.meanwhile.lock().unwrap().is_none(), "it was asked for");
         is_committed.recv().unwrap();
         let options = SimilarOptions { estimate: true, ..SimilarOptions::default() };
-        let found = world.overlay.similar_inside(Path::new("like"), &options).unwrap().matches;
+        let found = world.overlay.queries.similar_inside(Path::new("like"), &options).unwrap().matches;
         let found: Vec<_> = found.iter().map(|one| &one.path).collect();
         assert_eq!(found, [Path::new("second")], "look-up {look_up}");
     }
@@ -425,26 +426,34 @@ fn a_rename_writes_nothing_to_the_index() {
     for dedup in [Dedup::OnClose, Dedup::Off] {
         let world = World::new(dedup);
         (0..20).for_each(|i| world.write(&format!("f{i}"), &lines(i, 20_000)));
-        let dir = world.overlay.mkdir(ROOT, OsStr::new("dir"), 0o755, CALLER).unwrap().node;
+        let dir = world.overlay.tree.mkdir(ROOT, OsStr::new("dir"), 0o755, CALLER).unwrap().node;
         world.settle();
         let (before, stats) = (copy(&world.db.now), world.overlay.similarity().stats());
         for i in 0..20 {
             let (from, to) = (format!("f{i}"), format!("g{i}"));
-            world.overlay.rename((ROOT, OsStr::new(&from)), (ROOT, OsStr::new(&to)), 0, CALLER).unwrap();
+            world.overlay.tree.rename((ROOT, OsStr::new(&from)), (ROOT, OsStr::new(&to)), 0, CALLER).unwrap();
         }
         world.settle();
         let changed = changes(&before, &world.db.now);
         assert!(changed.is_empty(), "{dedup:?}, within a directory: {changed:?}");
         for i in 0..20 {
             let name = format!("g{i}");
-            world.overlay.rename((ROOT, OsStr::new(&name)), (dir, OsStr::new(&name)), 0, CALLER).unwrap();
+            world
+                .overlay
+                .tree
+                .rename((ROOT, OsStr::new(&name)), (dir, OsStr::new(&name)), 0, CALLER)
+                .unwrap();
         }
         world.settle();
         let changed = changes(&before, &world.db.now);
         assert!(changed.keys().eq([&Table::Parents]), "{dedup:?}, to another: {changed:?}");
         assert_eq!(world.overlay.similarity().stats(), stats);
-        let found =
-            world.overlay.similar_inside(Path::new("dir/g3"), &SimilarOptions::default()).unwrap().matches;
+        let found = world
+            .overlay
+            .queries
+            .similar_inside(Path::new("dir/g3"), &SimilarOptions::default())
+            .unwrap()
+            .matches;
         assert!(found.iter().all(|one| one.path.starts_with("dir")) && !found.is_empty());
     }
 }

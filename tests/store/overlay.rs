@@ -57,10 +57,10 @@ fn open(dir: &Path) -> (Arc<Overlay>, Background) {
 fn write(overlay: &Overlay, name: &str, bytes: &[u8]) {
     let caller = Caller { uid: 0, gid: 0, umask: 0o022 };
     let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
-    let made = overlay.create(ROOT, OsStr::new(name), 0o644, caller, flags, &|_| None).unwrap();
-    overlay.write(&made.1.handle, 0, bytes).unwrap();
-    overlay.release(&made.1.handle);
-    overlay.forget(made.0.node, 1);
+    let made = overlay.tree.create(ROOT, OsStr::new(name), 0o644, caller, flags, &|_| None).unwrap();
+    overlay.tree.write(&made.1.handle, 0, bytes).unwrap();
+    overlay.tree.release(&made.1.handle);
+    overlay.tree.forget(made.0.node, 1);
 }
 
 impl World {
@@ -83,7 +83,7 @@ impl World {
     }
 
     fn settle(&self) {
-        assert!(self.overlay.settle(&mut |_| true).unwrap());
+        assert!(self.overlay.maintenance.settle(&mut |_| true).unwrap());
     }
 
     fn write(&self, name: &str, bytes: &[u8]) {
@@ -96,21 +96,21 @@ impl World {
         flags: OpenFlags,
         work: impl FnOnce(&dedupfs::overlay::Handle, u64) -> T,
     ) -> Result<T, OverlayError> {
-        let attr = self.overlay.lookup(ROOT, OsStr::new(name))?;
-        let opened = self.overlay.open(attr.node, flags, &|_| None);
+        let attr = self.overlay.tree.lookup(ROOT, OsStr::new(name))?;
+        let opened = self.overlay.tree.open(attr.node, flags, &|_| None);
         let result = opened.map(|opened| {
-            let size = self.overlay.getattr(attr.node).unwrap().size;
+            let size = self.overlay.tree.getattr(attr.node).unwrap().size;
             let result = work(&opened.handle, size);
-            self.overlay.release(&opened.handle);
+            self.overlay.tree.release(&opened.handle);
             result
         });
-        self.overlay.forget(attr.node, 1);
+        self.overlay.tree.forget(attr.node, 1);
         result
     }
 
     fn read(&self, name: &str) -> Result<Vec<u8>, OverlayError> {
         self.with_file(name, OpenFlags::default(), |handle, size| {
-            self.overlay.read(handle, 0, size as usize + 10)
+            self.overlay.tree.read(handle, 0, size as usize + 10)
         })?
     }
 
@@ -186,7 +186,9 @@ fn a_crash_in_any_step_of_conversion_or_hydration_loses_nothing() {
             if write {
                 let flags = OpenFlags { write: true, ..OpenFlags::default() };
                 world
-                    .with_file("file", flags, |handle, _| world.overlay.write(handle, 100, b"new").unwrap())
+                    .with_file("file", flags, |handle, _| {
+                        world.overlay.tree.write(handle, 100, b"new").unwrap()
+                    })
                     .unwrap();
                 expected[100..103].copy_from_slice(b"new");
                 assert!(world.read("file").unwrap() == expected, "{case}");
@@ -194,7 +196,7 @@ fn a_crash_in_any_step_of_conversion_or_hydration_loses_nothing() {
             world.settle();
             world.reopen();
             assert!(world.read("file").unwrap() == expected, "{case}");
-            let mtime = world.overlay.lookup(ROOT, OsStr::new("file")).unwrap().mtime;
+            let mtime = world.overlay.tree.lookup(ROOT, OsStr::new("file")).unwrap().mtime;
             assert!(
                 write
                     || !same_mtime && state == State::Unsettled
@@ -224,7 +226,8 @@ fn a_file_that_is_open_while_it_is_scanned_is_converted_when_it_is_closed() {
     world.background = None;
     std::fs::write(world.path("file"), noise(4, 20_000)).unwrap();
     world.reopen();
-    let scan = |_: &dedupfs::overlay::Handle, _| world.overlay.scan(Path::new(""), &mut |_, _, _, _| {});
+    let scan =
+        |_: &dedupfs::overlay::Handle, _| world.overlay.maintenance.scan(Path::new(""), &mut |_, _, _, _| {});
     let report = world.with_file("file", OpenFlags::default(), scan).unwrap().unwrap();
     assert_eq!((report.skipped, report.converted), (1, 0));
     world.settle();
@@ -241,23 +244,23 @@ fn pages_are_dropped_after_what_passed_them_by_and_only_of_a_file_that_nobody_ha
     let world = World::new();
     let dropped = Arc::new(AtomicU64::new(0));
     let count = dropped.clone();
-    world.overlay.drop_pages_by(Box::new(move |_, _| {
+    world.overlay.tree.drop_pages_by(Box::new(move |_, _| {
         count.fetch_add(1, Ordering::Relaxed);
         true
     }));
     let dropped = || dropped.load(Ordering::Relaxed);
     let open = |name: &str, flags, pass: bool| {
-        let attr = world.overlay.lookup(ROOT, OsStr::new(name)).unwrap();
+        let attr = world.overlay.tree.lookup(ROOT, OsStr::new(name)).unwrap();
         let register = move |_: &File| pass.then(|| Arc::new(()) as PassToken);
         // Not forgotten: else it would be one that the kernel has no pages of.
-        let opened = world.overlay.open(attr.node, flags, &register).unwrap();
+        let opened = world.overlay.tree.open(attr.node, flags, &register).unwrap();
         match opened.io {
             Io::Cached { keep_pages } => assert!(keep_pages && !pass),
             Io::Pass(_) => assert!(pass),
         }
         opened.handle
     };
-    let close = |handle: Arc<Handle>| world.overlay.release(&handle);
+    let close = |handle: Arc<Handle>| world.overlay.tree.release(&handle);
     world.write("file", &noise(1, 20_000));
     close(open("file", OpenFlags::WRITE, false));
     close(open("file", OpenFlags::READ, false));
@@ -273,7 +276,7 @@ fn pages_are_dropped_after_what_passed_them_by_and_only_of_a_file_that_nobody_ha
     assert_eq!(dropped(), 1, "passthrough did");
     let second = open("file", OpenFlags::READ, false);
     let third = open("file", OpenFlags::WRITE, false);
-    world.overlay.write(&third, 0, b"new").unwrap();
+    world.overlay.tree.write(&third, 0, b"new").unwrap();
     let fourth = open("file", OpenFlags::READ, false);
     [first, second, third, fourth].into_iter().for_each(close);
     assert_eq!(dropped(), 1, "it was open");
@@ -299,7 +302,7 @@ fn a_record_that_is_not_ours_is_an_error_and_never_empty() {
     world.reopen();
     assert!(matches!(world.read("file"), Err(OverlayError::BadStub { .. })));
     // It is listed all the same, so that it can be seen and removed.
-    assert_eq!(world.overlay.lookup_listed(ROOT, OsStr::new("file")).unwrap().size, 0);
+    assert_eq!(world.overlay.tree.lookup_listed(ROOT, OsStr::new("file")).unwrap().size, 0);
     world.set_record("file", &record);
     world.reopen();
     assert_eq!(world.read("file").unwrap(), noise(3, 20_000));
@@ -348,28 +351,28 @@ proptest! {
                     if let Some(bytes) = model.get_mut(&name(file)) {
                         let patch = noise(offset as u64, len);
                         let flags = OpenFlags { write: true, ..OpenFlags::default() };
-                        world.with_file(&name(file), flags, |handle, _| world.overlay.write(handle, offset as u64, &patch).unwrap()).unwrap();
+                        world.with_file(&name(file), flags, |handle, _| world.overlay.tree.write(handle, offset as u64, &patch).unwrap()).unwrap();
                         bytes.resize(bytes.len().max(offset + len), 0);
                         bytes[offset..offset + len].copy_from_slice(&patch);
                     }
                 }
                 Op::Truncate(file, len) => {
                     if let Some(bytes) = model.get_mut(&name(file)) {
-                        let node = world.overlay.lookup(ROOT, OsStr::new(&name(file))).unwrap().node;
-                        world.overlay.setattr(node, SetAttr { size: Some(len as u64), ..SetAttr::default() }).unwrap();
-                        world.overlay.forget(node, 1);
+                        let node = world.overlay.tree.lookup(ROOT, OsStr::new(&name(file))).unwrap().node;
+                        world.overlay.tree.setattr(node, SetAttr { size: Some(len as u64), ..SetAttr::default() }).unwrap();
+                        world.overlay.tree.forget(node, 1);
                         bytes.resize(len, 0);
                     }
                 }
                 Op::Remove(file) => {
-                    let gone = world.overlay.unlink(ROOT, OsStr::new(&name(file))).is_ok();
+                    let gone = world.overlay.tree.unlink(ROOT, OsStr::new(&name(file))).is_ok();
                     prop_assert_eq!(gone, model.remove(&name(file)).is_some());
                 }
                 Op::Rename(from, to) => {
                     let (a, b) = (name(from), name(to));
                     let (from, to) = ((ROOT, OsStr::new(&a)), (ROOT, OsStr::new(&b)));
                     let caller = Caller { uid: 0, gid: 0, umask: 0 };
-                    let moved = world.overlay.rename(from, to, 0, caller).is_ok();
+                    let moved = world.overlay.tree.rename(from, to, 0, caller).is_ok();
                     prop_assert_eq!(moved, model.contains_key(&a));
                     if let Some(bytes) = model.remove(&a) {
                         model.insert(b, bytes);
@@ -383,7 +386,7 @@ proptest! {
             }
         }
         // What a closing overlay left undone a scan takes up; then every file is a stub, and intact.
-        world.overlay.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        world.overlay.maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         world.reopen();
         for (name, bytes) in &model {
             prop_assert!(&world.read(name).unwrap() == bytes, "{} differs", name);

@@ -190,18 +190,18 @@ impl Open {
     }
 
     fn take_in(&self) {
-        self.repo.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        self.repo.overlay().maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
     }
 
     fn read(&self, name: &str) -> Option<Vec<u8>> {
         let overlay = self.repo.overlay();
         let mut node = ROOT;
         for part in name.split('/') {
-            node = overlay.lookup(node, OsStr::new(part)).ok()?.node;
+            node = overlay.tree.lookup(node, OsStr::new(part)).ok()?.node;
         }
-        let opened = overlay.open(node, OpenFlags::default(), &|_| None).ok()?;
-        let bytes = overlay.read(&opened.handle, 0, 10 << 20).ok();
-        overlay.release(&opened.handle);
+        let opened = overlay.tree.open(node, OpenFlags::default(), &|_| None).ok()?;
+        let bytes = overlay.tree.read(&opened.handle, 0, 10 << 20).ok();
+        overlay.tree.release(&opened.handle);
         bytes
     }
 
@@ -672,18 +672,18 @@ fn empty_files_are_no_stubs_without_a_record() {
     let open = world.open();
     let overlay = open.repo.overlay();
     // Through the overlay, so that it is plain and then nothing.
-    let dir = overlay.lookup(ROOT, OsStr::new("dir")).unwrap().node;
-    let file = overlay.lookup(dir, OsStr::new("emptied")).unwrap().node;
+    let dir = overlay.tree.lookup(ROOT, OsStr::new("dir")).unwrap().node;
+    let file = overlay.tree.lookup(dir, OsStr::new("emptied")).unwrap().node;
     let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
     let emptied = world.path("dir/emptied");
     let before = fs::metadata(&emptied).unwrap().modified().unwrap();
-    let opened = overlay.open(file, flags, &|_| None).unwrap();
+    let opened = overlay.tree.open(file, flags, &|_| None).unwrap();
     // Even with the time that the catalog knows.
     fs::File::options().write(true).open(&emptied).unwrap().set_modified(before).unwrap();
     assert!(open.check().damaged.is_empty(), "while it is open");
-    overlay.release(&opened.handle);
+    overlay.tree.release(&opened.handle);
     assert!(open.check().damaged.is_empty(), "when it was closed");
-    overlay.settle(&mut |_| true).unwrap();
+    overlay.maintenance.settle(&mut |_| true).unwrap();
     assert!(open.check().damaged.is_empty(), "when it was committed");
     open.close();
     // Behind its back: emptied, and new.

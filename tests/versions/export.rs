@@ -335,12 +335,12 @@ fn the_one_that_crashes() {
     let layout = Layout::of(Path::new(dir)).unwrap().unwrap();
     let repo =
         Repo::open(&layout, &OpenOptions { convert: true, ..OpenOptions::default() }, &mut |_| {}).unwrap();
-    repo.overlay().abort_at_step(step.parse().unwrap());
+    repo.overlay().tree.abort_at_step(step.parse().unwrap());
     let request = ExportRequest { path: PathBuf::new(), verify: false, force: false, remove_store: true };
     let context = Context { repo: &repo, mountpoint: None };
     let done = admin::run(context, Request::Export(request), &mut |_| true).unwrap();
     assert!(matches!(done, Response::Export(report) if report.removed));
-    repo.overlay().abort_at_step(0);
+    repo.overlay().tree.abort_at_step(0);
     repo.close(Vec::new()).unwrap();
     assert!(finish_removal(Path::new(dir)).unwrap());
 }
@@ -577,7 +577,11 @@ fn records_of_stubs_are_not_taken_off() {
     assert!(session.settle().unwrap());
     fs::write(dir.path().join("plain"), b"").unwrap();
     let mut told = Vec::new();
-    session.overlay().remove_records(&mut |_| true, &mut |path, e| told.push((path, e.to_string()))).unwrap();
+    session
+        .overlay()
+        .maintenance
+        .remove_records(&mut |_| true, &mut |path, e| told.push((path, e.to_string())))
+        .unwrap();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].0 == Path::new("stub") && told[0].1.contains("its content is in the store"), "{told:?}");
     assert!(xattr(&dir.path().join("stub"), RECORD).is_some());

@@ -98,7 +98,7 @@ struct World {
 fn node_of(overlay: &Overlay, path: &Path) -> NodeId {
     let mut at = ROOT;
     for part in path.components() {
-        at = overlay.lookup(at, part.as_os_str()).unwrap().node;
+        at = overlay.tree.lookup(at, part.as_os_str()).unwrap().node;
     }
     at
 }
@@ -150,21 +150,23 @@ impl World {
         let overlay = self.session().overlay();
         let (parent, name) = place(overlay, path);
         let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
-        let opened = match overlay.lookup(parent, name.as_os_str()) {
-            Ok(attr) => overlay.open(attr.node, flags, &|_| None).unwrap(),
-            Err(_) => overlay.create(parent, name.as_os_str(), 0o644, CALLER, flags, &|_| None).unwrap().1,
+        let opened = match overlay.tree.lookup(parent, name.as_os_str()) {
+            Ok(attr) => overlay.tree.open(attr.node, flags, &|_| None).unwrap(),
+            Err(_) => {
+                overlay.tree.create(parent, name.as_os_str(), 0o644, CALLER, flags, &|_| None).unwrap().1
+            }
         };
-        overlay.write(&opened.handle, 0, &bytes).unwrap();
-        overlay.release(&opened.handle);
+        overlay.tree.write(&opened.handle, 0, &bytes).unwrap();
+        overlay.tree.release(&opened.handle);
         self.model.bytes[file] = bytes;
     }
 
     fn append(&mut self, path: &Path, file: usize, more: &[u8]) {
         let overlay = self.session().overlay();
         let at = self.model.bytes[file].len() as u64;
-        let opened = overlay.open(node_of(overlay, path), OpenFlags::WRITE, &|_| None).unwrap();
-        overlay.write(&opened.handle, at, more).unwrap();
-        overlay.release(&opened.handle);
+        let opened = overlay.tree.open(node_of(overlay, path), OpenFlags::WRITE, &|_| None).unwrap();
+        overlay.tree.write(&opened.handle, at, more).unwrap();
+        overlay.tree.release(&opened.handle);
         self.model.bytes[file].extend_from_slice(more);
     }
 
@@ -174,7 +176,10 @@ impl World {
             return;
         }
         let overlay = self.session().overlay();
-        overlay.setattr(node_of(overlay, path), SetAttr { size: Some(len), ..SetAttr::default() }).unwrap();
+        overlay
+            .tree
+            .setattr(node_of(overlay, path), SetAttr { size: Some(len), ..SetAttr::default() })
+            .unwrap();
         self.model.bytes[file].resize(len as usize, 0);
     }
 
@@ -193,6 +198,7 @@ impl World {
         }
         let (source, target) = (place(overlay, from), place(overlay, to));
         overlay
+            .tree
             .rename((source.0, source.1.as_os_str()), (target.0, target.1.as_os_str()), 0, CALLER)
             .unwrap();
         self.model.tree.remove(to);
@@ -351,9 +357,9 @@ impl World {
             let bytes = &self.model.bytes[file];
             let overlay = self.session().overlay();
             let node = node_of(overlay, &path);
-            let opened = overlay.open(node, OpenFlags::READ, &|_| None).unwrap();
-            let found = overlay.read(&opened.handle, 0, bytes.len() + 9).unwrap();
-            overlay.release(&opened.handle);
+            let opened = overlay.tree.open(node, OpenFlags::READ, &|_| None).unwrap();
+            let found = overlay.tree.read(&opened.handle, 0, bytes.len() + 9).unwrap();
+            overlay.tree.release(&opened.handle);
             assert!(found == *bytes, "{} differs", path.display());
             let listed = history.versions(&path).unwrap();
             assert!(listed.iter().all(|listed| listed.version.kept), "all are young");
@@ -406,7 +412,7 @@ impl World {
                     if !self.model.tree.contains_key(&to) {
                         let overlay = self.session().overlay();
                         let (parent, name) = place(overlay, &to);
-                        overlay.link(node_of(overlay, &path), parent, name.as_os_str()).unwrap();
+                        overlay.tree.link(node_of(overlay, &path), parent, name.as_os_str()).unwrap();
                         self.model.tree.insert(to, Thing::File(file));
                     }
                 }
@@ -416,7 +422,7 @@ impl World {
                 if let Some((path, _)) = self.pick(&files) {
                     let overlay = self.session().overlay();
                     let (parent, name) = place(overlay, &path);
-                    overlay.unlink(parent, name.as_os_str()).unwrap();
+                    overlay.tree.unlink(parent, name.as_os_str()).unwrap();
                     self.model.tree.remove(&path);
                 }
                 "unlink"
@@ -426,7 +432,7 @@ impl World {
                 if !self.model.tree.contains_key(&path) {
                     let overlay = self.session().overlay();
                     let (parent, name) = place(overlay, &path);
-                    overlay.mkdir(parent, name.as_os_str(), 0o755, CALLER).unwrap();
+                    overlay.tree.mkdir(parent, name.as_os_str(), 0o755, CALLER).unwrap();
                     self.model.tree.insert(path, Thing::Dir);
                 }
                 "mkdir"

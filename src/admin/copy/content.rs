@@ -2,7 +2,7 @@
 
 use super::{Result, Tree, proc_path};
 use crate::contents::OverlayError;
-use crate::overlay::StoredContent;
+use crate::tree::StoredContent;
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::fs::File;
@@ -38,7 +38,7 @@ impl<'a> Content<'a> {
             }
         };
         if let Some(overlay) = tree.overlay
-            && let Some(stored) = overlay.stored_content(&tree.below_root.join(path))?
+            && let Some(stored) = overlay.tree.stored_content(&tree.below_root.join(path))?
         {
             let (size, sparse, room_bytes) = (stored.size(), stored.is_sparse(), stored.room_bytes());
             return Ok(Content { from: From::Store(stored), size, room_bytes, sparse });

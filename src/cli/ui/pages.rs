@@ -11,8 +11,8 @@ use crate::admin::{
     StatusReport,
 };
 use crate::contents::SimilarOptions;
-use crate::overlay::GroupOptions;
 use crate::page::{Bar, Column, Field, Form, Kind as Colour, Page, Part, Picture, Site, Table, Values};
+use crate::query::GroupOptions;
 use crate::similarity::groups::SHARE_MIN;
 use crate::view::View;
 use crate::web::{Answer, Kind, Request, nonce};

@@ -88,7 +88,7 @@ impl Op {
 
     fn on_world(self, i: usize, world: &mut World, open: &mut Option<Arc<Handle>>, step: u64) {
         let close = |world: &World, open: &mut Option<Arc<Handle>>| {
-            open.take().into_iter().for_each(|handle| world.overlay.release(&handle));
+            open.take().into_iter().for_each(|handle| world.overlay.tree.release(&handle));
         };
         let mut handle = |world: &World, flags: OpenFlags| {
             open.get_or_insert_with(|| world.open("file", flags).unwrap()).clone()
@@ -96,18 +96,18 @@ impl Op {
         match self {
             Write(at, len) => {
                 let handle = handle(world, TO_WRITE);
-                world.overlay.write(&handle, at as u64, &noise(i as u64, len)).unwrap();
+                world.overlay.tree.write(&handle, at as u64, &noise(i as u64, len)).unwrap();
             }
             Punch(at, len) => {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 let handle = handle(world, TO_WRITE);
-                world.overlay.fallocate(&handle, mode.bits() as i32, at as u64, len as u64).unwrap();
+                world.overlay.tree.fallocate(&handle, mode.bits() as i32, at as u64, len as u64).unwrap();
             }
             Truncate(len) => {
                 let set = SetAttr { size: Some(len as u64), ..SetAttr::default() };
-                world.overlay.setattr(handle(world, TO_WRITE).node(), set).unwrap();
+                world.overlay.tree.setattr(handle(world, TO_WRITE).node(), set).unwrap();
             }
-            Fsync => world.overlay.fsync(&handle(world, TO_WRITE), true).unwrap(),
+            Fsync => world.overlay.tree.fsync(&handle(world, TO_WRITE), true).unwrap(),
             Empty => {
                 close(world, open);
                 *open = Some(world.open("file", OpenFlags { truncate: true, ..TO_WRITE }).unwrap());
@@ -121,11 +121,11 @@ impl Op {
                 let dedup = if off { Dedup::Off } else { USUAL.dedup };
                 world.reopen_as(How { dedup, ..USUAL });
             }
-            Room(bytes) => world.overlay.limit_room(bytes as u64),
-            Begin => world.overlay.abort_at_step(step),
+            Room(bytes) => world.overlay.converter.limit_room(bytes as u64),
+            Begin => world.overlay.tree.abort_at_step(step),
             Unlink => {
                 close(world, open);
-                world.overlay.unlink(ROOT, "file".as_ref()).unwrap();
+                world.overlay.tree.unlink(ROOT, "file".as_ref()).unwrap();
             }
         }
     }
@@ -139,14 +139,14 @@ fn tell(dir: &Path, story: usize, step: u64) {
         op.on_world(i, &mut world, &mut open, step);
         fs::write(progress(dir), format!("{} {:?}", i + 1, mtime(&world))).unwrap();
     }
-    world.overlay.abort_at_step(0);
+    world.overlay.tree.abort_at_step(0);
     // As it is, without an orderly end.
     std::process::exit(0);
 }
 
 /// As programs see it.
 fn mtime(world: &World) -> Option<Time> {
-    Some(world.overlay.lookup(ROOT, "file".as_ref()).ok()?.mtime)
+    Some(world.overlay.tree.lookup(ROOT, "file".as_ref()).ok()?.mtime)
 }
 
 fn progress(dir: &Path) -> PathBuf {
@@ -248,13 +248,13 @@ fn take_up(
         }
         world.reopen();
         assert!(world.read("file").unwrap() == bytes, "{case}: in the next life");
-        world.overlay.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        world.overlay.maintenance.scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         assert!(world.read("file").unwrap() == bytes, "{case}: once converted");
         if !bytes.is_empty() {
             world.check_stub("file", &bytes);
         }
     }
-    world.overlay.gc(false, &mut |_| true).unwrap().unwrap();
+    world.overlay.maintenance.gc(false, &mut |_| true).unwrap().unwrap();
     assert!(world.lists().is_empty(), "{case}: {:?} is left over", world.lists());
     world.close();
 }

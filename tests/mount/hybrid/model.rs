@@ -51,12 +51,12 @@ fn handle(world: &World, open: &mut Option<Arc<Handle>>) -> Arc<Handle> {
 
 fn close(world: &World, open: &mut Option<Arc<Handle>>) {
     if let Some(handle) = open.take() {
-        world.overlay.release(&handle);
+        world.overlay.tree.release(&handle);
     }
 }
 
 fn write(world: &World, open: &mut Option<Arc<Handle>>, bytes: &mut Vec<u8>, at: u64, data: &[u8]) {
-    world.overlay.write(&handle(world, open), at, data).unwrap();
+    world.overlay.tree.write(&handle(world, open), at, data).unwrap();
     let (at, end) = (at as usize, at as usize + data.len());
     bytes.resize(bytes.len().max(end), 0);
     bytes[at..end].copy_from_slice(data);
@@ -66,15 +66,15 @@ fn write(world: &World, open: &mut Option<Arc<Handle>>, bytes: &mut Vec<u8>, at:
 fn check_seek(world: &World, open: &Handle, bytes: &[u8]) {
     let (mut at, size) = (0, bytes.len() as u64);
     while at < size {
-        let data = world.overlay.seek(open, at, false).unwrap_or(size);
+        let data = world.overlay.tree.seek(open, at, false).unwrap_or(size);
         assert!(
             bytes[at as usize..data as usize].iter().all(|&byte| byte == 0),
             "a hole from {at} to {data}"
         );
-        at = if data < size { world.overlay.seek(open, data, true).unwrap() } else { size };
+        at = if data < size { world.overlay.tree.seek(open, data, true).unwrap() } else { size };
         assert!(at > data || data == size);
     }
-    assert!(world.overlay.seek(open, size, false).is_err());
+    assert!(world.overlay.tree.seek(open, size, false).is_err());
 }
 
 /// A plain file that takes no room stays as it is.
@@ -106,12 +106,12 @@ proptest! {
                 }
                 Op::Truncate(len) => {
                     let node = world.node("file");
-                    world.overlay.setattr(node, SetAttr { size: Some(len), ..SetAttr::default() }).unwrap();
-                    world.overlay.forget(node, 1);
+                    world.overlay.tree.setattr(node, SetAttr { size: Some(len), ..SetAttr::default() }).unwrap();
+                    world.overlay.tree.forget(node, 1);
                     bytes.resize(len as usize, 0);
                 }
                 Op::Fallocate(mode, at, len) => {
-                    world.overlay.fallocate(&handle(&world, &mut open), mode, at, len).unwrap();
+                    world.overlay.tree.fallocate(&handle(&world, &mut open), mode, at, len).unwrap();
                     let end = (at + len) as usize;
                     if mode != PUNCH {
                         bytes.resize(bytes.len().max(end), 0);
@@ -121,12 +121,12 @@ proptest! {
                         bytes[at as usize..end].fill(0);
                     }
                 }
-                Op::Fsync => world.overlay.fsync(&handle(&world, &mut open), i % 2 == 0).unwrap(),
+                Op::Fsync => world.overlay.tree.fsync(&handle(&world, &mut open), i % 2 == 0).unwrap(),
                 Op::Close => close(&world, &mut open),
                 Op::Settle => {
                     close(&world, &mut open);
                     // What an earlier life left is not in the queue.
-                    world.overlay.scan(std::path::Path::new(""), &mut |_, _, _, _| {}).unwrap();
+                    world.overlay.maintenance.scan(std::path::Path::new(""), &mut |_, _, _, _| {}).unwrap();
                     if !is_all_hole(&world) {
                         world.check_stub("file", &bytes);
                     }
@@ -137,8 +137,8 @@ proptest! {
                     world.reopen();
                 }
                 Op::Gc => {
-                    world.overlay.scan(std::path::Path::new(""), &mut |_, _, _, _| {}).unwrap();
-                    prop_assert!(world.overlay.gc(false, &mut |_| true).unwrap().is_some());
+                    world.overlay.maintenance.scan(std::path::Path::new(""), &mut |_, _, _, _| {}).unwrap();
+                    prop_assert!(world.overlay.maintenance.gc(false, &mut |_| true).unwrap().is_some());
                 }
             }
             let found = world.read("file").unwrap();
@@ -147,11 +147,11 @@ proptest! {
             prop_assert!(differs.is_none(), "differs at {differs:?}");
             if let Some(open) = &open {
                 check_seek(&world, open, &bytes);
-                prop_assert!(world.overlay.getattr(open.node()).unwrap().size == bytes.len() as u64);
+                prop_assert!(world.overlay.tree.getattr(open.node()).unwrap().size == bytes.len() as u64);
             }
         }
         close(&world, &mut open);
-        world.overlay.scan(std::path::Path::new(""), &mut |_, _, _, _| {}).unwrap();
+        world.overlay.maintenance.scan(std::path::Path::new(""), &mut |_, _, _, _| {}).unwrap();
         world.reopen();
         prop_assert!(world.read("file").unwrap() == bytes);
         if !is_all_hole(&world) {

@@ -15,7 +15,7 @@ fn plain(world: &World, bytes: &[u8]) -> std::time::SystemTime {
 }
 
 fn scan(world: &World) {
-    world.overlay.scan("".as_ref(), &mut |_, _, _, _| {}).unwrap();
+    world.overlay.maintenance.scan("".as_ref(), &mut |_, _, _, _| {}).unwrap();
     world.settle();
 }
 
@@ -25,7 +25,7 @@ fn a_file_that_does_not_fit_becomes_a_stub_in_pieces() {
     let world = World::new();
     let bytes = noise(1, LEN);
     let mtime = plain(&world, &bytes);
-    world.overlay.limit_room(100_000);
+    world.overlay.converter.limit_room(100_000);
     scan(&world);
     world.check_stub("file", &bytes);
     assert_eq!(fs::metadata(world.path("file")).unwrap().modified().unwrap(), mtime);
@@ -39,11 +39,11 @@ fn a_file_of_too_many_pieces_waits_and_goes_on_when_there_is_room() {
     let mut world = World::new();
     let bytes = noise(1, LEN);
     let mtime = plain(&world, &bytes);
-    world.overlay.limit_room(40_000);
+    world.overlay.converter.limit_room(40_000);
     scan(&world);
     assert_eq!(world.record("file"), None);
-    assert_eq!(world.overlay.waiting_for_room(), 1);
-    world.overlay.limit_room(u64::MAX);
+    assert_eq!(world.overlay.converter.waiting_for_room(), 1);
+    world.overlay.converter.limit_room(u64::MAX);
     world.settle();
     world.check_stub("file", &bytes);
     assert_eq!(fs::metadata(world.path("file")).unwrap().modified().unwrap(), mtime);

@@ -18,9 +18,9 @@ fn hybrid(synced: bool) -> (World, Vec<u8>) {
     let handle = world.open("file", TO_WRITE).unwrap();
     write(&world, &handle, &mut bytes, 10);
     if synced {
-        world.overlay.fsync(&handle, true).unwrap();
+        world.overlay.tree.fsync(&handle, true).unwrap();
     }
-    world.overlay.release(&handle);
+    world.overlay.tree.release(&handle);
     world.close();
     assert!(world.is_hybrid("file"));
     (world, bytes)
@@ -28,7 +28,7 @@ fn hybrid(synced: bool) -> (World, Vec<u8>) {
 
 fn write(world: &World, handle: &dedupfs::overlay::Handle, bytes: &mut [u8], block: usize) {
     let data = noise(100 + block as u64, BLOCK);
-    world.overlay.write(handle, (block * BLOCK) as u64, &data).unwrap();
+    world.overlay.tree.write(handle, (block * BLOCK) as u64, &data).unwrap();
     bytes[block * BLOCK..][..BLOCK].copy_from_slice(&data);
 }
 
@@ -48,8 +48,8 @@ fn a_record_without_its_bytes_does_not_count() {
     assert!(world.read("file").unwrap() == bytes);
     let handle = world.open("file", TO_WRITE).unwrap();
     write(&world, &handle, &mut bytes, 20);
-    world.overlay.fsync(&handle, true).unwrap();
-    world.overlay.release(&handle);
+    world.overlay.tree.fsync(&handle, true).unwrap();
+    world.overlay.tree.release(&handle);
     world.reopen();
     assert!(world.read("file").unwrap() == bytes);
     world.settle();
@@ -63,9 +63,9 @@ fn what_is_written_to_the_last_block_stays() {
     world.stub("file", &bytes);
     let handle = world.open("file", TO_WRITE).unwrap();
     let at = LEN - LEN % BLOCK;
-    world.overlay.write(&handle, at as u64, b"changed").unwrap();
+    world.overlay.tree.write(&handle, at as u64, b"changed").unwrap();
     bytes[at..][..7].copy_from_slice(b"changed");
-    world.overlay.release(&handle);
+    world.overlay.tree.release(&handle);
     world.close();
     assert!(world.is_hybrid("file"));
     world.reopen();
@@ -82,10 +82,10 @@ fn a_record_without_its_bytes_uncovers_zeros_where_there_were_zeros() {
     world.stub("file", &bytes);
     let handle = world.open("file", TO_WRITE).unwrap();
     let mode = (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE).bits() as i32;
-    world.overlay.fallocate(&handle, mode, 0, (20 * BLOCK) as u64).unwrap();
-    world.overlay.fsync(&handle, true).unwrap();
+    world.overlay.tree.fallocate(&handle, mode, 0, (20 * BLOCK) as u64).unwrap();
+    world.overlay.tree.fsync(&handle, true).unwrap();
     write(&world, &handle, &mut bytes, 10);
-    world.overlay.release(&handle);
+    world.overlay.tree.release(&handle);
     world.close();
     punch(&world, 10);
     world.reopen();
@@ -120,7 +120,7 @@ fn bytes_without_a_record_never_come_back() {
     below.read_exact_at(&mut found, (30 * BLOCK) as u64).unwrap();
     assert!(found.iter().all(|&byte| byte == 0), "bytes of another life are still in the file");
     assert_eq!(below.metadata().unwrap().len(), LEN as u64);
-    world.overlay.release(&handle);
+    world.overlay.tree.release(&handle);
     assert!(world.read("file").unwrap() == bytes);
 }
 
@@ -164,10 +164,11 @@ fn a_list_that_cannot_be_believed_is_an_error_and_never_the_base() {
         let mut troubles = Vec::new();
         world
             .overlay
+            .maintenance
             .check_stubs(Path::new(""), &mut |_| true, &mut |found| troubles.push(found.trouble))
             .unwrap();
         assert_eq!(troubles, [Trouble::Record(expected.to_owned())]);
-        let outcome = world.overlay.gc(false, &mut |_| true).unwrap().unwrap();
+        let outcome = world.overlay.maintenance.gc(false, &mut |_| true).unwrap().unwrap();
         assert!(outcome.unknown > 0);
         assert_eq!(world.lists().len(), usize::from(found.is_some()), "a list to be mended is kept");
     }
@@ -198,8 +199,8 @@ fn a_read_only_overlay_reads_hybrid_files_and_changes_nothing() {
     world.reopen_as(How { read_only: true, ..USUAL });
     assert!(world.read("file").unwrap() == bytes);
     let handle = world.open("file", TO_READ).unwrap();
-    world.overlay.fsync(&handle, true).unwrap();
-    world.overlay.release(&handle);
+    world.overlay.tree.fsync(&handle, true).unwrap();
+    world.overlay.tree.release(&handle);
     assert!(matches!(world.open("file", TO_WRITE), Err(OverlayError::ReadOnly)));
     assert!(world.is_hybrid("file"));
     assert_eq!(fs::read(&world.lists()[0]).unwrap(), list);
@@ -213,15 +214,15 @@ fn a_collection_keeps_what_a_hybrid_file_needs() {
     for unlinked in [false, true] {
         let handle = world.open("file", TO_READ).unwrap();
         if unlinked {
-            world.overlay.unlink(ROOT, "file".as_ref()).unwrap();
+            world.overlay.tree.unlink(ROOT, "file".as_ref()).unwrap();
         }
-        world.overlay.gc(false, &mut |_| true).unwrap().unwrap();
+        world.overlay.maintenance.gc(false, &mut |_| true).unwrap().unwrap();
         assert_eq!(world.lists().len(), 1);
-        assert!(world.overlay.read(&handle, 0, LEN).unwrap() == bytes, "unlinked {unlinked}");
-        world.overlay.release(&handle);
+        assert!(world.overlay.tree.read(&handle, 0, LEN).unwrap() == bytes, "unlinked {unlinked}");
+        world.overlay.tree.release(&handle);
     }
     assert_eq!(world.lists().len(), 0, "the list went with the file");
-    let freed = world.overlay.gc(false, &mut |_| true).unwrap().unwrap().done.unwrap();
+    let freed = world.overlay.maintenance.gc(false, &mut |_| true).unwrap().unwrap().done.unwrap();
     assert!(freed.reclaimed_bytes > 0);
 }
 
@@ -234,13 +235,13 @@ fn similar_reads_the_merged_content() {
     world.stub("new", &new);
     world.stub("file", &old);
     let handle = world.open("file", TO_WRITE).unwrap();
-    world.overlay.write(&handle, 0, &new).unwrap();
-    world.overlay.fsync(&handle, true).unwrap();
-    let found = world.overlay.similar_inside(Path::new("file"), &SimilarOptions::default()).unwrap();
+    world.overlay.tree.write(&handle, 0, &new).unwrap();
+    world.overlay.tree.fsync(&handle, true).unwrap();
+    let found = world.overlay.queries.similar_inside(Path::new("file"), &SimilarOptions::default()).unwrap();
     let names: Vec<_> = found.matches.iter().map(|found| found.path.as_path()).collect();
     assert_eq!(names, [Path::new("new")]);
     assert!(found.matches[0].shares.identical);
-    world.overlay.release(&handle);
+    world.overlay.tree.release(&handle);
     world.close();
 }
 
@@ -250,27 +251,27 @@ fn opening_costs_nothing_and_writing_shows() {
     let mut world = World::new();
     world.stub("file", &noise(1, LEN));
     let node = world.node("file");
-    let before = world.overlay.getattr(node).unwrap();
+    let before = world.overlay.tree.getattr(node).unwrap();
     let handle = world.open("file", TO_WRITE).unwrap();
-    assert_eq!(world.overlay.read(&handle, 0, 10).unwrap(), noise(1, LEN)[..10]);
-    world.overlay.fsync(&handle, false).unwrap();
-    world.overlay.release(&handle);
+    assert_eq!(world.overlay.tree.read(&handle, 0, 10).unwrap(), noise(1, LEN)[..10]);
+    world.overlay.tree.fsync(&handle, false).unwrap();
+    world.overlay.tree.release(&handle);
     assert!(!world.is_hybrid("file") && world.lists().is_empty());
-    let after = world.overlay.getattr(node).unwrap();
+    let after = world.overlay.tree.getattr(node).unwrap();
     assert_eq!((before.mtime, before.ctime, before.blocks), (after.mtime, after.ctime, after.blocks));
     std::thread::sleep(std::time::Duration::from_millis(20));
     world.write("file", 100, b"new");
-    let written = world.overlay.getattr(node).unwrap();
+    let written = world.overlay.tree.getattr(node).unwrap();
     assert!(written.mtime > before.mtime && written.ctime > before.ctime);
     assert_eq!((written.size, written.blocks), (LEN as u64, before.blocks));
     assert_eq!(fs::metadata(world.path("file")).unwrap().blocks(), 8, "one block is local");
     world.settle();
-    let settled = world.overlay.getattr(node).unwrap();
+    let settled = world.overlay.tree.getattr(node).unwrap();
     assert_eq!(
         (settled.mtime, settled.ctime, settled.blocks),
         (written.mtime, written.ctime, written.blocks)
     );
-    world.overlay.forget(node, 1);
+    world.overlay.tree.forget(node, 1);
     world.close();
 }
 
@@ -284,11 +285,11 @@ fn a_reader_goes_on_when_a_stub_changes_under_it() {
         for size in [len - 5_000, 0] {
             let reader = world.open("file", TO_READ).unwrap();
             let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
-            world.overlay.setattr(reader.node(), set).unwrap();
+            world.overlay.tree.setattr(reader.node(), set).unwrap();
             bytes.truncate(size);
-            assert!(world.overlay.read(&reader, 0, len).unwrap() == bytes, "{size} of {len}");
-            world.overlay.fsync(&reader, true).unwrap();
-            world.overlay.release(&reader);
+            assert!(world.overlay.tree.read(&reader, 0, len).unwrap() == bytes, "{size} of {len}");
+            world.overlay.tree.fsync(&reader, true).unwrap();
+            world.overlay.tree.release(&reader);
             world.settle();
         }
     }

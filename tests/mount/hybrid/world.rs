@@ -99,49 +99,49 @@ impl World {
     }
 
     pub fn settle(&self) {
-        assert!(self.overlay.settle(&mut |_| true).unwrap());
+        assert!(self.overlay.maintenance.settle(&mut |_| true).unwrap());
     }
 
     /// Makes a stub.
     pub fn stub(&self, name: &str, bytes: &[u8]) {
         let caller = Caller { uid: 0, gid: 0, umask: 0o022 };
         let flags = OpenFlags { truncate: true, ..TO_WRITE };
-        let made = self.overlay.create(ROOT, OsStr::new(name), 0o644, caller, flags, &|_| None).unwrap();
-        self.overlay.write(&made.1.handle, 0, bytes).unwrap();
-        self.overlay.release(&made.1.handle);
-        self.overlay.forget(made.0.node, 1);
+        let made = self.overlay.tree.create(ROOT, OsStr::new(name), 0o644, caller, flags, &|_| None).unwrap();
+        self.overlay.tree.write(&made.1.handle, 0, bytes).unwrap();
+        self.overlay.tree.release(&made.1.handle);
+        self.overlay.tree.forget(made.0.node, 1);
         self.settle();
         assert_eq!(self.record(name).unwrap().state, State::Settled);
     }
 
     pub fn node(&self, name: &str) -> NodeId {
-        let node = self.overlay.lookup(ROOT, OsStr::new(name)).unwrap().node;
+        let node = self.overlay.tree.lookup(ROOT, OsStr::new(name)).unwrap().node;
         // The inode stays for as long as somebody holds it or it is looked up again.
-        self.overlay.forget(node, 1);
-        let again = self.overlay.lookup(ROOT, OsStr::new(name)).unwrap().node;
+        self.overlay.tree.forget(node, 1);
+        let again = self.overlay.tree.lookup(ROOT, OsStr::new(name)).unwrap().node;
         assert_eq!(again, node);
         node
     }
 
     pub fn open(&self, name: &str, flags: OpenFlags) -> Result<Arc<Handle>, OverlayError> {
-        let node = self.overlay.lookup(ROOT, OsStr::new(name))?.node;
-        let opened = self.overlay.open(node, flags, &|_| None);
-        self.overlay.forget(node, 1);
+        let node = self.overlay.tree.lookup(ROOT, OsStr::new(name))?.node;
+        let opened = self.overlay.tree.open(node, flags, &|_| None);
+        self.overlay.tree.forget(node, 1);
         Ok(opened?.handle)
     }
 
     pub fn read(&self, name: &str) -> Result<Vec<u8>, OverlayError> {
         let handle = self.open(name, TO_READ)?;
-        let size = self.overlay.getattr(handle.node())?.size;
-        let bytes = self.overlay.read(&handle, 0, size as usize + 10);
-        self.overlay.release(&handle);
+        let size = self.overlay.tree.getattr(handle.node())?.size;
+        let bytes = self.overlay.tree.read(&handle, 0, size as usize + 10);
+        self.overlay.tree.release(&handle);
         bytes
     }
 
     pub fn write(&self, name: &str, offset: u64, bytes: &[u8]) {
         let handle = self.open(name, TO_WRITE).unwrap();
-        self.overlay.write(&handle, offset, bytes).unwrap();
-        self.overlay.release(&handle);
+        self.overlay.tree.write(&handle, offset, bytes).unwrap();
+        self.overlay.tree.release(&handle);
     }
 
     /// The record as it is on disk.

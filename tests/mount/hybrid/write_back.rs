@@ -52,8 +52,8 @@ impl Story {
                 // Else it becomes a stub again when the world is closed.
                 world.reopen();
                 let handle = world.open("file", TO_WRITE).unwrap();
-                world.overlay.write(&handle, 30_000, &noise(3, 10_000)).unwrap();
-                world.overlay.fsync(&handle, true).unwrap();
+                world.overlay.tree.write(&handle, 30_000, &noise(3, 10_000)).unwrap();
+                world.overlay.tree.fsync(&handle, true).unwrap();
                 assert!(world.is_hybrid("file"));
             }
         }
@@ -73,11 +73,11 @@ impl Story {
 /// What the process does that is to end.
 fn tell(story: Story, fails: u64, ends: u64, dir: &Path) -> ! {
     let world = story.open_world(dir);
-    world.overlay.fail_at_call(fails);
-    world.overlay.abort_at_step(ends);
+    world.overlay.tree.fail_at_call(fails);
+    world.overlay.tree.abort_at_step(ends);
     let opened = world.open("file", OpenFlags { truncate: story == Story::Empty, ..TO_WRITE });
-    world.overlay.fail_at_call(0);
-    world.overlay.abort_at_step(0);
+    world.overlay.tree.fail_at_call(0);
+    world.overlay.tree.abort_at_step(0);
     let refused = opened.is_err();
     drop(opened);
     if refused {
@@ -151,10 +151,10 @@ fn opens_in_time(world: &World, name: &'static str) -> Option<bool> {
     let overlay = world.overlay.clone();
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let node = overlay.lookup(ROOT, name.as_ref()).unwrap().node;
-        let opened = overlay.open(node, TO_WRITE, &|_| None);
-        overlay.forget(node, 1);
-        let answered = opened.map(|opened| overlay.release(&opened.handle));
+        let node = overlay.tree.lookup(ROOT, name.as_ref()).unwrap().node;
+        let opened = overlay.tree.open(node, TO_WRITE, &|_| None);
+        overlay.tree.forget(node, 1);
+        let answered = opened.map(|opened| overlay.tree.release(&opened.handle));
         tell.send(answered.is_ok())
     });
     told.recv_timeout(Duration::from_secs(10)).ok()
@@ -172,12 +172,12 @@ fn a_panic_in_a_write_back_keeps_nobody_waiting() {
             let first = story.begin();
             let mut world = story.open_world(&first.dir);
             let flags = OpenFlags { truncate: story == Story::Empty, ..TO_WRITE };
-            world.overlay.panic_at_step(panicked + 1);
+            world.overlay.tree.panic_at_step(panicked + 1);
             let case = format!("{story:?}: step {}", panicked + 1);
             if !panics(|| drop(world.open("file", flags))) {
                 break;
             }
-            world.overlay.panic_at_step(0);
+            world.overlay.tree.panic_at_step(0);
             panicked += 1;
             let bytes = world.read("file").unwrap();
             assert!(bytes == story.content() || story == Story::Empty && bytes.is_empty(), "{case}");
@@ -198,18 +198,19 @@ fn a_panic_in_an_export_keeps_nobody_waiting() {
         let mut world = World::new();
         names.iter().zip(0..).for_each(|(name, seed)| world.stub(name, &noise(seed, SMALL)));
         world.reopen_as(How { dedup: Dedup::Off, ..USUAL });
-        world.overlay.panic_at_step(step);
+        world.overlay.tree.panic_at_step(step);
         let options = ExportOptions { batch_files: 10, batch_bytes: 1 << 20 };
         // Step 0: whoever shows the progress panics.
         let mut progress = |_| {
             assert!(step > 0, "as a bug would");
             true
         };
-        let mut export = || drop(world.overlay.export(Path::new(""), options, &mut progress, &mut |_, _| {}));
+        let mut export =
+            || drop(world.overlay.maintenance.export(Path::new(""), options, &mut progress, &mut |_, _| {}));
         if !panics(&mut export) {
             break;
         }
-        world.overlay.panic_at_step(0);
+        world.overlay.tree.panic_at_step(0);
         for (name, seed) in names.iter().zip(0..) {
             assert!(world.read(name).unwrap() == noise(seed, SMALL), "{name}: step {step}");
             assert_eq!(opens_in_time(&world, name), Some(true), "{name}: step {step}");
@@ -232,13 +233,13 @@ fn a_panic_in_a_commit_leaves_files_whole_and_free() {
     for (name, step) in names.iter().zip(1..) {
         let caller = Caller { uid: 0, gid: 0, umask: 0o022 };
         let flags = OpenFlags { truncate: true, ..TO_WRITE };
-        let made = world.overlay.create(ROOT, name.as_ref(), 0o644, caller, flags, &|_| None).unwrap();
-        world.overlay.write(&made.1.handle, 0, &noise(step, SMALL)).unwrap();
-        world.overlay.panic_at_step(step);
-        world.overlay.release(&made.1.handle);
-        world.overlay.forget(made.0.node, 1);
+        let made = world.overlay.tree.create(ROOT, name.as_ref(), 0o644, caller, flags, &|_| None).unwrap();
+        world.overlay.tree.write(&made.1.handle, 0, &noise(step, SMALL)).unwrap();
+        world.overlay.tree.panic_at_step(step);
+        world.overlay.tree.release(&made.1.handle);
+        world.overlay.tree.forget(made.0.node, 1);
         world.settle();
-        world.overlay.panic_at_step(0);
+        world.overlay.tree.panic_at_step(0);
         // A lease that is left over would refuse this.
         let free = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(world.path(name));
         assert!(free.is_ok(), "step {step}: {free:?}");

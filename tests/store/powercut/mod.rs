@@ -271,13 +271,13 @@ fn read_all(model: &Model, overlay: &Overlay, wrong: &mut Vec<String>) -> BTreeM
 }
 
 fn read(overlay: &Overlay, name: &str) -> Result<Vec<u8>, OverlayError> {
-    let attr = overlay.lookup(ROOT, OsStr::new(name))?;
-    let bytes = overlay.open(attr.node, OpenFlags::default(), &|_| None).and_then(|opened| {
-        let bytes = overlay.read(&opened.handle, 0, attr.size as usize + 1);
-        overlay.release(&opened.handle);
+    let attr = overlay.tree.lookup(ROOT, OsStr::new(name))?;
+    let bytes = overlay.tree.open(attr.node, OpenFlags::default(), &|_| None).and_then(|opened| {
+        let bytes = overlay.tree.read(&opened.handle, 0, attr.size as usize + 1);
+        overlay.tree.release(&opened.handle);
         bytes
     });
-    overlay.forget(attr.node, 1);
+    overlay.tree.forget(attr.node, 1);
     bytes
 }
 

@@ -1,0 +1,61 @@
+//! Effects of a rename on policies. A renamed file itself is visited at once; files below a renamed directory
+//! are visited in the background, some time after the rename was answered.
+//!
+//! Bounded: only a limited number of directories is remembered; beyond that, all files are visited. Files are
+//! queued as in a scan, a few thousand at a time. After a kill, catch-up visits the rest.
+
+use crate::contents::throttle::Priority;
+use crate::maintain::Maintenance;
+use crate::maintain::renamed_dirs::Dirs;
+use crate::maintain::scan::{NAMED_DIRS_MAX, RESTING_FACTOR};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+/// Files in the queue that one pass over it examines.
+const QUEUED_MAX: usize = 4096;
+
+impl Maintenance {
+    /// Examines the files below renamed directories.
+    pub(crate) fn look_below_renamed(&self) {
+        let Dirs { few, all } = self.renamed.take();
+        let mut paths = Vec::new();
+        for dir in few.into_values() {
+            // A removed directory has no path.
+            paths.extend(self.tree.path_of(&dir));
+            self.tree.inodes.release(dir);
+        }
+        if all {
+            paths = vec![PathBuf::new()];
+        }
+        for path in paths {
+            if let Err(e) = self.look_below(&path) {
+                tracing::warn!("{}: files below keep the policy of their old name: {e}", path.display());
+            }
+        }
+    }
+
+    fn look_below(&self, path: &Path) -> crate::contents::Result<()> {
+        let (mut priority, mut queued) = (Priority::default(), HashSet::new());
+        let mut names = self.catalog.finder(&self.tree.backing);
+        self.tree.walk(path, &mut |path, found| {
+            priority.set_low(self.indexes.throttle.is_background());
+            let Ok(inode) = found else { return };
+            if inode.lock().queued {
+                queued.insert(inode.node);
+            } else {
+                names.shed(NAMED_DIRS_MAX);
+                let mut finder = self.catalog.finder(&self.tree.backing);
+                if let Err(e) = self.scan_file(&inode, &mut finder, &mut names) {
+                    tracing::warn!("{}: keeps the policy of its old name: {e}", path.display());
+                }
+            }
+            self.tree.inodes.release(inode);
+            if queued.len() == QUEUED_MAX {
+                self.converter.queue.look_again(&std::mem::take(&mut queued));
+            }
+            self.wait_for_room(RESTING_FACTOR);
+        })?;
+        self.converter.queue.look_again(&queued);
+        Ok(())
+    }
+}

@@ -1,0 +1,18 @@
+//! Answers about similar, contained and grouped files, from the indexes and the contents.
+
+pub(crate) mod by_method;
+pub mod compare;
+mod contained;
+mod groups;
+pub mod methods;
+mod queries;
+pub(crate) mod similar;
+pub mod templates;
+mod through_views;
+pub(crate) mod with_paths;
+
+pub use by_method::{FileAt, IndexedContent};
+pub use contained::{FileContained, Place, TreeContained};
+pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
+pub use queries::Queries;
+pub use similar::{Match, Matches};

@@ -1,0 +1,101 @@
+//! What the tree notes of its changes, and how a snapshot stops them.
+
+use super::Tree;
+use super::changes::{Change, Closed, Still};
+use super::inode::Inode;
+use crate::backing::types::Kind;
+use crate::backing::{self, Identity};
+use crate::contents::error::Result;
+use crate::id::FileId;
+use std::path::PathBuf;
+
+impl Tree {
+    /// Notes changes from now on, and forgets those before.
+    pub fn begin_changes(&self) {
+        self.changes.begin();
+    }
+
+    /// Notes no changes any more.
+    pub fn end_changes(&self) {
+        self.changes.end();
+    }
+
+    /// Holds up new changes until those under way have ended, then keeps the tree unchanged, except for the contents of open
+    /// files. A change may take long, for instance if it waits for a large content to be written back. Then the others continue
+    /// for as long as they were held up, and are held up twice as long the next time. So this ends however much is changed.
+    /// Returns `None` if `keep_going` returned false.
+    pub fn stand_still(&self, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        self.changes.close(Closed::Names, keep_going)
+    }
+
+    /// As [`Tree::stand_still`], but also holds up writes to open files and fsync, as far as this process sees them: writes
+    /// by the kernel (passthrough, shared mappings) continue until their program syncs. Each waiting change occupies a thread,
+    /// so soon the mount does not answer: the caller must read the backing directory, and be quick.
+    pub fn hold_up(&self, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        self.changes.close(Closed::All, keep_going)
+    }
+
+    /// Returns the changes since the last call or [`Tree::begin_changes`], each with its present path, and those under
+    /// way; then starts a new list. `None` if not all are known or can be found: then the caller has to examine the whole
+    /// tree. Leaves out removed files: their directories changed. To be called while everything stands still.
+    pub fn take_changes(&self) -> Result<Option<Vec<(PathBuf, Change)>>> {
+        let Some(noted) = self.changes.take() else { return Ok(None) };
+        let under_way = self
+            .inodes
+            .collect(|inode, state| inode.on_root_fs && (state.dirty || state.queued || state.writers > 0));
+        let mut noted = noted;
+        for inode in under_way {
+            noted.entry(inode.file_id()).or_insert(Change::Touched);
+            self.inodes.release(inode);
+        }
+        let mut finder = self.catalog.finder(&self.backing);
+        let (mut found, mut names) = (Vec::with_capacity(noted.len()), Vec::new());
+        for (inode, change) in noted {
+            // Each of several names is an entry that changed.
+            names.clear();
+            finder.paths_of(inode, &mut names)?;
+            match self.present_name(inode) {
+                Some(path) => names.extend(path),
+                None if names.is_empty() => return Ok(None),
+                None => {}
+            }
+            names.sort();
+            names.dedup();
+            let first = names.first().and_then(|name| self.backing.stat(name).ok());
+            let is_dir = |stat: &rustix::fs::Stat| backing::kind(stat.st_mode) == Kind::Directory;
+            if first.is_some_and(|stat| !is_dir(&stat) && stat.st_nlink > names.len() as u64) {
+                return Ok(None);
+            }
+            found.extend(names.drain(..).map(|path| (path, change)));
+        }
+        Ok(Some(found))
+    }
+
+    /// Finds an inode in use: `Some(None)` if it is gone, `None` if it is not in use, or cannot be found.
+    fn present_name(&self, file: FileId) -> Option<Option<PathBuf>> {
+        let identity = Identity { dev: self.backing.identity().dev, ino: file.0 };
+        let mut known = None;
+        for inode in self.inodes.with_identity(&self.backing, identity) {
+            let gone = inode.path_fd().and_then(rustix::fs::fstat).map_or(true, |stat| stat.st_nlink == 0);
+            match self.path_of(&inode) {
+                Some(path) => known = Some(Some(path)),
+                None if gone => drop(known.get_or_insert(None)),
+                None => {}
+            }
+            self.inodes.release(inode);
+        }
+        known
+    }
+
+    pub(crate) fn touched(&self, inode: &Inode) {
+        self.ticks.stir();
+        if inode.on_root_fs && !inode.is_nameless() {
+            self.changes.note(inode.file_id(), Change::Touched);
+        }
+    }
+
+    pub(crate) fn moved(&self, inode: FileId) {
+        self.ticks.stir();
+        self.changes.note(inode, Change::Moved);
+    }
+}

@@ -1,0 +1,304 @@
+//! Changes since the last snapshot, so that the next one examines only those; and the gate that holds up
+//! changes during a snapshot.
+//!
+//! Invariants: every change of a name, an attribute or a content through the overlay is noted here after it
+//! was done and before it is answered, except contents that a program can still write to: those are found
+//! among the inodes. Changes in the bare directory are not seen, so a caller that cannot exclude them
+//! examines everything.
+//!
+//! Memory: a little over 16 bytes for each changed inode, at most [`INODES_MAX`] of them; beyond that,
+//! everything is examined.
+
+use crate::id::FileId;
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// If more inodes than this change, their changes are not listed one by one.
+const INODES_MAX: usize = 1 << 20;
+/// New changes are held up for this long at first, until those under way end.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+
+/// How an inode changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// Its attributes, its content or, of a directory, the names in it.
+    Touched,
+    /// It is new, or it got another name: everything below it may have changed.
+    Moved,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether changes are noted at all.
+    on: bool,
+    inodes: HashMap<FileId, Change>,
+}
+
+/// Changes since [`Changes::begin`].
+#[derive(Default)]
+pub(crate) struct Changes {
+    state: Mutex<State>,
+    gate: Gate,
+}
+
+/// Lets changes through, or holds them up.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    /// The last change under way has ended, or changes are let through again.
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    /// Changes that are being made, of names and of contents.
+    under_way: [usize; 2],
+    /// The kind of changes that are held up.
+    closed: Option<Closed>,
+}
+
+/// Kind of a change.
+#[derive(Clone, Copy)]
+enum What {
+    /// Names and attributes, and opening for them.
+    Names,
+    /// Contents of open files.
+    Contents,
+}
+
+/// Changes that the closed gate holds up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Closed {
+    Names,
+    All,
+}
+
+impl Closed {
+    fn holds_up(self, of: What) -> bool {
+        matches!((self, of), (Closed::All, _) | (Closed::Names, What::Names))
+    }
+}
+
+impl GateState {
+    fn is_still(&self, closed: Closed) -> bool {
+        [What::Names, What::Contents]
+            .into_iter()
+            .all(|of| !closed.holds_up(of) || self.under_way[of as usize] == 0)
+    }
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, GateState>) -> MutexGuard<'a, GateState> {
+        self.moved.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass(&self, of: What) -> Changing<'_> {
+        let mut state = self.lock();
+        while state.closed.is_some_and(|closed| closed.holds_up(of)) {
+            state = self.wait(state);
+        }
+        state.under_way[of as usize] += 1;
+        Changing { gate: self, of }
+    }
+
+    /// Lets no more changes begin, if those under way end within `patience`. Otherwise all continue.
+    fn close(&self, closed: Closed, patience: Duration) -> Option<Still<'_>> {
+        let mut state = self.lock();
+        while state.closed.is_some() {
+            state = self.wait(state);
+        }
+        state.closed = Some(closed);
+        let ended = self.moved.wait_timeout_while(state, patience, |state| !state.is_still(closed));
+        let is_still = ended.unwrap_or_else(PoisonError::into_inner).0.is_still(closed);
+        let still = Still { gate: self };
+        is_still.then_some(still)
+    }
+}
+
+/// While this is held, a change is being made.
+pub(crate) struct Changing<'a> {
+    gate: &'a Gate,
+    of: What,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.gate.lock();
+        state.under_way[self.of as usize] -= 1;
+        if state.closed.is_some() {
+            self.gate.moved.notify_all();
+        }
+    }
+}
+
+impl Changes {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held during a change of a name, an attribute or an open file's purpose. Waits while everything stands still, so a
+    /// thread holds at most one, and takes it before any lock.
+    pub(crate) fn changing(&self) -> Changing<'_> {
+        self.gate.pass(What::Names)
+    }
+
+    /// The same for writing or syncing a content through an open file.
+    pub(crate) fn changing_content(&self) -> Changing<'_> {
+        self.gate.pass(What::Contents)
+    }
+
+    /// Notes changes from now on, and forgets those before.
+    pub(crate) fn begin(&self) {
+        *self.lock() = State { on: true, inodes: HashMap::new() };
+    }
+
+    /// Notes no changes any more.
+    pub(crate) fn end(&self) {
+        *self.lock() = State::default();
+    }
+
+    /// Returns the changes noted, and starts a new list; `None` if changes are not noted.
+    pub(crate) fn take(&self) -> Option<HashMap<FileId, Change>> {
+        let mut state = self.lock();
+        state.on.then(|| std::mem::take(&mut state.inodes))
+    }
+
+    /// Holds up such changes, as [`Tree::stand_still`](super::Tree::stand_still).
+    pub(crate) fn close(&self, closed: Closed, keep_going: &mut dyn FnMut() -> bool) -> Option<Still<'_>> {
+        let mut patience = PAUSE_FIRST;
+        loop {
+            if let Some(still) = self.gate.close(closed, patience) {
+                return Some(still);
+            }
+            let end = Instant::now() + patience;
+            loop {
+                if !keep_going() {
+                    return None;
+                }
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                std::thread::sleep(left.min(Duration::from_millis(100)));
+            }
+            patience *= 2;
+        }
+    }
+
+    pub(crate) fn note(&self, inode: FileId, change: Change) {
+        let mut state = self.lock();
+        if !state.on {
+            return;
+        }
+        if state.inodes.len() >= INODES_MAX {
+            *state = State::default();
+            return;
+        }
+        let noted = state.inodes.entry(inode).or_insert(change);
+        *noted = (*noted).max(change);
+    }
+
+    /// An inode is gone: another may get its number.
+    pub(crate) fn forget(&self, inode: FileId) {
+        self.lock().inodes.remove(&inode);
+    }
+}
+
+/// While this is held, nothing is changed through the overlay: see [`Tree::stand_still`] and [`Tree::hold_up`].
+pub struct Still<'a> {
+    gate: &'a Gate,
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.gate.lock().closed = None;
+        self.gate.moved.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tree::changes::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    const THREADS: u64 = 8;
+
+    /// Many threads `begin` to change something while the gate is closed, and `expected` of them can.
+    fn begin_while_closed(
+        changes: &Changes,
+        closed: Closed,
+        begin: fn(&Changes) -> Changing<'_>,
+        expected: u64,
+    ) {
+        let begun = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let still = changes.gate.close(closed, Duration::ZERO).unwrap();
+            let workers: Vec<_> = (0..THREADS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let _changing = begin(changes);
+                        begun.fetch_add(1, Ordering::SeqCst);
+                    })
+                })
+                .collect();
+            let asked = Instant::now();
+            while begun.load(Ordering::SeqCst) < expected && asked.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(begun.load(Ordering::SeqCst), expected, "{closed:?}");
+            drop(still);
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+            assert_eq!(begun.load(Ordering::SeqCst), THREADS);
+        });
+    }
+
+    #[test]
+    fn a_gate_that_is_closed_lets_nothing_begin_and_what_is_under_way_ends_first() {
+        let changes = Changes::default();
+        for closed in [Closed::Names, Closed::All] {
+            let under_way = changes.changing();
+            assert!(changes.gate.close(closed, Duration::from_millis(1)).is_none(), "one is under way");
+            let other = changes.changing();
+            drop((under_way, other));
+            begin_while_closed(&changes, closed, Changes::changing, 0);
+        }
+    }
+
+    #[test]
+    fn contents_go_on_unless_they_are_held_up_too() {
+        let changes = Changes::default();
+        let under_way = changes.changing_content();
+        drop(changes.gate.close(Closed::Names, Duration::ZERO).unwrap());
+        assert!(changes.gate.close(Closed::All, Duration::from_millis(1)).is_none(), "one is under way");
+        drop(under_way);
+        begin_while_closed(&changes, Closed::Names, Changes::changing_content, THREADS);
+        begin_while_closed(&changes, Closed::All, Changes::changing_content, 0);
+    }
+
+    /// Where some change is always under way, nobody who only waits for none would ever come to it.
+    #[test]
+    fn a_gate_is_closed_however_much_is_changed() {
+        let changes = Changes::default();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let _changing = changes.changing();
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                });
+            }
+            for _ in 0..20 {
+                while changes.gate.close(Closed::Names, Duration::from_secs(10)).is_none() {}
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
