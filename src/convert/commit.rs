@@ -20,7 +20,7 @@ use crate::contents::error::{OverlayError, Result};
 use crate::contents::ingest::{Input, Round};
 use crate::contents::throttle::Priority;
 use crate::convert::Converter;
-use crate::convert::queue::{Batch, Entry};
+use crate::convert::queue::Batch;
 use crate::convert::room::{Claim, NoRoom};
 use crate::convert::round_size::{Outcome, RoundSize};
 use crate::id::RecipeId;
@@ -29,7 +29,6 @@ use crate::store::StoreError;
 use crate::tree::growing::Growing;
 use crate::tree::inode::{Content, Inode, Phase, State as InodeState};
 use crate::tree::needed::{Needed, needed};
-use crate::tree::policy::{GATHER, Policy};
 use crate::tree::proof::{Doubt, Inside};
 use crate::tree::sparse::{self, FileBytes};
 use crate::view::View;
@@ -362,33 +361,6 @@ impl Converter {
         self.tree.backing.privileged() || stat.st_mode & (libc::S_ISUID | libc::S_ISGID) == 0
     }
 
-    /// Puts a file back that has not been closed for long enough, and returns whether it did.
-    pub(crate) fn rests(&self, inode: &Arc<Inode>, state: &mut InodeState, policy: Option<Policy>) -> bool {
-        let Some(policy) = policy else { return false };
-        let now = Instant::now();
-        let rest = self.rewrite_backoff.rest(inode.file_id(), policy.rest(), now);
-        let due = state.closed + rest;
-        // A round also takes files that are due a little later.
-        if due <= now + GATHER {
-            return false;
-        }
-        if !state.queued {
-            state.queued = true;
-            let entry = Entry { inode: inode.clone(), generation: state.generation };
-            self.queue.push_resting(entry, due, rest > policy.rest());
-        }
-        true
-    }
-
-    pub(crate) fn try_again(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        if !state.queued {
-            state.queued = true;
-            let entry = Entry { inode: inode.clone(), generation: state.generation };
-            self.queue.push_again(entry, state.attempts);
-            state.attempts = state.attempts.saturating_add(1);
-        }
-    }
-
     /// Leaves a file as it is, to be tried again later.
     fn give_up(&self, taken: Taken) {
         self.leave(taken, Converter::try_again);
@@ -505,23 +477,6 @@ impl Converter {
         }
         self.indexes.keep_committed(inode, id, stored, file, before);
         Ok(true)
-    }
-
-    /// Leaves a file as it is that was not proven to lie in the tree. The caller holds the lease.
-    pub(crate) fn leave_plain(&self, inode: &Arc<Inode>, state: &mut InodeState, doubt: Doubt) {
-        state.interrupt_conversion();
-        state.dirty = false;
-        match doubt {
-            Doubt::Outside => self.tree.log_outside(inode),
-            Doubt::Mount => {
-                tracing::info!("{}: stays as it is, below another mount", self.tree.name_of(inode))
-            }
-            Doubt::Nameless => {}
-            Doubt::NotFound => {
-                state.dirty = true;
-                self.try_again(inode, state);
-            }
-        }
     }
 
     fn read_file(&self, round: &mut Round, taken: &mut Taken) -> std::io::Result<Range<usize>> {

@@ -8,12 +8,14 @@
 //! (`tree/proof`). `docs/durability.md` lists every truncation and replacement of a file in this program, and why each is
 //! safe (`tests/house/truncations.rs` checks the list).
 
+mod again;
 mod commit;
 mod converter;
 pub(crate) mod garbage;
 mod growing;
 mod hybrid_beginning;
 mod hybrid_commit;
+mod hybrid_step;
 mod keep_plain;
 pub(crate) mod queue;
 mod rewrite_backoff;

@@ -12,6 +12,7 @@ use crate::id::{FileId, RecipeId};
 use crate::maintain::Maintenance;
 use crate::recipe::Recipe;
 use crate::similarity::exact::Source;
+use crate::tree::attributes::may_be_mapped;
 use crate::tree::file;
 use crate::tree::inode::{Content, Inode, State as InodeState};
 use crate::tree::observer::Meta;
@@ -167,7 +168,7 @@ impl Maintenance {
             Some(Content::Unknown(reason)) => Held::Unknown(reason.to_owned()),
             Some(Content::Hybrid(_)) => Held::Open { save },
             _ if let Some((recipe, size)) = self.held_hot(&state, &stat) => Held::Stored { recipe, size },
-            _ if state.writers > 0 || file::may_be_mapped(inode, &mut state) => Held::Open { save },
+            _ if state.writers > 0 || may_be_mapped(inode, &mut state) => Held::Open { save },
             _ if stat.st_size == 0 => Held::Empty,
             _ => Held::Plain,
         };

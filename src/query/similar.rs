@@ -1,6 +1,5 @@
 //! Similarity search for one file: queries the similarity index, compares bytes, finds names.
 
-use crate::backing::plain::Plain;
 use crate::catalog::Finder;
 use crate::contents::collection::{Asked, Budget};
 use crate::contents::error::Result;
@@ -57,18 +56,6 @@ pub(crate) struct Query<'a> {
 }
 
 impl Queries {
-    /// Returns files of this overlay that resemble the one at `path` below its root, without that one.
-    pub fn similar_inside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
-        let (source, id) = self.tree.source(path)?;
-        self.similar_seen(&Query { source: &*source, name: path, except: Some(id) }, options)
-    }
-
-    /// Returns files of this overlay that resemble a file anywhere.
-    pub fn similar_outside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
-        let source = Plain::open(path)?;
-        self.similar_seen(&Query { source: &source, name: path, except: None }, options)
-    }
-
     /// Returns files of this overlay whose bytes resemble those of the queried one.
     ///
     /// One pass over the query, one look-up for each of its features, and one comparison for each candidate content, unless

@@ -2,6 +2,7 @@
 
 use super::Queries;
 use super::similar::{Match, Matches, Query};
+use crate::backing::plain::Plain;
 use crate::contents::collection::{Asked, Budget, CANDIDATES_MAX};
 use crate::contents::error::{OverlayError, Result};
 use crate::contents::{Look, Shares, SimilarOptions};
@@ -11,7 +12,7 @@ use crate::view::View;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A view in memory.
 struct Held(Vec<u8>);
@@ -50,6 +51,18 @@ fn better_of(mut a: Matches, b: Matches, options: &SimilarOptions) -> Matches {
 }
 
 impl Queries {
+    /// Returns files of this overlay that resemble the one at `path` below its root, without that one.
+    pub fn similar_inside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
+        let (source, id) = self.tree.source(path)?;
+        self.similar_seen(&Query { source: &*source, name: path, except: Some(id) }, options)
+    }
+
+    /// Returns files of this overlay that resemble a file anywhere.
+    pub fn similar_outside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
+        let source = Plain::open(path)?;
+        self.similar_seen(&Query { source: &source, name: path, except: None }, options)
+    }
+
     /// Returns files of this overlay that resemble the queried one, read as `options` say.
     pub(crate) fn similar_seen(&self, query: &Query<'_>, options: &SimilarOptions) -> Result<Matches> {
         let head = head(query.source).map_err(|e| OverlayError::io("read", query.name, e))?;

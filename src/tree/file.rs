@@ -23,14 +23,14 @@
 use crate::backing;
 use crate::backing::io::{read_full, write_full};
 use crate::backing::stub::Time;
-use crate::backing::types::{Attr, Caller, Kind, NodeId};
+use crate::backing::types::{Attr, Caller, NodeId};
 use crate::contents::error::{OverlayError, Result};
 use crate::recipe::Recipe;
 use crate::tree::Tree;
 use crate::tree::event::Event;
 use crate::tree::handle::{ALL, DropPages, Handle, Io, OpenFlags, Opened, Register};
 use crate::tree::hybrid::Hybrid;
-use crate::tree::inode::{Content, Inode, Mode, OpenFile, Phase, State as InodeState};
+use crate::tree::inode::{Content, Inode, Mode, OpenFile, State as InodeState};
 use rustix::fs::{FallocateFlags, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -302,26 +302,6 @@ impl Tree {
         }
     }
 
-    /// Reports a file that is changed and closed: it can be converted.
-    pub(crate) fn enqueue_if_due(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        let due =
-            state.dirty && state.opens == 0 && !state.queued && inode.on_root_fs && inode.kind == Kind::File;
-        if !due || self.read_only {
-            return;
-        }
-        self.tell(Event::Due(inode, state));
-    }
-
-    /// As [`Tree::enqueue_if_due`], for a file whose content was just changed: also if it could not be committed
-    /// before, and stands in the queue to be tried again at long intervals.
-    pub(crate) fn enqueue_changed(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        self.touched(inode);
-        state.dirty = true;
-        state.closed = Instant::now();
-        self.tell(Event::Changed(inode, state));
-        self.enqueue_if_due(inode, state);
-    }
-
     /// Reads up to `size` bytes at `offset`; fewer only at the end of the file.
     pub fn read(&self, handle: &Handle, offset: u64, size: usize) -> Result<Vec<u8>> {
         enum From {
@@ -472,45 +452,9 @@ impl Tree {
             _ => Err(Errno::BADF.into()),
         }
     }
-
-    /// Makes a file empty: a stub without writing its content back first.
-    pub(crate) fn empty<'a>(
-        &self,
-        inode: &'a Inode,
-        state: MutexGuard<'a, InodeState>,
-    ) -> Result<MutexGuard<'a, InodeState>> {
-        let mut state = inode.wait_written_back(state);
-        self.before_change(inode, &mut state)?;
-        match state.content {
-            Some(Content::Stub(_) | Content::Hybrid(_)) => self.discard_content(inode, &mut state)?,
-            _ => {
-                rustix::fs::ftruncate(&*self.file_to_resize(inode, &state)?, 0)?;
-            }
-        }
-        state.growing = None;
-        state.dirty = true;
-        Ok(state)
-    }
 }
 
 /// Returns mtime and length, which tell versions of a plain file apart.
 fn version(stat: &Stat) -> (Time, u64) {
     (backing::mtime(stat), stat.st_size as u64)
-}
-
-/// Whether a program may have a file mapped, and so write to it, without having it open.
-pub(crate) fn may_be_mapped(inode: &Inode, state: &mut InodeState) -> bool {
-    let idle = state.opens == 0 && matches!(state.phase, Phase::Idle);
-    if state.passed && idle && matches!(state.content, Some(Content::Plain(_))) {
-        state.passed = !is_unused(inode).unwrap_or(false);
-    }
-    state.passed
-}
-
-/// Returns whether no process has a file open or mapped: only then the kernel grants a lease.
-fn is_unused(inode: &Inode) -> rustix::io::Result<bool> {
-    let file = inode.open_io(OFlags::RDWR)?;
-    let granted = backing::lease(&file).is_ok();
-    backing::unlease(&file);
-    Ok(granted)
 }

@@ -12,8 +12,7 @@ use crate::backing;
 use crate::backing::stub::{State, Stub, XATTR};
 use crate::backing::types::SetTime;
 use crate::contents::error::{OverlayError, Result};
-use crate::id::ChunkId;
-use crate::recipe::{ChunkRef, Recipe};
+use crate::recipe::Recipe;
 use crate::tree::Tree;
 use crate::tree::hydrating::Hydrating;
 use crate::tree::inode::{Content, Inode, State as InodeState};
@@ -21,7 +20,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 
 const BLOCK: usize = 4096;
 
@@ -120,21 +119,6 @@ impl Tree {
         Ok(())
     }
 
-    /// The recipe of a stub.
-    pub(crate) fn recipe_of(&self, inode: &Inode, stub: &Stub) -> Result<Arc<Recipe>> {
-        let recipe = self.contents.store.recipe(&stub.recipe).inspect_err(|e| {
-            tracing::error!("{}: {e}", self.name_of(inode));
-        })?;
-        if recipe.size() != stub.size {
-            return Err(self.bad_stub(inode, "its size is not that of its recipe"));
-        }
-        Ok(recipe)
-    }
-
-    pub(crate) fn bad_stub(&self, inode: &Inode, reason: &str) -> OverlayError {
-        OverlayError::BadStub { path: self.name_of(inode).into(), reason: reason.to_owned() }
-    }
-
     fn write_back(&self, inode: &Inode, stub: Stub, step: &dyn Fn(u64) -> bool) -> Result<Stub> {
         let file = self.fill_stub(inode, &stub, step)?;
         let fsync = |e| OverlayError::io("fsync", self.name_of(inode), e);
@@ -226,15 +210,6 @@ impl Tree {
             rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(mode & 0o7777))?;
         }
         Ok(())
-    }
-
-    /// Hashes a chunk once more, because the store's checksums no longer protect it outside the store.
-    pub(crate) fn check_chunk(&self, inode: &Inode, chunk: &ChunkRef, bytes: &[u8]) -> Result<()> {
-        if bytes.len() == chunk.len as usize && ChunkId::of(bytes) == chunk.id {
-            return Ok(());
-        }
-        let reason = format!("chunk {}: the bytes in the store have another hash", chunk.id);
-        Err(OverlayError::Unreadable { path: self.name_of(inode).into(), reason })
     }
 
     /// Makes a file a stub again after a failure (a full disk, a damaged chunk, an fsync); nothing is lost.

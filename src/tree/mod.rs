@@ -9,7 +9,9 @@
 //! reports closed files to the part above ([`Event`]).
 
 mod anchor;
+pub(crate) mod attributes;
 mod change_log;
+mod changed;
 pub(crate) mod changes;
 mod content_out;
 mod directory;
@@ -24,6 +26,7 @@ pub(crate) mod hybrid;
 pub(crate) mod hydrate;
 pub(crate) mod hydrating;
 pub(crate) mod inode;
+mod lookups;
 mod names;
 mod namespace;
 pub(crate) mod needed;
@@ -31,10 +34,14 @@ mod observe;
 pub(crate) mod observer;
 pub(crate) mod policy;
 pub(crate) mod proof;
+mod record;
 mod recover;
 mod renamed;
+mod resize;
 mod sources;
 pub(crate) mod sparse;
+mod stub_content;
+mod stub_record;
 pub(crate) mod ticks;
 pub(crate) mod walk;
 mod write_errors;

@@ -7,12 +7,11 @@ use crate::contents::error::{OverlayError, Result};
 use crate::id::FileId;
 use crate::tree::Tree;
 use crate::tree::event::Event;
-use crate::tree::file::may_be_mapped;
-use crate::tree::inode::{Content, Inode, OpenFile, State as InodeState};
+
+use crate::tree::inode::{Content, Inode, State as InodeState};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Stat, StatVfs};
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,77 +49,6 @@ impl Tree {
         }
     }
 
-    /// Takes back `lookups` look-ups on an inode.
-    pub fn forget(&self, node: NodeId, lookups: u64) {
-        if node != ROOT {
-            self.inodes.forget(node, lookups);
-        }
-    }
-
-    /// Attributes of an inode.
-    pub fn getattr(&self, node: NodeId) -> Result<Attr> {
-        self.attr_of(&*self.inode(node)?)
-    }
-
-    pub(crate) fn attr_of(&self, inode: &Inode) -> Result<Attr> {
-        if inode.is_root_fs_file() {
-            return self.attr_of_file(inode);
-        }
-        Ok(backing::attr(inode.node, &rustix::fs::fstat(&inode.path_fd()?)?))
-    }
-
-    fn attr_of_file(&self, inode: &Inode) -> Result<Attr> {
-        let fd = inode.path_fd()?;
-        let mut state = self.lock_loaded(inode)?;
-        // Under the lock, because a conversion changes the record and the file.
-        let mut stat = rustix::fs::fstat(&fd)?;
-        if matches!(state.content, Some(Content::Stub(_)))
-            && stat.st_size != 0
-            && !state.is_hydrating()
-            && state.opens == 0
-        {
-            // This process does not write to a stub's file: another one did, in the backing directory.
-            state.content = None;
-            drop(state);
-            state = self.lock_loaded(inode)?;
-            (state.dirty, state.pages_stale) = (true, true);
-            stat = rustix::fs::fstat(&fd)?;
-        }
-        let mut attr = backing::attr(inode.node, &stat);
-        attr.changed = state.dirty || state.queued && state.hot.is_none();
-        attr.settled = state.writers == 0 && !(attr.changed && may_be_mapped(inode, &mut state));
-        match state.content {
-            Some(Content::Stub(stub)) => {
-                attr.size = stub.size;
-                attr.blocks = stub.blocks;
-                if state.is_hydrating() {
-                    attr.mtime = stub.mtime;
-                    attr.ctime = stub.ctime.unwrap_or(attr.ctime);
-                } else {
-                    attr.ctime = stub.shown_ctime(attr.mtime, attr.ctime);
-                }
-            }
-            Some(Content::Hybrid(stub)) => {
-                if let Some(hybrid) = &state.hybrid {
-                    attr.size = hybrid.size();
-                    attr.blocks = hybrid.blocks(stub.blocks);
-                }
-                if state.is_hydrating() {
-                    attr.mtime = stub.mtime;
-                }
-            }
-            Some(Content::Plain(Some(record))) => {
-                attr.ctime = record.shown_ctime(attr.mtime, attr.ctime);
-                if state.hot_record().is_some_and(|record| record.is_of(attr.mtime, attr.size)) {
-                    attr.blocks = record.blocks;
-                }
-            }
-            Some(Content::Unknown(reason)) => return Err(self.bad_stub(inode, reason)),
-            Some(Content::Plain(None)) | None => {}
-        }
-        Ok(attr)
-    }
-
     /// Changes attributes of an inode, and returns them all.
     pub fn setattr(&self, node: NodeId, set: SetAttr) -> Result<Attr> {
         self.check_not_read_only()?;
@@ -155,33 +83,6 @@ impl Tree {
         };
         changed?;
         self.attr_of(&inode)
-    }
-
-    fn resize<'a>(
-        &self,
-        inode: &'a Inode,
-        state: std::sync::MutexGuard<'a, InodeState>,
-        size: u64,
-    ) -> Result<std::sync::MutexGuard<'a, InodeState>> {
-        if size == 0 {
-            return self.empty(inode, state);
-        }
-        let state = self.make_writable(inode, state)?;
-        let (mut state, hybrid) = self.hybrid_to_change(inode, state)?;
-        match hybrid {
-            Some(hybrid) => hybrid.resize(size)?,
-            None => rustix::fs::ftruncate(&*self.file_to_resize(inode, &state)?, size)?,
-        }
-        state.dirty = true;
-        Ok(state)
-    }
-
-    /// Returns the file's own descriptor if it is open for writing: its mode may have been changed since.
-    pub(crate) fn file_to_resize(&self, inode: &Inode, state: &InodeState) -> Result<Arc<File>> {
-        match &state.io {
-            Some(OpenFile { file, writable: true, .. }) => Ok(file.clone()),
-            _ => Ok(Arc::new(inode.open_io(OFlags::WRONLY)?)),
-        }
     }
 
     fn set_on_backing(&self, inode: &Inode, set: SetAttr) -> Result<()> {
@@ -548,25 +449,5 @@ impl Tree {
             return Err(OverlayError::Reserved(XATTR.to_owned()));
         }
         Ok(())
-    }
-
-    fn check_not_read_only(&self) -> Result<()> {
-        if self.read_only { Err(OverlayError::ReadOnly) } else { Ok(()) }
-    }
-
-    pub(crate) fn check_writable(&self, parent: NodeId, name: &OsStr) -> Result<()> {
-        self.check_not_read_only()?;
-        if parent == ROOT && backing::is_hidden(name) {
-            return Err(OverlayError::Reserved(name.to_string_lossy().into_owned()));
-        }
-        Ok(())
-    }
-
-    /// Returns the inode known under a number; the root always is.
-    pub(crate) fn inode(&self, node: NodeId) -> Result<Arc<Inode>> {
-        if node == ROOT && self.inodes.find(ROOT).is_none() {
-            return self.inodes.enter(&self.backing, self.backing.resolve(Path::new(""))?, 1);
-        }
-        self.inodes.get(node)
     }
 }

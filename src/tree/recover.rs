@@ -195,32 +195,6 @@ impl Tree {
         self.write_record(inode, &settled)?;
         Ok(Content::Stub(settled))
     }
-
-    /// Writes a file's record.
-    pub(crate) fn write_record(&self, inode: &Inode, record: &Stub) -> rustix::io::Result<()> {
-        let value = record.encode(&self.key);
-        rustix::fs::setxattr(
-            backing::proc_path(&inode.path_fd()?),
-            XATTR,
-            &value,
-            rustix::fs::XattrFlags::empty(),
-        )
-    }
-
-    /// To be called before anything that moves a file's ctime: gives up a conversion under way, and makes sure that
-    /// the ctime saved by a recent one does not hide the change.
-    pub(crate) fn before_change(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        state.interrupt_conversion();
-        let Some(Content::Stub(record) | Content::Plain(Some(record))) = &mut state.content else {
-            return Ok(());
-        };
-        if record.covers(crate::backing::stub::Time::now().millis()) {
-            let cleared = Stub { ctime: None, ..*record };
-            self.write_record(inode, &cleared)?;
-            *record = cleared;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

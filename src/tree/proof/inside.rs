@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 /// An open file that was proven to lie in the tree.
-pub(crate) struct Inside<'a>(pub(in crate::tree::proof) BorrowedFd<'a>);
+pub(crate) struct Inside<'a>(pub(super) BorrowedFd<'a>);
 
 impl Inside<'_> {
     /// Empties the file. Its record must already say that a recipe is the content.

@@ -1,0 +1,25 @@
+//! What the catalog knows of a file.
+
+use super::Tree;
+use super::inode::Inode;
+use crate::backing;
+use crate::catalog::FileRow;
+use crate::contents::error::Result;
+use crate::id::RecipeId;
+use rustix::fs::Stat;
+
+impl Tree {
+    /// Records a file's content and directory in the catalog.
+    pub(crate) fn record(&self, inode: &Inode, recipe: RecipeId, stat: &Stat) -> Result<()> {
+        self.touched(inode);
+        let path = match self.backing.relative_path(&inode.path_fd()?)? {
+            // The name that it was opened by is gone; it may have others.
+            None => self.catalog.finder(&self.backing).path_of(inode.file_id())?,
+            path => path,
+        };
+        let Some(path) = path else { return self.catalog.remove_file(inode.file_id()) };
+        let row = FileRow { recipe, size: stat.st_size as u64, mtime: backing::mtime(stat) };
+        self.catalog.set_file(inode.file_id(), row)?;
+        self.catalog.place(&self.backing, inode.file_id(), &path)
+    }
+}
