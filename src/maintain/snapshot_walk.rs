@@ -13,7 +13,6 @@ use crate::maintain::Maintenance;
 use crate::recipe::Recipe;
 use crate::similarity::exact::Source;
 use crate::tree::attributes::may_be_mapped;
-use crate::tree::file;
 use crate::tree::inode::{Content, Inode, State as InodeState};
 use crate::tree::observer::Meta;
 use crate::tree::sparse::FileBytes;
