@@ -34,11 +34,13 @@ pub use plan::GcPlan;
 
 pub(super) use copier::Copier;
 
+use super::Store;
+use super::entry::Entry;
 use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Key, Kind};
 use super::live::LiveSet;
-use super::pack::{Entry, PLAIN};
-use super::{Store, lock};
+use super::lock::lock;
+use super::pack::PLAIN;
 use crate::env::Reservation;
 use crate::id::{ChunkId, RecipeId};
 use std::cell::{Cell, RefCell};
