@@ -9,8 +9,9 @@ use super::error;
 use super::error::SyncError;
 use super::group::Groups;
 use super::identify::Seen;
+use super::old_contents::Row;
 use super::print::{Print, ino, print, unchanged};
-use super::tree::{ContentId, Kind, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
+use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::wal_index::is_wal_index;
 use crate::beneath::{Root, Stats, read_link};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -22,8 +23,6 @@ use std::io::Read;
 use std::path::Path;
 
 mod groups;
-
-pub use groups::AtBarrier;
 
 /// The file with patterns of paths that are not synced.
 pub const IGNORE: &str = ".dedupfsignore";
@@ -68,6 +67,10 @@ pub struct Scan {
 
 /// Reports the progress: entries, bytes read.
 pub type Report<'a> = dyn FnMut(u64, u64) + 'a;
+
+/// Returns the entries at a path, and at that path with suffixes, as of one moment; see
+/// [`crate::sync::old_contents::OldContents::at_barrier`].
+pub type AtBarrier<'a> = dyn FnMut(&TreePath, &[&[u8]], Time) -> Option<Vec<Row>> + 'a;
 
 /// Returns the text of `.dedupfsignore`; empty if there is none.
 pub fn pattern_text(root: &Root) -> Result<String, SyncError> {
