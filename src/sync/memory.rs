@@ -12,10 +12,11 @@
 //! A file is written as `NAME.new`, then: fsync, rename, fsync of the directory. All of them can be lost: the next
 //! sync then compares everything, deletes nothing, and keeps both versions of files that differ.
 
+pub use super::print::Print;
+
 use super::device::Device;
 use super::error::SyncError;
 use super::identify::Inode;
-use super::print::Print;
 use super::tree::{ContentId, Tree, TreePath};
 use super::unfit::Unfit;
 use super::version::{Dag, Snapshot, SnapshotId};

@@ -52,6 +52,7 @@ mod way;
 
 /// Maximum number of trees that are passed on in one sync.
 const PASSED_ON_MAX: usize = 64;
+
 /// Progress of the transfer of contents, in bytes of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {

@@ -7,7 +7,8 @@
 //! A device's own snapshots form a chain. Two with the same device and number and different ids mean that a
 //! replica was copied with its identity, and are refused ([`VersionError::Forked`]).
 
-use super::device::Device;
+pub use super::device::Device;
+
 use super::tree::RootHash;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
