@@ -1,4 +1,4 @@
-//! What the index keeps in memory besides its tables: counters, and buffers of additions.
+//! State of the index in memory: counters, and buffers of additions.
 
 use super::SimilarityError;
 use super::buffer::Buffer;

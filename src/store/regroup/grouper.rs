@@ -32,6 +32,7 @@ const TRIALS: usize = 64;
 const DICTIONARY_GAIN_MIN: u64 = 2;
 /// Frames are appended in batches of this many bytes.
 const APPEND_BYTES: usize = 1 << 20;
+
 /// Chunks that share a group, by their number in the round.
 #[derive(Default)]
 pub(super) struct Unit {
