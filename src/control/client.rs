@@ -1,5 +1,6 @@
+use super::ControlError;
+use super::daemon_info::DaemonInfo;
 use super::proto::{self, REPLY_BYTES_MAX, Reply};
-use super::{ControlError, DaemonInfo};
 use crate::admin::{Progress, Request, Response};
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;

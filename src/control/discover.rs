@@ -4,33 +4,13 @@
 //! set one. For a bare directory, discovery walks up to `.dedupfs`, which contains `daemon.json` while the
 //! overlay is mounted elsewhere. A socket without a listener means that there is no daemon.
 
-use super::{CONTROL_XATTR, Client, ControlError};
-use crate::admin::text;
+use super::{CONTROL_XATTR, Client, ControlError, DaemonInfo};
 use crate::repo::{DAEMON, Layout};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
 const INFO_BYTES_MAX: usize = 64 << 10;
-
-/// Address of a daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DaemonInfo {
-    /// Its socket.
-    #[serde(with = "text")]
-    pub socket: PathBuf,
-    /// The backing directory.
-    #[serde(with = "text")]
-    pub root: PathBuf,
-    /// Its mount point.
-    #[serde(with = "text")]
-    pub mountpoint: PathBuf,
-    /// Identity of the store.
-    pub store: String,
-    /// The daemon's process.
-    pub pid: u32,
-}
 
 /// A store, and a path in its overlay.
 pub enum Found {

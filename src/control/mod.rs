@@ -12,6 +12,7 @@
 //! long request delays neither the filesystem nor other requests.
 
 mod client;
+mod daemon_info;
 mod discover;
 mod error;
 mod proto;
@@ -19,7 +20,8 @@ mod runtime;
 mod server;
 
 pub use client::Client;
-pub use discover::{DaemonInfo, Found, daemon_at, find, find_store};
+pub use daemon_info::DaemonInfo;
+pub use discover::{Found, daemon_at, find, find_store};
 pub use error::ControlError;
 pub use proto::{Fault, Reply};
 pub use runtime::runtime_dir;

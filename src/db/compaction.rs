@@ -12,28 +12,24 @@
 //! there is no such moment within two seconds, the copy is dropped.
 
 use super::redo::Kept;
-use super::sled::{failed, io, open_file, open_sled, panicked};
+use super::sled::{PATIENCE, failed, io, open_file, open_sled, panicked};
 use super::{BATCH_CHANGES, Batch, Compacted, Db, DbResult, SledDb, Table};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::sync::{PoisonError, RwLockWriteGuard, TryLockError};
-use std::time::{Duration, Instant};
 
 /// Row of [`Table::Meta`]: bytes of the database at its last compaction. The key is part of the disk format.
 const SIZE_AT_COMPACTION: &[u8] = b"written\x20anew";
 /// Smaller databases are not compacted.
-pub(super) const BYTES_MIN: u64 = 4 << 20;
+const BYTES_MIN: u64 = 4 << 20;
 /// A larger one must have doubled: copying it takes a second or more.
 const LARGE_BYTES: u64 = 64 << 20;
 /// Changes made during the copy are applied to it until at most this much is left, or this many times.
 const LEFT_BYTES: u64 = 256 << 10;
 const TOLD_TIMES: usize = 8;
-/// How long to wait for a moment without other users, and how often to look.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-const TRY_INTERVAL: Duration = Duration::from_micros(50);
 /// Entries copied at a time, and about how many bytes of them.
 const ENTRIES_AT_ONCE: usize = 400;
 const BYTES_AT_ONCE: usize = 8 << 20;
@@ -85,6 +81,11 @@ fn add(to: &SledDb, table: Table, entries: Vec<(Vec<u8>, Vec<u8>)>) -> DbResult<
 }
 
 impl SledDb {
+    /// Does [`Db::compact`].
+    pub(super) fn compact_if_worth(&self, keep_going: &dyn Fn() -> bool) -> DbResult<Compacted> {
+        self.compact_above(BYTES_MIN, keep_going)
+    }
+
     /// Like [`Db::compact`], for a database of at least this many bytes.
     pub(super) fn compact_above(&self, bytes_min: u64, keep_going: &dyn Fn() -> bool) -> DbResult<Compacted> {
         let beside = self.path.with_extension("copy");
@@ -162,24 +163,6 @@ impl SledDb {
     fn tell(&self, kept: Kept) -> DbResult<()> {
         kept.batches.into_iter().try_for_each(|(batch, cost)| self.apply_changes(batch, cost))
     }
-
-    /// Returns the database once no other thread uses it; `None` if that takes longer. No thread is locked
-    /// out meanwhile, because a scan may look something up along the way; a thread that begins to use it
-    /// waits a millisecond first.
-    pub(super) fn alone(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, Option<sled::Db>>> {
-        let end = Instant::now() + patience;
-        self.wanted_alone.store(true, Ordering::Relaxed);
-        let alone = loop {
-            match self.db.try_write() {
-                Ok(db) => break Some(db),
-                Err(TryLockError::Poisoned(e)) => break Some(e.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() > end => break None,
-                Err(TryLockError::WouldBlock) => std::thread::sleep(TRY_INTERVAL),
-            }
-        };
-        self.wanted_alone.store(false, Ordering::Relaxed);
-        alone
-    }
 }
 
 fn size_before(db: &dyn Db) -> DbResult<u64> {
@@ -199,6 +182,7 @@ fn exchange(path: &Path, beside: &Path) -> DbResult<()> {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
 
     /// Entries of about a block each, and small ones.
     #[test]

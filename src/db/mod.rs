@@ -17,6 +17,7 @@ mod runs;
 mod shadow;
 mod sled;
 mod sled_threads;
+mod table;
 mod tiers;
 
 pub use compaction::copy;
@@ -25,100 +26,11 @@ pub use mem::MemDb;
 pub use runs::{Codec, Layout, Plain, Runs};
 pub use shadow::Shadow;
 pub use sled::SledDb;
+pub use table::Table;
 pub use tiers::{Merging, Tiers};
 
 use crate::env::Refusal;
 use std::path::PathBuf;
-
-/// A family of keys. The byte is on disk (the first of each key): never reuse one for another meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Table {
-    /// Single values by name: format version, positions, the clean-shutdown mark.
-    Meta = b'm',
-    /// The store: chunk and recipe ids to pack addresses, as [`Tiers`].
-    Chunks = b'c',
-    /// Similarity: features to the chunks that have them, as [`Tiers`].
-    Features = b'f',
-    /// Similarity: sketched chunk ids to their short numbers, as [`Tiers`].
-    Sketched = b's',
-    /// Similarity: chunk numbers to the contents (recipes) that contain them, as [`Runs`].
-    Contained = b'r',
-    /// Similarity: content (recipe) numbers to facts about the content.
-    Contents = b't',
-    /// Similarity: recipe ids to content numbers, as [`Tiers`].
-    Numbered = b'u',
-    /// Similarity: chunk numbers to filters of the chunks, as [`Runs`].
-    Filters = b'g',
-    /// Like [`Table::Features`], for views.
-    ViewFeatures = b'F',
-    /// Like [`Table::Sketched`], for views.
-    ViewSketched = b'S',
-    /// Like [`Table::Contained`], for views.
-    ViewContained = b'R',
-    /// Like [`Table::Contents`], for views.
-    ViewContents = b'T',
-    /// Like [`Table::Numbered`], for views.
-    ViewNumbered = b'U',
-    /// Like [`Table::Filters`], for views.
-    ViewFilters = b'G',
-    /// Similarity by other methods: keys of sketches to the contents that have them, as [`Runs`].
-    MethodKeys = b'k',
-    /// Similarity by other methods: content numbers to content ids and sketches.
-    MethodSketches = b'x',
-    /// Similarity by other methods: content ids to content numbers, as [`Runs`].
-    MethodNumbered = b'y',
-    /// Overlay: file id to size, times and recipe as last indexed.
-    Files = b'i',
-    /// Overlay: recipe ids to the files with that content, as [`Runs`].
-    Holders = b'h',
-    /// Overlay: inode to the directories that contain it, as [`Runs`].
-    Parents = b'n',
-    /// Overlay: files closed but not yet committed when the program stopped.
-    Pending = b'p',
-    /// History: batches of events to the documents that hold them, as [`Runs`].
-    Batches = b'b',
-    /// History: hashes of paths to the events that name them, as [`Runs`].
-    PathEvents = b'v',
-    /// History: file ids to the events of their versions, as [`Runs`].
-    FileEvents = b'w',
-    /// History: snapshots by number to their documents, as [`Runs`].
-    Snapshots = b'z',
-    /// History: state of plain files when a snapshot read them, as [`Runs`].
-    Plain = b'q',
-}
-
-impl Table {
-    /// All tables.
-    pub const ALL: [Table; 26] = [
-        Table::Meta,
-        Table::Chunks,
-        Table::Features,
-        Table::Sketched,
-        Table::Contained,
-        Table::Contents,
-        Table::Numbered,
-        Table::Filters,
-        Table::ViewFeatures,
-        Table::ViewSketched,
-        Table::ViewContained,
-        Table::ViewContents,
-        Table::ViewNumbered,
-        Table::ViewFilters,
-        Table::MethodKeys,
-        Table::MethodSketches,
-        Table::MethodNumbered,
-        Table::Files,
-        Table::Holders,
-        Table::Parents,
-        Table::Pending,
-        Table::Batches,
-        Table::PathEvents,
-        Table::FileEvents,
-        Table::Snapshots,
-        Table::Plain,
-    ];
-}
 
 /// Errors of the index database. None is a loss of user data: the index can be rebuilt.
 #[derive(Debug, thiserror::Error)]

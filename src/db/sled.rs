@@ -1,6 +1,5 @@
-use super::compaction::PATIENCE;
 use super::redo::{Cost, Redo};
-use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, compaction, full_key, sled_threads};
+use super::{Batch, Compacted, Db, DbError, DbResult, Table, Value, full_key, sled_threads};
 use crate::env::{Refusal, Reserve};
 use std::cell::Cell;
 use std::fs::File;
@@ -8,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// A database on disk, in sled 0.34.
@@ -87,6 +86,9 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 const CHANGE_LOG_BYTES: u64 = 16 << 10;
 /// A thread that begins to use the database waits this long while another waits for exclusive use.
 const WAY: Duration = Duration::from_millis(1);
+/// How long to wait for a moment without other users of the database, and how often to look.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+const TRY_INTERVAL: Duration = Duration::from_micros(50);
 /// sled's cache has 256 shards, and evicts from a shard only after 64 accesses to pages in it. Look-ups all
 /// over a large table would keep 16,384 pages of about 40 KiB at any capacity (685 MiB were seen with 32 MiB
 /// requested). So each page that is read is accessed this many more times; an access in memory takes about a
@@ -207,6 +209,24 @@ impl SledDb {
         *db = Some(new);
         self.stuck.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// Returns the database once no other thread uses it; `None` if that takes longer. No thread is locked
+    /// out meanwhile, because a scan may look something up along the way; a thread that begins to use it
+    /// waits a millisecond first.
+    pub(super) fn alone(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, Option<sled::Db>>> {
+        let end = Instant::now() + patience;
+        self.wanted_alone.store(true, Ordering::Relaxed);
+        let alone = loop {
+            match self.db.try_write() {
+                Ok(db) => break Some(db),
+                Err(TryLockError::Poisoned(e)) => break Some(e.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() > end => break None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(TRY_INTERVAL),
+            }
+        };
+        self.wanted_alone.store(false, Ordering::Relaxed);
+        alone
     }
 
     fn come_back_for_changes(&self) -> DbResult<()> {
@@ -480,7 +500,7 @@ impl Db for SledDb {
     }
 
     fn compact(&self, keep_going: &dyn Fn() -> bool) -> DbResult<Compacted> {
-        self.compact_above(compaction::BYTES_MIN, keep_going)
+        self.compact_if_worth(keep_going)
     }
 }
 

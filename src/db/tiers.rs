@@ -27,43 +27,25 @@
 
 mod each;
 mod merge;
+mod merging;
+mod run;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-use self::merge::Merge;
-use self::writer::RunWriter;
+use self::run::{Run, lower_bound, run_key};
 use super::filter::Filter;
 use super::{Codec, Db, DbError, DbResult, Layout, Plain};
 use std::borrow::Cow;
 use std::marker::PhantomData;
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Fewer runs are not worth merging.
-const RUNS_MERGED_MIN: usize = 4;
-/// With this many runs, a writer waits for the running merge.
-const RUNS_MAX: usize = 48;
 const FILTER_BITS_MAX: u64 = 10;
 /// A filter with fewer bits a key is not worth asking.
 const FILTER_BITS_MIN: u64 = 3;
 const MANIFEST: &[u8] = b"m";
 const MANIFEST_VERSION: u8 = 1;
-
-#[derive(Debug)]
-struct Run {
-    number: u32,
-    rows: u64,
-    /// `None` if memory does not suffice.
-    filter: Option<Filter>,
-}
-
-impl Run {
-    fn may_contain(&self, key: &[u8]) -> bool {
-        self.filter.as_ref().is_none_or(|filter| filter.may_contain(key))
-    }
-}
 
 /// Newest first. A holder keeps its runs from being deleted.
 type Snapshot = Arc<Vec<Arc<Run>>>;
@@ -76,9 +58,6 @@ pub enum Merging {
     /// When one size class has this many runs. Each class is this many times as large as the one before: few rewrites.
     Classes(u64),
 }
-
-/// Rows of a run of the smallest size class.
-const CLASS_ROWS: u64 = 1 << 16;
 
 /// A table of rows whose keys begin with a hash.
 #[derive(Debug)]
@@ -277,167 +256,6 @@ impl<C: Codec> Tiers<C> {
         run.filter.is_none() || prefix.len() < self.filter_key_len || run.may_contain(&self.hash_of(prefix))
     }
 
-    /// Calls `visit` with every row whose key starts with `prefix`, in order, until it breaks.
-    pub fn scan(
-        &self,
-        db: &dyn Db,
-        prefix: &[u8],
-        mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> DbResult<()> {
-        let snapshot = self.snapshot();
-        let runs = snapshot.iter().filter(|run| self.may_start_with(run, prefix));
-        let mut merge = Merge::new(self, db, runs, prefix)?;
-        while let Some(row) = merge.next()? {
-            if !row.starts_with(prefix) || (!self.is_removal(row) && visit(row).is_break()) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds at most `count` rows, in ascending order of their keys, no key twice; durable on return. They
-    /// replace rows with the same key. Call [`Tiers::merge_due`] afterwards.
-    pub fn add<R: AsRef<[u8]>>(
-        &self,
-        db: &dyn Db,
-        count: u64,
-        mut rows: impl Iterator<Item = R>,
-    ) -> DbResult<()> {
-        if self.snapshot().len() >= RUNS_MAX {
-            // Another thread is merging, or should be.
-            self.merge_once(db, &lock(&self.merging))?;
-        }
-        let run = self.written(db, count, &mut |writer| {
-            for row in &mut rows {
-                writer.push(row.as_ref())?;
-            }
-            Ok(())
-        })?;
-        self.replace(db, &[], run)
-    }
-
-    /// Writes a new run of at most `count` rows from `write`. After an error nothing of it is left, if
-    /// possible.
-    fn written(
-        &self,
-        db: &dyn Db,
-        count: u64,
-        write: &mut dyn FnMut(&mut RunWriter<'_, C>) -> DbResult<()>,
-    ) -> DbResult<Run> {
-        let mut writer = RunWriter::new(self, db, count);
-        let number = writer.number();
-        let run = write(&mut writer).and_then(|()| writer.finish());
-        if run.is_err() {
-            let _ = self.delete(db, b'r', number).and_then(|()| self.delete(db, b'f', number));
-        }
-        run
-    }
-
-    /// Merges runs while that pays, unless another thread is doing so.
-    pub fn merge_due(&self, db: &dyn Db) -> DbResult<()> {
-        if let Ok(merging) = self.merging.try_lock() {
-            while self.merge_once(db, &merging)? {}
-        }
-        Ok(())
-    }
-
-    /// Merges all runs into one, and calls `visit` with every row.
-    pub fn merge_all(&self, db: &dyn Db, visit: &mut dyn FnMut(&[u8])) -> DbResult<()> {
-        let merging = lock(&self.merging);
-        let runs = self.snapshot().to_vec();
-        self.merge_runs(db, runs, &merging, &mut |row| {
-            visit(row);
-            true
-        })
-    }
-
-    /// Merges all runs into one, without the rows that `stays` refuses; returns how many it dropped.
-    pub fn retain(&self, db: &dyn Db, stays: impl Fn(&[u8]) -> bool) -> DbResult<u64> {
-        let merging = lock(&self.merging);
-        let (runs, mut gone) = (self.snapshot().to_vec(), 0);
-        if !runs.is_empty() {
-            self.merge_runs(db, runs, &merging, &mut |row| {
-                let stays = stays(row);
-                gone += u64::from(!stays);
-                stays
-            })?;
-        }
-        Ok(gone)
-    }
-
-    fn merge_once(&self, db: &dyn Db, merging: &MutexGuard<'_, ()>) -> DbResult<bool> {
-        let runs = self.snapshot();
-        let rows: Vec<_> = runs.iter().map(|run| run.rows).collect();
-        let (due, least) = match self.merge {
-            Merging::Doubling => (runs_due(&rows), RUNS_MERGED_MIN),
-            Merging::Classes(factor) => (runs_of_class(&rows, factor), factor as usize),
-        };
-        if due < least {
-            return Ok(false);
-        }
-        let due = runs[..due].to_vec();
-        drop(runs);
-        self.merge_runs(db, due, merging, &mut |_| true)?;
-        Ok(true)
-    }
-
-    /// Replaces `old`, which are neighbours, with one run of the rows that `stays` accepts.
-    fn merge_runs(
-        &self,
-        db: &dyn Db,
-        old: Vec<Arc<Run>>,
-        _: &MutexGuard<'_, ()>,
-        stays: &mut dyn FnMut(&[u8]) -> bool,
-    ) -> DbResult<()> {
-        let mut merge = Merge::new(self, db, old.iter(), &[])?;
-        // Below the oldest run there is nothing to hide.
-        let oldest =
-            self.snapshot().last().is_none_or(|last| old.iter().any(|run| run.number == last.number));
-        let run = self.written(db, old.iter().map(|run| run.rows).sum(), &mut |writer| {
-            while let Some(row) = merge.next()? {
-                let stays = if self.is_removal(row) { !oldest } else { stays(row) };
-                if stays {
-                    writer.push(row)?;
-                }
-            }
-            Ok(())
-        })?;
-        drop(merge);
-        self.replace(db, &old, run)?;
-        lock(&self.garbage).extend(old);
-        self.collect_garbage(db)
-    }
-
-    /// Makes a written run current, in the place of `old` or as the newest.
-    fn replace(&self, db: &dyn Db, old: &[Arc<Run>], run: Run) -> DbResult<()> {
-        db.flush()?;
-        {
-            let _changing = lock(&self.changing);
-            let now = self.snapshot();
-            let mut runs = Vec::with_capacity(now.len() + 1);
-            let at = old.first().and_then(|first| now.iter().position(|run| Arc::ptr_eq(run, first)));
-            let (newer, rest) = now.split_at(at.unwrap_or(0));
-            runs.extend_from_slice(newer);
-            runs.extend((run.rows > 0).then(|| Arc::new(run)));
-            runs.extend_from_slice(&rest[old.len()..]);
-            db.put(self.layout.table, MANIFEST, &encode_manifest(&runs))?;
-            db.flush()?;
-            self.set(runs);
-        }
-        Ok(())
-    }
-
-    /// Deletes merged runs without readers.
-    fn collect_garbage(&self, db: &dyn Db) -> DbResult<()> {
-        let unread: Vec<Arc<Run>> =
-            lock(&self.garbage).extract_if(.., |run| Arc::strong_count(run) == 1).collect();
-        for run in unread {
-            self.delete(db, b'r', run.number)?;
-            self.delete(db, b'f', run.number)?;
-        }
-        Ok(())
-    }
-
     /// Returns the bits a key for the filter of a new run, so that all filters stay within their limit while
     /// both a run and its replacement have one.
     fn filter_bits(&self, rows: u64) -> u64 {
@@ -445,26 +263,6 @@ impl<C: Codec> Tiers<C> {
         let bits = self.filter_bytes_max * 8 / (2 * all).max(1);
         if bits < FILTER_BITS_MIN { 0 } else { bits.min(FILTER_BITS_MAX) }
     }
-}
-
-/// Returns how many of the newest runs to merge, given their rows: while the next is not larger than all
-/// before it.
-fn runs_due(rows: &[u64]) -> usize {
-    let mut sum = 0;
-    rows.iter()
-        .take_while(|&&rows| {
-            let fits = sum == 0 || rows <= sum;
-            sum += rows;
-            fits
-        })
-        .count()
-}
-
-/// Returns how many of the newest runs, given their rows, belong to the newest one's class or below.
-fn runs_of_class(rows: &[u64], factor: u64) -> usize {
-    let class = |rows: u64| (rows / CLASS_ROWS).checked_ilog(factor.max(2)).unwrap_or(0);
-    let newest = rows.first().map_or(0, |&rows| class(rows));
-    rows.iter().take_while(|&&rows| class(rows) <= newest).count()
 }
 
 /// Makes 16 bytes of hash from a short one.
@@ -477,10 +275,6 @@ fn widened(key: &[u8]) -> Vec<u8> {
     };
     let first = mix(number.wrapping_add(0x9e37_79b9_7f4a_7c15));
     [first.to_le_bytes(), mix(first).to_le_bytes()].concat()
-}
-
-fn run_key(part: u8, number: u32, rest: &[u8]) -> Vec<u8> {
-    [&[part], &number.to_be_bytes()[..], rest].concat()
 }
 
 fn encode_manifest(runs: &[Arc<Run>]) -> Vec<u8> {
@@ -499,14 +293,4 @@ fn decode_manifest(value: &[u8]) -> Option<Vec<(u32, u64)>> {
         Some((u32::from_be_bytes(*number), u64::from_be_bytes(rows.try_into().ok()?)))
     };
     runs.chunks(12).map(run).collect()
-}
-
-/// Returns the index of the first row that is not below `key`.
-fn lower_bound(rows: &[u8], row_len: usize, key: &[u8]) -> usize {
-    let (mut low, mut high) = (0, rows.len() / row_len);
-    while low < high {
-        let middle = (low + high) / 2;
-        if &rows[middle * row_len..(middle + 1) * row_len] < key { low = middle + 1 } else { high = middle }
-    }
-    low
 }

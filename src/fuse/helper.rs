@@ -1,6 +1,6 @@
 //! Unmounting through the setuid program fusermount3, for ordinary users. (fuser mounts through it.)
 
-use super::session::MountError;
+use super::error::MountError;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

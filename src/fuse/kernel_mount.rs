@@ -4,7 +4,6 @@
 //! directory, as a program on a remount. (fuser mounts with `fuse`; the helper fusermount3, for ordinary
 //! users, with `fuse.dedupfs`.)
 
-use super::session::DEVICE;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
@@ -12,6 +11,7 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
+pub(super) const DEVICE: &str = "/dev/fuse";
 const TYPE: &str = "fuse.dedupfs";
 
 /// Mounts at `mountpoint`, for all users; the kernel checks modes. `name` is shown as the source. Returns the

@@ -2,6 +2,7 @@
 
 mod convert;
 mod errno;
+mod error;
 mod filesystem;
 mod helper;
 mod holders;
@@ -18,5 +19,6 @@ mod spliced;
 mod table;
 mod thread_parking;
 
+pub use error::MountError;
 pub use holders::Holder;
-pub use session::{MountError, MountOptions, Mounted, check_available, clear_dead_mount, mount};
+pub use session::{MountOptions, Mounted, check_available, clear_dead_mount, mount};

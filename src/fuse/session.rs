@@ -1,6 +1,8 @@
 //! Mounting, serving and unmounting.
 
+use super::error::MountError;
 use super::filesystem::OverlayFs;
+use super::kernel_mount::DEVICE;
 use super::{Holder, helper, holders, kernel_mount, privilege};
 use crate::history::{Browse, History};
 use crate::overlay::Overlay;
@@ -19,8 +21,6 @@ const TTL_IN_PLACE: Duration = Duration::from_secs(3600);
 /// With another mount point, any user can reach the bare directory.
 const TTL_ELSEWHERE: Duration = Duration::from_secs(1);
 
-pub(super) const DEVICE: &str = "/dev/fuse";
-
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -38,38 +38,6 @@ pub struct MountOptions {
     pub control_info: Vec<u8>,
     /// Limit of concurrently served requests.
     pub threads: usize,
-}
-
-/// Why a filesystem could not be mounted or unmounted.
-#[derive(Debug, thiserror::Error)]
-pub enum MountError {
-    /// The kernel's FUSE device is missing.
-    #[error(
-        "/dev/fuse is missing: the kernel's fuse module is not loaded (`modprobe fuse`), or this is a container without it"
-    )]
-    NoDevice,
-    /// udev lets every user open it; on this machine something else set its mode.
-    #[error(
-        "/dev/fuse may not be opened by this user: expected mode 0666, as udev sets it (`chmod 0666 /dev/fuse`)"
-    )]
-    DeviceClosed,
-    /// An ordinary user needs the setuid helper.
-    #[error("fusermount3 was not found: install the package `fuse3`")]
-    NoHelper,
-    /// Files are open in it.
-    #[error("{0} is in use: some program has files open or its working directory there")]
-    Busy(PathBuf),
-    /// `allow_other` needs the administrator's consent.
-    #[error("allow_other is not allowed to ordinary users here: put `user_allow_other` into /etc/fuse.conf")]
-    AllowOther,
-    /// Anything else.
-    #[error("mount {path}: {source}")]
-    Io {
-        /// The mount point.
-        path: PathBuf,
-        /// The message of the system or the helper.
-        source: io::Error,
-    },
 }
 
 /// A mounted filesystem. It stays mounted when this is dropped.
@@ -251,15 +219,5 @@ fn unmount_path(path: &Path, lazy: bool) -> Result<(), MountError> {
         Err(Errno::BUSY) => Err(MountError::Busy(path.to_owned())),
         Err(Errno::PERM) => helper::unmount(path, lazy),
         Err(e) => Err(MountError::of(path, e.into())),
-    }
-}
-
-impl MountError {
-    /// Classifies an error of the mount on `path`.
-    pub(super) fn of(path: &Path, source: io::Error) -> MountError {
-        if source.to_string().contains("user_allow_other") {
-            return MountError::AllowOther;
-        }
-        MountError::Io { path: path.to_owned(), source }
     }
 }

@@ -5,7 +5,6 @@
 //! `/etc`.
 
 use super::error::RepoError;
-use super::init::InitOptions;
 use std::path::{Path, PathBuf};
 
 /// System directories, with everything below them.
@@ -31,23 +30,21 @@ fn read(path: &str) -> String {
 }
 
 /// Fails if a store must not be created in `root`, which is canonical.
-pub(super) fn check(root: &Path, options: &InitOptions) -> Result<(), RepoError> {
+pub(super) fn check(root: &Path, force_root: bool) -> Result<(), RepoError> {
     let (passwd, mounts) = (read("/etc/passwd"), read("/proc/self/mountinfo"));
     let machine = Machine { passwd: &passwd, mounts: &mounts, uid: rustix::process::geteuid().as_raw() };
-    if !options.force_root
-        && let Some(reason) = machine.reason_against(root)
-    {
+    if !force_root && let Some(reason) = machine.reason_against(root) {
         return Err(RepoError::Guarded { path: root.to_owned(), reason });
     }
     Ok(())
 }
 
 /// Warns if a store is made in the user's own home directory.
-pub(super) fn warn_of_home(root: &Path, options: &InitOptions) {
+pub(super) fn warn_of_home(root: &Path, home: Option<&Path>) {
     let passwd = read("/etc/passwd");
     let machine = Machine { passwd: &passwd, mounts: "", uid: rustix::process::geteuid().as_raw() };
     let is_home = |home: &Path| home.canonicalize().is_ok_and(|home| home == root);
-    if options.home.as_deref().is_some_and(is_home) || machine.own_homes().any(is_home) {
+    if home.is_some_and(is_home) || machine.own_homes().any(is_home) {
         tracing::warn!(
             "{}: this is your whole home directory: programs that keep their files there will run on the overlay, and \
              see empty files while it is not mounted",

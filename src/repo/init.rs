@@ -11,7 +11,8 @@ use super::key::KeyCheck;
 use super::layout::{
     self, BACKING, BackPointer, CONFIG, FORMAT, INDEX, KEY, Layout, PACKS, POINTER, Pointer,
 };
-use super::{CLEAN, INDEX_CACHE_BYTES, guard, trust};
+use super::open::{CLEAN, INDEX_CACHE_BYTES};
+use super::{guard, trust};
 use crate::backing::stub::GuardKey;
 use crate::backing::{NOTE, STATE_DIR};
 use crate::chunk::ChunkParams;
@@ -69,7 +70,7 @@ pub(super) fn init(dir: &Path, store: Option<&Path>, options: &InitOptions) -> R
         Some(store) => prepare_elsewhere(&root, store)?,
         None => inside.clone(),
     };
-    guard::warn_of_home(&root, options);
+    guard::warn_of_home(&root, options.home.as_deref());
     make_dir(&inside)?;
     let note = || write_durable(&root.join(NOTE), NOTE_TEXT.as_bytes(), 0o644);
     if !layout::exists(&state.join(FORMAT))? {
@@ -145,7 +146,7 @@ pub(super) fn check_directory(dir: &Path, options: &InitOptions) -> Result<PathB
     if root.parent().is_none() {
         return Err(unsuitable("a directory below /", "the root of the whole system".to_owned()));
     }
-    guard::check(&root, options)?;
+    guard::check(&root, options.force_root)?;
     Ok(root)
 }
 

@@ -55,7 +55,7 @@ impl Layout {
     pub fn of(dir: &Path) -> Result<Option<Layout>, RepoError> {
         let root = dir.canonicalize().map_err(|e| RepoError::io("find", dir, e))?;
         let state = root.join(STATE_DIR);
-        super::removal::check_stays(&root)?;
+        check_stays(&root)?;
         if exists(&state.join(FORMAT))? {
             return Ok(Some(Layout { root, state }));
         }
@@ -157,6 +157,14 @@ pub(super) fn check_never_whole(state: &Path) -> Result<(), RepoError> {
         found.push(format!("{} more", names.len() - found.len()));
     }
     Err(RepoError::Incomplete { path: state.join(FORMAT), found: found.join(", ") })
+}
+
+/// Fails if the store of `root` is being removed.
+pub(super) fn check_stays(root: &Path) -> Result<(), RepoError> {
+    match exists(&root.join(STATE_DIR).join(REMOVING))? {
+        true => Err(RepoError::Removing { root: root.to_owned() }),
+        false => Ok(()),
+    }
 }
 
 fn is_absence(error: &io::Error) -> bool {

@@ -31,6 +31,7 @@ pub use error::RepoError;
 pub use init::InitOptions;
 pub use layout::{DAEMON, LOG, Layout};
 pub use memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
+pub use open::{OpenOptions, Opening};
 pub use removal::finish_removal;
 
 use crate::backing::Backing;
@@ -44,8 +45,8 @@ use crate::overlay::{self, Overlay};
 use crate::tree::{Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, Policies};
 use format::Format;
 use lock::Lock;
+use open::CLEAN;
 use rustix::fs::{CWD, Mode, OFlags};
-use std::ffi::OsStr;
 use std::fmt::Display;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -53,41 +54,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Row of [`Table::Meta`]: the index was closed cleanly.
-const CLEAN: &[u8] = b"clean";
 /// Row of [`Table::Meta`]: files were only indexed, and the next mount must convert them.
 const UNCONVERTED: &[u8] = b"unconverted";
-const INDEX_CACHE_BYTES: u64 = 32 << 20;
-
-/// Options for opening a store. `None` means the value from its `config.toml`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OpenOptions {
-    /// When files are converted.
-    pub dedup: Option<Dedup>,
-    /// Whether files may become stubs, as the policies say. Without a mount a stub looks like an empty file,
-    /// so only the daemon sets this, and commands whose user agreed to it.
-    pub convert: bool,
-    /// Changes nothing in the overlay.
-    pub read_only: bool,
-    /// Approximate memory limit for everything that is bounded.
-    pub memory_bytes: Option<u64>,
-    /// Bytes of decoded chunks in memory: overrides their part of `memory_bytes`.
-    pub cache_bytes: Option<u64>,
-    /// Moves the index aside and builds a new one.
-    pub rebuild: bool,
-    /// If the disk has no space to open the index: removes it, and keeps the new one only in memory. For a
-    /// collection, which needs a little space before it frees any.
-    pub give_up_index: bool,
-}
-
-/// Progress of opening while the index catches up with the packs.
-#[derive(Clone, Copy, Debug)]
-pub struct Opening {
-    /// Bytes of packs read.
-    pub done_bytes: u64,
-    /// Bytes of packs in total.
-    pub total_bytes: u64,
-}
 
 /// An open store and its overlay.
 pub struct Repo {
@@ -148,7 +116,7 @@ impl Repo {
         };
         let key = key::read(layout, format.key_check)?;
         let lock = Lock::take(&dir, &layout.state)?;
-        removal::check_stays(&layout.root)?;
+        layout::check_stays(&layout.root)?;
         let backing = Backing::open(&layout.root).map_err(|e| part(layout, "the directory", e))?;
         let bad_glob = |e: overlay::BadGlob| RepoError::form(&config_path, e.to_string());
         let mut policies = config.policies(options.dedup).map_err(bad_glob)?;
@@ -387,10 +355,6 @@ fn readable(error: RepoError, from: &Path, to: &Path) -> RepoError {
         }
         other => other,
     }
-}
-
-fn path_of(bytes: &[u8]) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(bytes))
 }
 
 /// Whether the filesystem of `root` keeps xattrs in the user namespace. Changes nothing.

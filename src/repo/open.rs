@@ -6,20 +6,57 @@
 
 use super::error::RepoError;
 use super::layout::{INDEX, Layout};
-use super::{CLEAN, Memory, OpenOptions, Opening};
+use super::memory::Memory;
 use crate::convert::{Amount, keep_free_bytes};
 use crate::db::{Batch, Compacted, Db, DbError, DbResult, IndexDb, MemDb, Shadow, Table};
 use crate::env::{Refusal, Reserve};
 use crate::id::StoreId;
 use crate::indexes::Views;
+use crate::tree::Dedup;
 use crate::similarity::{Similarity, SimilarityError, SimilarityOptions};
 use crate::store::{Store, StoreError, StoreOptions};
 use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Row of [`Table::Meta`]: the index was closed cleanly.
+pub(super) const CLEAN: &[u8] = b"clean";
+pub(super) const INDEX_CACHE_BYTES: u64 = 32 << 20;
+
 /// Space to rewrite one pack, and for the index meanwhile.
 const RESERVE_BYTES: u64 = 80 << 20;
+
+/// Options for opening a store. `None` means the value from its `config.toml`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// When files are converted.
+    pub dedup: Option<Dedup>,
+    /// Whether files may become stubs, as the policies say. Without a mount a stub looks like an empty file,
+    /// so only the daemon sets this, and commands whose user agreed to it.
+    pub convert: bool,
+    /// Changes nothing in the overlay.
+    pub read_only: bool,
+    /// Approximate memory limit for everything that is bounded.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of decoded chunks in memory: overrides their part of `memory_bytes`.
+    pub cache_bytes: Option<u64>,
+    /// Moves the index aside and builds a new one.
+    pub rebuild: bool,
+    /// If the disk has no space to open the index: removes it, and keeps the new one only in memory. For a
+    /// collection, which needs a little space before it frees any.
+    pub give_up_index: bool,
+}
+
+/// Progress of opening while the index catches up with the packs.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// Bytes of packs read.
+    pub done_bytes: u64,
+    /// Bytes of packs in total.
+    pub total_bytes: u64,
+}
 
 /// The parts that share the index.
 pub(super) struct Parts {
@@ -151,7 +188,7 @@ fn parts(
     let mut clean = db.get(Table::Meta, CLEAN).map_err(|e| index(layout, e))?.is_some();
     let mut left = Vec::new();
     db.scan(Table::Pending, &[], &mut |path, _| {
-        left.push(super::path_of(path));
+        left.push(PathBuf::from(OsStr::from_bytes(path)));
         true
     })
     .map_err(|e| index(layout, e))?;

@@ -28,14 +28,6 @@ struct Removing {
     mtime: (i64, i64),
 }
 
-/// Fails if the store of `root` is being removed.
-pub(super) fn check_stays(root: &Path) -> Result<(), RepoError> {
-    match layout::exists(&root.join(STATE_DIR).join(REMOVING))? {
-        true => Err(RepoError::Removing { root: root.to_owned() }),
-        false => Ok(()),
-    }
-}
-
 impl Repo {
     /// Durably marks this store as being removed. No file may depend on it. After it is closed,
     /// [`finish_removal`] removes it. Returns a store elsewhere that belongs to another directory, and so

@@ -8,8 +8,8 @@ use super::estimate::covered;
 use super::filter::{Filter, GRAM_BITS, short};
 use super::filters;
 use super::gram::LEVELS;
-use super::index::State;
 use super::sketch::Place;
+use super::state::State;
 use crate::db::Db;
 use std::collections::HashMap;
 

@@ -36,6 +36,7 @@ mod rank;
 mod rows;
 mod scratch;
 mod sketch;
+mod state;
 mod sweep;
 mod tally;
 #[cfg(test)]
@@ -44,10 +45,11 @@ mod tests;
 pub use boilerplate::Boilerplate;
 pub use frequent::Frequent;
 pub use gram::{FEATURE_BITS, GRAM_BYTES, LEVEL_MAX};
-pub use index::{Similarity, SimilarityOptions, SimilarityStats};
+pub use index::{Similarity, SimilarityOptions};
 pub use query::Answer;
 pub use rank::Candidate;
 pub use sketch::{QuerySketch, Sketch, SketchParams};
+pub use state::SimilarityStats;
 
 use crate::db::DbError;
 use crate::id::ChunkId;

@@ -10,8 +10,8 @@
 //! - Names are removed before features: a chunk that is known has its features.
 
 use super::hashed::Hashed;
-use super::index::{Meta, State};
 use super::rows::{CONTAINED, CONTENTS, ChunkRow, ContentRow, containment_of, posting_number};
+use super::state::{Meta, State};
 use super::{SimilarityError, filters};
 use crate::db::{Codec, Db, DbResult, Runs};
 

@@ -14,12 +14,15 @@
 
 use super::compact::Recipes;
 use super::dictionary::Dictionary;
+use super::entry::Entry;
 use super::error::StoreError;
+use super::footer::encode_footer;
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::gathered::{Gathered, With};
-use super::group_table::{self, Named};
+use super::group_table::{self};
 use super::index::Position;
-use super::pack::{COMPACT, Entry, GROUPED, PACK_HEADER_BYTES, PLAIN, Packs, encode_footer, encode_header};
+use super::member::Named;
+use super::pack::{COMPACT, GROUPED, PACK_HEADER_BYTES, PLAIN, Packs, encode_header};
 use crate::env::{Access, DiskFile};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -8,11 +8,11 @@
 //! Memory: one archive, and the inflated bytes of one stream; about 100 bytes for each piece, and 40 for each
 //! stream.
 
+use super::entry::{Address, Entry};
 use super::error::StoreError;
 use super::frame::Key;
-use super::group_table::MEMBERS_MAX;
 use super::inflated::{self, STREAMS_MAX};
-use super::pack::{Address, Entry};
+use super::member::MEMBERS_MAX;
 use super::read::Reader;
 use crate::deflate::{self, Stream};
 use crate::id::{ChunkId, RecipeId};

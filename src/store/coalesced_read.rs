@@ -3,9 +3,10 @@
 //!
 //! Unreadable or invalid frames are left to the read that follows, which reports the reason.
 
+use super::bytes::ByBytes;
+use super::entry::Address;
 use super::frame::{HEADER_BYTES, Header, Key};
-use super::pack::Address;
-use super::read::{ByBytes, Groups, Reader};
+use super::read::{Groups, Reader};
 use crate::id::ChunkId;
 use quick_cache::sync::{DefaultLifecycle, GuardResult, PlaceholderGuard};
 use std::time::Duration;

@@ -15,11 +15,11 @@
 //! Invariants: reading the rows needs only these groups in addition, at most 16 MiB decoded. If one of them
 //! is damaged, there is no footer, and the pack is searched as any pack without a footer.
 
+use super::entry::Entry;
 use super::frame::{Header, Kind, Place};
 use super::gathered::compress as compress_behind;
 use super::group::{Base, Group, inflate_behind, read_frame};
 use super::group_table::Table;
-use super::pack::Entry;
 use crate::env::DiskFile;
 
 const ID_BYTES: usize = 32;

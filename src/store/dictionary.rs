@@ -16,8 +16,6 @@ use zstd::zstd_safe::{CCtx, CDict, CParameter, DDict, compress_bound};
 
 /// No dictionary is longer: zstd's own default.
 pub(super) const BYTES_MAX: usize = 112 << 10;
-/// No frame of one may claim more.
-pub(super) const FRAME_BYTES_MAX: u32 = 1 << 20;
 /// Shorter ones do not help.
 const BYTES_MIN: usize = 8 << 10;
 /// Training uses samples of this many times its length, as zstd's authors advise.

@@ -6,46 +6,15 @@
 //! [`Store::take_documents_found`] reports documents that no index covered, because higher layers find
 //! [`DocumentKind::Events`] and [`DocumentKind::Snapshot`] only that way.
 
-use super::error::StoreError;
-use super::frame::{Header, Key, Kind};
-use super::pack::Entry;
+use super::Store;
+use super::bytes::Bytes;
+use super::document_kind::DocumentKind;
+use super::entry::Entry;
+use super::error::{Object, StoreError};
+use super::frame::Header;
+use super::lock::lock;
 use super::writer::Writer;
-use super::{Bytes, Object, Store, lock};
 use crate::id::{ChunkId, DocumentId};
-
-/// Kind of a document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DocumentKind {
-    /// A directory of a snapshot, or a part of one.
-    Node,
-    /// File events.
-    Events,
-    /// A snapshot.
-    Snapshot,
-}
-
-impl DocumentKind {
-    pub(super) fn frame(self) -> Kind {
-        match self {
-            DocumentKind::Node => Kind::Node,
-            DocumentKind::Events => Kind::Events,
-            DocumentKind::Snapshot => Kind::Snapshot,
-        }
-    }
-
-    /// Returns the document kind if frames of this kind must be reported when found.
-    pub(super) fn listed(kind: Kind) -> Option<DocumentKind> {
-        match kind {
-            Kind::Events => Some(DocumentKind::Events),
-            Kind::Snapshot => Some(DocumentKind::Snapshot),
-            _ => None,
-        }
-    }
-
-    fn key(self, id: &DocumentId) -> Key {
-        Key::new(&id.0, self.frame() as u8)
-    }
-}
 
 impl Store {
     /// Returns a verified document. A running collection then counts it as needed.

@@ -5,6 +5,8 @@
 //! USENIX ATC 2016). A hash with more zeros also qualifies for fewer, so chunks of different lengths can be
 //! compared.
 
+use std::collections::HashMap;
+
 const GEAR: [u64; 256] = gear();
 /// Bytes that a hash depends on.
 const WINDOW: usize = 64;
@@ -45,6 +47,15 @@ pub(super) fn features_at(bytes: &[u8], zeros: u32) -> Vec<u32> {
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// Returns the root that shares the most features with a chunk, if it shares at least `least`; among equals
+/// the last.
+pub(super) fn most_shared(features: &[u32], root_with: &HashMap<u32, u32>, least: usize) -> Option<u32> {
+    let mut roots: Vec<u32> = features.iter().filter_map(|feature| root_with.get(feature)).copied().collect();
+    roots.sort_unstable();
+    let runs = roots.chunk_by(|a, b| a == b).filter(|run| run.len() >= least);
+    runs.max_by_key(|run| (run.len(), run[0])).map(|run| run[0])
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@
 //! example) is never mistaken for frames when a damaged pack is searched. The header has its own checksum so
 //! that a scan can skip a damaged payload exactly.
 
+use super::member::TABLE_BYTES_MAX;
 use crate::id::{ChunkId, DocumentId, RecipeId, StoreId};
 use crate::recipe::CHUNK_BYTES_MAX;
 use std::cell::RefCell;
@@ -36,6 +37,8 @@ pub(super) const MAGIC: [u8; 4] = [0xd5, b'f', b'r', 0x9e];
 pub(super) const RECIPE_BYTES_MAX: u32 = 1 << 30;
 /// No document may be longer.
 pub(super) const DOCUMENT_BYTES_MAX: u32 = 64 << 20;
+/// No frame of a dictionary may claim more.
+const DICTIONARY_BYTES_MAX: u32 = 1 << 20;
 
 /// Kind of a frame's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +83,7 @@ impl Kind {
         match self {
             Kind::Chunk | Kind::Group | Kind::Delta => CHUNK_BYTES_MAX,
             Kind::Recipe | Kind::Footer | Kind::Void => RECIPE_BYTES_MAX,
-            Kind::Dictionary => super::dictionary::FRAME_BYTES_MAX,
+            Kind::Dictionary => DICTIONARY_BYTES_MAX,
             Kind::Node | Kind::Events | Kind::Snapshot => DOCUMENT_BYTES_MAX,
         }
     }
@@ -214,7 +217,7 @@ impl Header {
             payload_crc: u32_at(bytes, 48),
         };
         let max = Kind::of(header.kind).map_or(RECIPE_BYTES_MAX, Kind::raw_bytes_max);
-        let stored_max = if header.is_group() { max + super::group_table::TABLE_BYTES_MAX } else { max };
+        let stored_max = if header.is_group() { max + TABLE_BYTES_MAX } else { max };
         if header.raw_len > max || header.stored_len > stored_max {
             return Err("the frame claims to be longer than any may be");
         }

@@ -5,15 +5,14 @@
 
 use super::compact::Recipes;
 use super::dictionary::Dictionary;
+use super::entry::Entry;
+use super::footer::{encode_footer, parse_entries, parse_footer, read_footer};
 use super::frame::{self, CODEC_ZSTD, HEADER_BYTES, Header, Kind, MAGIC, Place, u32_at};
 use super::gathered::{Gathered, With};
 use super::group::{Base, Group};
 use super::group_table::{Table, set_distance, set_distances};
 use super::index::{decode_position, encode_position};
-use super::pack::{
-    Entry, FORMAT, PACK_HEADER_BYTES, PLAIN, PackHeader, Packs, encode_footer, encode_header, parse_entries,
-    parse_footer, read_footer, read_header,
-};
+use super::pack::{FORMAT, PACK_HEADER_BYTES, PLAIN, PackHeader, Packs, encode_header, read_header};
 use super::scan::{Item, Scanner};
 use crate::deflate::{Deflater, Level, Stream};
 use crate::env::{DiskFile, RealDisk};

@@ -5,7 +5,8 @@ use super::frame::{
     CODEC_DICTIONARY, CODEC_LZMA, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES,
     FLAG_UNNAMED, HEADER_BYTES, Header, Kind,
 };
-use super::group_table::{HEAD_BYTES, MEMBERS_MAX, Named, put_named};
+use super::group_table::put_named;
+use super::member::{HEAD_BYTES, MEMBERS_MAX, Named};
 use super::{lzma, unnamed};
 use crate::id::ChunkId;
 use crate::recipe::CHUNK_BYTES_MAX;

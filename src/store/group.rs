@@ -21,13 +21,15 @@
 //! Invariants: a delta follows its root or another delta of that root, in one append. Bytes are returned only
 //! if the frame's checksum fits and, for a delta, its root's too; the delta's payload contains the root's id.
 
+use super::bytes::Bytes;
 use super::dictionary::{Dictionaries, Dictionary};
 use super::frame::{
     CODEC_LZMA, CODEC_RAW, CODEC_ZSTD, HEADER_BYTES, Header, Kind, Place, inflate, inflate_with,
 };
-use super::group_table::{Member, Name, Named, Needs, Table, is_root};
+use super::group_table::{Needs, Table, is_root};
+use super::member::{Member, Name, Named};
 use super::pack::Packs;
-use super::{Bytes, inflated, lzma};
+use super::{inflated, lzma};
 use crate::env::DiskFile;
 use crate::id::ChunkId;
 use std::sync::{Arc, OnceLock};

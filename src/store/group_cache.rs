@@ -7,11 +7,11 @@
 //! Invariants: one long group is decoded at a time, and three stay, or more within their share. So memory is
 //! bounded by four times the longest possible group, 64 MiB.
 
+use super::bytes::{ByBytes, ENTRY_OVERHEAD_BYTES};
 use super::frame::Header;
 use super::group::Group;
-use super::read::ByBytes;
-use quick_cache::OptionsBuilder;
 use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +20,12 @@ const PART_BYTES: u64 = 16 << 20;
 
 /// Number of long groups that stay at any size.
 const LONG_MIN: usize = 3;
+
+impl Weighter<(u32, u32), Arc<Group>> for ByBytes {
+    fn weight(&self, _: &(u32, u32), group: &Arc<Group>) -> u64 {
+        group.weight() + ENTRY_OVERHEAD_BYTES
+    }
+}
 
 /// Pack and offset of a group.
 type Place = (u32, u32);

@@ -5,41 +5,13 @@ use super::frame::{
     CODEC_DICTIONARY, CODEC_LZMA, CODEC_PREFIX, CODEC_RAW, CODEC_ZSTD, FLAG_INFLATED, FLAG_RECIPES,
     FLAG_UNNAMED, HEADER_BYTES, Header, Key, Kind, u32_at,
 };
-use super::group::Group;
+use super::member::{HEAD_BYTES, MEMBER_BYTES, MEMBERS_MAX, Member, Name, Named};
 use super::unnamed;
 use crate::id::ChunkId;
 use crate::recipe::CHUNK_BYTES_MAX;
 
-pub(super) const HEAD_BYTES: usize = 16;
-const MEMBER_BYTES: usize = 36;
-/// Limit of members in a group.
-pub(super) const MEMBERS_MAX: usize = 4096;
-/// Limit of payload bytes before the members' bytes.
-pub(super) const TABLE_BYTES_MAX: u32 = (HEAD_BYTES + MEMBERS_MAX * MEMBER_BYTES) as u32;
 /// The id of an unneeded member.
 const NOBODY: [u8; 32] = [0; 32];
-
-/// A chunk in a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    pub(super) name: Name,
-    /// Its start in the decoded bytes.
-    pub(super) start: u32,
-    pub(super) len: u32,
-}
-
-/// Name of a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
-    Told(ChunkId),
-    /// Not in the table: the hash of its bytes.
-    Untold,
-    /// The member is unneeded.
-    Nobody,
-}
-
-/// Id and length of a chunk in a group that may be needed.
-pub(super) type Named = (ChunkId, u32);
 
 /// The bytes before the members' bytes.
 #[derive(Clone, Debug)]
@@ -120,9 +92,9 @@ impl Table {
     }
 
     /// Fills in missing names from the decoded group.
-    pub(super) fn named_by(mut self, group: &Group) -> Table {
+    pub(super) fn named_by(mut self, id_of: impl Fn(usize) -> Option<ChunkId>) -> Table {
         for (at, member) in self.members.iter_mut().enumerate() {
-            member.name = group.id_of(at).map_or(Name::Nobody, Name::Told);
+            member.name = id_of(at).map_or(Name::Nobody, Name::Told);
         }
         self
     }

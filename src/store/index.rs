@@ -8,9 +8,9 @@
 //! of the durable packs or of the durable rows. So the order is: fdatasync pack, rows, flush, position,
 //! flush.
 
+use super::entry::{Address, Entry};
 use super::error::StoreError;
 use super::frame::{Key, Kind};
-use super::pack::{Address, Entry};
 use crate::db::{Db, DbError, Layout, Merging, Table, Tiers};
 use crate::id::{RecipeId, StoreId};
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@
 //!
 //! Memory: 12 times the group to compress it, once more the group to decode it.
 
-use super::Bytes;
+use super::bytes::Bytes;
 use lzma_rust2::{EncodeMode, LzmaOptions, LzmaReader, LzmaWriter, MfType};
 use std::io::{Read, Write};
 use std::sync::Arc;

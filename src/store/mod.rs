@@ -16,12 +16,16 @@
 
 mod append;
 mod archive;
+mod bytes;
 mod coalesced_read;
 mod compact;
 mod dictionary;
 mod document;
+mod document_kind;
+mod entry;
 mod error;
 mod features;
+mod footer;
 mod frame;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
@@ -34,7 +38,9 @@ mod group_table;
 mod index;
 mod inflated;
 mod live;
+mod lock;
 mod lzma;
+mod member;
 mod open;
 mod pack;
 mod pin;
@@ -50,7 +56,8 @@ mod unnamed;
 mod verify;
 mod writer;
 
-pub use document::DocumentKind;
+pub use bytes::Bytes;
+pub use document_kind::DocumentKind;
 pub use error::{Damage, DamageKind, Object, StoreError};
 pub use gc::{Collection, GcDone, GcPlan, KeepGoing};
 pub use index::Grouping;
@@ -60,23 +67,19 @@ pub use salvage::{Salvaged, Step, Take, Wanted, search_packs};
 pub use verify::Verified;
 pub use writer::Writer;
 
-use crate::db::Db;
-use crate::env::{Disk, RealDisk, Reserve};
+use crate::env::Reserve;
 use crate::id::{ChunkId, DocumentId, RecipeId, StoreId};
 use crate::recipe::{ChunkRef, Recipe};
 use append::{Appender, Frames};
+use entry::Entry;
 use frame::{Key, Kind};
 use index::{Counters, Position};
-use pack::Entry;
+use lock::lock;
 use pin::Pins;
 use prefetch::Prefetcher;
 use read::Reader;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Decoded bytes, shared with the cache.
-pub type Bytes = Arc<[u8]>;
+use std::sync::{Arc, Mutex};
 
 /// Options for opening a store. The store itself does not fix any of them.
 #[derive(Clone, Debug)]
@@ -172,38 +175,7 @@ pub struct Store {
     documents_found: Mutex<Vec<(DocumentKind, DocumentId)>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Store {
-    /// Opens the store in `dir`, and creates it if it is missing: `dir/packs`, and the index in `db`.
-    ///
-    /// Frames that the index does not cover are read again; an index that does not fit the packs is rebuilt.
-    /// `progress` gets bytes done and bytes in total. A torn end of the newest pack is cut off;
-    /// [`Store::damage`] reports other damage, which stays as it is.
-    pub fn open(
-        dir: &Path,
-        id: StoreId,
-        db: Arc<dyn Db>,
-        options: StoreOptions,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Store, StoreError> {
-        Store::open_on(Arc::new(RealDisk), dir, id, db, options, progress)
-    }
-
-    /// Like [`Store::open`], with the packs on `disk`.
-    pub fn open_on(
-        disk: Arc<dyn Disk>,
-        dir: &Path,
-        id: StoreId,
-        db: Arc<dyn Db>,
-        options: StoreOptions,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Store, StoreError> {
-        open::open(disk, dir, id, db, options, progress)
-    }
-
     /// Whether a chunk is stored and not known to be damaged. Hold a [`Pin`] to refer to it afterwards.
     pub fn known(&self, id: &ChunkId) -> Result<bool, StoreError> {
         self.reader.known(&Key::chunk(id))
@@ -218,11 +190,6 @@ impl Store {
     /// referred to it.
     pub fn pin(&self) -> Pin {
         self.pins.take()
-    }
-
-    /// Returns a writer; give each thread its own.
-    pub fn writer(self: &Arc<Self>) -> Writer {
-        Writer::new(Arc::clone(self))
     }
 
     /// Makes everything durable that any writer flushed before this call.
@@ -413,21 +380,6 @@ impl Store {
     /// Returns the damage found by opening. It does not change afterwards.
     pub fn damage(&self) -> &[Damage] {
         &self.damage_found
-    }
-
-    /// Checks every frame of every pack, and that the index points to it. `deep` also decodes and hashes
-    /// each.
-    ///
-    /// `progress` gets bytes done and bytes in total, `found` each finding. Returns how much was checked.
-    /// Changes nothing on disk; other threads may read and write meanwhile. Damaged content counts as unknown
-    /// from then on, so that the next put of the same content stores it again.
-    pub fn verify(
-        &self,
-        deep: bool,
-        progress: &mut dyn FnMut(u64, u64),
-        found: &mut dyn FnMut(Damage),
-    ) -> Result<Verified, StoreError> {
-        verify::verify(self, deep, progress, found)
     }
 }
 

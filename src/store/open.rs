@@ -17,19 +17,19 @@
 //! They are rewritten in place and fsynced before anything can depend on them.
 
 use super::append::{Appender, Growing};
-use super::document::DocumentKind;
+use super::document_kind::DocumentKind;
+use super::entry::Entry;
 use super::error::{Damage, DamageKind, StoreError};
+use super::footer::read_footer;
 use super::frame::{self, HEADER_BYTES, Kind};
 use super::index::{Counters, Index, Position, is_bad_row};
-use super::pack::{
-    Entry, FORMAT, PACK_HEADER_BYTES, PLAIN, PackHeader, Packs, encode_header, read_footer, read_header,
-};
+use super::pack::{FORMAT, PACK_HEADER_BYTES, PLAIN, PackHeader, Packs, encode_header, read_header};
 use super::prefetch::Prefetcher;
 use super::read::Reader;
 use super::scan::{Item, Scanner};
 use super::{Store, StoreOptions};
 use crate::db::Db;
-use crate::env::{Access, Disk, DiskFile, Reserve, Watched};
+use crate::env::{Access, Disk, DiskFile, RealDisk, Reserve, Watched};
 use crate::id::{DocumentId, PackId, StoreId};
 use std::io;
 use std::path::Path;
@@ -53,7 +53,36 @@ struct Found {
     version: u32,
 }
 
-pub(super) fn open(
+impl Store {
+    /// Opens the store in `dir`, and creates it if it is missing: `dir/packs`, and the index in `db`.
+    ///
+    /// Frames that the index does not cover are read again; an index that does not fit the packs is rebuilt.
+    /// `progress` gets bytes done and bytes in total. A torn end of the newest pack is cut off;
+    /// [`Store::damage`] reports other damage, which stays as it is.
+    pub fn open(
+        dir: &Path,
+        id: StoreId,
+        db: Arc<dyn Db>,
+        options: StoreOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Store, StoreError> {
+        Store::open_on(Arc::new(RealDisk), dir, id, db, options, progress)
+    }
+
+    /// Like [`Store::open`], with the packs on `disk`.
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        id: StoreId,
+        db: Arc<dyn Db>,
+        options: StoreOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Store, StoreError> {
+        open(disk, dir, id, db, options, progress)
+    }
+}
+
+fn open(
     disk: Arc<dyn Disk>,
     dir: &Path,
     id: StoreId,

@@ -8,8 +8,9 @@
 //!
 //! A read does not hash chunks again; `verify` with `deep` does.
 
-use super::Bytes;
+use super::bytes::{ByBytes, Bytes};
 use super::dictionary::Dictionaries;
+use super::entry::{Address, Entry};
 use super::error::{Damage, DamageKind, Object, StoreError};
 use super::frame::{HEADER_BYTES, Header, Key, Kind};
 use super::group::{Base, Group};
@@ -17,11 +18,10 @@ use super::group_cache::GroupCache;
 use super::group_table::Table;
 use super::index::Index;
 use super::live::LiveSet;
-use super::pack::{Address, Entry, Packs};
+use super::pack::Packs;
 use crate::env::{Refusal, Watched};
 use crate::id::{ChunkId, PackId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
-use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -30,8 +30,6 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
-/// Approximate memory of a cache entry beyond its bytes.
-const ENTRY_OVERHEAD_BYTES: u64 = 112;
 /// When a group is decoded for one chunk, this many bytes of the chunks behind it are cached too: they are
 /// useful even if the group has left the cache.
 const ALONG_BYTES: usize = 1 << 20;
@@ -39,27 +37,6 @@ const ALONG_BYTES: usize = 1 << 20;
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 /// Limit of keys remembered as intact, about 80 bytes each.
 const SOUND_KEYS: usize = 64 << 10;
-
-#[derive(Clone)]
-pub(super) struct ByBytes;
-
-impl Weighter<ChunkId, Bytes> for ByBytes {
-    fn weight(&self, _: &ChunkId, bytes: &Bytes) -> u64 {
-        bytes.len() as u64 + ENTRY_OVERHEAD_BYTES
-    }
-}
-
-impl Weighter<RecipeId, Arc<Recipe>> for ByBytes {
-    fn weight(&self, _: &RecipeId, recipe: &Arc<Recipe>) -> u64 {
-        recipe.chunks().len() as u64 * 44 + ENTRY_OVERHEAD_BYTES
-    }
-}
-
-impl Weighter<(u32, u32), Arc<Group>> for ByBytes {
-    fn weight(&self, _: &(u32, u32), group: &Arc<Group>) -> u64 {
-        group.weight() + ENTRY_OVERHEAD_BYTES
-    }
-}
 
 /// The reading side of the store, shared with the decode-ahead threads.
 pub(super) struct Reader {

@@ -7,10 +7,10 @@
 
 use super::Store;
 use super::append::Frames;
+use super::entry::Entry;
 use super::error::StoreError;
 use super::frame::{Header, Kind};
 use super::gathered::{Gathered, With};
-use super::pack::Entry;
 use crate::id::ChunkId;
 
 /// Byte limit of a group: looking up a file reads and hashes one.

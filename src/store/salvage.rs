@@ -8,10 +8,12 @@
 
 use super::Store;
 use super::dictionary::Dictionaries;
+use super::entry::Entry;
 use super::error::{Object, StoreError};
+use super::footer::read_footer;
 use super::frame::{HEADER_BYTES, Header, Key};
 use super::group::Group;
-use super::pack::{Entry, FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, read_footer, read_header};
+use super::pack::{FORMAT, PACK_HEADER_BYTES, PackHeader, Packs, read_header};
 use super::scan::{Item, Scanner};
 use crate::env::{Access, DiskFile, RealDisk};
 use crate::id::{ChunkId, RecipeId, StoreId};

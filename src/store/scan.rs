@@ -5,10 +5,11 @@
 //! hashed. Memory is bounded by the two largest frames, decoded, and some dictionaries.
 
 use super::dictionary::Dictionaries;
+use super::entry::Entry;
 use super::frame::{HEADER_BYTES, Header, Kind, MAGIC};
 use super::group::{self, Base, Group};
 use super::group_table::{self, Table};
-use super::pack::{Entry, Packs};
+use super::pack::Packs;
 use crate::env::DiskFile;
 use std::io;
 
@@ -133,7 +134,7 @@ impl<'a> Scanner<'a> {
             }
         };
         let group = Group::decode_with(header, self.payload(header), table.clone(), base)?;
-        self.table = Some(table.named_by(&group));
+        self.table = Some(table.named_by(|at| group.id_of(at)));
         Ok(Some(group))
     }
 

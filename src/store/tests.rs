@@ -10,12 +10,13 @@ mod unnamed;
 
 use super::pack::{FORMAT, PACK_HEADER_BYTES, PLAIN, encode_header};
 use super::*;
-use crate::db::{Batch, MemDb, SledDb, Table};
+use crate::db::{Batch, Db, MemDb, SledDb, Table};
+use crate::env::Disk;
 use crate::env::sim::{Draw, SimDisk};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const ID: StoreId = StoreId([7; 16]);
 

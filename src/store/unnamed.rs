@@ -9,7 +9,7 @@
 //! member has the group's id. The footer of a sealed pack also has the names, so that planning need not read
 //! groups.
 
-use super::group_table::Name;
+use super::member::Name;
 use crate::recipe::{put_varint, take_varint};
 
 /// Bytes of a table for each member, at least.

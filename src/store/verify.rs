@@ -9,14 +9,14 @@
 
 use super::Store;
 use super::dictionary::{Dictionaries, Dictionary};
+use super::entry::{Address, Entry};
 use super::error::{Damage, DamageKind, StoreError};
+use super::footer::{claims_footer_at, parse_footer};
 use super::frame::{self, HEADER_BYTES, Header, Key, Kind};
 use super::group::{Base, Group};
 use super::group_table::Table;
 use super::index::Position;
-use super::pack::{
-    Address, Entry, PACK_HEADER_BYTES, PackHeader, claims_footer_at, parse_footer, read_header,
-};
+use super::pack::{PACK_HEADER_BYTES, PackHeader, read_header};
 use super::scan::{Item, Scanner};
 use crate::env::{Access, Refusal, Watched};
 use crate::id::PackId;
@@ -62,7 +62,24 @@ pub struct Verified {
     pub unchecked: BTreeMap<PackId, Refusal>,
 }
 
-pub(super) fn verify(
+impl Store {
+    /// Checks every frame of every pack, and that the index points to it. `deep` also decodes and hashes
+    /// each.
+    ///
+    /// `progress` gets bytes done and bytes in total, `found` each finding. Returns how much was checked.
+    /// Changes nothing on disk; other threads may read and write meanwhile. Damaged content counts as unknown
+    /// from then on, so that the next put of the same content stores it again.
+    pub fn verify(
+        &self,
+        deep: bool,
+        progress: &mut dyn FnMut(u64, u64),
+        found: &mut dyn FnMut(Damage),
+    ) -> Result<Verified, StoreError> {
+        verify(self, deep, progress, found)
+    }
+}
+
+fn verify(
     store: &Store,
     deep: bool,
     progress: &mut dyn FnMut(u64, u64),

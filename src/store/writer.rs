@@ -29,8 +29,15 @@ pub struct Writer {
     generation: u64,
 }
 
+impl Store {
+    /// Returns a writer; give each thread its own.
+    pub fn writer(self: &Arc<Self>) -> Writer {
+        Writer::new(Arc::clone(self))
+    }
+}
+
 impl Writer {
-    pub(super) fn new(store: Arc<Store>) -> Writer {
+    fn new(store: Arc<Store>) -> Writer {
         Writer { store, compressor: None, frames: Frames::default(), buffered: HashMap::new(), generation: 0 }
     }
 

@@ -14,13 +14,13 @@
 //!   came without hashes, all contents together must give the root of the tree. No content is visible before that.
 //! - Memory: that of the coder; a stream is stored in a file without a name until it is complete.
 
+use super::content::Withheld;
 use super::content::{CHANGED, Sink, Source, Want};
 use super::delta::{
     BASES_MAX, BaseId, Bases, DeltaError, Encoder, Limits, Options, ReadAt, Receiver, Resemblance, choose,
     decode,
 };
 use super::error::SyncError;
-use super::proto::Withheld;
 use super::removed_contents::RemovedContents;
 use super::tree::{ContentId, Tree};
 use std::cell::RefCell;

@@ -17,7 +17,6 @@
 //! read, a window of 8 MiB, one block.
 
 use super::error::SyncError;
-use super::proto::Withheld;
 use super::tree::ContentId;
 use crate::chunk::ChunkParams;
 use serde::{Deserialize, Serialize};
@@ -73,6 +72,17 @@ pub struct Block {
     pub raw: u32,
     /// The compressed bytes.
     pub bytes: Vec<u8>,
+}
+
+/// A content that a side cannot send: its file was changed or removed after the scan, or cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withheld {
+    /// The number of the want.
+    pub number: u32,
+    /// The content, possibly without its hash.
+    pub content: ContentId,
+    /// The reason, and a remedy.
+    pub reason: String,
 }
 
 /// Cuts a stream into chunks, one after the other. Memory: a few of the longest chunks.

@@ -3,9 +3,9 @@
 
 mod rows;
 
+use super::device::Device;
 use super::error::SyncError;
 use super::tree::{ContentId, Ident, Tree, TreeError, TreePath};
-use super::version::Device;
 use rows::Rows;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

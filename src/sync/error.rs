@@ -3,6 +3,7 @@
 use super::tree::{TreeError, shown};
 use super::version::VersionError;
 use std::io;
+use std::time::Duration;
 
 /// Returns the error `e` of `operation` on `path`.
 pub fn on(operation: &'static str, path: &[u8], e: rustix::io::Errno) -> SyncError {
@@ -13,6 +14,11 @@ pub fn on(operation: &'static str, path: &[u8], e: rustix::io::Errno) -> SyncErr
 pub fn open_root(path: &std::path::Path) -> Result<crate::beneath::Root, SyncError> {
     crate::beneath::Root::open(path).map_err(|e| SyncError::io("open", path.display().to_string(), e))
 }
+
+/// The other side was silent for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("silent for {} s", .0.as_secs())]
+pub struct Silence(pub Duration);
 
 /// An error of this side or of the peer.
 #[derive(Debug, thiserror::Error)]

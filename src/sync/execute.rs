@@ -9,9 +9,9 @@ use super::adopt::Skipped;
 use super::error;
 use super::error::SyncError;
 use super::inodes::{self, Scarce};
-use super::memory::Print;
 use super::plan::Op;
-use super::scan::{self, ino, is_ignored, print, unchanged};
+use super::print::{Print, ino, print, unchanged};
+use super::scan::{self, is_ignored};
 use super::staging::{Staging, copy_with_holes, whole};
 use super::tree::{ContentId, Entry, Kind, TreePath, is_reserved, join, shown, split};
 use super::unfit::{self, Xattrs};
@@ -22,6 +22,7 @@ use links::Links;
 use opened::Opened;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
+use skip::{Skip, Step, changed, refused};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
@@ -29,6 +30,7 @@ use std::io::Read;
 mod group_swap;
 mod links;
 mod opened;
+mod skip;
 
 /// A test hook that gets the path.
 #[cfg(test)]
@@ -56,51 +58,6 @@ pub struct Executor<'a> {
     /// Runs between the last examination of a path and its step.
     #[cfg(test)]
     pub between: Option<Between<'a>>,
-}
-
-/// The reason why a step was not done.
-enum Skip {
-    /// The step found another entry than was examined.
-    Changed,
-    /// The step is impossible, and the reason for the user.
-    Because(String),
-    /// The sync cannot continue.
-    Fatal(SyncError),
-}
-
-impl From<SyncError> for Skip {
-    fn from(e: SyncError) -> Skip {
-        Skip::Fatal(e)
-    }
-}
-
-type Step = Result<(), Skip>;
-
-fn changed() -> Skip {
-    Skip::Changed
-}
-
-/// Classifies an error on one path: it concerns that path only, except a full or broken disk, which concerns all.
-fn refused(path: &[u8], operation: &'static str) -> impl FnOnce(Errno) -> Skip {
-    let path = path.to_vec();
-    move |e| match e {
-        Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS => Skip::Fatal(error::on(operation, &path, e)),
-        Errno::NOENT | Errno::EXIST | Errno::NOTDIR | Errno::LOOP | Errno::NOTEMPTY => changed(),
-        e => Skip::Because(format!("{operation}: {e}; {}", remedy(e))),
-    }
-}
-
-/// Returns a remedy for the user if the system refuses one path.
-fn remedy(e: Errno) -> &'static str {
-    match e {
-        Errno::NAMETOOLONG => "give it a shorter name, or add it to .dedupfsignore",
-        Errno::ILSEQ | Errno::INVAL => {
-            "its filesystem cannot hold this name: rename it, or add it to .dedupfsignore"
-        }
-        Errno::ACCESS | Errno::PERM => "give this user the right to change it",
-        Errno::FBIG => "its filesystem cannot hold a file of this size",
-        _ => "run the sync again",
-    }
 }
 
 impl<'a> Executor<'a> {
@@ -156,8 +113,8 @@ impl<'a> Executor<'a> {
                 continue;
             }
             let before = skipped.len();
-            let linked = self.linked(op);
-            self.open_directories(op)?;
+            let linked = self.links.linked(op, self.prints);
+            self.opened.open_directories(op, self.root)?;
             let (path, done) = match op {
                 op if !self.only_renames(op) && self.inodes.are_too_few_for(self.root, op) => {
                     (op.path(), Err(Skip::Because(inodes::WHY.to_owned())))
@@ -172,7 +129,7 @@ impl<'a> Executor<'a> {
                 Op::Group { path, was, is } => (path, self.group(path, was, is)),
                 Op::Meta { path, was, entry } => (path, self.set_metadata(path, was, entry)),
             };
-            match done.and_then(|()| self.follow(op, &linked)) {
+            match done.and_then(|()| self.links.follow(op, &linked, self.root, self.prints)) {
                 Ok(()) => {}
                 Err(Skip::Changed) => {
                     let why = "changed meanwhile; run the sync again".to_owned();

@@ -1,11 +1,12 @@
 //! Fuzz targets for the decoders of a peer's messages. For `crate::fuzz` only; see there.
 
 use super::content::{Receiver, Sink, Tag, Want};
+use super::device::Device;
 use super::error::SyncError;
 use super::known::{Known, Told};
 use super::proto::{DeltaPart, Message};
 use super::tree::{ContentId, Entry, Ident, Kind, Tree};
-use super::version::{Device, Snapshot};
+use super::version::Snapshot;
 use super::{diff, proto};
 use std::collections::BTreeMap;
 

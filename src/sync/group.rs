@@ -9,22 +9,24 @@
 //! - Entries moved into a group or out of it count as created and deleted.
 //! - Pure: no I/O.
 
+use super::device::Device;
 use super::halfway;
 use super::identify::{self, Inode, Seen};
 use super::merge::{self, Conflict, Merged, conflict_name, parse_conflict_name};
 use super::plan::{self, Op};
 use super::tree::{ContentId, Entry, Ident, Kind, Tree, TreePath, join, split};
-use super::version::Device;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+mod rows;
+
+pub use rows::{ITSELF, Rows, stays};
+
 /// Suffixes of the files that SQLite keeps next to a database.
 pub const BESIDE: [&[u8]; 3] = [b"-journal", b"-shm", b"-wal"];
-/// The suffix of the group's own entry.
-pub const ITSELF: &[u8] = b"";
 /// Prefix of a feature in a hello: a glob of the sending side.
 const FEATURE: &str = "group ";
 /// The size of a folded group.
@@ -32,15 +34,6 @@ const FOLDED: u64 = u64::MAX;
 
 /// Distinguishes devices of inodes inside groups from those outside.
 const APART: u64 = 1 << 63;
-
-/// The entries of a group by suffix, which is the rest of the path after the group's path: `/HEAD`, or `-wal`.
-/// [`ITSELF`] is the group's own entry.
-pub type Rows = BTreeMap<Vec<u8>, Entry>;
-
-/// Returns whether a step can keep the present file for a row.
-pub fn stays(was: &Entry, is: &Entry) -> bool {
-    (&was.kind, was.mode, was.mtime, &was.xattrs) == (&is.kind, is.mode, is.mtime, &is.xattrs)
-}
 
 /// The rules that decide which directories and files are groups.
 #[derive(Clone, Debug, Default)]

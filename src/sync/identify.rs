@@ -9,8 +9,8 @@
 //! - the file has the same content and time: all empty files have the same content;
 //! - the directory holds a former entry with the same name, or the same content and time.
 
+use super::device::Device;
 use super::tree::{Entry, Ident, Kind, Time, Tree, TreePath, join, split};
-use super::version::Device;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Device and inode number.

@@ -1,8 +1,9 @@
 //! Names and snapshots that two sides send each other. Each goes only once; later, its number among those that either
 //! side has sent refers to it. So the called side sends only those that the caller does not know.
 
+use super::device::Device;
 use super::error::SyncError;
-use super::version::{DEVICES_MAX, Device, SNAPSHOTS_MAX, Snapshot, SnapshotId, VersionError};
+use super::version::{DEVICES_MAX, SNAPSHOTS_MAX, Snapshot, SnapshotId, VersionError};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 

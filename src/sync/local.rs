@@ -3,21 +3,23 @@
 
 use super::adopt;
 use super::content::{Sink, Tag};
+use super::device::Device;
 use super::error::SyncError;
 use super::error::{self, open_root};
 use super::group::Groups;
 use super::guard;
 use super::inodes;
-use super::memory::{Memory, Print};
+use super::memory::Memory;
 use super::old_contents::{Known, OldContents};
 use super::plan::Op;
+use super::print::Print;
 use super::proto::Done;
 use super::replica::Replica;
 use super::scan::{Report, scan};
 use super::staging::{self, Staging};
 use super::tree::{ContentId, Tree, TreePath};
 use super::unfit::{self, Lacking, Xattrs};
-use super::version::{Dag, Device, Snapshot, SnapshotId};
+use super::version::{Dag, Snapshot, SnapshotId};
 use crate::beneath::Root;
 use crate::id::RecipeId;
 use rustix::fs::{Mode, OFlags, RenameFlags};

@@ -12,11 +12,14 @@
 //! A file is written as `NAME.new`, then: fsync, rename, fsync of the directory. All of them can be lost: the next
 //! sync then compares everything, deletes nothing, and keeps both versions of files that differ.
 
+pub use super::print::Print;
+
+use super::device::Device;
 use super::error::SyncError;
 use super::identify::Inode;
-use super::tree::{ContentId, Time, Tree, TreePath};
+use super::tree::{ContentId, Tree, TreePath};
 use super::unfit::Unfit;
-use super::version::{Dag, Device, Snapshot, SnapshotId};
+use super::version::{Dag, Snapshot, SnapshotId};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -40,25 +43,6 @@ struct Form {
     snapshots: Vec<Snapshot>,
     heads: Vec<(Device, SnapshotId)>,
     taking: Option<Snapshot>,
-}
-
-/// State of a file when its content was hashed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Print {
-    /// Inode number; one tree is on one filesystem.
-    pub ino: u64,
-    /// Bytes.
-    pub size: u64,
-    /// Time of the content.
-    pub mtime: Time,
-    /// Time of the inode.
-    pub ctime: Time,
-    /// Whether it was changed so recently that a later change might not show in its times.
-    pub fresh: bool,
-    /// The hash of a regular file.
-    pub content: Option<ContentId>,
-    /// The recipe of the content in the store, if it is known.
-    pub recipe: Option<[u8; 16]>,
 }
 
 /// Data that only saves work.

@@ -12,8 +12,8 @@
 //!   name that one side turned into a separate file without a change still follows the other side's changes.
 //! - Memory: one more copy of the three trees, by ident.
 
+use super::device::Device;
 use super::tree::{Entry, Ident, Kind, NAME_BYTES_MAX, Time, Tree, TreePath, join, split};
-use super::version::Device;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A content that both sides changed differently, and the paths of both versions.

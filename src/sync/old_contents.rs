@@ -1,7 +1,7 @@
 //! Knowledge of a store beyond the tree: former contents of files, and similar files.
 
 use super::error::SyncError;
-use super::memory::Print;
+use super::print::Print;
 use super::tree::{Time, TreePath};
 use crate::id::RecipeId;
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@
 //! example, while it scans a large tree) sends [`ALIVE`] four times in that time. A side that waits sends none: it is
 //! the peer's turn.
 
+use super::error::Silence;
 use super::proto::ALIVE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -30,11 +31,6 @@ pub struct Limits {
     /// Bytes a second, of both directions together; at least [`RATE_MIN`].
     pub rate: Option<u64>,
 }
-
-/// The other side was silent for too long.
-#[derive(Debug, thiserror::Error)]
-#[error("silent for {} s", .0.as_secs())]
-pub struct Silence(pub Duration);
 
 /// State that both ends share.
 struct Throttle {

@@ -6,7 +6,7 @@
 //! places, one waits under a name in the root. So the steps can end after any of them, and the difference
 //! between the present tree and the target is exactly the remaining steps.
 
-use super::group::{self, Rows};
+use super::group::{Rows, stays};
 use super::tree::{ContentId, Entry, Ident, Tree, TreePath, join, split};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +83,7 @@ impl Op {
             Op::Replace { path, entry, link: None, was } => vec![(path.clone(), entry, Some(was))],
             Op::Group { path, was, is } => {
                 let new = is.iter().map(|(suffix, row)| ([&path[..], suffix].concat(), row, was.get(suffix)));
-                new.filter(|(_, row, was)| was.is_none_or(|was| !group::stays(was, row))).collect()
+                new.filter(|(_, row, was)| was.is_none_or(|was| !stays(was, row))).collect()
             }
             _ => Vec::new(),
         };
@@ -539,7 +539,7 @@ mod tests {
         let groups = tree.by_ident();
         let row = |(path, entry): (&TreePath, &Entry)| {
             let linked = groups[&entry.ident].iter().map(|path| (*path).clone()).collect();
-            let author = super::super::version::Device::named("x");
+            let author = super::super::device::Device::named("x");
             (path.clone(), Entry { ident: Ident(1), author, ..entry.clone() }, linked)
         };
         tree.entries.iter().map(row).collect()

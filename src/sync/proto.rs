@@ -7,13 +7,13 @@
 //! - The reader skips a frame of an unknown type if its flag *optional* is set; otherwise it is an error.
 //! - The reader checks a length before it reads anything into memory.
 
-use super::content::{Block, Tag};
-use super::error::SyncError;
+use super::content::{Block, Tag, Withheld};
+use super::device::Device;
+use super::error::{Silence, SyncError};
 use super::known::Telling;
-use super::pipe::Silence;
 use super::plan::Summary;
-use super::tree::{ContentId, RootHash};
-use super::version::{Device, Snapshot, SnapshotId};
+use super::tree::RootHash;
+use super::version::{Snapshot, SnapshotId};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
 use std::time::Instant;
@@ -118,17 +118,6 @@ pub struct Agreed {
 pub struct Done {
     /// Paths that were changed meanwhile, or could not be changed: left as they are.
     pub skipped: Vec<(Vec<u8>, String)>,
-}
-
-/// A content that a side cannot send: its file was changed or removed after the scan, or cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Withheld {
-    /// The number of the want.
-    pub number: u32,
-    /// The content, possibly without its hash.
-    pub content: ContentId,
-    /// The reason, and a remedy.
-    pub reason: String,
 }
 
 /// The state of a side that could not take the whole agreed tree.

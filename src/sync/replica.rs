@@ -1,12 +1,13 @@
 //! The interface of a sync to each of its two sides.
 
 use super::content::{Sink, Source, Tag};
+use super::device::Device;
 use super::error::SyncError;
 use super::group::Groups;
 use super::plan::Op;
 use super::proto::Done;
 use super::tree::{ContentId, Tree, TreePath};
-use super::version::{Dag, Device, Snapshot, SnapshotId};
+use super::version::{Dag, Snapshot, SnapshotId};
 use std::collections::BTreeMap;
 
 /// A tree on disk, and the memory of its syncs.
@@ -86,4 +87,13 @@ pub trait Replica: Source + Sink {
         heads: BTreeMap<Device, SnapshotId>,
         trees: &[(SnapshotId, &Tree)],
     ) -> Result<(), SyncError>;
+}
+
+/// Returns the tree of a snapshot that the replica must have.
+pub(super) fn remembered(replica: &dyn Replica, id: SnapshotId) -> Result<Tree, SyncError> {
+    let missing = || SyncError::State {
+        object: id.to_string(),
+        reason: "the tree of a snapshot is missing".to_owned(),
+    };
+    replica.tree(id)?.ok_or_else(missing)
 }

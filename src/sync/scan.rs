@@ -8,7 +8,8 @@
 use super::error::{self, SyncError};
 use super::group::Groups;
 use super::identify::Seen;
-use super::memory::Print;
+use super::old_contents::Row;
+use super::print::{Print, ino, print, unchanged};
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::wal_index::is_wal_index;
 use crate::backing::types::NodeId;
@@ -20,16 +21,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod groups;
 
-pub use groups::AtBarrier;
-
 /// The file with patterns of paths that are not synced.
 pub const IGNORE: &str = ".dedupfsignore";
-/// A file that changed within this time before the scan may change again without a new time.
-const FRESH: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 1 << 20;
 /// Maximum bytes of `.dedupfsignore` that are read.
 const PATTERN_BYTES_MAX: u64 = 1 << 20;
@@ -72,6 +68,10 @@ pub struct Scan {
 /// Reports the progress: entries, bytes read.
 pub type Report<'a> = dyn FnMut(u64, u64) + 'a;
 
+/// Returns the entries at a path, and at that path with suffixes, as of one moment; see
+/// [`crate::sync::old_contents::OldContents::at_barrier`].
+pub type AtBarrier<'a> = dyn FnMut(&TreePath, &[&[u8]], Time) -> Option<Vec<Row>> + 'a;
+
 /// Returns the text of `.dedupfsignore`; empty if there is none.
 pub fn pattern_text(root: &Root) -> Result<String, SyncError> {
     match root.open_at(IGNORE.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
@@ -110,40 +110,6 @@ pub fn is_ignored(patterns: &Gitignore, path: &[u8], dir: bool) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
     !patterns.is_empty() && patterns.matched_path_or_any_parents(path, dir).is_ignore()
-}
-
-/// Returns the times of a file.
-#[allow(clippy::unnecessary_cast, reason = "the types differ between machines")]
-fn times(stat: &Stat) -> (Time, Time) {
-    ((stat.st_mtime as i64, stat.st_mtime_nsec as u32), (stat.st_ctime as i64, stat.st_ctime_nsec as u32))
-}
-
-/// Returns the inode number that a file keeps. A mount shows another one while the kernel remembers a removed file that had it.
-pub fn ino(stat: &Stat) -> u64 {
-    NodeId(stat.st_ino).own().0
-}
-
-/// Returns the state by which the file of `stat` is recognized.
-pub fn print(stat: &Stat, content: Option<ContentId>) -> Print {
-    let (mtime, ctime) = times(stat);
-    let (size, fresh) = (stat.st_size as u64, is_fresh(ctime));
-    Print { ino: ino(stat), size, mtime, ctime, fresh, content, recipe: None }
-}
-
-/// Returns whether a file changed at `ctime` may change again without a new time. A time in the future counts as
-/// fresh.
-fn is_fresh(ctime: Time) -> bool {
-    time(SystemTime::now() - FRESH) < ctime
-}
-
-fn time(time: SystemTime) -> Time {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    (since.as_secs() as i64, since.subsec_nanos())
-}
-
-/// Returns whether `now` equals `before` in everything that is visible without reading the file.
-pub fn unchanged(before: &Print, now: &Print) -> bool {
-    (before.ino, before.size, before.mtime, before.ctime) == (now.ino, now.size, now.mtime, now.ctime)
 }
 
 /// Scans the tree below `root`. Captures each of `groups` as of one moment, by `at_barrier` if needed. `last` is the

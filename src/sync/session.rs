@@ -23,6 +23,7 @@
 
 use super::batch::{Arriving, Teller, Told};
 use super::content::{Receiver, Sender, Want};
+use super::device::Device;
 use super::error::SyncError;
 use super::group::Groups;
 use super::guard;
@@ -33,21 +34,25 @@ use super::plan::{Op, Summary};
 use super::proto::{
     Agreed, Asked, DeltaPart, Direction, Done, Failure, Hello, Message, Options, PROTOCOL, Took,
 };
-use super::replica::Replica;
+use super::replica::{Replica, remembered};
 use super::tree::{ContentId, RootHash, Tree, TreePath};
-use super::version::{Dag, Device, Snapshot, SnapshotId};
-use contents::Leaving;
-use fast_path::Way;
+use super::version::{Dag, Snapshot, SnapshotId};
+use leaving::Leaving;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use way::Way;
 
 mod contents;
 mod fast_path;
+mod leaving;
 mod merging;
 mod partly;
+mod room;
 mod trees;
+mod way;
 
 /// Maximum number of trees that are passed on in one sync.
 const PASSED_ON_MAX: usize = 64;
+
 /// Progress of the transfer of contents, in bytes of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
@@ -385,7 +390,7 @@ impl Session {
     /// Sends the name of this side, and its history.
     fn introduce(&mut self, replica: &dyn Replica, options: Option<Options>) {
         let ignored = ignored::feature(&replica.patterns());
-        let room = replica.free_bytes().and_then(contents::room_feature);
+        let room = replica.free_bytes().and_then(room::room_feature);
         let features = replica.features().into_iter().chain(replica.groups().features());
         let features = features.chain(ignored).chain(room).collect();
         let (store, device) = (replica.store(), replica.device());
@@ -557,11 +562,6 @@ impl Session {
     }
 }
 
-/// Returns the contents of a tree, with their sizes.
-fn contents_of(tree: &Tree) -> BTreeMap<ContentId, u64> {
-    tree.entries.values().filter_map(|entry| Some((entry.kind.content()?, entry.kind.size()))).collect()
-}
-
 fn known(replica: &dyn Replica) -> Known {
     Known {
         head: replica.head(),
@@ -570,14 +570,6 @@ fn known(replica: &dyn Replica) -> Known {
         heads: replica.heads().into_iter().collect(),
         begun: replica.has_staged(),
     }
-}
-
-fn remembered(replica: &dyn Replica, id: SnapshotId) -> Result<Tree, SyncError> {
-    let missing = || SyncError::State {
-        object: id.to_string(),
-        reason: "the tree of a snapshot is missing".to_owned(),
-    };
-    replica.tree(id)?.ok_or_else(missing)
 }
 
 #[cfg(test)]

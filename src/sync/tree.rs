@@ -10,7 +10,7 @@
 //!   set-user-id and set-group-id bits, device nodes, sockets. So a peer cannot gain rights.
 //! - Memory: about 200 bytes an entry plus its path.
 
-use super::version::Device;
+use super::device::Device;
 use crate::beneath;
 pub use crate::beneath::{join, split};
 use serde::{Deserialize, Serialize};
@@ -247,6 +247,11 @@ struct WireEntry {
 }
 
 impl Tree {
+    /// Returns the contents, with their sizes.
+    pub fn contents(&self) -> BTreeMap<ContentId, u64> {
+        self.entries.values().filter_map(|entry| Some((entry.kind.content()?, entry.kind.size()))).collect()
+    }
+
     /// Returns the encoding.
     pub fn encode(&self) -> Vec<u8> {
         let mut authors: Vec<Device> = self.entries.values().map(|entry| entry.author.clone()).collect();

@@ -3,7 +3,7 @@
 
 use super::error::{self, SyncError};
 use super::identify::Seen;
-use super::scan;
+use super::print::ino;
 use super::tree::{Tree, TreePath};
 use crate::beneath::Root;
 use rustix::fs::{Mode, OFlags, XattrFlags};
@@ -61,11 +61,11 @@ pub fn reason(xattrs: &Xattrs, e: Option<Errno>) -> String {
 
 /// Tries to set missing xattrs, and forgets those that it could set.
 pub fn retry(root: &Root, unfit: &mut Unfit) {
-    unfit.retain(|ino, lacking| {
+    unfit.retain(|number, lacking| {
         let file = root.open_at(&lacking.path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
         // The scan finds files that were moved.
         let Ok(file) = file else { return true };
-        if !rustix::fs::fstat(&file).is_ok_and(|stat| scan::ino(&stat) == *ino) {
+        if !rustix::fs::fstat(&file).is_ok_and(|stat| ino(&stat) == *number) {
             return true;
         }
         match set(&file, &lacking.path, &lacking.xattrs) {

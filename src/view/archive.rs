@@ -4,39 +4,42 @@
 //! An archive without its directory is read from the start, as far as its members state their lengths.
 
 use super::gzip::Damaged;
-use super::{BUFFER_BYTES, DIRECTORY_BYTES_MAX, Input, Metered, Sink, write_inner};
+use super::stream::{BUFFER_BYTES, Inner, Input, Metered, Sink};
 use std::cell::Cell;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::rc::Rc;
 use zip::ZipArchive;
 use zip::read::read_zipfile_from_stream;
 
-pub(super) fn write(input: &mut dyn Input, sink: &mut Sink<'_>, depth: u32) {
+/// Byte limit for directories of archives: they take about ten times as much memory.
+pub const DIRECTORY_BYTES_MAX: u64 = 4 << 20;
+
+pub(super) fn write(input: &mut dyn Input, sink: &mut Sink<'_>, inner: Inner<'_>) {
     let left = Rc::new(Cell::new(DIRECTORY_BYTES_MAX));
     let counted = Counted { inner: BufReader::with_capacity(BUFFER_BYTES, &mut *input), left: left.clone() };
     match ZipArchive::new(counted) {
         Ok(mut archive) => {
             // The decoded size bounds members.
             left.set(u64::MAX);
-            write_members(&mut archive, sink, depth);
+            write_members(&mut archive, sink, inner);
         }
         Err(_) => {
             sink.is_partial();
             if input.rewind().is_ok() {
-                write_stream(&mut BufReader::with_capacity(BUFFER_BYTES, input), sink, depth);
+                write_stream(&mut BufReader::with_capacity(BUFFER_BYTES, input), sink, inner);
             }
         }
     }
 }
 
-fn write_members<R: Read + Seek>(archive: &mut ZipArchive<R>, sink: &mut Sink<'_>, depth: u32) {
+fn write_members<R: Read + Seek>(archive: &mut ZipArchive<R>, sink: &mut Sink<'_>, inner: Inner<'_>) {
     let name = |i| archive.name_for_index(i)?.ok().map(|name| (name.into_owned(), i));
     let mut members: Vec<_> = (0..archive.len()).filter_map(name).collect();
     members.retain(|(name, _)| !name.ends_with('/'));
     members.sort();
     for (_, i) in members {
         match archive.by_index(i) {
-            Ok(mut member) => write_member(&mut member, sink, depth),
+            Ok(mut member) => write_member(&mut member, sink, inner),
             // Encrypted, compressed with an unknown method, or not at the stated place.
             Err(_) => sink.is_partial(),
         }
@@ -46,11 +49,11 @@ fn write_members<R: Read + Seek>(archive: &mut ZipArchive<R>, sink: &mut Sink<'_
     }
 }
 
-fn write_stream(input: &mut dyn Read, sink: &mut Sink<'_>, depth: u32) {
+fn write_stream(input: &mut dyn Read, sink: &mut Sink<'_>, inner: Inner<'_>) {
     let mut input = input;
     while let Ok(Some(mut member)) = read_zipfile_from_stream(&mut input) {
         if !member.is_dir() {
-            write_member(&mut member, sink, depth);
+            write_member(&mut member, sink, inner);
         }
         if sink.is_done() {
             return;
@@ -58,10 +61,10 @@ fn write_stream(input: &mut dyn Read, sink: &mut Sink<'_>, depth: u32) {
     }
 }
 
-fn write_member(member: &mut dyn Read, sink: &mut Sink<'_>, depth: u32) {
+fn write_member(member: &mut dyn Read, sink: &mut Sink<'_>, inner: Inner<'_>) {
     let decoded = Metered::new(Damaged::new(member), sink);
     let mut decoded = BufReader::with_capacity(BUFFER_BYTES, decoded);
-    write_inner(&mut decoded, sink, depth);
+    inner(&mut decoded, sink);
     let metered = decoded.into_inner();
     if metered.ended() || metered.inner.seen {
         sink.is_partial();

@@ -1,13 +1,13 @@
 //! gzip: the decompressed data of all members, through its own view.
 
-use super::{BUFFER_BYTES, Metered, Sink, write_inner};
+use super::stream::{BUFFER_BYTES, Inner, Metered, Sink};
 use flate2::bufread::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Read};
 
-pub(super) fn write(input: &mut dyn BufRead, sink: &mut Sink<'_>, depth: u32) {
+pub(super) fn write(input: &mut dyn BufRead, sink: &mut Sink<'_>, inner: Inner<'_>) {
     let decoded = Damaged::new(MultiGzDecoder::new(input));
     let mut decoded = BufReader::with_capacity(BUFFER_BYTES, Metered::new(decoded, sink));
-    write_inner(&mut decoded, sink, depth);
+    inner(&mut decoded, sink);
     let metered = decoded.into_inner();
     if metered.ended() || metered.inner.seen {
         sink.is_partial();

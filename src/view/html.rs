@@ -5,8 +5,8 @@
 //! texts. html5gum reads both as a stream, holds only the current tag, and accepts any bytes: HTML has no
 //! syntax errors.
 
+use super::stream::{Metered, Sink};
 use super::text::Folded;
-use super::{Metered, Sink};
 use html5gum::emitters::Emitter;
 use html5gum::{Error, IoReader, State, Tokenizer};
 use std::io::{BufRead, Read};

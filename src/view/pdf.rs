@@ -5,7 +5,7 @@
 //! references and metadata are left out. Data with other filters (JPEG) passes unchanged.
 
 use super::gzip::Damaged;
-use super::{BUFFER_BYTES, Metered, Sink};
+use super::stream::{BUFFER_BYTES, Metered, Sink};
 use flate2::bufread::ZlibDecoder;
 use std::io::{self, BufRead, Read};
 

@@ -4,7 +4,7 @@
 //! especially small ones, look very similar" (Manber, "Finding similar files in a large file system", 1993,
 //! section 2), so they are left out as he proposes. Times, titles and page numbers are in comments.
 
-use super::{BUFFER_BYTES, Input, Sink, each};
+use super::stream::{BUFFER_BYTES, Input, Sink, each};
 use std::io::{self, BufReader, Read, SeekFrom};
 
 /// Size limit of a prolog.

@@ -1,6 +1,6 @@
 //! Choice of a view: by a file's first bytes, or else by its name.
 
-use super::View;
+use super::kind::View;
 use file_format::FileFormat;
 use std::ffi::OsStr;
 use std::path::Path;

@@ -9,7 +9,7 @@
 //! ambiguous (a glob of a shell, a regular expression) the same way each time, which suffices for
 //! comparisons.
 
-use super::{Sink, each};
+use super::stream::{Sink, each};
 use std::io::BufRead;
 
 const NAME: u8 = b'v';

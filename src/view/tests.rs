@@ -2,7 +2,7 @@ use super::*;
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use proptest::prelude::*;
-use std::io::{Cursor, Write};
+use std::io::{Cursor, Seek, Write};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 

@@ -1,7 +1,7 @@
 //! Plain text without case, white space and punctuation (Schleimer, Wilkerson and Aiken, "Winnowing", SIGMOD
 //! 2003, section 5).
 
-use super::{Sink, each};
+use super::stream::{Sink, each};
 use std::io::BufRead;
 
 const PIECE_BYTES: usize = 4096;

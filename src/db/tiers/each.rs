@@ -1,7 +1,8 @@
 //! Look-up of many prefixes at once in all runs of a table.
 
 use super::super::{Codec, Db, DbResult};
-use super::{Run, Tiers, lower_bound};
+use super::Tiers;
+use super::run::{Run, lower_bound};
 use std::sync::Arc;
 
 impl<C: Codec> Tiers<C> {

@@ -1,12 +1,34 @@
 //! Reads several runs of a table as one; among rows with the same key, the newest.
 
 use super::super::{Codec, Db, DbResult, Layout};
-use super::{Run, Tiers, lower_bound, run_key};
+use super::Tiers;
+use super::run::{Run, lower_bound, run_key};
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Blocks of a run read ahead while merging or scanning.
 const BLOCKS_AHEAD: usize = 64;
+
+impl<C: Codec> Tiers<C> {
+    /// Calls `visit` with every row whose key starts with `prefix`, in order, until it breaks.
+    pub fn scan(
+        &self,
+        db: &dyn Db,
+        prefix: &[u8],
+        mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> DbResult<()> {
+        let snapshot = self.snapshot();
+        let runs = snapshot.iter().filter(|run| self.may_start_with(run, prefix));
+        let mut merge = Merge::new(self, db, runs, prefix)?;
+        while let Some(row) = merge.next()? {
+            if !row.starts_with(prefix) || (!self.is_removal(row) && visit(row).is_break()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Reads one run from a key on.
 struct Cursor {

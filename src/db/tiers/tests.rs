@@ -1,9 +1,11 @@
 //! Seen to fail with the mechanism switched off: the model test without the removal mark in `find`; the one for
 //! strays without the deletion in `delete_strays`. Not yet tried: the one for scans, with garbage deleted at once.
+use super::merging::{CLASS_ROWS, runs_due, runs_of_class};
 use super::*;
 use crate::db::{Batch, MemDb, Table, Value};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 const LAYOUT: Layout = Layout { table: Table::Chunks, row_len: 18, key_len: 16 };
 const REMOVED: u16 = u16::MAX;

@@ -2,7 +2,8 @@
 
 use super::super::filter::Filter;
 use super::super::{BATCH_CHANGES, Batch, Codec, Db, DbResult};
-use super::{Run, Tiers, run_key};
+use super::Tiers;
+use super::run::{Run, run_key};
 use std::sync::atomic::Ordering;
 
 /// Blocks of 1 and 2 KiB took 1.4 and 1.3 times as much processor time to fill a table, and no less memory, than the

@@ -2,8 +2,8 @@
 
 use super::blocks::Blocks;
 use super::ranges::Ranges;
-use super::regions::{Region, tile};
-use super::{MATCH_BYTES_MIN, Source, common_end, common_start, read_exact_at};
+use super::region::{Region, tile};
+use super::source::{MATCH_BYTES_MIN, Source, common_end, common_start, read_exact_at};
 use std::io;
 use std::ops::Range;
 

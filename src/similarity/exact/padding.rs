@@ -5,7 +5,7 @@
 //! So padding can be left out on both sides before a comparison.
 
 use super::ranges::Ranges;
-use super::{STEP_BYTES, Source, read_exact_at};
+use super::source::{STEP_BYTES, Source, read_exact_at};
 use std::io;
 
 /// Shorter stretches are not padding.

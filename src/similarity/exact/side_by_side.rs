@@ -1,10 +1,11 @@
 //! Comparison that ignores known passages and padding.
 
 use super::blocks::Blocks;
+use super::common::{Common, ends, segment_bytes};
 use super::cover::{cover, cover_by};
 use super::padding::padding;
 use super::ranges::Ranges;
-use super::{Common, MATCH_BYTES_MIN, Source, ends, segment_bytes};
+use super::source::{MATCH_BYTES_MIN, Source};
 use std::io;
 
 /// Passages that do not count, indexed. No match crosses the border of two of them. [`padding`] does not count either,

@@ -1,3 +1,4 @@
+use super::cover::Known;
 use super::*;
 use proptest::prelude::*;
 

@@ -7,13 +7,16 @@
 use super::facts::Facts;
 use super::pairs::{Pair, PairSink};
 use super::ranges::{RangeFile, entry, level, place};
-use super::{Result, SHARE_MIN};
 use crate::similarity::SimilarityError;
 use crate::similarity::estimate::shares_of_bytes;
 use crate::similarity::gram::LEVELS;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+type Result<T> = std::result::Result<T, SimilarityError>;
+
+/// Pairs are kept from this share on, so no threshold can be lower.
+pub const SHARE_MIN: f64 = 0.1;
 /// Rows between two reports of progress.
 const ROWS_PER_STEP: u32 = 4096;
 

@@ -1,10 +1,12 @@
 //! The facts about each content that turn common features into shares, in about ten bytes each.
 
-use super::{Fact, LEVELS_BYTES};
+use super::input::Fact;
 use crate::recipe::{put_varint, take_varint};
 use crate::similarity::gram::{LEVEL_MAX, LEVELS};
 use crate::similarity::rows::Counts;
 
+/// Most bytes that the facts of one content take.
+const LEVELS_BYTES: usize = 1 + 5 * LEVELS;
 /// A content is left out if this share of its features is suppressed: the others say too little.
 pub(super) const LEFT_OUT_SHARE: f64 = 0.9;
 

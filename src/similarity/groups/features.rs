@@ -3,10 +3,13 @@
 //! The contents of a chunk are looked up in memory: those of all chunks if they fit. Otherwise features are taken in batches
 //! whose chunks fit, and the table of containments is read once for each batch.
 
+use super::input::Input;
+use super::progress::{Phase, Progress, STEP};
 use super::ranges::{entry, place};
 use super::ranked::Ranked;
-use super::{Input, Phase, Progress, Result, STEP};
 use crate::similarity::SimilarityError;
+
+type Result<T> = std::result::Result<T, SimilarityError>;
 
 const BATCH_ROW_BYTES: usize = 16;
 

@@ -1,11 +1,14 @@
 //! The similarity index as input of all-against-all.
 
-use super::{Fact, Input, Result};
+use super::input::{Fact, Input};
+use crate::similarity::SimilarityError;
 use crate::similarity::index::Similarity;
 use crate::similarity::rows::{
     CONTAINED, CONTENTS, ContentRow, Sampled, containment_of, posting_hash, posting_number,
 };
 use std::ops::ControlFlow;
+
+type Result<T> = std::result::Result<T, SimilarityError>;
 
 /// Does not see rows in the buffers: [`Similarity::flush`] comes first. The index may go on changing.
 impl Input for Similarity {

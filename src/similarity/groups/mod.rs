@@ -23,71 +23,35 @@ mod count;
 mod facts;
 mod features;
 mod index;
+mod input;
 mod pairs;
+mod progress;
 pub(super) mod ranges;
 mod ranked;
 mod stars;
 #[cfg(test)]
 mod tests;
 
-pub use pairs::{Content, Pair, Pairs};
+pub use count::SHARE_MIN;
+pub use input::{Fact, Input};
+pub use pairs::{Content, Pair, Pairs, resemblance};
+pub use progress::{Phase, Progress};
 pub use stars::{Choice, Member, Star, Stars};
 
 use super::SimilarityError;
-use super::gram::LEVELS;
-use crate::id::RecipeId;
 use count::Counter;
 use facts::Facts;
 use features::Features;
 use pairs::{Old, PairsWriter};
-use ranges::Ranges;
+use progress::STEP;
+use ranges::{PLACES_MAX, Ranges};
 use ranked::Ranked;
 use std::path::Path;
 
 type Result<T> = std::result::Result<T, SimilarityError>;
 
-/// Pairs are kept from this share on, so no threshold can be lower.
-pub const SHARE_MIN: f64 = 0.1;
 /// The smallest memory setting.
 pub const MEMORY_BYTES_MIN: usize = 64 << 10;
-/// Places have 28 bits in a list.
-const PLACES_MAX: usize = 1 << 28;
-/// Most bytes that the facts of one content take.
-const LEVELS_BYTES: usize = 1 + 5 * LEVELS;
-/// Rows of a table between two reports of progress.
-const STEP: u64 = 1 << 16;
-
-/// Facts of one content from the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fact {
-    /// Its number; they ascend as contents are added, with gaps where some were removed.
-    pub number: u32,
-    /// Which content.
-    pub recipe: RecipeId,
-    /// Its length in bytes.
-    pub size: u64,
-    /// The coarsest level of its chunks.
-    pub level: u8,
-    /// Number of features that each level from there on selects.
-    pub counts: [u32; LEVELS],
-}
-
-/// Source of features: the index, or a substitute in tests. Each visit is in ascending order of the first argument; a
-/// visitor that returns false ends it.
-pub trait Input {
-    /// Every content, by number.
-    fn contents(&self, visit: &mut dyn FnMut(Fact) -> bool) -> Result<()>;
-    /// Every chunk number with the contents that have it and its level, by chunk and content.
-    fn contained(&self, visit: &mut dyn FnMut(u32, u32, u8) -> bool) -> Result<()>;
-    /// Every feature with the chunks that have it, by feature and chunk.
-    fn features(&self, visit: &mut dyn FnMut(u64, u32) -> bool) -> Result<()>;
-    /// Every bare chunk (only its id is known) with the contents that have it, its level, and the number of features that it
-    /// would have there, by chunk and content.
-    fn bare(&self, visit: &mut dyn FnMut(u32, u32, u8, u32) -> bool) -> Result<()> {
-        let _ = visit;
-        Ok(())
-    }
-}
 
 /// Options of a comparison.
 #[derive(Clone, Copy, Debug)]
@@ -100,18 +64,6 @@ pub struct PairOptions {
     /// Compare everything again, also pairs that an earlier file answers.
     pub anew: bool,
 }
-
-/// Phase of the comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Contents and features are read.
-    Reading,
-    /// Contents are compared.
-    Comparing,
-}
-
-/// Gets the phase, the amount done and the whole amount (0 if not known); false asks to stop.
-pub type Progress<'a> = &'a mut dyn FnMut(Phase, u64, u64) -> bool;
 
 /// Compares all contents of `input`, or only those added since the file of pairs in `dir` was made, or none if that file
 /// has exactly these contents. Keeps the answer in `dir`.
@@ -194,9 +146,4 @@ fn read_contents(
     })?;
     contents.finish();
     failed.map_or(Ok((contents, facts)), Err)
-}
-
-/// Returns |A∩B| / |A∪B| from |A∩B|/|A| and |A∩B|/|B|.
-pub fn resemblance(a: f64, b: f64) -> f64 {
-    if a <= 0.0 || b <= 0.0 { 0.0 } else { (1.0 / (1.0 / a + 1.0 / b - 1.0)).clamp(0.0, 1.0) }
 }

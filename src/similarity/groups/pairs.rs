@@ -9,7 +9,6 @@
 //! a cache: it is made again if there is any doubt.
 
 use super::ranges::failed;
-use super::{Result, resemblance};
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
 use std::fs::File;
@@ -17,6 +16,8 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+type Result<T> = std::result::Result<T, SimilarityError>;
 
 const NAME: &str = "pairs";
 const MAGIC: &[u8; 8] = b"dfspair1";
@@ -27,6 +28,11 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// If more contents than this share were removed since, suppressed features may have become rarer, so everything is compared
 /// again. If more than this share was added, comparing everything costs little more.
 const CHANGED_SHARE_MAX: f64 = 0.25;
+
+/// Returns |A∩B| / |A∪B| from |A∩B|/|A| and |A∩B|/|B|.
+pub fn resemblance(a: f64, b: f64) -> f64 {
+    if a <= 0.0 || b <= 0.0 { 0.0 } else { (1.0 / (1.0 / a + 1.0 / b - 1.0)).clamp(0.0, 1.0) }
+}
 
 /// A content by its place in a file of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 //! each range that it has places in: mostly once, since files that resemble each other are mostly added together.
 
 use super::facts::Facts;
-use super::{PLACES_MAX, Result};
 use crate::similarity::SimilarityError;
 use crate::similarity::gram::LEVEL_MAX;
 use crate::similarity::scratch;
@@ -14,6 +13,10 @@ use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
 use std::ops::Range;
 use std::path::Path;
 
+type Result<T> = std::result::Result<T, SimilarityError>;
+
+/// Places have 28 bits in a list.
+pub(super) const PLACES_MAX: usize = 1 << 28;
 /// The last entry of a list in a file has this bit.
 const END: u32 = 1 << 31;
 /// Files open at the same time, each with a buffer.

@@ -8,10 +8,12 @@
 //! Invariants: the stars depend only on the pairs, the threshold and the choice of contents.
 
 use super::pairs::{Pair, Pairs};
+use super::progress::{Phase, Progress};
 use super::ranked::Ranked;
-use super::{Phase, Progress, Result};
 use crate::similarity::SimilarityError;
 use std::cmp::{Ordering, Reverse};
+
+type Result<T> = std::result::Result<T, SimilarityError>;
 
 const NONE: u32 = u32::MAX;
 

@@ -12,6 +12,7 @@ use super::*;
 use crate::chunk::ChunkParams;
 use crate::db::MemDb;
 use crate::id::ChunkId;
+use crate::id::RecipeId;
 use crate::recipe::{ChunkRef, Recipe};
 use crate::similarity::estimate::shares_of_bytes;
 use crate::similarity::tests::noise;

@@ -2,11 +2,11 @@ use super::{Collection, GcDone};
 use crate::env::DiskFile;
 use crate::store::append::Frames;
 use crate::store::dictionary::Copies;
+use crate::store::entry::{Address, Entry};
 use crate::store::error::StoreError;
 use crate::store::frame::{self, HEADER_BYTES, Header, Kind};
 use crate::store::group::Group;
-use crate::store::group_table::Named;
-use crate::store::pack::{Address, Entry};
+use crate::store::member::Named;
 use zstd::bulk::Compressor;
 
 /// Size of one append of copied frames, about.

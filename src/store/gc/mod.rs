@@ -24,31 +24,32 @@
 //!
 //! Locks: `collecting`, then `persisted`, `tail`, and innermost the gate.
 
+mod apply;
 mod copier;
 mod plan;
 mod rewrite;
 
+pub use apply::GcDone;
 pub use plan::GcPlan;
 
 pub(super) use copier::Copier;
 
+use super::Store;
+use super::entry::Entry;
 use super::error::StoreError;
 use super::frame::{HEADER_BYTES, Key, Kind};
 use super::live::LiveSet;
-use super::pack::{Entry, GROUPED, PLAIN};
-use super::{Store, lock};
-use crate::env::{Access, Reservation};
+use super::lock::lock;
+use super::pack::PLAIN;
+use crate::env::Reservation;
 use crate::id::{ChunkId, RecipeId};
-use plan::PackPlan;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Memory limit of the live set. Enough for 40 million chunks; beyond that, more garbage stays.
 const LIVE_BYTES_MAX: u64 = 64 << 20;
-/// Removed keys are taken from the index in batches of this size.
-const FORGET_KEYS: usize = 64 << 10;
 
 /// Called repeatedly during long work; false ends it.
 pub type KeepGoing<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
@@ -63,23 +64,6 @@ pub(super) fn index_may_fail<T: Default>(result: Result<T, StoreError>) -> Resul
         }
         other => other,
     }
-}
-
-/// Result of a collection. Sizes in bytes on disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GcDone {
-    /// Packs removed.
-    pub packs_removed: u64,
-    /// Bytes by which the packs shrank.
-    pub reclaimed_bytes: u64,
-    /// Bytes of frames copied.
-    pub copied_bytes: u64,
-    /// Packs that stay because of damage.
-    pub packs_damaged: u64,
-    /// Packs that stay because there was no space to copy their needed frames.
-    pub packs_no_room: u64,
-    /// Chunks and recipes removed from the index.
-    pub forgotten: u64,
 }
 
 /// A running collection, one at a time. While it exists, every look-up counts as a use.
@@ -204,69 +188,6 @@ impl Collection<'_> {
         Ok(bytes)
     }
 
-    /// Applies a plan, pack by pack; stops cleanly when `keep_going` returns false. On a full disk it uses the
-    /// reserve and stores nothing else meanwhile; packs that do not fit come last. Fails if no pack could be
-    /// removed.
-    pub fn apply(&self, plan: &GcPlan, keep_going: KeepGoing<'_>) -> Result<GcDone, StoreError> {
-        if plan.packs.is_empty() {
-            return Ok(GcDone::default());
-        }
-        self.make_room();
-        let mut done = GcDone::default();
-        let before = self.store.appender.stored_bytes.load(Ordering::Relaxed);
-        index_may_fail(self.store.note_removing(plan.packs.iter().map(|one| one.pack)))?;
-        let mut waiting: VecDeque<PackPlan> = plan.packs.iter().copied().collect();
-        if let Some(newest) = plan.packs.iter().map(|one| one.pack).max() {
-            let version = if plan.packs.iter().any(|one| one.grouped) { GROUPED } else { PLAIN };
-            match self.store.appender.begin_pack_after(newest, version) {
-                Err(StoreError::Full { .. }) => waiting.retain(|one| one.pack != newest),
-                begun => begun?,
-            }
-        }
-        let mut forgotten = Vec::new();
-        let total: u64 = plan.packs.iter().map(|one| one.live_bytes + one.dead_bytes).sum();
-        // Packs without space since the last removal.
-        let (mut at, mut in_vain) = (0, 0);
-        while in_vain < waiting.len()
-            && let Some(one) = waiting.pop_front()
-        {
-            match self.rewrite(&one, &mut done) {
-                Ok(Some(dead)) => {
-                    self.remove(one.pack)?;
-                    done.packs_removed += 1;
-                    in_vain = 0;
-                    forgotten.extend(dead);
-                }
-                Ok(None) => done.packs_damaged += 1,
-                Err(StoreError::Full { .. }) => {
-                    in_vain = if self.store.reserve.give_up_if_short() { 0 } else { in_vain + 1 };
-                    waiting.push_back(one);
-                    continue;
-                }
-                Err(e) => return Err(e),
-            }
-            if forgotten.len() >= FORGET_KEYS {
-                done.forgotten += self.forget(&std::mem::take(&mut forgotten))?;
-            }
-            at += one.live_bytes + one.dead_bytes;
-            if !keep_going(at, total) {
-                waiting.clear();
-            }
-        }
-        done.packs_no_room = waiting.len() as u64;
-        done.forgotten += self.forget(&forgotten)?;
-        index_may_fail(self.store.persist())?;
-        plan.packs.iter().for_each(|one| self.close(one.pack));
-        done.reclaimed_bytes =
-            before.saturating_sub(self.store.appender.stored_bytes.load(Ordering::Relaxed));
-        match done.packs_removed {
-            0 if done.packs_no_room > 0 => {
-                Err(StoreError::Full { path: self.store.reader.packs.dir.clone() })
-            }
-            _ => Ok(done),
-        }
-    }
-
     /// Whether a frame is needed: its content is needed, and no other intact frame holds it.
     pub(super) fn is_needed(&self, entry: &Entry) -> Result<bool, StoreError> {
         Ok(match Kind::of(entry.key.kind()) {
@@ -288,28 +209,5 @@ impl Collection<'_> {
                 }
             }
         })
-    }
-
-    pub(super) fn remove(&self, pack: u32) -> Result<(), StoreError> {
-        let packs = &self.store.reader.packs;
-        let path = packs.path(pack);
-        let len = packs.open(pack, Access::Read).and_then(|file| file.len()).unwrap_or(0);
-        packs.disk.remove(&path).map_err(|e| StoreError::io("remove", &path, e))?;
-        self.store.appender.stored_bytes.fetch_sub(len, Ordering::Relaxed);
-        self.close(pack);
-        Ok(())
-    }
-
-    /// Removes keys from the index. The removal of pack names must be durable first: a pack that came back
-    /// after a power cut would hold frames that the index does not know.
-    pub(super) fn forget(&self, keys: &[Key]) -> Result<u64, StoreError> {
-        self.store.reader.packs.sync_names()?;
-        index_may_fail(self.store.forget(keys))
-    }
-
-    pub(super) fn close(&self, pack: u32) {
-        if self.store.reader.packs.is_retired(pack) {
-            self.store.reader.packs.close(pack);
-        }
     }
 }

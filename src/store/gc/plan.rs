@@ -2,9 +2,11 @@
 
 use super::{Collection, KeepGoing};
 use crate::env::Access;
+use crate::store::entry::Entry;
 use crate::store::error::StoreError;
+use crate::store::footer::read_footer;
 use crate::store::frame::{HEADER_BYTES, Kind};
-use crate::store::pack::{Entry, PACK_HEADER_BYTES, read_footer};
+use crate::store::pack::PACK_HEADER_BYTES;
 use crate::store::scan::{Item, Scanner};
 
 /// A pack is rewritten if at least this share of it is unneeded.

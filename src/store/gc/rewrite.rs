@@ -5,11 +5,14 @@ use super::plan::PackPlan;
 use super::{Collection, GcDone};
 use crate::env::Access;
 use crate::store::dictionary::Copies;
+use crate::store::entry::Entry;
 use crate::store::error::StoreError;
+use crate::store::footer::read_footer;
 use crate::store::frame::{Header, Key, Kind};
-use crate::store::group_table::{self, Named};
+use crate::store::group_table::{self};
 use crate::store::index::Index;
-use crate::store::pack::{Entry, PACK_HEADER_BYTES, read_footer};
+use crate::store::member::Named;
+use crate::store::pack::PACK_HEADER_BYTES;
 use crate::store::scan::{Item, Scanner};
 use std::collections::HashSet;
 

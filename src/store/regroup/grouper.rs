@@ -1,17 +1,19 @@
 //! The choice of chunks that share a group, and the resulting frames.
 
-use super::{RegroupOptions, Regrouped};
+use super::options::RegroupOptions;
+use super::regrouped::Regrouped;
 use crate::id::ChunkId;
+use crate::store::Store;
 use crate::store::append::Frames;
+use crate::store::bytes::ByBytes;
+use crate::store::bytes::Bytes;
 use crate::store::dictionary::{Dictionary, Encoder};
+use crate::store::entry::Entry;
 use crate::store::error::StoreError;
-use crate::store::features::features;
-use crate::store::frame::{HEADER_BYTES, Kind};
+use crate::store::features::{features, most_shared};
+use crate::store::frame::Kind;
 use crate::store::gathered::{Gathered, With, compress};
-use crate::store::group_table::MEMBERS_MAX;
-use crate::store::pack::Entry;
-use crate::store::read::ByBytes;
-use crate::store::{Bytes, Store};
+use crate::store::member::MEMBERS_MAX;
 use quick_cache::sync::Cache;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,6 +32,7 @@ const TRIALS: usize = 64;
 const DICTIONARY_GAIN_MIN: u64 = 2;
 /// Frames are appended in batches of this many bytes.
 const APPEND_BYTES: usize = 1 << 20;
+
 /// Chunks that share a group, by their number in the round.
 #[derive(Default)]
 pub(super) struct Unit {
@@ -238,7 +241,7 @@ impl<'a> Grouper<'a> {
 
     fn gather(&mut self, number: u32, into: &mut Gathered) -> Result<(), StoreError> {
         let entry = &self.chunks[number as usize];
-        self.done.before_bytes += frame_bytes(entry);
+        self.done.before_bytes += entry.frame_bytes();
         into.push(&ChunkId(*entry.key.id()), &self.read(entry)?);
         Ok(())
     }
@@ -252,19 +255,6 @@ impl<'a> Grouper<'a> {
             false => Err(self.store.reader.unlike_its_name(*key, address)),
         }
     }
-}
-
-/// Returns the root that shares the most features with a chunk, if it shares at least `least`; among equals
-/// the last.
-pub(super) fn most_shared(features: &[u32], root_with: &HashMap<u32, u32>, least: usize) -> Option<u32> {
-    let mut roots: Vec<u32> = features.iter().filter_map(|feature| root_with.get(feature)).copied().collect();
-    roots.sort_unstable();
-    let runs = roots.chunk_by(|a, b| a == b).filter(|run| run.len() >= least);
-    runs.max_by_key(|run| (run.len(), run[0])).map(|run| run[0])
-}
-
-pub(super) fn frame_bytes(entry: &Entry) -> u64 {
-    HEADER_BYTES as u64 + u64::from(entry.address.stored_len)
 }
 
 /// Returns every `step`-th unit.

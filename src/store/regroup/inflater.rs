@@ -10,17 +10,19 @@
 //! and its deltas, and a few times the longest piece. Time: each piece is inflated twice, or more often if it
 //! is a root with late deltas.
 
-use super::grouper::{frame_bytes, most_shared};
-use super::{RegroupOptions, Regrouped};
+use super::options::RegroupOptions;
+use super::regrouped::Regrouped;
 use crate::id::ChunkId;
+use crate::store::Store;
 use crate::store::append::Frames;
 use crate::store::archive::Piece;
+use crate::store::bytes::Bytes;
+use crate::store::entry::Entry;
 use crate::store::error::StoreError;
-use crate::store::features::features_at;
+use crate::store::features::{features_at, most_shared};
 use crate::store::frame::{HEADER_BYTES, Key};
 use crate::store::gathered::{Gathered, With, compress};
 use crate::store::group_table;
-use crate::store::{Bytes, Store};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::collections::{HashMap, HashSet};
@@ -123,7 +125,7 @@ impl<'a> Inflater<'a> {
             if !keep_going(*at) {
                 return Ok(None);
             }
-            let before: u64 = piece.chunks.iter().map(frame_bytes).sum();
+            let before: u64 = piece.chunks.iter().map(Entry::frame_bytes).sum();
             *at += before;
             let Some(inflated) = self.inflated(number as u32)? else { continue };
             let alone = compress(&inflated, TRIAL_LEVEL.min(self.options.level), None).len() as u64;
@@ -178,7 +180,7 @@ impl<'a> Inflater<'a> {
         self.done.groups += 1;
         self.done.chunks += chunks.len() as u64;
         self.done.inflated += chunks.len() as u64;
-        self.done.before_bytes += chunks.iter().map(frame_bytes).sum::<u64>();
+        self.done.before_bytes += chunks.iter().map(Entry::frame_bytes).sum::<u64>();
         stored.extend(chunks.iter().map(|entry| entry.key));
     }
 

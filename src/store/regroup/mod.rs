@@ -26,21 +26,25 @@ mod grouper;
 mod inflater;
 mod options;
 mod plan;
+mod regrouped;
 mod solid;
 
 pub use options::RegroupOptions;
 pub use plan::RegroupPlan;
+pub use regrouped::Regrouped;
 
 use super::append::Frames;
 use super::archive::{Loose, Piece};
+use super::entry::{Address, Entry};
 use super::error::{Object, StoreError};
 use super::frame::{CODEC_ZSTD, Key, Kind};
 use super::gc::{Collection, Copier, GcDone, KeepGoing, index_may_fail};
 use super::group::Group;
 use super::index::Grouping;
 use super::live::LiveSet;
-use super::pack::{Address, Entry, GROUPED};
-use super::{Store, lock, recipe_groups};
+use super::lock::lock;
+use super::pack::GROUPED;
+use super::{Store, recipe_groups};
 use crate::id::ChunkId;
 use grouper::Grouper;
 use inflater::Inflater;
@@ -48,29 +52,6 @@ use plan::{Candidate, rounds};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
-
-/// Result of grouping. Sizes in bytes on disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Regrouped {
-    /// Chunks grouped.
-    pub chunks: u64,
-    /// Chunks stored as deltas of others.
-    pub deltas: u64,
-    /// Chunks stored as inflated bytes.
-    pub inflated: u64,
-    /// Frames made.
-    pub groups: u64,
-    /// Bytes of the chunks before.
-    pub before_bytes: u64,
-    /// Bytes of the chunks now.
-    pub after_bytes: u64,
-    /// Packs removed.
-    pub packs_removed: u64,
-    /// Packs that stay because of damage.
-    pub packs_damaged: u64,
-    /// Whether it was stopped early.
-    pub stopped: bool,
-}
 
 impl Store {
     /// Applies a plan, round by round; stops cleanly when `keep_going` returns false. The copies of a stopped

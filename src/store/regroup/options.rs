@@ -1,10 +1,10 @@
 //! Options of grouping.
 
-use super::solid;
-
 /// A group of longer chunks may be twice the usual length, but at most this many times its shortest chunk:
 /// the old cost of reading that chunk bounds the new one.
 const SHORTEST_TIMES: u64 = 4;
+/// Larger groups are solid.
+const SOLID_BYTES_MIN: u32 = 1 << 20;
 /// Solid groups use LZMA from this zstd level on.
 const LZMA_LEVEL_MIN: i32 = 19;
 
@@ -27,7 +27,7 @@ pub struct RegroupOptions {
 impl RegroupOptions {
     /// Uses solid groups above 1 MiB.
     pub fn new(level: i32, group_bytes: u32, archive_bytes: u32) -> RegroupOptions {
-        RegroupOptions { level, group_bytes, archive_bytes, solid: group_bytes > solid::GROUP_BYTES_MIN }
+        RegroupOptions { level, group_bytes, archive_bytes, solid: group_bytes > SOLID_BYTES_MIN }
     }
 
     /// Whether groups are made as small as possible, at any decoding time.

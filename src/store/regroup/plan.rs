@@ -1,13 +1,14 @@
 //! The plan of a regrouping, and a prediction of its result.
 
-use super::grouper::frame_bytes;
-use super::{RegroupOptions, Regrouped};
+use super::options::RegroupOptions;
+use super::regrouped::Regrouped;
+use crate::store::Store;
 use crate::store::archive::Piece;
+use crate::store::entry::Entry;
 use crate::store::error::StoreError;
 use crate::store::frame::Key;
 use crate::store::gc::{Collection, KeepGoing};
-use crate::store::pack::Entry;
-use crate::store::{Store, lock};
+use crate::store::lock::lock;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -83,7 +84,7 @@ impl Store {
                 live_bytes,
                 chunks: chunks.len() as u64,
                 raw_bytes: sum(|entry| u64::from(entry.address.raw_len)),
-                frame_bytes: sum(frame_bytes),
+                frame_bytes: sum(Entry::frame_bytes),
             };
             if one.chunks > 0 && one.frame_bytes >= live_bytes / WORTH_SHARE {
                 plan.chunks += one.chunks;

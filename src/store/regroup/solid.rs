@@ -11,19 +11,17 @@
 //!
 //! Memory: features of all chunks of a round, about 1.2 KiB each, and one group.
 
-use super::grouper::{Grouper, Unit, most_shared};
+use super::grouper::{Grouper, Unit};
 use crate::store::Store;
 use crate::store::error::StoreError;
-use crate::store::features::features;
-use crate::store::group_table::MEMBERS_MAX;
+use crate::store::features::{features, most_shared};
+use crate::store::member::MEMBERS_MAX;
 use crate::store::pack::PLAIN;
 use std::collections::HashMap;
 
 /// Chunks are similar if they share this many of their 32 to 64 features. With fewer, chunks move away from
 /// their neighbours for little saving, and sequential readers jump between groups.
 const FEATURES_MIN: usize = 4;
-/// Larger groups are solid.
-pub(super) const GROUP_BYTES_MIN: u32 = 1 << 20;
 
 impl Store {
     /// Seals the newest pack: without a footer, every open of the store decodes all of its unnamed groups.

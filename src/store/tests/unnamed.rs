@@ -1,11 +1,11 @@
 //! Groups that tell no names, of chunks and of recipes, and footers that are compressed: all that was found before is found,
 //! with an index, without one, and without footers.
 
+use super::super::footer::read_footer;
 use super::super::frame::{HEADER_BYTES, Kind};
 use super::super::gathered::{Gathered, With};
 use super::super::group::{Base, Group};
 use super::super::group_table::{Table, drop_names};
-use super::super::pack::read_footer;
 use super::super::scan::{Item, Scanner};
 use super::*;
 use std::collections::BTreeSet;
@@ -238,7 +238,7 @@ fn members_that_nobody_needs_are_not_named_any_more() {
     let (mut header, mut payload) =
         group(|group| texts.iter().for_each(|bytes| group.push(&ChunkId::of(bytes), bytes)));
     let whole = Group::decode(&header, &payload, Base::Nothing).unwrap();
-    let table = Table::parse(&header, &payload).unwrap().named_by(&whole);
+    let table = Table::parse(&header, &payload).unwrap().named_by(|at| whole.id_of(at));
     let gone = [Key::chunk(&ChunkId::of(&texts[1])), Key::chunk(&ChunkId::of(&texts[4]))];
     drop_names(&mut header, &mut payload, &table, |key| gone.contains(key));
     let group = Group::decode(&header, &payload, Base::Nothing).unwrap();

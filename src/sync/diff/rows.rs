@@ -1,8 +1,8 @@
 //! Rows of new and changed entries of a tree, in columns: each row contains only differences from its older
 //! row, so that similar values are adjacent and nothing is repeated from the older tree or the last row.
 
+use super::super::device::Device;
 use super::super::tree::{ContentId, Entry, Ident, Kind, PATH_BYTES_MAX, Time, Tree, TreeError, TreePath};
-use super::super::version::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 

@@ -6,10 +6,11 @@
 //! first; a failure undoes the finished steps. A directory that replaces a database, or is replaced by one,
 //! counts as one of those files: it is assembled first, and exchanged by one rename.
 
-use super::{Executor, Skip, Step, changed, refused};
+use super::Executor;
+use super::skip::{Skip, Step, changed, refused};
 use crate::sync::error;
 use crate::sync::group::{BESIDE, ITSELF, Rows, stays};
-use crate::sync::scan::ino;
+use crate::sync::print::ino;
 use crate::sync::staging::whole;
 use crate::sync::tree::{ContentId, Ident, STAGING, TreePath, join};
 use crate::sync::wal_index::{SUFFIX, is_wal_index};

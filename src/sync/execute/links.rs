@@ -1,10 +1,10 @@
 //! Inodes with several names. A step on one name changes the times of the inode, so all its names are examined again.
 //! Otherwise the next step would take this for a change by a user, and leave the other names with the old content.
 
-use super::{Executor, Skip};
-use crate::sync::memory::Print;
+use super::skip::{Skip, refused};
+use crate::beneath::Root;
 use crate::sync::plan::Op;
-use crate::sync::scan::{print, unchanged};
+use crate::sync::print::{Print, print, unchanged};
 use crate::sync::tree::{TreePath, join};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,6 +44,44 @@ impl Links {
     fn names(&self, ino: u64) -> Vec<TreePath> {
         self.0.get(&ino).into_iter().flatten().cloned().collect()
     }
+
+    /// Returns the examined state of the inodes with several names that `op` changes.
+    pub(super) fn linked(&self, op: &Op, prints: &BTreeMap<TreePath, Print>) -> Vec<Print> {
+        let known = changed_by(op).into_iter().filter_map(|path| prints.get(&path));
+        known.filter(|known| self.0.contains_key(&known.ino)).cloned().collect()
+    }
+
+    /// Takes over the changes that `op`, done or tried, made to the inodes `before`, so that they do not count as
+    /// changes by others.
+    pub(super) fn follow(
+        &self,
+        op: &Op,
+        before: &[Print],
+        root: &Root,
+        prints: &mut BTreeMap<TreePath, Print>,
+    ) -> Result<(), Skip> {
+        // Metadata that this step set through one name.
+        let set = match op {
+            Op::Meta { path, .. } => prints.get(path).cloned(),
+            _ => None,
+        };
+        for before in before {
+            for path in self.names(before.ino) {
+                let (Some(known), Some(stat)) =
+                    (prints.get(&path).cloned(), root.stat(&path).map_err(refused(&path, "look at"))?)
+                else {
+                    continue;
+                };
+                let now = print(&stat, None);
+                let ours = set.as_ref().is_some_and(|set| unchanged(set, &now) && unchanged(before, &known));
+                let same = (now.ino, now.size, now.mtime) == (known.ino, known.size, known.mtime);
+                if known.ino == before.ino && (same || ours) {
+                    prints.insert(path, Print { ctime: now.ctime, mtime: now.mtime, ..known });
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Returns the paths whose inodes a step changes.
@@ -55,37 +93,5 @@ fn changed_by(op: &Op) -> Vec<TreePath> {
         Op::Replace { path, link, .. } => link.iter().chain([path]).cloned().collect(),
         Op::Remove { path, .. } | Op::Meta { path, .. } => vec![path.clone()],
         Op::Group { path, was, .. } => was.keys().map(|suffix| [&path[..], suffix].concat()).collect(),
-    }
-}
-
-impl Executor<'_> {
-    /// Returns the examined state of the inodes with several names that `op` changes.
-    pub(super) fn linked(&self, op: &Op) -> Vec<Print> {
-        let known = changed_by(op).into_iter().filter_map(|path| self.prints.get(&path));
-        known.filter(|known| self.links.0.contains_key(&known.ino)).cloned().collect()
-    }
-
-    /// Takes over the changes that `op`, done or tried, made to the inodes `before`, so that they do not count as
-    /// changes by others.
-    pub(super) fn follow(&mut self, op: &Op, before: &[Print]) -> Result<(), Skip> {
-        // Metadata that this step set through one name.
-        let set = match op {
-            Op::Meta { path, .. } => self.prints.get(path).cloned(),
-            _ => None,
-        };
-        for before in before {
-            for path in self.links.names(before.ino) {
-                let (Some(known), Some(stat)) = (self.prints.get(&path).cloned(), self.stat(&path)?) else {
-                    continue;
-                };
-                let now = print(&stat, None);
-                let ours = set.as_ref().is_some_and(|set| unchanged(set, &now) && unchanged(before, &known));
-                let same = (now.ino, now.size, now.mtime) == (known.ino, known.size, known.mtime);
-                if known.ino == before.ino && (same || ours) {
-                    self.prints.insert(path, Print { ctime: now.ctime, mtime: now.mtime, ..known });
-                }
-            }
-        }
-        Ok(())
     }
 }

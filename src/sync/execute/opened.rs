@@ -1,12 +1,13 @@
 //! Directories without write permission for their owner, opened while steps change names in them. Root does
 //! not need this.
 
-use super::{Executor, Skip, refused};
+use super::skip::{Skip, refused};
+use crate::beneath::Root;
 use crate::sync::error::SyncError;
 use crate::sync::group::ITSELF;
 use crate::sync::halfway::OWNER;
 use crate::sync::plan::Op;
-use crate::sync::scan::ino;
+use crate::sync::print::ino;
 use crate::sync::tree::{TreePath, split};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::collections::BTreeSet;
@@ -25,6 +26,46 @@ pub(super) struct Opened {
 }
 
 impl Opened {
+    /// Makes the directories that `op` changes writable for their owner if this user owns them.
+    pub(super) fn open_directories(&mut self, op: &Op, root: &Root) -> Result<(), SyncError> {
+        let user = rustix::process::geteuid();
+        if user.is_root() {
+            return Ok(());
+        }
+        for dir in changed_by(op) {
+            if self.ready.contains(&dir) {
+                continue;
+            }
+            if self.dirs.len() >= OPEN_MAX {
+                self.close();
+            }
+            match self.open_directory(root, &dir, user.as_raw()) {
+                // The step itself reports the problem.
+                Ok(()) | Err(Skip::Because(_) | Skip::Changed) => drop(self.ready.insert(dir)),
+                Err(Skip::Fatal(e)) => return Err(e),
+            }
+        }
+        if matches!(op, Op::Move { .. }) {
+            self.ready.clear();
+        }
+        Ok(())
+    }
+
+    fn open_directory(&mut self, root: &Root, dir: &TreePath, user: u32) -> Result<(), Skip> {
+        let Some(stat) = root.stat(dir).map_err(refused(dir, "look at"))? else { return Ok(()) };
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+        let owner = Mode::from_raw_mode(OWNER.into());
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if !is_dir || stat.st_uid != user || mode.contains(owner) {
+            return Ok(());
+        }
+        let fd = root.open_at(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let fd = fd.map_err(refused(dir, "open"))?;
+        rustix::fs::fchmod(&fd, mode | owner).map_err(refused(dir, "make writable"))?;
+        self.dirs.push((fd, ino(&stat), mode));
+        Ok(())
+    }
+
     /// Restores the modes of all directories.
     pub(super) fn close(&mut self) {
         for (dir, _, mode) in self.dirs.drain(..).rev() {
@@ -62,47 +103,5 @@ fn changed_by(op: &Op) -> Vec<TreePath> {
             let dirs = dirs.map(|(suffix, _)| [&path[..], suffix].concat());
             dirs.chain([parent(path)]).collect()
         }
-    }
-}
-
-impl Executor<'_> {
-    /// Makes the directories that `op` changes writable for their owner if this user owns them.
-    pub(super) fn open_directories(&mut self, op: &Op) -> Result<(), SyncError> {
-        let user = rustix::process::geteuid();
-        if user.is_root() {
-            return Ok(());
-        }
-        for dir in changed_by(op) {
-            if self.opened.ready.contains(&dir) {
-                continue;
-            }
-            if self.opened.dirs.len() >= OPEN_MAX {
-                self.opened.close();
-            }
-            match self.open_directory(&dir, user.as_raw()) {
-                // The step itself reports the problem.
-                Ok(()) | Err(Skip::Because(_) | Skip::Changed) => drop(self.opened.ready.insert(dir)),
-                Err(Skip::Fatal(e)) => return Err(e),
-            }
-        }
-        if matches!(op, Op::Move { .. }) {
-            self.opened.ready.clear();
-        }
-        Ok(())
-    }
-
-    fn open_directory(&mut self, dir: &TreePath, user: u32) -> Result<(), Skip> {
-        let Some(stat) = self.stat(dir)? else { return Ok(()) };
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-        let owner = Mode::from_raw_mode(OWNER.into());
-        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if !is_dir || stat.st_uid != user || mode.contains(owner) {
-            return Ok(());
-        }
-        let fd = self.root.open_at(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-        let fd = fd.map_err(refused(dir, "open"))?;
-        rustix::fs::fchmod(&fd, mode | owner).map_err(refused(dir, "make writable"))?;
-        self.opened.dirs.push((fd, ino(&stat), mode));
-        Ok(())
     }
 }

@@ -4,7 +4,7 @@ use super::Local;
 use crate::id::RecipeId;
 use crate::sync::content::{CHANGED, Sink, Source};
 use crate::sync::error::{self, SyncError};
-use crate::sync::scan::{self, unchanged};
+use crate::sync::print::{print, unchanged};
 use crate::sync::tree::{ContentId, TreePath};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -46,7 +46,7 @@ impl Local<'_> {
     fn is_at_rest(&self, content: ContentId) -> bool {
         let Some(path) = self.contents.get(&content) else { return true };
         let (stat, known) = (self.root.stat(path).ok().flatten(), self.memory.cache.get(path));
-        stat.zip(known).is_none_or(|(stat, known)| unchanged(known, &scan::print(&stat, None)))
+        stat.zip(known).is_none_or(|(stat, known)| unchanged(known, &print(&stat, None)))
     }
 }
 
@@ -67,7 +67,7 @@ impl Source for Local<'_> {
         };
         if let (Some(file), Some(known)) = (file, known) {
             let stat = rustix::fs::fstat(&file).map_err(|e| error::on("look at", &path, e))?;
-            if unchanged(&known, &scan::print(&stat, None)) && !known.fresh {
+            if unchanged(&known, &print(&stat, None)) && !known.fresh {
                 return Ok(file);
             }
             if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
@@ -87,7 +87,7 @@ impl Source for Local<'_> {
         let known = self.memory.cache.get(path);
         // A content that was copied first cannot change.
         let copied = known.is_some_and(|known| known.fresh) || self.copied.contains(&content);
-        Ok(copied || stat.zip(known).is_some_and(|(stat, known)| unchanged(known, &scan::print(&stat, None))))
+        Ok(copied || stat.zip(known).is_some_and(|(stat, known)| unchanged(known, &print(&stat, None))))
     }
 
     fn holds(&mut self, content: ContentId) -> Result<bool, SyncError> {

@@ -10,8 +10,8 @@ use super::super::link;
 use super::super::merge::tests::{file, tree};
 use super::super::old_contents::{Row, RowKind};
 use super::super::plan::plan;
+use super::super::print::print;
 use super::super::proto::{self, Direction, Hello, Message, Options, PROTOCOL, TreePart};
-use super::super::scan::print;
 use super::super::session::{Outcome, Session};
 use super::super::tree::{Entry, Kind, Time, join, shown};
 use super::super::{diff, tree};
@@ -459,7 +459,7 @@ fn a_change_under_the_step_is_put_back() {
             a.write(name, "OLD");
             let now = local.root.stat(name.as_bytes()).unwrap().unwrap();
             let known = local.memory.cache.get_mut(name.as_bytes()).unwrap();
-            *known = Print { fresh: true, content: known.content, ..super::super::scan::print(&now, None) };
+            *known = Print { fresh: true, content: known.content, ..super::super::print::print(&now, None) };
         }
         let absent = BTreeMap::new();
         let mut executor =

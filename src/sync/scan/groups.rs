@@ -9,9 +9,10 @@ use super::super::error::SyncError;
 use super::super::group::{BESIDE, Groups};
 use super::super::identify::Seen;
 use super::super::old_contents::{Row, RowKind};
-use super::super::tree::{ContentId, Kind, Time, Tree, TreePath, join, shown};
+use super::super::print::{FRESH, is_fresh, print, time, unchanged};
+use super::super::tree::{ContentId, Kind, Tree, TreePath, join, shown};
 use super::super::wal_index;
-use super::{FRESH, Look, Report, Scan, is_fresh, is_ignored, print, time, unchanged};
+use super::{AtBarrier, Look, Report, Scan, is_ignored};
 use crate::beneath::Stats;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,10 +27,6 @@ const ATTEMPTS_IN_VAIN: u32 = 5;
 const LOCK: &[u8] = b".lock";
 /// Maximum number of contents of groups that are kept from that moment: each is an open file.
 const KEPT_MAX: usize = 512;
-
-/// Returns the entries at a path, and at that path with suffixes, as of one moment; see
-/// [`crate::sync::old_contents::OldContents::at_barrier`].
-pub type AtBarrier<'a> = dyn FnMut(&TreePath, &[&[u8]], Time) -> Option<Vec<Row>> + 'a;
 
 /// Returns whether `other` belongs to the group at `path`.
 fn is_of(path: &[u8], other: &[u8]) -> bool {

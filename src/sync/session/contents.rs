@@ -1,20 +1,19 @@
 //! Contents in a session: own requests, the peer's requests, and arrivals.
 
-use super::super::batch::{Ranks, Teller};
-use super::super::content::{Sender, TAGS_MAX, Want};
+use super::super::batch::Ranks;
+use super::super::content::{TAGS_MAX, Want, Withheld};
 use super::super::error::SyncError;
 use super::super::inodes;
 use super::super::plan::Op;
-use super::super::proto::{Asked, DeltaPart, Message, Withheld};
+use super::super::proto::{Asked, DeltaPart, Message};
+use super::super::replica::Replica;
 use super::super::tree::{Ident, Tree};
-use super::fast_path::Way;
-use super::{Replica, Session, State, contents_of};
+use super::leaving::Leaving;
+use super::room::{ROOM_BYTES, too_large};
+use super::way::Way;
+use super::{Session, State};
 use std::collections::BTreeSet;
 
-/// Bytes that a sync leaves free on a disk for its own files.
-const ROOM_BYTES: u64 = 8 << 20;
-/// Bytes that a file takes in addition to its content.
-const FILE_BYTES: u64 = 4 << 10;
 /// Maximum number of wants in one frame.
 const WANTS_IN_FRAME: usize = 256;
 const TAGS_IN_FRAME: usize = 64 << 10;
@@ -42,7 +41,7 @@ impl Session {
     pub(super) fn collect_wants(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let mut seen = BTreeSet::new();
         let ranks = Ranks::of(&self.mine);
-        let theirs = contents_of(&self.their_tree);
+        let theirs = self.their_tree.contents();
         let mut room = TAGS_MAX;
         // In the order of the paths, since neighbouring files resemble each other.
         for (path, entry, was) in self.ops.iter().flat_map(Op::staged) {
@@ -134,7 +133,7 @@ impl Session {
 
     /// Returns the peer's wants. Allows only contents of the agreed tree that the peer lacks and this side's tree has.
     pub(super) fn reached_wants(&mut self) -> Result<Vec<Want>, SyncError> {
-        let (mine, agreed) = (contents_of(&self.mine), Ranks::of(&self.merged.tree));
+        let (mine, agreed) = (self.mine.contents(), Ranks::of(&self.merged.tree));
         let reached = |Asked { content, base, have }: Asked| {
             let content = agreed.content(content.into())?;
             let size = *mine.get(&content)?;
@@ -231,24 +230,6 @@ impl Session {
     }
 }
 
-/// Prefix of a feature in a hello: the free bytes of the replica's disk, as a power of two.
-const ROOM: &str = "room ";
-/// Maximum announced power of two.
-const ROOM_BITS_MAX: u32 = 40;
-
-/// Returns the feature with the number of free bytes.
-pub(super) fn room_feature(free: u64) -> Option<String> {
-    let bits = free.checked_ilog2().unwrap_or(0);
-    (bits < ROOM_BITS_MAX).then(|| format!("{ROOM}{bits}"))
-}
-
-/// Returns whether a peer with these features may lack room for some of the contents that it is to get.
-pub(super) fn may_be_too_much(wants: &[Want], features: &[String]) -> bool {
-    let bits = features.iter().find_map(|feature| feature.strip_prefix(ROOM)?.parse::<u32>().ok());
-    let free = bits.and_then(|bits| 1_u64.checked_shl(bits));
-    free.is_some_and(|free| !too_large(wants, free).is_empty())
-}
-
 /// Returns for how many contents there are free inodes, if `mine` becomes `new`. Directories and links take theirs
 /// first.
 fn free_inodes(mine: &Tree, new: &Tree, replica: &dyn Replica) -> u64 {
@@ -257,34 +238,4 @@ fn free_inodes(mine: &Tree, new: &Tree, replica: &dyn Replica) -> u64 {
     let others = new.entries.values().filter(|entry| entry.kind.content().is_none());
     let others = others.filter(|entry| !known.contains(&entry.ident)).count() as u64;
     free.saturating_sub(inodes::KEPT + others)
-}
-
-/// Returns the numbers of wants that do not fit after all smaller ones.
-fn too_large(wants: &[Want], free: u64) -> BTreeSet<u32> {
-    let mut sizes: Vec<(u64, u32)> = wants.iter().map(|want| want.size).zip(0..).collect();
-    sizes.sort_unstable();
-    let mut room = free.saturating_sub(ROOM_BYTES);
-    let mut fits = |size: u64| {
-        let left = room.checked_sub(size.saturating_add(FILE_BYTES));
-        room = left.unwrap_or(0);
-        left.is_some()
-    };
-    sizes.into_iter().filter(|(size, _)| !fits(*size)).map(|(_, number)| number).collect()
-}
-
-/// Contents on the way to the peer: deltas first, then chunks.
-pub(super) struct Leaving {
-    pub(super) teller: Teller,
-    pub(super) sender: Sender,
-}
-
-impl Leaving {
-    pub(super) fn new(
-        wants: Vec<Want>,
-        theirs: &Tree,
-        replica: &mut dyn Replica,
-    ) -> Result<Leaving, SyncError> {
-        let (teller, others) = Teller::new(wants, theirs, replica)?;
-        Ok(Leaving { teller, sender: Sender::new(others)? })
-    }
 }

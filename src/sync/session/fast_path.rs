@@ -32,31 +32,22 @@ use super::super::ignored::{self, Ignored};
 use super::super::merge::Merged;
 use super::super::plan::{Op, summary};
 use super::super::proto::{Agreed, Direction, Message};
+use super::super::replica::{Replica, remembered};
 use super::super::tree::{ContentId, Ident, Kind, Tree, TreePath};
-use super::contents::may_be_too_much;
-use super::{Leaving, Outcome, Replica, Session, State, contents_of, remembered};
+use super::leaving::Leaving;
+use super::room::may_be_too_much;
+use super::way::Way;
+use super::{Outcome, Session, State};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Maximum size of a file that is sent completely although the receiver has an older content. For larger files, an
 /// additional round trip for the receiver's chunks pays off.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
-/// The way of a sync.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Both may have changed.
-    #[default]
-    Long,
-    /// This side has the tree that the other is to get.
-    Ahead,
-    /// The other side has the tree that this one is to get.
-    Behind,
-}
-
 /// Returns the contents of `new` that `old` lacks, in the order of the paths, each with its former content. Both sides
 /// get the same result, whether they know the hashes of `new` or not.
 fn lacking(old: &Tree, new: &Tree) -> Vec<Want> {
-    let had = contents_of(old);
+    let had = old.contents();
     let ranks = Ranks::of(old);
     let mut by_ident: BTreeMap<Ident, ContentId> = BTreeMap::new();
     for entry in old.entries.values() {
@@ -145,9 +136,9 @@ impl Session {
     pub(super) fn push(&mut self, replica: &mut dyn Replica) -> Result<(), SyncError> {
         let head = self.theirs.as_ref().expect("came before").head;
         let theirs = remembered(replica, head)?;
-        let mine = contents_of(&self.mine);
+        let mine = self.mine.contents();
         let gone: Vec<ContentId> =
-            contents_of(&theirs).into_keys().filter(|content| !mine.contains_key(content)).collect();
+            theirs.contents().into_keys().filter(|content| !mine.contains_key(content)).collect();
         replica.held(&gone)?;
         let wants = lacking(&theirs, &self.mine);
         // Files that do not fit are not sent: the peer can request the rest.

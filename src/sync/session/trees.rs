@@ -4,10 +4,11 @@ use super::super::batch::Ranks;
 use super::super::diff;
 use super::super::error::SyncError;
 use super::super::proto::{Held, Message, TreePart};
+use super::super::replica::{Replica, remembered};
 use super::super::tree::{ContentId, Tree, TreeError};
 use super::super::version::{MEETING_POINTS_MAX, SnapshotId, VersionError};
-use super::fast_path::Way;
-use super::{PASSED_ON_MAX, Replica, Session, State, contents_of, remembered};
+use super::way::Way;
+use super::{PASSED_ON_MAX, Session, State};
 use std::collections::BTreeSet;
 
 /// Maximum compressed bytes of a tree in one frame, and of all its parts.
@@ -56,7 +57,7 @@ impl Session {
         base: &Tree,
         replica: &mut dyn Replica,
     ) -> Result<(), SyncError> {
-        let mine = contents_of(&self.mine);
+        let mine = self.mine.contents();
         let ranks = Ranks::of(base);
         let gone: Vec<ContentId> =
             ranks.contents().iter().copied().filter(|content| !mine.contains_key(content)).collect();

@@ -24,21 +24,25 @@ mod gather;
 mod graph;
 mod identical;
 mod large;
+mod link;
 mod partition;
 mod tables;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod work;
 
-pub use analysis::{Analysis, AnalysisOptions, FileNode, Link, Work};
+pub use analysis::{Analysis, AnalysisOptions};
 pub use chunks::{Chunk, ChunkBuilder, ChunkList, common_bytes};
 pub use clusters::{Cluster, Shape};
 pub use collection::{Collection, CollectionWriter};
 pub use error::GraphError;
 pub use gather::{Gathered, gather};
 pub use identical::IdenticalSet;
+pub use link::{FileNode, Link};
 pub use tables::{write_clusters, write_identical, write_pairs};
 pub use templates::Templates;
+pub use work::Work;
 
 use super::{Damaged, Entry, Likeness, Method, Options, Parametric, Sums, Whole};
 use crate::chunk::tttd::{TARGETS, Tttd};

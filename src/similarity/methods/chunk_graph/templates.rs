@@ -2,7 +2,8 @@
 //! the paper). Only the other chunks of a file count.
 
 use super::error::io;
-use super::{Collection, GraphError};
+use super::{Chunk, ChunkList, Collection, GraphError};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::Path;
@@ -27,6 +28,14 @@ impl Templates {
     /// Whether a chunk is one.
     pub fn has(&self, hash: u64) -> bool {
         self.hashes.contains(&hash)
+    }
+
+    /// Returns the chunks of a file that are not templates.
+    pub fn payload<'a>(&self, list: &'a ChunkList) -> Cow<'a, [Chunk]> {
+        if self.is_empty() {
+            return Cow::Borrowed(list.chunks());
+        }
+        Cow::Owned(list.chunks().iter().copied().filter(|chunk| !self.has(chunk.hash)).collect())
     }
 
     /// Marks the chunks that at least `share` (0 to 1) of some files of a collection have, and returns how many were not
