@@ -41,14 +41,12 @@ pub use diff::{DiffRegion, DiffReport, Side};
 pub use excerpt::Excerpt;
 pub use export::{ExportReport, ExportRequest, NotExported};
 pub use gc::GcReport;
-pub use groups::{GroupReport, GroupsReport, IdenticalReport, MemberReport};
 pub use log::{HistoryUse, LogReport, SnapshotOfFile, VersionRow};
 pub use old_contents::{OldContentsReport, old_content_file};
 pub use optimize::{OptimizeReport, OptimizeRequest};
 pub use repair::{Peer, RepairRequest};
 pub use restore::{RestoreReport, RestoreRequest, To};
 pub use settle::SettleReport;
-pub use similar::{SimilarMatch, SimilarReport};
 pub use snapshot::{DifferenceRow, EntryRow, Restored, SnapshotReport, SnapshotRequest, SnapshotRow};
 pub use status::{KeptStatus, StatusReport};
 pub use template::{TemplateReport, TemplateRequest, TemplateRow};
@@ -57,7 +55,9 @@ pub use write_barrier::{BarrierReport, BarrierRequest, BarrierRow, barrier_file}
 
 use crate::db::DbError;
 use crate::history::HistoryError;
-use crate::overlay::{GroupOptions, OverlayError, ScanReport, SimilarOptions, snapshots_fill_disk};
+use crate::overlay::{
+    GroupOptions, Groups, Matches, OverlayError, ScanReport, SimilarOptions, snapshots_fill_disk,
+};
 use crate::repo::{Repo, RepoError};
 use crate::similarity::methods::Chosen;
 use crate::store::StoreError;
@@ -241,8 +241,8 @@ pub enum Response {
     Status(StatusReport),
     Scan(ScanReport),
     Settle(SettleReport),
-    Similar(SimilarReport),
-    Groups(GroupsReport),
+    Similar(Matches),
+    Groups(Groups),
     SimilarByMethod(SimilarByMethod),
     GroupsByMethod(GroupsByMethod),
     PairsByMethod(PairsByMethod),

@@ -7,9 +7,10 @@ use super::sif::SifOptions;
 use super::similar::not_indexed;
 use super::winnow::WinnowGroups;
 use super::{CliResult, Global, Outcome};
-use crate::admin::{GroupReport, GroupsReport, Request, Response};
+use crate::admin::text::shown;
+use crate::admin::{Request, Response};
 use crate::config::parse_size;
-use crate::overlay::GroupOptions;
+use crate::overlay::{Group, GroupOptions, Groups as Found};
 use crate::similarity::groups::{MEMORY_BYTES_MIN, SHARE_MIN};
 use crate::similarity::methods::{Chosen, Method, chunk_graph::ChunkGraph, sif::Sif, winnow::Winnow};
 use std::path::{Path, PathBuf};
@@ -228,7 +229,7 @@ impl Asked<'_> {
     }
 }
 
-fn text(report: &GroupsReport) -> String {
+fn text(report: &Found) -> String {
     let mut text = String::new();
     if report.identical_sets > 0 {
         text += &format!(
@@ -241,7 +242,7 @@ fn text(report: &GroupsReport) -> String {
             let count = set.paths.len() as u64;
             let (one, redundant) = (size(set.size), size((count - 1) * set.size));
             text += &format!("\n{count} copies of {one}, {redundant} redundant\n");
-            set.paths.iter().take(ROWS).for_each(|path| text += &format!("  {}\n", plain(path)));
+            set.paths.iter().take(ROWS).for_each(|path| text += &format!("  {}\n", plain(&shown(path))));
             text += &more(set.paths.len());
         }
         text += "\n";
@@ -261,7 +262,7 @@ fn text(report: &GroupsReport) -> String {
     text + &not_indexed(report.not_indexed)
 }
 
-fn group_text(group: &GroupReport) -> String {
+fn group_text(group: &Group) -> String {
     let mut text = format!(
         "\n#{}: {} contents, {}, {} savable\n",
         group.id,
@@ -284,7 +285,7 @@ fn group_text(group: &GroupReport) -> String {
             share(member.resemblance),
             size(member.bytes_common),
             size(member.size),
-            plain(&member.path) + &copies + mark,
+            plain(&shown(&member.path)) + &copies + mark,
         ]);
     }
     text += &table(&rows, &[0, 1, 2, 3, 4]);
@@ -295,12 +296,13 @@ pub(super) fn more(all: usize) -> String {
     if all > ROWS { format!("  and {} more\n", all - ROWS) } else { String::new() }
 }
 
-fn csv(report: &GroupsReport) -> String {
+fn csv(report: &Found) -> String {
     let mut text =
         "kind,id,path,size,copies,containment,contained_in,resemblance,bytes_common,verified\n".to_owned();
     for (id, set) in (1..).zip(&report.identical) {
         for path in &set.paths {
-            text += &format!("identical,{id},{},{},1,1,1,1,{},true\n", quoted(path), set.size, set.size);
+            text +=
+                &format!("identical,{id},{},{},1,1,1,1,{},true\n", quoted(&shown(path)), set.size, set.size);
         }
     }
     for group in &report.groups {
@@ -309,7 +311,7 @@ fn csv(report: &GroupsReport) -> String {
             text += &format!(
                 "{kind},{},{},{},{},{},{},{},{},{}\n",
                 group.id,
-                quoted(&member.path),
+                quoted(&shown(&member.path)),
                 member.size,
                 member.copies,
                 member.containment,

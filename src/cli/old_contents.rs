@@ -6,8 +6,8 @@ use crate::admin::{
 };
 use crate::control::{Client, ControlError, DaemonInfo};
 use crate::id::RecipeId;
-use crate::overlay::SimilarOptions;
 use crate::overlay::stub;
+use crate::overlay::{Match, SimilarOptions};
 use crate::sync::SyncError;
 use crate::sync::memory::Print;
 use crate::sync::old_contents::{Known, OldContents, Row, RowKind};
@@ -125,7 +125,8 @@ impl OldContents for StoreOldContents {
         match self.ask(&Request::Similar { path, outside: false, options }) {
             // A name that is not UTF-8 comes back changed, so the sync does not find it and uses another base.
             Ok(Response::Similar(report)) => {
-                report.matches.into_iter().map(|found| (found.path.into_bytes(), found.containment)).collect()
+                let of = |found: Match| (found.path.into_os_string().into_vec(), found.shares.containment);
+                report.matches.into_iter().map(of).collect()
             }
             _ => Vec::new(),
         }

@@ -4,9 +4,10 @@ use super::output::{Output, plain, share, size, table};
 use super::session::{Session, Work, find_for_file, unexpected};
 use super::winnow::{WinnowAsked, WinnowOptions};
 use super::{CliResult, Global, Outcome};
-use crate::admin::{Request, Response, SimilarReport};
+use crate::admin::text::shown;
+use crate::admin::{Request, Response};
 use crate::config::parse_size;
-use crate::overlay::{Filter, Look, Ranking, SimilarOptions};
+use crate::overlay::{Filter, Look, Matches, Ranking, SimilarOptions};
 use crate::similarity::methods::{Method, winnow::Winnow};
 use crate::view::View;
 use std::path::PathBuf;
@@ -145,16 +146,16 @@ impl Similar {
     }
 }
 
-fn text(report: &SimilarReport) -> String {
+fn text(report: &Matches) -> String {
     let mut text = match report.matches.is_empty() {
         true => "no similar files\n".to_owned(),
         false => String::new(),
     };
-    let (same, alike): (Vec<_>, Vec<_>) = report.matches.iter().partition(|found| found.identical);
+    let (same, alike): (Vec<_>, Vec<_>) = report.matches.iter().partition(|found| found.shares.identical);
     if !same.is_empty() {
         text.push_str(&format!("{} identical, of {}\n", report.identical, size(same[0].size)));
-        same.iter().for_each(|found| text.push_str(&format!("  {}\n", plain(&found.path))));
-        let left = (report.identical as usize).saturating_sub(same.len());
+        same.iter().for_each(|found| text.push_str(&format!("  {}\n", plain(&shown(&found.path)))));
+        let left = report.identical.saturating_sub(same.len());
         if left > 0 {
             text.push_str(&format!("  ... and {left} more: --limit N shows more\n"));
         }
@@ -168,14 +169,14 @@ fn text(report: &SimilarReport) -> String {
                 (query, found) if query == found => format!(" (as {})", found.name()),
                 (query, found) => format!(" (as {}, asked as {})", found.name(), query.name()),
             };
-            let mark = if found.verified { "" } else { " (estimate)" };
+            let mark = if found.shares.verified { "" } else { " (estimate)" };
             vec![
-                share(found.containment),
-                share(found.contained_in),
-                share(found.resemblance),
-                size(found.bytes_common),
+                share(found.shares.containment),
+                share(found.shares.contained_in),
+                share(found.shares.resemblance),
+                size(found.shares.bytes_common),
                 size(found.size),
-                plain(&found.path) + &seen + mark,
+                plain(&shown(&found.path)) + &seen + mark,
             ]
         }));
         text.push_str(&table(&rows, &[0, 1, 2, 3, 4]));

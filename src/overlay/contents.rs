@@ -55,7 +55,7 @@ pub struct Contents {
 }
 
 /// How much two contents have in common.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Shares {
     /// Share of the queried content that is in the other, 0 to 1.
     pub containment: f64,
@@ -66,6 +66,7 @@ pub struct Shares {
     /// Bytes of the queried content that are in the other.
     pub bytes_common: u64,
     /// Bytes in common that are padding or in templates: the other figures do not count them.
+    #[serde(rename = "suppressed_bytes")]
     pub bytes_suppressed: u64,
     /// Whether both are identical.
     pub identical: bool,

@@ -63,6 +63,7 @@ mod rewrites;
 mod room;
 mod round_size;
 mod scan;
+mod shown;
 mod similar;
 mod snapshot_walk;
 mod sparse;

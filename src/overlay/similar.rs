@@ -8,6 +8,7 @@ use super::error::{OverlayError, Result};
 use super::file::read_full;
 use super::filter::{Filter, Rules};
 use super::inode::{Content, Inode};
+use super::shown;
 use super::types::Kind;
 use super::views::Look;
 use crate::id::{FileId, RecipeId};
@@ -16,13 +17,14 @@ use crate::similarity::{Boilerplate, Candidate};
 use crate::view::View;
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// The measure that ranks matches, and that has to reach the minimum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {
     /// The geometric mean of the two containments, so that a file contained in nearly everything ranks below one that is
@@ -70,7 +72,7 @@ impl Ranking {
 }
 
 /// Options of a search for similar files.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimilarOptions {
     /// Smallest share, 0 to 1.
     pub min: f64,
@@ -116,37 +118,58 @@ impl SimilarOptions {
 }
 
 /// A file that resembles the queried one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Match {
     /// Its path below the root.
+    #[serde(serialize_with = "shown::path")]
     pub path: PathBuf,
+    /// Its absolute path ([`Matches::below`]).
+    #[serde(serialize_with = "shown::path")]
+    pub absolute: PathBuf,
     /// Its length in bytes.
     pub size: u64,
     /// How much they have in common.
+    #[serde(flatten)]
     pub shares: Shares,
-    /// The view of the queried file.
+    /// The view of the queried file; the shares refer to it.
     pub query_view: View,
     /// The view of this file.
     pub view: View,
 }
 
 impl Match {
-    fn of_bytes(path: PathBuf, size: u64, shares: Shares) -> Match {
-        Match { path, size, shares, query_view: View::Raw, view: View::Raw }
+    pub(super) fn of_bytes(path: PathBuf, size: u64, shares: Shares) -> Match {
+        let (query_view, view) = (View::Raw, View::Raw);
+        Match { path, absolute: PathBuf::new(), size, shares, query_view, view }
     }
 }
 
 /// The answer to a similarity query.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Matches {
+    /// The queried file.
+    #[serde(serialize_with = "shown::path")]
+    pub query: PathBuf,
     /// Best first.
     pub matches: Vec<Match>,
     /// Number of identical files. They come first, and leave half of the limit to others.
     pub identical: usize,
-    /// Features not followed because too many contents have them.
-    pub suppressed_features: usize,
     /// Bytes of the queried file that are padding or in templates: they count neither as common nor in its size.
     pub suppressed_bytes: u64,
+    /// Features ignored because too many contents have them.
+    pub suppressed_features: usize,
+    /// Files that `similarity = "off"` leaves out of the index: they are found only if they are the same to the byte.
+    #[serde(default)]
+    pub not_indexed: u64,
+    /// Whether files may be missing because the index does not know them yet. Only a caller that knows the last scan sets it.
+    pub behind: bool,
+}
+
+impl Matches {
+    /// Sets the absolute paths, for a root at `top`: the backing directory's path, or the mount point.
+    pub fn below(&mut self, top: &Path) {
+        self.matches.iter_mut().for_each(|found| found.absolute = top.join(&found.path));
+    }
 }
 
 /// A queried file.
@@ -199,13 +222,21 @@ impl Overlay {
     /// Returns files of this overlay that resemble the one at `path` below its root, without that one.
     pub fn similar_inside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
         let (source, id) = self.source(path)?;
-        self.similar_seen(&Query { source: &*source, name: path, except: Some(id) }, options)
+        self.similar_named(&Query { source: &*source, name: path, except: Some(id) }, options)
     }
 
     /// Returns files of this overlay that resemble a file anywhere.
     pub fn similar_outside(&self, path: &Path, options: &SimilarOptions) -> Result<Matches> {
         let source = Plain::open(path)?;
-        self.similar_seen(&Query { source: &source, name: path, except: None }, options)
+        self.similar_named(&Query { source: &source, name: path, except: None }, options)
+    }
+
+    fn similar_named(&self, query: &Query<'_>, options: &SimilarOptions) -> Result<Matches> {
+        let mut found = self.similar_seen(query, options)?;
+        found.query = query.name.to_owned();
+        found.not_indexed = self.not_indexed()?;
+        found.below(&self.backing.root_path()?);
+        Ok(found)
     }
 
     /// Returns files of this overlay whose bytes resemble those of the queried one.
@@ -244,10 +275,10 @@ impl Overlay {
         }
         ranked.sort_by(|a, b| options.by.better(&a.0, &b.0));
         let mut found = Matches {
-            matches: Vec::new(),
             identical: identical.len(),
             suppressed_features: answer.suppressed_features,
             suppressed_bytes: asked.covered.bytes(),
+            ..Matches::default()
         };
         let mut similar = Vec::new();
         for (shares, candidate, paths) in ranked {

@@ -407,7 +407,11 @@ impl Overlay {
             match compared {
                 Ok((_, size, _)) if !rules.allow_size(size) => {}
                 Ok((found_view, size, shares)) if shares.reach(options) => {
-                    let found_at = |path| Match { path, size, shares, query_view: view, view: found_view };
+                    let found_at = |path| Match {
+                        query_view: view,
+                        view: found_view,
+                        ..Match::of_bytes(path, size, shares)
+                    };
                     found.matches.extend(paths.into_iter().map(found_at));
                 }
                 Ok(_) => {}

@@ -6,11 +6,9 @@ use super::super::session::unexpected;
 use super::super::{diff, similar, status};
 use super::job::{Job, Jobs, State};
 use super::source::Source;
-use crate::admin::{
-    Request as Ask, Response, Side, SimilarMatch, SimilarReport, SnapshotReport, SnapshotRequest,
-    StatusReport,
-};
-use crate::overlay::{GroupOptions, SimilarOptions};
+use crate::admin::text::shown;
+use crate::admin::{Request as Ask, Response, Side, SnapshotReport, SnapshotRequest, StatusReport};
+use crate::overlay::{GroupOptions, Match, Matches, SimilarOptions};
 use crate::page::{Bar, Column, Field, Form, Kind as Colour, Page, Part, Picture, Site, Table, Values};
 use crate::similarity::groups::SHARE_MIN;
 use crate::view::View;
@@ -184,7 +182,7 @@ impl Ui {
         Ok(Made { live: true, ..page.into() })
     }
 
-    fn similar(&self, request: &Request) -> Result<SimilarReport> {
+    fn similar(&self, request: &Request) -> Result<Matches> {
         let Side { path, outside, n } = self.0.source.file(named(request, "file")?)?;
         if n.is_some() {
             return Err(CliError::new("versions of files are not indexed").hint("name the file without @N"));
@@ -206,17 +204,16 @@ impl Ui {
         };
         let report = self.similar(request)?;
         let matches = &report.matches;
-        let bytes = |of: &dyn Fn(&SimilarMatch) -> u64| Values::Bytes(matches.iter().map(of).collect());
-        let shares = |of: &dyn Fn(&SimilarMatch) -> f64| {
-            Values::Share(matches.iter().map(|one| Some(of(one))).collect())
-        };
+        let bytes = |of: &dyn Fn(&Match) -> u64| Values::Bytes(matches.iter().map(of).collect());
+        let shares =
+            |of: &dyn Fn(&Match) -> f64| Values::Share(matches.iter().map(|one| Some(of(one))).collect());
         let columns = vec![
-            column("File", text(matches, |one| one.path.clone())),
+            column("File", text(matches, |one| shown(&one.path))),
             column("How", text(matches, how)),
-            column("Contains", shares(&|one| one.containment)),
-            column("Contained", shares(&|one| one.contained_in)),
-            column("Resembles", shares(&|one| one.resemblance)),
-            column("Common", bytes(&|one| one.bytes_common)),
+            column("Contains", shares(&|one| one.shares.containment)),
+            column("Contained", shares(&|one| one.shares.contained_in)),
+            column("Resembles", shares(&|one| one.shares.resemblance)),
+            column("Common", bytes(&|one| one.shares.bytes_common)),
             column("Size", bytes(&|one| one.size)),
         ];
         let mut notes = Vec::new();
@@ -445,8 +442,8 @@ fn text<T>(rows: &[T], of: impl Fn(&T) -> String) -> Values {
     Values::Text(rows.iter().map(of).collect())
 }
 
-fn how(found: &SimilarMatch) -> String {
-    match (found.identical, found.verified) {
+fn how(found: &Match) -> String {
+    match (found.shares.identical, found.shares.verified) {
         (true, _) => "the same".to_owned(),
         (false, true) if found.view == View::Raw => "compared".to_owned(),
         (false, true) => format!("compared as {}", found.view.name()),
