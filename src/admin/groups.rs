@@ -13,9 +13,10 @@ pub(super) fn groups(
     report: Report<'_>,
 ) -> Result<Groups, AdminError> {
     let dir = context.repo.state_file(DIR);
-    let found = context.repo.overlay().groups(path, options, &dir, &mut |what, done, all| {
-        report(Progress { what: what.to_owned(), done, total: all, unit: super::Unit::Files })
-    });
+    let found = context
+        .repo
+        .overlay()
+        .groups(path, options, &dir, &mut |what, done, all| report(Progress::files(what, done, all)));
     let found = found.map_err(|e| match e {
         OverlayError::Similarity(SimilarityError::Interrupted) => AdminError::Interrupted,
         e => e.into(),

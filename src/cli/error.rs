@@ -2,6 +2,7 @@ use crate::admin::AdminError;
 use crate::config::ConfigError;
 use crate::control::{ControlError, Fault};
 use crate::daemon::DaemonError;
+use crate::overlay::OverlayError;
 use crate::repo::RepoError;
 use std::io;
 use std::path::Path;
@@ -55,6 +56,15 @@ impl From<DaemonError> for CliError {
 impl From<AdminError> for CliError {
     fn from(e: AdminError) -> CliError {
         CliError { message: e.to_string(), hint: e.hint(), silent: false }
+    }
+}
+
+impl From<OverlayError> for CliError {
+    fn from(e: OverlayError) -> CliError {
+        match e {
+            OverlayError::Io { operation, path, source } => CliError::io(operation, &path, &source),
+            other => CliError::new(other.to_string()),
+        }
     }
 }
 

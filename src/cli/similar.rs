@@ -1,14 +1,13 @@
 use super::error::CliError;
-use super::methods::ByMethod;
+use super::methods::{self, ByMethod, WinnowOptions};
 use super::output::{Output, plain, share, size, table};
+use super::parse::{parse_look, parse_share};
 use super::session::{Session, Work, find_for_file, unexpected};
-use super::winnow::{WinnowAsked, WinnowOptions};
 use super::{CliResult, Global, Outcome};
 use crate::admin::text::shown;
 use crate::admin::{Request, Response};
 use crate::config::parse_size;
 use crate::overlay::{Filter, Look, Matches, Ranking, SimilarOptions};
-use crate::similarity::methods::{Method, winnow::Winnow};
 use crate::view::View;
 use std::path::PathBuf;
 
@@ -104,12 +103,9 @@ impl Similar {
             let message = format!("{}: expected a regular file", self.file.display());
             return Err(CliError::new(message).hint("name one file, not a directory or a device"));
         }
-        if let Some(method) = self.by_method.method() {
-            let winnow = match method.name() == Winnow::NAME {
-                true => self.winnow.asked(self.viewed.view),
-                false => WinnowAsked::default(),
-            };
-            return self.by_method.similar(method, &self.file, (self.min, self.limit), &winnow, global, out);
+        if let Some(chosen) = self.by_method.method() {
+            let (bounds, winnow) = ((self.min, self.limit), self.winnow.asked(self.viewed.view));
+            return methods::similar(&self.by_method, &chosen, &self.file, bounds, &winnow, global, out);
         }
         let indexed = &self.indexed;
         let (found, path, outside) = find_for_file(global, &self.file)?;
@@ -198,19 +194,6 @@ pub(super) fn not_indexed(files: u64) -> String {
             "{files} files are not in the index (`similarity = \"off\"`): only files that are the same to the byte are found\n"
         ),
     }
-}
-
-pub(super) fn parse_look(name: &str) -> Result<Look, String> {
-    if name == "auto" {
-        return Ok(Look::Auto);
-    }
-    let known = || View::ALL.map(View::name).join(", ");
-    name.parse().map(Look::Through).map_err(|()| format!("expected auto, raw, {}", known()))
-}
-
-pub(super) fn parse_share(text: &str) -> Result<f64, String> {
-    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
 fn parse_glob(text: &str) -> Result<String, String> {

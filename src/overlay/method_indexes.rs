@@ -61,13 +61,6 @@ pub struct MethodIndexes {
     sketching: Mutex<()>,
 }
 
-/// Files that a method index lacks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NotIndexed {
-    /// Files that it does not know yet.
-    pub files: u64,
-}
-
 impl MethodIndexes {
     /// Opens the indexes of the `wanted` methods in `db`, and removes those of others. Rebuilds an index that another version
     /// or other parameters made. With `read_only` it changes nothing, and opens only indexes that exist.
@@ -463,12 +456,12 @@ impl Overlay {
     }
 
     /// Returns how many files the index of a method lacks; `None` if it has no index. Reads the list of all contents.
-    pub fn not_kept(&self, method: &Chosen) -> Result<Option<NotIndexed>> {
+    pub fn not_kept(&self, method: &Chosen) -> Result<Option<u64>> {
         let Some((_, index)) = self.method_index(method)? else { return Ok(None) };
-        let mut not = NotIndexed::default();
+        let mut not = 0;
         let mut asked: (Vec<RecipeId>, Vec<u64>) = Default::default();
         let mut look = |(ids, files): &mut (Vec<RecipeId>, Vec<u64>)| -> Result<()> {
-            index.each_missing(ids, &mut |at| not.files += files[at])?;
+            index.each_missing(ids, &mut |at| not += files[at])?;
             ids.clear();
             files.clear();
             Ok(())
@@ -484,7 +477,7 @@ impl Overlay {
         })?;
         failed?;
         look(&mut asked)?;
-        not.files += self.pending() as u64;
+        not += self.pending() as u64;
         Ok(Some(not))
     }
 

@@ -101,7 +101,7 @@ pub use indexing::Indexing;
 pub use inode::{Content, Inode, PassToken};
 pub use install::INSTALL_PREFIX;
 pub(crate) use install::{install_name, set_attributes, write_file};
-pub use method_indexes::{FileAt, IndexedContent, MethodIndexOptions, MethodIndexes, NotIndexed};
+pub use method_indexes::{FileAt, IndexedContent, MethodIndexOptions, MethodIndexes};
 pub use observe::{Committed, KeptForHistory, Meta, Observer, Xattr};
 pub use optimize::{OptimizeOutcome, OptimizeStep};
 pub use policy::{BadGlob, Policies, Policy, Rule};

@@ -24,7 +24,7 @@ use crate::common::{As, Mount, fuse_available, noise, text};
 use dedupfs::chunk::ChunkParams;
 use dedupfs::config::Config;
 use dedupfs::overlay::methods::{LikeGroup, MatchWithPaths, Tree};
-use dedupfs::overlay::{Caller, Dedup, FileAt, NotIndexed, OpenFlags, ROOT};
+use dedupfs::overlay::{Caller, Dedup, FileAt, OpenFlags, ROOT};
 use dedupfs::repo::{InitOptions, Layout, Repo};
 use dedupfs::similarity::methods::Chosen;
 use dedupfs::similarity::methods::winnow::Base;
@@ -147,11 +147,7 @@ impl World {
             );
             let kept: Vec<LikeGroup> = kept.unwrap().expect("it is kept");
             assert_eq!(kept, tree.groups(0.1).unwrap(), "{when}: groups by {name}");
-            assert_eq!(
-                session.overlay().not_kept(&chosen(name)).unwrap(),
-                Some(NotIndexed::default()),
-                "{when}: {name}"
-            );
+            assert_eq!(session.overlay().not_kept(&chosen(name)).unwrap(), Some(0), "{when}: {name}");
             let contents = method_contents(session, name);
             assert_eq!(contents, tree.contents() as u64, "{when}: contents in the index of {name}");
         }
@@ -244,7 +240,7 @@ fn what_is_enabled_later_is_filled_and_what_is_not_wanted_goes() {
         // Filled by a scan.
         world.set(&format!("dedup = \"{dedup}\"\nmethods = [\"sif\", \"simhash\"]"));
         let session = world.open();
-        assert_eq!(session.overlay().not_kept(&chosen("sif")).unwrap(), Some(NotIndexed { files: 8 }));
+        assert_eq!(session.overlay().not_kept(&chosen("sif")).unwrap(), Some(8));
         assert_eq!(session.overlay().not_kept(&chosen("winnow")).unwrap(), None);
         session.overlay().scan(Path::new(""), &mut |_, _, _, _| {}).unwrap();
         world.check(&session, &["sif", "simhash"], "scanned");

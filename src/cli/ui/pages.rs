@@ -2,6 +2,7 @@ use super::super::conflicts::ConflictsReport;
 use super::super::error::CliError;
 use super::super::output::{share, size};
 use super::super::pages::{self, figure, plain_table};
+use super::super::parse::parse_share;
 use super::super::session::unexpected;
 use super::super::{diff, similar, status};
 use super::job::{Job, Jobs, State};
@@ -187,7 +188,7 @@ impl Ui {
         if n.is_some() {
             return Err(CliError::new("versions of files are not indexed").hint("name the file without @N"));
         }
-        let min = number(request, "min", SHARE, &|text| similar::parse_share(text).ok())?;
+        let min = number(request, "min", SHARE, &|text| parse_share(text).ok())?;
         let limit = number(request, "limit", LIMIT, &|text| text.parse().ok())?;
         let options = SimilarOptions { min, limit, ..SimilarOptions::default() };
         match self.ask(Ask::Similar { path, outside, options })? {

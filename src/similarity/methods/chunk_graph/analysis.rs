@@ -4,18 +4,17 @@
 //! whether it was partitioned.
 
 use super::clusters::{self, Cluster};
-use super::graph::{self, EDGE_BYTES_IN_MEMORY, Effort, hash, number};
+use super::graph::{self, EDGE_BYTES_IN_MEMORY, Effort};
 use super::identical::{self, IdenticalSet};
+use super::link::LINK_BYTES;
 use super::partition::{Kept, chunk_edge, one_part, partition};
-use super::{Collection, GraphError, Templates, large};
+use super::{Collection, FileNode, GraphError, Link, Templates, Work, large};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::sorter::{Sorted, Sorter};
 use std::path::Path;
 
 /// The smallest memory setting.
 const MEMORY_BYTES_MIN: usize = 16 << 10;
-/// A link: two files and their bytes in common.
-const LINK_BYTES: usize = 4 + 4 + 8;
 
 /// Options of an analysis.
 #[derive(Clone, Debug)]
@@ -60,72 +59,6 @@ impl AnalysisOptions {
         share("ubiquitous share", self.ubiquitous_share)?;
         share("least share", self.min_share)
     }
-}
-
-/// A file of a collection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileNode {
-    /// Its length in bytes.
-    pub size: u64,
-    /// Bytes of its chunks that are not templates. Shares refer to these.
-    pub payload: u64,
-    /// Whether a file with a lower number is identical.
-    pub copy: bool,
-}
-
-/// Two files that are linked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// The one with the lower number.
-    pub a: u32,
-    /// The other.
-    pub b: u32,
-    /// Bytes of the chunks that both have: a lower bound of the bytes in common.
-    pub bytes: u64,
-}
-
-impl Link {
-    /// The share of the smaller file's payload, 0 to 1. (In the paper's Figure 5 files of 671 and 3,305 bytes are 54%
-    /// similar, which no share of the larger could be.)
-    pub fn similarity(&self, files: &[FileNode]) -> f64 {
-        let smaller = files[self.a as usize].payload.min(files[self.b as usize].payload);
-        if smaller == 0 { 0.0 } else { self.bytes as f64 / smaller as f64 }
-    }
-
-    fn to_bytes(self) -> [u8; LINK_BYTES] {
-        let mut bytes = [0; LINK_BYTES];
-        bytes[..4].copy_from_slice(&self.a.to_be_bytes());
-        bytes[4..8].copy_from_slice(&self.b.to_be_bytes());
-        bytes[8..].copy_from_slice(&self.bytes.to_be_bytes());
-        bytes
-    }
-
-    fn of_bytes(bytes: [u8; LINK_BYTES]) -> Link {
-        Link { a: number(&bytes), b: number(&bytes[4..]), bytes: hash(&bytes[8..]) }
-    }
-}
-
-/// Amount of work of an analysis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Chunks of distinct files, repeats included.
-    pub edges: u64,
-    /// Distinct chunks.
-    pub chunks: u64,
-    /// Chunks that two files or more have.
-    pub shared_chunks: u64,
-    /// Chunks that too many files have.
-    pub ubiquitous_chunks: u64,
-    /// Sets of files that no chain of chunks connects; 0 if it was not partitioned.
-    pub components: u64,
-    /// Parts that were compared one after the other.
-    pub parts: u64,
-    /// Graphs that were in memory, one after another, and passes over parts that did not fit.
-    pub blocks: u64,
-    /// Pairs of files that share a chunk.
-    pub comparisons: u64,
-    /// Whether sorting needed the disk.
-    pub spilled: bool,
 }
 
 /// Result of an analysis.

@@ -4,11 +4,9 @@
 //! chunks, since a collision only adds to an estimate (section 2.3). Whether two files are identical is a fact, so it is
 //! decided by 128 bits of the hash over all whole chunk hashes.
 
-use super::Templates;
 use crate::chunk::tttd::Tttd;
 use crate::recipe::{put_varint, take_varint};
 use crate::similarity::methods::{Builder, Entry};
-use std::borrow::Cow;
 use std::cmp::Ordering;
 
 /// A chunk of a file.
@@ -47,14 +45,6 @@ impl ChunkList {
     /// Bytes of the file.
     pub fn size(&self) -> u64 {
         self.chunks.iter().map(|chunk| u64::from(chunk.len)).sum()
-    }
-
-    /// Returns the chunks that are not templates.
-    pub fn payload(&self, templates: &Templates) -> Cow<'_, [Chunk]> {
-        if templates.is_empty() {
-            return Cow::Borrowed(&self.chunks);
-        }
-        Cow::Owned(self.chunks.iter().copied().filter(|chunk| !templates.has(chunk.hash)).collect())
     }
 
     /// Encodes the list: content, number of chunks, then hash and length of each.

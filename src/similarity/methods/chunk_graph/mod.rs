@@ -24,21 +24,25 @@ mod gather;
 mod graph;
 mod identical;
 mod large;
+mod link;
 mod partition;
 mod tables;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod work;
 
-pub use analysis::{Analysis, AnalysisOptions, FileNode, Link, Work};
+pub use analysis::{Analysis, AnalysisOptions};
 pub use chunks::{Chunk, ChunkBuilder, ChunkList, common_bytes};
 pub use clusters::{Cluster, Shape};
 pub use collection::{Collection, CollectionWriter};
 pub use error::GraphError;
 pub use gather::{Gathered, gather};
 pub use identical::IdenticalSet;
+pub use link::{FileNode, Link};
 pub use tables::{write_clusters, write_identical, write_pairs};
 pub use templates::Templates;
+pub use work::Work;
 
 use super::{Damaged, Entry, Likeness, Method, Options, Parametric, Sums, Whole};
 use crate::chunk::tttd::{TARGETS, Tttd};
@@ -95,6 +99,8 @@ impl Default for ChunkGraph {
 impl Parametric for ChunkGraph {
     const KEYS: &'static str =
         "target=256 is the length of chunks that is aimed at, in bytes: 100, 256, 1000 or 5000";
+
+    const EXAMPLE: &'static str = "target=256";
 
     fn with(options: &mut Options) -> Result<ChunkGraph, String> {
         let target = options.parse("target", "a number")?.unwrap_or(TARGET_DEFAULT);

@@ -2,7 +2,8 @@
 //! the paper). Only the other chunks of a file count.
 
 use super::error::io;
-use super::{Collection, GraphError};
+use super::{Chunk, ChunkList, Collection, GraphError};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::Path;
@@ -89,5 +90,15 @@ impl Templates {
         let beside = Path::new(&beside);
         std::fs::write(beside, text).map_err(io("write templates", beside))?;
         std::fs::rename(beside, path).map_err(io("replace templates", path))
+    }
+}
+
+impl ChunkList {
+    /// Returns the chunks that are not templates.
+    pub fn payload(&self, templates: &Templates) -> Cow<'_, [Chunk]> {
+        if templates.is_empty() {
+            return Cow::Borrowed(self.chunks());
+        }
+        Cow::Owned(self.chunks().iter().copied().filter(|chunk| !templates.has(chunk.hash)).collect())
     }
 }
