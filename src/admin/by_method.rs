@@ -1,10 +1,10 @@
 use super::text::shown;
 use super::{AdminError, Context, Progress, Report};
 use crate::overlay::methods::{MatchWithPaths, PairWithPaths, WithPaths};
-use crate::overlay::{FileAt, IndexedContent, OverlayError};
+use crate::overlay::{FileRef, IndexedContent, OverlayError};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::Chosen;
-use crate::similarity::methods::winnow::{Base, PairOptions, Query, Winnow};
+use crate::similarity::methods::winnow::{PairOptions, Query};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -93,16 +93,6 @@ pub struct PairByMethod {
     pub b: String,
     /// Further files with these two contents.
     pub copies: u64,
-}
-
-/// A file that a request names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileRef {
-    /// Below the root, or with `outside` an absolute path.
-    #[serde(with = "super::text")]
-    pub path: PathBuf,
-    /// Whether it is outside the overlay.
-    pub outside: bool,
 }
 
 /// Options of winnowing.
@@ -201,17 +191,18 @@ pub(super) fn similar(
     (min, limit): (f64, usize),
     winnow: &WinnowRequest,
 ) -> Answer<SimilarByMethod> {
-    let parameters = parameters(context, method)?;
+    let (overlay, parameters) = (context.repo.overlay(), parameters(context, method)?);
     let query = match *winnow == WinnowRequest::default() {
         true => None,
         false => {
-            let (winnowing, base) = base(context, &winnow.base)?.ok_or_else(|| not_kept(context, method))?;
+            let (winnowing, base) =
+                overlay.winnow_base(&winnow.base)?.ok_or_else(|| not_kept(context, method))?;
             let query = Query::new(winnowing, base, winnow.window, winnow.smallest);
             let hint = "the window is that of the index or larger, and one hash is the least".to_owned();
             Some(query.map_err(|message| AdminError::refused(message, hint))?)
         }
     };
-    let found = context.repo.overlay().method_similar(method, file.at(), query.as_ref(), min, limit)?;
+    let found = overlay.method_similar(method, file, query.as_ref(), min, limit)?;
     Ok(SimilarByMethod {
         query: shown(&file.path),
         method: method.name().to_owned(),
@@ -231,7 +222,7 @@ pub(super) fn groups(
     report: Report<'_>,
 ) -> Answer<GroupsByMethod> {
     let parameters = parameters(context, method)?;
-    let base = base(context, base_files)?.map(|(_, base)| base).unwrap_or_default();
+    let base = context.repo.overlay().winnow_base(base_files)?.map(|(_, base)| base).unwrap_or_default();
     let found = context
         .repo
         .overlay()
@@ -268,7 +259,8 @@ pub(super) fn pairs(
     base_files: &[FileRef],
 ) -> Answer<PairsByMethod> {
     let parameters = parameters(context, method)?;
-    let (_, base) = base(context, base_files)?.ok_or_else(|| not_kept(context, method))?;
+    let (_, base) =
+        context.repo.overlay().winnow_base(base_files)?.ok_or_else(|| not_kept(context, method))?;
     let limit = limit.min(ANSWER_BYTES_MAX / (2 * ROW_BYTES));
     let options = PairOptions { score_min: min, limit, ..PairOptions::default() };
     let found = context.repo.overlay().method_pairs(method, path, &base, &options)?;
@@ -315,12 +307,6 @@ pub(super) fn keys(context: Context<'_>, method: &Chosen, from: u64) -> Answer<M
     Ok(MethodKeys { packed, next })
 }
 
-impl FileRef {
-    fn at(&self) -> FileAt<'_> {
-        FileAt { path: &self.path, outside: self.outside }
-    }
-}
-
 /// Returns the parameters of the method's index, for people. Treats an index with other parameters as missing.
 fn parameters(context: Context<'_>, method: &Chosen) -> Answer<String> {
     match context.repo.overlay().method_description(method) {
@@ -339,11 +325,6 @@ fn not_kept(context: Context<'_>, method: &Chosen) -> NoAnswer {
 /// Returns the method of the existing index, with its parameters.
 fn own<'a>(context: Context<'a>, method: &Chosen) -> Option<&'a Chosen> {
     context.repo.overlay().method_indexes()?.chosen(method.name())
-}
-
-fn base(context: Context<'_>, files: &[FileRef]) -> Result<Option<(Winnow, Base)>, AdminError> {
-    let files: Vec<FileAt<'_>> = files.iter().map(FileRef::at).collect();
-    Ok(context.repo.overlay().winnow_base(&files)?)
 }
 
 fn not_known(context: Context<'_>, method: &Chosen) -> Result<NotKnown, AdminError> {

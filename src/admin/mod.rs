@@ -32,18 +32,17 @@ mod similar;
 mod snapshot;
 mod status;
 mod template;
-pub(crate) mod text;
 mod tree;
 mod would_free;
 mod write_barrier;
 
 pub use by_method::{
-    FileRef, GroupsByMethod, MethodContent, MethodContents, MethodKeys, Name, NotKnown, PairByMethod,
-    PairsByMethod, SimilarByMethod, WinnowRequest,
+    GroupsByMethod, MethodContent, MethodContents, MethodKeys, Name, NotKnown, PairByMethod, PairsByMethod,
+    SimilarByMethod, WinnowRequest,
 };
 pub use catch_up::{catch_up, catch_up_quietly};
 pub use check::{Action, CheckReport, Damaged, Unchecked};
-pub use contained::{ContainedDirectory, ContainedFile, ContainedReport, Where};
+pub use contained::{ContainedDirectory, ContainedFile, ContainedReport};
 pub use context::Context;
 pub use diff::{DiffRegion, DiffReport, Side};
 pub use error::{AdminError, hint};
@@ -65,3 +64,6 @@ pub use status::{KeptStatus, StatusReport};
 pub use template::{TemplateReport, TemplateRequest, TemplateRow};
 pub use would_free::WouldFreeReport;
 pub use write_barrier::{BarrierReport, BarrierRequest, BarrierRow, barrier_file};
+
+pub use crate::overlay::FileRef;
+pub(crate) use crate::overlay::text;

@@ -1,6 +1,6 @@
 use super::{
     BarrierRequest, ExportRequest, FileRef, OptimizeRequest, RepairRequest, RestoreRequest, Side,
-    SnapshotRequest, TemplateRequest, Where, WinnowRequest, text,
+    SnapshotRequest, TemplateRequest, WinnowRequest, text,
 };
 use crate::overlay::{GroupOptions, SimilarOptions};
 use crate::similarity::methods::Chosen;
@@ -100,9 +100,9 @@ pub enum Request {
     /// Compute how much of one directory another contains.
     Contained {
         /// The contained directory.
-        tree: Where,
+        tree: FileRef,
         /// The holder; by default everything else in the overlay.
-        holder: Option<Where>,
+        holder: Option<FileRef>,
         /// Limit of compared bytes.
         budget_bytes: u64,
     },
@@ -172,4 +172,22 @@ pub enum Request {
         #[serde(default)]
         lazy: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Request;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    use std::path::PathBuf;
+
+    #[test]
+    fn every_path_survives() {
+        for bytes in [&b"a/b"[..], b"", b"\xff\xfe", "\u{e9}\n\"".as_bytes()] {
+            let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+            let json = serde_json::to_string(&Request::Scan { path: path.clone() }).unwrap();
+            let Request::Scan { path: back } = serde_json::from_str(&json).unwrap() else { panic!("{json}") };
+            assert_eq!(back, path);
+        }
+    }
 }

@@ -54,7 +54,7 @@ struct Viewed {
 struct Indexed {
     /// Rank by this. With `resemblance`, --min applies to it; otherwise to the larger of both containments
     #[arg(long, value_name = "FIGURE", default_value = "mean")]
-    by: By,
+    by: Ranking,
     /// Skip verification: figures are estimates from the index
     #[arg(long)]
     estimate: bool,
@@ -84,18 +84,6 @@ struct Indexed {
     no_templates: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum By {
-    /// The larger of both containments
-    Containment,
-    /// Common bytes divided by the bytes in either
-    Resemblance,
-    /// Common bytes
-    Bytes,
-    /// The geometric mean of both containments
-    Mean,
-}
-
 impl Similar {
     pub(super) fn run(&self, global: &Global, out: &Output) -> CliResult {
         let stat = self.file.metadata().map_err(|e| CliError::io("open", &self.file, &e))?;
@@ -110,12 +98,6 @@ impl Similar {
         let indexed = &self.indexed;
         let (found, path, outside) = find_for_file(global, &self.file)?;
         let (session, _) = Session::open(found, Work::Ask, out)?;
-        let by = match indexed.by {
-            By::Containment => Ranking::Containment,
-            By::Resemblance => Ranking::Resemblance,
-            By::Bytes => Ranking::Bytes,
-            By::Mean => Ranking::Mean,
-        };
         let filter = Filter {
             paths: indexed.path.clone(),
             not: indexed.not.clone(),
@@ -127,7 +109,7 @@ impl Similar {
         let options = SimilarOptions {
             min: self.min,
             limit: self.limit,
-            by,
+            by: indexed.by,
             estimate: indexed.estimate,
             common_min: indexed.min_common,
             templates: !indexed.no_templates,

@@ -8,7 +8,7 @@ use super::Overlay;
 use super::catalog::Finder;
 use super::contents::{COMMON_BYTES_MIN, COMPARE_MEMORY, Shares};
 use super::error::Result;
-use super::shown;
+use super::text;
 use crate::id::{FileId, RecipeId};
 use crate::similarity::SimilarityError;
 use crate::similarity::exact::{self, Patterns, Source};
@@ -66,7 +66,7 @@ pub struct IdenticalSet {
     /// Length of each.
     pub size: u64,
     /// Their paths below the root, sorted.
-    #[serde(serialize_with = "shown::paths")]
+    #[serde(serialize_with = "text::all_lossy")]
     pub paths: Vec<PathBuf>,
 }
 
@@ -80,7 +80,7 @@ pub struct Group {
     /// Bytes of the other members that the representative has.
     pub savable_bytes: u64,
     /// A file with the representative's content.
-    #[serde(serialize_with = "shown::path")]
+    #[serde(serialize_with = "text::lossy")]
     pub representative: PathBuf,
     /// The representative first, then the others, by containment.
     pub members: Vec<GroupMember>,
@@ -90,7 +90,7 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupMember {
     /// A file that has it: the first by path.
-    #[serde(serialize_with = "shown::path")]
+    #[serde(serialize_with = "text::lossy")]
     pub path: PathBuf,
     /// Number of files with it.
     pub copies: u64,

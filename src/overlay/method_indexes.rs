@@ -118,7 +118,7 @@ impl MethodIndexes {
 
     /// Returns the parameters of winnowing, if it has an index.
     fn winnow(&self) -> Option<Winnow> {
-        self.chosen(Winnow::NAME)?.of()
+        self.chosen.iter().find_map(Chosen::of)
     }
 
     fn without(&self, id: &RecipeId) -> Result<Vec<&Index>> {
@@ -186,12 +186,13 @@ pub struct IndexedContent {
     pub named: WithPaths,
 }
 
-/// A file named in a query: below the overlay's root, or anywhere.
-#[derive(Clone, Copy, Debug)]
-pub struct FileAt<'a> {
-    /// The path.
-    pub path: &'a Path,
-    /// Whether it is an absolute path outside the overlay.
+/// A file or directory that a request names.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct FileRef {
+    /// Below the root, or with `outside` an absolute path.
+    #[serde(with = "super::text")]
+    pub path: PathBuf,
+    /// Whether it is outside the overlay.
     pub outside: bool,
 }
 
@@ -312,13 +313,13 @@ impl Overlay {
     pub fn method_similar(
         &self,
         method: &Chosen,
-        asked: FileAt<'_>,
+        asked: &FileRef,
         query: Option<&Query>,
         score_min: f64,
         limit: usize,
     ) -> Result<Option<Vec<MatchWithPaths>>> {
         let Some((kept, index)) = self.method_index(method)? else { return Ok(None) };
-        let FileAt { path, outside } = asked;
+        let FileRef { path, outside } = asked;
         let source = self.source_at(asked)?;
         let failed = |e| OverlayError::io("read", path, e);
         let mut sketches = kept.sketches(&[index.method().clone()], &*source, &mut |_| {})?;
@@ -348,12 +349,12 @@ impl Overlay {
 
     /// Returns the parameters of the winnowing index, and the fingerprints of the base files with these parameters; `None` if
     /// there is no such index.
-    pub fn winnow_base(&self, files: &[FileAt<'_>]) -> Result<Option<(Winnow, Base)>> {
+    pub fn winnow_base(&self, files: &[FileRef]) -> Result<Option<(Winnow, Base)>> {
         let Some(winnow) = self.method_indexes.as_ref().and_then(MethodIndexes::winnow) else {
             return Ok(None);
         };
         let mut base = Base::default();
-        for &file in files {
+        for file in files {
             let mut builder = winnow.builder(None);
             read_all(&*self.source_at(file)?, &mut |bytes| {
                 builder.add(bytes);
@@ -364,10 +365,10 @@ impl Overlay {
         Ok(Some((winnow, base)))
     }
 
-    fn source_at(&self, file: FileAt<'_>) -> Result<Box<dyn Source>> {
+    fn source_at(&self, file: &FileRef) -> Result<Box<dyn Source>> {
         match file.outside {
-            true => Ok(Box::new(Plain::open(file.path)?)),
-            false => Ok(self.source(file.path)?.0),
+            true => Ok(Box::new(Plain::open(&file.path)?)),
+            false => Ok(self.source(&file.path)?.0),
         }
     }
 

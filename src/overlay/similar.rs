@@ -8,7 +8,7 @@ use super::error::{OverlayError, Result};
 use super::file::read_full;
 use super::filter::{Filter, Rules};
 use super::inode::{Content, Inode};
-use super::shown;
+use super::text;
 use super::types::Kind;
 use super::views::Look;
 use crate::id::{FileId, RecipeId};
@@ -23,19 +23,20 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The measure that ranks matches, and that has to reach the minimum.
+/// The measure that ranks matches. The minimum applies to the resemblance if that ranks, otherwise to the larger of both
+/// containments. The mean ranks a file that is contained in nearly everything below one that is nearly identical.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {
-    /// The geometric mean of the two containments, so that a file contained in nearly everything ranks below one that is
-    /// nearly identical; the minimum applies to the containment, either way round.
-    Mean,
-    /// The larger of the two containments.
+    /// The larger of both containments.
     Containment,
-    /// Bytes in common over bytes in either.
+    /// Common bytes divided by the bytes in either.
     Resemblance,
-    /// Bytes in common; the minimum applies to the containment.
+    /// Common bytes.
     Bytes,
+    /// The geometric mean of both containments.
+    Mean,
 }
 
 impl Ranking {
@@ -121,10 +122,10 @@ impl SimilarOptions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Match {
     /// Its path below the root.
-    #[serde(serialize_with = "shown::path")]
+    #[serde(serialize_with = "text::lossy")]
     pub path: PathBuf,
     /// Its absolute path ([`Matches::below`]).
-    #[serde(serialize_with = "shown::path")]
+    #[serde(serialize_with = "text::lossy")]
     pub absolute: PathBuf,
     /// Its length in bytes.
     pub size: u64,
@@ -148,7 +149,7 @@ impl Match {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Matches {
     /// The queried file.
-    #[serde(serialize_with = "shown::path")]
+    #[serde(serialize_with = "text::lossy")]
     pub query: PathBuf,
     /// Best first.
     pub matches: Vec<Match>,

@@ -2,7 +2,7 @@
 //! Indexes have no names, so the present name of a file counts.
 
 use super::error::Result;
-use super::shown;
+use super::text;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::winnow::{self, Base, PairOptions, WinnowPair};
@@ -31,7 +31,7 @@ impl WithPaths {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatchWithPaths {
     /// Below the root of the tree or of the overlay.
-    #[serde(serialize_with = "shown::path")]
+    #[serde(serialize_with = "text::lossy")]
     pub path: PathBuf,
     /// Its length in bytes.
     pub size: u64,
