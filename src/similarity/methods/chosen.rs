@@ -162,6 +162,16 @@ mod tests {
     }
 
     #[test]
+    fn the_help_shows_the_defaults() {
+        for (example, method) in examples().iter().zip(all()) {
+            let text = example.split(" (").next().unwrap();
+            let chosen: Chosen = text.parse().unwrap();
+            assert!(!chosen.is_bare(), "{example}");
+            assert_eq!(chosen.any().description(), method.description(), "{example}");
+        }
+    }
+
+    #[test]
     fn winnowing_takes_two_of_k_w_and_t() {
         for text in ["winnow:k=30,w=20", "winnow:k=30,t=49", "winnow:w=20,t=49", "winnow:k=30,w=20,t=49"] {
             assert_eq!(settings(text), "robust k=30 w=20", "{text}");
