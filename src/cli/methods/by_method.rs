@@ -253,3 +253,25 @@ fn parse_method(text: &str) -> Result<String, String> {
 fn known() -> Vec<&'static str> {
     std::iter::once(DEFAULT).chain(names()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Program;
+    use super::super::super::commands::parser;
+    use super::known;
+
+    /// A group with another name would be accepted with every method. Groups of clap's own are named after structs.
+    #[test]
+    fn groups_of_options_are_named_after_methods() {
+        let parser = parser(Program::Dedupctl);
+        let mut found = Vec::new();
+        for command in ["similar", "groups"].map(|name| parser.find_subcommand(name).unwrap()) {
+            let ids = command.get_groups().map(|group| group.get_id().as_str());
+            for id in ids.filter(|id| id.starts_with(char::is_lowercase)) {
+                assert!(id.split(' ').all(|name| known().contains(&name)), "{id}");
+                found.push(id.to_owned());
+            }
+        }
+        assert!(found.len() > 5, "{found:?}");
+    }
+}

@@ -45,7 +45,7 @@ pub(in crate::cli) struct Question<'a> {
     pub(in crate::cli) global: &'a Global,
 }
 
-/// Where a report takes its files from.
+/// The source of the files in a report.
 pub(super) enum Source<'a> {
     /// Saved results.
     Saved(&'a Path),
@@ -66,7 +66,7 @@ impl Question<'_> {
         self.memory.map_or(MEMORY_BYTES, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// Opens the source of `method`, and has `report` use it. `indexed` says whether a saved index has what is asked for.
+    /// Opens the source of `method`, and has `report` use it. `indexed` says whether a saved index can answer.
     pub(super) fn answer(
         &self,
         method: &Chosen,

@@ -112,7 +112,7 @@ impl Chosen {
         KNOWN[self.place].name
     }
 
-    /// Returns what users must know about an answer, if it can mislead them.
+    /// Returns the note for users about answers that can mislead them.
     pub fn note(&self) -> Option<&'static str> {
         KNOWN[self.place].note
     }

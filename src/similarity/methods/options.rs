@@ -12,7 +12,7 @@ pub trait Parametric: Method {
     /// All parameters with their defaults as users write them, for help.
     const EXAMPLE: &'static str;
 
-    /// What users must know about an answer, if it can mislead them.
+    /// A note for users about answers that can mislead them.
     const NOTE: Option<&'static str> = None;
 
     /// Makes the method with these parameters and defaults for all others. Takes the options that it knows.
