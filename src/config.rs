@@ -3,8 +3,9 @@
 //!
 //! Pure: text in, values out. An invalid text is an error that names it and shows a valid form; nothing is guessed.
 
+use crate::contents::Indexing;
 use crate::history::Rules;
-use crate::overlay::{Amount, BadGlob, Dedup, Indexing, Policies, Policy, Rule};
+use crate::overlay::{Amount, BadGlob, Dedup, Policies, Policy, Rule};
 use crate::similarity::methods::{self, BadMethod, Chosen};
 use crate::view::View;
 use globset::GlobBuilder;

@@ -5,8 +5,8 @@
 //! [`Target::memory_bytes_max`]. Decoded values encode to the same bytes, or, if one content has several
 //! encodings, to bytes that decode to the same content. A violation is a panic.
 
+use crate::backing::stub::{GuardKey, Stub};
 use crate::config::Config;
-use crate::overlay::stub::{GuardKey, Stub};
 use crate::recipe::Recipe;
 use crate::{history, repo, similarity, store, sync, view};
 

@@ -94,7 +94,14 @@ pub mod store;
 // Similarity of contents. Never reads the store.
 pub mod similarity;
 
-// Floor 3: a filesystem without FUSE types, and contents without names for embedders.
+// Floor 3: a filesystem without FUSE types, from the bottom up.
+// Contents without names, for embedders: bytes by id, and their sketches.
+pub mod contents;
+// System calls on the backing directory, paths beneath it, and records of stubs.
+pub mod backing;
+// Which file has which content, and where it is.
+pub mod catalog;
+// All of it together.
 pub mod overlay;
 
 // Floor 3.5: versions and snapshots.

@@ -1,7 +1,8 @@
 use super::text::shown;
 use super::{AdminError, Context, Progress, Report};
+use crate::contents::OverlayError;
 use crate::overlay::methods::{MatchWithPaths, PairWithPaths, WithPaths};
-use crate::overlay::{FileRef, IndexedContent, OverlayError};
+use crate::overlay::{FileRef, IndexedContent};
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::Chosen;
 use crate::similarity::methods::winnow::{PairOptions, Query};

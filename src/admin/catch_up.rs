@@ -1,5 +1,5 @@
 use super::{AdminError, Progress, Report};
-use crate::overlay::{OverlayError, Result as OverlayResult};
+use crate::contents::{OverlayError, Result as OverlayResult};
 use crate::repo::Repo;
 use std::io::ErrorKind;
 use std::path::Path;

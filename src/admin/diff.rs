@@ -1,7 +1,7 @@
 use super::excerpt::{Excerpt, excerpts};
-use super::text::shown;
-use super::{AdminError, Progress, Report, catch_up, text};
-use crate::overlay::OverlayError;
+use super::text::{self, shown};
+use super::{AdminError, Progress, Report, catch_up};
+use crate::contents::OverlayError;
 use crate::repo::Repo;
 use crate::similarity::exact::{Source, compare_regions};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
+use crate::contents::OverlayError;
 use crate::db::DbError;
 use crate::history::HistoryError;
-use crate::overlay::{OverlayError, snapshots_fill_disk};
+use crate::overlay::snapshots_fill_disk;
 use crate::repo::{Repo, RepoError};
 use crate::store::StoreError;
 use std::io::ErrorKind;

@@ -6,7 +6,8 @@
 
 use super::text::{self, shown};
 use super::{AdminError, Context, Progress, Report};
-use crate::overlay::{ExportNeeds, ExportOptions, Exported, OverlayError, Rule};
+use crate::contents::OverlayError;
+use crate::overlay::{ExportNeeds, ExportOptions, Exported, Rule};
 use crate::repo::Repo;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

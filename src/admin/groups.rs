@@ -1,5 +1,6 @@
 use super::{AdminError, Context, Progress, Report};
-use crate::overlay::{GroupOptions, Groups, OverlayError};
+use crate::contents::OverlayError;
+use crate::overlay::{GroupOptions, Groups};
 use crate::similarity::SimilarityError;
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 use super::text::shown;
 use super::{AdminError, Report, catch_up};
+use crate::backing::stub::Time;
 use crate::history::{History, HistoryError, Listed, Node, short_id};
 use crate::overlay::Overlay;
-use crate::overlay::stub::Time;
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

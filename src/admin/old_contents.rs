@@ -1,8 +1,8 @@
 //! Former contents of files from the store, for a sync that sends changes against them.
 
 use super::AdminError;
+use crate::contents::OverlayError;
 use crate::id::RecipeId;
-use crate::overlay::OverlayError;
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 use std::fs::File;

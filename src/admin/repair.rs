@@ -11,10 +11,11 @@
 //! missing chunks, so this repeats while it helps.
 
 use super::check::{Action, CheckReport, Survey, name_of, survey};
-use super::text::shown;
-use super::{AdminError, Context, Progress, Report, text};
+use super::text::{self, shown};
+use super::{AdminError, Context, Progress, Report};
 use crate::chunk::ChunkParams;
-use crate::overlay::{FormerRecord, OverlayError, search_tree};
+use crate::contents::OverlayError;
+use crate::overlay::{FormerRecord, search_tree};
 use crate::recipe::Recipe;
 use crate::repo::{Layout, OpenOptions, Repo};
 use crate::store::{Object, Pin, Salvaged, StoreError, Wanted, Writer, search_packs};

@@ -2,7 +2,8 @@ use super::{
     BarrierRequest, ExportRequest, FileRef, OptimizeRequest, RepairRequest, RestoreRequest, Side,
     SnapshotRequest, TemplateRequest, WinnowRequest, text,
 };
-use crate::overlay::{GroupOptions, SimilarOptions};
+use crate::contents::SimilarOptions;
+use crate::overlay::GroupOptions;
 use crate::similarity::methods::Chosen;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

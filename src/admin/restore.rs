@@ -4,13 +4,14 @@
 //! same directory -> renamed over it. So one of the two is there at any time. The rename goes through the
 //! mount if there is one, so that the kernel knows of it.
 
-use super::text::shown;
+use super::text::{self, shown};
 use super::tree::Tree;
-use super::{AdminError, Context, Progress, Report, catch_up, text};
+use super::{AdminError, Context, Progress, Report, catch_up};
+use crate::backing::types::Kind;
+use crate::contents::OverlayError;
 use crate::history::HistoryError;
 use crate::id::RecipeId;
-use crate::overlay::{Committed, Held, OverlayError, write_file};
-use crate::overlay::{Kind, Meta};
+use crate::overlay::{Committed, Held, Meta, write_file};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

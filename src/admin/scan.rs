@@ -1,5 +1,6 @@
 use super::{AdminError, Progress, Report};
-use crate::overlay::{OverlayError, ScanReport};
+use crate::contents::OverlayError;
+use crate::overlay::ScanReport;
 use crate::repo::Repo;
 use std::path::Path;
 

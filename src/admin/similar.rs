@@ -1,5 +1,6 @@
 use super::{AdminError, Context};
-use crate::overlay::{Matches, SimilarOptions};
+use crate::contents::SimilarOptions;
+use crate::overlay::Matches;
 use std::path::Path;
 
 pub(super) fn similar(

@@ -5,12 +5,14 @@
 
 use super::log::time_text;
 use super::restore::{To, exists, keep_present, put_back, write_out};
-use super::text::shown;
+use super::text::{self, shown};
 use super::tree::Tree;
-use super::{AdminError, Context, Progress, Report, catch_up, text};
+use super::{AdminError, Context, Progress, Report, catch_up};
+use crate::backing::types::Kind;
+use crate::contents::OverlayError;
 use crate::history::{Difference, Entry, HistoryError, How, Node, Snapshot, short_id};
 use crate::id::DocumentId;
-use crate::overlay::{Kind, Meta, OverlayError, install_name, set_attributes};
+use crate::overlay::{Meta, install_name, set_attributes};
 use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -405,7 +407,7 @@ impl Restorer<'_> {
         let entries = self.context.repo.history().entries_of(id)?;
         if self.in_place && self.delete {
             for name in self.tree.names(base)? {
-                let hidden = path.as_os_str().is_empty() && crate::overlay::is_hidden(&name);
+                let hidden = path.as_os_str().is_empty() && crate::backing::is_hidden(&name);
                 let known = entries.binary_search_by(|entry| entry.name.cmp(&name)).is_ok();
                 let left_out = !self.context.repo.overlay().keeps_history(&path.join(&name));
                 if !known && !hidden && !left_out {

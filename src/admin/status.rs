@@ -1,7 +1,8 @@
 use super::text::shown;
 use super::{AdminError, Context, HistoryUse};
 use crate::config::{dedup_text, similarity_text};
-use crate::overlay::{OverlayError, Totals, Views};
+use crate::contents::OverlayError;
+use crate::overlay::{Totals, Views};
 use serde::{Deserialize, Serialize};
 
 /// The state of an overlay. Sizes in bytes.

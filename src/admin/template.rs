@@ -2,7 +2,7 @@
 
 use super::text::{self, shown};
 use super::{AdminError, Progress, Report};
-use crate::overlay::OverlayError;
+use crate::contents::OverlayError;
 use crate::overlay::templates::{
     LEARNED, TEMPLATE_BYTES_MIN, TEMPLATE_SUFFIX, TEMPLATES_BYTES_MAX, TEMPLATES_DIR, Template,
     is_template_name,

@@ -2,7 +2,7 @@
 
 use super::{AdminError, Context};
 use crate::beneath::Root;
-use crate::overlay::OverlayError;
+use crate::contents::OverlayError;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsString;

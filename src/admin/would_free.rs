@@ -1,7 +1,7 @@
 use super::text::shown;
 use super::{AdminError, Progress, Report, catch_up};
+use crate::contents::OverlayError;
 use crate::history::SNAPSHOTS_DIR;
-use crate::overlay::OverlayError;
 use crate::repo::Repo;
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -12,8 +12,10 @@
 //! Memory: a row for each path.
 
 use super::{AdminError, Progress, Report, text};
-use crate::overlay::stub::Time;
-use crate::overlay::{Attr, Kind, NodeId, OpenFlags, Overlay, OverlayError, ROOT};
+use crate::backing::stub::Time;
+use crate::backing::types::{Attr, Kind, NodeId, ROOT};
+use crate::contents::OverlayError;
+use crate::overlay::{OpenFlags, Overlay};
 use crate::repo::Repo;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
 use crate::admin::AdminError;
 use crate::config::ConfigError;
+use crate::contents::OverlayError;
 use crate::control::{ControlError, Fault};
 use crate::daemon::DaemonError;
-use crate::overlay::OverlayError;
 use crate::repo::RepoError;
 use std::io;
 use std::path::Path;

@@ -4,10 +4,11 @@ use crate::admin::{
     BarrierReport, BarrierRequest, BarrierRow, OldContentsReport, Request, Response, barrier_file,
     old_content_file,
 };
+use crate::backing::stub;
+use crate::contents::SimilarOptions;
 use crate::control::{Client, ControlError, DaemonInfo};
 use crate::id::RecipeId;
-use crate::overlay::stub;
-use crate::overlay::{Match, SimilarOptions};
+use crate::overlay::Match;
 use crate::sync::SyncError;
 use crate::sync::memory::Print;
 use crate::sync::old_contents::{Known, OldContents, Row, RowKind};

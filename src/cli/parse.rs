@@ -1,6 +1,6 @@
 //! Values of arguments that several commands take.
 
-use crate::overlay::Look;
+use crate::contents::Look;
 use crate::view::View;
 
 pub(super) fn parse_look(name: &str) -> Result<Look, String> {

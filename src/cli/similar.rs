@@ -7,7 +7,8 @@ use super::{CliResult, Global, Outcome};
 use crate::admin::text::shown;
 use crate::admin::{Request, Response};
 use crate::config::parse_size;
-use crate::overlay::{Filter, Look, Matches, Ranking, SimilarOptions};
+use crate::contents::{Filter, Look, Ranking, SimilarOptions};
+use crate::overlay::Matches;
 use crate::view::View;
 use std::path::PathBuf;
 

@@ -1,8 +1,9 @@
 //! Output of settings: the text of a `config.toml`.
 
 use super::Config;
+use crate::contents::Indexing;
 use crate::history::Rules;
-use crate::overlay::{Amount, Dedup, Indexing, Rule};
+use crate::overlay::{Amount, Dedup, Rule};
 use crate::similarity::methods::Chosen;
 use crate::view::View;
 use std::time::Duration;

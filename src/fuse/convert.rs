@@ -1,7 +1,7 @@
 //! Conversion between the overlay's types and fuser's, and constants that go with attributes.
 
-use crate::overlay::stub::Time;
-use crate::overlay::{Attr, Kind, NodeId, SetTime};
+use crate::backing::stub::Time;
+use crate::backing::types::{Attr, Kind, NodeId, SetTime};
 use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

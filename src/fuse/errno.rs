@@ -1,6 +1,6 @@
 //! The error number that a program sees. Only this file decides it, and logs dedupfs's own failures.
 
-use crate::overlay::OverlayError;
+use crate::contents::OverlayError;
 use crate::store::StoreError;
 use fuser::Errno;
 

@@ -5,17 +5,17 @@ use super::errno::errno;
 use super::keeper::Keeper;
 use super::labels::Labels;
 use super::listings::Listings;
+use super::privilege;
 use super::request::{cached_flags, caller, empty, open_flags, passed_flags, shown_to, sized};
-use super::setid::Change;
+use super::setid::{self, Change};
 use super::snapshots::Snapshots;
 use super::spliced::Spliced;
 use super::table::Table;
 use super::thread_parking::{ActiveThread, ThreadParking};
-use super::{privilege, setid};
+use crate::backing::types::{Attr, Kind, ROOT, SetAttr};
+use crate::contents::OverlayError;
 use crate::history::Browse;
-use crate::overlay::{
-    Attr, DirHandle, Handle, Io, Kind, Opened, Overlay, OverlayError, PassToken, ROOT, SetAttr,
-};
+use crate::overlay::{DirHandle, Handle, Io, Opened, Overlay, PassToken};
 use fuser::{
     BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,

@@ -5,7 +5,7 @@
 //! two was missing from the cached listing until the directory changed again (`fuse_readdir_cached` in Linux,
 //! `fs/fuse/readdir.c`). So one open handle of each directory is cached at a time, and the others are not.
 
-use crate::overlay::NodeId;
+use crate::backing::types::NodeId;
 use fuser::{FileHandle, FopenFlags};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -6,7 +6,7 @@
 //! look-up of a file in the last listed directory, which attributes would have avoided, the next directories
 //! have many.
 
-use crate::overlay::NodeId;
+use crate::backing::types::NodeId;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Including `.` and `..`.

@@ -1,7 +1,9 @@
 //! Values in requests, and common answers.
 
 use super::errno::errno;
-use crate::overlay::{Caller, OpenFlags as Open, OverlayError};
+use crate::backing::types::Caller;
+use crate::contents::OverlayError;
+use crate::overlay::OpenFlags as Open;
 use fuser::{Errno, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyXattr, Request};
 
 /// The kernel's mark for opening a file to run it.

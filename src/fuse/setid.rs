@@ -3,7 +3,9 @@
 
 use super::convert::node;
 use super::privilege::{self, Call};
-use crate::overlay::{Attr, Kind, Overlay, OverlayError, SetAttr};
+use crate::backing::types::{Attr, Kind, SetAttr};
+use crate::contents::OverlayError;
+use crate::overlay::Overlay;
 use fuser::{INodeNo, Request};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;

@@ -4,8 +4,8 @@ use super::convert::{GENERATION, TTL_CHANGED, attr, kind, node};
 use super::errno::errno;
 use super::request::{cached_flags, open_flags};
 use super::table::Table;
+use crate::backing::types::{Kind, NodeId};
 use crate::history::{Browse, SnapshotFile};
-use crate::overlay::{Kind, NodeId};
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, OpenFlags, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyLseek, ReplyOpen,

@@ -6,7 +6,8 @@
 //! Invariant: one thread at a time waits for the kernel to drop pages. The kernel waits for pages that are
 //! being read, and another thread must read them.
 
-use crate::overlay::{NodeId, Overlay};
+use crate::backing::types::NodeId;
+use crate::overlay::Overlay;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 

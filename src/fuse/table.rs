@@ -1,6 +1,6 @@
 //! Open files and directories by number.
 
-use crate::overlay::OverlayError;
+use crate::contents::OverlayError;
 use fuser::FileHandle;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

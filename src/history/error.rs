@@ -1,6 +1,6 @@
+use crate::contents::OverlayError;
 use crate::db::DbError;
 use crate::id::DocumentId;
-use crate::overlay::OverlayError;
 use crate::store::StoreError;
 use std::path::PathBuf;
 

@@ -22,9 +22,9 @@
 //! with one number the highest revision counts.
 
 use super::wire::{Input, put_bytes, put_meta, put_time};
+use crate::backing::stub::Time;
 use crate::id::{DocumentId, FileId, RecipeId};
 use crate::overlay::Meta;
-use crate::overlay::stub::Time;
 use crate::recipe::put_varint;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -3,9 +3,9 @@
 use super::event::{Batch, Event, EventId, Run, Version, What};
 use super::node::{self, Entry, Node};
 use super::snapshots::Snapshot;
+use crate::backing::stub::Time;
 use crate::id::{DocumentId, FileId, RecipeId, StoreId};
 use crate::overlay::Meta;
-use crate::overlay::stub::Time;
 
 /// A batch of events.
 pub fn events(bytes: &[u8]) {

@@ -14,8 +14,8 @@
 use super::error::Result;
 use super::event::{EventId, Version, What};
 use super::log::{Log, Role, Row};
+use crate::backing::stub::Time;
 use crate::id::FileId;
-use crate::overlay::stub::Time;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 

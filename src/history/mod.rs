@@ -153,7 +153,7 @@ impl History {
     /// Durably removes a snapshot. The next collection frees the content that only it needed.
     pub fn remove_snapshot(&self, id: &DocumentId) -> Result<()> {
         if self.overlay.read_only() {
-            return Err(crate::overlay::OverlayError::ReadOnly.into());
+            return Err(crate::contents::OverlayError::ReadOnly.into());
         }
         let _changing = self.recorder.snapshots.change();
         self.recorder.snapshots.remove(&self.recorder.log, id)
@@ -162,7 +162,7 @@ impl History {
     /// Returns how many former versions are kept, and how many snapshots. `None` if `keep_going` returned false.
     /// O(versions) time.
     pub fn former(&self, keep_going: &mut dyn FnMut() -> bool) -> Result<Option<(u64, u64)>> {
-        let moments = self.recorder.rules.moments(crate::overlay::stub::Time::now().sec);
+        let moments = self.recorder.rules.moments(crate::backing::stub::Time::now().sec);
         let versions = keep::Keeper::new(&self.recorder.log, &self.overlay, moments).former(keep_going)?;
         Ok(versions.map(|versions| (versions, self.recorder.snapshots.all().len() as u64)))
     }

@@ -15,10 +15,10 @@
 
 use super::error::Result;
 use super::log::full_or;
+use crate::backing::stub::Time;
 use crate::db::{Db, Layout, Runs, Table};
 use crate::id::{FileId, RecipeId};
 use crate::overlay::Met;
-use crate::overlay::stub::Time;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -112,8 +112,9 @@ fn row(met: &Met, recipe: RecipeId) -> [u8; ROW_LEN] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backing::types::Kind;
     use crate::db::MemDb;
-    use crate::overlay::{Held, Kind, Meta};
+    use crate::overlay::{Held, Meta};
 
     fn time(sec: i64, nsec: u32) -> Time {
         Time { sec, nsec }

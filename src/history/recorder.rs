@@ -1,19 +1,18 @@
 //! Records events of the overlay, and reports needed content to collections.
 
 use super::budget::Budget;
-use super::compact;
 use super::event::{Event, Version, What};
 use super::keep::Keeper;
-use super::lineage;
 use super::log::Log;
 use super::retention::Rules;
 use super::snapshots::{Snapshots, Wanted};
 use super::unreadable::{self, Unreadable};
-use super::{HistoryError, Result};
+use super::{HistoryError, Result, compact, lineage};
+use crate::backing::stub::Time;
+use crate::contents::OverlayError;
 use crate::db::DbError;
 use crate::id::DocumentId;
-use crate::overlay::stub::Time;
-use crate::overlay::{Committed, KeptForHistory, Observer, Overlay, OverlayError};
+use crate::overlay::{Committed, KeptForHistory, Observer, Overlay};
 use crate::store::{Collection, Store, StoreError};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};

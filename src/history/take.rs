@@ -22,9 +22,10 @@ use super::node::{self, Entry, Node};
 use super::plain::PlainFiles;
 use super::snapshots::Snapshot;
 use super::{History, short_id};
+use crate::backing::stub::Time;
+use crate::backing::types::Kind;
 use crate::id::{DocumentId, FileId, RecipeId, StoreId};
-use crate::overlay::stub::Time;
-use crate::overlay::{Change, Held, INSTALL_PREFIX, Kind, Met, Overlay};
+use crate::overlay::{Change, Held, INSTALL_PREFIX, Met, Overlay};
 use crate::store::{Store, Writer};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -110,7 +111,7 @@ impl History {
         let (recorder, snapshots) = (&self.recorder, &self.recorder.snapshots);
         check_name(name)?;
         if overlay.read_only() {
-            return Err(crate::overlay::OverlayError::ReadOnly.into());
+            return Err(crate::contents::OverlayError::ReadOnly.into());
         }
         if !overlay.settle(&mut |_| step(0))? {
             return Err(HistoryError::Interrupted);

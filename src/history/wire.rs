@@ -1,6 +1,6 @@
 //! Encoding of history values: numbers as LEB128, byte strings by their length. One value has one encoding.
 
-use crate::overlay::stub::Time;
+use crate::backing::stub::Time;
 use crate::overlay::{Meta, Xattr};
 use crate::recipe::{put_varint, take_varint};
 

@@ -12,7 +12,7 @@
 //!
 //! Lock order: an anchor's descriptor, then its directory's, then a path or the cache.
 
-use super::backing;
+use crate::backing;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::VecDeque;

@@ -9,11 +9,11 @@
 //! Memory: a little over 16 bytes for each changed inode, at most [`INODES_MAX`] of them; beyond that,
 //! everything is examined.
 
-use super::backing::Identity;
-use super::error::Result;
+use super::Overlay;
 use super::inode::Inode;
-use super::types::Kind;
-use super::{Overlay, backing};
+use crate::backing::types::Kind;
+use crate::backing::{self, Identity};
+use crate::contents::error::Result;
 use crate::id::FileId;
 use std::collections::HashMap;
 use std::path::PathBuf;

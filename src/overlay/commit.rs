@@ -11,11 +11,8 @@
 //! The database is not flushed here: the store finds its frames by reading on from the end of the index, and
 //! a scan rebuilds everything else in the index.
 
-use super::backing;
-use super::catalog::Finder;
-use super::error::{OverlayError, Result};
+use super::Overlay;
 use super::growing::Growing;
-use super::ingest::{Input, Round};
 use super::inode::{Content, Inode, Phase, State as InodeState};
 use super::policy::Policy;
 use super::proof::{Doubt, Inside};
@@ -23,10 +20,14 @@ use super::queue::{Batch, Entry, GATHER};
 use super::room::{Claim, Needed, NoRoom, needed};
 use super::round_size::{Outcome, RoundSize};
 use super::sparse::{self, FileBytes};
-use super::stub::{State, Stub, Time};
-use super::throttle::Priority;
-use super::types::SetTime;
-use super::{FileRow, Indexing, Overlay};
+use crate::backing;
+use crate::backing::stub::{State, Stub, Time};
+use crate::backing::types::SetTime;
+use crate::catalog::{FileRow, Finder};
+use crate::contents::Indexing;
+use crate::contents::error::{OverlayError, Result};
+use crate::contents::ingest::{Input, Round};
+use crate::contents::throttle::Priority;
 use crate::id::RecipeId;
 use crate::recipe::{ChunkRef, Recipe};
 use crate::store::StoreError;
@@ -626,8 +627,9 @@ fn saves_space(inode: &Inode, stat: &Stat) -> bool {
     let Ok(names) = inode.path_fd().and_then(backing::list_xattrs) else {
         return false;
     };
-    let mut others =
-        names.split(|&byte| byte == 0).filter(|n| !n.is_empty() && *n != super::stub::XATTR.as_bytes());
+    let mut others = names
+        .split(|&byte| byte == 0)
+        .filter(|n| !n.is_empty() && *n != crate::backing::stub::XATTR.as_bytes());
     let cost = match others.next() {
         // Emptying a file takes its capabilities away.
         Some(first) if first == b"security.capability" || others.any(|n| n == b"security.capability") => {

@@ -1,7 +1,7 @@
 //! Online compaction of the index, when much of its disk space is unused.
 
 use super::Overlay;
-use super::throttle::Priority;
+use crate::contents::throttle::Priority;
 use crate::db::Compacted;
 use std::time::{Duration, Instant};
 

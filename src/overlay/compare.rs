@@ -3,15 +3,14 @@
 //!
 //! Files are in memory, so that the speed is the method's and not the disk's; times are processor time.
 
-use super::error::Result;
 use super::methods::walk;
 use crate::chunk::ChunkParams;
+use crate::contents::error::Result;
 use crate::db::{Db, MemDb, Table};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
-use crate::similarity::exact;
 use crate::similarity::methods::{AnyMethod, AnySketch, Index, IndexOptions, Sketcher, all};
-use crate::similarity::{QuerySketch, Similarity, SimilarityOptions, Sketch};
+use crate::similarity::{QuerySketch, Similarity, SimilarityOptions, Sketch, exact};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::Path;
@@ -215,7 +214,7 @@ pub fn compare(
     let (mut contents, mut seen, mut unreadable) = (Vec::new(), HashSet::new(), Vec::new());
     let (mut bytes, mut beyond) = (0, 0);
     walk(root, &mut unreadable, &mut |path, _| {
-        let io = |e| super::OverlayError::io("read", path, e);
+        let io = |e| crate::contents::OverlayError::io("read", path, e);
         let size = path.metadata().map_err(io)?.len();
         if bytes + size > options.bytes_max {
             beyond += 1;
@@ -280,7 +279,7 @@ fn truths(
             }
             let (a, b) = (&contents[query].1[..], &other[..]);
             let common = exact::compare(&a, &b, MEMORY_BYTES)
-                .map_err(|e| super::OverlayError::io("compare", "files in memory", e))?;
+                .map_err(|e| crate::contents::OverlayError::io("compare", "files in memory", e))?;
             let share =
                 |common: u64, of: &[u8]| if of.is_empty() { 0.0 } else { common as f64 / of.len() as f64 };
             let both = (share(common.a_bytes, a), share(common.b_bytes, b));

@@ -9,10 +9,10 @@
 //! about 5% of its bytes.
 
 use super::Overlay;
-use super::contents::COMPARE_MEMORY;
-use super::error::{OverlayError, Result};
 use super::inode::Content;
 use super::similar::Plain;
+use crate::contents::collection::COMPARE_MEMORY;
+use crate::contents::error::{OverlayError, Result};
 use crate::db::MemDb;
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
@@ -377,7 +377,7 @@ impl Overlay {
             let recipe = Plain::open(path).and_then(|file| self.recipe_from(&file).map_err(io));
             return visit(path, recipe);
         }
-        if !kind.is_dir() || path.file_name().is_some_and(super::is_hidden) {
+        if !kind.is_dir() || path.file_name().is_some_and(crate::backing::is_hidden) {
             return true;
         }
         let names = path.read_dir().and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());

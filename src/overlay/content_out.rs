@@ -1,10 +1,11 @@
 //! The stored content of a file, for callers that take it elsewhere: hashed once more, because it leaves the
 //! checksums behind.
 
-use super::error::{OverlayError, Result};
+use super::Overlay;
 use super::hybrid::Merged;
 use super::inode::{Content, Inode};
-use super::{Overlay, backing};
+use crate::backing;
+use crate::contents::error::{OverlayError, Result};
 use crate::recipe::Recipe;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -141,7 +142,7 @@ pub fn xattrs_of(fd: &OwnedFd) -> Result<Vec<(std::ffi::OsString, Vec<u8>)>> {
     };
     let mut found = Vec::new();
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-        if name == super::stub::XATTR.as_bytes() {
+        if name == crate::backing::stub::XATTR.as_bytes() {
             continue;
         }
         let name = std::ffi::OsStr::from_bytes(name);

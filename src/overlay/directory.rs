@@ -5,9 +5,9 @@
 //! names of a whole block again).
 
 use super::Overlay;
-use super::backing;
-use super::error::Result;
-use super::types::{Kind, NodeId, ROOT};
+use crate::backing;
+use crate::backing::types::{Kind, NodeId, ROOT};
+use crate::contents::error::Result;
 use rustix::fs::{RawDir, SeekFrom};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

@@ -12,13 +12,13 @@
 //! Memory: one batch (about 300 bytes a file), and 8 bytes for each file with several names.
 
 use super::Overlay;
-use super::backing;
-use super::error::{OverlayError, Result};
 use super::hydrate::as_shown;
 use super::hydrating::Hydrating;
 use super::inode::{Content, Inode, Phase};
-use super::stub::Stub;
-use super::types::{Kind, NodeId};
+use crate::backing;
+use crate::backing::stub::Stub;
+use crate::backing::types::{Kind, NodeId};
+use crate::contents::error::{OverlayError, Result};
 use crate::store::StoreError;
 use rustix::fs::{Advice, OFlags};
 use rustix::io::Errno;

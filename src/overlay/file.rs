@@ -20,13 +20,14 @@
 //! - So the kernel drops no pages itself: not at an open, which would come after the answer (`FOPEN_KEEP_CACHE` is always
 //!   given), and not at another mtime (`FUSE_AUTO_INVAL_DATA` is not asked for).
 
-use super::error::{OverlayError, Result};
+use super::Overlay;
 use super::hybrid::Hybrid;
 use super::inode::{Content, Inode, Mode, OpenFile, PassToken, Phase, State as InodeState};
-use super::stub::Time;
-use super::types::{Attr, Caller, Kind, NodeId};
 use super::write_errors::{Seen, WriteErrors};
-use super::{Overlay, backing};
+use crate::backing;
+use crate::backing::stub::Time;
+use crate::backing::types::{Attr, Caller, Kind, NodeId};
+use crate::contents::error::{OverlayError, Result};
 use crate::recipe::Recipe;
 use rustix::fs::{FallocateFlags, OFlags, Stat};
 use rustix::io::Errno;
@@ -34,9 +35,8 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How many chunks are decoded ahead of a sequential reader, and how many are asked for at a time.

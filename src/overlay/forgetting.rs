@@ -8,32 +8,17 @@
 //!
 //! A kill may leave rows of removed files, and contents without files. A walk of the whole tree drops both.
 
-use super::error::Result;
-use super::{FileRow, Indexing, Overlay};
+use super::Overlay;
+use crate::catalog::FileRow;
+use crate::contents::Indexing;
+use crate::contents::error::Result;
 use crate::id::{FileId, RecipeId};
 use crate::recipe::Recipe;
 use crate::similarity::Similarity;
 use crate::similarity::exact::Source;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Rows examined before the stale ones of them are dropped.
 const ROWS_AT_ONCE: usize = 1 << 14;
-
-/// Locked for reading by threads that add contents, for writing by threads that forget some.
-#[derive(Debug, Default)]
-pub(super) struct Forgetting(RwLock<()>);
-
-impl Forgetting {
-    /// Prevents forgetting while the result is held: only briefly.
-    pub(super) fn adding(&self) -> RwLockReadGuard<'_, ()> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Prevents adding while the result is held: only briefly.
-    pub(super) fn removing(&self) -> RwLockWriteGuard<'_, ()> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Overlay {
     /// Adds a content that the catalog has a file of, unless `indexing` leaves it out. The bytes of `open` are read only if chunks

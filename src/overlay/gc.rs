@@ -1,12 +1,12 @@
 //! Garbage collection of an overlay: keeps everything that its files need, and frees the rest of the store.
 
 use super::Overlay;
-use super::backing;
-use super::error::{OverlayError, Result};
 use super::inode::Content;
 use super::observe::{KeptForHistory, Observer};
 use super::room::snapshots_fill_disk;
-use super::stub::Time;
+use crate::backing;
+use crate::backing::stub::Time;
+use crate::contents::error::{OverlayError, Result};
 use crate::id::{ChunkId, DocumentId, RecipeId};
 use crate::store::{GcDone, GcPlan};
 use std::collections::HashSet;

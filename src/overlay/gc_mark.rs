@@ -13,13 +13,13 @@
 //!
 //! Memory: the names of all directories and about 100 bytes for each.
 
-use super::backing;
-use super::error::{OverlayError, Result};
 use super::inode::Content;
-use super::resolved::{Directory, Resolved};
-use super::stub::{RECORD_LEN, State, Stub, Time, XATTR};
-use super::types::Kind;
 use super::{Overlay, scan};
+use crate::backing;
+use crate::backing::resolved::{Directory, Resolved};
+use crate::backing::stub::{RECORD_LEN, State, Stub, Time, XATTR};
+use crate::backing::types::Kind;
+use crate::contents::error::{OverlayError, Result};
 use crate::id::RecipeId;
 use crate::store::StoreError;
 use rustix::io::Errno;
@@ -283,7 +283,7 @@ impl Marker<'_> {
     fn unknown(&mut self, inode: &super::Inode, path: &Path) -> Result<()> {
         let mut record = [0; RECORD_LEN];
         let read = rustix::fs::getxattr(backing::proc_path(&inode.path_fd()?), XATTR, &mut record[..]);
-        if read.is_ok() && super::stub::is_newer(&record) {
+        if read.is_ok() && crate::backing::stub::is_newer(&record) {
             // A newer format may name its contents in a way that this program does not know.
             let reason = "its record was written by a newer version of dedupfs".to_owned();
             return Err(OverlayError::Unreadable { path: path.to_owned(), reason });
@@ -292,7 +292,7 @@ impl Marker<'_> {
         if let Ok(record) = Stub::decode(&record, &self.overlay.key) {
             self.list(&record);
         }
-        let named = (read == Ok(RECORD_LEN)).then(|| super::stub::claimed_recipe(&record));
+        let named = (read == Ok(RECORD_LEN)).then(|| crate::backing::stub::claimed_recipe(&record));
         let known = self.overlay.catalog.file(inode.file_id())?.map(|row| row.recipe);
         for recipe in named.into_iter().chain(known) {
             match (self.keep)(&recipe) {

@@ -5,10 +5,12 @@
 //! directory.
 
 use super::Overlay;
-use super::catalog::Finder;
-use super::contents::{COMMON_BYTES_MIN, COMPARE_MEMORY, Shares};
-use super::error::Result;
 use super::text;
+use crate::catalog::Finder;
+use crate::contents::Shares;
+use crate::contents::collection::COMPARE_MEMORY;
+use crate::contents::error::Result;
+use crate::contents::options::COMMON_BYTES_MIN;
 use crate::id::{FileId, RecipeId};
 use crate::similarity::SimilarityError;
 use crate::similarity::exact::{self, Patterns, Source};
@@ -457,7 +459,7 @@ impl Overlay {
         let compared = patterns.covered(&*other, COMPARE_MEMORY).and_then(|covered| {
             exact::compare_excluding(&*other, &covered, &**center, &patterns, COMPARE_MEMORY)
         });
-        let found = compared.map_err(|e| super::OverlayError::io("read", "a content", e))?;
+        let found = compared.map_err(|e| crate::contents::OverlayError::io("read", "a content", e))?;
         let (size, center_size) = (other.len() - found.a_patterns, center.len() - found.b_patterns);
         Ok(Shares::of(&found.common, size, center_size, found.suppressed))
     }

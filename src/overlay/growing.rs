@@ -1,9 +1,9 @@
 //! Files that stay open while they grow: chunked in steps, so that only the tail is left at close.
 
 use super::Overlay;
-use super::backing;
-use super::error::Result;
 use super::inode::{Content, Inode, Phase};
+use crate::backing;
+use crate::contents::error::Result;
 use crate::recipe::{ChunkRef, Recipe};
 use rustix::fs::OFlags;
 use std::fs::File;
@@ -102,7 +102,7 @@ impl Overlay {
             self.throttle.spend(len as u64);
             Ok(len)
         });
-        added.map_err(|e| super::OverlayError::io("read", self.name_of(inode), e))?;
+        added.map_err(|e| crate::contents::OverlayError::io("read", self.name_of(inode), e))?;
         if inode.lock().writers == 0 {
             return Ok(false);
         }

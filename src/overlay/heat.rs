@@ -8,7 +8,7 @@
 //! Bounded: only a limited number of files is counted, and the longest unused are dropped. A dropped file is
 //! read like any stub.
 
-use super::stub::Stub;
+use crate::backing::stub::Stub;
 use crate::id::FileId;
 use quick_cache::sync::Cache;
 use rustix::fs::StatVfs;

@@ -8,12 +8,13 @@
 //! because it may say PLAIN by then. `docs/durability.md` lists every truncation in this program, and why it
 //! loses nothing.
 
-use super::error::{OverlayError, Result};
+use super::Overlay;
 use super::hydrating::Hydrating;
 use super::inode::{Content, Inode, State as InodeState};
-use super::stub::{State, Stub, XATTR};
-use super::types::SetTime;
-use super::{Overlay, backing};
+use crate::backing;
+use crate::backing::stub::{State, Stub, XATTR};
+use crate::backing::types::SetTime;
+use crate::contents::error::{OverlayError, Result};
 use crate::id::ChunkId;
 use crate::recipe::{ChunkRef, Recipe};
 use rustix::fs::OFlags;

@@ -6,9 +6,10 @@
 //! - A guard that is dropped early takes the write-back back: the recipe is the content again. It is never left open
 //!   whether the file counts as plain, because a program may write to the file as soon as the phase ends.
 
+use super::Overlay;
 use super::inode::{Content, Inode, Phase, State as InodeState};
-use super::stub::{State, Stub};
-use super::{Overlay, backing};
+use crate::backing;
+use crate::backing::stub::{State, Stub};
 use rustix::fs::OFlags;
 use std::ops::Deref;
 

@@ -5,28 +5,17 @@
 //! - A chunk keeps the sketch that it came with. Another setting holds for chunks that the index does not know yet.
 //! - A scan of everything adds the contents that are missing and removes those that no file asks for any more.
 
-use super::catalog::Finder;
-use super::error::Result;
 use super::inode::Inode;
 use super::scan::NAMED_DIRS_MAX;
 use super::{Overlay, Policies};
+use crate::catalog::Finder;
+use crate::contents::Indexing;
+use crate::contents::error::Result;
 use crate::id::{FileId, RecipeId};
 use crate::similarity::Similarity;
 
 /// Contents examined before those that no file asks for are removed.
 const CONTENTS_AT_ONCE: usize = 1 << 12;
-
-/// How much of a file the similarity index has. A larger value includes the smaller ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Indexing {
-    /// Nothing: only identical files are found.
-    Off,
-    /// The ids of its chunks: files that share whole chunks find it.
-    Chunks,
-    /// All of it: grams of its chunks, or ids of those that do not compress, and its view.
-    #[default]
-    Full,
-}
 
 impl Overlay {
     /// Returns how much of a file with this many `names` the index is to have.

@@ -12,18 +12,19 @@
 //! one: under the shard it is only taken if no other thread can have it, or tried.
 
 mod dormant;
+mod names;
 mod table;
 
 pub use self::table::Inodes;
 use super::anchor::Anchor;
-use super::backing::{self, Identity};
 use super::growing::Growing;
 use super::heat::Share;
 use super::hybrid::Hybrid;
 use super::room::Needed;
-use super::stub::{Stub, Time};
-use super::types::{Kind, NodeId};
 use super::write_errors::WriteErrors;
+use crate::backing::stub::{Stub, Time};
+use crate::backing::types::{Kind, NodeId};
+use crate::backing::{self, Identity};
 use crate::id::FileId;
 use crate::recipe::Recipe;
 use rustix::fs::OFlags;

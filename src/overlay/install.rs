@@ -5,13 +5,13 @@
 //! it is renamed, so a crash leaves at most a file whose name shows its purpose.
 
 use super::Overlay;
-use super::backing;
-use super::error::{OverlayError, Result};
 use super::inode::{Content, Inode};
 use super::observe::Meta;
-use super::resolved::Directory;
-use super::stub::{State, Stub, Time};
-use super::types::{Kind, SetTime};
+use crate::backing;
+use crate::backing::resolved::Directory;
+use crate::backing::stub::{State, Stub, Time};
+use crate::backing::types::{Kind, SetTime};
+use crate::contents::error::{OverlayError, Result};
 use crate::id::{FileId, RecipeId};
 use crate::recipe::Recipe;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, XattrFlags};

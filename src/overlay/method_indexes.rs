@@ -9,13 +9,15 @@
 //! on disk. Removing a content holds the `forgetting` lock exclusively, so that none can be added meanwhile,
 //! and a commit adds its file to the catalog before the content.
 
-use super::contents::Stored;
-use super::error::{OverlayError, Result};
+use super::Overlay;
 use super::inode::Inode;
 use super::methods::{LikeGroup, MatchWithPaths, PairWithPaths};
 use super::similar::Plain;
 use super::with_paths::{self, Asked, WithPaths};
-use super::{FileRow, Overlay, backing};
+use crate::backing;
+use crate::catalog::FileRow;
+use crate::contents::collection::Stored;
+use crate::contents::error::{OverlayError, Result};
 use crate::db::Db;
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe, RecipeHasher};
@@ -487,7 +489,7 @@ impl Overlay {
         &self,
         id: &RecipeId,
         below: &Path,
-        finder: &mut super::Finder<'_>,
+        finder: &mut crate::catalog::Finder<'_>,
     ) -> Result<Option<WithPaths>> {
         let mut named = WithPaths::default();
         for file in self.catalog.holders(id)? {

@@ -18,21 +18,15 @@
 //! the list).
 
 mod anchor;
-mod backing;
-mod catalog;
 mod changes;
 mod commit;
 mod compaction;
 pub mod compare;
 mod contained;
 mod content_out;
-mod contents;
-mod contents_builder;
 mod directory;
-mod error;
 mod export;
 mod file;
-mod filter;
 mod forgetting;
 mod gc;
 mod gc_mark;
@@ -43,7 +37,6 @@ mod hybrid;
 mod hydrate;
 mod hydrating;
 mod indexing;
-mod ingest;
 mod inode;
 mod install;
 mod method_indexes;
@@ -57,7 +50,6 @@ mod queue;
 mod recover;
 mod renamed;
 mod repair;
-mod resolved;
 mod rewrite_backoff;
 mod rewrites;
 mod room;
@@ -67,37 +59,34 @@ mod similar;
 mod snapshot_walk;
 mod sparse;
 mod strip_records;
-pub mod stub;
 pub mod templates;
 #[cfg(test)]
 mod testing;
 pub(crate) mod text;
-mod throttle;
 mod ticks;
 mod totals;
-mod types;
 mod views;
 mod warm;
 mod with_paths;
 mod write_errors;
 
-pub use backing::{Backing, NOTE, STATE_DIR, is_hidden};
-pub use catalog::{Catalog, FileRow};
+pub use crate::backing::resolved::{Directory, Resolved};
+pub use crate::backing::types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr, SetTime};
+pub use crate::backing::{Backing, NOTE, STATE_DIR, is_hidden, stub};
+pub use crate::catalog::{Catalog, FileRow};
+pub use crate::contents::{
+    Contents, ContentsBuilder, Filter, Indexing, Look, OverlayError, Ranking, Result, Shares, SimilarOptions,
+};
 pub use changes::{Change, Still};
 pub use contained::{FileContained, Place, TreeContained};
 pub use content_out::{StoredContent, xattrs_of};
-pub use contents::{Contents, Shares};
-pub use contents_builder::ContentsBuilder;
 pub use directory::{DirEntry, DirHandle};
-pub use error::{OverlayError, Result};
 pub use export::{ExportNeeds, ExportOptions, Exported};
 pub use file::{DropPages, Handle, Io, OpenFlags, Opened};
-pub use filter::Filter;
 pub use gc::{GcOutcome, GcStep, Held as HeldForHistory, WouldFree};
 pub use groups::{Group, GroupMember, GroupOptions, GroupProgress, Groups, IdenticalSet};
 pub use heat::HotOptions;
 pub use hybrid::{HYBRID_BYTES_MIN, HybridOptions};
-pub use indexing::Indexing;
 pub use inode::{Content, Inode, PassToken};
 pub use install::INSTALL_PREFIX;
 pub(crate) use install::{install_name, set_attributes, write_file};
@@ -106,21 +95,23 @@ pub use observe::{Committed, KeptForHistory, Meta, Observer, Xattr};
 pub use optimize::{OptimizeOutcome, OptimizeStep};
 pub use policy::{BadGlob, Policies, Policy, Rule};
 pub use repair::{FormerRecord, search_tree};
-pub use resolved::{Directory, Resolved};
 pub use room::{Amount, keep_free_bytes, snapshots_fill_disk};
 pub use scan::{Finding, ScanReport, Trouble};
-pub use similar::{Match, Matches, Ranking, SimilarOptions};
+pub use similar::{Match, Matches};
 pub use snapshot_walk::{Held, Met};
 pub use totals::Totals;
-pub use types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr, SetTime};
-pub use views::{Look, Views};
+pub use views::Views;
 
+use crate::backing;
+use crate::backing::stub::GuardKey;
+use crate::catalog::Finder;
 use crate::chunk::ChunkParams;
+use crate::contents::forgetting::Forgetting;
+use crate::contents::throttle::{self, Throttle};
 use crate::db::Db;
 use crate::env::Heap;
 use crate::similarity::Similarity;
 use crate::store::Store;
-use catalog::Finder;
 use heat::Heat;
 use inode::Inodes;
 use queue::Queue;
@@ -132,8 +123,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use stub::GuardKey;
-use throttle::Throttle;
 use ticks::Ticks;
 
 /// When plain files become stubs.
@@ -179,7 +168,7 @@ pub struct Overlay {
     method_indexes: Option<MethodIndexes>,
     db: Arc<dyn Db>,
     catalog: Catalog,
-    forgetting: forgetting::Forgetting,
+    forgetting: Forgetting,
     key: GuardKey,
     policies: RwLock<Arc<Policies>>,
     throttle: Throttle,
@@ -237,7 +226,7 @@ impl Overlay {
         Ok(Overlay {
             backing: parts.backing,
             catalog: Catalog::new(parts.db.clone()),
-            forgetting: forgetting::Forgetting::default(),
+            forgetting: Forgetting::default(),
             contents,
             views: None,
             method_indexes: None,

@@ -1,12 +1,12 @@
 //! Names and attributes: the backing directory's own, except for hidden entries and the appearance of stubs.
 
 use super::Overlay;
-use super::backing;
-use super::error::{OverlayError, Result};
 use super::file::may_be_mapped;
 use super::inode::{Content, Inode, OpenFile, State as InodeState};
-use super::stub::XATTR;
-use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr};
+use crate::backing;
+use crate::backing::stub::XATTR;
+use crate::backing::types::{Attr, Caller, Kind, NodeId, ROOT, SetAttr};
+use crate::contents::error::{OverlayError, Result};
 use crate::id::FileId;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Stat, StatVfs};
 use rustix::io::Errno;

@@ -5,11 +5,11 @@
 //! ([`Observer::met`]).
 
 use super::Overlay;
-use super::backing;
-use super::catalog::Finder;
-use super::error::Result;
 use super::inode::Inode;
-use super::stub::{Stub, Time};
+use crate::backing;
+use crate::backing::stub::{Stub, Time};
+use crate::catalog::Finder;
+use crate::contents::error::Result;
 use crate::id::{DocumentId, FileId, RecipeId};
 use crate::recipe::Recipe;
 use crate::store::Collection;
@@ -277,7 +277,7 @@ fn xattrs_of(inode: &Inode, bytes_max: usize) -> Result<Option<Vec<Xattr>>> {
         names => names?,
     };
     let (mut found, mut bytes) = (Vec::new(), 0);
-    let ours = super::stub::XATTR.as_bytes();
+    let ours = crate::backing::stub::XATTR.as_bytes();
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty() && *name != ours) {
         // It was removed meanwhile, or this process may not read it.
         let value = match backing::get_xattr(&fd, OsStr::from_bytes(name)) {

@@ -1,8 +1,8 @@
 //! Grouping of stored chunks, so that similar ones compress together.
 
 use super::Overlay;
-use super::error::{OverlayError, Result};
-use super::throttle::Priority;
+use crate::contents::error::{OverlayError, Result};
+use crate::contents::throttle::Priority;
 use crate::db::Table;
 use crate::store::{RegroupOptions, RegroupPlan, Regrouped};
 use std::sync::{Mutex, PoisonError};

@@ -8,8 +8,9 @@
 //! to the particular, as `.gitignore` and udev rules do, and a rule added at the end is in force whatever comes before
 //! it. (The alternative is that the most specific glob decides, but neither of `*.iso` and `vm/` is more specific.)
 
+use super::Dedup;
 use super::queue::GATHER;
-use super::{Dedup, Indexing};
+use crate::contents::Indexing;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};

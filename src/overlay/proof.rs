@@ -17,10 +17,10 @@
 //! if the file is not found below the last one.
 
 use super::Overlay;
-use super::backing::{self, Identity};
-use super::catalog::Finder;
-use super::error::{OverlayError, Result};
 use super::inode::Inode;
+use crate::backing::{self, Identity};
+use crate::catalog::Finder;
+use crate::contents::error::{OverlayError, Result};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -156,8 +156,8 @@ impl Overlay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backing::resolved::Resolved;
     use crate::overlay::inode::Content;
-    use crate::overlay::resolved::Resolved;
     use crate::overlay::testing::World;
     use std::ffi::OsStr;
     use std::sync::Arc;
@@ -199,7 +199,7 @@ mod tests {
         let outside = world.temp.path().join("outside");
         std::fs::write(&outside, "some bytes").unwrap();
         let inode = enter(&world, &outside);
-        let record = stub.stamped(crate::overlay::stub::State::Hydrating);
+        let record = stub.stamped(crate::backing::stub::State::Hydrating);
         world.overlay.write_record(&inode, &record).unwrap();
         let state = world.overlay.lock_loaded(&inode).unwrap();
         assert!(matches!(state.content, Some(Content::Stub(_))));

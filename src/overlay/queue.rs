@@ -5,7 +5,7 @@
 //! closed again after it was taken gets a new one. While a thread waits, earlier files are taken first.
 
 use super::inode::Inode;
-use super::types::NodeId;
+use crate::backing::types::NodeId;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -422,7 +422,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlay::backing::Backing;
+    use crate::backing::Backing;
     use crate::overlay::inode::Inodes;
     use std::sync::mpsc::{Receiver, channel};
 

@@ -22,12 +22,12 @@
 //! at mount and comes before any other operation on the file.
 
 use super::Overlay;
-use super::backing;
-use super::error::Result;
 use super::hybrid::Hybrid;
 use super::inode::{Content, Inode, State as InodeState};
-use super::stub::{State, Stub, StubError, XATTR};
-use super::types::{Kind, SetTime};
+use crate::backing;
+use crate::backing::stub::{State, Stub, StubError, XATTR};
+use crate::backing::types::{Kind, SetTime};
+use crate::contents::error::Result;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -214,7 +214,7 @@ impl Overlay {
         let Some(Content::Stub(record) | Content::Plain(Some(record))) = &mut state.content else {
             return Ok(());
         };
-        if record.covers(super::stub::Time::now().millis()) {
+        if record.covers(crate::backing::stub::Time::now().millis()) {
             let cleared = Stub { ctime: None, ..*record };
             self.write_record(inode, &cleared)?;
             *record = cleared;
@@ -226,8 +226,8 @@ impl Overlay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backing::stub::Time;
     use crate::id::RecipeId;
-    use crate::overlay::stub::Time;
 
     const HYBRID: State = State::Hybrid { list: 9 };
     const MTIME: Time = Time { sec: 100, nsec: 5 };

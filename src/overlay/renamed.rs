@@ -4,13 +4,14 @@
 //! Bounded: only a limited number of directories is remembered; beyond that, all files are visited. Files are
 //! queued as in a scan, a few thousand at a time. After a kill, catch-up visits the rest.
 
+use super::Overlay;
 use super::inode::{Content, Inode};
 use super::policy::Policy;
-use super::scan::NAMED_DIRS_MAX;
-use super::scan::RESTING_FACTOR;
-use super::throttle::Priority;
-use super::types::{Kind, NodeId};
-use super::{Overlay, OverlayError, backing};
+use super::scan::{NAMED_DIRS_MAX, RESTING_FACTOR};
+use crate::backing;
+use crate::backing::types::{Kind, NodeId};
+use crate::contents::OverlayError;
+use crate::contents::throttle::Priority;
 use rustix::fs::Stat;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -102,7 +103,7 @@ impl Overlay {
         }
     }
 
-    fn look_below(&self, path: &Path) -> super::Result<()> {
+    fn look_below(&self, path: &Path) -> crate::contents::Result<()> {
         let (mut priority, mut queued) = (Priority::default(), HashSet::new());
         let mut names = self.catalog.finder(&self.backing);
         self.walk(path, &mut |path, found| {

@@ -14,15 +14,16 @@
 //!
 //! Memory: one window of a file, and its chunk list (40 bytes each) while a recipe is wanted.
 
-use super::backing;
-use super::error::{OverlayError, Result};
+use super::Overlay;
 use super::file::read_full;
 use super::inode::{Content, Inode, State as InodeState};
 use super::observe::Committed;
-use super::stub::{State, Stub, StubError, Time, XATTR};
-use super::types::Kind;
-use super::{FileRow, Overlay, STATE_DIR};
+use crate::backing::stub::{State, Stub, StubError, Time, XATTR};
+use crate::backing::types::Kind;
+use crate::backing::{self, STATE_DIR};
+use crate::catalog::FileRow;
 use crate::chunk::ChunkParams;
+use crate::contents::error::{OverlayError, Result};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
 use crate::store::{Object, StoreError, Wanted};

@@ -165,7 +165,7 @@ impl Overlay {
     /// Returns whether the file at `path` is kept plain because it is often rewritten as a whole.
     pub fn is_kept_plain(&self, path: &Path) -> bool {
         let Ok(stat) = self.backing.stat(path) else { return false };
-        let Some(inode) = self.inodes.find_existing(&self.backing, super::backing::identity(&stat)) else {
+        let Some(inode) = self.inodes.find_existing(&self.backing, crate::backing::identity(&stat)) else {
             return false;
         };
         let closed = {

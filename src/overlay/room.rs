@@ -9,10 +9,10 @@
 //!   is indexed, and waits in the queue until there is space.
 
 use super::Overlay;
-use super::backing;
 use super::inode::{Inode, State as InodeState};
 use super::queue::Entry;
-use super::stub::Time;
+use crate::backing;
+use crate::backing::stub::Time;
 use crate::recipe::Recipe;
 use crate::store::StoreError;
 use rustix::fs::Stat;

@@ -1,16 +1,17 @@
 //! Walks of the backing tree: to commit existing files, and to check every stub.
 
-use super::backing;
-use super::catalog::Finder;
-use super::contents::Stored;
-use super::error::{OverlayError, Result};
-use super::ingest::{is_small, sketch_of};
+use super::Overlay;
 use super::inode::{Content, Inode};
-use super::resolved::{Directory, Resolved};
-use super::stub::Stub;
-use super::throttle::Priority;
-use super::types::{Attr, Kind, ROOT};
-use super::{FileRow, Indexing, Overlay};
+use crate::backing;
+use crate::backing::resolved::{Directory, Resolved};
+use crate::backing::stub::Stub;
+use crate::backing::types::{Attr, Kind, ROOT};
+use crate::catalog::{FileRow, Finder};
+use crate::contents::Indexing;
+use crate::contents::collection::Stored;
+use crate::contents::error::{OverlayError, Result};
+use crate::contents::ingest::{is_small, sketch_of};
+use crate::contents::throttle::Priority;
 use crate::env::Refusal;
 use crate::id::{ChunkId, RecipeId};
 use crate::similarity::exact::Source;

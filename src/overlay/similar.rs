@@ -1,122 +1,26 @@
 //! Similarity search for one file: queries the similarity index, compares bytes, finds names.
 
 use super::Overlay;
-use super::backing;
-use super::catalog::Finder;
-use super::contents::{Asked, Budget, Shares, Stored};
-use super::error::{OverlayError, Result};
 use super::file::read_full;
-use super::filter::{Filter, Rules};
 use super::inode::{Content, Inode};
 use super::text;
-use super::types::Kind;
-use super::views::Look;
+use crate::backing;
+use crate::backing::types::Kind;
+use crate::catalog::Finder;
+use crate::contents::collection::{Asked, Budget, Stored};
+use crate::contents::error::{OverlayError, Result};
+use crate::contents::filter::Rules;
+use crate::contents::{Shares, SimilarOptions};
 use crate::id::{FileId, RecipeId};
-use crate::similarity::exact::{Patterns, Source};
-use crate::similarity::{Boilerplate, Candidate};
+use crate::similarity::Boilerplate;
+use crate::similarity::exact::Source;
 use crate::view::View;
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::cmp::Ordering;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// The measure that ranks matches. The minimum applies to the resemblance if that ranks, otherwise to the larger of both
-/// containments. The mean ranks a file that is contained in nearly everything below one that is nearly identical.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-#[serde(rename_all = "lowercase")]
-pub enum Ranking {
-    /// The larger of both containments.
-    Containment,
-    /// Common bytes divided by the bytes in either.
-    Resemblance,
-    /// Common bytes.
-    Bytes,
-    /// The geometric mean of both containments.
-    Mean,
-}
-
-impl Ranking {
-    /// Returns the key of the ranking: the larger, the better.
-    pub(super) fn key(self, containment: f64, contained_in: f64, resemblance: f64, bytes: u64) -> f64 {
-        match self {
-            Ranking::Mean => (containment * contained_in).sqrt(),
-            Ranking::Containment => containment.max(contained_in),
-            Ranking::Resemblance => resemblance,
-            Ranking::Bytes => bytes as f64,
-        }
-    }
-
-    /// Orders the better match first.
-    pub fn better(self, a: &Shares, b: &Shares) -> Ordering {
-        let key = |shares: &Shares| {
-            self.key(shares.containment, shares.contained_in, shares.resemblance, shares.bytes_common)
-        };
-        b.identical
-            .cmp(&a.identical)
-            .then_with(|| key(b).total_cmp(&key(a)))
-            .then_with(|| b.resemblance.total_cmp(&a.resemblance))
-            .then_with(|| b.bytes_common.cmp(&a.bytes_common))
-    }
-
-    /// Orders by the estimates.
-    pub(super) fn likelier(self, a: &Candidate, b: &Candidate) -> Ordering {
-        let key = |candidate: &Candidate| {
-            let &Candidate { containment, contained_in, resemblance, bytes_common, .. } = candidate;
-            self.key(containment, contained_in, resemblance, bytes_common)
-        };
-        key(b).total_cmp(&key(a)).then_with(|| b.resemblance.total_cmp(&a.resemblance))
-    }
-}
-
-/// Options of a search for similar files.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SimilarOptions {
-    /// Smallest share, 0 to 1.
-    pub min: f64,
-    /// At most this many matches.
-    pub limit: usize,
-    /// The ranking.
-    pub by: Ranking,
-    /// Trust the index's estimates instead of comparing bytes.
-    pub estimate: bool,
-    /// Fewest bytes in common; matches with less are left out.
-    pub common_min: u64,
-    /// Whether templates and padding count nothing.
-    pub templates: bool,
-    /// Which files may be named.
-    pub filter: Filter,
-    /// How to look at the files.
-    #[serde(default)]
-    pub look: Look,
-}
-
-impl Default for SimilarOptions {
-    /// A quarter in common and 64 bytes, twenty matches, by the mean of the containments, verified, without templates.
-    fn default() -> Self {
-        let filter = Filter::default();
-        SimilarOptions {
-            min: 0.25,
-            limit: 20,
-            by: Ranking::Mean,
-            estimate: false,
-            common_min: super::contents::COMMON_BYTES_MIN,
-            templates: true,
-            filter,
-            look: Look::default(),
-        }
-    }
-}
-
-impl SimilarOptions {
-    /// Returns the patterns that do not count: the boilerplate and padding, or none.
-    pub(super) fn patterns<'a>(&self, boilerplate: &'a Boilerplate) -> Patterns<'a> {
-        if self.templates { boilerplate.patterns() } else { Patterns::none() }
-    }
-}
 
 /// A file that resembles the queried one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

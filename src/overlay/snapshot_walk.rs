@@ -1,18 +1,18 @@
 //! Reads a directory for a snapshot: names, attributes, and the location of contents. Changes nothing in the
 //! tree.
 
-use super::backing;
-use super::contents::Stored;
-use super::error::{OverlayError, Result};
-use super::ingest::Round;
 use super::inode::{Content, Inode, State as InodeState};
 use super::observe::Meta;
-use super::resolved::Resolved;
 use super::scan::names_in;
 use super::sparse::FileBytes;
-use super::stub::Time;
-use super::types::Kind;
 use super::{Overlay, file};
+use crate::backing;
+use crate::backing::resolved::Resolved;
+use crate::backing::stub::Time;
+use crate::backing::types::Kind;
+use crate::contents::collection::Stored;
+use crate::contents::error::{OverlayError, Result};
+use crate::contents::ingest::Round;
 use crate::id::{FileId, RecipeId};
 use crate::recipe::Recipe;
 use crate::similarity::exact::Source;

@@ -1,7 +1,7 @@
 //! Files with holes.
 
-use super::backing;
-use super::ingest::Input;
+use crate::backing;
+use crate::contents::ingest::Input;
 use crate::recipe::ChunkRef;
 use rustix::fs::Stat;
 use std::fs::File;

@@ -3,10 +3,11 @@
 //! Invariants: a record is removed only if it says *plain*, or if its file was found to be plain. A file that
 //! keeps its record, or that could not be examined, is reported.
 
-use super::error::{OverlayError, Result};
+use super::Overlay;
 use super::inode::{Content, Inode};
-use super::stub::XATTR;
-use super::{Overlay, backing};
+use crate::backing;
+use crate::backing::stub::XATTR;
+use crate::contents::error::{OverlayError, Result};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};

@@ -4,9 +4,9 @@
 //! its file exists; chunks and sketches do not change.
 
 use super::Overlay;
-use super::contents::COMPARE_MEMORY;
-use super::error::{OverlayError, Result};
 use super::similar::Plain;
+use crate::contents::collection::COMPARE_MEMORY;
+use crate::contents::error::{OverlayError, Result};
 use crate::id::RecipeId;
 use crate::similarity::exact::Source;
 use crate::similarity::{Boilerplate, Frequent};

@@ -1,9 +1,9 @@
 //! An overlay for unit tests: a root with files below a directory that has room for files outside the root.
 
-use super::backing::Backing;
 use super::inode::{Content, Inode};
-use super::stub::GuardKey;
 use super::{Dedup, HybridOptions, Overlay, Parts};
+use crate::backing::Backing;
+use crate::backing::stub::GuardKey;
 use crate::chunk::ChunkParams;
 use crate::db::MemDb;
 use crate::id::StoreId;

@@ -4,7 +4,7 @@
 //! constantly changing tree they are kept for [`PAUSE`] times as long as summing took.
 
 use super::Overlay;
-use super::error::{OverlayError, Result};
+use crate::contents::error::{OverlayError, Result};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 

@@ -8,13 +8,14 @@
 //! that is a log message, and stops no commit.
 
 use super::Overlay;
-use super::contents::{Asked, Budget, CANDIDATES_MAX, SWEPT_MAX, Shares, Stored};
-use super::error::{OverlayError, Result};
 use super::file::read_full;
-use super::forgetting::Forgetting;
 use super::inode::Inode;
-use super::similar::{Match, Matches, Query, SimilarOptions};
+use super::similar::{Match, Matches, Query};
 use crate::chunk::ChunkParams;
+use crate::contents::collection::{Asked, Budget, CANDIDATES_MAX, SWEPT_MAX, Stored};
+use crate::contents::error::{OverlayError, Result};
+use crate::contents::forgetting::Forgetting;
+use crate::contents::{Look, Shares, SimilarOptions};
 use crate::db::{Db, Shadow};
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe};
@@ -29,19 +30,6 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// How compared files are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Look {
-    /// As bytes, and as the contents of archives and compressed files.
-    #[default]
-    Both,
-    /// Through the view that suits the queried file.
-    Auto,
-    /// Through this view.
-    Through(View),
-}
 
 /// The index of views.
 pub struct Views {

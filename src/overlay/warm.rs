@@ -8,13 +8,14 @@
 //! the queue that no command waits for. When it has not been open for long enough, it is committed like any
 //! closed file, unchanged to its old recipe. Opening it for writing makes it an ordinary plain file at once.
 
+use super::Overlay;
 use super::file::ALL;
 use super::heat::{leaves_enough, room_of};
 use super::inode::{Content, Inode, Phase, State as InodeState};
 use super::queue::{Entry, GATHER};
-use super::stub::Stub;
-use super::throttle::Priority;
-use super::{Overlay, backing};
+use crate::backing;
+use crate::backing::stub::Stub;
+use crate::contents::throttle::Priority;
 use rustix::fs::OFlags;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Answers of a published method with names instead of content ids, for temporary and for saved indexes.
 //! Indexes have no names, so the present name of a file counts.
 
-use super::error::Result;
 use super::text;
+use crate::contents::error::Result;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::winnow::{self, Base, PairOptions, WinnowPair};

@@ -9,7 +9,7 @@
 //! - Syncs run in parallel. A successful one waits for those that run with it: the kernel may have given one of them an
 //!   error that belongs to both.
 
-use super::error::Result;
+use crate::contents::error::Result;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

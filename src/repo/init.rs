@@ -12,12 +12,12 @@ use super::layout::{
     self, BACKING, BackPointer, CONFIG, FORMAT, INDEX, KEY, Layout, PACKS, POINTER, Pointer,
 };
 use super::{CLEAN, INDEX_CACHE_BYTES, guard, trust};
+use crate::backing::stub::GuardKey;
+use crate::backing::{NOTE, STATE_DIR};
 use crate::chunk::ChunkParams;
 use crate::config::Config;
 use crate::db::{Db, IndexDb, Table};
 use crate::id::StoreId;
-use crate::overlay::stub::GuardKey;
-use crate::overlay::{NOTE, STATE_DIR};
 use rustix::rand::GetRandomFlags;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};

@@ -7,7 +7,7 @@
 
 use super::error::RepoError;
 use super::layout::{FORMAT, KEY, Layout};
-use crate::overlay::stub::GuardKey;
+use crate::backing::stub::GuardKey;
 use std::fmt::{self, Display};
 use std::io;
 use std::str::FromStr;

@@ -5,7 +5,7 @@
 
 use super::error::RepoError;
 use super::trust;
-use crate::overlay::{NOTE, STATE_DIR};
+use crate::backing::{NOTE, STATE_DIR};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io;

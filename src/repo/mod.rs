@@ -33,14 +33,15 @@ pub use layout::{DAEMON, LOG, Layout};
 pub use memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
 pub use removal::finish_removal;
 
+use crate::backing::Backing;
 use crate::chunk::ChunkParams;
 use crate::config::{Config, views_auto};
 use crate::db::{BATCH_CHANGES, Batch, Db, DbResult, Table};
 use crate::history::History;
 use crate::id::StoreId;
 use crate::overlay::{
-    self, Backing, Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, MethodIndexOptions, MethodIndexes,
-    Overlay, Policies,
+    self, Dedup, HYBRID_BYTES_MIN, HotOptions, HybridOptions, MethodIndexOptions, MethodIndexes, Overlay,
+    Policies,
 };
 use format::Format;
 use lock::Lock;

@@ -12,7 +12,7 @@ use super::error::RepoError;
 use super::layout::{self, BACKING, BackPointer, LOCK, REMOVING};
 use super::lock::Lock;
 use super::{Repo, init};
-use crate::overlay::{NOTE, STATE_DIR};
+use crate::backing::{NOTE, STATE_DIR};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT};
 use serde::{Deserialize, Serialize};
 use std::fs;

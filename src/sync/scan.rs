@@ -5,15 +5,14 @@
 //! unchanged: ignoring a file is not deleting it. The same holds for unreadable files and directories, and for a file
 //! that changes during every attempt to read it; the user gets a message about these.
 
-use super::error;
-use super::error::SyncError;
+use super::error::{self, SyncError};
 use super::group::Groups;
 use super::identify::Seen;
 use super::memory::Print;
 use super::tree::{ContentId, Kind, Time, Tree, TreePath, is_reserved, is_xattr, join, shown, split};
 use super::wal_index::is_wal_index;
+use crate::backing::types::NodeId;
 use crate::beneath::{Root, Stats, read_link};
-use crate::overlay::NodeId;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;

@@ -11,7 +11,7 @@
 //! there, without the end mark.
 
 use super::{Content, Item, Result, Sink, Step};
-use crate::overlay::Kind;
+use crate::backing::types::Kind;
 use rustix::io::Errno;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;

@@ -1,7 +1,8 @@
 //! The bytes of one file from any source, without its holes.
 
 use super::{Result, Tree, proc_path};
-use crate::overlay::{OverlayError, StoredContent};
+use crate::contents::OverlayError;
+use crate::overlay::StoredContent;
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::fs::File;

@@ -4,7 +4,8 @@
 //! so that a file with the times of its source is complete. Directories get theirs after their content.
 
 use super::{Content, Item, Result, Sink, Step, open_path, proc_path};
-use crate::overlay::{Kind, OverlayError};
+use crate::backing::types::Kind;
+use crate::contents::OverlayError;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;

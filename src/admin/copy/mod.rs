@@ -20,7 +20,10 @@ pub use content::Content;
 pub use directory::DirectorySink;
 pub use same::SameSink;
 
-use crate::overlay::{Kind, Overlay, OverlayError, is_hidden, xattrs_of};
+use crate::backing::is_hidden;
+use crate::backing::types::Kind;
+use crate::contents::OverlayError;
+use crate::overlay::{Overlay, xattrs_of};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use std::collections::HashMap;

@@ -10,7 +10,7 @@ use super::reading::{outcome, reading};
 use crate::admin::text::shown;
 use crate::chunk::tttd::{TARGETS, Tttd};
 use crate::config::parse_size;
-use crate::overlay::OverlayError;
+use crate::contents::OverlayError;
 use crate::overlay::methods::chunk_graph::{collect, collect_indexed};
 use crate::similarity::methods::chunk_graph::{
     Analysis, AnalysisOptions, ChunkGraph, Collection, Gathered, GraphError, Link, Templates, write_clusters,

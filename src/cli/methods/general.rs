@@ -9,7 +9,7 @@ use super::question::Question;
 use super::reading::{found_all, outcome, reading};
 use super::winnow::WinnowAsked;
 use crate::admin::{GroupsByMethod, NotKnown, Request, Response, SimilarByMethod, text::shown};
-use crate::overlay::Look;
+use crate::contents::Look;
 use crate::overlay::methods::{LikeGroup, MatchWithPaths, Tree, of_reference};
 use crate::similarity::methods::{AnyMethod, Chosen};
 use std::path::Path;

@@ -4,7 +4,7 @@ use super::super::Outcome;
 use super::super::error::CliError;
 use super::super::output::Output;
 use crate::admin::Progress;
-use crate::overlay::OverlayError;
+use crate::contents::OverlayError;
 use std::path::PathBuf;
 
 /// Shows the progress of reading.

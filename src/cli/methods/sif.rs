@@ -8,7 +8,7 @@ use super::index::MethodIndex;
 use super::question::{OwnReport, Question, Source};
 use super::reading::{outcome, reading};
 use crate::admin::text::shown;
-use crate::overlay::OverlayError;
+use crate::contents::OverlayError;
 use crate::overlay::methods::sif::{collate, learn_anchors, load, read_anchors, save};
 use crate::overlay::methods::{MatchWithPaths, Tree};
 use crate::similarity::SimilarityError;

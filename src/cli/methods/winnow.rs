@@ -3,8 +3,8 @@
 use super::super::error::CliError;
 use super::super::parse::parse_look;
 use crate::admin::{FileRef, WinnowRequest};
+use crate::contents::Look;
 use crate::control::{self, Found};
-use crate::overlay::Look;
 use crate::overlay::methods::winnow::read_base;
 use crate::similarity::methods::Chosen;
 use crate::similarity::methods::winnow::{Base, Query, Winnow};

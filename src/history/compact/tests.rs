@@ -1,11 +1,10 @@
 use super::*;
+use crate::backing::stub::Time;
 use crate::db::{Db, MemDb};
-use crate::history::HistoryError;
 use crate::history::event::Version;
-use crate::history::lineage;
+use crate::history::{HistoryError, lineage};
 use crate::id::{DocumentId, RecipeId, StoreId};
 use crate::overlay::Meta;
-use crate::overlay::stub::Time;
 use crate::store::{DocumentKind, Store, StoreOptions};
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -8,19 +8,20 @@
 
 use super::extents::Extents;
 use super::file::{Hybrid, Merged};
+use crate::backing;
+use crate::backing::stub::{State, Stub, Time};
+use crate::backing::types::SetTime;
+use crate::catalog::Finder;
 use crate::chunk::ChunkParams;
+use crate::contents::Indexing;
+use crate::contents::error::{OverlayError, Result};
+use crate::contents::ingest::Round;
 use crate::id::RecipeId;
-use crate::overlay::backing;
-use crate::overlay::catalog::Finder;
+use crate::overlay::Overlay;
 use crate::overlay::commit::open_leased;
-use crate::overlay::error::{OverlayError, Result};
-use crate::overlay::ingest::Round;
 use crate::overlay::inode::{Content, Inode, Phase, State as InodeState};
 use crate::overlay::proof::Inside;
 use crate::overlay::room::{Claim, NoRoom, needed};
-use crate::overlay::stub::{State, Stub, Time};
-use crate::overlay::types::SetTime;
-use crate::overlay::{Indexing, Overlay};
 use crate::recipe::{ChunkRef, Recipe};
 use rustix::fs::Stat;
 use std::fs::File;

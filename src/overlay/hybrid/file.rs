@@ -15,12 +15,12 @@
 use super::extents::{BLOCK, Change, Extents, Place};
 use super::list::{Header, List};
 use super::steps::Steps;
-use crate::overlay::backing;
-use crate::overlay::error::{OverlayError, Result};
+use crate::backing;
+use crate::backing::stub::{GuardKey, Time};
+use crate::backing::types::SetTime;
+use crate::contents::error::{OverlayError, Result};
 use crate::overlay::file::read_full;
 use crate::overlay::proof::Inside;
-use crate::overlay::stub::{GuardKey, Time};
-use crate::overlay::types::SetTime;
 use crate::recipe::Recipe;
 use crate::similarity::exact::Source;
 use crate::store::Store;

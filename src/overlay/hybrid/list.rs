@@ -18,8 +18,8 @@
 //! - A list changes only by appending, or when a shorter list with the same meaning replaces it.
 
 use super::extents::Change;
+use crate::backing::stub::{GuardKey, guard};
 use crate::id::RecipeId;
-use crate::overlay::stub::{GuardKey, guard};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::ops::Range;

@@ -18,11 +18,12 @@ pub(super) use extents::Place;
 pub(super) use file::{Base, Hybrid, Merged};
 pub(super) use steps::Steps;
 
-use super::error::{OverlayError, Result};
 use super::inode::{Content, Inode, State as InodeState};
-use super::stub::{State, Stub};
-use super::types::SetTime;
-use super::{Handle, Overlay, backing};
+use super::{Handle, Overlay};
+use crate::backing;
+use crate::backing::stub::{State, Stub};
+use crate::backing::types::SetTime;
+use crate::contents::error::{OverlayError, Result};
 use crate::id::RecipeId;
 use crate::recipe::Recipe;
 use list::Header;

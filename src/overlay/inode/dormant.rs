@@ -3,10 +3,10 @@
 //! Its state can be read from the disk again, as after the kernel has forgotten it, except for the fields here.
 
 use super::super::anchor::{Anchors, Sunk};
-use super::super::backing::Identity;
-use super::super::stub::Time;
-use super::super::types::{Kind, NodeId};
 use super::{Content, Inode, Mode, Phase, State};
+use crate::backing::Identity;
+use crate::backing::stub::Time;
+use crate::backing::types::{Kind, NodeId};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;

@@ -4,12 +4,12 @@
 //! fit its memory, and the daemon needs 160 bytes for each of those instead of 700. Its next use wakes it.
 
 use super::super::anchor::{Anchors, FileHandle};
-use super::super::backing::{self, Backing, Identity};
-use super::super::error::{OverlayError, Result};
-use super::super::resolved::Resolved;
-use super::super::types::NodeId;
 use super::dormant::Dormant;
 use super::{Inode, State};
+use crate::backing::resolved::Resolved;
+use crate::backing::types::NodeId;
+use crate::backing::{self, Backing, Identity};
+use crate::contents::error::{OverlayError, Result};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

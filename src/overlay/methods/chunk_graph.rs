@@ -2,7 +2,7 @@
 
 use super::{feed, open_regular, saved, walk};
 use crate::chunk::tttd::Tttd;
-use crate::overlay::error::Result;
+use crate::contents::error::Result;
 use crate::similarity::SimilarityError;
 use crate::similarity::methods::chunk_graph::{ChunkBuilder, Collection, CollectionWriter, Gathered, gather};
 use crate::similarity::methods::{Builder, EachKey};

@@ -7,9 +7,9 @@ mod saved;
 pub mod sif;
 pub mod winnow;
 
-use super::Look;
-use super::error::{OverlayError, Result};
 use super::with_paths::{self, Asked};
+use crate::contents::Look;
+use crate::contents::error::{OverlayError, Result};
 use crate::db::MemDb;
 use crate::id::RecipeId;
 use crate::similarity::SimilarityError;
@@ -178,7 +178,7 @@ pub(super) fn walk(
     let walk = WalkBuilder::new(root)
         .standard_filters(false)
         .sort_by_file_name(std::ffi::OsStr::cmp)
-        .filter_entry(|entry| !super::backing::is_hidden(entry.file_name()))
+        .filter_entry(|entry| !crate::backing::is_hidden(entry.file_name()))
         .build();
     for entry in walk {
         let entry = match entry {

@@ -1,8 +1,9 @@
 //! The common parts of two files, side by side with their lines: winnowing as MOSS shows it.
 
 use super::open_regular;
-use crate::overlay::error::{OverlayError, Result};
-use crate::similarity::methods::winnow::{Base, Winnow, front, front::Document, regions};
+use crate::contents::error::{OverlayError, Result};
+use crate::similarity::methods::winnow::front::{self, Document};
+use crate::similarity::methods::winnow::{Base, Winnow, regions};
 use crate::view::View;
 use std::path::Path;
 

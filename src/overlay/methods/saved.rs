@@ -1,6 +1,6 @@
 //! Files for saved results.
 
-use crate::overlay::error::{OverlayError, Result};
+use crate::contents::error::{OverlayError, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

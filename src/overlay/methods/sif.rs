@@ -1,7 +1,7 @@
 //! sif on directory trees, and its saved results.
 
 use super::{Tree, open_regular, saved, walk};
-use crate::overlay::error::{OverlayError, Result};
+use crate::contents::error::{OverlayError, Result};
 use crate::similarity::methods::sif::{Anchors, CollateOptions, Saved, Sif, learn};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;

@@ -8,11 +8,10 @@
 //!   So a path from outside the process can change no file outside the overlay.
 //! - The state directory and the note are not part of the tree.
 
-use super::backing::{self, Backing};
-use super::error::{OverlayError, Result};
-use super::inode::Inode;
-use super::types::Kind;
+use crate::backing::types::Kind;
+use crate::backing::{self, Backing};
 use crate::beneath::{self, is_name};
+use crate::contents::error::{OverlayError, Result};
 use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -80,8 +79,30 @@ impl Resolved {
 
     /// Makes one that breaks the invariant, to test the checks after it.
     #[cfg(test)]
-    pub(super) fn unconfined(fd: OwnedFd) -> Resolved {
+    pub(crate) fn unconfined(fd: OwnedFd) -> Resolved {
         Resolved::new(fd).unwrap()
+    }
+
+    /// Returns the entry `name` of the directory `dir` as a program sees it: the root of a mount if one is there.
+    pub(crate) fn as_seen(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<Resolved> {
+        if !is_name(name.as_bytes()) {
+            return Err(Errno::XDEV);
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+        Resolved::new(rustix::fs::openat2(dir, name, flags, Mode::empty(), within)?)
+    }
+
+    /// The file that was just made as `name` in the directory `dir` and is open as `file`, whatever has happened to its name
+    /// since.
+    pub(crate) fn created(dir: &OwnedFd, name: &OsStr, file: &File) -> rustix::io::Result<Resolved> {
+        let made = rustix::fs::fstat(file)?;
+        match Resolved::as_seen(dir, name) {
+            // No other file has its number as long as it is open here.
+            Ok(found) if backing::identity(&found.stat) == backing::identity(&made) => Ok(found),
+            // Renamed or removed since.
+            _ => Resolved::new(backing::reopen_path(file)?),
+        }
     }
 
     /// Its attributes when it was found.
@@ -124,32 +145,9 @@ impl AsFd for Directory {
     }
 }
 
-impl Inode {
-    /// Returns the entry `name` of this directory as a program sees it: the root of a mount if one is there.
-    pub fn child(&self, name: &OsStr) -> rustix::io::Result<Resolved> {
-        if !is_name(name.as_bytes()) {
-            return Err(Errno::XDEV);
-        }
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
-        Resolved::new(rustix::fs::openat2(&*self.path_fd()?, name, flags, Mode::empty(), within)?)
-    }
-
-    /// The file that was just made as `name` in this directory and is open as `file`, whatever has happened to its name since.
-    pub fn created(&self, name: &OsStr, file: &File) -> rustix::io::Result<Resolved> {
-        let made = rustix::fs::fstat(file)?;
-        match self.child(name) {
-            // No other file has its number as long as it is open here.
-            Ok(found) if backing::identity(&found.stat) == backing::identity(&made) => Ok(found),
-            // Renamed or removed since.
-            _ => Resolved::new(backing::reopen_path(file)?),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::backing::resolved::*;
     use std::os::unix::fs::symlink;
 
     fn backing() -> (tempfile::TempDir, Backing) {

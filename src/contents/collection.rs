@@ -3,13 +3,11 @@
 //! Another filesystem embeds this to deduplicate: it keeps its own names, and for each file the 16 bytes of a
 //! [`RecipeId`]. The overlay uses it too.
 
-use super::Indexing;
-use super::contents_builder::ContentsBuilder;
-use super::error::{OverlayError, Result};
-use super::forgetting::Forgetting;
-use super::ingest::{Ingest, is_small, sketch_of};
-use super::similar::{Ranking, SimilarOptions};
 use crate::chunk::ChunkParams;
+use crate::contents::error::{OverlayError, Result};
+use crate::contents::forgetting::Forgetting;
+use crate::contents::ingest::{Ingest, is_small, sketch_of};
+use crate::contents::{Indexing, Shares, SimilarOptions};
 use crate::db::Db;
 use crate::id::{ChunkId, RecipeId};
 use crate::recipe::{ChunkRef, Recipe, RecipeHasher};
@@ -22,16 +20,14 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Fewer common bytes than this are no resemblance, unless the caller sets another minimum.
-pub(super) const COMMON_BYTES_MIN: u64 = 64;
 /// Bytes of memory for one comparison.
-pub(super) const COMPARE_MEMORY: usize = 256 << 20;
+pub(crate) const COMPARE_MEMORY: usize = 256 << 20;
 /// Candidates compared for each match wanted: estimates may rank some too high.
 const CANDIDATES_PER_MATCH: usize = 2;
 const CANDIDATES_MIN: usize = 32;
 /// Candidates taken from the index. Estimates hardly distinguish small files, so more of those are compared, as long as
 /// they have few bytes.
-pub(super) const CANDIDATES_MAX: usize = 1024;
+pub(crate) const CANDIDATES_MAX: usize = 1024;
 /// The index ranks this many contents by their share of the query for each candidate that is taken.
 const RANKED_PER_CANDIDATE: usize = 4;
 const EXTRA_BYTES_MAX: u64 = 2 << 20;
@@ -42,78 +38,16 @@ const COMPARED_BYTES_MAX: u64 = 128 << 20;
 const FIRST_BYTES_MAX: u64 = 1 << 30;
 const WINDOW_BYTES: usize = 4 << 20;
 /// Sweeps that may each take sketches of a content while it is being added.
-pub(super) const SWEPT_MAX: usize = 8;
+pub(crate) const SWEPT_MAX: usize = 8;
 
 /// A deduplicated set of contents. All methods may be called from many threads.
 pub struct Contents {
-    pub(super) store: Arc<Store>,
-    pub(super) similarity: Arc<Similarity>,
-    pub(super) ingest: Ingest,
+    pub(crate) store: Arc<Store>,
+    pub(crate) similarity: Arc<Similarity>,
+    pub(crate) ingest: Ingest,
     db: Arc<dyn Db>,
     /// Held while a directory of our own is open.
     _lock: Option<File>,
-}
-
-/// How much two contents have in common.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Shares {
-    /// Share of the queried content that is in the other, 0 to 1.
-    pub containment: f64,
-    /// Share of the other that is in the queried content, 0 to 1.
-    pub contained_in: f64,
-    /// Bytes in common over bytes in either, 0 to 1.
-    pub resemblance: f64,
-    /// Bytes of the queried content that are in the other.
-    pub bytes_common: u64,
-    /// Bytes in common that are padding or in templates: the other figures do not count them.
-    #[serde(rename = "suppressed_bytes")]
-    pub bytes_suppressed: u64,
-    /// Whether both are identical.
-    pub identical: bool,
-    /// Whether the figures were computed from the bytes, or estimated from sketches.
-    pub verified: bool,
-}
-
-impl Shares {
-    /// Computes the shares of two contents of those sizes. Suppressed bytes (templates, padding) are left out, both of the
-    /// common bytes and of the sizes.
-    pub(super) fn of(common: &exact::Common, size: u64, other_size: u64, bytes_suppressed: u64) -> Shares {
-        let share = |part: u64, whole: u64| {
-            if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
-        };
-        let both = common.a_bytes.min(common.b_bytes);
-        Shares {
-            containment: share(common.a_bytes, size),
-            contained_in: share(common.b_bytes, other_size),
-            resemblance: share(both, size + other_size - both),
-            bytes_common: common.a_bytes,
-            bytes_suppressed,
-            identical: common.identical,
-            verified: true,
-        }
-    }
-
-    /// Returns the shares of two identical files of `size` bytes.
-    pub(super) fn identical(size: u64) -> Shares {
-        Shares {
-            containment: 1.0,
-            contained_in: 1.0,
-            resemblance: 1.0,
-            bytes_common: size,
-            bytes_suppressed: 0,
-            identical: true,
-            verified: true,
-        }
-    }
-
-    /// Returns whether they reach the minimum of `options`.
-    pub fn reach(&self, options: &SimilarOptions) -> bool {
-        let reached = match options.by {
-            Ranking::Resemblance => self.resemblance,
-            Ranking::Mean | Ranking::Containment | Ranking::Bytes => self.containment.max(self.contained_in),
-        };
-        reached >= options.min && (self.bytes_common >= options.common_min || self.identical)
-    }
 }
 
 impl Contents {
@@ -129,18 +63,8 @@ impl Contents {
         Contents { store, similarity, ingest, db, _lock: None }
     }
 
-    /// Returns settings with which contents are opened.
-    pub fn builder() -> ContentsBuilder {
-        ContentsBuilder::default()
-    }
-
-    /// Opens the contents in directory `dir`, and creates it if it is missing. As [`Contents::builder`] with these chunk lengths.
-    pub fn open(dir: &Path, params: ChunkParams) -> Result<Contents> {
-        Contents::builder().chunks(params).open(dir)
-    }
-
     /// Keeps the lock of the directory until the contents are closed.
-    pub(super) fn locked(self, lock: File) -> Contents {
+    pub(crate) fn locked(self, lock: File) -> Contents {
         Contents { _lock: Some(lock), ..self }
     }
 
@@ -185,7 +109,7 @@ impl Contents {
     /// Adds a content to the index whose chunks were all sketched at some time. A sweep may have removed sketches that no
     /// content used for a while; those are made again from the bytes that `open` gives. Fails with
     /// [`SimilarityError::UnknownChunk`] if these bytes have changed.
-    pub(super) fn index(
+    pub(crate) fn index(
         &self,
         id: RecipeId,
         recipe: &Recipe,
@@ -305,7 +229,7 @@ impl Contents {
 
     /// Queries the index for the likeliest first, or with `everything` for all that it has; also returns the recipe that the
     /// query itself would have.
-    pub(super) fn query(
+    pub(crate) fn query(
         &self,
         query: &dyn Source,
         boilerplate: &Boilerplate,
@@ -325,7 +249,7 @@ impl Contents {
     }
 
     /// Returns how much the query and a candidate have in common: from their bytes, or estimated.
-    pub(super) fn shares(
+    pub(crate) fn shares(
         &self,
         asked: &Asked<'_>,
         candidate: &Candidate,
@@ -357,7 +281,7 @@ impl Contents {
 
     /// The sketch of some content, and the recipe that it would have. One pass, some MiB of memory, and 40 bytes for
     /// each chunk that is not as the one before.
-    pub(super) fn sketch(&self, source: &dyn Source) -> io::Result<(QuerySketch, RecipeId)> {
+    pub(crate) fn sketch(&self, source: &dyn Source) -> io::Result<(QuerySketch, RecipeId)> {
         let mut sketch = QuerySketch::new();
         let mut recipe = RecipeHasher::default();
         self.each_run(source, &mut |bytes, times| {
@@ -369,7 +293,7 @@ impl Contents {
     }
 
     /// Calls `visit` with the bytes of each chunk that some content would have, in order.
-    pub(super) fn each_chunk(&self, source: &dyn Source, visit: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+    pub(crate) fn each_chunk(&self, source: &dyn Source, visit: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         self.each_run(source, &mut |bytes, times| (0..times).for_each(|_| visit(bytes)))
     }
 
@@ -410,15 +334,15 @@ impl Contents {
 }
 
 /// The queried content, prepared for many comparisons.
-pub(super) struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     source: &'a dyn Source,
     patterns: Patterns<'a>,
     /// Ranges of it that the patterns cover.
-    pub(super) covered: Ranges,
+    pub(crate) covered: Ranges,
 }
 
 impl<'a> Asked<'a> {
-    pub(super) fn new(source: &'a dyn Source, patterns: Patterns<'a>) -> Result<Asked<'a>> {
+    pub(crate) fn new(source: &'a dyn Source, patterns: Patterns<'a>) -> Result<Asked<'a>> {
         // A content that is too long is never compared.
         let covered = match source.len() > FIRST_BYTES_MAX {
             true => Ok(Ranges::default()),
@@ -431,14 +355,14 @@ impl<'a> Asked<'a> {
 
 /// Budget that is left for comparisons of one query.
 #[derive(Default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     candidates: usize,
     spent: u64,
 }
 
 impl Budget {
     /// Whether the next candidate is only to be estimated; `None` if it is not worth that.
-    pub(super) fn spend(
+    pub(crate) fn spend(
         &mut self,
         options: &SimilarOptions,
         query: &dyn Source,
@@ -458,7 +382,7 @@ impl Budget {
 }
 
 /// A content in the store, to be compared.
-pub(super) struct Stored {
+pub(crate) struct Stored {
     store: Arc<Store>,
     recipe: Arc<Recipe>,
 }
@@ -468,7 +392,7 @@ impl Stored {
         Ok(Stored::of(&contents.store, contents.store.recipe(id)?))
     }
 
-    pub(super) fn of(store: &Arc<Store>, recipe: Arc<Recipe>) -> Stored {
+    pub(crate) fn of(store: &Arc<Store>, recipe: Arc<Recipe>) -> Stored {
         Stored { store: store.clone(), recipe }
     }
 }

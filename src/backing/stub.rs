@@ -222,12 +222,12 @@ pub fn claim(record: &[u8]) -> Option<(RecipeId, bool)> {
 }
 
 /// Returns whether a later version of this program wrote a record.
-pub(super) fn is_newer(record: &[u8]) -> bool {
+pub(crate) fn is_newer(record: &[u8]) -> bool {
     record.first().is_some_and(|first| first >> 4 > VERSION)
 }
 
 /// Returns the recipe that a record names, whether the record is valid or not.
-pub(super) fn claimed_recipe(record: &[u8; RECORD_LEN]) -> RecipeId {
+pub(crate) fn claimed_recipe(record: &[u8; RECORD_LEN]) -> RecipeId {
     let mut recipe = [0; 16];
     recipe.copy_from_slice(&record[32..48]);
     RecipeId(recipe)
@@ -251,7 +251,7 @@ fn unpack_time(packed: u64) -> Option<Time> {
 }
 
 /// Returns the guard of some bytes, which only this store can compute.
-pub(super) fn guard(key: &GuardKey, bytes: &[u8]) -> [u8; 16] {
+pub(crate) fn guard(key: &GuardKey, bytes: &[u8]) -> [u8; 16] {
     let mut guard = [0; 16];
     guard.copy_from_slice(&blake3::keyed_hash(&key.0, bytes).as_bytes()[..16]);
     guard
@@ -259,7 +259,7 @@ pub(super) fn guard(key: &GuardKey, bytes: &[u8]) -> [u8; 16] {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::backing::stub::*;
     use proptest::prelude::*;
 
     const KEY: GuardKey = GuardKey([7; 32]);

@@ -7,10 +7,10 @@
 //! When [`Round::finish`] returns, every chunk is appended to a pack and visible, but only durable after
 //! [`Store::sync`].
 
-use super::Indexing;
-use super::error::{OverlayError, Result};
-use super::throttle::Priority;
 use crate::chunk::ChunkParams;
+use crate::contents::Indexing;
+use crate::contents::error::{OverlayError, Result};
+use crate::contents::throttle::Priority;
 use crate::id::ChunkId;
 use crate::recipe::ChunkRef;
 use crate::similarity::{Similarity, Sketch};
@@ -172,12 +172,12 @@ fn ingest_segment(writer: &mut Writer, similarity: &Similarity, segment: &Segmen
 }
 
 /// Returns whether a content of `bytes` is so short that all its chunks have their grams in the similarity index.
-pub(super) fn is_small(bytes: u64) -> bool {
+pub(crate) fn is_small(bytes: u64) -> bool {
     bytes < SMALL_BYTES
 }
 
 /// Returns the sketch of a chunk: bare if only its id is wanted, or if it does not compress, unless its content is small.
-pub(super) fn sketch_of(
+pub(crate) fn sketch_of(
     writer: &mut Writer,
     indexing: Indexing,
     small: bool,
@@ -407,8 +407,8 @@ impl Round<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::World;
-    use super::*;
+    use crate::contents::Contents;
+    use crate::contents::ingest::*;
     use std::time::Duration;
 
     /// Runs of bytes and of zeros, the zeros being holes.
@@ -442,8 +442,9 @@ mod tests {
 
     #[test]
     fn holes_are_cut_as_the_zeros_would_be_and_not_read() {
-        let world = World::new();
-        let ingest = &world.overlay.contents.ingest;
+        let dir = tempfile::tempdir().unwrap();
+        let contents = Contents::open(dir.path(), ChunkParams::with_average(4096).unwrap()).unwrap();
+        let ingest = &contents.ingest;
         let runs = [(3_000_000, false), (40_000_000, true), (70_000, false), (9_000_001, true), (1, false)];
         let cut = |runs: &[(u64, bool)], holes| {
             let mut input = Sparse { runs: runs.to_vec(), holes, read: 0 };

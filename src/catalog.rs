@@ -8,9 +8,9 @@
 //! Changes gather in memory and are merged in bulk; after a crash the last ones are missing until the next
 //! scan.
 
-use super::backing::Backing;
-use super::error::Result;
-use super::stub::Time;
+use crate::backing::Backing;
+use crate::backing::stub::Time;
+use crate::contents::error::Result;
 use crate::db::{Db, Layout, Runs, Table};
 use crate::id::{FileId, RecipeId};
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -462,7 +462,7 @@ fn names_in(backing: &Backing, path: PathBuf) -> Option<Arc<Dir>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::catalog::*;
     use crate::db::MemDb;
 
     fn row(n: u8) -> FileRow {

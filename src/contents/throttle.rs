@@ -139,7 +139,7 @@ fn set_io_priority(low: bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::contents::throttle::*;
 
     #[test]
     fn a_rate_is_kept_and_hurry_ends_the_waiting() {

@@ -1,6 +1,6 @@
 //! The overlay's vocabulary: attributes and callers, without any FUSE type.
 
-use super::stub::Time;
+use crate::backing::stub::Time;
 
 /// Number by which the overlay's users name an inode: 1 is the root, others come from look-ups.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -19,7 +19,7 @@ const FOREIGN: u64 = 1 << 63;
 
 impl NodeId {
     /// Returns the `n`-th other number for an inode with this own number. Its lower 32 bits are the same.
-    pub(super) fn renumbered(self, n: u64) -> NodeId {
+    pub(crate) fn renumbered(self, n: u64) -> NodeId {
         match self.0 < 1 << OWN_BITS && n < RENUMBERED_MAX {
             true => NodeId(RENUMBERED | n << OWN_BITS | self.0),
             false => NodeId((FOREIGN | RENUMBERED | self.0).wrapping_add(n << 32)),

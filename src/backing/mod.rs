@@ -4,10 +4,14 @@
 //! `O_PATH` descriptor for each inode in use. Such a descriptor keeps the inode's number from being
 //! given to another file. Nothing here looks at stubs.
 
-use super::error::{OverlayError, Result};
-use super::stub::Time;
-use super::types::{Attr, Caller, Kind, NodeId, ROOT, SetTime};
+pub(crate) mod resolved;
+pub mod stub;
+pub(crate) mod types;
+
+use crate::backing::stub::Time;
+use crate::backing::types::{Attr, Caller, Kind, NodeId, ROOT, SetTime};
 use crate::beneath::Root;
+use crate::contents::error::{OverlayError, Result};
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use rustix::process::umask as umask_of_thread;

@@ -1,6 +1,6 @@
 //! The files that an answer may name: rules for their paths and sizes.
 
-use super::error::{OverlayError, Result};
+use crate::contents::error::{OverlayError, Result};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::ffi::OsString;
 use std::io::{Error, ErrorKind};
@@ -25,7 +25,7 @@ pub struct Filter {
 }
 
 /// A filter made ready for one query.
-pub(super) struct Rules<'a> {
+pub(crate) struct Rules<'a> {
     filter: &'a Filter,
     paths: GlobSet,
     not: GlobSet,
@@ -40,7 +40,7 @@ impl Filter {
     }
 
     /// Prepares the filter for a query of `size` bytes with the name `name`.
-    pub(super) fn rules(&self, name: &Path, size: u64) -> Result<Rules<'_>> {
+    pub(crate) fn rules(&self, name: &Path, size: u64) -> Result<Rules<'_>> {
         let globs = |patterns: &[String]| {
             globs(patterns).map_err(|e| {
                 let pattern = e.glob().unwrap_or_default().to_owned();
@@ -55,27 +55,27 @@ impl Filter {
 
 impl Rules<'_> {
     /// Returns whether the rules depend on paths.
-    pub(super) fn ask_for_paths(&self) -> bool {
+    pub(crate) fn ask_for_paths(&self) -> bool {
         let Filter { paths, not, same_suffix, .. } = self.filter;
         !paths.is_empty() || !not.is_empty() || *same_suffix
     }
 
     /// Returns whether there are any rules.
-    pub(super) fn ask_for_anything(&self) -> bool {
+    pub(crate) fn ask_for_anything(&self) -> bool {
         self.ask_for_paths()
             || self.filter.size_min > 0
             || self.filter.size_max.is_some()
             || self.filter.size_ratio > 0.0
     }
 
-    pub(super) fn allow_size(&self, size: u64) -> bool {
+    pub(crate) fn allow_size(&self, size: u64) -> bool {
         let ratio = size.min(self.size) as f64 / size.max(self.size).max(1) as f64;
         size >= self.filter.size_min
             && self.filter.size_max.is_none_or(|most| size <= most)
             && (ratio >= self.filter.size_ratio || size == self.size)
     }
 
-    pub(super) fn allow_path(&self, path: &Path) -> bool {
+    pub(crate) fn allow_path(&self, path: &Path) -> bool {
         (self.paths.is_empty() || self.paths.is_match(path))
             && !self.not.is_match(path)
             && (!self.filter.same_suffix || path.extension() == self.suffix.as_deref())
@@ -94,7 +94,7 @@ fn globs(patterns: &[String]) -> std::result::Result<GlobSet, globset::Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::contents::filter::*;
 
     #[test]
     fn rules_hold_together() {

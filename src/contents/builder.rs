@@ -5,9 +5,9 @@
 //! - An index that cannot be read is moved to `index.damaged` and rebuilt from the packs: chunks and recipes at once, similarity by
 //!   [`Contents::reindex`].
 
-use super::contents::Contents;
-use super::error::{OverlayError, Result};
 use crate::chunk::ChunkParams;
+use crate::contents::collection::Contents;
+use crate::contents::error::{OverlayError, Result};
 use crate::db::{Db, DbError, IndexDb};
 use crate::id::StoreId;
 use crate::similarity::{Similarity, SimilarityError, SimilarityOptions};
@@ -149,10 +149,22 @@ fn means_a_damaged_index(error: &OverlayError) -> bool {
     }
 }
 
+impl Contents {
+    /// Returns settings with which contents are opened.
+    pub fn builder() -> ContentsBuilder {
+        ContentsBuilder::default()
+    }
+
+    /// Opens the contents in directory `dir`, and creates it if it is missing. As [`Contents::builder`] with these chunk lengths.
+    pub fn open(dir: &Path, params: ChunkParams) -> Result<Contents> {
+        Contents::builder().chunks(params).open(dir)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::overlay::SimilarOptions;
+    use crate::contents::SimilarOptions;
+    use crate::contents::builder::*;
 
     fn builder() -> ContentsBuilder {
         let params = ChunkParams::with_average(4096).unwrap();
